@@ -1,0 +1,52 @@
+# Every target makes the environment that it needs, from nothing but Python; a change of pyproject.toml makes it anew.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow figures clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/core  ## train a classifier with op-trees and autodiff (core dependencies only)
+	$(BIN)/python examples/logistic.py
+
+test: .venv/test  ## format, lint, types, tests, doctests and notebooks (under 10 minutes)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/pytest -m "not slow"
+
+test-slow: .venv/test  ## real data sets and long campaigns in short form
+	$(BIN)/pytest -m slow
+
+figures: .venv-peers/peers  ## every script in benchmarks/, beside the peers (PyTorch, JAX, numexpr, autograd)
+	set -e; for script in benchmarks/[!_]*.py; do .venv-peers/bin/python $$script; done
+
+clean:  ## remove environments, caches and built files
+	rm -rf .venv .venv-peers .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# --- environments ---
+
+# A fresh environment in the target's folder, with neonlite as it stands here; $(1): what else pip is to install.
+define environment
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "neonlite needs Python 3.11 or newer, but \
+	$(PYTHON) is %d.%d: choose another, as in make PYTHON=python3.12" % sys.version_info[:2])'
+$(PYTHON) -m venv --clear $(@D)
+$(@D)/bin/python -m pip install -qq --upgrade "pip>=25.1"
+$(@D)/bin/python -m pip install -qq --editable . $(1)
+@touch $@
+endef
+
+.venv/core: pyproject.toml
+	$(call environment)
+
+.venv/test: .venv/core
+	$(BIN)/python -m pip install -qq --group test
+	@touch $@
+
+.venv-peers/peers: pyproject.toml
+	$(call environment,--group peers)

@@ -1,0 +1,468 @@
+"""What is a backend?  The place where tensors are made and op-trees are worked out, over any runtime."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from neonlite.backend.plan import Plan, fits
+from neonlite.backend.random import Streams
+from neonlite.backend.runtimes import choices, load
+from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.words import Words
+from neonlite.ops import FLOATS, INTS, OPS, Shape, two_dims
+from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat
+
+PLANS = 1024  # plans a backend remembers
+CLOSED = "was cleaned up: its tensors can still be read with .get(), but nothing is worked out on it; call gen_backend()"
+
+_clock = itertools.count(1)
+
+
+class Block:
+    """What a stretch of repeated work is, for ``be.begin`` and ``be.end``."""
+
+    epoch = 0
+    minibatch = 1
+    fprop = 2
+    bprop = 3
+    update = 4
+
+
+class Backend(Words):
+    """Makes tensors and works out op-trees. Get one from ``gen_backend``.
+
+    ``rng_seed``: a whole number, or None for one of the system's. ``default_dtype``: that of new tensors.
+    ``compat_mode``: None or "caffe". ``batch_size``: the N of ``iobuf``; 0 as long as it is not known.
+    """
+
+    check_grad: Callable[..., Any]  # set by neonlite.check, which stands a floor above
+
+    def __init__(
+        self,
+        runtime: str = "cpu",
+        rng_seed: int | None = None,
+        default_dtype: Any = np.float32,
+        compat_mode: str | None = None,
+        deterministic: bool | None = None,
+        batch_size: int = 0,
+        **options: Any,
+    ) -> None:
+        if options:
+            raise TypeError(f"a backend has no option {', '.join(options)}")
+        if compat_mode not in (None, "caffe"):
+            raise ValueError(f"compat_mode is None or 'caffe'; got {compat_mode!r}")
+        self.runtime = load(runtime)
+        self.xp = self.runtime.xp
+        self.name = self.runtime.name
+        self.device_type = self.name
+        self.default = "float32"
+        self.default = self.dtype_name(default_dtype)
+        if self.default not in FLOATS:
+            raise ValueError(f"the default dtype is one of {FLOATS}; got {self.default}")
+        self.compat_mode = compat_mode
+        self.deterministic = deterministic
+        self.streams = Streams(rng_seed)
+        self.bsz = batch_size
+        self.closed = False
+        self._executor = self.runtime.executor(self.runtime)
+        self._infos: dict[Any, Info] = {}
+        self._plans: dict[Any, Plan] = {}
+
+    def __repr__(self) -> str:
+        return f"<backend {self.name}>"
+
+    @staticmethod
+    def backend_choices() -> list[str]:
+        """Return the names of the runtimes that a backend can be made of, sorted."""
+        return choices()
+
+    @staticmethod
+    def allocate_backend(name: str, **options: Any) -> Backend:
+        """Return a new backend beside the current one; ValueError for an unknown name."""
+        return Backend(name, **options)
+
+    def cleanup_backend(self) -> None:
+        """Let go of plans and buffers; tensors can still be read."""
+        self.closed = True
+        self._plans = {}
+        self._executor = None
+
+    # --- shapes, dtypes, batch size ---
+
+    @property
+    def default_dtype(self) -> Any:
+        """The dtype of new tensors, as NumPy's."""
+        return np.dtype(self.default)
+
+    @property
+    def bsz(self) -> int:
+        """The batch size N; 0 as long as it is not set."""
+        return self._bsz
+
+    @bsz.setter
+    def bsz(self, n: int) -> None:
+        if isinstance(n, bool) or not hasattr(n, "__index__") or n.__index__() < 0:
+            raise ValueError(f"the batch size is a whole number from 1, or 0 for not set yet; got {n!r}")
+        self._bsz = n.__index__()
+
+    def shape_of(self, shape: Any, unknown: bool = False) -> Shape:
+        """Return a shape as a tuple of at least two sizes: 5 and (5,) are (5, 1). ``unknown`` allows -1."""
+        sizes = shape if isinstance(shape, tuple | list) else (shape,)
+        for n in sizes:
+            if isinstance(n, bool) or not hasattr(n, "__index__"):
+                raise TypeError(f"a shape is made of whole numbers; got {shape!r}")
+            if n.__index__() < (-1 if unknown else 0):
+                raise ValueError(f"sizes are not negative; got {shape!r}")
+        return two_dims(tuple(n.__index__() for n in sizes))
+
+    def dtype_name(self, dtype: Any) -> str:
+        """Return the name of a dtype; None is the default. TypeError when this backend does not have it."""
+        if dtype is None:
+            return self.default
+        try:
+            name = np.dtype(dtype).name
+        except TypeError:
+            name = str(dtype)
+        if name not in self.runtime.dtypes:
+            known = ", ".join(self.runtime.dtypes)
+            hint = " (truth values are kept as 0 and 1: use uint8)" if name == "bool" else ""
+            raise TypeError(f"the backend {self.name!r} has no dtype {name!r}{hint}; it has {known}")
+        return name
+
+    def numpy_dtype(self, name: str) -> Any:
+        """Return NumPy's dtype of a name."""
+        return np.dtype(name)
+
+    def leaf_info(self, shape: Shape, dtype: str, contiguous: bool = True) -> Info:
+        """Return the Info that all tensors of this shape, dtype and layout share."""
+        key = (shape, dtype, contiguous)
+        info = self._infos.get(key)
+        if info is None:
+            info = Info(shape=shape, op="tensor")
+            info.row, info.attrs, info.be, info.parts, info.slots = None, {"contiguous": contiguous}, self, (), 0
+            info.shape, info.dtype, info.common = shape, dtype, dtype
+            info = self._infos.setdefault(key, info)
+        return info
+
+    # --- making tensors ---
+
+    def empty(self, shape: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+        """Return a tensor whose values are not set."""
+        return self._new(self.xp.empty, shape, dtype, name)
+
+    def zeros(self, shape: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+        """Return a tensor of zeros."""
+        return self._new(self.xp.zeros, shape, dtype, name)
+
+    def ones(self, shape: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+        """Return a tensor of ones."""
+        return self._new(self.xp.ones, shape, dtype, name)
+
+    def _new(self, make: Callable[..., Any], shape: Any, dtype: Any, name: str | None) -> Tensor:
+        self._check_open()
+        shape, dtype = self.shape_of(shape), self.dtype_name(dtype)
+        return Tensor(make(shape, dtype=getattr(self.xp, dtype)), self.leaf_info(shape, dtype), name)
+
+    def array(self, ary: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+        """Return a tensor with a copy of the values of an array, a number, nested lists, or a tensor of any backend.
+
+        Values are cast to ``dtype``, the default dtype unless given, also from ints.
+        """
+        self._check_open()
+        values = self._host(ary)
+        dtype = self.dtype_name(dtype)
+        shape = two_dims(values.shape)
+        with np.errstate(all="ignore"):
+            values = values.astype(dtype).reshape(shape)
+        return Tensor(self.runtime.put(values), self.leaf_info(shape, dtype), name)
+
+    def empty_like(self, ary: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+        """Return a tensor of the shape, and unless told the dtype, of another or of an array."""
+        return self.empty(*self._like(ary, dtype), name)
+
+    def zeros_like(self, ary: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+        """Return a tensor of zeros of the shape, and unless told the dtype, of another or of an array."""
+        return self.zeros(*self._like(ary, dtype), name)
+
+    def ones_like(self, ary: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+        """Return a tensor of ones of the shape, and unless told the dtype, of another or of an array."""
+        return self.ones(*self._like(ary, dtype), name)
+
+    def _like(self, ary: Any, dtype: Any) -> tuple[Shape, Any]:
+        if isinstance(ary, Operand):
+            return ary.shape, ary.info.dtype if dtype is None else dtype
+        return np.shape(ary), dtype
+
+    def iobuf(
+        self,
+        dim0: Any,
+        x: Any = None,
+        dtype: Any = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        shared: Tensor | None = None,
+        parallelism: str | None = None,
+    ) -> Any:
+        """Return a buffer of zeros for a minibatch: (n, N) for n; (F, T * N) for (F, T); (product, N) for more sizes.
+
+        ``x`` is returned as it is when given; ``shared`` is a tensor whose memory is used.
+        """
+        if x is not None:
+            return x
+        if not self.bsz:
+            raise ValueError("the batch size is not set yet: gen_backend(batch_size=N), or be.bsz = N")
+        sizes = tuple(dim0) if isinstance(dim0, tuple | list) else (dim0,)
+        shape = (sizes[0], sizes[1] * self.bsz) if len(sizes) == 2 else (math.prod(sizes), self.bsz)
+        return self.zeros(shape, dtype, name) if shared is None else shared.share(shape, dtype, name).fill(0)
+
+    def shared_iobuf_size(self, shape: Any, parallelism: str | None = None) -> int:
+        """Return the elements of a buffer that layers share."""
+        return math.prod(self.shape_of(shape))
+
+    def snapshot(self, array: Any, beside: Any) -> Tensor:
+        """Return a copy of an array that stands as an operand beside another: in its dtype when that is a float."""
+        values = self._host(array)
+        dtype = beside.info.dtype if isinstance(beside, Operand) else self.default
+        if dtype in INTS and values.dtype.kind in "iu":
+            dtype = values.dtype.name
+        elif dtype not in FLOATS:
+            dtype = self.default
+        return self.array(values, dtype)
+
+    def _host(self, values: Any) -> np.ndarray[Any, Any]:
+        """Return values as a NumPy array of numbers; errors for ragged lists, objects and words."""
+        if isinstance(values, Tensor):
+            return values.get()
+        if isinstance(values, OpTreeNode):
+            return values.asnumpyarray()
+        try:
+            array = np.asarray(values)
+        except ValueError as error:
+            raise ValueError(f"be.array takes nested lists of equal lengths: {error}") from None
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"tensors hold numbers; got an array of {array.dtype} ({str(values)[:60]})")
+        return array
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise RuntimeError(f"the backend {self.name!r} {CLOSED}")
+
+    # --- working out ---
+
+    def run(self, target: Tensor, tree: OpTreeNode) -> None:
+        """Work out one tree into one tensor. This is the hot path: one look-up finds the plan."""
+        leaves = tree.leaves
+        if leaves is None:
+            self._run_wide([target], tree)
+            return
+        root, clashes, values = target.root, None, []
+        for x in leaves.values():
+            if type(x) is Tensor:
+                values.append(x._array)
+                if x.root is root:
+                    clashes = self._clashes([target], leaves)
+            else:
+                values.append(x)
+        plan = self._plans.get((tree[0], target.info, clashes))
+        if plan is None:
+            if tree[0].shape == (0, 0) and tree.op == "onehot":
+                return self.run(target, self.onehot(tree[1], tree.attrs["axis"], nclass=target.shape[tree.attrs["axis"]]))
+            plan = self._plan((tree[0], target.info, clashes), [target], tree, clashes, False)
+        plan.used = next(_clock)
+        try:
+            plan.run((target._array,), values)
+        except Exception as error:
+            raise self._explained(error, [target], tree) from error
+
+    def assign(self, tensors: Sequence[Tensor], values: Sequence[Any]) -> list[Tensor]:
+        """Work out several trees in one plan, which computes what they share once, then write all; return the tensors.
+
+        Values may be op-trees, tensors, numbers and arrays.
+        """
+        for t in tensors:
+            if not isinstance(t, Tensor):
+                raise TypeError(f"only tensors can be assigned to; got {t!r}")
+        if len(tensors) != len(values):
+            raise ValueError(f"{len(values)} values for {len(tensors)} tensors")
+        if len(tensors) == 1:
+            tensors[0][:] = values[0]
+            return list(tensors)
+        if tensors:
+            tree = None
+            for t, value in zip(tensors[::-1], values[::-1], strict=True):
+                value = self._value(t, value)
+                tree = value if tree is None else build(OPS["pair"], value, tree)
+            self._run_several(tensors, tree)
+        return list(tensors)
+
+    def _run_several(self, tensors: Sequence[Tensor], tree: Any) -> None:
+        leaves = tree.leaves
+        crossed = any(overlap(x, y) != "none" for i, x in enumerate(tensors) for y in tensors[:i])
+        if leaves is None:
+            self._run_wide(tensors, tree, crossed)
+            return
+        clashes = self._clashes(tensors, leaves)
+        key = (tree[0], tuple(t.info for t in tensors), clashes, crossed)
+        plan = self._plans.get(key) or self._plan(key, tensors, tree, clashes, crossed)
+        plan.used = next(_clock)
+        self._execute(plan, tensors, leaves, tree)
+
+    def _run_wide(self, tensors: Sequence[Tensor], tree: Any, crossed: bool = False) -> None:
+        """Run a tree with too many leaves to carry: its plan is made each time, and not remembered."""
+        from neonlite.optree import program
+
+        trees = flat(tree) if len(tensors) > 1 else (tree,)
+        leaves = program(trees)[1]
+        plan = self._plan(None, tensors, tree, self._clashes(tensors, leaves), crossed)
+        self._execute(plan, tensors, leaves, tree)
+
+    def _execute(self, plan: Plan, tensors: Sequence[Tensor], leaves: dict[int, Any], tree: Any) -> None:
+        values = [x._array if type(x) is Tensor else x for x in leaves.values()]
+        try:
+            plan.run([t._array for t in tensors], values)
+        except Exception as error:
+            raise self._explained(error, tensors, tree) from error
+
+    def _clashes(self, tensors: Sequence[Tensor], leaves: dict[int, Any]) -> tuple[tuple[int, int, str], ...] | None:
+        """Return (target, leaf, "same" or "some") for each pair that shares memory; None when there is none."""
+        found = [
+            (i, k, how)
+            for i, t in enumerate(tensors)
+            for k, x in enumerate(leaves.values())
+            if type(x) is Tensor and (how := overlap(t, x)) != "none"
+        ]
+        return tuple(found) or None
+
+    def _plan(self, key: Any, tensors: Sequence[Tensor], tree: Any, clashes: Any, crossed: bool) -> Plan:
+        """Check that values fit their targets, make the plan, and remember it under ``key``."""
+        self._check_open()
+        trees = flat(tree) if len(tensors) > 1 else (tree,)
+        for t, x in zip(tensors, trees, strict=True):
+            if isinstance(x, Operand):
+                if x.backend is not self or t.backend is not self:
+                    raise ValueError(
+                        f"{describe(x)} belongs to {x.backend!r} and {describe(t)} to {t.backend!r}: copy across with be.array(t)"
+                    )
+                if not fits(x.shape, t.shape):
+                    raise ValueError(f"{describe(x)} cannot be assigned to {describe(t)}: the shapes differ and do not broadcast")
+        plan = Plan(trees, tree.leaves if isinstance(tree, OpTreeNode) else None, [t.info for t in tensors], clashes or (), crossed)
+        plan.run = self._executor.compile(plan)
+        if key is not None:
+            if len(self._plans) >= PLANS:  # the quarter that was not used for longest goes
+                for old in sorted(self._plans, key=lambda k: self._plans[k].used)[: PLANS // 4]:
+                    self._plans.pop(old, None)
+            self._plans[key] = plan
+        return plan
+
+    def _explained(self, error: Exception, tensors: Sequence[Tensor], tree: Any) -> Exception:
+        """Return the error with the op-tree and the targets that it happened in, where its type takes a message."""
+        what = f"{error} (while working out {describe(tree)} into {', '.join(map(describe, tensors))})"
+        return type(error)(what) if type(error) in (ValueError, TypeError, IndexError, OverflowError) else error
+
+    def _value(self, target: Tensor, value: Any) -> Any:
+        """Return a value as an op-tree."""
+        if isinstance(value, OpTreeNode):
+            return value
+        if not isinstance(value, Tensor | int | float):
+            value = self.array(value, dtype=target.info.dtype)
+        return self.stop_gradient(value)  # type: ignore[attr-defined]
+
+    def write(self, target: Tensor, value: Any) -> None:
+        """Copy a tensor, a number or an array into a tensor, cast to its dtype."""
+        if isinstance(value, Tensor):
+            return self.run(target, self.stop_gradient(value))  # type: ignore[attr-defined, no-any-return]
+        self._check_open()
+        values = self._host(value)
+        if values.size == target.size and values.ndim < 2:
+            values = values.reshape(target.shape)
+        if not fits(two_dims(values.shape), target.shape):
+            raise ValueError(f"an array {values.shape} cannot be assigned to {describe(target)}: the shapes differ")
+        with np.errstate(all="ignore"):
+            values = values.astype(target.info.dtype)
+        try:
+            target._array[...] = values.item() if values.size == 1 else self.runtime.put(values.reshape(two_dims(values.shape)))
+        except ValueError as error:
+            raise ValueError(f"{error} (while writing to {describe(target)})") from None
+
+    def evaluate(self, trees: Sequence[Any]) -> list[Tensor]:
+        """Return the values of several trees, worked out in one plan, in new tensors."""
+        targets = [self.empty(x.shape, dtype=x.info.dtype) for x in trees]
+        return self.assign(targets, trees)
+
+    def execute(self, node: OpTreeNode) -> Tensor:
+        """Run a tree whose top, and nothing else, is 'assign'; return the tensor written."""
+        if not isinstance(node, OpTreeNode) or node.op != "assign":
+            raise ValueError(f"be.execute runs op-trees with 'assign' at the top; got {describe(node)}: out[:] = tree")
+        return self.assign([node[1]], [node[2]])[0]
+
+    def plan(self, *trees: Any, out: Any = None) -> Plan:
+        """Return the plan of some trees: stages, bytes read and written, temporaries, peak. Nothing is worked out.
+
+        ``out``: the targets (a tensor or a list), which may share memory with operands; new tensors unless given.
+        """
+        if out is None:
+            targets = [Tensor(None, self.leaf_info(x.shape, x.info.dtype)) for x in trees]
+        else:
+            targets = [out] if isinstance(out, Tensor) else list(out)
+        tree = trees[-1]
+        for x in trees[-2::-1]:
+            tree = build(OPS["pair"], x, tree)
+        leaves = tree.leaves if tree.leaves is not None else {}
+        crossed = any(overlap(x, y) != "none" for i, x in enumerate(targets) for y in targets[:i])
+        return self._plan(None, targets, tree, self._clashes(targets, leaves), crossed)
+
+    def begin(self, block: int, identifier: int) -> None:
+        """Mark the start of a stretch of repeated work; it has no effect here."""
+
+    def end(self, block: int, identifier: int) -> None:
+        """Mark the end of a stretch of repeated work; it has no effect here."""
+
+    # --- random numbers ---
+
+    @property
+    def rng(self) -> Any:
+        """A NumPy generator for code on the host, seeded with the backend."""
+        return self.streams.host
+
+    @property
+    def rng_seed(self) -> int:
+        """The seed of all random streams."""
+        return self.streams.seed
+
+    def gen_rng(self, seed: int | None = None) -> Any:
+        """Start all random streams anew from a seed, and return the generator for the host."""
+        self.streams = Streams(seed)
+        return self.streams.host
+
+    def rng_get_state(self, state: Any = None) -> tuple[Any, ...]:
+        """Return what has been drawn so far: a small tuple. The argument has no effect."""
+        return self.streams.get_state()
+
+    def rng_set_state(self, state: Any) -> None:
+        """Go on from a state that ``rng_get_state`` returned."""
+        self.streams.set_state(state)
+
+    def rng_reset(self) -> None:
+        """Go back to the start of all random streams."""
+        self.streams.reset()
+
+    def make_binary_mask(self, out: Tensor, keepthresh: float = 0.5) -> None:
+        """Fill a tensor with ones, each with probability ``keepthresh``, and zeros."""
+        self._fill(out, lambda array: self.streams.mask("masks", array, keepthresh))
+
+    def fill_normal(self, ary: Tensor, mean: float = 0.0, stdv: float = 1.0) -> None:
+        """Fill a tensor with normal random numbers."""
+        self.write(ary, self.streams.normal("noise", ary.shape, "float64") * stdv + mean)
+
+    def _fill(self, out: Tensor, fill: Callable[[Any], Any]) -> None:
+        """Let ``fill`` write an array of the host: the tensor's own where it is one."""
+        if isinstance(out._array, np.ndarray):
+            fill(out._array)
+        else:
+            fill(array := np.empty(out.shape, out.info.dtype))
+            self.write(out, array)

@@ -1,0 +1,416 @@
+"""Run a plan with NumPy, block by block: every stage is one pass over memory in pieces that stay in the cache.
+
+Each elementwise region becomes a small Python function of ufunc calls with given outputs - ``Region.source`` shows it -
+which is called on the whole operands when they are small, and on one block after another when they are not, shared by
+several threads when they are large (ufuncs release the interpreter's lock). Where blocks begin depends on shapes
+alone, and partial sums are added in the order of the blocks, so results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from neonlite.backend.executors.generic import Generic
+from neonlite.backend.executors.numpy_words import CALLS, REDUCE, SHORT, WORDS, words
+from neonlite.backend.executors.pool import share, threads
+from neonlite.backend.plan import ALIGN, Const, Plan, Stage, Step
+from neonlite.ops import Axes, Shape, reduced
+
+BLOCK = 1 << 15  # elements of a block: a few of them, in float32, fit the second-level cache
+RUN = 256  # elements along the last axis, at least, when a block is reduced along an earlier one
+THREADED = 1 << 18  # elements from which a second thread pays
+BOUND = 256  # plans whose buffers a thread remembers
+
+Array = np.ndarray[Any, Any]
+Runner = Callable[[Sequence[Array], Sequence[Any]], None]
+
+
+class Blocked:
+    """The executor for NumPy arrays."""
+
+    def __init__(self, runtime: Any) -> None:
+        self.generic = Generic(runtime)
+        self.local = threading.local()
+
+    def compile(self, plan: Plan) -> Runner:
+        """Return ``run(targets, leaves)`` for a plan."""
+        stages = [Region(plan, s, self) if s.kind == "region" else Call(plan, s, self) for s in plan.stages]
+        if len(stages) == 1 and isinstance(stages[0], Region) and stages[0].is_whole_plan:
+            return stages[0].runner()
+        return Several(plan, stages, self).run
+
+    # --- buffers, one set a thread ---
+
+    def arena(self, nbytes: int) -> Array:
+        """Return this thread's arena, at least so large."""
+        arena: Array | None = getattr(self.local, "arena", None)
+        if arena is None or arena.nbytes < nbytes:
+            raw = np.empty(nbytes + ALIGN, np.uint8)
+            start = -raw.ctypes.data % ALIGN
+            arena = self.local.arena = raw[start : start + nbytes]
+            self.local.bound = {}
+        return arena
+
+    def bound(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return the buffers that this thread keeps for a plan or a region, made when first asked for."""
+        try:
+            return self.local.bound[key]
+        except (AttributeError, KeyError):
+            made = make()
+            bound: dict[Any, Any] = self.local.__dict__.setdefault("bound", {})
+            if len(bound) >= BOUND:
+                bound.clear()
+            bound[key] = made
+            return made
+
+
+class Several:
+    """The runner of a plan with more than one stage, or with temporaries."""
+
+    def __init__(self, plan: Plan, stages: Sequence[Region | Call], executor: Blocked) -> None:
+        self.plan = plan
+        self.stages = stages
+        self.executor = executor
+        self.views = {v: s for v in plan.values if (s := plan.step(v)) and s.kind == "view"}
+        self.fixed = {v for v in self.views if plan.source(v) in plan.stored}
+        self.direct = [(i, v) for i, v in enumerate(plan.tops) if plan.direct[i]]
+        self.copied = [(i, v) for i, v in enumerate(plan.tops) if not plan.direct[i]]
+
+    def run(self, targets: Sequence[Array], leaves: Sequence[Any]) -> None:
+        """Work out all values, then write the targets that could not be written at once."""
+        env = dict(enumerate(leaves))
+        env.update(self.executor.bound(self, self._bind))
+        for i, v in self.direct:
+            env[v] = targets[i]
+        for stage in self.stages:
+            stage.run(env, self)
+        for i, v in self.copied:
+            targets[i][...] = env[v]
+
+    def value(self, v: int, env: dict[int, Any]) -> Any:
+        """Return a value; a view is made when first read, after what it shows was worked out."""
+        if v not in env:
+            step = self.views[v]
+            env[v] = step.op.run(np, self.value(step.ins[0], env), **step.attrs)  # type: ignore[arg-type]
+        return env[v]
+
+    def _bind(self) -> dict[int, Any]:
+        """Return the temporaries of this thread, as arrays in its arena, and the views of them."""
+        plan, env = self.plan, {}
+        arena = self.executor.arena(plan.arena_bytes)
+        for v, start in plan.offsets.items():
+            step = plan.step(v)
+            if step is not None:
+                env[v] = arena[start : start + step.nbytes].view(step.dtype).reshape(step.shape)
+        for v in sorted(self.fixed):
+            self.value(v, env)
+        return env
+
+
+class Call:
+    """A stage that is one call: a product, a gather, a draw."""
+
+    def __init__(self, plan: Plan, stage: Stage, executor: Blocked) -> None:
+        self.v = stage.steps[0]
+        step = plan.step(self.v)
+        self.step: Step = step  # type: ignore[assignment]
+        self.generic = executor.generic
+        self.call = CALLS.get(self.step.op.name)
+
+    def run(self, env: dict[int, Any], values: Several) -> None:
+        """Write the result into its place."""
+        step, out = self.step, env[self.v]
+        operands = [x.number if isinstance(x, Const) else values.value(x, env) for x in step.ins]
+        if self.call is None or any(isinstance(x, int | float) for x in operands):
+            known = {x: values.value(x, env) for x in step.ins if isinstance(x, int)}
+            out[...] = self.generic.value(step, known)
+        else:
+            self.call(*operands, out=out, **step.attrs)
+
+
+class Region:
+    """A stage that is one pass over a shape: elementwise steps, and the reductions that end it."""
+
+    def __init__(self, plan: Plan, stage: Stage, executor: Blocked) -> None:
+        self.plan = plan
+        self.executor = executor
+        self.domain = stage.domain
+        self.steps: dict[int, Step] = {v: s for v in stage.steps if (s := plan.step(v))}
+        self.size = math.prod(stage.domain)
+        self.reductions = [v for v, s in self.steps.items() if s.kind == "reduction"]
+        self.outputs = [v for v in self.steps if v not in self.reductions and (v in plan.stored or v in plan.tops)]
+        self.inputs = [x for x in dict.fromkeys(self._operands()) if x not in self.steps]
+        self.tiled = self.size > BLOCK
+        self._lay_out()
+        self._write()
+
+    def _operands(self) -> Iterator[int]:
+        return (x for s in self.steps.values() for x in s.ins if isinstance(x, int))
+
+    # --- geometry ---
+
+    def _lay_out(self) -> None:
+        """Merge axes that every operand walks together, and choose the size of a block along each axis that is left."""
+        plan, ndim = self.plan, len(self.domain)
+        shapes: list[tuple[Shape, bool]] = [(self.domain, plan.contiguous(v)) for v in self.outputs]
+        shapes += [(plan.shape(v), plan.contiguous(v)) for v in self.inputs if plan.dtype(v)]
+        padded = [((1,) * (ndim - len(shape)) + shape, contiguous) for shape, contiguous in shapes]
+        flags = [tuple(a in self._axes(v) for v in self.reductions) for a in range(ndim)]
+
+        def together(a: int, b: int) -> bool:
+            return flags[a] == flags[b] and all(
+                (shape[a] == shape[b] == 1) or (whole and shape[a] != 1 and shape[b] != 1) for shape, whole in padded
+            )
+
+        groups: list[list[int]] = []
+        for axis in (a for a in range(ndim) if self.domain[a] != 1):
+            if groups and together(groups[-1][-1], axis):
+                groups[-1].append(axis)
+            else:
+                groups.append([axis])
+        self.groups = groups
+        self.sizes = [math.prod(self.domain[a] for a in group) for group in groups]
+        self.cut = [[i for i, g in enumerate(groups) if flags[g[0]][k]] for k in range(len(self.reductions))]
+        self.tile = self._tile({i for cut in self.cut for i in cut})
+        self.counts = [-(-n // t) for n, t in zip(self.sizes, self.tile, strict=True)]
+        self.slices = [[slice(i, min(i + t, n)) for i in range(0, n, t)] for n, t in zip(self.sizes, self.tile, strict=True)]
+
+    def _tile(self, cut: set[int]) -> list[int]:
+        """Fill a block from the last axis; where an earlier axis is reduced, that one first, so that partials are few."""
+        last = len(self.sizes) - 1
+        tile = [1] * len(self.sizes)
+        room = BLOCK
+        order = list(range(last, -1, -1))
+        if cut and last not in cut:
+            order = [*sorted(cut, reverse=True), *(i for i in order if i not in cut)]
+            room //= min(RUN, self.sizes[last])
+        for i in order:
+            if i == last and last not in cut:
+                room = BLOCK // math.prod(tile)
+            pieces = -(-self.sizes[i] // max(1, min(self.sizes[i], room))) if self.sizes[i] else 1
+            tile[i] = max(1, -(-self.sizes[i] // pieces))
+            room //= tile[i]
+        return tile
+
+    def _axes(self, v: int) -> Axes:
+        axes: Axes = self.steps[v].attrs["axis"]
+        return axes
+
+    def _merged(self, shape: Shape) -> Shape:
+        """Return a shape with its axes merged."""
+        shape = (1,) * (len(self.domain) - len(shape)) + shape
+        return tuple(math.prod(shape[a] for a in group) for group in self.groups)
+
+    # --- the function ---
+
+    def _write(self) -> None:
+        """Write the region as a Python function of its inputs, outputs, results of reductions and scratch registers."""
+        order = list(self.steps)
+        last = {x: i for i, v in enumerate(order) for x in self.steps[v].ins if isinstance(x, int)}
+        spells = {v: words(s) for v, s in self.steps.items()}
+        names: dict[str, Any] = {name: getattr(np, name) for name in NAMES}
+        outputs = {v: f"o{n}" for n, v in enumerate(self.outputs)}
+        late = [v for v in outputs if self._spoiled(v, order.index(v), last, spells[v])]
+        place = {v: f"i{n}" for n, v in enumerate(self.inputs)}
+        place |= self._registers(order, last, spells, outputs, late)
+
+        def text(x: int | Const, dtype: str) -> str:
+            if isinstance(x, int):
+                return place[x]
+            name = f"c{x.number}_{dtype}".replace("-", "m")
+            names[name] = np.asarray(x.number, dtype)  # twice as fast as a Python number
+            return name
+
+        lines: list[str] = []
+        for i, v in enumerate(order):
+            step, spell = self.steps[v], spells[v]
+            operands = [text(x, step.common) for x in step.ins]
+            if step.kind == "reduction":
+                n = self.reductions.index(v)
+                names[f"a{n}"] = tuple(self.cut[n]) if self.tiled else self._axes(v)
+                names[f"d{n}"] = accumulator(step)
+                line = f"{REDUCE[step.op.name]}.reduce({operands[0]}, axis=a{n}, dtype=d{n}, out=p{n}, keepdims=True)"
+                lines.append(line)
+            elif spell is None:
+                names |= {f"f{i}": step.op.run, f"k{i}": step.attrs, "xp": np}
+                lines.append(f"copyto({place[v]}, f{i}(xp, {', '.join(operands)}, **k{i}), casting='unsafe')")
+            else:
+                one = text(Const(1), step.common) if "{one}" in spell else ""
+                slots = dict(zip("xyw", operands, strict=False))
+                lines += spell.format(z=place[v], m="m", one=one, **slots).split("; ")
+        lines += [f"copyto({outputs[v]}, {place[v]})" for v in late]
+        self.registers += ["bool"] * any("{m}" in (spell or "") for spell in spells.values())
+        arguments = [*(place[v] for v in self.inputs), *outputs.values(), *(f"p{n}" for n in range(len(self.reductions)))]
+        arguments += ["m" if dtype == "bool" else f"r{n}" for n, dtype in enumerate(self.registers)]
+        self.source = f"def region({', '.join(arguments)}):\n    " + "\n    ".join(lines)
+        exec(compile(self.source, "<region>", "exec"), names)  # noqa: S102 - our own words, from a closed table
+        self.body: Callable[..., None] = names["region"]
+
+    def _registers(
+        self, order: list[int], last: dict[int, int], spells: dict[int, str | None], outputs: dict[int, str], late: list[int]
+    ) -> dict[int, str]:
+        """Say where each value is put: in place of an operand that is not needed any more, in an output, or in a register.
+
+        Values that take over one another's place form a chain; a chain that ends in an output lives there from the
+        start, unless the output shares memory with an operand. The other chains share registers.
+        """
+        chain: dict[int, list[int]] = {}
+        for i, v in enumerate(order):
+            step, spell = self.steps[v], spells[v]
+            if step.kind == "reduction":
+                continue
+            heirs = [
+                x
+                for x in dict.fromkeys(step.ins)
+                if x in chain and x not in outputs and last[x] == i and self.steps[x].dtype == step.dtype  # type: ignore[index]
+                and not any(read_late(spell, n) for n, y in enumerate(step.ins) if y == x)
+            ]
+            alone = not heirs or (v in outputs and v not in late and self._shares(v))
+            chain[v] = [] if alone else chain[heirs[0]]  # type: ignore[index]
+            chain[v].append(v)
+        place: dict[int, str] = {}
+        self.registers: list[str] = []
+        free: dict[str, list[str]] = {}
+        for i, v in enumerate(order):
+            if v in chain and chain[v][0] == v:
+                end, dtype = chain[v][-1], self.steps[v].dtype
+                if end in outputs and end not in late:
+                    name = outputs[end]
+                elif free.get(dtype):
+                    name = free[dtype].pop()
+                else:
+                    name = f"r{len(self.registers)}"
+                    self.registers.append(dtype)
+                place |= dict.fromkeys(chain[v], name)
+            for u in [u for u in chain if chain[u][-1] == u and last.get(u) == i and u not in outputs]:
+                free.setdefault(self.steps[u].dtype, []).append(place[u])
+        return place
+
+    def _clashing(self, v: int) -> list[int]:
+        """Return the leaves that share memory with the target in which a value is put."""
+        if v not in self.plan.tops or not self.plan.direct[i := self.plan.tops.index(v)]:
+            return []
+        return [leaf for target, leaf, _ in self.plan.clashes if target == i]
+
+    def _shares(self, v: int) -> bool:
+        return any(leaf in self.inputs for leaf in self._clashing(v))
+
+    def _spoiled(self, v: int, at: int, last: dict[int, int], spell: str | None) -> bool:
+        """Tell whether an output has to wait until the end of the block, as an operand in its place is still read."""
+        step = self.steps[v]
+        return any(
+            last.get(leaf, -1) > at
+            or (last.get(leaf) == at and any(read_late(spell, n) for n, x in enumerate(step.ins) if x == leaf))
+            for leaf in self._clashing(v)
+        )
+
+    # --- running ---
+
+    @property
+    def is_whole_plan(self) -> bool:
+        """Whether the function itself is all there is to do: small operands, leaves only, targets written at once."""
+        plan = self.plan
+        return not (self.tiled or self.reductions or plan.stored or self.outputs != plan.tops) and all(
+            x < len(plan.leaves) for x in self.inputs
+        )
+
+    def runner(self) -> Runner:
+        """Return the runner of a plan that is this region and nothing more."""
+        body, registers, bound, make = self.body, self.registers, self.executor.bound, self._scratch
+        inputs = self.inputs
+        if inputs != list(range(len(self.plan.leaves))):
+            return lambda targets, leaves: body(*(leaves[x] for x in inputs), *targets, *bound(self, make))
+        if registers:
+            return lambda targets, leaves: body(*leaves, *targets, *bound(self, make))
+        return lambda targets, leaves: body(*leaves, *targets)
+
+    def _scratch(self) -> list[Array]:
+        shape = self.tile if self.tiled else self.domain
+        return [np.empty(shape, dtype) for dtype in self.registers]
+
+    def run(self, env: dict[int, Any], values: Several) -> None:
+        """Work out the region: at once when it is small, else block by block."""
+        inputs = [values.value(v, env) for v in self.inputs]
+        outputs = [env[v] for v in self.outputs]
+        results = [env[v].reshape(reduced(self.domain, axis=self._axes(v))) for v in self.reductions]
+        if self.tiled:
+            self._run_tiled(inputs, outputs, results)
+        else:
+            self.body(*inputs, *outputs, *results, *self.executor.bound(self, self._scratch))
+
+    def _run_tiled(self, inputs: list[Any], outputs: list[Array], results: list[Array]) -> None:
+        merged = [x.reshape(self._merged(x.shape)) if isinstance(x, np.ndarray) else x for x in (*inputs, *outputs)]
+        stretched = [[n != 1 for n in x.shape] if isinstance(x, np.ndarray) else None for x in merged]
+        results = [x.reshape(self._merged(x.shape)) for x in results]
+        partials = [self._partial(n, x) for n, x in enumerate(results)]
+        tile, slices, counts, body = tuple(self.tile), self.slices, self.counts, self.body
+
+        def work(numbers: Iterator[int]) -> None:
+            scratch = self.executor.bound(self, self._scratch)
+            with np.errstate(all="ignore"):
+                for number in numbers:
+                    at = np_unravel(number, counts)
+                    box = [s[i] for s, i in zip(slices, at, strict=True)]
+                    blocks = [
+                        x if full is None else x[tuple([b if f else ALL for b, f in zip(box, full, strict=True)])]
+                        for x, full in zip(merged, stretched, strict=True)
+                    ]
+                    ends = [
+                        p[tuple([slice(i, i + 1) if k in cut else b for k, (i, b) in enumerate(zip(at, box, strict=True))])]
+                        for p, cut in zip(partials, self.cut, strict=True)
+                    ]
+                    shape = tuple([b.stop - b.start for b in box])
+                    registers = scratch if shape == tile else [r[tuple([slice(n) for n in shape])] for r in scratch]
+                    body(*blocks, *ends, *registers)
+
+        blocks = math.prod(counts)
+        if self.size >= THREADED and blocks > 1 and threads() > 1:
+            share(work, blocks)
+        else:
+            work(iter(range(blocks)))
+        for n, (v, partial) in enumerate(zip(self.reductions, partials, strict=True)):
+            if partial is not results[n]:
+                ufunc = getattr(np, REDUCE[self.steps[v].op.name])
+                ufunc.reduce(partial, axis=tuple(self.cut[n]), dtype=accumulator(self.steps[v]), out=results[n], keepdims=True)
+
+    def _partial(self, n: int, result: Array) -> Array:
+        """Return a place for the results of all blocks: the result itself when no axis is cut."""
+        dtype = accumulator(self.steps[self.reductions[n]]) or result.dtype
+        if all(self.counts[k] == 1 for k in self.cut[n]) and dtype == result.dtype:
+            return result
+        shape = tuple(self.counts[k] if k in self.cut[n] else size for k, size in enumerate(self.sizes))
+        made: Array = self.executor.bound((self, n), lambda: np.empty(shape, dtype))
+        return made
+
+
+ALL = slice(None)
+NAMES = sorted({word for text in [*WORDS.values(), *SHORT.values()] for word in re.findall(r"([a-z_0-9]+)\(", text)} | {*REDUCE.values()})
+
+
+def np_unravel(number: int, counts: Sequence[int]) -> list[int]:
+    """Return the place of a block in the grid, the last axis fastest."""
+    at = []
+    for n in reversed(counts):
+        number, i = divmod(number, n)
+        at.append(i)
+    return at[::-1]
+
+
+def read_late(spell: str | None, n: int) -> bool:
+    """Tell whether an op reads its operand n after it has begun to write the result, which so must not take its place."""
+    parts = (spell or "").split("; ")
+    first = next((i for i, part in enumerate(parts) if "{z}" in part), len(parts))
+    return any("{" + "xyw"[n] + "}" in part for part in parts[first + 1 :])
+
+
+def accumulator(step: Step) -> Any:
+    """Return the dtype in which a reduction is kept: float32 for sums of halves, 64 bits for sums of ints."""
+    if step.op.name != "sum" or step.dtype in ("float32", "float64"):
+        return None
+    return np.dtype("float32" if step.dtype == "float16" else "uint64" if step.dtype[0] == "u" else "int64")

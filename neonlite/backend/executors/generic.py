@@ -1,0 +1,62 @@
+"""Run a plan op by op in the words of the array-API standard: the reference that every other executor is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from neonlite.backend.plan import Const, Plan, Step
+
+Runner = Callable[[Sequence[Any], Sequence[Any]], None]
+
+
+class Generic:
+    """The executor for any namespace whose arrays can be written in place."""
+
+    def __init__(self, runtime: Any) -> None:
+        self.runtime = runtime
+        self.xp = runtime.xp
+
+    def compile(self, plan: Plan) -> Runner:
+        """Return ``run(targets, leaves)``: all values first, then all writes; a value is dropped after its last use."""
+        count = len(plan.leaves)
+        last: dict[int, int] = {}
+        for v in plan.values:
+            for x in plan.steps[v - count].ins:
+                if isinstance(x, int):
+                    last[x] = v
+        last |= dict.fromkeys(plan.tops, count + len(plan.steps))
+        dropped = {v: [x for x, at in last.items() if at == v and x >= count] for v in plan.values}
+        shared = bool(plan.clashes) or len(plan.tops) > 1
+
+        def run(targets: Sequence[Any], leaves: Sequence[Any]) -> None:
+            values: dict[int, Any] = dict(enumerate(leaves))
+            for v in plan.values:
+                values[v] = self.value(plan.steps[v - count], values)
+                for x in dropped[v]:
+                    del values[x]
+            results = [values[v] for v in plan.tops]
+            if shared:  # a result may be a view of an operand that is a target, too
+                results = [self.xp.asarray(x, copy=True) for x in results]
+            for target, x in zip(targets, results, strict=True):
+                target[...] = x
+
+        return run
+
+    def value(self, step: Step, values: dict[int, Any]) -> Any:
+        """Return the value of one step, in exactly its shape and dtype."""
+        if step.kind == "random":
+            out = self.runtime.put(step.op.run(self.xp, *(values[x] for x in step.ins if isinstance(x, int)), **step.attrs))
+        else:
+            operands = (x.number if isinstance(x, Const) else values[x] for x in step.ins)
+            out = step.op.run(self.xp, *(self.array(x, step.common) for x in operands), **step.attrs)
+        if out.dtype != (dtype := getattr(self.xp, step.dtype)):
+            out = self.xp.astype(out, dtype)
+        if out.shape != step.shape:
+            fits = len(out.shape) == len(step.shape) or step.kind == "elementwise"
+            out = (self.xp.broadcast_to if fits else self.xp.reshape)(out, step.shape)
+        return out
+
+    def array(self, x: Any, dtype: str) -> Any:
+        """Return a number as an array: the standard computes with arrays."""
+        return self.xp.asarray(x, dtype=getattr(self.xp, dtype)) if isinstance(x, int | float) else x

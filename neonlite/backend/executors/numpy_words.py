@@ -1,0 +1,118 @@
+"""How does NumPy spell an op?  As ufunc calls into given buffers: {x}, {y}, {w} operands, {z} the result, {m} a mask.
+
+A test holds this table complete: every elementwise row of the op table has its words here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from neonlite.backend.plan import Const, Step
+from neonlite.ops import FLOATS, SAFELOG_FLOOR
+
+COPY = "copyto({z}, {x}, casting='unsafe')"
+
+WORDS: dict[str, str] = {
+    "neg": "negative({x}, {z})",
+    "abs": "absolute({x}, {z})",
+    "sgn": "sign({x}, {z})",
+    "sqr": "square({x}, {z})",
+    "sqrt": "sqrt({x}, {z})",
+    "exp": "exp({x}, {z})",
+    "exp2": "exp2({x}, {z})",
+    "log": "log({x}, {z})",
+    "log2": "log2({x}, {z})",
+    "safelog": f"maximum({{x}}, {SAFELOG_FLOOR!r}, {{z}}); log({{z}}, {{z}})",
+    "sig": "negative({x}, {z}); exp({z}, {z}); add({z}, {one}, {z}); reciprocal({z}, {z})",
+    "tanh": "tanh({x}, {z})",
+    "rint": "rint({x}, {z})",
+    "finite": "isfinite({x}, {m}); copyto({z}, {m})",
+    "stop_gradient": COPY,
+    "cast": COPY,
+    "add": "add({x}, {y}, {z})",
+    "sub": "subtract({x}, {y}, {z})",
+    "mul": "multiply({x}, {y}, {z})",
+    "div": "divide({x}, {y}, {z})",
+    "pow": "power({x}, {y}, {z})",
+    "maximum": "maximum({x}, {y}, {z})",
+    "minimum": "minimum({x}, {y}, {z})",
+    "shift": "absolute({y}, {z}); log2({z}, {z}); rint({z}, {z}); exp2({z}, {z}); copysign({z}, {y}, {z}); multiply({x}, {z}, {z})",
+    "eq": "equal({x}, {y}, {m}); copyto({z}, {m})",
+    "ne": "not_equal({x}, {y}, {m}); copyto({z}, {m})",
+    "lt": "less({x}, {y}, {m}); copyto({z}, {m})",
+    "le": "less_equal({x}, {y}, {m}); copyto({z}, {m})",
+    "gt": "greater({x}, {y}, {m}); copyto({z}, {m})",
+    "ge": "greater_equal({x}, {y}, {m}); copyto({z}, {m})",
+    "where": "not_equal({x}, 0, {m}); copyto({z}, {w}); copyto({z}, {y}, where={m})",
+}
+
+# the same values in fewer or cheaper calls, where an operand is a whole number that is part of the structure
+SHORT: dict[tuple[str, int | None, int | None], str] = {
+    ("mul", -1, None): "negative({y}, {z})",
+    ("mul", None, -1): "negative({x}, {z})",
+    ("mul", 2, None): "add({y}, {y}, {z})",
+    ("mul", None, 2): "add({x}, {x}, {z})",
+    ("div", 1, None): "reciprocal({y}, {z})",
+    ("pow", None, 1): COPY,
+    ("pow", None, 2): "square({x}, {z})",
+}
+
+REDUCE: dict[str, str] = {"sum": "add", "max": "maximum", "min": "minimum"}
+
+
+def words(step: Step) -> str | None:
+    """Return the words for a step; None when there are none, as for a user's own op."""
+    consts = [x.number if isinstance(x, Const) else None for x in step.ins]
+    if len(consts) == 2 and (short := SHORT.get((step.op.name, consts[0], consts[1]))):
+        return short
+    if step.op.name == "rint" and step.dtype not in FLOATS:
+        return COPY
+    if step.op.name == "shift" and not step.attrs["value"]:
+        return "exp2({y}, {z}); multiply({x}, {z}, {z})"
+    return WORDS.get(step.op.name)
+
+
+def run_matmul(x: Any, y: Any, out: Any) -> None:
+    """Write the product of matrices, or of stacks of them."""
+    np.matmul(x, y, out=out)
+
+
+def run_scatter(x: Any, indices: Any, out: Any, *, axis: int, size: int) -> None:
+    """Write zeros to which the slices of x are added at their indices."""
+    from neonlite.ops import in_range
+
+    out[...] = 0
+    np.add.at(np.moveaxis(out, axis, 0), in_range(np, indices, size), np.moveaxis(x, axis, 0))
+
+
+def run_take(x: Any, indices: Any, out: Any, *, axis: int) -> None:
+    """Write the chosen slices."""
+    from neonlite.ops import in_range
+
+    np.take(x, in_range(np, indices, x.shape[axis]), axis=axis, out=out, mode="clip")
+
+
+def run_concat(*parts: Any, out: Any, axis: int) -> None:
+    """Write the parts end to end."""
+    np.concatenate(parts, axis=axis, out=out)
+
+
+def run_unslice(x: Any, out: Any, *, index: Any, to: Any) -> None:
+    """Write zeros with x in a box."""
+    from neonlite.ops import boxed
+
+    out[...] = 0
+    out[boxed(index)] = x
+
+
+# stages of their own that NumPy can do into a given buffer; what is not here runs as the table says and is copied
+CALLS: dict[str, Any] = {
+    "dot": run_matmul,
+    "matmul": run_matmul,
+    "scatter": run_scatter,
+    "take": run_take,
+    "concat": run_concat,
+    "unslice": run_unslice,
+}

@@ -1,0 +1,53 @@
+"""Who does the work?  A few threads that share the blocks of a stage; made when first needed, and anew after a fork."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_pool: Any = None
+_threads = 0
+
+
+def threads() -> int:
+    """Return how many threads share large stages: the CPUs this process may use, or what ``set_threads`` said."""
+    global _threads
+    if not _threads:
+        _threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return _threads
+
+
+def set_threads(n: int) -> None:
+    """Set how many threads share large stages; results do not depend on it."""
+    global _threads, _pool
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"the number of threads is a whole number from 1; got {n!r}")
+    _threads, _pool = n, None
+
+
+def share(work: Callable[[Iterator[int]], None], count: int) -> None:
+    """Call ``work`` in several threads with one iterator over range(count), which hands out each number once."""
+    global _pool
+    numbers = iter(range(count))
+    if _pool is None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        _pool = ThreadPoolExecutor(max(1, threads() - 1), "neonlite")
+    helpers = [_pool.submit(work, numbers) for _ in range(threads() - 1)]
+    try:
+        work(numbers)
+    finally:
+        for _ in numbers:  # after an error, nothing is left to be started
+            pass
+        for helper in helpers:
+            helper.result()
+
+
+def _forget() -> None:
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

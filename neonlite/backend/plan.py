@@ -1,0 +1,315 @@
+"""What is worth doing, before how?  A plan: the steps of some op-trees, cut into stages, with a place for every value.
+
+A plan knows structure only: shapes, dtypes, slots. It holds no tensor and no number, so that one plan serves every
+tree of the same structure. Making it takes three passes over the steps:
+
+1. equal sub-trees become one step, and operands are cast to a common dtype where they differ;
+2. steps are gathered in *stages*: an elementwise region over one shape, with the reductions that end it, is one stage
+   and one pass over memory; every product, gather and draw is a stage of its own; views cost nothing;
+3. every value that outlives its stage gets a place: the target itself where that spoils no operand, else an offset in
+   the arena, chosen by lifetime.
+
+All values are worked out first, then all targets are written: the rule that makes ``x[:] = x.T`` and
+``x[1:] = x[:-1]`` mean what they say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from neonlite.ops import Op, Shape, bits, broadcast
+from neonlite.optree import Info, Leaves, program
+
+ALIGN = 64  # bytes: a cache line
+
+
+def run_cast(xp: Any, x: Any, *, to: str) -> Any:
+    """Return x in another dtype; with the same dtype, x itself."""
+    return xp.astype(x, getattr(xp, to), copy=False)
+
+
+CAST = Op("cast", run_cast, None, "x in another dtype", shape=lambda x, to: x)
+
+
+class Const(NamedTuple):
+    """A small whole number that is part of the structure."""
+
+    number: int
+
+
+class Step(NamedTuple):
+    """One op: ``ins`` are the numbers of values (leaves first, then steps) or constants."""
+
+    op: Op
+    attrs: dict[str, Any]
+    ins: tuple[int | Const, ...]
+    shape: Shape
+    dtype: str
+    common: str
+
+    @property
+    def kind(self) -> str:
+        """How it may be run."""
+        return self.op.kind
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its result."""
+        return math.prod(self.shape) * bits(self.dtype) // 8
+
+
+class Stage(NamedTuple):
+    """Steps that run together: ``region`` (one pass over a shape) or ``call``."""
+
+    kind: str
+    domain: Shape
+    steps: list[int]
+
+
+class Plan:
+    """How to work out some op-trees into some targets; ``print(plan)`` shows stages, bytes, temporaries and peak.
+
+    ``clashes`` holds (target, leaf, "same" or "some") where memory is shared; ``crossed`` says that targets share
+    memory among themselves.
+    """
+
+    def __init__(
+        self,
+        trees: Sequence[Any],
+        leaves: Leaves | None,
+        targets: Sequence[Info],
+        clashes: Iterable[tuple[int, int, str]] = (),
+        crossed: bool = False,
+    ) -> None:
+        found, leaves, results = program(trees, leaves)
+        self.leaves = [x.info if hasattr(x, "info") else type(x) for x in leaves.values()]
+        self.names = [getattr(x, "name", None) or f"x{i}" for i, x in enumerate(leaves.values())]
+        self.targets = list(targets)
+        self.clashes = list(clashes)
+        self.used = 0  # when it was last used, for the cache
+        self.distinct = len(found)  # distinct sub-trees of the trees
+        self.steps: list[Step] = []
+        numbers: list[int] = []  # the value of each instruction
+
+        def value(x: Any) -> int | Const:
+            return Const(x[0]) if isinstance(x, tuple) else numbers[x] if x >= 0 else -1 - x
+
+        for op, attrs, operands, shape, dtype, common in found:
+            numbers.append(self._add(op, dict(attrs), [value(x) for x in operands], shape, dtype, common))
+        self.tops = [self._top(value(x), info) for x, info in zip(results, self.targets, strict=True)]
+        self.stages, self.stage_of = self._stages()
+        self.last_read = self._last_reads()
+        self.direct = [not crossed and self._direct(i) for i in range(len(self.tops))]
+        self.stored = self._stored()
+        self.offsets, self.arena_bytes = self._pack()
+
+    # --- steps ---
+
+    def _add(self, op: Op, attrs: dict[str, Any], ins: list[int | Const], shape: Shape, dtype: str, common: str) -> int:
+        if op.kind != "random":
+            for i in range(len(ins))[op.joined]:
+                if (have := self.dtype(ins[i])) and have != common:
+                    ins[i] = self._add(CAST, {"to": common}, [ins[i]], self.shape(ins[i]), common, common)
+        if op.kind == "elementwise":
+            ins = [self._unstretched(x) for x in ins]
+        self.steps.append(Step(op, attrs, tuple(ins), shape, dtype, common))
+        return len(self.leaves) + len(self.steps) - 1
+
+    def _unstretched(self, x: int | Const) -> int | Const:
+        """Return what a broadcast view was made of: elementwise steps stretch their operands anyway."""
+        while isinstance(x, int) and (step := self.step(x)) and step.op.name == "broadcast":
+            x = step.ins[0]
+        return x
+
+    def _top(self, x: int | Const, target: Info) -> int:
+        """Return the value that becomes a target's: of its very shape and dtype, and of no other target."""
+        step = self.step(x) if isinstance(x, int) else None
+        fits = step and step.kind != "view" and step.shape == target.shape and step.dtype == target.dtype
+        if not fits or x in getattr(self, "tops", []):
+            return self._add(CAST, {"to": target.dtype}, [x], target.shape, target.dtype, self.dtype(x) or target.dtype)
+        return x  # type: ignore[return-value]
+
+    def step(self, v: int) -> Step | None:
+        """Return the step that makes a value; None for a leaf."""
+        return self.steps[v - len(self.leaves)] if v >= len(self.leaves) else None
+
+    def shape(self, x: int | Const) -> Shape:
+        """Return the shape of a value; a number's is (1, 1)."""
+        if isinstance(x, Const):
+            return (1, 1)
+        what = self.step(x) or self.leaves[x]
+        return what.shape if isinstance(what, Step | Info) else (1, 1)
+
+    def dtype(self, x: int | Const) -> str:
+        """Return the dtype of a value; a number has none."""
+        if isinstance(x, Const):
+            return ""
+        what = self.step(x) or self.leaves[x]
+        return what.dtype if isinstance(what, Step | Info) else ""
+
+    def contiguous(self, v: int) -> bool:
+        """Tell whether a value's elements lie one after another."""
+        step = self.step(v)
+        if step is None:
+            what = self.leaves[v]
+            return not isinstance(what, Info) or bool(what.attrs["contiguous"])
+        if step.kind == "view":
+            return step.op.name == "reshape" and self.contiguous(step.ins[0])  # type: ignore[arg-type]
+        return v not in self.tops or not self.direct[self.tops.index(v)] or self.targets[self.tops.index(v)].attrs["contiguous"]
+
+    def source(self, v: int) -> int:
+        """Return the value whose memory a view shows; any other value itself."""
+        while (step := self.step(v)) and step.kind == "view":
+            v = step.ins[0]  # type: ignore[assignment]
+        return v
+
+    @property
+    def values(self) -> range:
+        """The numbers of the values that are steps."""
+        return range(len(self.leaves), len(self.leaves) + len(self.steps))
+
+    # --- stages ---
+
+    def _stages(self) -> tuple[list[Stage], dict[int, int]]:
+        """Gather the steps: as early as their operands allow, and together when they run over the same shape."""
+        level = dict.fromkeys(range(len(self.leaves)), 0)  # the round in which a value is worked out
+        ready = dict(level)  # the round in which it can be read from memory
+        groups: dict[tuple[int, str, Any], list[int]] = defaultdict(list)
+        for v in self.values:
+            step = self.step(v)
+            assert step is not None  # noqa: S101 - for the type checker: values are steps
+            ins = [x for x in step.ins if isinstance(x, int)]
+            if step.kind == "view":
+                level[v] = ready[v] = ready[ins[0]]
+                continue
+            if step.kind in ("elementwise", "reduction"):
+                domain = self.shape(step.ins[0]) if step.kind == "reduction" else step.shape
+                here = [self._flows(x, domain) for x in ins]
+                level[v] = max([level[x] if flows else ready[x] for x, flows in zip(ins, here, strict=True)], default=0)
+                groups[level[v], "region", domain].append(v)
+            else:
+                level[v] = max([ready[x] for x in ins], default=0)
+                groups[level[v], "call", v].append(v)
+            ready[v] = level[v] + 1
+        order = sorted(groups, key=lambda key: key[0])
+        stages = [Stage(kind, domain if kind == "region" else self.shape(domain), groups[n, kind, domain]) for n, kind, domain in order]
+        return stages, {v: i for i, stage in enumerate(stages) for v in stage.steps}
+
+    def _flows(self, x: int, domain: Shape) -> bool:
+        """Tell whether a value can be used by the stage that makes it: it comes out block by block."""
+        step = self.step(x)
+        return step is not None and step.kind == "elementwise" and step.shape == domain
+
+    def _last_reads(self) -> dict[int, int]:
+        """Return the last stage that reads each value from memory."""
+        last: dict[int, int] = {}
+        for v in self.values:
+            step = self.step(v)
+            if step is not None and step.kind != "view":
+                for x in step.ins:
+                    if isinstance(x, int):
+                        u = self.source(x)
+                        last[u] = max(last.get(u, -1), self.stage_of[v])
+        return last
+
+    # --- places ---
+
+    def _direct(self, i: int) -> bool:
+        """Tell whether a target can hold its value at once: no operand that shares its memory is read afterwards."""
+        v = self.tops[i]
+        step, here = self.step(v), self.stage_of[v]
+        if step is not None and step.kind != "elementwise" and not self.targets[i].attrs["contiguous"]:
+            return False
+        for target, k, how in self.clashes:
+            if target == i and (last := self.last_read.get(k, -1)) >= here:
+                in_step = how == "same" and step is not None and step.kind == "elementwise" and not self._seen_through_view(k)
+                if last > here or not in_step:
+                    return False
+        return True
+
+    def _seen_through_view(self, leaf: int) -> bool:
+        return any(s.kind == "view" and self.source(v) == leaf for v in self.values if (s := self.step(v)))
+
+    def _stored(self) -> dict[int, int]:
+        """Return the values that outlive their stage and have no target to live in, with the last stage that needs them."""
+        kept: dict[int, int] = {}
+        placed = {v for v, direct in zip(self.tops, self.direct, strict=True) if direct}
+        for v in self.values:
+            step = self.step(v)
+            if step is None or step.kind == "view" or v in placed:
+                continue
+            last = self.last_read.get(v, -1)
+            if v in self.tops:
+                kept[v] = len(self.stages)
+            elif step.kind != "elementwise" or last > self.stage_of[v]:
+                kept[v] = last
+        return kept
+
+    def _pack(self) -> tuple[dict[int, int], int]:
+        """Give every stored value an offset in the arena; two share bytes only if their lives do not meet."""
+        lives = [(self.stage_of[v], last, v) for v, last in self.stored.items()]
+        offsets: dict[int, int] = {}
+        for first, last, v in sorted(lives, key=lambda life: -self._padded(life[2])):
+            busy = sorted(
+                (offsets[u], offsets[u] + self._padded(u)) for f, t, u in lives if u in offsets and f <= last and first <= t
+            )
+            at = 0
+            for low, high in busy:
+                if at + self._padded(v) <= low:
+                    break
+                at = max(at, high)
+            offsets[v] = at
+        return offsets, max((at + self._padded(v) for v, at in offsets.items()), default=0)
+
+    def _padded(self, v: int) -> int:
+        step = self.step(v)
+        return -(-step.nbytes // ALIGN) * ALIGN if step else 0
+
+    # --- what it costs ---
+
+    def traffic(self, stage: Stage) -> tuple[int, int]:
+        """Return the bytes that a stage reads and writes."""
+        inputs = {self.source(x) for v in stage.steps if (s := self.step(v)) for x in s.ins if isinstance(x, int)}
+        read = sum(self._nbytes(x) for x in inputs if x not in stage.steps)
+        written = sum(self._nbytes(v) for v in stage.steps if v in self.stored or v in self.tops)
+        return read, written
+
+    def _nbytes(self, v: int) -> int:
+        return math.prod(self.shape(v)) * bits(self.dtype(v)) // 8 if self.dtype(v) else 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The bytes of all operands, targets and temporaries together."""
+        return sum(map(self._nbytes, range(len(self.leaves)))) + sum(map(self._nbytes, self.tops)) + self.arena_bytes
+
+    def __repr__(self) -> str:
+        lines = [f"plan: {self.distinct} ops, {len(self.stages)} stages, {len(self.stored)} temporaries"]
+        for i, stage in enumerate(self.stages):
+            read, written = self.traffic(stage)
+            ops = " ".join(s.op.name for v in stage.steps if (s := self.step(v)))
+            lines.append(f"  {i + 1}. {stage.kind} {stage.domain}: {ops}; reads {size(read)}, writes {size(written)}")
+        copies = self.direct.count(False)
+        if copies:
+            lines.append(f"  {len(self.stages) + 1}. copy into {copies} target{'s' * (copies > 1)}")
+        lines.append(f"  arena {size(self.arena_bytes)}; peak {size(self.peak_bytes)}")
+        return "\n".join(lines)
+
+
+def size(nbytes: float) -> str:
+    """Return bytes in words: 1.5 kB."""
+    for unit in ("B", "kB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} GB"
+
+
+def fits(value: Shape, target: Shape) -> bool:
+    """Tell whether a value can be written into a target: the shapes broadcast to the target's."""
+    try:
+        return broadcast(value, target) == target
+    except ValueError:
+        return False

@@ -1,0 +1,36 @@
+"""The runtime 'strict': array-api-strict, which knows the array-API standard and not a word more. For tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_strict
+import numpy as np
+
+from neonlite.backend.executors.generic import Generic
+from neonlite.ops import FLOATS, INTS
+
+
+class Strict:
+    """Arrays of array-api-strict, run op by op."""
+
+    name = "strict"
+    xp: Any = array_api_strict
+    dtypes = FLOATS[1:] + INTS
+    negative_steps = True
+    executor = Generic
+
+    def put(self, array: Any) -> Any:
+        """Return a copy as an array of the standard."""
+        return self.xp.asarray(np.array(array))
+
+    def get(self, array: Any) -> Any:
+        """Return a copy as a NumPy array."""
+        return np.array(np.from_dlpack(array))
+
+    def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """Return a view of another shape."""
+        return self.xp.reshape(array, shape, copy=False)
+
+    def wait(self) -> None:
+        """Return at once."""

@@ -1,0 +1,263 @@
+"""Where do the numbers live?  A Tensor: an array of some runtime, with a backend and, if you like, a name."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from neonlite.ops import Box, Shape, boxed, permuted, reshaped
+from neonlite.optree import Info, Operand, OpTreeNode, swapped
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+FULL = slice(None)
+
+
+class Tensor(Operand):
+    """An array of at least two dimensions; slices, reshapes and transposes are views that share its memory.
+
+    ``t[:] = tree`` works out an op-tree; ``t.get()`` copies to NumPy. Made by the backend: ``be.zeros((2, 3))``.
+    """
+
+    __slots__ = ("__weakref__", "_array", "base", "info", "name", "origin", "persist_values", "root", "rounding", "span", "start", "strides")
+
+    def __init__(self, array: Any, info: Info, name: str | None = None, base: Tensor | None = None, **view: Any) -> None:
+        self._array = array
+        self.info = info
+        self.name = name
+        self.base = base  # the tensor this is a view of, if any
+        self.root: Tensor = base.root if base is not None else self  # the tensor that owns the memory
+        self.persist_values = True
+        self.rounding = False
+        self.origin: tuple[str, dict[str, Any]] | None = view.get("origin")  # (op, attributes) that make it of base
+        # where it lies in the root, counted in elements: its first element, strides, and the span it keeps within
+        self.start: int = view.get("start", 0)
+        self.strides: tuple[int, ...] = view.get("strides") or c_strides(info.shape)
+        self.span: tuple[int, int] = view.get("span") or (0, math.prod(info.shape))
+
+    # --- what it is ---
+
+    @property
+    def shape(self) -> Shape:  # type: ignore[override]
+        """The sizes, two or more."""
+        return self.info.shape
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.info.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie one after another, the last axis first."""
+        return bool(self.info.attrs["contiguous"])
+
+    @property
+    def _original_base(self) -> Tensor:
+        return self.root
+
+    @property
+    def _tensor(self) -> Any:
+        return self._array
+
+    def __len__(self) -> int:
+        return self.info.shape[0]
+
+    def __repr__(self) -> str:
+        name = f"{self.name!r}, " if self.name else ""
+        values = np.array2string(self.get(), precision=4, threshold=60, edgeitems=3, prefix="Tensor(")
+        return f"Tensor({values}, {name}{self.shape}, {self.info.dtype}, {self.backend.name})"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        head = f"<b>{escape(self.name or 'Tensor')}</b> {self.shape} {self.info.dtype} on {escape(self.backend.name)}"
+        if self.ndim > 2 or self.size > 400:
+            return f"{head}<pre>{escape(np.array2string(self.get(), precision=4, threshold=60))}</pre>"
+        rows = ("".join(f"<td>{x:.4g}</td>" for x in row) for row in self.get().tolist())
+        return f"{head}<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+    # --- host and back ---
+
+    def get(self) -> np.ndarray[Any, Any]:
+        """Return a copy of the values as a NumPy array."""
+        return self.backend.runtime.get(self._array)  # type: ignore[no-any-return]
+
+    def asnumpyarray(self) -> np.ndarray[Any, Any]:
+        """Return the values as a NumPy array; the same as ``get``."""
+        return self.get()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ValueError("a tensor's values are copied to NumPy: leave copy=False out")
+        return self.get() if dtype is None else self.get().astype(dtype)
+
+    def set(self, ary: Any) -> Tensor:
+        """Copy values of the same shape from the host, and return the tensor."""
+        self[:] = np.asarray(ary)
+        return self
+
+    # --- writing ---
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        target = self if type(index) is slice and index == FULL else self[index]
+        if type(value) is OpTreeNode:
+            value[0].be.run(target, value)
+        else:
+            target.backend.write(target, value)
+
+    def fill(self, value: float) -> Tensor:
+        """Set every element to a number, and return the tensor."""
+        self[:] = value
+        return self
+
+    def copy(self, a: Any) -> Tensor:
+        """Copy *from* ``a`` into this tensor, and return this tensor."""
+        self[:] = a
+        return self
+
+    copy_from = copy
+
+    # --- views ---
+
+    def __getitem__(self, index: Any) -> Tensor:
+        box, drop = self._box(index)
+        shape = tuple(count for _, count, _ in box)
+        start = self.start + sum(first * stride for (first, _, _), stride in zip(box, self.strides, strict=True))
+        strides = tuple(step * stride for (_, _, step), stride in zip(box, self.strides, strict=True))
+        whole = self._view(self._array[boxed(box)], shape, strides, start, "slice", {"index": box})
+        while drop and whole.ndim > 2:
+            axis = drop.pop(0)
+            drop = [a - 1 for a in drop]
+            keep = [i for i in range(whole.ndim) if i != axis]
+            array = whole._array[tuple(0 if i == axis else FULL for i in range(whole.ndim))]
+            shape, strides = tuple(whole.shape[i] for i in keep), tuple(whole.strides[i] for i in keep)
+            whole = whole._view(array, shape, strides, whole.start, "reshape", {"to": shape})
+        return whole
+
+    def _box(self, index: Any) -> tuple[Box, list[int]]:
+        """Return (start, count, step) for each axis, and the axes that an int index drops."""
+        parts = list(index) if isinstance(index, tuple) else [index]
+        if sum(p is Ellipsis for p in parts) == 1:
+            at = [p is Ellipsis for p in parts].index(True)
+            parts[at : at + 1] = [FULL] * (self.ndim - len(parts) + 1)
+        if len(parts) > self.ndim:
+            raise IndexError(f"{len(parts)} indices for {self._words()}, which has {self.ndim} dimensions")
+        box, drop = [], []
+        for axis, size in enumerate(self.shape):
+            p = parts[axis] if axis < len(parts) else FULL
+            if isinstance(p, slice):
+                start, stop, step = p.indices(size)
+                count = len(range(start, stop, step))
+                if step < 0 and not self.backend.runtime.negative_steps:
+                    raise IndexError(f"the runtime {self.backend.name!r} has no views with negative steps: use be.take")
+                box.append((start if count else 0, count, step))
+            elif isinstance(p, bool | np.bool_) or getattr(p, "dtype", None) == np.bool_:
+                raise IndexError(
+                    f"{self._words()} is not indexed by booleans, as the result's shape would depend on values: "
+                    "use be.where(mask, t, 0), or be.take with mask.nonzero() of NumPy"
+                )
+            elif hasattr(p, "__index__") and getattr(p, "shape", ()) == ():
+                i = operator.index(p)
+                if not -size <= i < size:
+                    raise IndexError(f"index {i} is out of range: axis {axis} of {self._words()} has {size} elements")
+                box.append((i % size, 1, 1))
+                drop.append(axis)
+            else:
+                raise TypeError(f"{self._words()} is indexed by whole numbers, slices and ...; got {p!r}; for a list use be.take")
+        return tuple(box), drop
+
+    def _view(self, array: Any, shape: Shape, strides: Shape, start: int, op: str, attrs: dict[str, Any]) -> Tensor:
+        reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+        span = (start + sum(r for r in reach if r < 0), start + sum(r for r in reach if r > 0) + 1)
+        if 0 in shape:
+            span = (start, start)
+        info = self.backend.leaf_info(shape, self.info.dtype, is_c(shape, strides))
+        return Tensor(array, info, self.name, self, start=start, strides=strides, span=span, origin=(op, attrs))
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """Return a view of another shape with as many elements; one size may be -1."""
+        to = self.backend.shape_of(shape[0] if len(shape) == 1 else shape, unknown=True)
+        try:
+            to = reshaped(self.shape, to=to)
+        except ValueError as error:
+            raise ValueError(f"{self._words()}.reshape({to}): {error}") from None
+        if to == self.shape:
+            return self
+        if not self.is_contiguous:
+            raise ValueError(f"{self._words()} is a view with gaps and cannot be reshaped in place: copy it first, be.array(t)")
+        array = self.backend.runtime.reshape(self._array, to)
+        return self._view(array, to, c_strides(to), self.start, "reshape", {"to": to})
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802 - the name everyone uses
+        """A view with the last two axes swapped."""
+        return self.permute(swapped(self.ndim))
+
+    def permute(self, axes: tuple[int, ...]) -> Tensor:
+        """Return a view with the axes in another order."""
+        shape = permuted(self.shape, axes=axes)
+        array = self.backend.xp.permute_dims(self._array, axes)
+        strides = tuple(self.strides[a] for a in axes)
+        return self._view(array, shape, strides, self.start, "transpose", {"axes": axes})
+
+    def transpose(self, out: Any = None) -> Any:
+        """Return ``T``; with ``out``, copy it there."""
+        return self.T if out is None else self.backend.assign([out], [self.T])[0]
+
+    def share(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """Return a view of the first elements, in another shape."""
+        shape = self.backend.shape_of(shape)
+        if dtype is not None and self.backend.dtype_name(dtype) != self.info.dtype:
+            raise ValueError(f"{self._words()} holds {self.info.dtype} and cannot be shared as {dtype}")
+        size = math.prod(shape)
+        if size > self.size:
+            raise ValueError(f"{shape} has {size} elements, more than the {self.size} of {self._words()}")
+        view = self.reshape(-1, 1)[:size].reshape(shape)
+        view.name = name
+        return view
+
+    def take(self, indices: Any, axis: int) -> Tensor:
+        """Return a copy of the slices with the given indices along an axis."""
+        return self.backend.evaluate([self.backend.take(self, indices, axis)])[0]  # type: ignore[no-any-return]
+
+    # --- the rest ---
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a tensor belongs to a running backend and is not pickled: save t.get(), and load with be.array")
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self.backend.array(self.get(), dtype=self.info.dtype, name=self.name)
+
+    def _words(self) -> str:
+        return f"tensor {self.name} {self.shape}" if self.name else f"a tensor {self.shape}"
+
+
+def c_strides(shape: Shape) -> tuple[int, ...]:
+    """Return the strides, in elements, of an array whose last axis varies fastest."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def is_c(shape: Shape, strides: Shape) -> bool:
+    """Tell whether the elements lie one after another; the stride of a single element does not matter."""
+    return 0 in shape or all(n == 1 or s == c for n, s, c in zip(shape, strides, c_strides(shape), strict=True))
+
+
+def overlap(x: Tensor, y: Tensor) -> str:
+    """Tell how two tensors share memory: "none", "same" (every element at the same place) or "some"."""
+    if x.root is not y.root or x.span[0] >= y.span[1] or y.span[0] >= x.span[1]:
+        return "none"
+    same = x.shape == y.shape and x.strides == y.strides and x.span == y.span
+    return "same" if same else "some"
+

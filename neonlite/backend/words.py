@@ -1,0 +1,315 @@
+"""Which methods has a backend for building trees?  One for every row of the op table, and a few made of ops.
+
+The methods of the table are made here from its rows; they are real functions with a name, a docstring and a signature,
+so that Tab and ``?`` work. ``words.pyi`` says the same to editors and type checkers; a test keeps it current.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from neonlite.ops import OPS, SHAPES, TABLE, Op, axes_of, missing
+from neonlite.optree import Draw, Operand, build, describe
+
+
+class Words:
+    """The tree-building half of a backend. Every method takes ``out=``: a tensor to work the tree out into at once."""
+
+    default: str
+    assign: Callable[..., list[Any]]
+    shape_of: Callable[..., tuple[int, ...]]
+    array: Callable[..., Any]
+
+    def build(self, op: str, a: Any, b: Any = None, out: Any = None, **attrs: Any) -> Any:
+        """Return the node of an op of the table; TypeError when an operand is nothing to compute with."""
+        return self._node(OPS[op], a, b, out, tuple(attrs.items()))
+
+    def _node(self, op: Op, a: Any, b: Any = None, out: Any = None, attrs: tuple[tuple[str, Any], ...] = ()) -> Any:
+        node = build(op, a, b, attrs, self)
+        if node is NotImplemented:
+            wrong = next(x for x in (a, b) if build(OPS["neg"], x, None, (), self) is NotImplemented)
+            raise TypeError(f"be.{op.method} takes tensors, op-trees, numbers and arrays; got {wrong!r}")
+        return node if out is None else self.assign([out], [node])[0]
+
+    def _operand(self, x: Any, method: str) -> Any:
+        """Return x as something with a shape: a number or array becomes a tensor."""
+        if isinstance(x, Operand):
+            return x
+        if x is None or isinstance(x, str):
+            raise TypeError(f"be.{method} takes tensors, op-trees, numbers and arrays; got {x!r}")
+        return self.array(x)
+
+    # --- rows with more than operands ---
+
+    def where(self, condition: Any, a: Any, b: Any, out: Any = None) -> Any:
+        """Return ``a`` where the condition is not 0, else ``b``."""
+        return self._node(OPS["where"], condition, self._node(OPS["pair"], a, b), out)
+
+    def shift(self, a: Any, b: Any, value: bool = True, out: Any = None) -> Any:
+        """Return ``a`` times the power of two nearest to ``b``; with ``value=False``, ``a * 2^b``."""
+        return self._node(OPS["shift"], a, b, out, (("value", bool(value)),))
+
+    def transpose(self, a: Any, axes: Sequence[int] | None = None, out: Any = None) -> Any:
+        """Return ``a`` with its axes in another order; without ``axes``, the last two are swapped."""
+        a = self._operand(a, "transpose")
+        if axes is None:
+            axes = (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2)
+        axes = tuple(x % a.ndim if isinstance(x, int) and -a.ndim <= x < a.ndim else x for x in axes)
+        return self._node(OPS["transpose"], a, None, out, (("axes", axes),))
+
+    def reshape(self, a: Any, *shape: Any, out: Any = None) -> Any:
+        """Return ``a`` in another shape with as many elements; one size may be -1."""
+        a = self._operand(a, "reshape")
+        to = self.shape_of(shape[0] if len(shape) == 1 else shape, unknown=True)
+        if to == a.shape and out is None:
+            return a
+        if -1 in to:  # the attribute says what the shape is, so that equal nodes are equal
+            to = self._node(OPS["reshape"], a, None, None, (("to", to),)).shape
+        return self._node(OPS["reshape"], a, None, out, (("to", to),))
+
+    def broadcast_to(self, a: Any, shape: Any, out: Any = None) -> Any:
+        """Return ``a`` repeated along axes of size 1 until it has the shape."""
+        a, to = self._operand(a, "broadcast_to"), self.shape_of(shape)
+        return a if to == a.shape and out is None else self._node(OPS["broadcast"], a, None, out, (("to", to),))
+
+    def take(self, a: Any, indices: Any, axis: int | None = None, out: Any = None) -> Any:
+        """Return the slices of ``a`` with the given indices along an axis; None: of all elements in one column.
+
+        ``indices``: a tensor of ints, or whole numbers (an array or list, taken as they are now); below 0 they count
+        from the end. IndexError when one is out of range, at the time the tree is worked out.
+        """
+        a = self._operand(a, "take")
+        if axis is None:
+            a, axis = self.reshape(a, -1, 1), 0
+        (axis,) = axes_of(axis, a.ndim)
+        return self._node(OPS["take"], a, self._whole(indices, "take", "indices"), out, (("axis", axis),))
+
+    def onehot(self, indices: Any, axis: int, out: Any = None, nclass: int | None = None) -> Any:
+        """Return 1 in the row (axis 0) or column (axis 1) of each label, else 0.
+
+        Without ``nclass`` the number of classes is that of the tensor it is assigned to. IndexError when a label is
+        out of range, at the time the tree is worked out.
+        """
+        if axis not in (0, 1):
+            raise ValueError(f"be.onehot: axis is 0 (a row a class) or 1 (a column a class); got {axis!r}")
+        if out is not None and nclass is None:
+            nclass = out.shape[axis]
+        labels = self._whole(indices, "onehot", "labels")
+        return self._node(OPS["onehot"], labels, None, out, (("axis", axis), ("nclass", int(nclass or 0))))
+
+    def _whole(self, x: Any, method: str, what: str) -> Any:
+        """Return indices as an operand of ints."""
+        if not isinstance(x, Operand):
+            x = self._snapshot_of_ints(x, method, what)
+        if x.info.dtype and "int" not in x.info.dtype:
+            raise TypeError(f"be.{method}: {what} are whole numbers; {describe(x)} holds {x.info.dtype}: use dtype='int32'")
+        return x
+
+    def _snapshot_of_ints(self, x: Any, method: str, what: str) -> Any:
+        import numpy as np
+
+        array = np.asarray(x)
+        if array.dtype.kind not in "iu" and array.size:
+            raise TypeError(f"be.{method}: {what} are whole numbers; got {array.dtype} {x!r}")
+        return self.array(array, dtype="int64")
+
+    def concat(self, arrays: Sequence[Any], axis: int = 0, out: Any = None) -> Any:
+        """Return the operands laid end to end along an axis, on which alone their shapes may differ."""
+        arrays = [self._operand(x, "concat") for x in arrays]
+        if not arrays:
+            raise ValueError("be.concat: there is nothing to join")
+        (axis,) = axes_of(axis, arrays[0].ndim)
+        first, rest = arrays[0], arrays[1:]
+        pair = rest.pop() if rest else None
+        while rest:
+            pair = self._node(OPS["pair"], rest.pop(), pair)
+        return self._node(OPS["concat"], first, pair, out, (("axis", axis),))
+
+    def stack(self, arrays: Sequence[Any], axis: int = 0, out: Any = None) -> Any:
+        """Return the operands, all of one shape, side by side along a new axis."""
+        arrays = [self._operand(x, "stack") for x in arrays]
+        if len({x.shape for x in arrays}) > 1:
+            raise ValueError(f"be.stack: the shapes differ: {', '.join(map(describe, arrays))}")
+        (at,) = axes_of(axis, len(arrays[0].shape) + 1) if arrays else (0,)
+        return self.concat([self.reshape(x, (*x.shape[:at], 1, *x.shape[at:])) for x in arrays], at, out)
+
+    def rand(self, *shape: Any, out: Any = None) -> Any:
+        """Return random numbers, uniform in [0, 1): drawn anew each time the tree is worked out."""
+        return self._random("rand", shape, out)
+
+    def randn(self, *shape: Any, out: Any = None) -> Any:
+        """Return random numbers, normal with mean 0 and deviation 1: drawn anew each time the tree is worked out."""
+        return self._random("randn", shape, out)
+
+    def _random(self, op: str, shape: tuple[Any, ...], out: Any) -> Any:
+        if not shape and out is not None:
+            shape = out.shape
+        to = self.shape_of(shape[0] if len(shape) == 1 else shape)
+        return self._node(OPS[op], Draw(self), None, out, (("to", to),))
+
+    # --- made of ops ---
+
+    def reciprocal(self, a: Any, out: Any = None) -> Any:
+        """Return ``1 / a``."""
+        return self._node(OPS["div"], 1, a, out)
+
+    def clip(self, a: Any, a_min: Any, a_max: Any, out: Any = None) -> Any:
+        """Return ``a`` held between two bounds; the derivative at a bound that is a number is 0."""
+        return self._node(OPS["minimum"], self._node(OPS["maximum"], a, a_min), a_max, out)
+
+    def sig2(self, a: Any, out: Any = None) -> Any:
+        """Return ``1 / (1 + 2^-a)``."""
+        return self._node(OPS["div"], 1, 1 + self._node(OPS["exp2"], self._node(OPS["neg"], a)), out)
+
+    def tanh2(self, a: Any, out: Any = None) -> Any:
+        """Return ``(2^2a - 1) / (2^2a + 1)``."""
+        e = self._node(OPS["exp2"], self._node(OPS["mul"], 2, a))
+        return self._node(OPS["div"], e - 1, e + 1, out)
+
+    def mean(self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+        """Return the mean over one axis, several (a tuple), or all (None). ``partial`` has no effect."""
+        a = self._operand(a, "mean")
+        n = math.prod(a.shape[i] for i in self._axes(a, axis, "mean"))
+        if n == 0:
+            raise ValueError(f"be.mean: there is no mean of nothing: axis {axis} of {describe(a)} is empty")
+        return self._node(OPS["mul"], self.sum(a, axis=axis, keepdims=keepdims), 1.0 / n, out)  # type: ignore[attr-defined]
+
+    def var(
+        self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True, binary: bool = False
+    ) -> Any:
+        """Return the population variance ``mean((a - mean(a))^2)``; ``binary`` shifts instead of squaring."""
+        a = self._operand(a, "var")
+        d = a - self.mean(a, axis)
+        return self.mean(self.shift(d, d) if binary else self.square(d), axis, None, out, keepdims)  # type: ignore[attr-defined]
+
+    def std(
+        self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True, binary: bool = False
+    ) -> Any:
+        """Return the standard deviation, the root of ``var``."""
+        return self._node(OPS["sqrt"], self.var(a, axis, None, None, keepdims, binary), None, out)
+
+    def softmax(self, a: Any, axis: Any = 0, out: Any = None) -> Any:
+        """Return ``e^a / sum(e^a)`` along an axis; the largest element is taken off first, so nothing overflows."""
+        e = self._node(OPS["exp"], a - self._largest(a, axis))
+        return self._node(OPS["div"], e, self.sum(e, axis=axis), out)  # type: ignore[attr-defined]
+
+    def logsumexp(self, a: Any, axis: Any = 0, out: Any = None) -> Any:
+        """Return ``ln sum(e^a)`` along an axis without overflow; -inf where all elements are -inf."""
+        m = self._largest(a, axis)
+        m = self.where(self._node(OPS["finite"], m), m, 0)
+        total = self.sum(self._node(OPS["exp"], a - m), axis=axis)  # type: ignore[attr-defined]
+        return self._node(OPS["add"], m, self._node(OPS["log"], total), out)
+
+    def _largest(self, a: Any, axis: Any) -> Any:
+        return self._node(OPS["stop_gradient"], self.max(a, axis=axis))  # type: ignore[attr-defined]
+
+    def binarize(self, a: Any, stochastic: Any = True, out: Any = None, **more: Any) -> Any:
+        """Return +1 where ``a >= 0``, else -1; stochastic: +1 with probability ``clip((a + 1) / 2, 0, 1)``.
+
+        ``binarize(a, out)`` and ``binarize(a, out, stochastic)`` are understood as well.
+        """
+        if isinstance(stochastic, Operand):
+            stochastic, out = (True if out is None else out), stochastic
+        a = self._operand(a, "binarize")
+        if stochastic:
+            return self._node(OPS["sub"], 2 * (self.rand(a.shape) < self.clip((a + 1) / 2, 0, 1)), 1, out)
+        return self._node(OPS["sub"], 2 * (a >= 0), 1, out)
+
+    def _axes(self, a: Any, axis: Any, method: str) -> tuple[int, ...]:
+        try:
+            return axes_of(axis, a.ndim)
+        except (ValueError, TypeError, IndexError) as error:
+            raise type(error)(f"be.{method}({describe(a)}): {error}") from None
+
+    # --- the door for new ops ---
+
+    @classmethod
+    def define_op(
+        cls,
+        name: str,
+        run: Callable[..., Any],
+        grad: Callable[..., Any] | None = missing,
+        kind: str = "elementwise",
+        arity: int = 1,
+        doc: str = "an op of the user's",
+        shape: Callable[..., tuple[int, ...]] | None = None,
+        result: str = "same",
+    ) -> Callable[..., Any]:
+        """Add a row to the op table and return its method, which is ``be.name`` on every backend from now on.
+
+        ``run(xp, x, y)`` is the value in the words of the array-API standard, ``grad(be, dz, z, x, y)`` the derivative:
+        an op-tree for each operand, or None where it is flat. ``kind`` is "elementwise", or "library" for an op that
+        needs its operands whole, whose ``shape(x, y)`` gives the result's shape. ValueError for a name that is taken.
+
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> cube = be.define_op("cube", lambda xp, x: x * x * x, lambda be, dz, z, x: (dz * 3 * x * x,))
+        >>> x = be.array([[2.0]], name="x")
+        >>> nl.Autodiff(cube(be, x), be).get_grad_asnumpyarray(x)
+        array([[12.]], dtype=float32)
+        """
+        if not name.isidentifier() or name in OPS or hasattr(cls, name):
+            raise ValueError(f"be.define_op: the name {name!r} is taken, or no name; the ops are {', '.join(OPS)}")
+        if kind not in ("elementwise", "library") or (kind == "library" and shape is None):
+            raise ValueError(f"be.define_op: kind is 'elementwise', or 'library' together with a shape rule; got {kind!r}")
+        if arity not in (1, 2):
+            raise ValueError(f"be.define_op: an op has one operand or two; got {arity!r}")
+        OPS[name] = op = Op(name, run, grad, doc, arity=arity, kind=kind, shape=shape, result=result)
+        method = _method(op)
+        setattr(cls, name, method)
+        return method
+
+
+# --- methods made of rows ------------------------------------------------------------------------------------------
+
+
+def _unary(op: Op) -> Callable[..., Any]:
+    def method(self: Words, a: Any, out: Any = None) -> Any:
+        node = build(op, a, None, (), self)
+        return node if out is None and node is not NotImplemented else self._node(op, a, None, out)
+
+    return method
+
+
+def _binary(op: Op) -> Callable[..., Any]:
+    def method(self: Words, a: Any, b: Any, out: Any = None) -> Any:
+        node = NotImplemented if b is None else build(op, a, b, (), self)
+        return node if out is None and node is not NotImplemented else self._node(op, a, b, out)
+
+    return method
+
+
+def _reduction(op: Op, everything: bool) -> Callable[..., Any]:
+    def method(self: Words, a: Any, axis: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+        a = self._operand(a, op.method)
+        axes = self._axes(a, axis, op.method)
+        attrs = (("axis", axes),) if keepdims else (("axis", axes), ("keepdims", False))
+        return self._node(op, a, None, out, attrs)
+
+    def along(self: Words, a: Any, axis: Any = 1, out: Any = None, keepdims: bool = True) -> Any:
+        return method(self, a, axis, out, keepdims)
+
+    return method if everything else along
+
+
+def _method(op: Op) -> Callable[..., Any]:
+    """Return the backend method of a row: a function with its name, docstring and signature."""
+    if op.kind == "reduction" or op.result == "index":
+        method = _reduction(op, op.kind == "reduction")
+        doc = f"Return {op.doc} over one axis, several (a tuple), or all (None)."
+    else:
+        method = _unary(op) if op.arity == 1 else _binary(op)
+        doc = f"Return {op.doc}."
+    method.__name__, method.__qualname__, method.__doc__ = op.method, f"Backend.{op.method}", doc
+    return method
+
+
+ALIASES = {"fabs": "absolute", "true_divide": "divide"}
+
+for _op in TABLE:
+    if not hasattr(Words, _op.method) and _op.kind in (*SHAPES, "library") and _op.name not in ("unslice", "scatter"):
+        setattr(Words, _op.method, _method(_op))
+for _alias, _word in ALIASES.items():
+    setattr(Words, _alias, getattr(Words, _word))
