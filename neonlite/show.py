@@ -126,12 +126,13 @@ class Box(NamedTuple):
     kind: str
     words: str
     shape: str = ""
+    op: str = ""
 
     @staticmethod
     def of(x: Any) -> Box:
         """Return the box of a node or a leaf."""
         if type(x) is OpTreeNode:
-            return Box("op", " ".join([x.op, *attributes(x)]), str(x.info.shape))
+            return Box("op", " ".join([x.op, *attributes(x)]), str(x.info.shape), x.op)
         return Box("tensor", label(x), str(x.shape)) if isinstance(x, Operand) else Box("number", label(x))
 
     def __str__(self) -> str:
@@ -144,17 +145,15 @@ class Graph:
     def __init__(self, tree: OpTreeNode) -> None:
         self.boxes = [Box.of(tree)]
         self.below: list[list[int]] = [[]]
-        self.ops = [tree.op]
         number, queue = {id(tree): 0}, [tree]
         for node in queue:  # grows as it is walked: breadth first, so that the rest is what lies farthest down
             user, left = number[id(node)], 0
             for x in node.operands:
                 i = number.get(id(x)) if isinstance(x, Operand) else None  # a number is drawn at each use
-                if i is None and len(self.boxes) >= READABLE:
+                if (i is None and len(self.boxes) >= READABLE) or len(self.below[user]) >= READABLE:
                     left += 1
-                    continue
-                if i is None:
-                    i = self._add(user, Box.of(x), x.op if type(x) is OpTreeNode else "")
+                elif i is None:
+                    i = self._add(user, Box.of(x))
                     number[id(x)] = i
                     queue += [x] if type(x) is OpTreeNode else []
                 else:
@@ -164,17 +163,16 @@ class Graph:
         # every user before its operands
         self.order = [number[id(node)] for node in postorder(tree) if id(node) in number][::-1]
 
-    def _add(self, user: int, box: Box, op: str = "") -> int:
+    def _add(self, user: int, box: Box) -> int:
         self.boxes.append(box)
         self.below.append([])
-        self.ops.append(op)
         self.below[user].append(len(self.boxes) - 1)
         return len(self.boxes) - 1
 
     def edges(self) -> Iterator[tuple[int, int, str]]:
         """Yield (operand, user, which operand it is); the last is empty where the order does not matter."""
         for user, operands in enumerate(self.below):
-            ordered = len(operands) > 1 and self.ops[user] not in COMMUTATIVE
+            ordered = len(operands) > 1 and self.boxes[user].op not in COMMUTATIVE
             for place, operand in enumerate(operands, 1):
                 yield operand, user, str(place) if ordered else ""
 
@@ -228,7 +226,7 @@ def dot(graph: Graph) -> str:
 
 LETTER, TALL, PITCH, GAP = 7.3, 38, 78, 22  # pixels: width of a letter, height of a box, row to row, box to box
 LONGEST = 34  # letters in a box; the whole stands in its tooltip
-INK, PALE, LINE = "#1b1f24", "#57606a", "#7d8590"  # dark letters on light boxes and grey lines: seen on white and on black
+INK, PALE, LINE = "#1b1f24", "#57606a", "#7d8590"  # dark on light boxes, grey between: seen on white and on black
 COLOURS = {
     "op": ("#dbe9f9", "#3b6ea5"),
     "tensor": ("#e1f2da", "#4c8c3a"),
@@ -464,5 +462,5 @@ class Steps:
 
 def first_few(value: Any, count: int = 4) -> str:
     """Return the first elements of an array: ``0.2689 0.5 0.7311 ...``."""
-    words = [f"{x:.4g}" for x in value.reshape(-1)[:count].tolist()]
+    words = [f"{x:.4g}" if isinstance(x, float) else str(x) for x in value.reshape(-1)[:count].tolist()]
     return " ".join([*words, "..."] if value.size > count else words)

@@ -22,6 +22,7 @@ from neonlite.backend.executors.pool import share, threads
 from neonlite.backend.plan import ALIGN, Const, Plan, Stage, Step
 from neonlite.ops import Axes, Shape, reduced
 
+WHOLE = 1 << 17  # elements up to which a stage is run at once: its operands fit the cache as they are
 BLOCK = 1 << 15  # elements of a block: a few of them, in float32, fit the second-level cache
 RUN = 256  # elements along the last axis, at least, when a block is reduced along an earlier one
 THREADED = 1 << 18  # elements from which a second thread pays
@@ -146,7 +147,7 @@ class Region:
         self.reductions = [v for v, s in self.steps.items() if s.kind == "reduction"]
         self.outputs = [v for v in self.steps if v not in self.reductions and (v in plan.stored or v in plan.tops)]
         self.inputs = [x for x in dict.fromkeys(self._operands()) if x not in self.steps]
-        self.tiled = self.size > BLOCK
+        self.tiled = self.size > WHOLE
         self._lay_out()
         self._write()
 
@@ -179,6 +180,11 @@ class Region:
         self.cut = [[i for i, g in enumerate(groups) if flags[g[0]][k]] for k in range(len(self.reductions))]
         self.tile = self._tile({i for cut in self.cut for i in cut})
         self.counts = [-(-n // t) for n, t in zip(self.sizes, self.tile, strict=True)]
+        # how each operand walks: the shape it is seen in, and along which axes it is cut (ALL: every one); None: a number
+        self.walk: list[tuple[Shape | None, Any]] = [
+            (None, None) if not plan.dtype(v) else (m := self._merged(plan.shape(v)), ALL if m == tuple(self.sizes) else [n != 1 for n in m])
+            for v in (*self.inputs, *self.outputs)
+        ]
         self.slices = [[slice(i, min(i + t, n)) for i in range(0, n, t)] for n, t in zip(self.sizes, self.tile, strict=True)]
 
     def _tile(self, cut: set[int]) -> list[int]:
@@ -195,6 +201,8 @@ class Region:
                 room = BLOCK // math.prod(tile)
             pieces = -(-self.sizes[i] // max(1, min(self.sizes[i], room))) if self.sizes[i] else 1
             tile[i] = max(1, -(-self.sizes[i] // pieces))
+            if i == last and pieces > 1:
+                tile[i] = -(-tile[i] // ALIGN) * ALIGN  # blocks begin with a cache line
             room //= tile[i]
         return tile
 
@@ -345,36 +353,33 @@ class Region:
         outputs = [env[v] for v in self.outputs]
         results = [env[v].reshape(reduced(self.domain, axis=self._axes(v))) for v in self.reductions]
         if self.tiled:
-            self._run_tiled(inputs, outputs, results)
+            self._run_tiled(inputs + outputs, results)
         else:
             self.body(*inputs, *outputs, *results, *self.executor.bound(self, self._scratch))
 
-    def _run_tiled(self, inputs: list[Any], outputs: list[Array], results: list[Array]) -> None:
-        merged = [x.reshape(self._merged(x.shape)) if isinstance(x, np.ndarray) else x for x in (*inputs, *outputs)]
-        stretched = [[n != 1 for n in x.shape] if isinstance(x, np.ndarray) else None for x in merged]
+    def _run_tiled(self, arrays: list[Any], results: list[Array]) -> None:
+        operands = [x if shape is None else x.reshape(shape) for x, (shape, _) in zip(arrays, self.walk, strict=True)]
         results = [x.reshape(self._merged(x.shape)) for x in results]
         partials = [self._partial(n, x) for n, x in enumerate(results)]
-        tile, slices, counts, body = tuple(self.tile), self.slices, self.counts, self.body
+        walks = [walks for _, walks in self.walk]
+        body, boxes, cut = self.body, self.boxes, self.cut
 
         def work(numbers: Iterator[int]) -> None:
             scratch = self.executor.bound(self, self._scratch)
             with np.errstate(all="ignore"):
                 for number in numbers:
-                    at = np_unravel(number, counts)
-                    box = [s[i] for s, i in zip(slices, at, strict=True)]
+                    at, box = boxes(number)
                     blocks = [
-                        x if full is None else x[tuple([b if f else ALL for b, f in zip(box, full, strict=True)])]
-                        for x, full in zip(merged, stretched, strict=True)
+                        x if w is None else x[box] if w is ALL else x[tuple([b if f else ALL for b, f in zip(box, w, strict=True)])]
+                        for x, w in zip(operands, walks, strict=True)
                     ]
-                    ends = [
-                        p[tuple([slice(i, i + 1) if k in cut else b for k, (i, b) in enumerate(zip(at, box, strict=True))])]
-                        for p, cut in zip(partials, self.cut, strict=True)
-                    ]
-                    shape = tuple([b.stop - b.start for b in box])
-                    registers = scratch if shape == tile else [r[tuple([slice(n) for n in shape])] for r in scratch]
-                    body(*blocks, *ends, *registers)
+                    for p, c in zip(partials, cut, strict=True):
+                        blocks.append(p[tuple([slice(i, i + 1) if k in c else box[k] for k, i in enumerate(at)])])
+                    if scratch:
+                        blocks += [r[tuple([slice(b.stop - b.start) for b in box])] for r in scratch]
+                    body(*blocks)
 
-        blocks = math.prod(counts)
+        blocks = math.prod(self.counts)
         if self.size >= THREADED and blocks > 1 and threads() > 1:
             share(work, blocks)
         else:
@@ -382,7 +387,16 @@ class Region:
         for n, (v, partial) in enumerate(zip(self.reductions, partials, strict=True)):
             if partial is not results[n]:
                 ufunc = getattr(np, REDUCE[self.steps[v].op.name])
-                ufunc.reduce(partial, axis=tuple(self.cut[n]), dtype=accumulator(self.steps[v]), out=results[n], keepdims=True)
+                ufunc.reduce(partial, axis=tuple(cut[n]), dtype=accumulator(self.steps[v]), out=results[n], keepdims=True)
+
+    def boxes(self, number: int) -> tuple[list[int], tuple[slice, ...]]:
+        """Return the place of a block in the grid, the last axis fastest, and its slices."""
+        at: list[int] = []
+        for n in reversed(self.counts):
+            number, i = divmod(number, n)
+            at.append(i)
+        at.reverse()
+        return at, tuple([s[i] for s, i in zip(self.slices, at, strict=True)])
 
     def _partial(self, n: int, result: Array) -> Array:
         """Return a place for the results of all blocks: the result itself when no axis is cut."""
@@ -396,15 +410,6 @@ class Region:
 
 ALL = slice(None)
 NAMES = sorted({word for text in [*WORDS.values(), *SHORT.values()] for word in re.findall(r"([a-z_0-9]+)\(", text)} | {*REDUCE.values()})
-
-
-def np_unravel(number: int, counts: Sequence[int]) -> list[int]:
-    """Return the place of a block in the grid, the last axis fastest."""
-    at = []
-    for n in reversed(counts):
-        number, i = divmod(number, n)
-        at.append(i)
-    return at[::-1]
 
 
 def read_late(spell: str | None, n: int) -> bool:
