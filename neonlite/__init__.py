@@ -2,6 +2,7 @@
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Tensor, cleanup_backend, gen_backend
+from neonlite.check import check_grad
 
 __version__ = "0.1.0"
 
@@ -14,6 +15,7 @@ __all__ = [
     "Plan",
     "Tensor",
     "__version__",
+    "check_grad",
     "cleanup_backend",
     "gen_backend",
 ]

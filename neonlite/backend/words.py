@@ -1,8 +1,4 @@
-"""Which methods has a backend for building trees?  One for every row of the op table, and a few made of ops.
-
-The methods of the table are made here from its rows; they are real functions with a name, a docstring and a signature,
-so that Tab and ``?`` work. ``words.pyi`` says the same to editors and type checkers; a test keeps it current.
-"""
+"""Which methods has a backend for building trees?  Those of the op table's rows, and a few made of ops."""
 
 from __future__ import annotations
 
@@ -10,11 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from neonlite.ops import OPS, SHAPES, TABLE, Op, axes_of, missing
+from neonlite.backend.rows import Rows, method_of
+from neonlite.ops import OPS, Op, axes_of, missing
 from neonlite.optree import Draw, Operand, build, describe
 
 
-class Words:
+class Words(Rows):
     """The tree-building half of a backend. Every method takes ``out=``: a tensor to work the tree out into at once."""
 
     default: str
@@ -149,6 +146,17 @@ class Words:
         to = self.shape_of(shape[0] if len(shape) == 1 else shape)
         return self._node(OPS[op], Draw(self), None, out, (("to", to),))
 
+    def einsum(self, subscripts: str, *operands: Any, out: Any = None) -> Any:
+        """Return Einstein's sum: ``be.einsum("ij,jk->ik", x, y)`` is the matrix product.
+
+        The order of contractions is opt_einsum's, chosen when the tree is built; each is a product of two operands,
+        as the tree shows. Tensors have two dimensions or more, and need as many letters.
+        """
+        from neonlite.backend.einsum import einsum
+
+        tree = einsum(self, subscripts, operands)
+        return tree if out is None else self.assign([out], [tree])[0]
+
     # --- made of ops ---
 
     def reciprocal(self, a: Any, out: Any = None) -> Any:
@@ -174,7 +182,7 @@ class Words:
         n = math.prod(a.shape[i] for i in self._axes(a, axis, "mean"))
         if n == 0:
             raise ValueError(f"be.mean: there is no mean of nothing: axis {axis} of {describe(a)} is empty")
-        return self._node(OPS["mul"], self.sum(a, axis=axis, keepdims=keepdims), 1.0 / n, out)  # type: ignore[attr-defined]
+        return self._node(OPS["mul"], self.sum(a, axis=axis, keepdims=keepdims), 1.0 / n, out)
 
     def var(
         self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True, binary: bool = False
@@ -182,7 +190,7 @@ class Words:
         """Return the population variance ``mean((a - mean(a))^2)``; ``binary`` shifts instead of squaring."""
         a = self._operand(a, "var")
         d = a - self.mean(a, axis)
-        return self.mean(self.shift(d, d) if binary else self.square(d), axis, None, out, keepdims)  # type: ignore[attr-defined]
+        return self.mean(self.shift(d, d) if binary else self.square(d), axis, None, out, keepdims)
 
     def std(
         self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True, binary: bool = False
@@ -193,17 +201,17 @@ class Words:
     def softmax(self, a: Any, axis: Any = 0, out: Any = None) -> Any:
         """Return ``e^a / sum(e^a)`` along an axis; the largest element is taken off first, so nothing overflows."""
         e = self._node(OPS["exp"], a - self._largest(a, axis))
-        return self._node(OPS["div"], e, self.sum(e, axis=axis), out)  # type: ignore[attr-defined]
+        return self._node(OPS["div"], e, self.sum(e, axis=axis), out)
 
     def logsumexp(self, a: Any, axis: Any = 0, out: Any = None) -> Any:
         """Return ``ln sum(e^a)`` along an axis without overflow; -inf where all elements are -inf."""
         m = self._largest(a, axis)
         m = self.where(self._node(OPS["finite"], m), m, 0)
-        total = self.sum(self._node(OPS["exp"], a - m), axis=axis)  # type: ignore[attr-defined]
+        total = self.sum(self._node(OPS["exp"], a - m), axis=axis)
         return self._node(OPS["add"], m, self._node(OPS["log"], total), out)
 
     def _largest(self, a: Any, axis: Any) -> Any:
-        return self._node(OPS["stop_gradient"], self.max(a, axis=axis))  # type: ignore[attr-defined]
+        return self._node(OPS["stop_gradient"], self.max(a, axis=axis))
 
     def binarize(self, a: Any, stochastic: Any = True, out: Any = None, **more: Any) -> Any:
         """Return +1 where ``a >= 0``, else -1; stochastic: +1 with probability ``clip((a + 1) / 2, 0, 1)``.
@@ -257,59 +265,6 @@ class Words:
         if arity not in (1, 2):
             raise ValueError(f"be.define_op: an op has one operand or two; got {arity!r}")
         OPS[name] = op = Op(name, run, grad, doc, arity=arity, kind=kind, shape=shape, result=result)
-        method = _method(op)
+        method = method_of(op)
         setattr(cls, name, method)
         return method
-
-
-# --- methods made of rows ------------------------------------------------------------------------------------------
-
-
-def _unary(op: Op) -> Callable[..., Any]:
-    def method(self: Words, a: Any, out: Any = None) -> Any:
-        node = build(op, a, None, (), self)
-        return node if out is None and node is not NotImplemented else self._node(op, a, None, out)
-
-    return method
-
-
-def _binary(op: Op) -> Callable[..., Any]:
-    def method(self: Words, a: Any, b: Any, out: Any = None) -> Any:
-        node = NotImplemented if b is None else build(op, a, b, (), self)
-        return node if out is None and node is not NotImplemented else self._node(op, a, b, out)
-
-    return method
-
-
-def _reduction(op: Op, everything: bool) -> Callable[..., Any]:
-    def method(self: Words, a: Any, axis: Any = None, out: Any = None, keepdims: bool = True) -> Any:
-        a = self._operand(a, op.method)
-        axes = self._axes(a, axis, op.method)
-        attrs = (("axis", axes),) if keepdims else (("axis", axes), ("keepdims", False))
-        return self._node(op, a, None, out, attrs)
-
-    def along(self: Words, a: Any, axis: Any = 1, out: Any = None, keepdims: bool = True) -> Any:
-        return method(self, a, axis, out, keepdims)
-
-    return method if everything else along
-
-
-def _method(op: Op) -> Callable[..., Any]:
-    """Return the backend method of a row: a function with its name, docstring and signature."""
-    if op.kind == "reduction" or op.result == "index":
-        method = _reduction(op, op.kind == "reduction")
-        doc = f"Return {op.doc} over one axis, several (a tuple), or all (None)."
-    else:
-        method = _unary(op) if op.arity == 1 else _binary(op)
-        doc = f"Return {op.doc}."
-    method.__name__, method.__qualname__, method.__doc__ = op.method, f"Backend.{op.method}", doc
-    return method
-
-
-ALIASES = {"fabs": "absolute", "true_divide": "divide"}
-
-for _op in TABLE:
-    if not hasattr(Words, _op.method) and _op.kind in (*SHAPES, "library") and _op.name not in ("unslice", "scatter"):
-        setattr(Words, _op.method, _method(_op))
-for _alias, _word in ALIASES.items():
-    setattr(Words, _alias, getattr(Words, _word))
