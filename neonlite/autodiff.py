@@ -32,9 +32,6 @@ class Autodiff:
     Source: Griewank and Walther, Evaluating Derivatives, 2nd edition, 2008, section 3.2.
     """
 
-    op_tree: OpTreeNode
-    be: Backend
-
     def __new__(
         cls,
         op_tree: OpTreeNode,
@@ -46,24 +43,36 @@ class Autodiff:
         """Return the one made before for the same arguments, or a new one."""
         if not isinstance(op_tree, OpTreeNode):
             raise TypeError(f"Autodiff differentiates op-trees; got {op_tree!r}")
-        known = {id(node): tensor for node, tensor in (values or {}).items()}
-        key = (id(be), id(next_error), tuple((n, id(t)) for n, t in known.items()), allow_unused)
+        known = tuple((id(node), id(tensor)) for node, tensor in (values or {}).items())
+        key = (id(be), id(next_error), known, allow_unused)
         memo = op_tree.__dict__.get("autodiff")  # on the node itself: it goes when the tree goes
-        if memo is not None and memo[0] == key:
-            return memo[1]  # type: ignore[no-any-return]
-        self = super().__new__(cls)
-        self.op_tree, self.be = op_tree, be or current()
-        self._known, self._allow_unused = known, allow_unused
-        self._keep = (be, next_error, values)  # their ids stand in the key
+        if memo is None or memo[0] != key:
+            memo = key, super().__new__(cls)
+        op_tree.__dict__["autodiff"] = memo
+        return memo[1]
+
+    def __init__(
+        self,
+        op_tree: OpTreeNode,
+        be: Backend | None = None,
+        next_error: Tensor | None = None,
+        values: dict[OpTreeNode, Tensor] | None = None,
+        allow_unused: bool = False,
+    ) -> None:
+        if hasattr(self, "op_tree"):
+            return
+        self._keep = (be, next_error, values)  # their ids stand in the key of the memo
+        be = be or current()
         if next_error is None:
-            next_error = self.be.ones(op_tree.shape, dtype=op_tree.info.dtype)
+            next_error = be.ones(op_tree.shape, dtype=op_tree.info.dtype)
         elif not isinstance(next_error, Operand) or next_error.shape != op_tree.shape:
+            del op_tree.__dict__["autodiff"]
             raise ValueError(f"next_error must have the shape of the tree, {op_tree.shape}; got {describe(next_error)}")
-        self.next_error = next_error
+        self.op_tree, self.be, self.next_error, self.allow_unused = op_tree, be, next_error, allow_unused
+        self._known = {id(node): tensor for node, tensor in (values or {}).items()}
         self._leaves = {id(x): x for node in postorder(op_tree) for x in node.operands if isinstance(x, Tensor)}
         self._trees: dict[tuple[int, ...], list[Any]] = {}
-        op_tree.__dict__["autodiff"] = (key, self)
-        return self
+        self._asked: Sequence[Tensor] = ()
 
     # --- the four ways to have them ---
 
@@ -83,7 +92,9 @@ class Autodiff:
                 raise ValueError(f"the gradient of {describe(tensors[i])} has its shape; got {describe(x)}")
             for y in gradients[:i]:
                 if overlap(x, y) != "none":
-                    raise ValueError(f"the gradients {describe(y)} and {describe(x)} share memory: one would spoil the other")
+                    raise ValueError(
+                        f"the gradients {describe(y)} and {describe(x)} share memory: one would spoil the other"
+                    )
         self.be.assign(gradients, self._gradients(tensors))
 
     def get_grad_op_tree(self, tensors: Any) -> Any:
@@ -112,7 +123,7 @@ class Autodiff:
             roots = {id(x.root) for x in tensors}
             grads = self._back({id(x) for x in self._leaves.values() if id(x.root) in roots})
             self._trees = {key: [self._collect(x, grads) for x in tensors]}
-            self._asked = tensors  # their ids stand in the key
+            self._asked = tensors  # kept, as their ids stand in the key
         return list(self._trees[key])
 
     def _back(self, leaves: set[int]) -> dict[int, Any]:
@@ -139,7 +150,7 @@ class Autodiff:
         return grads
 
     def _like(self, dx: Any, x: Any) -> Any:
-        """Return an error in the shape of its operand: summed where that was stretched, stretched where it is smaller."""
+        """Return an error in the shape of its operand: summed where that was stretched, stretched where smaller."""
         if dx.shape == x.shape:
             return dx
         extra = max(0, dx.ndim - x.ndim)  # axes that only the error has
@@ -161,17 +172,17 @@ class Autodiff:
         total = None
         for leaf in same:
             dx, view = grads[id(leaf)], leaf
-            while view.base is not None:  # back to the tensor that owns the memory
-                op, attrs = view.origin  # type: ignore[misc]
+            while view.origin is not None and view.base is not None:  # back to the tensor that owns the memory
+                op, attrs = view.origin
                 node = self.be.build(op, view.base, **attrs)
                 dx = self._like(node.info.row.grad(self.be, dx, node, view.base, **attrs)[0], view.base)
                 view = view.base
             total = dx if total is None else total + dx
         steps, view = [], x
-        while view.base is not None:
+        while view.origin is not None and view.base is not None:
             steps.append(view.origin)
             view = view.base
-        for op, attrs in reversed(steps):  # type: ignore[misc]
+        for op, attrs in reversed(steps):
             total = self.be.build(op, total, **attrs)
         return total
 
@@ -179,8 +190,10 @@ class Autodiff:
         if not isinstance(x, Tensor):
             raise TypeError(f"gradients are taken with respect to tensors; got {x!r}")
         if x.info.dtype not in FLOATS:
-            raise TypeError(f"{describe(x)} holds {x.info.dtype}: only floats have gradients; make it with dtype='float32'")
-        if self._allow_unused or any(leaf.root is x.root for leaf in self._leaves.values()):
+            raise TypeError(
+                f"{describe(x)} holds {x.info.dtype}: only floats have gradients; make it with dtype='float32'"
+            )
+        if self.allow_unused or any(leaf.root is x.root for leaf in self._leaves.values()):
             return
         names = ", ".join(sorted(label(leaf) for leaf in self._leaves.values())) or "no tensor"
         raise ValueError(f"{describe(x)} is not in the tree, which has {names}; allow_unused=True gives zeros")
@@ -189,5 +202,3 @@ class Autodiff:
 def listed(x: Any) -> list[Any]:
     """Return a list of one or several."""
     return list(x) if isinstance(x, list | tuple) and not isinstance(x, Operand) else [x]
-
-

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from neonlite.autodiff import Autodiff, listed
 from neonlite.backend import Backend, Tensor
-from neonlite.ops import FLOATS, boxed
+from neonlite.ops import FLOATS, OPS, boxed
 from neonlite.optree import Draw, OpTreeNode, build, label, postorder
 
 STEP = 1e-3  # of the fourth-order central difference, in float64
@@ -75,7 +75,7 @@ def check_grad(be: Backend, tree: OpTreeNode, tensors: Any = None, tolerance: fl
     nodes: list[Any] = []
     for node in postorder(tree):
         a, b = (_copy(x, twin, copies) for x in node[1:])
-        copies[id(node)] = build(node.info.row, a, b, tuple(node.attrs.items()), twin)
+        copies[id(node)] = build(OPS[node.op], a, b, tuple(node.attrs.items()), twin)
         nodes.append(copies[id(node)])
     top = copies[id(tree)]
     if tensors is None:
@@ -131,10 +131,10 @@ def _with_leaves(node: Any, fresh: dict[int, Any]) -> Any:
         if id(x) in fresh:
             return fresh[id(x)][1]
         if type(x) is OpTreeNode and x.op == "pair":
-            return build(x.info.row, swap(x[1]), swap(x[2]), (), x.backend)
+            return build(OPS[x.op], swap(x[1]), swap(x[2]), (), x.backend)
         return x
 
-    return build(node.info.row, swap(node[1]), swap(node[2]), tuple(node.attrs.items()), node.backend)
+    return build(OPS[node.op], swap(node[1]), swap(node[2]), tuple(node.attrs.items()), node.backend)
 
 
 def _compare(be: Backend, tree: Any, x: Tensor, what: str, of: str) -> Row:

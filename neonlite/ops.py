@@ -3,8 +3,8 @@
 This is the ground floor. A row says only what is true on every machine:
 
 * ``run(xp, x, y, **attrs)`` is the value, in the words of the array-API standard. ``xp`` is handed in.
-* ``grad(be, dz, z, x, y, **attrs)`` is the derivative: given the result ``z`` and its error ``dz = dE/dz`` it returns one
-  op-tree per operand. ``be`` is handed in. ``None`` in place of the rule, or of one of its results, means *flat*:
+* ``grad(be, dz, z, x, y, **attrs)`` is the derivative: given the result ``z`` and its error ``dz = dE/dz`` it returns
+  one op-tree per operand. ``be`` is handed in. ``None`` in place of the rule, or of one of its results, means *flat*:
   the derivative is zero everywhere it exists. Leaving the rule out altogether means that nobody has written it, and
   asking for the derivative raises.
 
@@ -61,7 +61,7 @@ class Op:
 
 
 def broadcast(*shapes: Shape, **_: Any) -> Shape:
-    """Return the shape that all shapes stretch to; axes are matched from the last (array-API standard, broadcasting)."""
+    """Return the shape that all stretch to, axes matched from the last (array-API standard, broadcasting)."""
     out: list[int] = []
     ndim = max(map(len, shapes))
     padded = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
@@ -95,7 +95,7 @@ def axes_of(axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
 
 def two_dims(shape: Shape) -> Shape:
     """Return the shape with at least two dimensions: (5,) is (5, 1) and () is (1, 1)."""
-    return shape if len(shape) > 1 else (shape + (1, 1))[:2]
+    return shape if len(shape) > 1 else ((*shape, 1, 1))[:2]
 
 
 def reduced(shape: Shape, *, axis: Axes, keepdims: bool = True) -> Shape:
@@ -122,7 +122,9 @@ def product(x: Shape, y: Shape) -> Shape:
 def stacked_product(x: Shape, y: Shape) -> Shape:
     """(..., m, k), (..., k, n) -> (..., m, n), the stacks broadcast."""
     if x[-1] != y[-2]:
-        raise ValueError(f"the inner sizes differ: {x[-1]} columns meet {y[-2]} rows; is one of them to be transposed (.T)?")
+        raise ValueError(
+            f"the inner sizes differ: {x[-1]} columns meet {y[-2]} rows; is one of them to be transposed (.T)?"
+        )
     return (*broadcast(x[:-2], y[:-2]), x[-2], y[-1]) if len(x) > 2 or len(y) > 2 else (x[0], y[1])
 
 
@@ -165,8 +167,12 @@ def joined_shape(*shapes: Shape, axis: int) -> Shape:
     """Return the shape of arrays laid end to end along an axis."""
     first = shapes[0]
     for shape in shapes[1:]:
-        if len(shape) != len(first) or any(m != n for i, (m, n) in enumerate(zip(first, shape, strict=True)) if i != axis):
-            raise ValueError(f"{first} and {shape} must agree on every axis but axis {axis}, along which they are joined")
+        if len(shape) != len(first) or any(
+            m != n for i, (m, n) in enumerate(zip(first, shape, strict=True)) if i != axis
+        ):
+            raise ValueError(
+                f"{first} and {shape} must agree on every axis but axis {axis}, along which they are joined"
+            )
     return (*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])
 
 
@@ -317,7 +323,9 @@ def in_range(xp: Any, indices: Any, size: int, what: str = "index", below: bool 
     if flat.shape[0]:
         low, high = int(xp.min(flat)), int(xp.max(flat))
         if low < (-size if below else 0) or high >= size:
-            raise IndexError(f"{what} {high if high >= size else low} is out of range: there are {size}, from 0 to {size - 1}")
+            raise IndexError(
+                f"{what} {high if high >= size else low} is out of range: there are {size}, from 0 to {size - 1}"
+            )
     return xp.where(flat < 0, xp.astype(flat + size, flat.dtype), flat) if below else flat
 
 

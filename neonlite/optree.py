@@ -52,7 +52,7 @@ class Info(dict[str, Any]):
         raise TypeError("op-trees do not change: build a new one, for example with tree.replace(old, new)")
 
     __setitem__ = __delitem__ = update = pop = clear = setdefault = popitem = _frozen
-    __ior__ = _frozen  # type: ignore[assignment]
+    __ior__ = _frozen
 
 
 class Draw:
@@ -318,7 +318,7 @@ class _Shape:
 _tuple: Callable[..., Any] = tuple.__new__
 
 
-class OpTreeNode(Operand, tuple[Any, Any, Any]):  # type: ignore[misc]
+class OpTreeNode(Operand, tuple[Any, Any, Any]):
     """A node of an op-tree: the triple (op, left, right), which never changes.
 
     ``OpTreeNode(op, a, b)`` takes the op dict as it is given, without checks; operators, backend functions and
@@ -335,7 +335,11 @@ class OpTreeNode(Operand, tuple[Any, Any, Any]):  # type: ignore[misc]
         info = Info(op)
         info.row, info.be = OPS[name], _backend_of(a, b)
         info.attrs = {k: v for k, v in op.items() if k not in ("op", "shape")}
-        info.parts, info.shape, info.slots = (*parts(a), *parts(b)), op.get("shape", ()), (a is not None) + (b is not None)
+        info.parts, info.shape, info.slots = (
+            (*parts(a), *parts(b)),
+            op.get("shape", ()),
+            (a is not None) + (b is not None),
+        )
         operand_dtypes = [t.dtype if isinstance(t, Info) else t for t in info.parts]
         info.common, info.dtype = dtypes(info.row, operand_dtypes, info.be.default, info.attrs)
         node: OpTreeNode = _tuple(cls, (info, a, b))
@@ -355,7 +359,7 @@ class OpTreeNode(Operand, tuple[Any, Any, Any]):  # type: ignore[misc]
     shape = _Shape()
 
     @property
-    def info(self) -> Info:  # type: ignore[override]
+    def info(self) -> Info:
         """The op dict with what stands beside it."""
         return self[0]  # type: ignore[no-any-return]
 
@@ -380,7 +384,7 @@ class OpTreeNode(Operand, tuple[Any, Any, Any]):  # type: ignore[misc]
         return None
 
     @property
-    def T(self) -> OpTreeNode:  # noqa: N802 - the name everyone uses
+    def T(self) -> OpTreeNode:
         """The tree with its last two axes swapped."""
         return build(OPS["transpose"], self, None, (("axes", swapped(self.ndim)),))  # type: ignore[no-any-return]
 

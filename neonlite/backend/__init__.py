@@ -84,4 +84,14 @@ class NervanaObject(metaclass=_Current):
 
 atexit.register(cleanup_backend)
 
-__all__ = ["Backend", "Block", "NervanaObject", "OpTreeNode", "Plan", "Tensor", "cleanup_backend", "current", "gen_backend"]
+__all__ = [
+    "Backend",
+    "Block",
+    "NervanaObject",
+    "OpTreeNode",
+    "Plan",
+    "Tensor",
+    "cleanup_backend",
+    "current",
+    "gen_backend",
+]

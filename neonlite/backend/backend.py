@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.plan import Plan, fits
 from neonlite.backend.random import Streams
 from neonlite.backend.runtimes import choices, load
@@ -18,7 +19,9 @@ from neonlite.ops import FLOATS, INTS, OPS, Shape, two_dims
 from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat
 
 PLANS = 1024  # plans a backend remembers
-CLOSED = "was cleaned up: its tensors can still be read with .get(), but nothing is worked out on it; call gen_backend()"
+CLOSED = (
+    "was cleaned up: its tensors can still be read with .get(), but nothing is worked out on it; call gen_backend()"
+)
 
 _clock = itertools.count(1)
 
@@ -125,7 +128,7 @@ class Backend(Words):
         if dtype is None:
             return self.default
         try:
-            name = np.dtype(dtype).name
+            name: str = np.dtype(dtype).name
         except TypeError:
             name = str(dtype)
         if name not in self.runtime.dtypes:
@@ -177,7 +180,7 @@ class Backend(Words):
         values = self._host(ary)
         dtype = self.dtype_name(dtype)
         shape = two_dims(values.shape)
-        with np.errstate(all="ignore"):
+        with Silence():
             values = values.astype(dtype).reshape(shape)
         return Tensor(self.runtime.put(values), self.leaf_info(shape, dtype), name)
 
@@ -236,10 +239,10 @@ class Backend(Words):
 
     def _host(self, values: Any) -> np.ndarray[Any, Any]:
         """Return values as a NumPy array of numbers; errors for ragged lists, objects and words."""
+        if isinstance(values, OpTreeNode):
+            values = values.astensor()
         if isinstance(values, Tensor):
             return values.get()
-        if isinstance(values, OpTreeNode):
-            return values.asnumpyarray()
         try:
             array = np.asarray(values)
         except ValueError as error:
@@ -271,7 +274,9 @@ class Backend(Words):
         plan = self._plans.get((tree[0], target.info, clashes))
         if plan is None:
             if tree[0].shape == (0, 0) and tree.op == "onehot":
-                return self.run(target, self.onehot(tree[1], tree.attrs["axis"], nclass=target.shape[tree.attrs["axis"]]))
+                return self.run(
+                    target, self.onehot(tree[1], tree.attrs["axis"], nclass=target.shape[tree.attrs["axis"]])
+                )
             plan = self._plan((tree[0], target.info, clashes), [target], tree, clashes, False)
         plan.used = next(_clock)
         try:
@@ -345,12 +350,19 @@ class Backend(Words):
         for t, x in zip(tensors, trees, strict=True):
             if isinstance(x, Operand):
                 if x.backend is not self or t.backend is not self:
-                    raise ValueError(
-                        f"{describe(x)} belongs to {x.backend!r} and {describe(t)} to {t.backend!r}: copy across with be.array(t)"
-                    )
+                    whose = f"{describe(x)} belongs to {x.backend!r} and {describe(t)} to {t.backend!r}"
+                    raise ValueError(f"{whose}: copy across with be.array(t)")
                 if not fits(x.shape, t.shape):
-                    raise ValueError(f"{describe(x)} cannot be assigned to {describe(t)}: the shapes differ and do not broadcast")
-        plan = Plan(trees, tree.leaves if isinstance(tree, OpTreeNode) else None, [t.info for t in tensors], clashes or (), crossed)
+                    raise ValueError(
+                        f"{describe(x)} cannot be assigned to {describe(t)}: the shapes differ and do not broadcast"
+                    )
+        plan = Plan(
+            trees,
+            tree.leaves if isinstance(tree, OpTreeNode) else None,
+            [t.info for t in tensors],
+            clashes or (),
+            crossed,
+        )
         plan.run = self._executor.compile(plan)
         if key is not None:
             if len(self._plans) >= PLANS:  # the quarter that was not used for longest goes
@@ -370,22 +382,24 @@ class Backend(Words):
             return value
         if not isinstance(value, Tensor | int | float):
             value = self.array(value, dtype=target.info.dtype)
-        return self.stop_gradient(value)  # type: ignore[attr-defined]
+        return self.stop_gradient(value)
 
     def write(self, target: Tensor, value: Any) -> None:
         """Copy a tensor, a number or an array into a tensor, cast to its dtype."""
         if isinstance(value, Tensor):
-            return self.run(target, self.stop_gradient(value))  # type: ignore[attr-defined, no-any-return]
+            return self.run(target, self.stop_gradient(value))
         self._check_open()
         values = self._host(value)
         if values.size == target.size and values.ndim < 2:
             values = values.reshape(target.shape)
         if not fits(two_dims(values.shape), target.shape):
             raise ValueError(f"an array {values.shape} cannot be assigned to {describe(target)}: the shapes differ")
-        with np.errstate(all="ignore"):
+        with Silence():
             values = values.astype(target.info.dtype)
         try:
-            target._array[...] = values.item() if values.size == 1 else self.runtime.put(values.reshape(two_dims(values.shape)))
+            target._array[...] = (
+                values.item() if values.size == 1 else self.runtime.put(values.reshape(two_dims(values.shape)))
+            )
         except ValueError as error:
             raise ValueError(f"{error} (while writing to {describe(target)})") from None
 

@@ -45,7 +45,9 @@ def sizes_of(terms: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> dict[st
     for term, shape in zip(terms, shapes, strict=True):
         if len(term) != len(shape):
             hint = "; a vector is a column, (n, 1), and needs two letters" if len(term) < 2 else ""
-            raise ValueError(f"{term!r} has {len(term)} letters for an operand of {len(shape)} dimensions, {shape}{hint}")
+            raise ValueError(
+                f"{term!r} has {len(term)} letters for an operand of {len(shape)} dimensions, {shape}{hint}"
+            )
         for letter, n in zip(term, shape, strict=True):
             if sizes.setdefault(letter, n) != n:
                 raise ValueError(f"the letter {letter!r} stands for {sizes[letter]} and for {n}: they must be equal")
@@ -114,5 +116,7 @@ class Part:
         x = self.arranged(stack + rows + summed)
         y = other.arranged(stack + summed + columns)
         depth = [self.count(stack)] if stack else []
-        product = x.shaped([*depth, self.count(rows), self.count(summed)]) @ y.shaped([*depth, self.count(summed), self.count(columns)])
+        product = x.shaped([*depth, self.count(rows), self.count(summed)]) @ y.shaped(
+            [*depth, self.count(summed), self.count(columns)]
+        )
         return self._with(self.be.reshape(product, tuple(shape)), letters)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from neonlite.ops import Op, Shape, bits, broadcast
@@ -75,6 +75,8 @@ class Plan:
     ``clashes`` holds (target, leaf, "same" or "some") where memory is shared; ``crossed`` says that targets share
     memory among themselves.
     """
+
+    run: Callable[[Sequence[Any], Sequence[Any]], None]  # set by the executor
 
     def __init__(
         self,
@@ -158,7 +160,11 @@ class Plan:
             return not isinstance(what, Info) or bool(what.attrs["contiguous"])
         if step.kind == "view":
             return step.op.name == "reshape" and self.contiguous(step.ins[0])  # type: ignore[arg-type]
-        return v not in self.tops or not self.direct[self.tops.index(v)] or self.targets[self.tops.index(v)].attrs["contiguous"]
+        return (
+            v not in self.tops
+            or not self.direct[self.tops.index(v)]
+            or self.targets[self.tops.index(v)].attrs["contiguous"]
+        )
 
     def source(self, v: int) -> int:
         """Return the value whose memory a view shows; any other value itself."""
@@ -180,7 +186,7 @@ class Plan:
         groups: dict[tuple[int, str, Any], list[int]] = defaultdict(list)
         for v in self.values:
             step = self.step(v)
-            assert step is not None  # noqa: S101 - for the type checker: values are steps
+            assert step is not None
             ins = [x for x in step.ins if isinstance(x, int)]
             if step.kind == "view":
                 level[v] = ready[v] = ready[ins[0]]
@@ -195,7 +201,10 @@ class Plan:
                 groups[level[v], "call", v].append(v)
             ready[v] = level[v] + 1
         order = sorted(groups, key=lambda key: key[0])
-        stages = [Stage(kind, domain if kind == "region" else self.shape(domain), groups[n, kind, domain]) for n, kind, domain in order]
+        stages = [
+            Stage(kind, domain if kind == "region" else self.shape(domain), groups[n, kind, domain])
+            for n, kind, domain in order
+        ]
         return stages, {v: i for i, stage in enumerate(stages) for v in stage.steps}
 
     def _flows(self, x: int, domain: Shape) -> bool:
@@ -225,7 +234,9 @@ class Plan:
             return False
         for target, k, how in self.clashes:
             if target == i and (last := self.last_read.get(k, -1)) >= here:
-                in_step = how == "same" and step is not None and step.kind == "elementwise" and not self._seen_through_view(k)
+                in_step = (
+                    how == "same" and step is not None and step.kind == "elementwise" and not self._seen_through_view(k)
+                )
                 if last > here or not in_step:
                     return False
         return True
@@ -234,7 +245,7 @@ class Plan:
         return any(s.kind == "view" and self.source(v) == leaf for v in self.values if (s := self.step(v)))
 
     def _stored(self) -> dict[int, int]:
-        """Return the values that outlive their stage and have no target to live in, with the last stage that needs them."""
+        """Return the values that outlive their stage and live in no target, each with the last stage to read it."""
         kept: dict[int, int] = {}
         placed = {v for v, direct in zip(self.tops, self.direct, strict=True) if direct}
         for v in self.values:
@@ -254,7 +265,9 @@ class Plan:
         offsets: dict[int, int] = {}
         for first, last, v in sorted(lives, key=lambda life: -self._padded(life[2])):
             busy = sorted(
-                (offsets[u], offsets[u] + self._padded(u)) for f, t, u in lives if u in offsets and f <= last and first <= t
+                (offsets[u], offsets[u] + self._padded(u))
+                for f, t, u in lives
+                if u in offsets and f <= last and first <= t
             )
             at = 0
             for low, high in busy:

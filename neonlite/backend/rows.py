@@ -1,4 +1,4 @@
-"""Which methods does the op table give a backend?  One for each row: a real function with name, docstring and signature.
+"""Which methods does the op table give a backend?  One a row: a function with name, docstring and signature.
 
 Tab and ``?`` find them; ``rows.pyi``, written by ``python -m neonlite.backend.stub``, tells editors and type checkers.
 """

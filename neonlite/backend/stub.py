@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 from neonlite.backend.rows import Rows
 
-HEAD = '''# Written by `python -m neonlite.backend.stub` from the op table.
+HEAD = """# Written by `python -m neonlite.backend.stub` from the op table.
 from collections.abc import Callable
 from typing import Any
 
@@ -16,16 +17,14 @@ from neonlite.ops import Op
 def method_of(op: Op) -> Callable[..., Any]: ...
 
 class Rows:
-'''
+"""
 
 
 def text() -> str:
-    """Return the stub: every method of ``Rows`` with its signature and docstring."""
-    methods = {name: f for name, f in vars(Rows).items() if inspect.isfunction(f)}
-    return HEAD + "".join(
-        f'    def {name}{inspect.signature(f)}:\n        """{f.__doc__}"""\n'.replace("'Any'", "Any").replace("self: Any", "self")
-        for name, f in sorted(methods.items())
-    )
+    """Return the stub: every method of ``Rows`` with its signature."""
+    methods = sorted((name, f) for name, f in vars(Rows).items() if inspect.isfunction(f))
+    lines = [f"    def {name}{inspect.signature(f)}: ...\n" for name, f in methods]
+    return HEAD + re.sub(r"'(\w+)'", r"\1", "".join(lines)).replace("self: Any", "self")
 
 
 if __name__ == "__main__":

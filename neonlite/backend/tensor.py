@@ -12,7 +12,7 @@ from neonlite.ops import Box, Shape, boxed, permuted, reshaped
 from neonlite.optree import Info, Operand, OpTreeNode, swapped
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    pass
 
 FULL = slice(None)
 
@@ -23,9 +23,25 @@ class Tensor(Operand):
     ``t[:] = tree`` works out an op-tree; ``t.get()`` copies to NumPy. Made by the backend: ``be.zeros((2, 3))``.
     """
 
-    __slots__ = ("__weakref__", "_array", "base", "info", "name", "origin", "persist_values", "root", "rounding", "span", "start", "strides")
+    info: Info
+    __slots__ = (
+        "__weakref__",
+        "_array",
+        "base",
+        "info",
+        "name",
+        "origin",
+        "persist_values",
+        "root",
+        "rounding",
+        "span",
+        "start",
+        "strides",
+    )
 
-    def __init__(self, array: Any, info: Info, name: str | None = None, base: Tensor | None = None, **view: Any) -> None:
+    def __init__(
+        self, array: Any, info: Info, name: str | None = None, base: Tensor | None = None, **view: Any
+    ) -> None:
         self._array = array
         self.info = info
         self.name = name
@@ -42,7 +58,7 @@ class Tensor(Operand):
     # --- what it is ---
 
     @property
-    def shape(self) -> Shape:  # type: ignore[override]
+    def shape(self) -> Shape:
         """The sizes, two or more."""
         return self.info.shape
 
@@ -168,7 +184,9 @@ class Tensor(Operand):
                 box.append((i % size, 1, 1))
                 drop.append(axis)
             else:
-                raise TypeError(f"{self._words()} is indexed by whole numbers, slices and ...; got {p!r}; for a list use be.take")
+                raise TypeError(
+                    f"{self._words()} is indexed by whole numbers, slices and ...; got {p!r}; for a list use be.take"
+                )
         return tuple(box), drop
 
     def _view(self, array: Any, shape: Shape, strides: Shape, start: int, op: str, attrs: dict[str, Any]) -> Tensor:
@@ -189,12 +207,14 @@ class Tensor(Operand):
         if to == self.shape:
             return self
         if not self.is_contiguous:
-            raise ValueError(f"{self._words()} is a view with gaps and cannot be reshaped in place: copy it first, be.array(t)")
+            raise ValueError(
+                f"{self._words()} is a view with gaps and cannot be reshaped in place: copy it first, be.array(t)"
+            )
         array = self.backend.runtime.reshape(self._array, to)
         return self._view(array, to, c_strides(to), self.start, "reshape", {"to": to})
 
     @property
-    def T(self) -> Tensor:  # noqa: N802 - the name everyone uses
+    def T(self) -> Tensor:
         """A view with the last two axes swapped."""
         return self.permute(swapped(self.ndim))
 
@@ -231,10 +251,13 @@ class Tensor(Operand):
         return len(self) > 0
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a tensor belongs to a running backend and is not pickled: save t.get(), and load with be.array")
+        raise TypeError(
+            "a tensor belongs to a running backend and is not pickled: save t.get(), and load with be.array"
+        )
 
     def __deepcopy__(self, memo: Any) -> Tensor:
-        return self.backend.array(self.get(), dtype=self.info.dtype, name=self.name)
+        copy: Tensor = self.backend.array(self.get(), dtype=self.info.dtype, name=self.name)
+        return copy
 
     def _words(self) -> str:
         return f"tensor {self.name} {self.shape}" if self.name else f"a tensor {self.shape}"
@@ -260,4 +283,3 @@ def overlap(x: Tensor, y: Tensor) -> str:
         return "none"
     same = x.shape == y.shape and x.strides == y.strides and x.span == y.span
     return "same" if same else "some"
-

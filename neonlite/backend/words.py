@@ -101,7 +101,9 @@ class Words(Rows):
         if not isinstance(x, Operand):
             x = self._snapshot_of_ints(x, method, what)
         if x.info.dtype and "int" not in x.info.dtype:
-            raise TypeError(f"be.{method}: {what} are whole numbers; {describe(x)} holds {x.info.dtype}: use dtype='int32'")
+            raise TypeError(
+                f"be.{method}: {what} are whole numbers; {describe(x)} holds {x.info.dtype}: use dtype='int32'"
+            )
         return x
 
     def _snapshot_of_ints(self, x: Any, method: str, what: str) -> Any:
@@ -185,7 +187,13 @@ class Words(Rows):
         return self._node(OPS["mul"], self.sum(a, axis=axis, keepdims=keepdims), 1.0 / n, out)
 
     def var(
-        self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True, binary: bool = False
+        self,
+        a: Any,
+        axis: Any = None,
+        partial: Any = None,
+        out: Any = None,
+        keepdims: bool = True,
+        binary: bool = False,
     ) -> Any:
         """Return the population variance ``mean((a - mean(a))^2)``; ``binary`` shifts instead of squaring."""
         a = self._operand(a, "var")
@@ -193,7 +201,13 @@ class Words(Rows):
         return self.mean(self.shift(d, d) if binary else self.square(d), axis, None, out, keepdims)
 
     def std(
-        self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True, binary: bool = False
+        self,
+        a: Any,
+        axis: Any = None,
+        partial: Any = None,
+        out: Any = None,
+        keepdims: bool = True,
+        binary: bool = False,
     ) -> Any:
         """Return the standard deviation, the root of ``var``."""
         return self._node(OPS["sqrt"], self.var(a, axis, None, None, keepdims, binary), None, out)
@@ -261,7 +275,9 @@ class Words(Rows):
         if not name.isidentifier() or name in OPS or hasattr(cls, name):
             raise ValueError(f"be.define_op: the name {name!r} is taken, or no name; the ops are {', '.join(OPS)}")
         if kind not in ("elementwise", "library") or (kind == "library" and shape is None):
-            raise ValueError(f"be.define_op: kind is 'elementwise', or 'library' together with a shape rule; got {kind!r}")
+            raise ValueError(
+                f"be.define_op: kind is 'elementwise', or 'library' together with a shape rule; got {kind!r}"
+            )
         if arity not in (1, 2):
             raise ValueError(f"be.define_op: an op has one operand or two; got {arity!r}")
         OPS[name] = op = Op(name, run, grad, doc, arity=arity, kind=kind, shape=shape, result=result)

@@ -19,6 +19,7 @@ import numpy as np
 from neonlite.backend.executors.generic import Generic
 from neonlite.backend.executors.numpy_words import CALLS, REDUCE, SHORT, WORDS, words
 from neonlite.backend.executors.pool import share, threads
+from neonlite.backend.executors.quiet import Silence, hush, speak
 from neonlite.backend.plan import ALIGN, Const, Plan, Stage, Step
 from neonlite.ops import Axes, Shape, reduced
 
@@ -89,10 +90,11 @@ class Several:
         env.update(self.executor.bound(self, self._bind))
         for i, v in self.direct:
             env[v] = targets[i]
-        for stage in self.stages:
-            stage.run(env, self)
-        for i, v in self.copied:
-            targets[i][...] = env[v]
+        with Silence():
+            for stage in self.stages:
+                stage.run(env, self)
+            for i, v in self.copied:
+                targets[i][...] = env[v]
 
     def value(self, v: int, env: dict[int, Any]) -> Any:
         """Return a value; a view is made when first read, after what it shows was worked out."""
@@ -180,15 +182,20 @@ class Region:
         self.cut = [[i for i, g in enumerate(groups) if flags[g[0]][k]] for k in range(len(self.reductions))]
         self.tile = self._tile({i for cut in self.cut for i in cut})
         self.counts = [-(-n // t) for n, t in zip(self.sizes, self.tile, strict=True)]
-        # how each operand walks: the shape it is seen in, and along which axes it is cut (ALL: every one); None: a number
-        self.walk: list[tuple[Shape | None, Any]] = [
-            (None, None) if not plan.dtype(v) else (m := self._merged(plan.shape(v)), ALL if m == tuple(self.sizes) else [n != 1 for n in m])
-            for v in (*self.inputs, *self.outputs)
+        self.walk = [self._walk(v) for v in (*self.inputs, *self.outputs)]
+        self.slices = [
+            [slice(i, min(i + t, n)) for i in range(0, n, t)] for n, t in zip(self.sizes, self.tile, strict=True)
         ]
-        self.slices = [[slice(i, min(i + t, n)) for i in range(0, n, t)] for n, t in zip(self.sizes, self.tile, strict=True)]
+
+    def _walk(self, v: int) -> tuple[Shape | None, Any]:
+        """Return the merged shape of an operand and along which axes it is cut; (None, None) for a number."""
+        if not self.plan.dtype(v):
+            return None, None
+        shape = self._merged(self.plan.shape(v))
+        return shape, ALL if shape == tuple(self.sizes) else [n != 1 for n in shape]
 
     def _tile(self, cut: set[int]) -> list[int]:
-        """Fill a block from the last axis; where an earlier axis is reduced, that one first, so that partials are few."""
+        """Fill a block from the last axis; but first from a reduced earlier axis, so that partials are few."""
         last = len(self.sizes) - 1
         tile = [1] * len(self.sizes)
         room = BLOCK
@@ -255,16 +262,25 @@ class Region:
                 lines += spell.format(z=place[v], m="m", one=one, **slots).split("; ")
         lines += [f"copyto({outputs[v]}, {place[v]})" for v in late]
         self.registers += ["bool"] * any("{m}" in (spell or "") for spell in spells.values())
-        arguments = [*(place[v] for v in self.inputs), *outputs.values(), *(f"p{n}" for n in range(len(self.reductions)))]
+        arguments = [
+            *(place[v] for v in self.inputs),
+            *outputs.values(),
+            *(f"p{n}" for n in range(len(self.reductions))),
+        ]
         arguments += ["m" if dtype == "bool" else f"r{n}" for n, dtype in enumerate(self.registers)]
         self.source = f"def region({', '.join(arguments)}):\n    " + "\n    ".join(lines)
-        exec(compile(self.source, "<region>", "exec"), names)  # noqa: S102 - our own words, from a closed table
+        exec(compile(self.source, "<region>", "exec"), names)
         self.body: Callable[..., None] = names["region"]
 
     def _registers(
-        self, order: list[int], last: dict[int, int], spells: dict[int, str | None], outputs: dict[int, str], late: list[int]
+        self,
+        order: list[int],
+        last: dict[int, int],
+        spells: dict[int, str | None],
+        outputs: dict[int, str],
+        late: list[int],
     ) -> dict[int, str]:
-        """Say where each value is put: in place of an operand that is not needed any more, in an output, or in a register.
+        """Say where each value is put: in place of an operand that is not needed any more, an output, or a register.
 
         Values that take over one another's place form a chain; a chain that ends in an output lives there from the
         start, unless the output shares memory with an operand. The other chains share registers.
@@ -277,11 +293,14 @@ class Region:
             heirs = [
                 x
                 for x in dict.fromkeys(step.ins)
-                if x in chain and x not in outputs and last[x] == i and self.steps[x].dtype == step.dtype  # type: ignore[index]
+                if x in chain
+                and x not in outputs
+                and last[x] == i
+                and self.steps[x].dtype == step.dtype
                 and not any(read_late(spell, n) for n, y in enumerate(step.ins) if y == x)
             ]
             alone = not heirs or (v in outputs and v not in late and self._shares(v))
-            chain[v] = [] if alone else chain[heirs[0]]  # type: ignore[index]
+            chain[v] = [] if alone else chain[heirs[0]]
             chain[v].append(v)
         ends: dict[int, list[int]] = {}  # the chains that are read for the last time at each step
         for u in chain:
@@ -335,13 +354,21 @@ class Region:
 
     def runner(self) -> Runner:
         """Return the runner of a plan that is this region and nothing more."""
-        body, registers, bound, make = self.body, self.registers, self.executor.bound, self._scratch
-        inputs = self.inputs
-        if inputs != list(range(len(self.plan.leaves))):
-            return lambda targets, leaves: body(*(leaves[x] for x in inputs), *targets, *bound(self, make))
-        if registers:
-            return lambda targets, leaves: body(*leaves, *targets, *bound(self, make))
-        return lambda targets, leaves: body(*leaves, *targets)
+        body, bound, make = self.body, self.executor.bound, self._scratch
+        everything = self.inputs == list(range(len(self.plan.leaves)))
+
+        def run(targets: Sequence[Array], leaves: Sequence[Any]) -> None:
+            state = hush()
+            try:
+                body(*leaves, *targets)
+            finally:
+                speak(state)
+
+        def run_with_registers(targets: Sequence[Array], leaves: Sequence[Any]) -> None:
+            with Silence():
+                body(*(leaves[x] for x in self.inputs), *targets, *bound(self, make))
+
+        return run if everything and not self.registers else run_with_registers
 
     def _scratch(self) -> list[Array]:
         shape = self.tile if self.tiled else self.domain
@@ -366,11 +393,15 @@ class Region:
 
         def work(numbers: Iterator[int]) -> None:
             scratch = self.executor.bound(self, self._scratch)
-            with np.errstate(all="ignore"):
+            with Silence():
                 for number in numbers:
                     at, box = boxes(number)
                     blocks = [
-                        x if w is None else x[box] if w is ALL else x[tuple([b if f else ALL for b, f in zip(box, w, strict=True)])]
+                        x
+                        if w is None
+                        else x[box]
+                        if w is ALL
+                        else x[tuple([b if f else ALL for b, f in zip(box, w, strict=True)])]
                         for x, w in zip(operands, walks, strict=True)
                     ]
                     for p, c in zip(partials, cut, strict=True):
@@ -387,7 +418,9 @@ class Region:
         for n, (v, partial) in enumerate(zip(self.reductions, partials, strict=True)):
             if partial is not results[n]:
                 ufunc = getattr(np, REDUCE[self.steps[v].op.name])
-                ufunc.reduce(partial, axis=tuple(cut[n]), dtype=accumulator(self.steps[v]), out=results[n], keepdims=True)
+                ufunc.reduce(
+                    partial, axis=tuple(cut[n]), dtype=accumulator(self.steps[v]), out=results[n], keepdims=True
+                )
 
     def boxes(self, number: int) -> tuple[list[int], tuple[slice, ...]]:
         """Return the place of a block in the grid, the last axis fastest, and its slices."""
@@ -409,11 +442,14 @@ class Region:
 
 
 ALL = slice(None)
-NAMES = sorted({word for text in [*WORDS.values(), *SHORT.values()] for word in re.findall(r"([a-z_0-9]+)\(", text)} | {*REDUCE.values()})
+NAMES = sorted(
+    {word for text in [*WORDS.values(), *SHORT.values()] for word in re.findall(r"([a-z_0-9]+)\(", text)}
+    | {*REDUCE.values()}
+)
 
 
 def read_late(spell: str | None, n: int) -> bool:
-    """Tell whether an op reads its operand n after it has begun to write the result, which so must not take its place."""
+    """Tell whether an op reads its operand n after it has begun to write the result: they need two places."""
     parts = (spell or "").split("; ")
     first = next((i for i, part in enumerate(parts) if "{z}" in part), len(parts))
     return any("{" + "xyw"[n] + "}" in part for part in parts[first + 1 :])

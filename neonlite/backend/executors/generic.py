@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.plan import Const, Plan, Step
 
 Runner = Callable[[Sequence[Any], Sequence[Any]], None]
@@ -31,10 +32,11 @@ class Generic:
 
         def run(targets: Sequence[Any], leaves: Sequence[Any]) -> None:
             values: dict[int, Any] = dict(enumerate(leaves))
-            for v in plan.values:
-                values[v] = self.value(plan.steps[v - count], values)
-                for x in dropped[v]:
-                    del values[x]
+            with Silence():
+                for v in plan.values:
+                    values[v] = self.value(plan.steps[v - count], values)
+                    for x in dropped[v]:
+                        del values[x]
             results = [values[v] for v in plan.tops]
             if shared:  # a result may be a view of an operand that is a target, too
                 results = [self.xp.asarray(x, copy=True) for x in results]
@@ -46,7 +48,9 @@ class Generic:
     def value(self, step: Step, values: dict[int, Any]) -> Any:
         """Return the value of one step, in exactly its shape and dtype."""
         if step.kind == "random":
-            out = self.runtime.put(step.op.run(self.xp, *(values[x] for x in step.ins if isinstance(x, int)), **step.attrs))
+            out = self.runtime.put(
+                step.op.run(self.xp, *(values[x] for x in step.ins if isinstance(x, int)), **step.attrs)
+            )
         else:
             operands = (x.number if isinstance(x, Const) else values[x] for x in step.ins)
             out = step.op.run(self.xp, *(self.array(x, step.common) for x in operands), **step.attrs)

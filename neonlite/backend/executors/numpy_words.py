@@ -38,7 +38,8 @@ WORDS: dict[str, str] = {
     "pow": "power({x}, {y}, {z})",
     "maximum": "maximum({x}, {y}, {z})",
     "minimum": "minimum({x}, {y}, {z})",
-    "shift": "absolute({y}, {z}); log2({z}, {z}); rint({z}, {z}); exp2({z}, {z}); copysign({z}, {y}, {z}); multiply({x}, {z}, {z})",
+    "shift": "absolute({y}, {z}); log2({z}, {z}); rint({z}, {z}); exp2({z}, {z}); "
+    "copysign({z}, {y}, {z}); multiply({x}, {z}, {z})",
     "eq": "equal({x}, {y}, {m}); copyto({z}, {m})",
     "ne": "not_equal({x}, {y}, {m}); copyto({z}, {m})",
     "lt": "less({x}, {y}, {m}); copyto({z}, {m})",

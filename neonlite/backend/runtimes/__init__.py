@@ -45,13 +45,15 @@ def choices() -> list[str]:
 
 
 def load(name: str) -> Runtime:
-    """Return the runtime of a name; ValueError when nobody knows it, ImportError with the pip line when it is absent."""
+    """Return the runtime of a name; ValueError when it is unknown, ImportError with the pip line when it is absent."""
     if name in KNOWN:
         module, cls, pip = KNOWN[name]
         try:
             runtime: Runtime = getattr(import_module(module), cls)()
         except ImportError as error:
-            raise ImportError(f"the backend {name!r} cannot be loaded: {error}. To install what it needs: {pip}") from error
+            raise ImportError(
+                f"the backend {name!r} cannot be loaded: {error}. To install what it needs: {pip}"
+            ) from error
         return runtime
     points = _entry_points()
     if name in points:
