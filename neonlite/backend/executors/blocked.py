@@ -24,9 +24,9 @@ from neonlite.backend.plan import ALIGN, Const, Plan, Stage, Step
 from neonlite.ops import Axes, Shape, reduced
 
 WHOLE = 1 << 17  # elements up to which a stage is run at once: its operands fit the cache as they are
-BLOCK = 1 << 15  # elements of a block: a few of them, in float32, fit the second-level cache
-RUN = 256  # elements along the last axis, at least, when a block is reduced along an earlier one
-THREADED = 1 << 18  # elements from which a second thread pays
+BLOCK = 1 << 16  # elements of a block: a few of them, in float32, fit the second-level cache
+RUN = 1024  # elements along the last axis, at least, when a block is reduced along an earlier one
+THREADED = 1 << 19  # elements from which a second thread pays
 BOUND = 256  # plans whose buffers a thread remembers
 
 Array = np.ndarray[Any, Any]
@@ -90,11 +90,14 @@ class Several:
         env.update(self.executor.bound(self, self._bind))
         for i, v in self.direct:
             env[v] = targets[i]
-        with Silence():
+        state = hush()
+        try:
             for stage in self.stages:
                 stage.run(env, self)
             for i, v in self.copied:
                 targets[i][...] = env[v]
+        finally:
+            speak(state)
 
     def value(self, v: int, env: dict[int, Any]) -> Any:
         """Return a value; a view is made when first read, after what it shows was worked out."""
@@ -149,6 +152,8 @@ class Region:
         self.reductions = [v for v, s in self.steps.items() if s.kind == "reduction"]
         self.outputs = [v for v in self.steps if v not in self.reductions and (v in plan.stored or v in plan.tops)]
         self.inputs = [x for x in dict.fromkeys(self._operands()) if x not in self.steps]
+        self.arguments = [*self.inputs, *self.outputs, *self.reductions]
+        self.squeezed = any(not self.steps[v].attrs.get("keepdims", True) for v in self.reductions)
         self.tiled = self.size > WHOLE
         self._lay_out()
         self._write()
@@ -182,17 +187,18 @@ class Region:
         self.cut = [[i for i, g in enumerate(groups) if flags[g[0]][k]] for k in range(len(self.reductions))]
         self.tile = self._tile({i for cut in self.cut for i in cut})
         self.counts = [-(-n // t) for n, t in zip(self.sizes, self.tile, strict=True)]
+        self.boxes: list[list[tuple[slice, ...] | None]] = []  # made when first run
         self.walk = [self._walk(v) for v in (*self.inputs, *self.outputs)]
         self.slices = [
             [slice(i, min(i + t, n)) for i in range(0, n, t)] for n, t in zip(self.sizes, self.tile, strict=True)
         ]
 
-    def _walk(self, v: int) -> tuple[Shape | None, Any]:
+    def _walk(self, v: int) -> tuple[Shape | None, list[bool] | None]:
         """Return the merged shape of an operand and along which axes it is cut; (None, None) for a number."""
         if not self.plan.dtype(v):
             return None, None
         shape = self._merged(self.plan.shape(v))
-        return shape, ALL if shape == tuple(self.sizes) else [n != 1 for n in shape]
+        return shape, [n != 1 for n in shape]
 
     def _tile(self, cut: set[int]) -> list[int]:
         """Fill a block from the last axis; but first from a reduced earlier axis, so that partials are few."""
@@ -376,39 +382,35 @@ class Region:
 
     def run(self, env: dict[int, Any], values: Several) -> None:
         """Work out the region: at once when it is small, else block by block."""
-        inputs = [values.value(v, env) for v in self.inputs]
-        outputs = [env[v] for v in self.outputs]
-        results = [env[v].reshape(reduced(self.domain, axis=self._axes(v))) for v in self.reductions]
+        for v in self.inputs:
+            if v not in env:
+                values.value(v, env)
+        arrays = [env[v] for v in self.arguments]
+        if self.squeezed:  # the function writes results with the reduced axes kept, as 1
+            for n, v in enumerate(self.reductions, len(arrays) - len(self.reductions)):
+                arrays[n] = arrays[n].reshape(reduced(self.domain, axis=self._axes(v)))
         if self.tiled:
-            self._run_tiled(inputs + outputs, results)
+            self._run_tiled(arrays)
+        elif self.registers:
+            self.body(*arrays, *self.executor.bound(self, self._scratch))
         else:
-            self.body(*inputs, *outputs, *results, *self.executor.bound(self, self._scratch))
+            self.body(*arrays)
 
-    def _run_tiled(self, arrays: list[Any], results: list[Array]) -> None:
-        operands = [x if shape is None else x.reshape(shape) for x, (shape, _) in zip(arrays, self.walk, strict=True)]
+    def _run_tiled(self, arrays: list[Any]) -> None:
+        results = arrays[len(arrays) - len(self.reductions) :]
+        operands = [x if shape is None else x.reshape(shape) for x, (shape, _) in zip(arrays, self.walk, strict=False)]
         results = [x.reshape(self._merged(x.shape)) for x in results]
         partials = [self._partial(n, x) for n, x in enumerate(results)]
-        walks = [walks for _, walks in self.walk]
+        operands += partials
         body, boxes, cut = self.body, self.boxes, self.cut
+        if not boxes:
+            boxes.extend(self._box(number) for number in range(math.prod(self.counts)))
 
         def work(numbers: Iterator[int]) -> None:
-            scratch = self.executor.bound(self, self._scratch)
+            mine = operands + self.executor.bound(self, self._scratch)
             with Silence():
                 for number in numbers:
-                    at, box = boxes(number)
-                    blocks = [
-                        x
-                        if w is None
-                        else x[box]
-                        if w is ALL
-                        else x[tuple([b if f else ALL for b, f in zip(box, w, strict=True)])]
-                        for x, w in zip(operands, walks, strict=True)
-                    ]
-                    for p, c in zip(partials, cut, strict=True):
-                        blocks.append(p[tuple([slice(i, i + 1) if k in c else box[k] for k, i in enumerate(at)])])
-                    if scratch:
-                        blocks += [r[tuple([slice(b.stop - b.start) for b in box])] for r in scratch]
-                    body(*blocks)
+                    body(*[x if box is None else x[box] for x, box in zip(mine, boxes[number], strict=True)])
 
         blocks = math.prod(self.counts)
         if self.size >= THREADED and blocks > 1 and threads() > 1:
@@ -422,14 +424,20 @@ class Region:
                     partial, axis=tuple(cut[n]), dtype=accumulator(self.steps[v]), out=results[n], keepdims=True
                 )
 
-    def boxes(self, number: int) -> tuple[list[int], tuple[slice, ...]]:
-        """Return the place of a block in the grid, the last axis fastest, and its slices."""
-        at: list[int] = []
+    def _box(self, number: int) -> list[tuple[slice, ...] | None]:
+        """Return what block ``number`` is of each operand, partial result and register."""
+        at: list[int] = []  # its place in the grid, the last axis fastest
         for n in reversed(self.counts):
             number, i = divmod(number, n)
-            at.append(i)
-        at.reverse()
-        return at, tuple([s[i] for s, i in zip(self.slices, at, strict=True)])
+            at.insert(0, i)
+        box = [s[i] for s, i in zip(self.slices, at, strict=True)]
+        found: list[tuple[slice, ...] | None] = [
+            None if cut is None else tuple([b if c else ALL for b, c in zip(box, cut, strict=True)])
+            for _, cut in self.walk
+        ]
+        for cut in self.cut:
+            found.append(tuple([slice(i, i + 1) if k in cut else box[k] for k, i in enumerate(at)]))
+        return found + [tuple([slice(b.stop - b.start) for b in box])] * len(self.registers)
 
     def _partial(self, n: int, result: Array) -> Array:
         """Return a place for the results of all blocks: the result itself when no axis is cut."""

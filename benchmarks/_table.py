@@ -1,0 +1,131 @@
+"""How is time measured, and how is it told?  In rounds, as medians, beside a number that says what was hoped for.
+
+Every round runs every peer once, in a new order, so that a slow moment of the machine hits all of them; ratios are
+taken inside a round, and their median is reported. Before a peer is timed it runs for a while untimed: its operands are
+in the cache as far as they fit, and the threads of the peer before it have gone to sleep.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RESULTS = Path(__file__).parent / "results"
+
+Work = Callable[[], object]
+
+
+# --- measuring -----------------------------------------------------------------------------------------------------
+
+
+class Effort(NamedTuple):
+    """How long to look: seconds for a case, seconds for one sample, and the rounds that there are at least."""
+
+    case: float
+    sample: float
+    rounds: int
+
+
+FULL, QUICK = Effort(12.0, 0.02, 11), Effort(0.2, 0.001, 3)
+
+
+def seconds(work: Work, calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        work()
+    return (time.perf_counter() - start) / calls
+
+
+def measure(peers: dict[Any, Work], effort: Effort) -> dict[Any, list[float]]:
+    """Return the seconds a call of each peer in each round."""
+    calls = {}
+    for peer, work in peers.items():
+        work()
+        calls[peer] = max(1, round(effort.sample / max(seconds(work, 1), seconds(work, 3), 1e-8)))
+    times: dict[Any, list[float]] = {peer: [] for peer in peers}
+    order, end = list(peers), time.perf_counter() + effort.case
+    shuffle = random.Random(0).shuffle
+    while len(times[order[0]]) < effort.rounds or time.perf_counter() < end:
+        shuffle(order)
+        for peer in order:
+            seconds(peers[peer], max(1, calls[peer] // 4))
+            times[peer].append(seconds(peers[peer], calls[peer]))
+    return times
+
+
+def ratio(times: Sequence[float], of: Sequence[float]) -> float:
+    """Return how many times as long the second takes, round by round, in the middle."""
+    return statistics.median(y / x for x, y in zip(times, of, strict=True))
+
+
+# --- the machine ---------------------------------------------------------------------------------------------------
+
+
+def cpus() -> int:
+    """Return how many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine(*packages: str) -> dict[str, Any]:
+    """Return what a reader has to know to judge the numbers; None for a package that is not installed."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        named = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        model = named[0] if named else model
+    return {
+        "cpu": model,
+        "cpus": cpus(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        **{package: installed(package) for package in packages},
+    }
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+# --- telling -------------------------------------------------------------------------------------------------------
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table that reads well as it is: the first column to the left, the others to the right."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(cells, widths))]
+        return f"| {' | '.join(padded)} |"
+
+    rule = [("-" * (width - 1) + ":") if i else "-" * width for i, width in enumerate(widths)]
+    return "\n".join([line(lines[0]), line(rule), *map(line, lines[1:])])
+
+
+def told(duration: float) -> str:
+    """Return seconds in the unit that suits them."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if duration * scale >= 1 or unit == "µs":
+            return f"{duration * scale:.3g} {unit}" if duration * scale < 1000 else f"{duration * scale:,.0f} {unit}"
+    raise AssertionError
+
+
+def save(name: str, report: dict[str, Any], page: str) -> None:
+    """Write ``results/name.json`` and ``results/name.md``."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    (RESULTS / f"{name}.md").write_text(page)
+    print(f"written: {RESULTS / name}.json and .md", file=sys.stderr)
