@@ -62,17 +62,30 @@ class Autodiff:
         if hasattr(self, "op_tree"):
             return
         self._keep = (be, next_error, values)  # their ids stand in the key of the memo
-        be = be or current()
+        be = current() if be is None else be
+        if not isinstance(be, Backend):
+            del op_tree.__dict__["autodiff"]
+            raise TypeError(f"Autodiff needs the backend of the tree, {op_tree.backend!r}; got {be!r}")
         if next_error is None:
             next_error = be.ones(op_tree.shape, dtype=op_tree.info.dtype)
-        elif not isinstance(next_error, Operand) or next_error.shape != op_tree.shape:
+        elif wrong := self._wrong(next_error, op_tree):
             del op_tree.__dict__["autodiff"]
-            raise ValueError(f"next_error must have the shape of the tree, {op_tree.shape}; got {describe(next_error)}")
+            raise wrong
         self.op_tree, self.be, self.next_error, self.allow_unused = op_tree, be, next_error, allow_unused
         self._known = {id(node): tensor for node, tensor in (values or {}).items()}
         self._leaves = {id(x): x for node in postorder(op_tree) for x in node.operands if isinstance(x, Tensor)}
         self._trees: dict[tuple[int, ...], list[Any]] = {}
         self._asked: Sequence[Tensor] = ()
+
+    @staticmethod
+    def _wrong(next_error: Any, op_tree: OpTreeNode) -> Exception | None:
+        if not isinstance(next_error, Operand):
+            return TypeError(f"next_error is a tensor or an op-tree, be.array(e) makes one; got {next_error!r}")
+        if next_error.backend is not op_tree.backend:
+            return ValueError(f"next_error belongs to {next_error.backend!r}, the tree to {op_tree.backend!r}")
+        if next_error.shape != op_tree.shape:
+            return ValueError(f"next_error has the shape of the tree, {op_tree.shape}; got {describe(next_error)}")
+        return None
 
     # --- the four ways to have them ---
 
@@ -143,6 +156,11 @@ class Autodiff:
                 raise NotImplementedError(f"the op {z.op!r} was defined without a derivative: give be.define_op grad=")
             known = [self._known.get(id(x), x) for x in (z, *z.operands)]
             errors = rule(self.be, dz, *known, **z.info.attrs)
+            if not isinstance(errors, tuple) or isinstance(errors, Operand) or len(errors) != len(z.operands):
+                raise ValueError(
+                    f"the derivative of {z.op!r} is a tuple with an op-tree, or None where it is flat, for each of its "
+                    f"{len(z.operands)} operands; got {errors!r}"
+                )
             for x, dx in zip(z.operands, errors, strict=True):
                 if dx is not None and id(x) in wanted:
                     dx = self._like(dx, x)

@@ -47,6 +47,7 @@ class Op:
     shape: Callable[..., Shape] | None = None  # the shape rule; that of the kind when left out
     result: str = "same"  # its dtype: same as the operands', "float", "truth" (0 or 1, as floats) or "index"
     joined: slice = field(default_factory=lambda: slice(None))  # the operands that are brought to one dtype first
+    may_fail: bool = False  # whether it looks at values, and may refuse them
     domain: tuple[float, float] = (-2.0, 2.0)  # where tests sample the operands
 
     def __post_init__(self) -> None:
@@ -294,11 +295,13 @@ def accumulator(xp: Any, x: Any) -> Any:
 
 
 def boxed(index: Box) -> tuple[slice, ...]:
-    """Return slices for (start, count, step); a step below 0 that runs off the front ends at None."""
-    return tuple(
-        slice(start, end if (end := start + count * step) >= 0 else None, step) if count else slice(0, 0)
-        for start, count, step in index
-    )
+    """Return slices for (start, count, step); one that goes down to the first element ends at None."""
+
+    def cut(start: int, count: int, step: int) -> slice:
+        end = start + (count - 1) * step + (1 if step > 0 else -1)
+        return slice(start, None if end < 0 else end, step) if count else slice(0, 0)
+
+    return tuple(cut(*part) for part in index)
 
 
 def run_argument(find: Callable[..., Any], xp: Any, x: Any, axis: Axes) -> Any:
@@ -323,9 +326,8 @@ def in_range(xp: Any, indices: Any, size: int, what: str = "index", below: bool 
     if flat.shape[0]:
         low, high = int(xp.min(flat)), int(xp.max(flat))
         if low < (-size if below else 0) or high >= size:
-            raise IndexError(
-                f"{what} {high if high >= size else low} is out of range: there are {size}, from 0 to {size - 1}"
-            )
+            bad, first = high if high >= size else low, -size if below else 0
+            raise IndexError(f"{what} {bad} is out of range: there are {size}, from {first} to {size - 1}")
     return xp.where(flat < 0, xp.astype(flat + size, flat.dtype), flat) if below else flat
 
 
@@ -360,6 +362,7 @@ REDUCTION: dict[str, Any] = {"kind": "reduction"}
 EXTREME: dict[str, Any] = {"shape": reduced_nonempty}
 VIEW: dict[str, Any] = {"kind": "view", "joined": slice(0, 1)}
 LIBRARY: dict[str, Any] = {"kind": "library"}
+GATHER: dict[str, Any] = {"kind": "library", "joined": slice(0, 1), "may_fail": True}
 
 # fmt: off
 TABLE: tuple[Op, ...] = (
@@ -461,14 +464,14 @@ TABLE: tuple[Op, ...] = (
        grad_concat, "the parts laid end to end along an axis", arity=-1, shape=joined_shape, **LIBRARY),
     Op("take", run_take,
        lambda be, dz, z, x, indices, axis: (be.build("scatter", dz, indices, axis=axis, size=x.shape[axis]), None),
-       "the slices of x with the given indices along an axis", arity=2, shape=taken, joined=slice(0, 1), **LIBRARY),
+       "the slices of x with the given indices along an axis", arity=2, shape=taken, **GATHER),
     Op("scatter", run_scatter,
        lambda be, dz, z, x, indices, axis, size: (be.take(dz, indices, axis), None),
        "zeros to which the slices of x are added at their indices: the derivative of take",
-       arity=2, shape=put_back, joined=slice(0, 1), **LIBRARY),
+       arity=2, shape=put_back, **GATHER),
     Op("onehot", run_onehot,
        None, "1 in the row (axis 0) or the column (axis 1) of each label, else 0",
-       shape=hot, result="truth", **LIBRARY),
+       shape=hot, result="truth", **GATHER),
     # --- random: the operand is the draw, so that one node is one draw ---
     Op("rand", lambda xp, draw, to: draw.uniform(to),
        None, "random numbers, uniform in [0, 1)", kind="random", shape=given),

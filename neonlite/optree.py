@@ -169,8 +169,10 @@ def derive(op: Op, a: Any, b: Any, attrs: Attrs, be: Any) -> Info:
     backends = list({id(x): x for x in owners}.values())
     try:
         if len(backends) > 1:
-            names = " and ".join(repr(x) for x in backends)
-            raise ValueError(f"the operands belong to different backends, {names}; copy one across: be.array(t)")
+            whose = ", ".join(f"{describe(x)} to {x.backend!r}" for x in flat(a, b) if isinstance(x, Operand))
+            raise ValueError(f"the operands belong to different backends: {whose}; copy one across with be.array(t)")
+        if any(isinstance(t, Info) and t.row is OPS["onehot"] and not t.attrs["nclass"] for t in types):
+            raise ValueError("the number of classes is not known: give onehot nclass=, or assign it by itself")
         if op.arity >= 0 and len(types) != op.arity:
             raise TypeError(f"{op.method} takes {op.arity} operands, not {len(types)}")
         info = Info(shape=None, op=op.name, **dict(attrs))
@@ -236,7 +238,7 @@ def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], 
     op = OPS[name]
 
     def method(self: Any, other: Any) -> Any:
-        return build(op, self, other)
+        return NotImplemented if other is None else build(op, self, other)
 
     def reflected(self: Any, other: Any) -> Any:
         return build(op, other, self)
@@ -351,10 +353,12 @@ class OpTreeNode(Operand, tuple[Any, Any, Any]):
         """Return the checked node; with ``out``, or when the op is 'assign', run it and return the tensor written."""
         if op not in OPS:
             raise TypeError(f"unknown op {op!r}; the ops are {', '.join(OPS)}")
+        be = _backend_of(a, b)
         if op == "assign":
-            return _backend_of(a, b).assign([a], [b])[0]
-        node = build(OPS[op], a, b, tuple(attrs.items()))
-        return node if out is None or node is NotImplemented else node.backend.assign([out], [node])[0]
+            return be.assign([a], [b])[0]
+        if OPS[op].kind == "reduction" or OPS[op].result == "index":  # these have a default axis
+            return getattr(be, OPS[op].method)(a, out=out, **attrs)
+        return be.build(op, a, b, out, **attrs)
 
     shape = _Shape()
 
@@ -397,6 +401,12 @@ class OpTreeNode(Operand, tuple[Any, Any, Any]):
 
     def __contains__(self, x: object) -> bool:
         return any(x is y for y in self)
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise TypeError("an op-tree has no memory to write to: work it out into a tensor first, out[:] = tree")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.astensor().__array__(dtype, copy)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("op-trees hold tensors of a running backend and are not pickled: save tensors by .get()")

@@ -16,7 +16,7 @@ from neonlite.backend.runtimes import choices, load
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.words import Words
 from neonlite.ops import FLOATS, INTS, OPS, Shape, two_dims
-from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat
+from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat, postorder
 
 PLANS = 1024  # plans a backend remembers
 CLOSED = (
@@ -24,6 +24,7 @@ CLOSED = (
 )
 
 _clock = itertools.count(1)
+_count = itertools.count(1)
 
 
 class Block:
@@ -62,6 +63,7 @@ class Backend(Words):
         self.runtime = load(runtime)
         self.xp = self.runtime.xp
         self.name = self.runtime.name
+        self.number = next(_count)  # to tell it from others
         self.device_type = self.name
         self.default = "float32"
         self.default = self.dtype_name(default_dtype)
@@ -77,7 +79,7 @@ class Backend(Words):
         self._plans: dict[Any, Plan] = {}
 
     def __repr__(self) -> str:
-        return f"<backend {self.name}>"
+        return f"<backend {self.name} {self.number}>"
 
     @staticmethod
     def backend_choices() -> list[str]:
@@ -154,47 +156,86 @@ class Backend(Words):
 
     # --- making tensors ---
 
-    def empty(self, shape: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+    def empty(
+        self,
+        shape: Any,
+        dtype: Any = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        parallel: bool = False,
+        distributed: bool = False,
+    ) -> Tensor:
         """Return a tensor whose values are not set."""
-        return self._new(self.xp.empty, shape, dtype, name)
+        return self._new(self.xp.empty, shape, dtype, name, persist_values)
 
-    def zeros(self, shape: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+    def zeros(
+        self,
+        shape: Any,
+        dtype: Any = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        parallel: bool = False,
+        distributed: bool = False,
+    ) -> Tensor:
         """Return a tensor of zeros."""
-        return self._new(self.xp.zeros, shape, dtype, name)
+        return self._new(self.xp.zeros, shape, dtype, name, persist_values)
 
-    def ones(self, shape: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+    def ones(
+        self,
+        shape: Any,
+        dtype: Any = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        parallel: bool = False,
+        distributed: bool = False,
+    ) -> Tensor:
         """Return a tensor of ones."""
-        return self._new(self.xp.ones, shape, dtype, name)
+        return self._new(self.xp.ones, shape, dtype, name, persist_values)
 
-    def _new(self, make: Callable[..., Any], shape: Any, dtype: Any, name: str | None) -> Tensor:
+    def _new(self, make: Callable[..., Any], shape: Any, dtype: Any, name: str | None, persist_values: bool) -> Tensor:
         self._check_open()
         shape, dtype = self.shape_of(shape), self.dtype_name(dtype)
-        return Tensor(make(shape, dtype=getattr(self.xp, dtype)), self.leaf_info(shape, dtype), name)
+        made = Tensor(make(shape, dtype=getattr(self.xp, dtype)), self.leaf_info(shape, dtype), name)
+        made.persist_values = persist_values
+        return made
 
-    def array(self, ary: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+    def array(
+        self,
+        ary: Any,
+        dtype: Any = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        parallel: bool = False,
+        distributed: bool = False,
+    ) -> Tensor:
         """Return a tensor with a copy of the values of an array, a number, nested lists, or a tensor of any backend.
 
         Values are cast to ``dtype``, the default dtype unless given, also from ints.
         """
-        self._check_open()
         values = self._host(ary)
         dtype = self.dtype_name(dtype)
         shape = two_dims(values.shape)
         with Silence():
             values = values.astype(dtype).reshape(shape)
-        return Tensor(self.runtime.put(values), self.leaf_info(shape, dtype), name)
+        return self._new(lambda *_, **__: self.runtime.put(values), shape, dtype, name, persist_values)
 
-    def empty_like(self, ary: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+    def empty_like(
+        self, other_ary: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True
+    ) -> Tensor:
         """Return a tensor of the shape, and unless told the dtype, of another or of an array."""
-        return self.empty(*self._like(ary, dtype), name)
+        return self.empty(*self._like(other_ary, dtype), name, persist_values)
 
-    def zeros_like(self, ary: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+    def zeros_like(
+        self, other_ary: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True
+    ) -> Tensor:
         """Return a tensor of zeros of the shape, and unless told the dtype, of another or of an array."""
-        return self.zeros(*self._like(ary, dtype), name)
+        return self.zeros(*self._like(other_ary, dtype), name, persist_values)
 
-    def ones_like(self, ary: Any, dtype: Any = None, name: str | None = None, *_: Any, **__: Any) -> Tensor:
+    def ones_like(
+        self, other_ary: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True
+    ) -> Tensor:
         """Return a tensor of ones of the shape, and unless told the dtype, of another or of an array."""
-        return self.ones(*self._like(ary, dtype), name)
+        return self.ones(*self._like(other_ary, dtype), name, persist_values)
 
     def _like(self, ary: Any, dtype: Any) -> tuple[Shape, Any]:
         if isinstance(ary, Operand):
@@ -237,7 +278,7 @@ class Backend(Words):
             dtype = self.default
         return self.array(values, dtype)
 
-    def _host(self, values: Any) -> np.ndarray[Any, Any]:
+    def _host(self, values: Any, what: str = "be.array") -> np.ndarray[Any, Any]:
         """Return values as a NumPy array of numbers; errors for ragged lists, objects and words."""
         if isinstance(values, OpTreeNode):
             values = values.astensor()
@@ -246,9 +287,9 @@ class Backend(Words):
         try:
             array = np.asarray(values)
         except ValueError as error:
-            raise ValueError(f"be.array takes nested lists of equal lengths: {error}") from None
+            raise ValueError(f"{what} takes nested lists of equal lengths: {error}") from None
         if array.dtype.kind not in "biuf":
-            raise TypeError(f"tensors hold numbers; got an array of {array.dtype} ({str(values)[:60]})")
+            raise TypeError(f"{what} takes numbers; got an array of {array.dtype} ({str(values)[:60]})")
         return array
 
     def _check_open(self) -> None:
@@ -348,14 +389,7 @@ class Backend(Words):
         self._check_open()
         trees = flat(tree) if len(tensors) > 1 else (tree,)
         for t, x in zip(tensors, trees, strict=True):
-            if isinstance(x, Operand):
-                if x.backend is not self or t.backend is not self:
-                    whose = f"{describe(x)} belongs to {x.backend!r} and {describe(t)} to {t.backend!r}"
-                    raise ValueError(f"{whose}: copy across with be.array(t)")
-                if not fits(x.shape, t.shape):
-                    raise ValueError(
-                        f"{describe(x)} cannot be assigned to {describe(t)}: the shapes differ and do not broadcast"
-                    )
+            self._check_fit(t, x)
         plan = Plan(
             trees,
             tree.leaves if isinstance(tree, OpTreeNode) else None,
@@ -371,35 +405,69 @@ class Backend(Words):
             self._plans[key] = plan
         return plan
 
+    def _check_fit(self, target: Tensor, value: Any) -> None:
+        """Raise ValueError when a tree or tensor is another backend's, or does not broadcast to its target."""
+        if not isinstance(value, Operand):
+            return
+        if value.backend is not self or target.backend is not self:
+            whose = f"{describe(value)} belongs to {value.backend!r} and {describe(target)} to {target.backend!r}"
+            raise ValueError(f"{whose}: copy across with be.array(t)")
+        if not fits(value.shape, target.shape):
+            raise ValueError(
+                f"{describe(value)} cannot be assigned to {describe(target)}: the shapes differ and do not broadcast; "
+                "a slice, .T or .reshape of one may be what is meant"
+            )
+
     def _explained(self, error: Exception, tensors: Sequence[Tensor], tree: Any) -> Exception:
-        """Return the error with the op-tree and the targets that it happened in, where its type takes a message."""
-        what = f"{error} (while working out {describe(tree)} into {', '.join(map(describe, tensors))})"
-        return type(error)(what) if type(error) in (ValueError, TypeError, IndexError, OverflowError) else error
+        """Return the error with the ops that may have raised it and the targets, where its type takes a message."""
+        if type(error) not in (ValueError, TypeError, IndexError, OverflowError):
+            return error
+        suspects = [node for node in postorder(tree) if (op := OPS.get(node.op)) and op.may_fail][:3]
+        calls = [
+            f"be.{OPS[node.op].method}({', '.join(map(describe, node.operands))}"
+            f"{''.join(f', {k}={v}' for k, v in node.attrs.items() if isinstance(v, int))})"
+            for node in suspects
+        ]
+        what = ", ".join(calls) or describe(tree)
+        return type(error)(f"{what}: {error} (while working out {', '.join(map(describe, tensors))})")
+
+    def _counted(self, target: Tensor, tree: OpTreeNode) -> OpTreeNode:
+        """Return a tree that is a onehot without the number of classes with that of its target; any other as it is."""
+        if tree.op != "onehot" or tree.attrs["nclass"]:
+            return tree
+        if 0 in target.shape:
+            raise ValueError(
+                f"be.onehot({describe(tree[1])}): the number of classes is not known: "
+                "give nclass=, or assign it to a tensor by itself"
+            )
+        known: OpTreeNode = self.onehot(tree[1], tree.attrs["axis"], nclass=target.shape[tree.attrs["axis"]])
+        return known
 
     def _value(self, target: Tensor, value: Any) -> Any:
         """Return a value as an op-tree."""
         if isinstance(value, OpTreeNode):
-            return value
+            return self._counted(target, value)
         if not isinstance(value, Tensor | int | float):
             value = self.array(value, dtype=target.info.dtype)
+        self._check_fit(target, value)
         return self.stop_gradient(value)
 
     def write(self, target: Tensor, value: Any) -> None:
         """Copy a tensor, a number or an array into a tensor, cast to its dtype."""
-        if isinstance(value, Tensor):
-            return self.run(target, self.stop_gradient(value))
         self._check_open()
-        values = self._host(value)
+        if isinstance(value, Tensor):
+            self._check_fit(target, value)
+            return self.run(target, self.stop_gradient(value))
+        values = self._host(value, f"an assignment to {describe(target)}")
         if values.size == target.size and values.ndim < 2:
             values = values.reshape(target.shape)
         if not fits(two_dims(values.shape), target.shape):
             raise ValueError(f"an array {values.shape} cannot be assigned to {describe(target)}: the shapes differ")
         with Silence():
             values = values.astype(target.info.dtype)
+        put = values.item() if values.size == 1 else self.runtime.put(values.reshape(two_dims(values.shape)))
         try:
-            target._array[...] = (
-                values.item() if values.size == 1 else self.runtime.put(values.reshape(two_dims(values.shape)))
-            )
+            target._array[...] = put
         except ValueError as error:
             raise ValueError(f"{error} (while writing to {describe(target)})") from None
 
@@ -475,6 +543,7 @@ class Backend(Words):
 
     def _fill(self, out: Tensor, fill: Callable[[Any], Any]) -> None:
         """Let ``fill`` write an array of the host: the tensor's own where it is one."""
+        self._check_open()
         if isinstance(out._array, np.ndarray):
             fill(out._array)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from string import ascii_letters
 from typing import Any
 
 from neonlite.optree import describe
@@ -14,10 +15,14 @@ def einsum(be: Any, subscripts: str, operands: Sequence[Any]) -> Any:
     from opt_einsum import contract_path
     from opt_einsum.parser import parse_einsum_input
 
+    if not isinstance(subscripts, str):
+        raise TypeError(f"be.einsum's first argument is the subscripts, such as 'ij,jk->ik'; got {subscripts!r}")
     operands = [be._operand(x, "einsum") for x in operands]
     words = f"be.einsum({subscripts!r}, {', '.join(map(describe, operands))})"
     shapes = [x.shape for x in operands]
     try:
+        if wrong := sorted(set(subscripts) - set(ascii_letters + ",.-> ")):
+            raise ValueError(f"axes are named by letters; got {wrong[0]!r}")
         inputs, output, _ = parse_einsum_input((subscripts, *shapes), shapes=True)
         terms = inputs.split(",")
         if len(terms) != len(operands):

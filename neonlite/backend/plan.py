@@ -31,7 +31,7 @@ def run_cast(xp: Any, x: Any, *, to: str) -> Any:
     return xp.astype(x, getattr(xp, to), copy=False)
 
 
-CAST = Op("cast", run_cast, None, "x in another dtype", shape=lambda x, to: x)
+CAST = Op("cast", run_cast, None, "x in another dtype", shape=lambda x, to: x, joined=slice(0))
 
 
 class Const(NamedTuple):
@@ -230,6 +230,9 @@ class Plan:
         """Tell whether a target can hold its value at once: no operand that shares its memory is read afterwards."""
         v = self.tops[i]
         step, here = self.step(v), self.stage_of[v]
+        for u in self.values:  # a step that fails leaves every target as it was
+            if (s := self.step(u)) and s.op.may_fail and self.stage_of[u] >= here and (u != v or s.kind != "library"):
+                return False
         if step is not None and step.kind != "elementwise" and not self.targets[i].attrs["contiguous"]:
             return False
         for target, k, how in self.clashes:

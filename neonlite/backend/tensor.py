@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     pass
 
 FULL = slice(None)
+BOOLEANS = (
+    "booleans or tensors, as the result's shape would depend on values: use be.where(mask, t, 0), "
+    "or be.take(t, indices, axis)"
+)
 
 
 class Tensor(Operand):
@@ -157,6 +161,8 @@ class Tensor(Operand):
 
     def _box(self, index: Any) -> tuple[Box, list[int]]:
         """Return (start, count, step) for each axis, and the axes that an int index drops."""
+        if isinstance(index, Operand) or truths(index):
+            raise IndexError(f"{self._words()} is not indexed by {BOOLEANS}")
         parts = list(index) if isinstance(index, tuple) else [index]
         if sum(p is Ellipsis for p in parts) == 1:
             at = [p is Ellipsis for p in parts].index(True)
@@ -172,11 +178,8 @@ class Tensor(Operand):
                 if step < 0 and not self.backend.runtime.negative_steps:
                     raise IndexError(f"the runtime {self.backend.name!r} has no views with negative steps: use be.take")
                 box.append((start if count else 0, count, step))
-            elif isinstance(p, bool | np.bool_) or getattr(p, "dtype", None) == np.bool_:
-                raise IndexError(
-                    f"{self._words()} is not indexed by booleans, as the result's shape would depend on values: "
-                    "use be.where(mask, t, 0), or be.take with mask.nonzero() of NumPy"
-                )
+            elif isinstance(p, Operand) or truths(p):
+                raise IndexError(f"{self._words()} is not indexed by {BOOLEANS}")
             elif hasattr(p, "__index__") and getattr(p, "shape", ()) == ():
                 i = operator.index(p)
                 if not -size <= i < size:
@@ -220,7 +223,10 @@ class Tensor(Operand):
 
     def permute(self, axes: tuple[int, ...]) -> Tensor:
         """Return a view with the axes in another order."""
-        shape = permuted(self.shape, axes=axes)
+        try:
+            shape = permuted(self.shape, axes=axes)
+        except ValueError as error:
+            raise ValueError(f"{self._words()}.permute({axes}): {error}") from None
         array = self.backend.xp.permute_dims(self._array, axes)
         strides = tuple(self.strides[a] for a in axes)
         return self._view(array, shape, strides, self.start, "transpose", {"axes": axes})
@@ -261,6 +267,13 @@ class Tensor(Operand):
 
     def _words(self) -> str:
         return f"tensor {self.name} {self.shape}" if self.name else f"a tensor {self.shape}"
+
+
+def truths(index: Any) -> bool:
+    """Tell whether an index is made of truth values."""
+    if isinstance(index, list):
+        return any(isinstance(x, bool | np.bool_) for x in index)
+    return isinstance(index, bool | np.bool_) or getattr(index, "dtype", None) == np.bool_
 
 
 def c_strides(shape: Shape) -> tuple[int, ...]:

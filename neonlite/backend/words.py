@@ -8,7 +8,7 @@ from typing import Any
 
 from neonlite.backend.rows import Rows, method_of
 from neonlite.ops import OPS, Op, axes_of, missing
-from neonlite.optree import Draw, Operand, build, describe
+from neonlite.optree import Draw, Operand, build, describe, leaf, swapped
 
 
 class Words(Rows):
@@ -24,24 +24,28 @@ class Words(Rows):
         return self._node(OPS[op], a, b, out, tuple(attrs.items()))
 
     def _node(self, op: Op, a: Any, b: Any = None, out: Any = None, attrs: tuple[tuple[str, Any], ...] = ()) -> Any:
+        self._check_operands(op.method, *((a, b) if op.arity == 2 or b is not None else (a,)))
         node = build(op, a, b, attrs, self)
-        if node is NotImplemented:
-            wrong = next(x for x in (a, b) if build(OPS["neg"], x, None, (), self) is NotImplemented)
-            raise TypeError(f"be.{op.method} takes tensors, op-trees, numbers and arrays; got {wrong!r}")
         return node if out is None else self.assign([out], [node])[0]
+
+    def _check_operands(self, method: str, *operands: Any) -> None:
+        """Raise TypeError when an operand is nothing to compute with."""
+        for x in operands:
+            if leaf(x, None, self)[0] is NotImplemented if not isinstance(x, Operand) else False:
+                raise TypeError(f"be.{method} takes tensors, op-trees, numbers and arrays; got {x!r}")
 
     def _operand(self, x: Any, method: str) -> Any:
         """Return x as something with a shape: a number or array becomes a tensor."""
         if isinstance(x, Operand):
             return x
-        if x is None or isinstance(x, str):
-            raise TypeError(f"be.{method} takes tensors, op-trees, numbers and arrays; got {x!r}")
+        self._check_operands(method, x)
         return self.array(x)
 
     # --- rows with more than operands ---
 
     def where(self, condition: Any, a: Any, b: Any, out: Any = None) -> Any:
         """Return ``a`` where the condition is not 0, else ``b``."""
+        self._check_operands("where", condition, a, b)
         return self._node(OPS["where"], condition, self._node(OPS["pair"], a, b), out)
 
     def shift(self, a: Any, b: Any, value: bool = True, out: Any = None) -> Any:
@@ -52,7 +56,9 @@ class Words(Rows):
         """Return ``a`` with its axes in another order; without ``axes``, the last two are swapped."""
         a = self._operand(a, "transpose")
         if axes is None:
-            axes = (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2)
+            axes = swapped(a.ndim)
+        elif not isinstance(axes, tuple | list):
+            raise TypeError(f"be.transpose({describe(a)}): axes are {a.ndim} whole numbers; got {axes!r}")
         axes = tuple(x % a.ndim if isinstance(x, int) and -a.ndim <= x < a.ndim else x for x in axes)
         return self._node(OPS["transpose"], a, None, out, (("axes", axes),))
 
@@ -80,7 +86,7 @@ class Words(Rows):
         a = self._operand(a, "take")
         if axis is None:
             a, axis = self.reshape(a, -1, 1), 0
-        (axis,) = axes_of(axis, a.ndim)
+        (axis,) = self._axes(a, axis, "take")
         return self._node(OPS["take"], a, self._whole(indices, "take", "indices"), out, (("axis", axis),))
 
     def onehot(self, indices: Any, axis: int, out: Any = None, nclass: int | None = None) -> Any:
@@ -93,8 +99,10 @@ class Words(Rows):
             raise ValueError(f"be.onehot: axis is 0 (a row a class) or 1 (a column a class); got {axis!r}")
         if out is not None and nclass is None:
             nclass = out.shape[axis]
+        if nclass is not None and (not isinstance(nclass, int) or isinstance(nclass, bool) or nclass < 1):
+            raise ValueError(f"be.onehot: the number of classes is a whole number from 1; got nclass={nclass!r}")
         labels = self._whole(indices, "onehot", "labels")
-        return self._node(OPS["onehot"], labels, None, out, (("axis", axis), ("nclass", int(nclass or 0))))
+        return self._node(OPS["onehot"], labels, None, out, (("axis", axis), ("nclass", nclass or 0)))
 
     def _whole(self, x: Any, method: str, what: str) -> Any:
         """Return indices as an operand of ints."""
@@ -116,10 +124,8 @@ class Words(Rows):
 
     def concat(self, arrays: Sequence[Any], axis: int = 0, out: Any = None) -> Any:
         """Return the operands laid end to end along an axis, on which alone their shapes may differ."""
-        arrays = [self._operand(x, "concat") for x in arrays]
-        if not arrays:
-            raise ValueError("be.concat: there is nothing to join")
-        (axis,) = axes_of(axis, arrays[0].ndim)
+        arrays = self._several(arrays, "concat")
+        (axis,) = self._axes(arrays[0], axis, "concat")
         first, rest = arrays[0], arrays[1:]
         pair = rest.pop() if rest else None
         while rest:
@@ -128,11 +134,16 @@ class Words(Rows):
 
     def stack(self, arrays: Sequence[Any], axis: int = 0, out: Any = None) -> Any:
         """Return the operands, all of one shape, side by side along a new axis."""
-        arrays = [self._operand(x, "stack") for x in arrays]
+        arrays = self._several(arrays, "stack")
         if len({x.shape for x in arrays}) > 1:
             raise ValueError(f"be.stack: the shapes differ: {', '.join(map(describe, arrays))}")
-        (at,) = axes_of(axis, len(arrays[0].shape) + 1) if arrays else (0,)
+        (at,) = self._axes(arrays[0], axis, "stack", arrays[0].ndim + 1)
         return self.concat([self.reshape(x, (*x.shape[:at], 1, *x.shape[at:])) for x in arrays], at, out)
+
+    def _several(self, arrays: Any, method: str) -> list[Any]:
+        if not isinstance(arrays, list | tuple) or isinstance(arrays, Operand) or not arrays:
+            raise TypeError(f"be.{method} takes a list of one operand or more; got {arrays!r}")
+        return [self._operand(x, method) for x in arrays]
 
     def rand(self, *shape: Any, out: Any = None) -> Any:
         """Return random numbers, uniform in [0, 1): drawn anew each time the tree is worked out."""
@@ -167,6 +178,7 @@ class Words(Rows):
 
     def clip(self, a: Any, a_min: Any, a_max: Any, out: Any = None) -> Any:
         """Return ``a`` held between two bounds; the derivative at a bound that is a number is 0."""
+        self._check_operands("clip", a, a_min, a_max)
         return self._node(OPS["minimum"], self._node(OPS["maximum"], a, a_min), a_max, out)
 
     def sig2(self, a: Any, out: Any = None) -> Any:
@@ -197,6 +209,7 @@ class Words(Rows):
     ) -> Any:
         """Return the population variance ``mean((a - mean(a))^2)``; ``binary`` shifts instead of squaring."""
         a = self._operand(a, "var")
+        self._axes(a, axis, "var")
         d = a - self.mean(a, axis)
         return self.mean(self.shift(d, d) if binary else self.square(d), axis, None, out, keepdims)
 
@@ -210,15 +223,21 @@ class Words(Rows):
         binary: bool = False,
     ) -> Any:
         """Return the standard deviation, the root of ``var``."""
+        a = self._operand(a, "std")
+        self._axes(a, axis, "std")
         return self._node(OPS["sqrt"], self.var(a, axis, None, None, keepdims, binary), None, out)
 
     def softmax(self, a: Any, axis: Any = 0, out: Any = None) -> Any:
         """Return ``e^a / sum(e^a)`` along an axis; the largest element is taken off first, so nothing overflows."""
+        a = self._operand(a, "softmax")
+        self._axes(a, axis, "softmax")
         e = self._node(OPS["exp"], a - self._largest(a, axis))
         return self._node(OPS["div"], e, self.sum(e, axis=axis), out)
 
     def logsumexp(self, a: Any, axis: Any = 0, out: Any = None) -> Any:
         """Return ``ln sum(e^a)`` along an axis without overflow; -inf where all elements are -inf."""
+        a = self._operand(a, "logsumexp")
+        self._axes(a, axis, "logsumexp")
         m = self._largest(a, axis)
         m = self.where(self._node(OPS["finite"], m), m, 0)
         total = self.sum(self._node(OPS["exp"], a - m), axis=axis)
@@ -239,9 +258,9 @@ class Words(Rows):
             return self._node(OPS["sub"], 2 * (self.rand(a.shape) < self.clip((a + 1) / 2, 0, 1)), 1, out)
         return self._node(OPS["sub"], 2 * (a >= 0), 1, out)
 
-    def _axes(self, a: Any, axis: Any, method: str) -> tuple[int, ...]:
+    def _axes(self, a: Any, axis: Any, method: str, ndim: int | None = None) -> tuple[int, ...]:
         try:
-            return axes_of(axis, a.ndim)
+            return axes_of(axis, a.ndim if ndim is None else ndim)
         except (ValueError, TypeError, IndexError) as error:
             raise type(error)(f"be.{method}({describe(a)}): {error}") from None
 
@@ -278,9 +297,11 @@ class Words(Rows):
             raise ValueError(
                 f"be.define_op: kind is 'elementwise', or 'library' together with a shape rule; got {kind!r}"
             )
+        if not callable(run):
+            raise TypeError(f"be.define_op: run is a function run(xp, x); got {run!r}")
         if arity not in (1, 2):
             raise ValueError(f"be.define_op: an op has one operand or two; got {arity!r}")
-        OPS[name] = op = Op(name, run, grad, doc, arity=arity, kind=kind, shape=shape, result=result)
+        OPS[name] = op = Op(name, run, grad, doc, arity=arity, kind=kind, shape=shape, result=result, may_fail=True)
         method = method_of(op)
         setattr(cls, name, method)
         return method

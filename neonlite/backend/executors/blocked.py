@@ -155,7 +155,8 @@ class Region:
         self.arguments = [*self.inputs, *self.outputs, *self.reductions]
         self.squeezed = any(not self.steps[v].attrs.get("keepdims", True) for v in self.reductions)
         self.tiled = self.size > WHOLE
-        self._lay_out()
+        if self.tiled:
+            self._lay_out()
         self._write()
 
     def _operands(self) -> Iterator[int]:

@@ -57,8 +57,7 @@ class Generic:
         if out.dtype != (dtype := getattr(self.xp, step.dtype)):
             out = self.xp.astype(out, dtype)
         if out.shape != step.shape:
-            fits = len(out.shape) == len(step.shape) or step.kind == "elementwise"
-            out = (self.xp.broadcast_to if fits else self.xp.reshape)(out, step.shape)
+            out = (self.xp.broadcast_to if step.kind == "elementwise" else self.xp.reshape)(out, step.shape)
         return out
 
     def array(self, x: Any, dtype: str) -> Any:
