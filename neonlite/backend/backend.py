@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.executors.pool import share
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.plan import Plan, fits
 from neonlite.backend.random import Streams
@@ -71,7 +72,7 @@ class Backend(Words):
             raise ValueError(f"the default dtype is one of {FLOATS}; got {self.default}")
         self.compat_mode = compat_mode
         self.deterministic = deterministic
-        self.streams = Streams(rng_seed)
+        self.streams = Streams(rng_seed, share)
         self.bsz = batch_size
         self.closed = False
         self._executor = self.runtime.executor(self.runtime)
@@ -518,7 +519,7 @@ class Backend(Words):
 
     def gen_rng(self, seed: int | None = None) -> Any:
         """Start all random streams anew from a seed, and return the generator for the host."""
-        self.streams = Streams(seed)
+        self.streams = Streams(seed, share)
         return self.streams.host
 
     def rng_get_state(self, state: Any = None) -> tuple[Any, ...]:

@@ -16,13 +16,16 @@ import os
 import reprlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+    Words = NDArray[np.uint64]
 
 Shape = int | tuple[int, ...]
-Words = NDArray[np.uint64]
 State = tuple[int | str, ...]
 Pool = Callable[[Callable[[Iterator[int]], None], int], object]
 

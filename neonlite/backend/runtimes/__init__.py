@@ -5,7 +5,6 @@ Write one as a class like ``runtimes/numpy_.py``'s and register it by the entry 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Protocol
@@ -59,6 +58,8 @@ def load(name: str) -> Runtime:
     if name in points:
         made: Runtime = points[name].load()()
         return made
+    import difflib
+
     close = difflib.get_close_matches(str(name), choices(), 1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise ValueError(f"backend must be one of {tuple(choices())}; got {name!r}{hint}")
