@@ -309,7 +309,9 @@ def run_argument(find: Callable[..., Any], xp: Any, x: Any, axis: Axes) -> Any:
     if len(axis) == 1:
         return find(x, axis=axis[0], keepdims=True)
     kept = tuple(a for a in range(x.ndim) if a not in axis)
-    flat = xp.reshape(xp.permute_dims(x, kept + axis), (*(x.shape[a] for a in kept), -1))
+    flat = xp.reshape(
+        xp.permute_dims(x, kept + axis), (*(x.shape[a] for a in kept), math.prod(x.shape[a] for a in axis))
+    )
     return find(flat, axis=-1)
 
 
