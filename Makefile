@@ -10,7 +10,7 @@ BIN := .venv/bin
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/core  ## train a classifier with op-trees and autodiff (core dependencies only)
+demo: .venv/core  ## an op-tree printed, drawn, run and differentiated, its gradient proved (core dependencies only)
 	$(BIN)/python examples/logistic.py
 
 test: .venv/test  ## format, lint, types, tests, doctests and notebooks (under 10 minutes)

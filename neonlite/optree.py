@@ -225,10 +225,11 @@ def describe(x: Any) -> str:
     return f"{x.name or 'a tensor'} {x.shape}" if isinstance(x, Operand) else repr(x)
 
 
-def forget() -> None:
-    """Empty the table of structures, which holds on to backends; nodes that live stay as they are."""
-    _infos.clear()
-    _floats.clear()
+def forget(be: Any) -> None:
+    """Forget the structures of a backend, which hold on to it; nodes that live stay as they are."""
+    for key, info in list(_infos.items()):
+        if info.be is be:
+            _infos.pop(key, None)
 
 
 # --- operators, once for tensors and nodes -------------------------------------------------------------------------

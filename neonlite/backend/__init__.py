@@ -10,7 +10,7 @@ import numpy as np
 from neonlite.backend.backend import Backend, Block
 from neonlite.backend.plan import Plan
 from neonlite.backend.tensor import Tensor
-from neonlite.optree import OpTreeNode, forget
+from neonlite.optree import OpTreeNode
 
 _current: Backend | None = None
 
@@ -52,7 +52,6 @@ def cleanup_backend() -> None:
     if _current is not None:
         _current.cleanup_backend()
         _current = None
-        forget()
 
 
 def current() -> Backend:

@@ -17,7 +17,7 @@ from neonlite.backend.runtimes import choices, load
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.words import Words
 from neonlite.ops import FLOATS, INTS, OPS, Shape, two_dims
-from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat, postorder
+from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat, forget, postorder
 
 PLANS = 1024  # plans a backend remembers
 CLOSED = (
@@ -97,6 +97,7 @@ class Backend(Words):
         self.closed = True
         self._plans = {}
         self._executor = None
+        forget(self)
 
     # --- shapes, dtypes, batch size ---
 

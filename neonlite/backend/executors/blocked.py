@@ -114,9 +114,10 @@ class Several:
             step = plan.step(v)
             if step is not None:
                 env[v] = arena[start : start + step.nbytes].view(step.dtype).reshape(step.shape)
-        for v in sorted(self.fixed):
+        for v in self.fixed:
             self.value(v, env)
-        return env
+        # a reshape of a transpose is a copy, which has to wait until there is something to copy
+        return {v: x for v, x in env.items() if v not in self.views or np.may_share_memory(x, arena)}
 
 
 class Call:
