@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,12 +10,13 @@ import numpy as np
 
 from neonlite.backend.executors.pool import share
 from neonlite.backend.executors.quiet import Silence
+from neonlite.backend.making import Making
 from neonlite.backend.plan import Plan, fits
 from neonlite.backend.random import Streams
 from neonlite.backend.runtimes import choices, load
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.words import Words
-from neonlite.ops import FLOATS, INTS, OPS, Shape, two_dims
+from neonlite.ops import FLOATS, OPS, two_dims
 from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat, forget, postorder
 
 PLANS = 1024  # plans a backend remembers
@@ -38,7 +38,7 @@ class Block:
     update = 4
 
 
-class Backend(Words):
+class Backend(Making, Words):
     """Makes tensors and works out op-trees. Get one from ``gen_backend``.
 
     ``rng_seed``: a whole number, or None for one of the system's. ``default_dtype``: that of new tensors.
@@ -98,205 +98,6 @@ class Backend(Words):
         self._plans = {}
         self._executor = None
         forget(self)
-
-    # --- shapes, dtypes, batch size ---
-
-    @property
-    def default_dtype(self) -> Any:
-        """The dtype of new tensors, as NumPy's."""
-        return np.dtype(self.default)
-
-    @property
-    def bsz(self) -> int:
-        """The batch size N; 0 as long as it is not set."""
-        return self._bsz
-
-    @bsz.setter
-    def bsz(self, n: int) -> None:
-        if isinstance(n, bool) or not hasattr(n, "__index__") or n.__index__() < 0:
-            raise ValueError(f"the batch size is a whole number from 1, or 0 for not set yet; got {n!r}")
-        self._bsz = n.__index__()
-
-    def shape_of(self, shape: Any, unknown: bool = False) -> Shape:
-        """Return a shape as a tuple of at least two sizes: 5 and (5,) are (5, 1). ``unknown`` allows -1."""
-        sizes = shape if isinstance(shape, tuple | list) else (shape,)
-        for n in sizes:
-            if isinstance(n, bool) or not hasattr(n, "__index__"):
-                raise TypeError(f"a shape is made of whole numbers; got {shape!r}")
-            if n.__index__() < (-1 if unknown else 0):
-                raise ValueError(f"sizes are not negative; got {shape!r}")
-        return two_dims(tuple(n.__index__() for n in sizes))
-
-    def dtype_name(self, dtype: Any) -> str:
-        """Return the name of a dtype; None is the default. TypeError when this backend does not have it."""
-        if dtype is None:
-            return self.default
-        try:
-            name: str = np.dtype(dtype).name
-        except TypeError:
-            name = str(dtype)
-        if name not in self.runtime.dtypes:
-            known = ", ".join(self.runtime.dtypes)
-            hint = " (truth values are kept as 0 and 1: use uint8)" if name == "bool" else ""
-            raise TypeError(f"the backend {self.name!r} has no dtype {name!r}{hint}; it has {known}")
-        return name
-
-    def numpy_dtype(self, name: str) -> Any:
-        """Return NumPy's dtype of a name."""
-        return np.dtype(name)
-
-    def leaf_info(self, shape: Shape, dtype: str, contiguous: bool = True) -> Info:
-        """Return the Info that all tensors of this shape, dtype and layout share."""
-        key = (shape, dtype, contiguous)
-        info = self._infos.get(key)
-        if info is None:
-            info = Info(shape=shape, op="tensor")
-            info.row, info.attrs, info.be, info.parts, info.slots = None, {"contiguous": contiguous}, self, (), 0
-            info.shape, info.dtype, info.common = shape, dtype, dtype
-            info = self._infos.setdefault(key, info)
-        return info
-
-    # --- making tensors ---
-
-    def empty(
-        self,
-        shape: Any,
-        dtype: Any = None,
-        name: str | None = None,
-        persist_values: bool = True,
-        parallel: bool = False,
-        distributed: bool = False,
-    ) -> Tensor:
-        """Return a tensor whose values are not set."""
-        return self._new(self.xp.empty, shape, dtype, name, persist_values)
-
-    def zeros(
-        self,
-        shape: Any,
-        dtype: Any = None,
-        name: str | None = None,
-        persist_values: bool = True,
-        parallel: bool = False,
-        distributed: bool = False,
-    ) -> Tensor:
-        """Return a tensor of zeros."""
-        return self._new(self.xp.zeros, shape, dtype, name, persist_values)
-
-    def ones(
-        self,
-        shape: Any,
-        dtype: Any = None,
-        name: str | None = None,
-        persist_values: bool = True,
-        parallel: bool = False,
-        distributed: bool = False,
-    ) -> Tensor:
-        """Return a tensor of ones."""
-        return self._new(self.xp.ones, shape, dtype, name, persist_values)
-
-    def _new(self, make: Callable[..., Any], shape: Any, dtype: Any, name: str | None, persist_values: bool) -> Tensor:
-        self._check_open()
-        shape, dtype = self.shape_of(shape), self.dtype_name(dtype)
-        made = Tensor(make(shape, dtype=getattr(self.xp, dtype)), self.leaf_info(shape, dtype), name)
-        made.persist_values = persist_values
-        return made
-
-    def array(
-        self,
-        ary: Any,
-        dtype: Any = None,
-        name: str | None = None,
-        persist_values: bool = True,
-        parallel: bool = False,
-        distributed: bool = False,
-    ) -> Tensor:
-        """Return a tensor with a copy of the values of an array, a number, nested lists, or a tensor of any backend.
-
-        Values are cast to ``dtype``, the default dtype unless given, also from ints.
-        """
-        values = self._host(ary)
-        dtype = self.dtype_name(dtype)
-        shape = two_dims(values.shape)
-        with Silence():
-            values = values.astype(dtype).reshape(shape)
-        return self._new(lambda *_, **__: self.runtime.put(values), shape, dtype, name, persist_values)
-
-    def empty_like(
-        self, other_ary: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True
-    ) -> Tensor:
-        """Return a tensor of the shape, and unless told the dtype, of another or of an array."""
-        return self.empty(*self._like(other_ary, dtype), name, persist_values)
-
-    def zeros_like(
-        self, other_ary: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True
-    ) -> Tensor:
-        """Return a tensor of zeros of the shape, and unless told the dtype, of another or of an array."""
-        return self.zeros(*self._like(other_ary, dtype), name, persist_values)
-
-    def ones_like(
-        self, other_ary: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True
-    ) -> Tensor:
-        """Return a tensor of ones of the shape, and unless told the dtype, of another or of an array."""
-        return self.ones(*self._like(other_ary, dtype), name, persist_values)
-
-    def _like(self, ary: Any, dtype: Any) -> tuple[Shape, Any]:
-        if isinstance(ary, Operand):
-            return ary.shape, ary.info.dtype if dtype is None else dtype
-        return np.shape(ary), dtype
-
-    def iobuf(
-        self,
-        dim0: Any,
-        x: Any = None,
-        dtype: Any = None,
-        name: str | None = None,
-        persist_values: bool = True,
-        shared: Tensor | None = None,
-        parallelism: str | None = None,
-    ) -> Any:
-        """Return a buffer of zeros for a minibatch: (n, N) for n; (F, T * N) for (F, T); (product, N) for more sizes.
-
-        ``x`` is returned as it is when given; ``shared`` is a tensor whose memory is used.
-        """
-        if x is not None:
-            return x
-        if not self.bsz:
-            raise ValueError("the batch size is not set yet: gen_backend(batch_size=N), or be.bsz = N")
-        sizes = tuple(dim0) if isinstance(dim0, tuple | list) else (dim0,)
-        shape = (sizes[0], sizes[1] * self.bsz) if len(sizes) == 2 else (math.prod(sizes), self.bsz)
-        return self.zeros(shape, dtype, name) if shared is None else shared.share(shape, dtype, name).fill(0)
-
-    def shared_iobuf_size(self, shape: Any, parallelism: str | None = None) -> int:
-        """Return the elements of a buffer that layers share."""
-        return math.prod(self.shape_of(shape))
-
-    def snapshot(self, array: Any, beside: Any) -> Tensor:
-        """Return a copy of an array that stands as an operand beside another: in its dtype when that is a float."""
-        values = self._host(array)
-        dtype = beside.info.dtype if isinstance(beside, Operand) else self.default
-        if dtype in INTS and values.dtype.kind in "iu":
-            dtype = values.dtype.name
-        elif dtype not in FLOATS:
-            dtype = self.default
-        return self.array(values, dtype)
-
-    def _host(self, values: Any, what: str = "be.array") -> np.ndarray[Any, Any]:
-        """Return values as a NumPy array of numbers; errors for ragged lists, objects and words."""
-        if isinstance(values, OpTreeNode):
-            values = values.astensor()
-        if isinstance(values, Tensor):
-            return values.get()
-        try:
-            array = np.asarray(values)
-        except ValueError as error:
-            raise ValueError(f"{what} takes nested lists of equal lengths: {error}") from None
-        if array.dtype.kind not in "biuf":
-            raise TypeError(f"{what} takes numbers; got an array of {array.dtype} ({str(values)[:60]})")
-        return array
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise RuntimeError(f"the backend {self.name!r} {CLOSED}")
 
     # --- working out ---
 
