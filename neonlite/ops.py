@@ -414,7 +414,7 @@ TABLE: tuple[Op, ...] = (
     Op("maximum", lambda xp, x, y: xp.maximum(x, y),
        lambda be, dz, z, x, y: grad_larger(be, dz, x, y), "the larger of x and y", arity=2),
     Op("minimum", lambda xp, x, y: xp.minimum(x, y),
-       lambda be, dz, z, x, y: grad_larger(be, dz, y, x)[::-1], "the smaller of x and y", arity=2),
+       lambda be, dz, z, x, y: grad_larger(be, dz, y, x), "the smaller of x and y", arity=2),
     Op("shift", run_shift,
        lambda be, dz, z, x, y, value: (be.shift(dz, y, value), None),
        "x times the power of two nearest to y, or x * 2^y when value is false", arity=2, result="float"),

@@ -214,15 +214,20 @@ def flat(*operands: Any) -> tuple[Any, ...]:
 
 
 def label(x: Any) -> str:
-    """Return the word for a leaf: a tensor's name, or a number."""
-    return (x.name or f"tensor-{id(x):#x}") if isinstance(x, Operand) else repr(x)
+    """Return the word for a leaf: a tensor's name, with a sign that it is a view of that; or a number."""
+    if not isinstance(x, Operand):
+        return repr(x)
+    origin = getattr(x, "origin", None)
+    if x.name is None or origin is None:
+        return x.name or f"tensor-{id(x):#x}"
+    return label(x.base) + {"transpose": ".T", "reshape": ".reshape"}.get(origin[0], "[...]")
 
 
 def describe(x: Any) -> str:
     """Return an operand as an error message speaks of it: name and shape."""
     if type(x) is OpTreeNode:
         return f"{x[0]['op']}-tree {x.shape}"
-    return f"{x.name or 'a tensor'} {x.shape}" if isinstance(x, Operand) else repr(x)
+    return f"{label(x) if x.name else 'a tensor'} {x.shape}" if isinstance(x, Operand) else repr(x)
 
 
 def forget(be: Any) -> None:
@@ -258,6 +263,7 @@ class Operand:
     info: Any
     name: str | None
     shape: Any
+    base: Any
 
     __add__, __radd__ = _binary("add")
     __sub__, __rsub__ = _binary("sub")
@@ -351,12 +357,14 @@ class OpTreeNode(Operand, tuple[Any, Any, Any]):
 
     @staticmethod
     def build(op: str, a: Any, b: Any = None, out: Any = None, **attrs: Any) -> Any:
-        """Return the checked node; with ``out``, or when the op is 'assign', run it and return the tensor written."""
+        """Return the checked node; with ``out``, run it and return the tensor written. An 'assign' is run at once."""
         if op not in OPS:
             raise TypeError(f"unknown op {op!r}; the ops are {', '.join(OPS)}")
         be = _backend_of(a, b)
         if op == "assign":
-            return be.assign([a], [b])[0]
+            node = OpTreeNode({"shape": OpTreeNode.shape(a), "op": op}, a, b)
+            be.execute(node)
+            return node
         if OPS[op].kind == "reduction" or OPS[op].result == "index":  # these have a default axis
             return getattr(be, OPS[op].method)(a, out=out, **attrs)
         return be.build(op, a, b, out, **attrs)

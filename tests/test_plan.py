@@ -651,3 +651,204 @@ def test_random_trees_over_views_that_share_memory_give_what_copies_give(runner,
 def test_many_random_trees_over_views_that_share_memory_give_what_copies_give(runner):
     for seed in range(20_000):
         check_random_trees(random.Random(seed), runner)
+
+
+# --- threads -------------------------------------------------------------------------------------------------------
+
+LARGE = [
+    lambda be, x, y: [be.sig(x * y) + be.exp(-x)],
+    lambda be, x, y: [be.sum(x * x, axis=0), be.sum(x * x, axis=1), be.sum(x), be.max(x - y, axis=1), be.min(y)],
+    lambda be, x, y: [be.softmax(x, axis=0), be.softmax(y.T, axis=0)],
+    lambda be, x, y: [batch_norm(be, x, y[:, :1], y[:, 1:2])],
+    lambda be, x, y: [be.reshape(x[:, ::2], -1, 5).T + 1, be.sum(be.reshape(y, 10, 70, 900), axis=(0, 2))],
+]
+
+
+@pytest.mark.parametrize("formulas", LARGE)
+def test_results_depend_neither_on_the_number_of_threads_nor_on_timing(cpu, threads, formulas):
+    x, y = cpu.array(normal(700, 900)), cpu.array(normal(700, 900, seed=1))
+    seen = set()
+    for n in (1, 2, 5, 5, 5):
+        threads(n)
+        seen.add(tuple(t.get().tobytes() for t in cpu.evaluate(formulas(cpu, x, y))))
+    assert len(seen) == 1
+    reference = Backend("strict")
+    x, y = reference.array(normal(700, 900)), reference.array(normal(700, 900, seed=1))
+    for bits, t in zip(seen.pop(), reference.evaluate(formulas(reference, x, y)), strict=True):
+        mine, theirs = np.frombuffer(bits, np.float32).reshape(t.shape), t.get()
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4 * abs(theirs).max())
+
+
+def in_threads(be: Backend, trees: int) -> None:
+    barrier = threading.Barrier(8)
+
+    def work(n: int) -> None:
+        barrier.wait()
+        for seed in range(trees):
+            check_random_trees(random.Random(seed * 8 + n), be)
+
+    with ThreadPoolExecutor(8) as workers:
+        for done in [workers.submit(work, n) for n in range(8)]:
+            done.result()
+
+
+def test_eight_threads_may_share_a_backend(runner, monkeypatch):
+    monkeypatch.setattr(backend_module, "PLANS", 64)
+    in_threads(runner, 200)
+
+
+@pytest.mark.slow
+def test_eight_threads_may_share_a_backend_for_long(runner):
+    in_threads(runner, 1000)
+
+
+def test_an_error_in_one_block_ends_the_run_and_the_next_run_is_right(cpu, threads):
+    def run(xp: Any, x: Any) -> Any:
+        if float(x.reshape(-1)[-1]) == 1.0:
+            raise ValueError("a bad block")
+        return x
+
+    threads(3)
+    method = Backend.define_op("fussy", run, None)
+    try:
+        a = np.zeros((1000, 1000), np.float32)
+        a[-1, -1] = 1
+        x, out = cpu.array(a), cpu.zeros((1000, 1000))
+        with pytest.raises(ValueError, match="a bad block"):
+            out[:] = method(cpu, x)
+        x[:] = 7
+        out[:] = method(cpu, x)
+        assert (out.get() == 7).all()
+    finally:
+        del OPS["fussy"], Backend.fussy  # type: ignore[attr-defined]
+
+
+def in_child(queue: Any) -> None:
+    be = Backend("cpu")
+    queue.put(float(be.sum(be.ones((1000, 1000)) * 2).asnumpyarray().item()))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_child_process_computes_after_its_parent_used_the_pool(cpu, threads):
+    threads(3)
+    assert cpu.sum(cpu.ones((1000, 1000))).asnumpyarray().item() == 1e6
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=in_child, args=(queue,))
+    child.start()
+    child.join(60)
+    hung = child.is_alive()
+    if hung:
+        child.kill()
+    assert not hung
+    assert queue.get() == 2e6
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+def buffers(run: Callable[[], Any]) -> list[int]:
+    """Return the sizes of the NumPy buffers of 1 kB or more that exist at a call or return of anything in a run."""
+    found: list[int] = []
+    of_numpy = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+
+    def look(frame: Any, event: str, arg: Any) -> None:
+        traces = tracemalloc.take_snapshot().filter_traces([of_numpy]).traces
+        found.extend(trace.size for trace in traces if trace.size >= 1000)
+
+    tracemalloc.start()
+    sys.setprofile(look)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+        tracemalloc.stop()
+    return found
+
+
+def test_buffers_are_found_where_there_are_some():
+    assert max(buffers(lambda: np.exp(np.zeros(1000) + 1))) == 8000
+    assert buffers(lambda: np.zeros(10)) == []
+
+
+def gradient(be, x, w):
+    tree = be.tanh(be.dot(w, x)) * x
+    ad, dx, dw = Autodiff(tree, be), be.empty_like(x), be.empty_like(w)
+    return lambda: ad.back_prop_grad([x, w], [dx, dw])
+
+
+def into(be, tree):
+    out = be.empty(tree.shape)
+    return lambda: out.__setitem__(slice(None), tree)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda be, x, w: into(be, 1 / (1 + be.exp(-1 * x))),
+        lambda be, x, w: into(be, be.softmax(x, axis=0)),
+        lambda be, x, w: into(be, be.softmax(x, axis=1)),
+        lambda be, x, w: into(be, batch_norm(be, x, w[:, :1], w[:, 1:2])),
+        lambda be, x, w: into(be, be.dot(w, be.dot(w.T, be.dot(w, x) + 1)) * 2),
+        lambda be, x, w: into(be, be.take(be.concat([x, x.T]), [3, 4, 5], axis=1) * 2),
+        lambda be, x, w: into(x.backend, be.where(x > w, be.maximum(x, 0.5), be.shift(x, w)) + x.T),
+        lambda be, x, w: into(be, be.reshape(be.sum(x.T + 1, axis=1), (10, -1)).T * 3),
+        gradient,
+    ],
+)
+@pytest.mark.parametrize("n", [30, 1000])
+def test_the_second_run_and_those_after_it_allocate_nothing(cpu, threads, prepare, n):
+    threads(1)
+    run = prepare(cpu, cpu.array(normal(n, n)), cpu.array(normal(n, n, seed=1)))
+    run()
+    assert buffers(run) == buffers(run) == []
+
+
+def test_a_new_tree_of_a_known_structure_allocates_nothing(cpu, threads):
+    threads(1)
+    x, w, out = (cpu.array(normal(300, 900)) for _ in range(3))
+
+    def step() -> None:
+        out[:] = cpu.tanh(x * w + 0.25) - cpu.mean(x, axis=0)
+
+    step()
+    assert buffers(step) == []
+
+
+# --- large trees ---------------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_tensors_are_summed(be):
+    tensors = [be.array([[float(n)]]) for n in range(1000)]
+    total = tensors[0]
+    for t in tensors[1:]:
+        total = total + t
+    for _ in range(2):
+        assert total.asnumpyarray().item() == 999 * 500
+    tensors[7][:] = 1007.0
+    assert total.asnumpyarray().item() == 999 * 500 + 1000
+
+
+def test_wide_trees_meet_their_targets_memory(be):
+    x = be.array(np.arange(300.0).reshape(300, 1))
+    total = x[::-1]
+    for n in range(300):
+        total = total + x[n]
+    x[:] = total
+    np.testing.assert_array_equal(x.get().ravel(), np.arange(300.0)[::-1] + 299 * 150)
+
+
+def test_a_tree_may_be_a_hundred_thousand_nodes_deep(be):
+    x = tree = be.array([[0.0, 1.0]], dtype="float64")
+    for _ in range(50_000):
+        tree = (tree + x) * 1
+    assert tree.asnumpyarray().tolist() == [[0, 50_001]]
+
+
+def test_a_shared_part_is_worked_out_once_however_often_it_is_used(be):
+    tree = x = be.array([[1.0]], dtype="float64")
+    for _ in range(100):
+        tree = tree + tree
+    assert be.plan(tree).distinct == 100
+    assert tree.asnumpyarray().item() == 2.0**100

@@ -11,7 +11,7 @@ import numpy as np
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.tensor import Tensor
 from neonlite.ops import FLOATS, INTS, Shape, two_dims
-from neonlite.optree import Info, Operand, OpTreeNode
+from neonlite.optree import REMEMBERED, Info, Operand, OpTreeNode
 
 CLOSED = (
     "was cleaned up: its tensors can still be read with .get(), but nothing is worked out on it; call gen_backend()"
@@ -82,6 +82,8 @@ class Making:
             info = Info(shape=shape, op="tensor")
             info.row, info.attrs, info.be, info.parts, info.slots = None, {"contiguous": contiguous}, self, (), 0
             info.shape, info.dtype, info.common = shape, dtype, dtype
+            if len(self._infos) > REMEMBERED:
+                self._infos.clear()
             info = self._infos.setdefault(key, info)
         return info
 

@@ -101,7 +101,9 @@ class Plan:
 
         for op, attrs, operands, shape, dtype, common in found:
             numbers.append(self._add(op, dict(attrs), [value(x) for x in operands], shape, dtype, common))
-        self.tops = [self._top(value(x), info) for x, info in zip(results, self.targets, strict=True)]
+        self.tops: list[int] = []
+        for x, info in zip(results, self.targets, strict=True):
+            self.tops.append(self._top(value(x), info))
         self.stages, self.stage_of = self._stages()
         self.last_read = self._last_reads()
         self.direct = [not crossed and self._direct(i) for i in range(len(self.tops))]
@@ -130,7 +132,7 @@ class Plan:
         """Return the value that becomes a target's: of its very shape and dtype, and of no other target."""
         step = self.step(x) if isinstance(x, int) else None
         fits = step and step.kind != "view" and step.shape == target.shape and step.dtype == target.dtype
-        if not fits or x in getattr(self, "tops", []):
+        if not fits or x in self.tops:
             return self._add(CAST, {"to": target.dtype}, [x], target.shape, target.dtype, self.dtype(x) or target.dtype)
         return x  # type: ignore[return-value]
 
@@ -302,7 +304,8 @@ class Plan:
         return sum(map(self._nbytes, range(len(self.leaves)))) + sum(map(self._nbytes, self.tops)) + self.arena_bytes
 
     def __repr__(self) -> str:
-        lines = [f"plan: {self.distinct} ops, {len(self.stages)} stages, {len(self.stored)} temporaries"]
+        counts = [(self.distinct, "op"), (len(self.stages), "stage"), (len(self.stored), "temporary buffer")]
+        lines = [f"plan: {', '.join(f'{n} {word}' + 's' * (n != 1) for n, word in counts)}"]
         for i, stage in enumerate(self.stages):
             read, written = self.traffic(stage)
             ops = " ".join(s.op.name for v in stage.steps if (s := self.step(v)))
