@@ -7,6 +7,7 @@ in the cache as far as they fit, and the threads of the peer before it have gone
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -14,10 +15,14 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import PYFUNCTYPE, c_char_p, c_size_t, c_void_p, py_object, pythonapi
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -65,6 +70,55 @@ def measure(peers: dict[Any, Work], effort: Effort) -> dict[Any, list[float]]:
 def ratio(times: Sequence[float], of: Sequence[float]) -> float:
     """Return how many times as long the second takes, round by round, in the middle."""
     return statistics.median(y / x for x, y in zip(times, of, strict=True))
+
+
+# --- counting buffers ----------------------------------------------------------------------------------------------
+
+
+class Handler(ctypes.Structure):
+    """NumPy's record of how it gets memory for arrays (NEP 49)."""
+
+    _fields_ = [  # noqa: RUF012
+        ("name", ctypes.c_char * 127),
+        ("version", ctypes.c_uint8),
+        ("context", c_void_p),
+        ("malloc", PYFUNCTYPE(c_void_p, c_void_p, c_size_t)),
+        ("calloc", PYFUNCTYPE(c_void_p, c_void_p, c_size_t, c_size_t)),
+        ("realloc", PYFUNCTYPE(c_void_p, c_void_p, c_void_p, c_size_t)),
+        ("free", c_void_p),
+    ]
+
+
+@contextmanager
+def buffers() -> Iterator[list[int]]:
+    """Give a list to which the bytes of every buffer are added that NumPy asks for in this thread.
+
+    tracemalloc would show those alone that are still there when it is asked; most temporaries are not.
+    """
+    pointer = PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", pythonapi))
+    capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", pythonapi))
+    functions = ctypes.cast(pointer(np._core._multiarray_umath._ARRAY_API, None), ctypes.POINTER(c_void_p))
+    set_handler, get_handler = PYFUNCTYPE(py_object, py_object)(functions[304]), PYFUNCTYPE(py_object)(functions[305])
+    usual, sizes = Handler.from_address(pointer(get_handler(), b"mem_handler")), []
+
+    def counted(get: Callable[..., Any], size: Callable[..., int]) -> Callable[..., Any]:
+        def work(*arguments: Any) -> Any:
+            sizes.append(size(*arguments))
+            return get(*arguments)
+
+        return work
+
+    counting = Handler(b"counting", 1, usual.context, free=usual.free)
+    types = dict(Handler._fields_)
+    counting.malloc = types["malloc"](counted(usual.malloc, lambda _, n: n))
+    counting.calloc = types["calloc"](counted(usual.calloc, lambda _, count, n: count * n))
+    counting.realloc = types["realloc"](counted(usual.realloc, lambda _, old, n: n))
+    pythonapi.Py_IncRef(py_object(counting))  # never let go: arrays made meanwhile are freed by it
+    before = set_handler(capsule(ctypes.addressof(counting), b"mem_handler", None))
+    try:
+        yield sizes
+    finally:
+        set_handler(before)
 
 
 # --- the machine ---------------------------------------------------------------------------------------------------

@@ -1,28 +1,29 @@
 """How fast is an op-tree?  Beside NumPy, PyTorch and numexpr, on as many threads each, in one process.
 
-    python benchmarks/optree.py            # all of it, some minutes: writes results/optree.json and results/optree.md
-    python benchmarks/optree.py --quick    # a smoke run of seconds, with small arrays: writes nothing
-    python benchmarks/optree.py --only softmax
+python benchmarks/optree.py            # all of it, some minutes: writes results/optree.json and results/optree.md
+python benchmarks/optree.py --quick    # a smoke run of seconds, with small arrays: writes nothing
+python benchmarks/optree.py --only softmax
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-import tracemalloc
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
-from _table import FULL, QUICK, Effort, Work, cpus, machine, markdown, measure, ratio, save, told
+from _table import FULL, QUICK, Effort, Work, buffers, cpus, machine, markdown, measure, ratio, save, told
 
 import neonlite as nl
-from neonlite.backend.executors.pool import set_threads
+from neonlite.backend.executors import pool
 
 torch: Any = import_module("torch") if find_spec("torch") else None
 numexpr: Any = import_module("numexpr") if find_spec("numexpr") else None
@@ -235,7 +236,9 @@ CASES: list[tuple[str, Callable[..., Peers], tuple[int, int], list[Target]]] = [
 ]
 
 
-def compare(name: str, make: Callable[..., Peers], shape: tuple[int, int], targets: list[Target], effort: Effort) -> Any:
+def compare(
+    name: str, make: Callable[..., Peers], shape: tuple[int, int], targets: list[Target], effort: Effort
+) -> Any:
     """Check every peer's result, time all, and return the rows and the verdicts."""
     be = nl.Backend("cpu")
     peers, plain = make(be, shape)
@@ -307,58 +310,53 @@ def deep_round() -> dict[str, float]:
 
 
 def memory(shape: tuple[int, int]) -> Any:
-    """Count what later runs allocate: NumPy's buffers of 1 kB or more that stay, and the most memory at any moment."""
+    """Count the buffers of 1 kB or more that NumPy asks for when a tree, whose plan is made, is run again."""
     be = nl.Backend("cpu")
     x, error, out = be.ones(shape, name="x"), be.ones(shape, name="error"), be.empty(shape)
     gamma, beta = be.ones((shape[0], 1), name="gamma"), be.zeros((shape[0], 1), name="beta")
     norm = (x - be.mean(x, axis=1)) / be.sqrt(be.var(x, axis=1) + EPS) * gamma + beta
-    gradients = [be.empty_like(t) for t in (x, gamma, beta)]
+    gradients, plain = [be.empty_like(t) for t in (x, gamma, beta)], np.ones(shape, np.float32)
     works = {
         "logistic": lambda: be.assign([out], [1 / (1 + be.exp(-x))]),
         "derivative of tanh": lambda: be.assign([out], [1 - be.tanh(x) * be.tanh(x)]),
         "batch norm": lambda: be.assign([out], [norm]),
-        "batch norm, its gradients": lambda: nl.Autodiff(norm, be, error).back_prop_grad([x, gamma, beta], gradients),
+        "batch norm, its three gradients": lambda: nl.Autodiff(norm, be, error).back_prop_grad(
+            [x, gamma, beta], gradients
+        ),
         "softmax": lambda: be.assign([out], [be.softmax(x, axis=0)]),
     }
-    rows, verdicts = [], []
-    for name, work in works.items():
-        buffers, peak = allocated(work)
-        rows.append({"tree": name, "buffers that stay": buffers, "peak bytes": peak})
-        verdicts.append(verdict(f"{name}: no buffers: {buffers} stay, {peak:,} bytes at most", not buffers and peak < BYTES))
-    return {"case": f"allocated in the second and later runs, {shape} float32", "rows": rows, "targets": verdicts}
+    threads = pool.threads()
+    pool.set_threads(1)  # what other threads ask for would not be seen
+    rows = [{"expression": name, "buffers in a later run": count(work)} for name, work in works.items()]
+    pool.set_threads(threads)
+    verdicts = [verdict(f"{name}: no buffers: {n}", n == 0) for name, n in map(dict.values, rows)]
+    rows.append({"expression": "logistic, numpy", "buffers in a later run": count(lambda: 1 / (1 + np.exp(-plain)))})
+    return {"case": f"buffers of 1 kB or more, {shape} float32", "rows": rows, "targets": verdicts}
 
 
-BYTES = 30_000  # Python's own small objects; the smallest block of an array is larger
-
-
-def allocated(work: Work) -> tuple[int, int]:
-    """Return NumPy's buffers of 1 kB or more that later runs leave behind, and the most bytes that were new at once."""
-    work()
-    tracemalloc.start()
-    try:
+def count(work: Work) -> int:
+    """Return how many buffers the third run asks for."""
+    work(), work()
+    with buffers() as sizes:
         work()
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        for _ in range(3):
-            work()
-        peak = tracemalloc.get_traced_memory()[1] - before
-        numpys = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
-        traces = tracemalloc.take_snapshot().filter_traces([numpys]).traces
-        return sum(trace.size >= 1000 for trace in traces), peak
-    finally:
-        tracemalloc.stop()
+    return sum(size >= 1000 for size in sizes)
 
 
 def imports(rounds: int) -> Any:
-    """Time ``import neonlite`` in new processes, in turn with ``import numpy``."""
+    """Time ``import neonlite`` in new processes, in turn with ``import numpy``; both from byte code, as pip leaves it."""
     times: dict[str, list[float]] = {"numpy": [], "neonlite": []}
-    for n in range(rounds + 1):
-        for module, taken in times.items():
-            code = f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-            taken += [float(done.stdout)] * (n > 0)  # the first round brings the files into memory
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = folder
+        for n in range(rounds + 1):
+            for module, taken in times.items():
+                code = f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"
+                run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environment)
+                taken += [float(run.stdout)] * (n > 0)  # the first round makes the byte code
     longer = ratio(times["numpy"], times["neonlite"])
-    rows = [{"import": module, "seconds": statistics.median(taken), "rounds": rounds} for module, taken in times.items()]
+    rows = [
+        {"import": module, "seconds": statistics.median(taken), "rounds": rounds} for module, taken in times.items()
+    ]
     verdicts = [verdict(f"at most 1.25 × the time of import numpy: {longer:.2f}", longer <= 1.25)]
     return {"case": "import, in a new process", "rows": rows, "targets": verdicts}
 
@@ -368,7 +366,10 @@ def imports(rounds: int) -> Any:
 
 def section(case: dict[str, Any]) -> str:
     """Return a case as Markdown: its table, and its targets."""
-    parts = [f"## {case['case']}", peers_table(case["rows"]) if "peer" in case["rows"][0] else plain_table(case["rows"])]
+    parts = [
+        f"## {case['case']}",
+        peers_table(case["rows"]) if "peer" in case["rows"][0] else plain_table(case["rows"]),
+    ]
     marks = {True: "met", False: "**missed**"}
     parts += ["\n".join(f"- {marks[t['met']]}: {t['target']}" for t in case["targets"])] if case["targets"] else []
     return "\n\n".join(parts)
@@ -396,9 +397,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smoke run: small arrays, few rounds, nothing written")
     parser.add_argument("--threads", type=int, default=cpus(), help="threads of every peer; default: all CPUs")
-    parser.add_argument("--only", default="", metavar="WORD", help="the cases with this word in their name; nothing written")
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="the cases with this word in their name; nothing written"
+    )
     options = parser.parse_args()
-    set_threads(options.threads)
+    pool.set_threads(options.threads)
     if torch:
         torch.set_num_threads(options.threads)
     if numexpr:

@@ -387,7 +387,7 @@ TABLE: tuple[Op, ...] = (
        lambda be, dz, z, x: (dz / x,), "ln x", result="float", domain=POSITIVE),
     Op("log2", lambda xp, x: xp.log2(x),
        lambda be, dz, z, x: (dz / (x * LN2),), "log2 x", result="float", domain=POSITIVE),
-    Op("safelog", lambda xp, x: xp.log(xp.maximum(x, SAFELOG_FLOOR)),
+    Op("safelog", lambda xp, x: xp.maximum(xp.log(xp.maximum(x, 0.0)), -50.0),
        lambda be, dz, z, x: (dz * be.greater(x, SAFELOG_FLOOR) / be.maximum(x, SAFELOG_FLOOR),),
        "ln max(x, e^-50)", result="float", domain=POSITIVE),
     Op("sig", lambda xp, x: 1.0 / (1.0 + xp.exp(-x)),

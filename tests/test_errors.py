@@ -1,8 +1,7 @@
-"""Is every mistake named where it was made, with what was given, what was expected, and the way out?"""
+"""Is every mistake named where it is made: what was given, what was expected, the tensors, and the way out?"""
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -16,291 +15,267 @@ import neonlite as nl
 from neonlite import Autodiff, Backend, NervanaObject, OpTreeNode
 from neonlite.ops import OPS
 
-RAGGED = [[1, 2], [3]]
-
 
 @pytest.fixture
-def s(be: Backend) -> Iterator[SimpleNamespace]:
-    """A stage: tensors of several shapes, a second backend, and one that was cleaned up."""
+def stage(be: Backend) -> Iterator[SimpleNamespace]:
+    """What the mistakes below are made with: tensors, a second backend, and one that was cleaned up."""
+
+    def half(**rules: Any) -> Any:  # an op of the user's
+        return be.define_op("half", lambda xp, x, y: 0.5 * x * y, arity=2, **rules)(be, s.x, s.x2)
+
     ops = set(OPS)
-    other, dead = Backend(be.name), Backend(be.name)
-    stage = SimpleNamespace(be=be, other=other, dead=dead)
-    stage.x, stage.y = be.array([[1, 2, 3], [4, 5, 6]], name="x"), be.ones((4, 5), name="y")
-    stage.w, stage.x2 = be.ones((3, 4), name="w"), be.array([[2, 2, 2], [3, 3, 3]], name="x2")
-    stage.c, stage.e = be.ones((2, 3, 4), name="c"), be.ones((0, 3), name="e")
-    stage.labels = be.array([[0, 1, 5]], dtype="int32", name="labels")
-    stage.out, stage.square = be.array([[7, 8, 9], [1, 2, 3]], name="out"), be.ones((3, 3), name="square")
-    stage.foreign, stage.gone = other.ones((2, 3), name="foreign"), dead.ones((2, 3), name="gone")
-    stage.old = stage.gone + 1
-    dead.cleanup_backend()
-    yield stage
+    s = SimpleNamespace(be=be, other=Backend(be.name), dead=Backend(be.name), half=half)
+    s.x, s.x2 = be.array([[1, 2, 3], [4, 5, 6]], name="x"), be.array([[2, 2, 2], [3, 3, 3]], name="x2")
+    s.y, s.w, s.c = be.ones((4, 5), name="y"), be.ones((3, 4), name="w"), be.ones((2, 3, 4), name="c")
+    s.out, s.square, s.none = be.array(s.x, name="out"), be.ones((3, 3), name="square"), be.ones((0, 3), name="none")
+    s.labels = be.array([[0, 1, 5]], dtype="int32", name="labels")
+    s.foreign, s.gone = s.other.ones((2, 3), name="foreign"), s.dead.ones((2, 3), name="gone")
+    s.old = s.gone + 1
+    s.dead.cleanup_backend()
+    yield s
     for name in set(OPS) - ops:
         del OPS[name]
         delattr(Backend, name)
 
 
-def assign(target: Any, value: Any) -> None:
-    target[:] = value
-
-
-def put(target: Any, index: Any, value: Any) -> None:
-    target[index] = value
-
-
-def set_batch_size(be: Backend, n: Any) -> None:
-    be.bsz = n
-
-
-def grad(s: SimpleNamespace, tree: Any, of: Any, **options: Any) -> Any:
-    return Autodiff(tree, s.be, **options).get_grad_op_tree(of)
-
-
-def half(s: SimpleNamespace, **rules: Any) -> Any:
-    """0.5 x y, an op of the user's, with or without a derivative."""
-    return s.be.define_op("half", lambda xp, x, y: 0.5 * x * y, arity=2, **rules)(s.be, s.x, s.x2)
-
-
-CLEANED_UP = ("cleaned up", r"\.get\(\)", r"gen_backend\(\)")
-BATCH_SIZE = ("batch size", "whole number", "got")
-X, Y = r"\bx \(2, 3\)", r"\by \(4, 5\)"
-BOOLEAN = ("boolean", r"\bx \(2, 3\)", r"be\.where")
-NOT_ASSIGNED = ("cannot be assigned to", r"\bx \(2, 3\)", "reshape|broadcast")
+DEAD = "cleaned up | .get() | gen_backend()"
 OPERANDS = "takes tensors, op-trees, numbers and arrays"
+TRUTH = "truth value | out[:] = tree"
+MASK = "x (2, 3) | boolean | be.where"
+UNFIT = "cannot be assigned to x (2, 3) | shapes differ"
 
-Do = Callable[[SimpleNamespace], Any]
-REFUSED: list[tuple[str, Do, type[Exception], tuple[str, ...]]] = [
+# What the user writes, and the words that must all be found in the message.
+# fmt: off
+REFUSED: list[tuple[type[Exception], str, str]] = [
     # --- backends ---
-    ("1 unknown backend", lambda s: nl.gen_backend("cpuu"), ValueError, (r"one of \('cpu'", "'cpuu'", "did you mean 'cpu'")),
-    ("1 no backend name", lambda s: nl.gen_backend(None), ValueError, (r"one of \('cpu'", "None")),
-    ("1 allocate", lambda s: Backend.allocate_backend("stric"), ValueError, ("'stric'", "did you mean 'strict'")),
-    ("1 option", lambda s: Backend("cpu", colour=1), TypeError, ("option", "colour")),
-    ("1 compat mode", lambda s: Backend("cpu", compat_mode="torch"), ValueError, ("compat_mode", "'caffe'", "'torch'")),
-    ("5 foreign add", lambda s: s.x + s.foreign, ValueError, (r"be\.add", X, "foreign", "different backends", r"be\.array")),
-    ("5 foreign dot", lambda s: s.be.dot(s.foreign, s.w), ValueError, (r"be\.dot", "foreign", r"w \(3, 4\)", r"be\.array")),
-    ("5 foreign value", lambda s: assign(s.x, s.foreign), ValueError, ("foreign", X, r"be\.array")),
-    ("5 foreign out", lambda s: s.be.exp(s.x, out=s.foreign), ValueError, ("exp", "foreign", r"be\.array")),
-    ("5 foreign error", lambda s: grad(s, s.x * s.x, s.x, next_error=s.foreign), ValueError, ("foreign", r"be\.array")),
-    ("6 dead assign", lambda s: assign(s.gone, s.old), RuntimeError, CLEANED_UP),
-    ("6 dead number", lambda s: assign(s.gone, 1), RuntimeError, CLEANED_UP),
-    ("6 dead tree", lambda s: s.old.asnumpyarray(), RuntimeError, CLEANED_UP),
-    ("6 dead zeros", lambda s: s.dead.zeros((2, 2)), RuntimeError, CLEANED_UP),
-    ("6 dead array", lambda s: s.dead.array(1), RuntimeError, CLEANED_UP),
-    ("6 dead mask", lambda s: s.dead.make_binary_mask(s.gone), RuntimeError, CLEANED_UP),
-    ("6 dead autodiff", lambda s: Autodiff(s.old, s.dead), RuntimeError, CLEANED_UP),
-    *(
-        (f"7 batch size {n!r}", lambda s, n=n: Backend("cpu", batch_size=n), ValueError, (*BATCH_SIZE, re.escape(repr(n))))
-        for n in (-1, 1.5, 8.0, True, "8", None)
-    ),
-    ("7 set batch size", lambda s: set_batch_size(s.be, -3), ValueError, (*BATCH_SIZE, "-3")),
-    ("7 not set yet", lambda s: s.be.iobuf(5), ValueError, ("batch size", r"gen_backend\(batch_size=N\)", r"be\.bsz = N")),
-    ("9 dtype", lambda s: s.be.zeros((2, 2), dtype="float31"), TypeError, ("'float31'", "float32, float64", "int32")),
-    ("9 dtype of array", lambda s: s.be.array([1], dtype="complex64"), TypeError, ("'complex64'", "float32, float64")),
-    ("9 bool", lambda s: s.be.zeros((2, 2), dtype=bool), TypeError, ("'bool'", "uint8")),
-    ("9 default dtype", lambda s: Backend(s.be.name, default_dtype="int32"), ValueError, ("int32", "float32")),
-    ("9 misspelt word", lambda s: s.be.zeros((2, 2), nmae="x"), TypeError, ("zeros", "nmae")),
-    ("11 device", lambda s: nl.gen_backend(s.be.name, device_id=3), ValueError, ("device_id=3", "number 0")),
+    (ValueError, "nl.gen_backend('cpuu')", "one of ('cpu' | 'cpuu' | did you mean 'cpu'"),
+    (ValueError, "nl.gen_backend(None)", "one of ('cpu' | None"),
+    (ValueError, "Backend.allocate_backend('stric')", "'stric' | did you mean 'strict'"),
+    (TypeError, "Backend('cpu', colour=1)", "option | colour"),
+    (ValueError, "Backend('cpu', compat_mode='torch')", "compat_mode | 'caffe' | 'torch'"),
+    (ValueError, "x + foreign", "be.add | x (2, 3) | foreign | different backends | be.array"),
+    (ValueError, "be.dot(foreign, w)", "be.dot | foreign | w (3, 4) | be.array"),
+    (ValueError, "x[:] = foreign", "foreign | x (2, 3) | be.array"),
+    (ValueError, "be.exp(x, out=foreign)", "exp | foreign | be.array"),
+    (ValueError, "Autodiff(x * x, be, foreign)", "foreign | be.array"),
+    (RuntimeError, "gone[:] = old", DEAD),
+    (RuntimeError, "gone[:] = 1", DEAD),
+    (RuntimeError, "old.asnumpyarray()", DEAD),
+    (RuntimeError, "dead.zeros((2, 2))", DEAD),
+    (RuntimeError, "dead.array(1)", DEAD),
+    (RuntimeError, "dead.make_binary_mask(gone)", DEAD),
+    (RuntimeError, "Autodiff(old, dead)", DEAD),
+    (ValueError, "be.bsz = -3", "batch size | whole number | got | -3"),
+    (ValueError, "be.iobuf(5)", "batch size | gen_backend(batch_size=N) | be.bsz = N"),
+    (TypeError, "be.zeros((2, 2), dtype='float31')", "'float31' | float32, float64 | int32"),
+    (TypeError, "be.array([1], dtype='complex64')", "'complex64' | float32, float64"),
+    (TypeError, "be.zeros((2, 2), dtype=bool)", "'bool' | uint8"),
+    (ValueError, "Backend(be.name, default_dtype='int32')", "int32 | float32"),
+    (TypeError, "be.zeros((2, 2), nmae='x')", "zeros | nmae"),
+    (ValueError, "nl.gen_backend(be.name, device_id=3)", "device_id=3 | number 0"),
     # --- shapes ---
-    ("13 add", lambda s: s.x + s.y, ValueError, (r"be\.add", X, Y, "2 and 4", "axis 0", "broadcast")),
-    ("13 tree", lambda s: s.be.exp(s.x) * s.y, ValueError, (r"be\.multiply", r"exp-tree \(2, 3\)", Y, "broadcast")),
-    ("13 array", lambda s: s.x - np.ones((4, 5)), ValueError, (r"be\.subtract", X, r"\(4, 5\)", "broadcast")),
-    ("13 reflected", lambda s: np.ones((4, 5)) / s.x, ValueError, (r"be\.divide", X, r"\(4, 5\)", "broadcast")),
-    ("13 n-D", lambda s: s.c + s.y, ValueError, (r"be\.add", r"\bc \(2, 3, 4\)", Y, "broadcast")),
-    ("13 where", lambda s: s.be.where(s.x, s.y, 0), ValueError, (r"be\.where", X, Y, "broadcast")),
-    ("14 dot", lambda s: s.be.dot(s.x, s.y), ValueError, (r"be\.dot", X, Y, "3 columns", "4 rows", r"\.T")),
-    ("14 @", lambda s: s.x @ s.y, ValueError, (r"be\.dot", X, Y, "inner", r"\.T")),
-    ("14 stacks", lambda s: s.c @ s.w, ValueError, (r"be\.matmul", r"c \(2, 3, 4\)", r"w \(3, 4\)", "inner", r"\.T")),
-    ("15 dot of 3-D", lambda s: s.be.dot(s.c, s.x), ValueError, (r"be\.dot", r"c \(2, 3, 4\)", X, "two matrices", "x @ y")),
-    ("15 dot of a number", lambda s: s.be.dot(s.x, 2), ValueError, (r"be\.dot", X, "2", "inner")),
-    ("16 reshape", lambda s: s.x.reshape(4, 2), ValueError, (r"\bx \(2, 3\)", "reshape", "6 elements", r"\(4, 2\) has 8")),
-    ("16 tree", lambda s: s.be.reshape(s.x + 1, (4, 2)), ValueError, (r"be\.reshape", r"add-tree \(2, 3\)", "6 elements", "8")),
-    ("16 -1", lambda s: s.x.reshape(4, -1), ValueError, (X, "6", r"\(4, -1\)", "multiple of 4")),
-    ("16 gaps", lambda s: s.x.T.reshape(6, 1), ValueError, ("x", r"\(3, 2\)", "copy", r"be\.array")),
-    ("16 fraction", lambda s: s.x.reshape(1.5, 4), TypeError, (X, "whole numbers", r"\(1\.5, 4\)")),
-    ("16 share", lambda s: s.x.share((4, 2)), ValueError, (X, r"\(4, 2\)", "8", "6")),
-    ("17 two -1", lambda s: s.x.reshape(-1, -1), ValueError, (X, "one size", r"\(-1, -1\)")),
-    ("17 two -1 in a tree", lambda s: s.be.reshape(s.x + 1, -1, -1), ValueError, (r"be\.reshape", "add-tree", "one size")),
-    ("17 two -2", lambda s: s.x.reshape(-2, -3), ValueError, (X, r"\(-2, -3\)", "negative|from 0")),
-    ("18 axes", lambda s: s.be.transpose(s.x, (0, 2)), ValueError, (r"be\.transpose", X, r"\(0, 2\)", "0 to 1")),
-    ("18 twice", lambda s: s.be.transpose(s.x + 1, (0, 0)), ValueError, (r"be\.transpose", "add-tree", r"\(0, 0\)", "once")),
-    ("18 too few", lambda s: s.be.transpose(s.c, (0, 1)), ValueError, (r"be\.transpose", r"c \(2, 3, 4\)", "0 to 2")),
-    ("18 not a tuple", lambda s: s.be.transpose(s.x, 1), TypeError, (r"be\.transpose", X, "axes", "1")),
-    ("18 permute", lambda s: s.x.permute((0, 0)), ValueError, (X, r"\(0, 0\)", "once")),
-    ("19 axis", lambda s: s.be.sum(s.x, axis=2), IndexError, (r"be\.sum", X, "axis 2", "-2 to 1")),
-    ("19 negative", lambda s: s.be.mean(s.x + 1, axis=-3), IndexError, (r"be\.mean", r"add-tree \(2, 3\)", "axis -3", "-2 to 1")),
-    ("19 argmax", lambda s: s.be.argmax(s.x, axis=5), IndexError, (r"be\.argmax", X, "axis 5", "-2 to 1")),
-    ("19 twice", lambda s: s.be.sum(s.x, axis=(0, -2)), ValueError, (r"be\.sum", X, r"\(0, -2\)", "twice")),
-    ("19 var", lambda s: s.be.var(s.x, axis=4), IndexError, (r"be\.var", X, "axis 4", "-2 to 1")),
-    ("19 std", lambda s: s.be.std(s.x, axis=4), IndexError, (r"be\.std", X, "axis 4", "-2 to 1")),
-    ("19 softmax", lambda s: s.be.softmax(s.x, axis=7), IndexError, (r"be\.softmax", X, "axis 7", "-2 to 1")),
-    ("19 take", lambda s: s.be.take(s.x, [0], axis=3), IndexError, (r"be\.take", X, "axis 3", "-2 to 1")),
-    ("19 concat", lambda s: s.be.concat([s.x, s.x], axis=2), IndexError, (r"be\.concat", X, "axis 2", "-2 to 1")),
-    ("19 stack", lambda s: s.be.stack([s.x, s.x], axis=4), IndexError, (r"be\.stack", X, "axis 4", "-3 to 2")),
-    ("20 fraction", lambda s: s.be.sum(s.x, axis=1.0), TypeError, (r"be\.sum", X, "whole number", r"1\.0")),
-    ("20 word", lambda s: s.be.max(s.x, axis="rows"), TypeError, (r"be\.max", X, "whole number", "'rows'")),
-    ("20 truth", lambda s: s.be.min(s.x, axis=True), TypeError, (r"be\.min", X, "whole number", "True")),
-    ("20 take", lambda s: s.be.take(s.x, [0], axis=1.5), TypeError, (r"be\.take", X, "whole number", r"1\.5")),
-    ("20 concat", lambda s: s.be.concat([s.x, s.x], axis="a"), TypeError, (r"be\.concat", X, "whole number", "'a'")),
+    (ValueError, "x + y", "be.add | x (2, 3) | y (4, 5) | 2 and 4 | axis 0 | broadcast"),
+    (ValueError, "be.exp(x) * y", "be.multiply | exp-tree (2, 3) | y (4, 5) | broadcast"),
+    (ValueError, "x - np.ones((4, 5))", "be.subtract | x (2, 3) | (4, 5) | broadcast"),
+    (ValueError, "np.ones((4, 5)) / x", "be.divide | x (2, 3) | (4, 5) | broadcast"),
+    (ValueError, "c + y", "be.add | c (2, 3, 4) | y (4, 5) | broadcast"),
+    (ValueError, "be.where(x, y, 0)", "be.where | x (2, 3) | y (4, 5) | broadcast"),
+    (ValueError, "be.dot(x, y)", "be.dot | x (2, 3) | y (4, 5) | 3 columns | 4 rows | .T"),
+    (ValueError, "x @ y", "be.dot | x (2, 3) | y (4, 5) | inner | .T"),
+    (ValueError, "c @ w", "be.matmul | c (2, 3, 4) | w (3, 4) | inner | .T"),
+    (ValueError, "be.dot(c, x)", "be.dot | c (2, 3, 4) | x (2, 3) | two matrices | x @ y"),
+    (ValueError, "be.dot(x, 2)", "be.dot | x (2, 3) | 2 | inner"),
+    (ValueError, "x.reshape(4, 2)", "x (2, 3) | reshape | 6 elements | (4, 2) has 8"),
+    (ValueError, "be.reshape(x + 1, (4, 2))", "be.reshape | add-tree (2, 3) | 6 elements | 8"),
+    (ValueError, "x.reshape(4, -1)", "x (2, 3) | 6 | (4, -1) | multiple of 4"),
+    (ValueError, "x.T.reshape(6, 1)", "x | (3, 2) | copy | be.array"),
+    (TypeError, "x.reshape(1.5, 4)", "x (2, 3) | whole numbers | (1.5, 4)"),
+    (ValueError, "x.share((4, 2))", "x (2, 3) | (4, 2) | 8 | 6"),
+    (ValueError, "x.reshape(-1, -1)", "x (2, 3) | one size | (-1, -1)"),
+    (ValueError, "be.reshape(x + 1, -1, -1)", "be.reshape | add-tree | one size"),
+    (ValueError, "x.reshape(-2, -3)", "x (2, 3) | (-2, -3) | negative"),
+    (ValueError, "be.transpose(x, (0, 2))", "be.transpose | x (2, 3) | (0, 2) | 0 to 1"),
+    (ValueError, "be.transpose(x + 1, (0, 0))", "be.transpose | add-tree | (0, 0) | once"),
+    (ValueError, "be.transpose(c, (0, 1))", "be.transpose | c (2, 3, 4) | 0 to 2"),
+    (TypeError, "be.transpose(x, 1)", "be.transpose | x (2, 3) | axes | 1"),
+    (ValueError, "x.permute((0, 0))", "x (2, 3) | (0, 0) | once"),
+    (IndexError, "be.sum(x, axis=2)", "be.sum | x (2, 3) | axis 2 | -2 to 1"),
+    (IndexError, "be.mean(x + 1, axis=-3)", "be.mean | add-tree (2, 3) | axis -3 | -2 to 1"),
+    (IndexError, "be.argmax(x, axis=5)", "be.argmax | x (2, 3) | axis 5 | -2 to 1"),
+    (ValueError, "be.sum(x, axis=(0, -2))", "be.sum | x (2, 3) | (0, -2) | twice"),
+    (IndexError, "be.var(x, axis=4)", "be.var | x (2, 3) | axis 4 | -2 to 1"),
+    (IndexError, "be.std(x, axis=4)", "be.std | x (2, 3) | axis 4 | -2 to 1"),
+    (IndexError, "be.softmax(x, axis=7)", "be.softmax | x (2, 3) | axis 7 | -2 to 1"),
+    (IndexError, "be.take(x, [0], axis=3)", "be.take | x (2, 3) | axis 3 | -2 to 1"),
+    (IndexError, "be.concat([x, x], axis=2)", "be.concat | x (2, 3) | axis 2 | -2 to 1"),
+    (IndexError, "be.stack([x, x], axis=4)", "be.stack | x (2, 3) | axis 4 | -3 to 2"),
+    (TypeError, "be.sum(x, axis=1.0)", "be.sum | x (2, 3) | whole number | 1.0"),
+    (TypeError, "be.max(x, axis='rows')", "be.max | x (2, 3) | whole number | 'rows'"),
+    (TypeError, "be.min(x, axis=True)", "be.min | x (2, 3) | whole number | True"),
+    (TypeError, "be.take(x, [0], axis=1.5)", "be.take | x (2, 3) | whole number | 1.5"),
+    (TypeError, "be.concat([x, x], axis='a')", "be.concat | x (2, 3) | whole number | 'a'"),
     # --- indices ---
-    ("21 row", lambda s: s.x[5], IndexError, (X, "index 5", "axis 0", "2 elements")),
-    ("21 column", lambda s: s.x[0, -4], IndexError, (X, "index -4", "axis 1", "3 elements")),
-    ("21 assigned", lambda s: put(s.x, 7, 1), IndexError, (X, "index 7", "axis 0", "2 elements")),
-    ("22 three", lambda s: s.x[0, 0, 0], IndexError, (X, "3 indices", "2 dimensions")),
-    ("22 two ellipses", lambda s: s.x[..., 0, ...], IndexError, (X,)),
-    ("23 mask", lambda s: s.x[np.array([True, False])], IndexError, BOOLEAN),
-    ("23 wrong length", lambda s: s.x[np.ones(7, dtype=bool)], IndexError, BOOLEAN),
-    ("23 truth", lambda s: s.x[True], IndexError, BOOLEAN),
-    ("23 list of truths", lambda s: s.x[[True, False]], IndexError, BOOLEAN),
-    ("23 comparison", lambda s: s.x[s.x > 2], IndexError, BOOLEAN),
-    ("23 masked assignment", lambda s: put(s.x, s.x > 2, 0), IndexError, BOOLEAN),
-    ("23 list", lambda s: s.x[[0, 1]], TypeError, (X, r"\[0, 1\]", r"be\.take")),
-    ("23 word", lambda s: s.x["a"], TypeError, (X, "'a'", "whole numbers, slices")),
-    ("23 fraction", lambda s: s.x[1.0], TypeError, (X, r"1\.0", "whole numbers, slices")),
+    (IndexError, "x[5]", "x (2, 3) | index 5 | axis 0 | 2 elements"),
+    (IndexError, "x[0, -4]", "x (2, 3) | index -4 | axis 1 | 3 elements"),
+    (IndexError, "x[7] = 1", "x (2, 3) | index 7 | axis 0 | 2 elements"),
+    (IndexError, "x[0, 0, 0]", "x (2, 3) | 3 indices | 2 dimensions"),
+    (IndexError, "x[..., 0, ...]", "x (2, 3)"),
+    (IndexError, "x[np.array([True, False])]", MASK),
+    (IndexError, "x[np.ones(7, dtype=bool)]", MASK),
+    (IndexError, "x[True]", MASK),
+    (IndexError, "x[[True, False]]", MASK),
+    (IndexError, "x[x > 2]", MASK),
+    (IndexError, "x[x > 2] = 0", MASK),
+    (TypeError, "x[[0, 1]]", "x (2, 3) | [0, 1] | be.take"),
+    (TypeError, "x['a']", "x (2, 3) | 'a' | whole numbers, slices"),
+    (TypeError, "x[1.0]", "x (2, 3) | 1.0 | whole numbers, slices"),
     # --- assignment ---
-    ("24 array", lambda s: assign(s.x, np.ones((3, 2))), ValueError, (*NOT_ASSIGNED, r"array \(3, 2\)")),
-    ("24 tensor", lambda s: assign(s.x, s.y), ValueError, (*NOT_ASSIGNED, f"^{Y}")),
-    ("24 copy", lambda s: s.x.copy(s.y), ValueError, (*NOT_ASSIGNED, f"^{Y}")),
-    ("24 tree", lambda s: assign(s.x, s.y + 1), ValueError, (*NOT_ASSIGNED, r"add-tree \(4, 5\)")),
-    ("24 out", lambda s: s.be.exp(s.y, out=s.x), ValueError, (*NOT_ASSIGNED, r"exp-tree \(4, 5\)")),
-    ("24 set", lambda s: s.x.set(np.ones((4, 4))), ValueError, (*NOT_ASSIGNED, r"\(4, 4\)")),
-    ("24 slice", lambda s: put(s.x, slice(0, 1), s.y), ValueError, ("y", r"\(4, 5\)", "x", r"\(1, 3\)")),
-    ("24 word", lambda s: assign(s.x, "hello"), TypeError, ("numbers", "hello")),
-    ("24 nothing", lambda s: assign(s.x, None), TypeError, ("numbers", "None")),
-    ("24 out is an array", lambda s: s.be.exp(s.x, out=np.ones((2, 3))), TypeError, ("only tensors", "assigned", "array")),
-    ("24 counts", lambda s: s.be.assign([s.x], [1, 2]), ValueError, ("2 values", "1 tensor")),
-    ("26 tree", lambda s: assign(s.x + 1, 1), TypeError, ("op-tree", r"out\[:\] = tree")),
-    ("26 op of a tree", lambda s: put((s.x + 1)[0], "op", "sub"), TypeError, ("op-trees do not change", "replace")),
-    ("26 shape", lambda s: setattr(s.x, "shape", (3, 2)), AttributeError, ("shape",)),
+    (ValueError, "x[:] = np.ones((3, 2))", f"{UNFIT} | array (3, 2)"),
+    (ValueError, "x[:] = y", f"{UNFIT} | y (4, 5)"),
+    (ValueError, "x.copy(y)", f"{UNFIT} | y (4, 5)"),
+    (ValueError, "x[:] = y + 1", f"{UNFIT} | add-tree (4, 5)"),
+    (ValueError, "be.exp(y, out=x)", f"{UNFIT} | exp-tree (4, 5)"),
+    (ValueError, "x.set(np.ones((4, 4)))", f"{UNFIT} | (4, 4)"),
+    (ValueError, "x[0:1] = y", "y | (4, 5) | x | (1, 3)"),
+    (TypeError, "x[:] = 'hello'", "numbers | hello"),
+    (TypeError, "x[:] = None", "numbers | None"),
+    (TypeError, "be.exp(x, out=np.ones((2, 3)))", "only tensors | assigned | array"),
+    (ValueError, "be.assign([x], [1, 2])", "2 values | 1 tensor"),
+    (TypeError, "(x + 1)[:] = 1", "op-tree | out[:] = tree"),
+    (TypeError, "(x + 1)[0]['op'] = 'sub'", "op-trees do not change | replace"),
+    (AttributeError, "setattr(x, 'shape', (3, 2))", "shape"),
     # --- joining, labels, indices in tensors ---
-    ("27 concat", lambda s: s.be.concat([s.x, s.y]), ValueError, (r"be\.concat", X, Y, "axis 0")),
-    ("27 dimensions", lambda s: s.be.concat([s.x, s.c]), ValueError, (r"be\.concat", X, r"c \(2, 3, 4\)", "axis 0")),
-    ("27 the third", lambda s: s.be.concat([s.x, s.x2, s.y]), ValueError, (r"be\.concat", X, r"x2 \(2, 3\)", Y)),
-    ("27 nothing", lambda s: s.be.concat([]), ValueError, (r"be\.concat", "nothing")),
-    ("27 stack", lambda s: s.be.stack([s.x, s.y]), ValueError, (r"be\.stack", X, Y)),
-    ("27 not a list", lambda s: s.be.concat(5), TypeError, (r"be\.concat", "5")),
-    ("28 label", lambda s: assign(s.square, s.be.onehot(s.labels, axis=0)), IndexError, ("onehot", "labels", "label 5", "0 to 2")),
-    ("28 out", lambda s: s.be.onehot(s.labels, axis=0, out=s.square), IndexError, ("onehot", "labels", "label 5", "0 to 2")),
-    ("28 negative", lambda s: s.be.onehot([0, -1], 0, nclass=3).asnumpyarray(), IndexError, ("onehot", "label -1", "0 to 2")),
-    ("28 axis", lambda s: s.be.onehot(s.labels, 2), ValueError, (r"be\.onehot", "0 .*1", "got 2")),
-    ("28 no nclass", lambda s: s.be.onehot(s.labels, 0).asnumpyarray(), ValueError, ("onehot", "labels", "classes", "nclass")),
-    ("28 in a tree", lambda s: assign(s.square, s.be.onehot(s.labels, 0) * 2), ValueError, ("onehot", "labels", "nclass")),
-    ("28 bad nclass", lambda s: s.be.onehot(s.labels, 0, nclass=-1), ValueError, (r"be\.onehot", "nclass", "-1")),
-    ("28 shape", lambda s: assign(s.w, s.be.onehot(s.labels, 0)), ValueError, ("onehot-tree", r"\(3, 3\)", r"w \(3, 4\)")),
-    ("29 floats", lambda s: s.be.onehot(s.x, 0), TypeError, (r"be\.onehot", X, "float32", "whole numbers", "dtype='int32'")),
-    ("29 array of floats", lambda s: s.be.onehot([0.5, 1], 0), TypeError, (r"be\.onehot", "float64", r"0\.5")),
-    ("30 take", lambda s: assign(s.out, s.be.take(s.x, [0, 1, 3], 1)), IndexError, ("take", X, "index 3", "axis 1", "-3 to 2")),
-    ("30 below", lambda s: assign(s.out, s.be.take(s.x, [0, 1, -4], 1)), IndexError, ("take", X, "index -4", "-3 to 2")),
-    ("30 in a tree", lambda s: assign(s.out, s.be.take(s.x, [9] * 3, 1) + 1), IndexError, ("take", X, "index 9", r"out \(2, 3\)")),
-    ("30 tensor's", lambda s: s.x.take([7], axis=0), IndexError, ("take", X, "index 7", "axis 0", "-2 to 1")),
-    ("30 floats", lambda s: s.be.take(s.x, [0.5], axis=0), TypeError, (r"be\.take", "whole numbers", r"0\.5")),
-    ("30 truths", lambda s: s.be.take(s.x, [True, False], axis=0), TypeError, (r"be\.take", "whole numbers", "bool")),
-    ("30 nothing", lambda s: s.be.take(s.x, None, axis=0), TypeError, (r"be\.take", "whole numbers", "None")),
+    (ValueError, "be.concat([x, y])", "be.concat | x (2, 3) | y (4, 5) | axis 0"),
+    (ValueError, "be.concat([x, c])", "be.concat | x (2, 3) | c (2, 3, 4) | axis 0"),
+    (ValueError, "be.concat([x, x2, y])", "be.concat | x (2, 3) | x2 (2, 3) | y (4, 5)"),
+    (TypeError, "be.concat([])", "be.concat | one operand or more | []"),
+    (ValueError, "be.stack([x, y])", "be.stack | x (2, 3) | y (4, 5)"),
+    (TypeError, "be.concat(5)", "be.concat | 5"),
+    (IndexError, "square[:] = be.onehot(labels, axis=0)", "onehot | labels | label 5 | 0 to 2"),
+    (IndexError, "be.onehot(labels, axis=0, out=square)", "onehot | labels | label 5 | 0 to 2"),
+    (IndexError, "be.onehot([0, -1], 0, nclass=3).asnumpyarray()", "onehot | label -1 | 0 to 2"),
+    (ValueError, "be.onehot(labels, 2)", "be.onehot | 0 (a row a class) or 1 | got 2"),
+    (ValueError, "be.onehot(labels, 0).asnumpyarray()", "onehot | labels | classes | nclass"),
+    (ValueError, "square[:] = be.onehot(labels, 0) * 2", "onehot | classes | nclass="),
+    (ValueError, "be.onehot(labels, 0, nclass=-1)", "be.onehot | nclass | -1"),
+    (ValueError, "w[:] = be.onehot(labels, 0)", "onehot-tree | (3, 3) | w (3, 4)"),
+    (TypeError, "be.onehot(x, 0)", "be.onehot | x (2, 3) | float32 | whole numbers | dtype='int32'"),
+    (TypeError, "be.onehot([0.5, 1], 0)", "be.onehot | float64 | 0.5"),
+    (IndexError, "out[:] = be.take(x, [0, 1, 3], 1)", "take | x (2, 3) | index 3 | axis=1 | -3 to 2"),
+    (IndexError, "out[:] = be.take(x, [0, 1, -4], 1)", "take | x (2, 3) | index -4 | -3 to 2"),
+    (IndexError, "out[:] = be.take(x, [9] * 3, 1) + 1", "take | x (2, 3) | index 9 | out (2, 3)"),
+    (IndexError, "x.take([7], axis=0)", "take | x (2, 3) | index 7 | axis=0 | -2 to 1"),
+    (TypeError, "be.take(x, [0.5], axis=0)", "be.take | whole numbers | 0.5"),
+    (TypeError, "be.take(x, [True, False], axis=0)", "be.take | whole numbers | bool"),
+    (TypeError, "be.take(x, None, axis=0)", "be.take | whole numbers | None"),
     # --- einsum ---
-    ("31 unknown letter", lambda s: s.be.einsum("ij,jk->il", s.x, s.w), ValueError, (r"be\.einsum\('ij,jk->il'", X, "w", "'l'")),
-    ("31 terms", lambda s: s.be.einsum("ij,jk->ik", s.x), ValueError, (r"be\.einsum", X, "2", "1")),
-    ("31 letters", lambda s: s.be.einsum("ijk,kl", s.x, s.w), ValueError, (r"be\.einsum", "'ijk'", "3 letters", "2 dimensions")),
-    ("31 vector", lambda s: s.be.einsum("i->i", s.x), ValueError, (r"be\.einsum", X, "1 letters", "column", "two letters")),
-    ("31 two arrows", lambda s: s.be.einsum("ij->->ij", s.x), ValueError, (r"be\.einsum", X, "->")),
-    ("31 no letter", lambda s: s.be.einsum("i!,jk", s.x, s.w), ValueError, (r"be\.einsum", "'i!,jk'", "'!'")),
-    ("31 forgotten", lambda s: s.be.einsum(s.x, s.w), TypeError, (r"be\.einsum", "subscripts", "'ij,jk->ik'", X)),
-    ("32 sizes", lambda s: s.be.einsum("ij,jk->ik", s.x, s.y), ValueError, (r"be\.einsum", X, Y, "'j'", "3 and for 4")),
-    ("32 diagonal", lambda s: s.be.einsum("ii->i", s.x), ValueError, (r"be\.einsum", X, "'i'", "2 and for 3")),
+    (ValueError, "be.einsum('ij,jk->il', x, w)", "be.einsum('ij,jk->il' | x (2, 3) | w | 'l'"),
+    (ValueError, "be.einsum('ij,jk->ik', x)", "be.einsum | x (2, 3) | 2 | 1"),
+    (ValueError, "be.einsum('ijk,kl', x, w)", "be.einsum | 'ijk' | 3 letters | 2 dimensions"),
+    (ValueError, "be.einsum('i->i', x)", "be.einsum | x (2, 3) | 1 letters | column | two letters"),
+    (ValueError, "be.einsum('ij->->ij', x)", "be.einsum | x (2, 3) | ->"),
+    (ValueError, "be.einsum('i!,jk', x, w)", "be.einsum | 'i!,jk' | '!'"),
+    (TypeError, "be.einsum(x, w)", "be.einsum | subscripts | 'ij,jk->ik' | x | (2, 3)"),
+    (ValueError, "be.einsum('ij,jk->ik', x, y)", "be.einsum | x (2, 3) | y (4, 5) | 'j' | 3 and for 4"),
+    (ValueError, "be.einsum('ii->i', x)", "be.einsum | x (2, 3) | 'i' | 2 and for 3"),
     # --- nothing, truth and numbers ---
-    ("33 max", lambda s: s.be.max(s.e, axis=0), ValueError, (r"be\.max", r"e \(0, 3\)", "nothing", r"axis \(?0")),
-    ("33 argmin", lambda s: s.be.argmin(s.e, axis=0), ValueError, (r"be\.argmin", r"e \(0, 3\)", "nothing")),
-    ("33 mean", lambda s: s.be.mean(s.e), ValueError, (r"be\.mean", r"e \(0, 3\)", "nothing")),
-    ("33 var", lambda s: s.be.var(s.e), ValueError, (r"be\.var", r"e \(0, 3\)", "nothing")),
-    ("34 bool", lambda s: bool(s.x + 1), TypeError, ("op-tree", "truth value", r"out\[:\] = tree")),
-    ("34 equal", lambda s: 1 if s.x == s.x else 0, TypeError, ("truth value", r"out\[:\] = tree")),
-    ("34 between", lambda s: 0 < s.x < 2, TypeError, ("truth value", r"out\[:\] = tree")),
-    ("34 not", lambda s: not s.x > 0, TypeError, ("truth value", r"out\[:\] = tree")),
-    ("36 ragged", lambda s: s.be.array(RAGGED), ValueError, (r"be\.array", "equal lengths", r"\(2,\)")),
-    ("36 ragged, assigned", lambda s: assign(s.x, RAGGED), ValueError, ("equal lengths", X)),
-    ("36 ragged operand", lambda s: s.be.add(s.x, RAGGED), TypeError, (r"be\.add", OPERANDS, re.escape(str(RAGGED)))),
-    ("37 objects", lambda s: s.be.array(np.array([object()])), TypeError, ("numbers", "object")),
-    ("37 words", lambda s: s.be.array(["a"]), TypeError, ("numbers", r"<U1", "a")),
-    ("37 complex", lambda s: s.be.array(1j), TypeError, ("numbers", "complex128")),
-    ("37 none", lambda s: s.be.array(None), TypeError, ("numbers", "None")),
-    ("37 object operand", lambda s: s.x + np.full((2, 3), None), TypeError, ("numbers", "object")),
-    ("37 word", lambda s: s.x + "a", TypeError, ("Tensor", "str")),
-    ("37 + None", lambda s: s.x + None, TypeError, ("None",)),
-    ("37 add None", lambda s: s.be.add(s.x, None), TypeError, (r"be\.add", OPERANDS, "got None")),
-    ("37 exp None", lambda s: s.be.exp(None), TypeError, (r"be\.exp", OPERANDS, "got None")),
-    ("37 sum of a word", lambda s: s.be.sum("a"), TypeError, (r"be\.sum", OPERANDS, "got 'a'")),
-    ("37 where", lambda s: s.be.where(s.x, "a", 1), TypeError, (r"be\.where", OPERANDS, "got 'a'")),
-    ("37 clip", lambda s: s.be.clip(s.x, "a", 1), TypeError, (r"be\.clip", OPERANDS, "got 'a'")),
-    ("37 shape", lambda s: s.be.zeros((1.5, 2)), TypeError, ("whole numbers", r"\(1\.5, 2\)")),
-    ("37 negative shape", lambda s: s.be.zeros((-1, 2)), ValueError, ("negative", r"\(-1, 2\)")),
-    ("38 word", lambda s: Backend("cpu", rng_seed="a"), TypeError, ("rng_seed", "whole number", "'a'")),
-    ("38 negative", lambda s: s.be.gen_rng(-1), ValueError, ("rng_seed", "from 0", "-1")),
-    ("38 fraction", lambda s: Backend("cpu", rng_seed=1.5), TypeError, ("rng_seed", "whole number", r"1\.5")),
-    ("38 too large", lambda s: Backend("cpu", rng_seed=2**64), ValueError, ("rng_seed", "whole number", str(2**64))),
-    ("38 state", lambda s: s.be.rng_set_state("x"), ValueError, ("state", "tuple", "'x'")),
+    (ValueError, "be.max(none, axis=0)", "be.max | none (0, 3) | nothing | axis"),
+    (ValueError, "be.argmin(none, axis=0)", "be.argmin | none (0, 3) | nothing"),
+    (ValueError, "be.mean(none)", "be.mean | none (0, 3) | nothing"),
+    (ValueError, "be.var(none)", "be.var | none (0, 3) | nothing"),
+    (TypeError, "bool(x + 1)", TRUTH),
+    (TypeError, "1 if x == x else 0", TRUTH),
+    (TypeError, "0 < x < 2", TRUTH),
+    (TypeError, "not x > 0", TRUTH),
+    (ValueError, "be.array([[1, 2], [3]])", "be.array | equal lengths | (2,)"),
+    (ValueError, "x[:] = [[1, 2], [3]]", "equal lengths | x (2, 3)"),
+    (TypeError, "be.add(x, [[1, 2], [3]])", f"be.add | {OPERANDS} | [[1, 2], [3]]"),
+    (TypeError, "be.array(np.array([object()]))", "numbers | object"),
+    (TypeError, "be.array(['a'])", "numbers | <U1 | a"),
+    (TypeError, "be.array(1j)", "numbers | complex128"),
+    (TypeError, "be.array(None)", "numbers | None"),
+    (TypeError, "x + np.full((2, 3), None)", "numbers | object"),
+    (TypeError, "x + 'a'", "Tensor | str"),
+    (TypeError, "x + None", "None"),
+    (TypeError, "be.add(x, None)", f"be.add | {OPERANDS} | got None"),
+    (TypeError, "be.exp(None)", f"be.exp | {OPERANDS} | got None"),
+    (TypeError, "be.sum('a')", f"be.sum | {OPERANDS} | got 'a'"),
+    (TypeError, "be.where(x, 'a', 1)", f"be.where | {OPERANDS} | got 'a'"),
+    (TypeError, "be.clip(x, 'a', 1)", f"be.clip | {OPERANDS} | got 'a'"),
+    (TypeError, "be.zeros((1.5, 2))", "whole numbers | (1.5, 2)"),
+    (ValueError, "be.zeros((-1, 2))", "negative | (-1, 2)"),
+    (ValueError, "be.gen_rng(-1)", "rng_seed | from 0 | -1"),
+    (ValueError, "be.rng_set_state('x')", "state | tuple | 'x'"),
     # --- autodiff ---
-    ("40 integers", lambda s: grad(s, s.labels * 2.0, s.labels), TypeError, ("labels", "int32", "only floats", "dtype='float32'")),
-    ("41 stranger", lambda s: grad(s, s.x * s.x2, s.y), ValueError, (Y, "not in the tree", "x, x2", "allow_unused=True")),
-    ("41 buffers", lambda s: Autodiff(s.x * s.x2, s.be).back_prop_grad([s.x, s.y], [s.out, s.y]), ValueError, (Y, "x, x2")),
-    ("42 shape", lambda s: grad(s, s.x * s.x, s.x, next_error=s.y), ValueError, ("next_error", r"\(2, 3\)", Y)),
-    ("42 broadcast", lambda s: grad(s, s.x * s.x, s.x, next_error=s.x[:, 0]), ValueError, ("next_error", r"\(2, 3\)", r"\(2, 1\)")),
-    ("42 array", lambda s: Autodiff(s.x * s.x, s.be, np.ones((2, 3))), TypeError, ("next_error", "tensor", r"be\.array")),
-    ("42 number", lambda s: Autodiff(s.x * s.x, s.be, 3), TypeError, ("next_error", "tensor", "3")),
-    ("43 no rule", lambda s: grad(s, s.be.exp(half(s)), s.x), NotImplementedError, ("'half'", "without a derivative", "grad=")),
-    ("43 too few", lambda s: grad(s, half(s, grad=lambda be, dz, z, x, y: (dz,)), s.x), ValueError, ("'half'", "1 .*2")),
-    ("43 bare tree", lambda s: grad(s, half(s, grad=lambda be, dz, z, x, y: dz * y), s.x), TypeError, ("'half'", "tuple")),
-    ("43 taken", lambda s: s.be.define_op("tanh", lambda xp, x: x), ValueError, (r"be\.define_op", "'tanh'", "taken")),
-    ("43 no name", lambda s: s.be.define_op("a b", lambda xp, x: x), ValueError, (r"be\.define_op", "'a b'")),
-    ("43 kind", lambda s: s.be.define_op("half", abs, kind="odd"), ValueError, (r"be\.define_op", "'elementwise'", "'odd'")),
-    ("43 no shape", lambda s: s.be.define_op("half", abs, kind="library"), ValueError, (r"be\.define_op", "shape")),
-    ("43 arity", lambda s: s.be.define_op("half", abs, arity=3), ValueError, (r"be\.define_op", "3")),
-    ("43 no function", lambda s: s.be.define_op("half", 3), TypeError, (r"be\.define_op", "run", "3")),
-    ("44 none", lambda s: Autodiff(s.x * s.x, s.be).back_prop_grad([s.x], []), ValueError, ("1 tensor", "gradients", "got 0")),
-    ("44 two", lambda s: Autodiff(s.x * s.x, s.be).back_prop_grad(s.x, [s.x, s.x2]), ValueError, ("1 tensor", "got 2")),
-    ("44 shape", lambda s: Autodiff(s.x * s.x2, s.be).back_prop_grad(s.x, s.y), ValueError, (X, Y, "shape")),
-    (
-        "45 one for two",
-        lambda s: Autodiff(s.x * s.x2, s.be).back_prop_grad([s.x, s.x2], [s.out, s.out]),
-        ValueError,
-        (r"out \(2, 3\)", "share memory"),
-    ),
-    (
-        "45 views of one",
-        lambda s: Autodiff(s.x[:1] * s.x2[:1], s.be).back_prop_grad([s.x[:1], s.x2[:1]], [s.out[:1], s.out.reshape(3, 2).reshape(2, 3)[:1]]),
-        ValueError,
-        (r"out \(1, 3\)", "share memory"),
-    ),
-    ("46 number", lambda s: grad(s, s.x * s.x, [3]), TypeError, ("gradients", "tensors", "3")),
-    ("46 node", lambda s: grad(s, s.x * s.x, s.x * s.x), TypeError, ("gradients", "tensors", "mul")),
-    ("46 no tree", lambda s: Autodiff(s.x, s.be), TypeError, ("op-trees", "x")),
-    ("46 no backend", lambda s: Autodiff(s.x * s.x, "be"), TypeError, ("backend", "'be'")),
-    ("46 buffer", lambda s: Autodiff(s.x * s.x, s.be).back_prop_grad(s.x, np.ones((2, 3))), TypeError, ("written into tensors",)),
-    # --- trees by hand ---
-    ("unknown op", lambda s: OpTreeNode.build("frob", s.x), TypeError, ("'frob'", "ops are", "tanh")),
-    ("unknown op, unchecked", lambda s: OpTreeNode({"op": "frob", "shape": (2, 3)}, s.x), TypeError, ("'frob'", "ops are")),
-    ("too few operands", lambda s: OpTreeNode.build("add", s.x), TypeError, (r"be\.add", X, "2 operands", "1")),
-    ("too many operands", lambda s: OpTreeNode.build("exp", s.x, s.x2), TypeError, (r"be\.exp", X, "x2", "1 operand", "2")),
-    ("no attribute", lambda s: OpTreeNode.build("sum", s.x), TypeError, (r"be\.sum", X, "axis")),
-    ("odd attribute", lambda s: OpTreeNode.build("sum", s.x, axis=(1,), odd=1), TypeError, (r"be\.sum", X, "odd")),
-    ("no tensor", lambda s: OpTreeNode.build("assign", 1, 2), TypeError, ("1, 2", "tensor")),
-    ("execute", lambda s: (s.x + 1).execute(), ValueError, (r"be\.execute", "'assign'", r"add-tree \(2, 3\)", r"out\[:\] = tree")),
-    ("form", lambda s: (s.x + 1).draw("png"), ValueError, ("'png'", "'svg'")),
+    (TypeError, "Autodiff(labels * 2.0, be).get_grad_op_tree(labels)", "labels | int32 | only floats | dtype='float32'"),
+    (ValueError, "Autodiff(x * x2, be).get_grad_op_tree(y)", "y (4, 5) | not in the tree | x, x2 | allow_unused=True"),
+    (ValueError, "Autodiff(x * x2, be).back_prop_grad([x, y], [out, y])", "y (4, 5) | x, x2"),
+    (ValueError, "Autodiff(x * x, be, next_error=y)", "next_error | (2, 3) | y (4, 5)"),
+    (ValueError, "Autodiff(x * x, be, next_error=x[:, 0])", "next_error | (2, 3) | (2, 1)"),
+    (TypeError, "Autodiff(x * x, be, np.ones((2, 3)))", "next_error | tensor | be.array"),
+    (TypeError, "Autodiff(x * x, be, 3)", "next_error | tensor | 3"),
+    (NotImplementedError, "Autodiff(be.exp(half()), be).get_grad_op_tree(x)", "'half' | without a derivative | grad="),
+    (ValueError, "Autodiff(half(grad=lambda be, dz, z, x, y: (dz,)), be).get_grad_op_tree(x)", "'half' | 1 | 2"),
+    (TypeError, "Autodiff(half(grad=lambda be, dz, z, x, y: dz * y), be).get_grad_op_tree(x)", "'half' | tuple"),
+    (ValueError, "be.define_op('tanh', lambda xp, x: x)", "be.define_op | 'tanh' | taken"),
+    (ValueError, "be.define_op('a b', lambda xp, x: x)", "be.define_op | 'a b'"),
+    (ValueError, "be.define_op('half', abs, kind='odd')", "be.define_op | 'elementwise' | 'odd'"),
+    (ValueError, "be.define_op('half', abs, kind='library')", "be.define_op | shape"),
+    (ValueError, "be.define_op('half', abs, arity=3)", "be.define_op | 3"),
+    (TypeError, "be.define_op('half', 3)", "be.define_op | run | 3"),
+    (ValueError, "Autodiff(x * x, be).back_prop_grad([x], [])", "1 tensor | gradients | got 0"),
+    (ValueError, "Autodiff(x * x, be).back_prop_grad(x, [x, x2])", "1 tensor | got 2"),
+    (ValueError, "Autodiff(x * x2, be).back_prop_grad(x, y)", "x (2, 3) | y (4, 5) | shape"),
+    (ValueError, "Autodiff(x * x2, be).back_prop_grad([x, x2], [out, out])", "out (2, 3) | share memory"),
+    (ValueError, "Autodiff(x * x2, be).back_prop_grad([x, x2], [out, out.reshape(3, 2).reshape(2, 3)])", "out | share memory"),
+    (TypeError, "Autodiff(x * x, be).get_grad_op_tree([3])", "gradients | tensors | 3"),
+    (TypeError, "Autodiff(x * x, be).get_grad_op_tree(x * x)", "gradients | tensors | mul"),
+    (TypeError, "Autodiff(x, be)", "op-trees | x"),
+    (TypeError, "Autodiff(x * x, 'be')", "backend | 'be'"),
+    (TypeError, "Autodiff(x * x, be).back_prop_grad(x, np.ones((2, 3)))", "written into tensors"),
+    # --- trees made by hand ---
+    (TypeError, "OpTreeNode.build('frob', x)", "'frob' | ops are | tanh"),
+    (TypeError, "OpTreeNode({'op': 'frob', 'shape': (2, 3)}, x)", "'frob' | ops are"),
+    (TypeError, "OpTreeNode.build('add', x)", f"be.add | {OPERANDS} | got None"),
+    (TypeError, "OpTreeNode.build('exp', x, x2)", "be.exp | x (2, 3) | x2 | 1 operand | 2"),
+    (TypeError, "OpTreeNode.build('sum', x, axis=(1,), odd=1)", "sum | odd"),
+    (TypeError, "OpTreeNode.build('assign', 1, 2)", "1, 2 | tensor"),
+    (ValueError, "(x + 1).execute()", "be.execute | 'assign' | add-tree (2, 3) | out[:] = tree"),
+    (ValueError, "(x + 1).draw('png')", "'png' | 'svg'"),
 ]
+# fmt: on
 
 
-@pytest.mark.parametrize(("do", "error", "words"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+@pytest.mark.parametrize(("error", "code", "words"), REFUSED, ids=[code for _, code, _ in REFUSED])
 def test_a_mistake_is_named_with_the_way_out_and_changes_nothing(
-    s: SimpleNamespace, do: Do, error: type[Exception], words: tuple[str, ...]
+    stage: SimpleNamespace, error: type[Exception], code: str, words: str
 ) -> None:
-    tensors = [x for x in vars(s).values() if isinstance(x, nl.Tensor)]
-    before, batch_size, current = [x.get() for x in tensors], s.be.bsz, NervanaObject.be
+    tensors = [x for x in vars(stage).values() if isinstance(x, nl.Tensor)]
+    before, batch_size, current = [x.get() for x in tensors], stage.be.bsz, NervanaObject.be
     with pytest.raises(error) as caught:
-        do(s)
+        exec(code, vars(nl) | {"nl": nl, "np": np}, vars(stage))
     message = str(caught.value)
     assert type(caught.value) is error
-    assert [word for word in words if not re.search(word, message)] == [], message
+    assert [word for word in words.split(" | ") if word not in message] == [], message
     assert len(message) < 800
     for x, values in zip(tensors, before, strict=True):
         np.testing.assert_array_equal(x.get(), values, err_msg=f"{x.name} was changed")
-    assert s.be.bsz == batch_size
+    assert stage.be.bsz == batch_size
     assert NervanaObject.be is current
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, -1, 2**64, True])
+def test_a_bad_seed_is_refused(seed: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="rng_seed must be a whole number from 0") as caught:
+        Backend("cpu", rng_seed=seed)
+    assert repr(seed) in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, 8.0, True, "8", None])
+def test_a_bad_batch_size_is_refused_at_once(size: Any) -> None:
+    with pytest.raises(ValueError, match="batch size is a whole number") as caught:
+        Backend("cpu", batch_size=size)
+    assert repr(size) in str(caught.value)
 
 
 def test_without_a_backend_the_error_says_to_make_one(be: Backend) -> None:
@@ -311,72 +286,59 @@ def test_without_a_backend_the_error_says_to_make_one(be: Backend) -> None:
             use()
 
 
-def test_the_values_of_a_backend_that_was_cleaned_up_can_still_be_read_and_moved(s: SimpleNamespace) -> None:
-    np.testing.assert_array_equal(s.gone.get(), np.ones((2, 3)))
-    np.testing.assert_array_equal((s.be.array(s.gone) + s.x).asnumpyarray(), s.x.get() + 1)
+def test_the_values_of_a_backend_that_was_cleaned_up_can_still_be_read_and_moved(stage: SimpleNamespace) -> None:
+    np.testing.assert_array_equal(stage.gone.get(), np.ones((2, 3)))
+    np.testing.assert_array_equal((stage.be.array(stage.gone) + stage.x).asnumpyarray(), stage.x.get() + 1)
 
 
-def test_two_backends_of_one_kind_can_be_told_apart_in_the_message(s: SimpleNamespace) -> None:
+def test_two_backends_of_one_kind_can_be_told_apart_in_the_message(stage: SimpleNamespace) -> None:
     with pytest.raises(ValueError, match="different backends") as caught:
-        s.x + s.foreign
-    assert repr(s.be) != repr(s.other)
-    assert repr(s.be) in str(caught.value)
-    assert repr(s.other) in str(caught.value)
+        stage.x + stage.foreign
+    assert repr(stage.be) != repr(stage.other)
+    assert repr(stage.be) in str(caught.value)
+    assert repr(stage.other) in str(caught.value)
 
 
-def test_a_wrong_shape_is_reported_by_the_line_that_builds_the_tree(s: SimpleNamespace) -> None:
+def test_a_wrong_shape_is_reported_by_the_line_that_builds_the_tree(stage: SimpleNamespace) -> None:
+    x, y = stage.x, stage.y
     with pytest.raises(ValueError, match="broadcast") as caught:
-        s.out[:] = (
-            s.x
-            + s.y  # here
+        stage.out[:] = (
+            x  # a line for each operand, so that the traceback can say which
+            * (x + y)
         )
-    mine = [frame for frame in traceback.extract_tb(caught.tb) if frame.filename == __file__]
-    assert [frame.line for frame in mine][-1].startswith(("s.x", "+ s.y", "s.out"))
-    assert all("assign" not in frame.name and frame.name != "run" for frame in traceback.extract_tb(caught.tb))
+    frames = traceback.extract_tb(caught.tb)
+    assert [frame.line for frame in frames if frame.filename == __file__][-1] == "* (x + y)"
 
 
-def test_when_one_of_several_results_fails_no_target_is_written(s: SimpleNamespace) -> None:
-    first, second = s.be.zeros((2, 3), name="first"), s.be.zeros((2, 1), name="second")
+def test_when_one_of_several_results_fails_no_target_is_written(stage: SimpleNamespace) -> None:
+    be, x = stage.be, stage.x
+    first, second = be.zeros((2, 3)), be.zeros((2, 1))
     with pytest.raises(IndexError, match="index 9"):
-        s.be.assign([first, second], [s.x * 2, s.be.take(s.x, [9], axis=1)])
+        be.assign([first, second], [x * 2, be.take(x, [9], axis=1)])
     assert not first.get().any()
     assert not second.get().any()
 
 
-def test_after_a_failed_step_the_same_step_succeeds_with_good_values(s: SimpleNamespace) -> None:
-    tree = s.be.take(s.x, s.labels, axis=1) * 2
+def test_after_a_failed_step_the_same_tree_works_with_good_values(stage: SimpleNamespace) -> None:
+    tree = stage.be.take(stage.x, stage.labels, axis=1) * 2
     for _ in range(2):
         with pytest.raises(IndexError, match="index 5"):
-            s.out[:] = tree
-    s.labels[:] = np.array([[2, 0, -3]])
-    s.out[:] = tree
-    np.testing.assert_array_equal(s.out.get(), s.x.get()[:, [2, 0, 0]] * 2)
+            stage.out[:] = tree
+    stage.labels[:] = np.array([[2, 0, -3]])
+    stage.out[:] = tree
+    np.testing.assert_array_equal(stage.out.get(), stage.x.get()[:, [2, 0, 0]] * 2)
 
 
-@pytest.mark.parametrize("operand", ["a", RAGGED, object(), 1j, None])
-def test_building_by_hand_leaves_a_foreign_operand_to_pythons_own_protocol(s: SimpleNamespace, operand: Any) -> None:
-    assert Operators(s.x).add(operand) is NotImplemented
+# --- what looks like a mistake, and works --------------------------------------------------------------------------
 
 
-class Operators:
-    def __init__(self, x: Any) -> None:
-        self.x = x
-
-    def add(self, other: Any) -> Any:
-        return type(self.x).__add__(self.x, other)
-
-
-# --- rows that work ------------------------------------------------------------------------------------------------
-
-
-def test_assignment_casts_as_numpys_does(be: Backend) -> None:
-    values = np.array([[1.7, -1.7, 2.5, 300.0]])
-    for dtype in ("int32", "int16"):
-        for value in (values, be.array(values), be.array(values) * 1):
-            out = be.zeros((1, 4), dtype=dtype)
-            out[:] = value
-            np.testing.assert_array_equal(out.get(), [[1, -1, 2, 300]])
-            assert out.dtype == dtype
+@pytest.mark.parametrize("dtype", ["int16", "int32"])
+@pytest.mark.parametrize("form", [lambda x: x.get(), lambda x: x, lambda x: x * 1], ids=["array", "tensor", "tree"])
+def test_floats_assigned_to_ints_are_cut_off(be: Backend, dtype: str, form: Callable[[Any], Any]) -> None:
+    out = be.zeros((1, 4), dtype=dtype)
+    out[:] = form(be.array([[1.7, -1.7, 2.5, 300.0]]))
+    np.testing.assert_array_equal(out.get(), [[1, -1, 2, 300]])
+    assert out.dtype == dtype
 
 
 def test_a_read_only_array_of_the_host_is_copied(be: Backend) -> None:
@@ -388,37 +350,33 @@ def test_a_read_only_array_of_the_host_is_copied(be: Backend) -> None:
     np.testing.assert_array_equal(host, np.ones((2, 3)))
 
 
-def test_iterating_ends(s: SimpleNamespace) -> None:
-    rows = list(islice(s.x, 100))
+def test_iterating_ends(stage: SimpleNamespace) -> None:
+    rows = list(islice(stage.x, 100))
     assert [row.shape for row in rows] == [(1, 3), (1, 3)]
     np.testing.assert_array_equal(rows[1].get(), [[4, 5, 6]])
-    assert len(list(islice(s.x + 1, 100))) == 3  # a node is a triple
-    with pytest.raises(StopIteration):
-        next(iter(s.e))
+    assert list(islice(stage.none, 100)) == []
+    assert len(list(islice(stage.x + 1, 100))) == 3  # a node is a triple
 
 
-def test_arrays_and_scalars_of_numpy_stand_on_either_side(s: SimpleNamespace) -> None:
-    array = np.arange(6.0).reshape(2, 3)
-    for tree in (s.x + array, array + s.x, array + (s.x * 1)):
-        np.testing.assert_array_equal(tree.asnumpyarray(), s.x.get() + array)
-    np.testing.assert_array_equal((np.float32(2) * s.x).asnumpyarray(), 2 * s.x.get())
-    assert (np.float64(2) * s.x).dtype == np.float32
+def test_arrays_and_scalars_of_numpy_stand_on_either_side(stage: SimpleNamespace) -> None:
+    x, array = stage.x, np.arange(6.0).reshape(2, 3)
+    for tree in (x + array, array + x, array + x * 1):
+        np.testing.assert_array_equal(tree.asnumpyarray(), x.get() + array)
+    for two in (np.float32(2), np.float64(2), np.int64(2), np.array(2)):
+        np.testing.assert_array_equal((two * x).asnumpyarray(), 2 * x.get())
+        assert (two * x).dtype == np.float32
 
 
-def test_a_tree_is_not_taken_apart_by_numpy(s: SimpleNamespace) -> None:
-    try:
-        values = np.asarray(s.x + 1)
-    except TypeError as error:
-        assert re.search(r"asnumpyarray|astensor", str(error))  # noqa: PT017
-    else:
-        np.testing.assert_array_equal(values, s.x.get() + 1)
+def test_numpy_takes_a_tree_for_its_value_and_not_for_a_tuple(stage: SimpleNamespace) -> None:
+    np.testing.assert_array_equal(np.asarray(stage.x + 1), stage.x.get() + 1)
 
 
 @pytest.mark.parametrize("shift", [1, 3, -1])
 def test_a_target_may_overlap_an_operand(be: Backend, shift: int) -> None:
     values = np.arange(4000, dtype=np.float32).reshape(-1, 1)
     x = be.array(values)
-    target, source = (slice(shift, None), slice(None, -shift)) if shift > 0 else (slice(None, shift), slice(-shift, None))
+    late, early = slice(abs(shift), None), slice(None, -abs(shift))
+    target, source = (late, early) if shift > 0 else (early, late)
     x[target] = 2 * x[source] + 1
     values[target] = 2 * values[source].copy() + 1
     np.testing.assert_array_equal(x.get(), values)
@@ -434,14 +392,14 @@ def test_a_target_may_overlap_an_operand(be: Backend, shift: int) -> None:
     ],
     ids=["transpose", "transpose plus itself", "its own square", "over its own sum"],
 )
-def test_a_target_may_be_an_operand(be: Backend, tree: Do, expected: Callable[[Any], Any]) -> None:
+def test_a_target_may_be_an_operand(be: Backend, tree: Any, expected: Callable[[Any], Any]) -> None:
     values = np.arange(1, 10, dtype=np.float32).reshape(3, 3)
     x = be.array(values)
     x[:] = tree(be, x)
     np.testing.assert_allclose(x.get(), expected(values), rtol=1e-6)
 
 
-def test_gradients_of_broadcast_operands_of_three_dimensions_have_their_shapes(be64: Backend) -> None:
+def test_gradients_of_stretched_operands_of_three_dimensions_have_their_shapes(be64: Backend) -> None:
     rng = np.random.default_rng(0)
     host = [rng.normal(size=shape) for shape in ((2, 3, 4), (3, 1), (2, 1, 1))]
     c, row, block = (be64.array(x) for x in host)
@@ -460,7 +418,16 @@ def test_a_tree_100_000_nodes_deep_is_built_run_and_differentiated(be: Backend) 
     assert Autodiff(tree, be).get_grad_asnumpyarray(x).item() == 100_001
 
 
-def test_an_unused_tensor_gets_zeros_when_that_is_allowed(s: SimpleNamespace) -> None:
-    used, unused = Autodiff(s.x * s.x, s.be, allow_unused=True).get_grad_asnumpyarray([s.x, s.y])
-    np.testing.assert_array_equal(used, 2 * s.x.get())
+def test_an_unused_tensor_gets_zeros_when_that_is_allowed(stage: SimpleNamespace) -> None:
+    x, y = stage.x, stage.y
+    used, unused = Autodiff(x * x, stage.be, allow_unused=True).get_grad_asnumpyarray([x, y])
+    np.testing.assert_array_equal(used, 2 * x.get())
     np.testing.assert_array_equal(unused, np.zeros((4, 5)))
+
+
+@pytest.mark.parametrize("other", ["a", [[1, 2], [3]], object(), 1j])
+def test_an_operator_leaves_what_it_does_not_know_to_the_other_side(stage: SimpleNamespace, other: Any) -> None:
+    for x in (stage.x, stage.x + 1):
+        assert x.__add__(other) is NotImplemented
+        assert x.__rmul__(other) is NotImplemented
+    assert OpTreeNode.build("add", stage.x, other) is NotImplemented

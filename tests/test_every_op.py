@@ -10,12 +10,12 @@ import itertools
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from reference import REFERENCE
+from reference import REFERENCE, each
 
 from neonlite import Autodiff, Backend
 from neonlite.backend.executors.blocked import THREADED, WHOLE
@@ -44,7 +44,19 @@ class Case(NamedTuple):
         return [x for x in self.operands if isinstance(x, tuple)]
 
 
-SHAPES = [(2, 3), (1, 1), (5, 1), (1, 4), (4, 4), (3, 2, 2), (1, 1, 3), (2, 1, 3, 2), (2, 1, 2, 1, 2), (0, 3), (2, 0, 2)]
+SHAPES = [
+    (2, 3),
+    (1, 1),
+    (5, 1),
+    (1, 4),
+    (4, 4),
+    (3, 2, 2),
+    (1, 1, 3),
+    (2, 1, 3, 2),
+    (2, 1, 2, 1, 2),
+    (0, 3),
+    (2, 0, 2),
+]
 PAIRS = [
     *(((2, 3), (2, 3)), ((2, 3), (2, 1)), ((2, 1), (2, 3)), ((2, 3), (1, 3)), ((1, 3), (2, 3)), ((2, 3), (1, 1))),
     *(((1, 1), (3, 2)), ((3, 1), (1, 4)), ((1, 4), (3, 1)), ((1, 1), (1, 1)), ((2, 3, 2), (2, 3, 2))),
@@ -97,7 +109,17 @@ def dot(op: Op) -> Iterator[Case]:
 
 
 def matmul(op: Op) -> Iterator[Case]:
-    for x, y in [((), ()), ((2,), (2,)), ((2,), ()), ((), (3,)), ((2,), (1,)), ((2, 1), (3,)), ((1, 2), (3, 1)), ((0,), ())]:
+    stacks = [
+        ((), ()),
+        ((2,), (2,)),
+        ((2,), ()),
+        ((), (3,)),
+        ((2,), (1,)),
+        ((2, 1), (3,)),
+        ((1, 2), (3, 1)),
+        ((0,), ()),
+    ]
+    for x, y in stacks:
         yield Case(op.name, ((*x, 2, 3), (*y, 3, 2)), {})
         yield Case(op.name, ((*x, 1, 2), (*y, 2, 3)), {})
 
@@ -108,12 +130,7 @@ def transpose(op: Op) -> Iterator[Case]:
 
 
 def reshape(op: Op) -> Iterator[Case]:
-    for size, shapes in {
-        12: [(12, 1), (3, 4), (2, 6), (2, 3, 2), (1, 2, 3, 2)],
-        1: [(1, 1), (1, 1, 1)],
-        0: [(0, 2), (3, 0, 1)],
-    }.items():
-        assert all(math.prod(shape) == size for shape in shapes)
+    for shapes in [[(12, 1), (3, 4), (2, 6), (2, 3, 2), (1, 2, 3, 2)], [(1, 1), (1, 1, 1)], [(0, 2), (3, 0, 1)]]:
         yield from (Case(op.name, (x,), {"to": to}) for x, to in itertools.permutations(shapes, 2))
 
 
@@ -169,21 +186,26 @@ def onehot(op: Op) -> Iterator[Case]:
 MAKERS: dict[str, Callable[[Op], Iterator[Case]]] = {
     **{op.name: (unary, binary, where)[op.arity - 1] for op in TABLE if op.kind == "elementwise"},
     **{op.name: reduction for op in TABLE if op.kind == "reduction" or op.result == "index"},
-    **{"dot": dot, "matmul": matmul, "transpose": transpose, "reshape": reshape, "broadcast": broadcast},
-    **{"slice": slices, "unslice": unslices, "concat": concat, "take": take, "scatter": scatter, "onehot": onehot},
 }
+MAKERS |= {"dot": dot, "matmul": matmul, "transpose": transpose, "reshape": reshape, "broadcast": broadcast}
+MAKERS |= {"slice": slices, "unslice": unslices, "concat": concat, "take": take, "scatter": scatter, "onehot": onehot}
 CASES = {name: list({repr(case): case for case in make(ROW[name])}.values()) for name, make in MAKERS.items()}
 GRADIENTS = {name: cases for name, cases in CASES.items() if name not in FLAT}
+SECOND_ORDER = {name: cases[::2] for name, cases in GRADIENTS.items()}
 LAYOUTS = ["tensor", "view", "node"]
 
-METHOD_OF = {"concat": lambda be, *xs, axis: be.concat(xs, axis)}
+METHOD_OF = {"concat": lambda be, *xs, **attrs: be.concat(xs, **attrs)}
 BUILT = ("slice", "unslice", "scatter", "reshape", "broadcast", "transpose")
 METHOD_OF |= {name: lambda be, *xs, op=name, **attrs: be.build(op, *xs, **attrs) for name in BUILT}
 
 
 def call(be: Backend, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Return the tree that a user would write."""
-    return METHOD_OF[name](be, *operands, **attrs) if name in METHOD_OF else getattr(be, OPS[name].method)(*operands, **attrs)
+    return (
+        METHOD_OF[name](be, *operands, **attrs)
+        if name in METHOD_OF
+        else getattr(be, OPS[name].method)(*operands, **attrs)
+    )
 
 
 @cache
@@ -193,11 +215,17 @@ def drawn(key: str, shape: tuple[int, ...], low: float, high: float, coarse: boo
 
 
 def fill(case: Case) -> list[Any]:
-    """Return the operands; those of flat ops are halves, so that some are equal and some lie halfway."""
-    domain, coarse = OPS[case.op].domain, case.op in FLAT
+    """Return the operands; conditions and those of flat ops are halves: some are equal, some 0, some lie halfway."""
+    domain = OPS[case.op].domain
     return [
-        drawn(f"{case} {i}", x, *domain, coarse) if isinstance(x, tuple) else x for i, x in enumerate(case.operands)
+        drawn(f"{case} {i}", x, *domain, case.op in FLAT or (case.op, i) == ("where", 0)) if isinstance(x, tuple) else x
+        for i, x in enumerate(case.operands)
     ]
+
+
+def need(be: Backend, *dtypes: str) -> None:
+    if lacking := set(dtypes) - set(be.runtime.dtypes):
+        pytest.skip(f"{be.name} has no {', '.join(lacking)}")
 
 
 def room(be: Backend, shape: tuple[int, ...], dtype: str, layout: str) -> Any:
@@ -235,8 +263,9 @@ def test_every_op_has_a_gradient_check_or_is_flat_by_name() -> None:
     assert set(GRADIENTS) == set(ROW) - FLAT - TIES
 
 
-def test_there_are_a_thousand_gradient_cases_before_layouts() -> None:
-    assert len({repr(case) for cases in GRADIENTS.values() for case in cases}) >= 1000
+def test_there_are_a_thousand_gradient_cases_and_three_hundred_of_second_order() -> None:
+    assert len({repr(case) for cases in GRADIENTS.values() for case in cases}) >= 1000  # in each of three layouts
+    assert len({repr(case) for cases in SECOND_ORDER.values() for case in cases}) >= 300
 
 
 def test_numpy_spells_every_elementwise_op() -> None:
@@ -271,6 +300,20 @@ def expected_dtype(op: Op, dtype: str) -> str:
     return "int32" if op.name in ("argmax", "argmin") else "float32" if op.name == "onehot" else dtype
 
 
+def check_value(be: Backend, case: Case, dtype: str, layout: str) -> None:
+    xs = [x.astype(dtype) if getattr(x, "dtype", None) == "float64" else x for x in fill(case)]
+    wide = [x.astype("float64") if getattr(x, "dtype", None) == dtype else x for x in xs]
+    expected = REFERENCE[case.op](*wide, **case.attrs)
+    tree = call(be, case.op, [placed(be, x, dtype, layout)[1] for x in xs], case.attrs)
+    assert tree.shape == expected.shape, case
+    assert tree.dtype == {"argmax": "int32", "argmin": "int32", "onehot": "float32"}.get(case.op, dtype), case
+    out = room(be, tree.shape, tree.dtype.name, layout)
+    out[:] = tree
+    np.testing.assert_allclose(out.get(), expected, *CLOSE[dtype], err_msg=str(case))
+    if layout == "view":  # and nothing beside it
+        assert np.count_nonzero(out.root.get() == 99) == out.root.size - out.size, case
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("name", CASES)
@@ -279,20 +322,8 @@ def test_the_value_is_what_the_textbook_says(be: Backend, name: str, dtype: str,
         with pytest.raises(TypeError, match=f"has no dtype '{dtype}'"):
             be.array([1.0], dtype=dtype)
         return
-    rtol, atol = CLOSE[dtype]
     for case in CASES[name]:
-        xs = [x.astype(dtype) if getattr(x, "dtype", None) == "float64" else x for x in fill(case)]
-        wide = [x.astype("float64") if getattr(x, "dtype", None) == dtype else x for x in xs]
-        expected = REFERENCE[name](*wide, **case.attrs)
-        tree = call(be, name, [placed(be, x, dtype, layout)[1] for x in xs], case.attrs)
-        assert tree.shape == expected.shape, case
-        assert tree.dtype == expected_dtype(ROW[name], dtype), case
-        out = room(be, tree.shape, tree.dtype.name, layout)
-        out[:] = tree
-        assert out.dtype == tree.dtype
-        np.testing.assert_allclose(out.get(), expected, rtol, atol, err_msg=str(case))
-        if layout == "view":
-            assert np.count_nonzero(out.root.get() == 99) == out.root.size - out.size, case
+        check_value(be, case, dtype, layout)
 
 
 FLOATS_OF_INTS = {"sqrt", "exp", "exp2", "log", "log2", "safelog", "sig", "tanh", "div", "shift", "finite", "onehot"}
@@ -367,7 +398,7 @@ _numeric: dict[str, list[Any]] = {}
 def by_the_book(case: Case) -> tuple[list[Any], Any, list[Any]]:
     """Return (operands, error of the result, gradients by the reference), for all runtimes and layouts."""
     xs, key = fill(case), repr(case)
-    f = lambda *operands: REFERENCE[case.op](*operands, **case.attrs)
+    f = partial(REFERENCE[case.op], **case.attrs)
     dz = drawn(key + "dz", f(*xs).shape, -2, 2, False)
     if key not in _numeric:
         _numeric[key] = [
@@ -377,23 +408,56 @@ def by_the_book(case: Case) -> tuple[list[Any], Any, list[Any]]:
     return xs, dz, _numeric[key]
 
 
+def check_gradient(be: Backend, case: Case, layout: str) -> None:
+    xs, dz, numeric = by_the_book(case)
+    tensors, operands = zip(*(placed(be, x, "float64", layout) for x in xs), strict=True)
+    tree = call(be, case.op, operands, case.attrs)
+    asked = [tensors[k] for k in differentiable(case)]
+    analytic = Autodiff(tree, be, be.array(dz)).get_grad_asnumpyarray(asked)
+    for x, dx, expected in zip(asked, analytic, numeric, strict=True):
+        assert dx.shape == x.shape
+        assert off(dx, 2 * expected if layout == "node" else expected) <= 1e-6, case
+
+
+def check_second_order(be: Backend, case: Case) -> None:
+    """E = sum(w dx): its gradients in the operands by differences of E, and in the error by those of the reference."""
+    xs, dz, _ = by_the_book(case)
+    operands = [placed(be, x, "float64", "tensor")[0] for x in xs]
+    tree, error = call(be, case.op, operands, case.attrs), be.array(dz)
+    places = [k for k in differentiable(case) if (case.op, k) not in FLAT_OPERANDS]
+    asked = [operands[k] for k in places]
+    ways = [drawn(f"{case} way {k}", xs[k].shape, -2, 2, False) for k in places]
+    grads = Autodiff(tree, be, error).get_grad_op_tree(asked)
+    energy = sum((be.sum(dx * be.array(way)) for dx, way in zip(grads, ways, strict=True)), start=0)
+    *analytic, in_error = Autodiff(energy, be, allow_unused=True).get_grad_asnumpyarray([*asked, error])
+
+    def worth(*values: Any) -> Any:
+        for x, value in zip(asked, values, strict=True):
+            x[:] = value
+        return energy.asnumpyarray()
+
+    start = [xs[k] for k in places]
+    for k, dx in enumerate(analytic):
+        assert off(dx, numeric_gradient(worth, start, k, 1.0)) <= 1e-6, case
+    pushed = [slope(partial(REFERENCE[case.op], **case.attrs), xs, k, way) for k, way in zip(places, ways, strict=True)]
+    assert off(in_error, sum(pushed, start=np.zeros(dz.shape))) <= 1e-6, case
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_the_gradient_is_that_of_finite_differences(be64: Backend, name: str, layout: str) -> None:
     for case in GRADIENTS[name]:
-        xs, dz, numeric = by_the_book(case)
-        tensors, operands = zip(*(placed(be64, x, "float64", layout) for x in xs), strict=True)
-        tree = call(be64, name, operands, case.attrs)
-        asked = [tensors[k] for k in differentiable(case)]
-        analytic = Autodiff(tree, be64, be64.array(dz)).get_grad_asnumpyarray(asked)
-        for x, dx, expected in zip(asked, analytic, numeric, strict=True):
-            assert dx.shape == x.shape
-            assert off(dx, 2 * expected if layout == "node" else expected) <= 1e-6, case
+        check_gradient(be64, case, layout)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_the_gradient_of_the_gradient_is_that_of_finite_differences(be64: Backend, name: str) -> None:
+    for case in SECOND_ORDER[name]:
+        check_second_order(be64, case)
 
 
 def test_a_tensor_that_is_both_operands_gets_both_gradients(be64: Backend) -> None:
-    square = drawn("twice", (3, 3), 0.5, 2.0, False)
-    dz = drawn("twice dz", (3, 3), -2, 2, False)
+    square, dz = drawn("twice", (3, 3), 0.5, 2.0, False), drawn("twice dz", (3, 3), -2, 2, False)
     for name in ("add", "sub", "mul", "div", "pow", "dot", "matmul"):
         x = be64.array(square)
         numeric = numeric_gradient(lambda x, name=name: REFERENCE[name](x, x), [square], 0, dz)
@@ -401,47 +465,456 @@ def test_a_tensor_that_is_both_operands_gets_both_gradients(be64: Backend) -> No
         assert off(analytic, numeric) <= 1e-6, name
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
-def test_the_gradient_of_the_gradient_is_that_of_finite_differences(be64: Backend, name: str) -> None:
-    """E = sum(w dx): its gradients in the operands by differences of E, and in the error by those of the reference."""
-    be = be64
-    for case in GRADIENTS[name]:
-        xs, dz, _ = by_the_book(case)
-        operands = [placed(be, x, "float64", "tensor")[0] for x in xs]
-        tree, error = call(be, name, operands, case.attrs), be.array(dz)
-        asked = [operands[k] for k in differentiable(case)]
-        ways = [drawn(f"{case} way {k}", x.shape, -2, 2, False) for k, x in enumerate(asked)]
-        grads = Autodiff(tree, be, error).get_grad_op_tree(asked)
-        energy = sum((be.sum(dx * be.array(way)) for dx, way in zip(grads, ways, strict=True)), start=0)
-        *analytic, in_error = Autodiff(energy, be, allow_unused=True).get_grad_asnumpyarray([*asked, error])
-
-        def worth(*values: Any, energy: Any = energy, asked: Any = asked) -> Any:
-            for x, value in zip(asked, values, strict=True):
-                x[:] = value
-            return energy.asnumpyarray()
-
-        start = [xs[k] for k in differentiable(case)]
-        for k, dx in enumerate(analytic):
-            assert off(dx, numeric_gradient(worth, start, k, 1.0)) <= 1e-6, case
-            worth(*start)
-        f = lambda *operands, case=case: REFERENCE[case.op](*operands, **case.attrs)
-        pushed = [
-            slope(f, xs, k, way)
-            for k, way in zip(differentiable(case), ways, strict=True)
-            if (case.op, k) not in FLAT_OPERANDS
-        ]
-        assert off(in_error, sum(pushed, start=np.zeros(dz.shape))) <= 1e-6, case
-
-
 @pytest.mark.parametrize("name", sorted(FLAT & set(CASES) - {"argmax", "argmin", "onehot"}))
 def test_the_gradient_through_a_flat_op_is_zero(be64: Backend, name: str) -> None:
     case = CASES[name][0]
     x, *others = (be64.array(x) for x in fill(case))
-    slopes = Autodiff(3 * x + call(be64, name, [x, *others], case.attrs), be64).get_grad_asnumpyarray(x)
-    assert (slopes == 3).all()
+    assert (Autodiff(3 * x + call(be64, name, [x, *others], case.attrs), be64).get_grad_asnumpyarray(x) == 3).all()
 
 
-def test_places_of_extremes_are_flat(be64: Backend) -> None:
+def test_the_place_of_an_extreme_is_a_constant_to_derivatives(be64: Backend) -> None:
     x = be64.array([[1.0, 3.0], [2.0, 0.0]])
-    for tree in (be64.argmax(x), be64.argmin(x)):
-        np.testing.assert_array_equal(Autodiff(tree * x, be64).get_grad_asnumpyarray(x), [[1, 1], [0, 0]] if "argmax" in str(tree) else [[0, 0], [1, 1]])
+    for tree, place in [(be64.argmax(x), [[1, 1], [0, 0]]), (be64.argmin(x), [[0, 0], [1, 1]])]:
+        np.testing.assert_array_equal(Autodiff(tree * x, be64).get_grad_asnumpyarray(x), place)
+
+
+# --- kinks: where the derivative has two sides ----------------------------------------------------------------------
+
+KINKS: dict[str, tuple[Callable[..., Any], list[float], list[float]]] = {
+    "abs is 0 at 0": (lambda be, x: be.absolute(x), [-2, 0, 3], [-1, 0, 1]),
+    "relu is 0 at 0": (lambda be, x: be.maximum(x, 0), [-1, 0, 2], [0, 0, 1]),
+    "relu is 0 at 0, the other way round": (lambda be, x: be.maximum(0.0, x), [-1, 0, 2], [0, 0, 1]),
+    "a numpy scalar is a constant": (lambda be, x: be.maximum(x, np.float32(0)), [-1, 0, 2], [0, 0, 1]),
+    "a tie with a constant goes to the constant": (lambda be, x: be.minimum(x, 1), [0, 1, 2], [1, 0, 0]),
+    "and in the first place": (lambda be, x: be.minimum(1.5, x), [0, 1.5, 2], [1, 0, 0]),
+    "a bound of clip is a constant": (lambda be, x: be.clip(x, -1, 1), [-2, -1, 0, 1, 2], [0, 0, 1, 0, 0]),
+    "equal largest elements share": (lambda be, x: be.max(x), [3, 1, 3], [0.5, 0, 0.5]),
+    "equal smallest elements share": (lambda be, x: be.min(x), [1, 1, 1, 1], [0.25] * 4),
+    "a tensor that meets itself keeps all": (lambda be, x: be.maximum(x, x) + be.minimum(x, x), [1, 2], [2, 2]),
+    "tensors share a tie": (lambda be, x: be.maximum(x, be.array([[1.0, 2.0, 3.0]])), [1, 3, 2], [0.5, 1, 0]),
+    "tensors share a tie of minimum": (
+        lambda be, x: be.minimum(x, be.array([[1.0, 2.0, 3.0]])),
+        [1, 3, 2],
+        [0.5, 0, 1],
+    ),
+    "safelog is flat on its floor": (lambda be, x: be.safelog(x), [2, 0, -1, 1e-30, math.exp(-50)], [0.5, 0, 0, 0, 0]),
+    "a square is flat at 0": (lambda be, x: x**2, [0, -3], [0, -6]),
+    "the power 1 is straight": (lambda be, x: x**1, [0, -3], [1, 1]),
+    "the power 0 is flat": (lambda be, x: x**0, [0, -3], [0, 0]),
+    "a root is steep at 0": (lambda be, x: x**0.5, [0, 4], [math.inf, 0.25]),
+    "a negative number has whole powers": (lambda be, x: x**-1 + x**3.0, [-2], [-0.25 + 12]),
+    "exponents in a tensor": (lambda be, x: x ** be.array([[2.0, 1.0, 3.0, 0.0]]), [0, 0, -2, 5], [0, 1, 12, 0]),
+    "the exponent of 0": (lambda be, x: be.zeros((1, 2)) ** x, [2, 0.5], [0, 0]),
+    "a choice ends at its border": (lambda be, x: be.where(x > 0, x, 0), [-1, 0, 2], [0, 0, 1]),
+    "a choice does not mix": (lambda be, x: be.where(x > 0, be.log(x), x), [-1, -2, 2], [1, 1, 0.5]),
+}
+
+
+@pytest.mark.parametrize("what", KINKS)
+def test_at_a_kink(be64: Backend, what: str) -> None:
+    tree, values, slopes = KINKS[what]
+    x = be64.array([values])
+    np.testing.assert_allclose(Autodiff(tree(be64, x), be64).get_grad_asnumpyarray(x), [slopes], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_ties_are_split_equally_between_tensors_that_broadcast(be64: Backend, name: str) -> None:
+    x, y = be64.array([[1.0], [2.0]]), be64.array([[1.0, 2.0, 2.0]])
+    dx, dy = Autodiff(getattr(be64, name)(x, y), be64).get_grad_asnumpyarray([x, y])
+    wins = np.array([[0.5, 0, 0], [1, 0.5, 0.5]])
+    wins = wins if name == "maximum" else np.array([[0.5, 1, 1], [0, 0.5, 0.5]])
+    np.testing.assert_array_equal(dx, wins.sum(1, keepdims=True))
+    np.testing.assert_array_equal(dy, (1 - wins).sum(0, keepdims=True))
+
+
+# --- the edges of arithmetic ----------------------------------------------------------------------------------------
+
+INF, NAN = math.inf, math.nan
+EDGES: list[tuple[str, list[list[float]], list[float]]] = [
+    ("log", [[0, -0.0, -1, INF, NAN]], [-INF, -INF, NAN, INF, NAN]),
+    ("log2", [[0, -1, INF, 8]], [-INF, NAN, INF, 3]),
+    ("safelog", [[0, -1, INF, 1e-30, -INF]], [-50, -50, INF, -50, -50]),
+    ("exp", [[INF, -INF, 1e4, -1e4, NAN, -0.0]], [INF, 0, INF, 0, NAN, 1]),
+    ("exp2", [[INF, -INF, 1e5, -1e5, NAN, 10]], [INF, 0, INF, 0, NAN, 1024]),
+    ("sqrt", [[0, INF, -1, NAN]], [0, INF, NAN, NAN]),
+    ("sig", [[INF, -INF, 1e4, -1e4, NAN, 0]], [1, 0, 1, 0, NAN, 0.5]),
+    ("tanh", [[INF, -INF, 1e4, -1e4, NAN]], [1, -1, 1, -1, NAN]),
+    ("neg", [[INF, NAN, 0]], [-INF, NAN, 0]),
+    ("abs", [[-INF, NAN, -0.0]], [INF, NAN, 0]),
+    ("sgn", [[-INF, INF, 0, -0.0, NAN, 1e-7]], [-1, 1, 0, 0, NAN, 1]),
+    ("rint", [[0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997, INF, NAN]], [0, 2, 2, 0, -2, 0, INF, NAN]),
+    ("finite", [[INF, -INF, NAN, 0, 6e4]], [0, 0, 0, 1, 1]),
+    ("sqr", [[-INF, 1e30, NAN]], [INF, 1e60, NAN]),
+    ("add", [[INF, INF], [-INF, 1]], [NAN, INF]),
+    ("sub", [[INF, INF], [INF, 1]], [NAN, INF]),
+    ("mul", [[INF, INF, NAN], [0, -1, 0]], [NAN, -INF, NAN]),
+    ("div", [[1, -1, 0, INF, 1, 1], [0, 0, 0, INF, -INF, -0.0]], [INF, -INF, NAN, NAN, 0, -INF]),
+    (
+        "pow",
+        [[0, 0, 2, INF, NAN, -2, -2, -8, 1], [0, -1, INF, 0, 0, 3, -2, 0.5, NAN]],
+        [1, INF, INF, 1, 1, -8, 0.25, NAN, 1],
+    ),
+    ("maximum", [[NAN, 1, INF, -INF], [1, NAN, 2, -INF]], [NAN, NAN, INF, -INF]),
+    ("minimum", [[NAN, 1, INF, -INF], [1, NAN, 2, 5]], [NAN, NAN, 2, -INF]),
+    ("shift", [[3, 3, -3, 3, 5], [0, -1.4, 1.5, 1e4, 3]], [0, -3, -6, 3 * 2.0**13, 20]),
+    ("eq", [[NAN, INF, 0, 1], [NAN, INF, -0.0, 2]], [0, 1, 1, 0]),
+    ("ne", [[NAN, INF, 0, 1], [NAN, INF, -0.0, 2]], [1, 0, 0, 1]),
+    *((name, [[NAN, 1, 1], [1, NAN, 1]], [0, 0, float(name in ("le", "ge"))]) for name in ("lt", "le", "gt", "ge")),
+    ("where", [[NAN, 0, -0.0, 2, INF], [1, INF, NAN, 1, 1], [NAN, 5, 5, INF, NAN]], [1, 5, 5, 1, 1]),
+]
+
+
+@pytest.mark.parametrize(("name", "operands", "expected"), EDGES, ids=lambda x: x if isinstance(x, str) else "")
+def test_at_the_edges_of_arithmetic(be: Backend, name: str, operands: list[Any], expected: list[float]) -> None:
+    for dtype in {"float32", "float64", "float16"} & set(be.runtime.dtypes):
+        with np.errstate(over="ignore"):
+            xs = [np.array([x]).astype(dtype) for x in operands]
+            wanted = np.array([expected]).astype(dtype)
+        made = call(be, name, [be.array(x, dtype) for x in xs], {}).asnumpyarray()
+        rtol = {"float64": 1e-15, "float32": 1e-6, "float16": 1e-3}[dtype]
+        np.testing.assert_allclose(made, wanted, rtol, err_msg=dtype)
+
+
+def test_every_elementwise_op_is_tested_at_its_edges() -> None:
+    assert {name for name, _, _ in EDGES} == {op.name for op in TABLE if op.kind == "elementwise"} - {"stop_gradient"}
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
+def test_reductions_at_the_edges_of_arithmetic(be: Backend, axis: Any) -> None:
+    x = np.array([[1.0, NAN, 3.0], [INF, 2.0, -INF], [INF, 0.0, 5.0]], np.float32)
+    for name in ("sum", "max", "min"):
+        with np.errstate(invalid="ignore"):
+            expected = getattr(np, name)(x, axis=axis, keepdims=True)
+        np.testing.assert_array_equal(getattr(be, name)(be.array(x), axis=axis).asnumpyarray(), expected)
+
+
+@pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])
+def test_there_is_no_extreme_of_nothing(be: Backend, name: str) -> None:
+    with pytest.raises(ValueError, match=r"of nothing.*\(0, 3\)"):
+        getattr(be, name)(be.zeros((0, 3)), axis=0)
+
+
+# --- dtypes ---------------------------------------------------------------------------------------------------------
+
+TOGETHER = [
+    *(("float32", "float64", "float64"), ("float16", "float32", "float32"), ("float16", "float64", "float64")),
+    *(("int64", "float32", "float32"), ("uint8", "float64", "float64"), ("int32", "float16", "float16")),
+    *(("int8", "int16", "int16"), ("int8", "int8", "int8"), ("int32", "int64", "int64"), ("uint8", "uint32", "uint32")),
+    *(("uint8", "int8", "int16"), ("uint16", "int32", "int32"), ("uint32", "int32", "int64")),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "together"), TOGETHER)
+def test_two_tensors_meet_in_the_wider_dtype(be: Backend, a: str, b: str, together: str) -> None:
+    need(be, a, b)
+    x, y = be.array([[3, 2]], dtype=a), be.array([[2, 4]], dtype=b)
+    same, as_floats = {
+        x + y: [5, 6], y - x: [-1, 2], x * y: [6, 8], x**y: [9, 16], be.maximum(x, y): [3, 4],
+        be.where(x > 2, x, y): [3, 4], be.concat([x, y], 1): [3, 2, 2, 4], be.dot(x, y.T): [14],
+    }, {x / y: [1.5, 0.5], x == y: [0, 0], x > y: [1, 0], be.shift(x, y): [6, 8]}  # fmt: skip
+    for tree, value in [*same.items(), *as_floats.items()]:
+        dtype = together if tree in same or "float" in together else "float32"
+        assert tree.dtype == dtype, tree
+        np.testing.assert_array_equal(tree.asnumpyarray(), np.array([value]).astype(dtype), err_msg=str(tree))
+
+
+@pytest.mark.parametrize(
+    "n",
+    [1, 100, True, 2.5, -0.0, np.int64(3), np.bool_(True), np.float64(2.5), np.float32(0.5), np.array(2.5)],
+    ids=repr,
+)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int32"])
+def test_a_scalar_takes_the_dtype_of_the_tensor(be: Backend, n: Any, dtype: str) -> None:
+    need(be, dtype)
+    x = be.array([[3, 4]], dtype=dtype)
+    is_float = not isinstance(n, int | np.integer | np.bool_)
+    expected = "float32" if "int" in dtype and is_float else dtype
+    for tree, value in [
+        (x + n, [3 + n, 4 + n]),
+        (n - x, [n - 3, n - 4]),
+        (x * n, [3 * n, 4 * n]),
+        (be.maximum(n, x), [max(n, 3), max(n, 4)]),
+    ]:
+        assert tree.dtype == expected, tree
+        np.testing.assert_array_equal(tree.asnumpyarray(), np.array([value]).astype(expected), err_msg=str(tree))
+    for tree in (x / n if n else n / x, x > n, n == x):
+        assert tree.dtype == (dtype if "float" in dtype else "float32")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n", "value", "total"),
+    [
+        ("float16", 5000, 1.0, 5000.0),  # the next halves after 2048 are two apart
+        ("float16", 4096, 1 + 2**-10, 4100.0),
+        ("int8", 200, 1, 200 - 256),
+        ("uint8", 300, 1, 300 - 256),
+        ("int32", 3, 2**30, 3 * 2**30 - 2**32),
+        ("int64", 3, 2**40, 3 * 2**40),
+        ("int64", 2, 2**53 + 1, 2**54 + 2),
+    ],
+)
+def test_a_sum_keeps_its_dtype_and_is_added_up_in_a_wider_one(
+    be: Backend, dtype: str, n: int, value: Any, total: Any
+) -> None:
+    need(be, dtype)
+    x = be.array(np.full((n, 2), value, dtype), dtype=dtype)
+    for axis, count in [(0, 1), (None, 2)]:
+        tree = be.sum(x, axis=axis)
+        assert tree.dtype == dtype
+        expected = np.array(count * total).astype(dtype)
+        np.testing.assert_array_equal(tree.asnumpyarray(), np.full(tree.shape, expected))
+
+
+@pytest.mark.parametrize("name", sorted(set(CASES) - {"onehot"}))
+def test_out_is_written_at_once_cast_and_returned(be: Backend, name: str) -> None:
+    case = next(case for case in CASES[name] if 0 not in case.shapes[0])
+    xs = fill(case)
+    operands = [placed(be, x, "float32", "tensor")[0] for x in xs]
+    tree = call(be, name, operands, case.attrs)
+    for dtype in ("float32", "float64", "int16"):
+        out = be.empty(tree.shape, dtype)
+        assert call(be, name, operands, {**case.attrs, "out": out}) is out
+        expected = REFERENCE[name](
+            *(x.astype("f4") if getattr(x, "dtype", "") == "float64" else x for x in xs), **case.attrs
+        )
+        if dtype == "int16":
+            np.testing.assert_array_equal(out.get(), np.trunc(tree.asnumpyarray()).astype(dtype))
+        else:
+            np.testing.assert_allclose(out.get(), expected, *CLOSE["float32"])
+
+
+# --- users' own ops -------------------------------------------------------------------------------------------------
+
+
+class Own(NamedTuple):
+    """An op of a user's, with its textbook."""
+
+    run: Callable[..., Any]
+    grad: Callable[..., Any]
+    textbook: Callable[..., Any]
+    shapes: list[tuple[tuple[int, ...], ...]]
+    options: dict[str, Any]
+
+
+OWN = {
+    "cube": Own(
+        lambda xp, x: x * x * x,
+        lambda be, dz, z, x: (dz * (3 * x * x),),
+        each(lambda x: x**3),
+        [((2, 3),), ((1, 1),), ((2, 1, 3),), ((0, 2),)],
+        {},
+    ),
+    "hypotenuse": Own(
+        lambda xp, x, y: xp.sqrt(x * x + y * y),
+        lambda be, dz, z, x, y: (dz * x / z, dz * y / z),
+        each(math.hypot),
+        PAIRS,
+        {"arity": 2, "result": "float"},
+    ),
+    "table": Own(  # every sum of an element of a column and an element of a row, squared
+        lambda xp, x, y: (x + y) ** 2,
+        lambda be, dz, z, x, y: (be.sum(2 * dz * (x + y), axis=1), be.sum(2 * dz * (x + y), axis=0)),
+        each(lambda x, y: (x + y) ** 2),
+        [((3, 1), (1, 2)), ((1, 1), (1, 4))],
+        {"arity": 2, "kind": "library", "shape": lambda x, y: (x[0], y[1])},
+    ),
+}
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Define ops that are gone after the test."""
+    defined: list[str] = []
+
+    def define(name: str, *rules: Any, **options: Any) -> Any:
+        method = Backend.define_op(name, *rules, **options)
+        defined.append(name)
+        return method
+
+    yield define
+    for name in defined:
+        del OPS[name]
+        delattr(Backend, name)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_users_ops_pass_the_same_checks(be64: Backend, own: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    op = OWN[name]
+    method = own(name, op.run, op.grad, **op.options)
+    assert (method.__name__, getattr(Backend, name)) == (name, method)
+    monkeypatch.setitem(REFERENCE, name, op.textbook)
+    for shapes, layout in itertools.product(op.shapes, LAYOUTS):
+        case = Case(name, shapes, {})
+        check_value(be64, case, "float64", layout)
+        check_value(be64, case, "float32", layout)
+        check_gradient(be64, case, layout)
+        check_second_order(be64, case)
+
+
+def test_a_users_op_of_ints_and_scalars_has_the_dtype_it_was_given(be: Backend, own: Any) -> None:
+    for result, dtype in [("same", "int32"), ("float", "float32"), ("truth", "float32")]:
+        own(f"twice_{result}", lambda xp, x: x + x, None, result=result)
+        tree = getattr(be, f"twice_{result}")(be.array([[3]], dtype="int32"))
+        assert tree.dtype == dtype
+        assert tree.asnumpyarray() == 6
+    own("mix", lambda xp, x, y: x + 2 * y, None, arity=2)
+    assert be.mix(1, be.array([[3.0]])).asnumpyarray() == be.mix(be.array([[1]], "int8"), 3.0).asnumpyarray() == 7
+
+
+def test_a_users_op_without_a_derivative_raises_only_when_it_is_asked_for(be: Backend, own: Any) -> None:
+    halve = own("halve", lambda xp, x: x / 2)
+    x, y = be.array([[4.0]], name="x"), be.array([[6.0]], name="y")
+    tree = x * 3 + halve(be, y)
+    assert tree.asnumpyarray() == 15
+    slopes = Autodiff(tree, be)
+    assert slopes.get_grad_asnumpyarray(x) == 3
+    with pytest.raises(NotImplementedError, match="'halve' was defined without a derivative"):
+        slopes.get_grad_op_tree(y)
+
+
+def test_a_users_op_that_is_flat_has_the_derivative_zero(be: Backend, own: Any) -> None:
+    own("floor", lambda xp, x: xp.floor(x), None)
+    own("gate", lambda xp, x, y: xp.where(y > 0, x, 0 * x), lambda be, dz, z, x, y: (dz * (y > 0), None), arity=2)
+    x = be.array([[1.5, -2.5]])
+    assert (Autodiff(x + be.floor(x), be).get_grad_asnumpyarray(x) == 1).all()
+    np.testing.assert_array_equal(be.gate(x, x).asnumpyarray(), [[1.5, 0]])
+    np.testing.assert_array_equal(Autodiff(be.gate(x, x), be).get_grad_asnumpyarray(x), [[1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("exp", {}, "taken"),
+        ("sub", {}, "taken"),
+        ("subtract", {}, "taken"),
+        ("assign", {}, "taken"),
+        ("two words", {}, "no name"),
+        ("fresh", {"kind": "reduction"}, "kind"),
+        ("fresh", {"kind": "library"}, "shape rule"),
+        ("fresh", {"arity": 3}, "one operand or two"),
+    ],
+)
+def test_a_users_op_that_cannot_be_is_refused(name: str, options: dict[str, Any], message: str) -> None:
+    before = set(OPS)
+    with pytest.raises(ValueError, match=message):
+        Backend.define_op(name, lambda xp, x: x, None, **options)
+    assert set(OPS) == before
+    assert not hasattr(Backend, "fresh")
+
+
+# --- large arrays: block by block, on threads -----------------------------------------------------------------------
+
+LARGE, LARGER, DEEP = (367, 391), (727, 731), (29, 67, 83)
+
+
+def test_the_large_arrays_are_large() -> None:
+    assert WHOLE < math.prod(LARGE) < THREADED < math.prod(LARGER)
+    assert math.prod(DEEP) > WHOLE
+
+
+@pytest.fixture
+def two() -> Iterator[list[Backend]]:
+    """The runtime that works block by block and the one that works op by op."""
+    made = [Backend.allocate_backend(name, rng_seed=1, default_dtype="float64") for name in ("cpu", "strict")]
+    yield made
+    for be in made:
+        be.cleanup_backend()
+
+
+def laid_out(be: Backend, x: Any, layout: str) -> Any:
+    if isinstance(x, int | float):
+        return x
+    if layout == "transposed":
+        return be.array(np.swapaxes(x, -1, -2)).T
+    view = room(be, x.shape, "float64", "view") if layout == "strided" else be.zeros(x.shape)
+    view[:] = x
+    return view
+
+
+def agree(
+    two: Sequence[Backend], make: Any, arrays: Sequence[Any], layouts: Sequence[str], rtol: float = 1e-12
+) -> None:
+    """Assert that both work out the same values of the trees ``make(be, *operands)``."""
+    blocked, plain = (
+        be.evaluate(make(be, *(laid_out(be, x, layout) for x, layout in zip(arrays, layouts, strict=False))))
+        for be in two
+    )
+    for a, b in zip(blocked, plain, strict=True):
+        np.testing.assert_allclose(a.get(), b.get(), rtol, rtol * max(1.0, np.abs(b.get()).max()))
+
+
+@pytest.mark.parametrize("shape", [LARGE, LARGER], ids=str)
+@pytest.mark.parametrize("name", [op.name for op in TABLE if op.kind == "elementwise"])
+def test_large_arrays_are_worked_out_as_small_ones_are(two: list[Backend], name: str, shape: tuple[int, int]) -> None:
+    op, (m, n) = ROW[name], shape
+    ways: list[tuple[Any, ...]] = {
+        1: [(shape,)],
+        2: [
+            (shape, shape),
+            (shape, (m, 1)),
+            ((1, n), shape),
+            ((m, 1), (1, n)),
+            (shape, (1, 1)),
+            (shape, 2),
+            (shape, 0.7),
+        ],
+        3: [(shape, shape, shape), ((m, 1), (1, n), shape), (shape, 1, (m, 1))],
+    }[op.arity]
+    for operands in ways[: None if shape == LARGE else 2]:
+        for layouts in [("", "transposed", ""), ("strided", "", "strided"), ("transposed", "strided", "")]:
+            xs = fill(Case(name, operands, {}))
+            agree(two, lambda be, *xs: [call(be, name, xs, {})], xs, layouts)
+
+
+@pytest.mark.parametrize(
+    "shape", [LARGE, DEEP, (1, 150001), (150001, 1), (3, 50021), (50021, 3), (2, 3, 5, 7001)], ids=str
+)
+def test_large_reductions_over_any_axes_run_beside_each_other(two: list[Backend], shape: tuple[int, ...]) -> None:
+    x, y = (drawn(f"large {i}", s, -2, 2, False) for i, s in enumerate([shape, (*shape[:-2], shape[-2], 1)]))
+    several = [c for k in range(1, len(shape) + 1) for c in itertools.combinations(range(len(shape)), k)]
+    for layouts in [("", ""), ("transposed", "")]:
+        agree(
+            two,
+            lambda be, x, y: [
+                *(be.sum(x * y, axis=axes, keepdims=keep) for axes in several for keep in (True, False)),
+                *(be.max(x * y, axis=axes) for axes in several),
+                *(be.min(x - y, axis=axes) for axes in several),
+                x * y,
+                x - be.sum(x, axis=several[-2]),
+            ],
+            [x, y],
+            layouts,
+        )
+
+
+def test_large_arrays_of_users_ops_views_and_mixed_dtypes(two: list[Backend], own: Any) -> None:
+    own("cube", OWN["cube"].run, OWN["cube"].grad)
+    x, y = (drawn(f"mixed {i}", LARGE, -2, 2, False) for i in range(2))
+
+    def trees(be: Backend, x: Any, y: Any) -> list[Any]:
+        narrow, whole = be.array(x, dtype="float32"), be.array(x * 50, dtype="int16")
+        view = y[::-2, 1::3]
+        return [
+            be.cube(x) + be.cube(y.T).T,
+            narrow * y,
+            whole * 3,
+            whole / 7 + x,
+            be.sum(whole, axis=0),
+            be.sum(narrow * narrow, axis=1),
+            be.reshape(x * y, -1, 23) * 2,
+            x[1:] - x[:-1],
+            view * be.max(view, axis=1),
+            be.where(whole > 3, x, be.rint(y)),
+            be.maximum(whole, 5),
+        ]
+
+    agree(two, trees, [x, y], ["", ""], rtol=1e-5)
+
+
+def test_large_sums_are_added_up_in_a_wider_dtype(cpu: Backend) -> None:
+    n = 3 * THREADED + 1
+    assert cpu.sum(cpu.array(np.ones((n, 1)), dtype="int8")).asnumpyarray() == np.array(n).astype(np.int8)
+    assert cpu.sum(cpu.array(np.full((n, 1), 2**-5), dtype="float16")).asnumpyarray() == np.float16(n / 2**5)
+    thirds = np.full((7, n // 7), 1 / 3, np.float32)
+    total = cpu.sum(cpu.array(thirds)).asnumpyarray().item()
+    assert abs(total / thirds.sum(dtype=np.float64) - 1) < 1e-5

@@ -142,12 +142,16 @@ class Backend(Making, Words):
             tensors[0][:] = values[0]
             return list(tensors)
         if tensors:
-            tree = None
-            for t, value in zip(tensors[::-1], values[::-1], strict=True):
-                value = self._value(t, value)
-                tree = value if tree is None else build(OPS["pair"], value, tree)
-            self._run_several(tensors, tree)
+            self._run_several(tensors, self._one(tensors, values))
         return list(tensors)
+
+    def _one(self, tensors: Sequence[Tensor], values: Sequence[Any]) -> Any:
+        """Return several values as one tree, of pairs."""
+        tree = None
+        for t, value in zip(tensors[::-1], values[::-1], strict=True):
+            value = self._value(t, value)
+            tree = value if tree is None else build(OPS["pair"], value, tree)
+        return tree
 
     def _run_several(self, tensors: Sequence[Tensor], tree: Any) -> None:
         leaves = tree.leaves
@@ -294,9 +298,7 @@ class Backend(Making, Words):
             targets = [Tensor(None, self.leaf_info(x.shape, x.info.dtype)) for x in trees]
         else:
             targets = [out] if isinstance(out, Tensor) else list(out)
-        tree = trees[-1]
-        for x in trees[-2::-1]:
-            tree = build(OPS["pair"], x, tree)
+        tree = self._one(targets, trees)
         leaves = tree.leaves if tree.leaves is not None else {}
         crossed = any(overlap(x, y) != "none" for i, x in enumerate(targets) for y in targets[:i])
         return self._plan(None, targets, tree, self._clashes(targets, leaves), crossed)

@@ -60,6 +60,8 @@ class Making:
         """Return the name of a dtype; None is the default. TypeError when this backend does not have it."""
         if dtype is None:
             return self.default
+        if type(dtype) is str and dtype in self.runtime.dtypes:
+            return dtype
         try:
             name: str = np.dtype(dtype).name
         except TypeError:

@@ -108,6 +108,7 @@ class Plan:
         self.last_read = self._last_reads()
         self.direct = [not crossed and self._direct(i) for i in range(len(self.tops))]
         self.stored = self._stored()
+        self.guests = self._guests()
         self.offsets, self.arena_bytes = self._pack()
 
     # --- steps ---
@@ -264,9 +265,31 @@ class Plan:
                 kept[v] = last
         return kept
 
+    def _guests(self) -> dict[int, int]:
+        """Return stored values that can live in a target until its own value is made: {value: target}.
+
+        So ``e = exp(x)`` of a softmax, or ``W x`` before a bias is added, need no temporary.
+        """
+        guests: dict[int, int] = {}
+        viewed = {self.source(v) for v in self.values if (s := self.step(v)) and s.kind == "view"}
+        failing = [self.stage_of[v] for v in self.values if (s := self.step(v)) and s.op.may_fail]
+        for i, w in enumerate(self.tops):
+            top = self.step(w)
+            taken = any(target == i for target, _, _ in self.clashes) or not self.targets[i].attrs["contiguous"]
+            if taken or not self.direct[i] or top is None or top.kind != "elementwise":
+                continue
+            free = -1  # the last stage in which the target is taken
+            for v in sorted(self.stored, key=lambda v: self.stage_of[v]):
+                step, first, last = self.step(v), self.stage_of[v], self.stored[v]
+                fits = step is not None and (step.shape, step.dtype) == (top.shape, top.dtype) and v not in viewed
+                safe = free < first and last <= self.stage_of[w] and max(failing, default=-1) < first
+                if fits and safe and v not in self.tops and v not in guests:
+                    guests[v], free = i, last
+        return guests
+
     def _pack(self) -> tuple[dict[int, int], int]:
         """Give every stored value an offset in the arena; two share bytes only if their lives do not meet."""
-        lives = [(self.stage_of[v], last, v) for v, last in self.stored.items()]
+        lives = [(self.stage_of[v], last, v) for v, last in self.stored.items() if v not in self.guests]
         offsets: dict[int, int] = {}
         for first, last, v in sorted(lives, key=lambda life: -self._padded(life[2])):
             busy = sorted(
@@ -304,7 +327,7 @@ class Plan:
         return sum(map(self._nbytes, range(len(self.leaves)))) + sum(map(self._nbytes, self.tops)) + self.arena_bytes
 
     def __repr__(self) -> str:
-        counts = [(self.distinct, "op"), (len(self.stages), "stage"), (len(self.stored), "temporary buffer")]
+        counts = [(self.distinct, "op"), (len(self.stages), "stage"), (len(self.offsets), "temporary buffer")]
         lines = [f"plan: {', '.join(f'{n} {word}' + 's' * (n != 1) for n, word in counts)}"]
         for i, stage in enumerate(self.stages):
             read, written = self.traffic(stage)

@@ -25,7 +25,7 @@ from neonlite.ops import Axes, Shape, reduced
 
 WHOLE = 1 << 17  # elements up to which a stage is run at once: its operands fit the cache as they are
 BLOCK = 1 << 16  # elements of a block: a few of them, in float32, fit the second-level cache
-RUN = 1024  # elements along the last axis, at least, when a block is reduced along an earlier one
+RUN = 1 << 12  # elements along the last axis, at least, when a block is reduced along an earlier one
 THREADED = 1 << 19  # elements from which a second thread pays
 BOUND = 256  # plans whose buffers a thread remembers
 
@@ -80,8 +80,9 @@ class Several:
         self.stages = stages
         self.executor = executor
         self.views = {v: s for v in plan.values if (s := plan.step(v)) and s.kind == "view"}
-        self.fixed = {v for v in self.views if plan.source(v) in plan.stored}
+        self.fixed = {v for v in self.views if plan.source(v) in plan.offsets}
         self.direct = [(i, v) for i, v in enumerate(plan.tops) if plan.direct[i]]
+        self.direct += [(i, v) for v, i in plan.guests.items()]
         self.copied = [(i, v) for i, v in enumerate(plan.tops) if not plan.direct[i]]
 
     def run(self, targets: Sequence[Array], leaves: Sequence[Any]) -> None:
@@ -333,10 +334,11 @@ class Region:
         return place
 
     def _clashing(self, v: int) -> list[int]:
-        """Return the leaves that share memory with the target in which a value is put."""
+        """Return the values that share memory with the target in which a value is put: leaves, and guests."""
         if v not in self.plan.tops or not self.plan.direct[i := self.plan.tops.index(v)]:
             return []
-        return [leaf for target, leaf, _ in self.plan.clashes if target == i]
+        guests = [guest for guest, target in self.plan.guests.items() if target == i]
+        return guests + [leaf for target, leaf, _ in self.plan.clashes if target == i]
 
     def _shares(self, v: int) -> bool:
         return any(leaf in self.inputs for leaf in self._clashing(v))

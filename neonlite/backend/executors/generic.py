@@ -27,7 +27,10 @@ class Generic:
                 if isinstance(x, int):
                     last[x] = v
         last |= dict.fromkeys(plan.tops, count + len(plan.steps))
-        dropped = {v: [x for x, at in last.items() if at == v and x >= count] for v in plan.values}
+        dropped: dict[int, list[int]] = {}
+        for x, at in last.items():
+            if x >= count:
+                dropped.setdefault(at, []).append(x)
         shared = bool(plan.clashes) or len(plan.tops) > 1
 
         def run(targets: Sequence[Any], leaves: Sequence[Any]) -> None:
@@ -35,7 +38,7 @@ class Generic:
             with Silence():
                 for v in plan.values:
                     values[v] = self.value(plan.steps[v - count], values)
-                    for x in dropped[v]:
+                    for x in dropped.get(v, ()):
                         del values[x]
             results = [values[v] for v in plan.tops]
             if shared:  # a result may be a view of an operand that is a target, too

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.plan import Const, Step
-from neonlite.ops import FLOATS, SAFELOG_FLOOR
+from neonlite.ops import FLOATS
 
 COPY = "copyto({z}, {x}, casting='unsafe')"
 
@@ -24,8 +24,8 @@ WORDS: dict[str, str] = {
     "exp2": "exp2({x}, {z})",
     "log": "log({x}, {z})",
     "log2": "log2({x}, {z})",
-    "safelog": f"maximum({{x}}, {SAFELOG_FLOOR!r}, out={{z}}); log({{z}}, {{z}})",
-    "sig": "negative({x}, {z}); exp({z}, {z}); add({z}, {one}, {z}); reciprocal({z}, {z})",
+    "safelog": "maximum({x}, 0, out={z}); log({z}, {z}); maximum({z}, -50, out={z})",
+    "sig": "negative({x}, {z}); exp({z}, {z}); add({one}, {z}, {z}); divide({one}, {z}, {z})",
     "tanh": "tanh({x}, {z})",
     "rint": "rint({x}, {z})",
     "finite": "isfinite({x}, {m}); copyto({z}, {m})",
@@ -55,7 +55,6 @@ SHORT: dict[tuple[str, int | None, int | None], str] = {
     ("mul", None, -1): "negative({x}, {z})",
     ("mul", 2, None): "add({y}, {y}, {z})",
     ("mul", None, 2): "add({x}, {x}, {z})",
-    ("div", 1, None): "reciprocal({y}, {z})",
     ("pow", None, 1): COPY,
     ("pow", None, 2): "square({x}, {z})",
 }

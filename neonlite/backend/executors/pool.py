@@ -23,6 +23,8 @@ def set_threads(n: int) -> None:
     global _threads, _pool
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"the number of threads is a whole number from 1; got {n!r}")
+    if _pool is not None:
+        _pool.shutdown(wait=False)
     _threads, _pool = n, None
 
 
