@@ -78,7 +78,7 @@ def ratio(times: Sequence[float], of: Sequence[float]) -> float:
 class Handler(ctypes.Structure):
     """NumPy's record of how it gets memory for arrays (NEP 49)."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("name", ctypes.c_char * 127),
         ("version", ctypes.c_uint8),
         ("context", c_void_p),
@@ -139,7 +139,7 @@ def machine(*packages: str) -> dict[str, Any]:
     return {
         "cpu": model,
         "cpus": cpus(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "load before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         **{package: installed(package) for package in packages},
@@ -162,8 +162,8 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
-        padded = [cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(cells, widths))]
-        return f"| {' | '.join(padded)} |"
+        others = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+        return f"| {' | '.join([cells[0].ljust(widths[0]), *others])} |"
 
     rule = [("-" * (width - 1) + ":") if i else "-" * width for i, width in enumerate(widths)]
     return "\n".join([line(lines[0]), line(rule), *map(line, lines[1:])])

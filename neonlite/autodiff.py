@@ -82,7 +82,10 @@ class Autodiff:
         if not isinstance(next_error, Operand):
             return TypeError(f"next_error is a tensor or an op-tree, be.array(e) makes one; got {next_error!r}")
         if next_error.backend is not op_tree.backend:
-            return ValueError(f"next_error belongs to {next_error.backend!r}, the tree to {op_tree.backend!r}")
+            whose = (
+                f"next_error {describe(next_error)} belongs to {next_error.backend!r}, the tree to {op_tree.backend!r}"
+            )
+            return ValueError(f"{whose}: copy it across with be.array")
         if next_error.shape != op_tree.shape:
             return ValueError(f"next_error has the shape of the tree, {op_tree.shape}; got {describe(next_error)}")
         return None

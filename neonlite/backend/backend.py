@@ -117,10 +117,8 @@ class Backend(Making, Words):
                 values.append(x)
         plan = self._plans.get((tree[0], target.info, clashes))
         if plan is None:
-            if tree[0].shape == (0, 0) and tree.op == "onehot":
-                return self.run(
-                    target, self.onehot(tree[1], tree.attrs["axis"], nclass=target.shape[tree.attrs["axis"]])
-                )
+            if (known := self._counted(target, tree)) is not tree:
+                return self.run(target, known)
             plan = self._plan((tree[0], target.info, clashes), [target], tree, clashes, False)
         plan.used = next(_clock)
         try:

@@ -202,11 +202,11 @@ class Tensor(Operand):
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return a view of another shape with as many elements; one size may be -1."""
-        to = self.backend.shape_of(shape[0] if len(shape) == 1 else shape, unknown=True)
+        to = shape[0] if len(shape) == 1 else shape
         try:
-            to = reshaped(self.shape, to=to)
-        except ValueError as error:
-            raise ValueError(f"{self._words()}.reshape({to}): {error}") from None
+            to = reshaped(self.shape, to=self.backend.shape_of(to, unknown=True))
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"{self._words()}.reshape({to}): {error}") from None
         if to == self.shape:
             return self
         if not self.is_contiguous:

@@ -193,9 +193,7 @@ class Words(Rows):
     def mean(self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True) -> Any:
         """Return the mean over one axis, several (a tuple), or all (None). ``partial`` has no effect."""
         a = self._operand(a, "mean")
-        n = math.prod(a.shape[i] for i in self._axes(a, axis, "mean"))
-        if n == 0:
-            raise ValueError(f"be.mean: there is no mean of nothing: axis {axis} of {describe(a)} is empty")
+        n = self._count(a, axis, "mean")
         return self._node(OPS["mul"], self.sum(a, axis=axis, keepdims=keepdims), 1.0 / n, out)
 
     def var(
@@ -209,7 +207,7 @@ class Words(Rows):
     ) -> Any:
         """Return the population variance ``mean((a - mean(a))^2)``; ``binary`` shifts instead of squaring."""
         a = self._operand(a, "var")
-        self._axes(a, axis, "var")
+        self._count(a, axis, "var")
         d = a - self.mean(a, axis)
         return self.mean(self.shift(d, d) if binary else self.square(d), axis, None, out, keepdims)
 
@@ -224,7 +222,7 @@ class Words(Rows):
     ) -> Any:
         """Return the standard deviation, the root of ``var``."""
         a = self._operand(a, "std")
-        self._axes(a, axis, "std")
+        self._count(a, axis, "std")
         return self._node(OPS["sqrt"], self.var(a, axis, None, None, keepdims, binary), None, out)
 
     def softmax(self, a: Any, axis: Any = 0, out: Any = None) -> Any:
@@ -263,6 +261,13 @@ class Words(Rows):
             return axes_of(axis, a.ndim if ndim is None else ndim)
         except (ValueError, TypeError, IndexError) as error:
             raise type(error)(f"be.{method}({describe(a)}): {error}") from None
+
+    def _count(self, a: Any, axis: Any, method: str) -> int:
+        """Return how many elements a mean is taken of; ValueError when there is none."""
+        n: int = math.prod(a.shape[i] for i in self._axes(a, axis, method))
+        if n == 0:
+            raise ValueError(f"be.{method}({describe(a)}): there is no mean of nothing: axis {axis} is empty")
+        return n
 
     # --- the door for new ops ---
 
