@@ -81,7 +81,7 @@ class Draw:
 def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> Any:
     """Return the node (op, a, b), or NotImplemented when an operand is nothing to compute with.
 
-    This is the hot path of every program: a table look-up and two small objects.
+    This is the hot path of every program: a table look-up and two small objects. Hence the bounds of BAKED in figures.
     """
     kind = type(a)
     if kind is OpTreeNode:
@@ -119,6 +119,8 @@ def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> A
             leaves = None
 
     if leaves is None:
+        if key_a is NotImplemented or key_b is NotImplemented:
+            return NotImplemented
         info = derive(op, a, b, attrs, be)
     else:
         key: Any = (op, key_a, key_b, pattern, attrs)
