@@ -7,13 +7,14 @@ together in one plan, and differentiated again.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from neonlite.backend import Backend, Tensor, current
 from neonlite.backend.tensor import overlap
 from neonlite.ops import FLOATS, missing
-from neonlite.optree import Operand, OpTreeNode, describe, label, postorder
+from neonlite.optree import Operand, OpTreeNode, describe, label, postorder, rebuild
 
 
 class Autodiff:
@@ -32,6 +33,9 @@ class Autodiff:
     Source: Griewank and Walther, Evaluating Derivatives, 2nd edition, 2008, section 3.2.
     """
 
+    op_tree: OpTreeNode
+    _found: Found
+
     def __new__(
         cls,
         op_tree: OpTreeNode,
@@ -46,49 +50,27 @@ class Autodiff:
         known = tuple((id(node), id(tensor)) for node, tensor in (values or {}).items())
         key = (id(be), id(next_error), known, allow_unused)
         memo = op_tree.__dict__.get("autodiff")  # on the node itself: it goes when the tree goes
-        if memo is None or memo[0] != key:
-            memo = key, super().__new__(cls)
-        op_tree.__dict__["autodiff"] = memo
-        return memo[1]
+        if memo is not None and memo[0] == key:
+            _, found, handle = memo
+            if (made := handle()) is not None:
+                return made  # type: ignore[no-any-return]
+        else:
+            be = current() if be is None else be
+            found = Found(op_tree, be, next_error, values or {}, allow_unused)
+        self = super().__new__(cls)
+        self.op_tree, self._found = op_tree, found
+        op_tree.__dict__["autodiff"] = (key, found, weakref.ref(self))
+        return self
 
-    def __init__(
-        self,
-        op_tree: OpTreeNode,
-        be: Backend | None = None,
-        next_error: Tensor | None = None,
-        values: dict[OpTreeNode, Tensor] | None = None,
-        allow_unused: bool = False,
-    ) -> None:
-        if hasattr(self, "op_tree"):
-            return
-        self._keep = (be, next_error, values)  # their ids stand in the key of the memo
-        be = current() if be is None else be
-        if not isinstance(be, Backend):
-            del op_tree.__dict__["autodiff"]
-            raise TypeError(f"Autodiff needs the backend of the tree, {op_tree.backend!r}; got {be!r}")
-        if next_error is None:
-            next_error = be.ones(op_tree.shape, dtype=op_tree.info.dtype)
-        elif wrong := self._wrong(next_error, op_tree):
-            del op_tree.__dict__["autodiff"]
-            raise wrong
-        self.op_tree, self.be, self.next_error, self.allow_unused = op_tree, be, next_error, allow_unused
-        self._known = {id(node): tensor for node, tensor in (values or {}).items()}
-        self._leaves = {id(x): x for node in postorder(op_tree) for x in node.operands if isinstance(x, Tensor)}
-        self._trees: dict[tuple[int, ...], list[Any]] = {}
-        self._asked: Sequence[Tensor] = ()
+    @property
+    def be(self) -> Backend:
+        """The backend."""
+        return self._found.be
 
-    @staticmethod
-    def _wrong(next_error: Any, op_tree: OpTreeNode) -> Exception | None:
-        if not isinstance(next_error, Operand):
-            return TypeError(f"next_error is a tensor or an op-tree, be.array(e) makes one; got {next_error!r}")
-        if next_error.backend is not op_tree.backend:
-            whose = (
-                f"next_error {describe(next_error)} belongs to {next_error.backend!r}, the tree to {op_tree.backend!r}"
-            )
-            return ValueError(f"{whose}: copy it across with be.array")
-        if next_error.shape != op_tree.shape:
-            return ValueError(f"next_error has the shape of the tree, {op_tree.shape}; got {describe(next_error)}")
-        return None
+    @property
+    def next_error(self) -> Any:
+        """The error of the tree's value."""
+        return self._found.next_error
 
     # --- the four ways to have them ---
 
@@ -134,13 +116,12 @@ class Autodiff:
         """Return the gradient with respect to each tensor, as an op-tree."""
         for x in tensors:
             self._check(x)
-        key = tuple(id(x) for x in tensors)
-        if key not in self._trees:
+        found, key = self._found, tuple(id(x) for x in tensors)
+        if found.asked != key:
             roots = {id(x.root) for x in tensors}
-            grads = self._back({id(x) for x in self._leaves.values() if id(x.root) in roots})
-            self._trees = {key: [self._collect(x, grads) for x in tensors]}
-            self._asked = tensors  # kept, as their ids stand in the key
-        return list(self._trees[key])
+            grads = self._back({id(x) for x in found.leaves.values() if id(x.root) in roots})
+            found.asked, found.tensors, found.trees = key, tensors, [self._collect(x, grads) for x in tensors]
+        return list(found.trees)
 
     def _back(self, leaves: set[int]) -> dict[int, Any]:
         """Return {id of a leaf: its gradient}, for those that are asked for and reached."""
@@ -157,7 +138,8 @@ class Autodiff:
                 continue
             if rule is missing:
                 raise NotImplementedError(f"the op {z.op!r} was defined without a derivative: give be.define_op grad=")
-            known = [self._known.get(id(x), x) for x in (z, *z.operands)]
+            result = replace_top(z) if z is self.op_tree else z  # so that the memo on the tree does not lead back to it
+            known = [self._found.known.get(id(z), result), *(self._found.known.get(id(x), x) for x in z.operands)]
             errors = rule(self.be, dz, *known, **z.info.attrs)
             if not isinstance(errors, tuple) or isinstance(errors, Operand) or len(errors) != len(z.operands):
                 raise ValueError(
@@ -185,7 +167,7 @@ class Autodiff:
 
     def _collect(self, x: Tensor, grads: dict[int, Any]) -> Any:
         """Return the gradient of a tensor out of those of all leaves that show the same memory."""
-        same = [leaf for leaf in self._leaves.values() if leaf.root is x.root and id(leaf) in grads]
+        same = [leaf for leaf in self._found.leaves.values() if leaf.root is x.root and id(leaf) in grads]
         if not same:
             return self.be.zeros(x.shape, dtype=x.info.dtype)
         if len(same) == 1 and same[0] is x:
@@ -214,10 +196,49 @@ class Autodiff:
             raise TypeError(
                 f"{describe(x)} holds {x.info.dtype}: only floats have gradients; make it with dtype='float32'"
             )
-        if self.allow_unused or any(leaf.root is x.root for leaf in self._leaves.values()):
+        if self._found.allow_unused or any(leaf.root is x.root for leaf in self._found.leaves.values()):
             return
-        names = ", ".join(sorted(label(leaf) for leaf in self._leaves.values())) or "no tensor"
+        names = ", ".join(sorted(label(leaf) for leaf in self._found.leaves.values())) or "no tensor"
         raise ValueError(f"{describe(x)} is not in the tree, which has {names}; allow_unused=True gives zeros")
+
+
+class Found:
+    """What an Autodiff has found out, kept on the tree itself; it must not lead back to the tree's top node.
+
+    So a tree that goes out of use takes its gradients along at once, without waiting for the garbage collector.
+    """
+
+    def __init__(
+        self, op_tree: OpTreeNode, be: Any, next_error: Any, values: dict[OpTreeNode, Tensor], allow_unused: bool
+    ) -> None:
+        if not isinstance(be, Backend):
+            raise TypeError(f"Autodiff needs the backend of the tree, {op_tree.backend!r}; got {be!r}")
+        if next_error is None:
+            next_error = be.ones(op_tree.shape, dtype=op_tree.info.dtype)
+        elif not isinstance(next_error, Operand):
+            raise TypeError(f"next_error is a tensor or an op-tree, be.array(e) makes one; got {next_error!r}")
+        elif next_error.backend is not op_tree.backend:
+            whose = (
+                f"next_error {describe(next_error)} belongs to {next_error.backend!r}, the tree to {op_tree.backend!r}"
+            )
+            raise ValueError(f"{whose}: copy it across with be.array")
+        elif next_error.shape != op_tree.shape:
+            raise ValueError(f"next_error has the shape of the tree, {op_tree.shape}; got {describe(next_error)}")
+        self.be: Backend = be
+        self.next_error = next_error
+        self.allow_unused = allow_unused
+        self.known = {id(node): tensor for node, tensor in values.items()}
+        self.nodes = [node for node in values if node is not op_tree]  # kept, as their ids stand in ``known``
+        self.leaves = {id(x): x for node in postorder(op_tree) for x in node.operands if isinstance(x, Tensor)}
+        self.asked: tuple[int, ...] | None = None  # the ids of the tensors last asked for,
+        self.tensors: Sequence[Tensor] = ()  # these tensors,
+        self.trees: list[Any] = []  # and their gradients
+
+
+def replace_top(node: OpTreeNode) -> OpTreeNode:
+    """Return another node of the same op over the same operands."""
+    twin: OpTreeNode = rebuild(node.info, node[1], node[2])
+    return twin
 
 
 def listed(x: Any) -> list[Any]:

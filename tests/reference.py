@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,36 @@ def over(f: Callable[[list[Any]], Any]) -> Callable[..., Any]:
         return np.array(values).reshape(kept)
 
     return textbook
+
+
+# --- finite differences ---------------------------------------------------------------------------------------------
+
+STEP = 1e-5
+
+
+def off(analytic: Any, numeric: Any) -> float:
+    """The largest error, each relative to its own size, or to a thousandth of the largest where it is smaller."""
+    assert analytic.shape == numeric.shape
+    if not numeric.size:
+        return 0.0
+    size = np.maximum(abs(numeric), 1e-3 * max(1.0, abs(numeric).max()))
+    return float((abs(analytic - numeric) / size).max())
+
+
+def slope(f: Callable[..., Any], xs: Sequence[Any], k: int, direction: Any) -> Any:
+    """df along a direction in operand k: the central difference."""
+    up, down = ([*xs[:k], xs[k] + sign * STEP * direction, *xs[k + 1 :]] for sign in (1, -1))
+    return (f(*up) - f(*down)) / (2 * STEP)
+
+
+def numeric_gradient(f: Callable[..., Any], xs: Sequence[Any], k: int, dz: Any) -> Any:
+    """The gradient of sum(f * dz) in operand k, element by element."""
+    gradient = np.zeros(xs[k].shape)
+    for at in np.ndindex(*gradient.shape):
+        one = np.zeros(gradient.shape)
+        one[at] = 1.0
+        gradient[at] = (slope(f, xs, k, one) * dz).sum()
+    return gradient
 
 
 # --- functions of numbers -------------------------------------------------------------------------------------------

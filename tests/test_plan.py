@@ -397,7 +397,7 @@ ORACLE: dict[str, Callable[..., Array]] = {
     "sqrt": lambda x: x**0.5,
     "exp2": lambda x: 2.0**x,
     "safelog": lambda x: np.log(np.where(x > 0, x, math.exp(-50))),
-    "sig": lambda x: np.exp(x) / (np.exp(x) + 1),
+    "sig": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": lambda x: 1 - 2 / (np.exp(2 * x) + 1),
     "rint": np.rint,
     "finite": np.ones_like,

@@ -107,11 +107,11 @@ class Backend(Making, Words):
         if leaves is None:
             self._run_wide([target], tree)
             return
-        root, clashes, values = target.root, None, []
+        memory, clashes, values = target.memory, None, []
         for x in leaves.values():
             if type(x) is Tensor:
                 values.append(x._array)
-                if x.root is root:
+                if x.memory is memory:
                     clashes = self._clashes([target], leaves)
             else:
                 values.append(x)

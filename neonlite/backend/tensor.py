@@ -33,10 +33,10 @@ class Tensor(Operand):
         "_array",
         "base",
         "info",
+        "memory",
         "name",
         "origin",
         "persist_values",
-        "root",
         "rounding",
         "span",
         "start",
@@ -50,7 +50,7 @@ class Tensor(Operand):
         self.info = info
         self.name = name
         self.base = base  # the tensor this is a view of, if any
-        self.root: Tensor = base.root if base is not None else self  # the tensor that owns the memory
+        self.memory: object = base.memory if base is not None else object()  # one and the same for all views of it
         self.persist_values = True
         self.rounding = False
         self.origin: tuple[str, dict[str, Any]] | None = view.get("origin")  # (op, attributes) that make it of base
@@ -75,6 +75,14 @@ class Tensor(Operand):
     def is_contiguous(self) -> bool:
         """Whether the elements lie one after another, the last axis first."""
         return bool(self.info.attrs["contiguous"])
+
+    @property
+    def root(self) -> Tensor:
+        """The tensor that owns the memory: itself, or the one at the end of the bases."""
+        x = self
+        while x.base is not None:
+            x = x.base
+        return x
 
     @property
     def _original_base(self) -> Tensor:
@@ -292,7 +300,7 @@ def is_c(shape: Shape, strides: Shape) -> bool:
 
 def overlap(x: Tensor, y: Tensor) -> str:
     """Tell how two tensors share memory: "none", "same" (every element at the same place) or "some"."""
-    if x.root is not y.root or x.span[0] >= y.span[1] or y.span[0] >= x.span[1]:
+    if x.memory is not y.memory or x.span[0] >= y.span[1] or y.span[0] >= x.span[1]:
         return "none"
     same = x.shape == y.shape and x.strides == y.strides and x.span == y.span
     return "same" if same else "some"

@@ -194,6 +194,8 @@ class Words(Rows):
         """Return the mean over one axis, several (a tuple), or all (None). ``partial`` has no effect."""
         a = self._operand(a, "mean")
         n = self._count(a, axis, "mean")
+        if a.info.dtype not in ("float32", "float64"):  # a sum in so narrow a dtype might not fit
+            return self.sum(a * (1.0 / n), axis=axis, out=out, keepdims=keepdims)
         return self._node(OPS["mul"], self.sum(a, axis=axis, keepdims=keepdims), 1.0 / n, out)
 
     def var(

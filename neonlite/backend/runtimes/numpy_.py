@@ -21,7 +21,7 @@ class NumPy:
 
     def put(self, array: Any) -> Any:
         """Return a copy."""
-        return np.array(array)
+        return np.array(array, order="C")
 
     get = put
 

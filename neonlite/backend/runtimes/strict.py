@@ -22,7 +22,7 @@ class Strict:
 
     def put(self, array: Any) -> Any:
         """Return a copy as an array of the standard."""
-        return self.xp.asarray(np.array(array))
+        return self.xp.asarray(np.array(array, order="C"))
 
     def get(self, array: Any) -> Any:
         """Return a copy as a NumPy array."""

@@ -1,0 +1,682 @@
+"""Is the derivative of an expression the right expression: for any tree, any view, any order, at no double work?"""
+
+from __future__ import annotations
+
+import gc
+import math
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import numeric_gradient, off
+
+from neonlite import Autodiff, Backend, NervanaObject, OpTreeNode, check_grad, gen_backend
+from neonlite.backend.executors.generic import Generic
+from neonlite.ops import OPS
+from neonlite.optree import postorder
+
+
+def draw(seed: int, *shape: int) -> Any:
+    return np.random.default_rng(seed).uniform(0.5, 2.0, shape) * np.random.default_rng(-seed % 97).choice(
+        [-1, 1], shape
+    )
+
+
+# --- the guide ------------------------------------------------------------------------------------------------------
+
+
+def test_example_0_of_the_guide(be: Backend) -> None:
+    x0 = be.array(np.ones((3, 3)) * 1.0, name="x0")
+    x1 = be.array(np.ones((3, 3)) * 2.0, name="x1")
+    ad = Autodiff(op_tree=x0 * x0 + x0 * x1, be=be, next_error=None)
+    dx0, dx1 = ad.get_grad_asnumpyarray([x0, x1])
+    np.testing.assert_array_equal(dx0, np.full((3, 3), 4.0))  # 2 * x0 + x1
+    np.testing.assert_array_equal(dx1, np.full((3, 3), 1.0))  # x0
+
+
+def test_the_tanh_example_of_the_guide(be: Backend) -> None:
+    a, b = draw(1, 3, 3), draw(2, 3, 3)
+    x0, x1 = be.array(a, name="x0"), be.array(b, name="x1")
+    ad = Autodiff(be.tanh((x0 * x1) + (x0 / x1)), be)
+    inner = 1 - np.tanh(a * b + a / b) ** 2
+    for made, expected in zip(
+        ad.get_grad_op_tree([x0, x1]), [inner * (b + 1 / b), inner * (a - a / b**2)], strict=True
+    ):
+        assert isinstance(made, OpTreeNode)
+        np.testing.assert_allclose(made.asnumpyarray(), expected, 2e-5, 1e-5)
+
+
+@pytest.mark.parametrize("first", [0, 1, 4, 7])
+def test_a_tree_that_a_program_makes(be: Backend, first: int) -> None:
+    values = np.arange(first, first + 9.0).reshape(3, 3)
+    x0 = be.array(values, name="x0")
+
+    def my_loop(x: Any) -> Any:
+        y = be.zeros(OpTreeNode.shape(x), name="tensor-zero")
+        for _ in range(int(x.get()[0, 0])):
+            y = y + x
+        return y
+
+    def my_condition(x: Any) -> Any:
+        return be.sig(x) if x.get()[0, 0] % 2 == 0 else be.tanh(x)
+
+    f = my_loop(x0) + my_condition(x0)
+    s = 1 / (1 + np.exp(-values))
+    slope = s * (1 - s) if first % 2 == 0 else 1 - np.tanh(values) ** 2
+    np.testing.assert_allclose(Autodiff(f, be).get_grad_op_tree([x0])[0].asnumpyarray(), first + slope, 1e-5)
+
+
+# --- the four ways to have gradients --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def product(be: Backend) -> tuple[Backend, Any, Any, Any]:
+    x, y = be.array([[1.0, 2.0]], name="x"), be.array([[3.0], [5.0]], name="y")
+    return be, x, y, x * y
+
+
+def test_all_getters_agree_and_take_a_list_or_one_tensor(product: Any) -> None:
+    be, x, y, tree = product
+    dx, dy = [[8, 8]], [[3], [3]]
+    ad = Autodiff(tree, be)
+    for made, expected in [
+        *zip(ad.get_grad_asnumpyarray([x, y]), [dx, dy], strict=True),
+        *zip((t.get() for t in ad.get_grad_tensor((y, x))), [dy, dx], strict=True),
+        *zip((t.asnumpyarray() for t in ad.get_grad_op_tree([x, x])), [dx, dx], strict=True),
+        (ad.get_grad_asnumpyarray(y), dy),
+        (ad.get_grad_tensor(x).get(), dx),
+        (ad.get_grad_op_tree(y).asnumpyarray(), dy),
+        (ad.get_grad_asnumpyarray([y])[0], dy),
+    ]:
+        np.testing.assert_array_equal(made, expected)
+    assert ad.get_grad_asnumpyarray([]) == []
+    a, b = be.zeros((1, 2)), be.zeros((2, 1))
+    assert ad.back_prop_grad([x, y], [a, b]) is None
+    np.testing.assert_array_equal(a.get(), dx)
+    np.testing.assert_array_equal(b.get(), dy)
+    ad.back_prop_grad(y, b.fill(0))
+    np.testing.assert_array_equal(b.get(), dy)
+
+
+def test_gradients_follow_the_values_that_tensors_have_when_they_are_worked_out(product: Any) -> None:
+    be, x, y, tree = product
+    slope = Autodiff(tree, be).get_grad_op_tree(x)
+    y[:] = 10
+    np.testing.assert_array_equal(slope.asnumpyarray(), [[20, 20]])
+
+
+def test_new_tensors_are_no_ones_else(be: Backend) -> None:
+    x, error = be.ones((2, 2)), be.ones((2, 2))
+    made = Autodiff(x + 1, be, error).get_grad_tensor(x)
+    made[:] = 7
+    assert (error.get() == 1).all()
+    assert (x.get() == 1).all()
+
+
+def test_the_error_comes_in_as_a_tensor_or_a_tree(be64: Backend) -> None:
+    x, e = be64.array(draw(3, 2, 3)), be64.array(draw(4, 2, 3))
+    for error, value in [(e, e.get()), (2 * e, 2 * e.get()), (x * e, x.get() * e.get())]:
+        made = Autodiff(be64.exp(x), be64, next_error=error).get_grad_asnumpyarray(x)
+        np.testing.assert_allclose(made, value * np.exp(x.get()), 1e-14)
+
+
+def test_the_gradient_has_the_dtype_and_the_backend_of_the_tree(be: Backend) -> None:
+    for dtype in {"float16", "float32", "float64"} & set(be.runtime.dtypes):
+        x, n = be.array([[2.0, 3.0]], dtype=dtype), be.array([[4, 5]], dtype="int32")
+        for tree, expected in [(x * n, [[4, 5]]), (x**2 / 2, [[2, 3]]), (be.where(n > 4, x, 0), [[0, 1]])]:
+            made = Autodiff(tree, be).get_grad_tensor(x)
+            assert made.dtype == dtype
+            np.testing.assert_array_equal(made.get(), expected)
+    narrow, wide = be.array([[2.0]], dtype="float32"), be.array([[3.0]], dtype="float64")
+    a, b = be.zeros((1, 1), dtype="float32"), be.zeros((1, 1), dtype="float64")
+    Autodiff(narrow * wide, be).back_prop_grad([narrow, wide], [a, b])
+    assert (a.get(), b.get()) == (3, 2)
+
+
+def test_without_a_backend_the_current_one_is_meant() -> None:
+    x = gen_backend("cpu").array([[3.0]])
+    assert Autodiff(x * x).get_grad_asnumpyarray(x) == 6
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_what_has_no_gradient_is_refused_by_name(product: Any) -> None:
+    be, x, y, tree = product
+    ad, stranger = Autodiff(tree, be), be.ones((1, 2), name="stranger")
+    with pytest.raises(ValueError, match=r"stranger \(1, 2\) is not in the tree, which has x, y; allow_unused=True"):
+        ad.get_grad_op_tree([x, stranger])
+    with pytest.raises(TypeError, match="with respect to tensors"):
+        ad.get_grad_op_tree(2 * x)
+    n = be.ones((1, 2), dtype="int32", name="n")
+    with pytest.raises(TypeError, match=r"n \(1, 2\) holds int32: only floats have gradients"):
+        Autodiff(x * n, be).get_grad_tensor(n)
+    with pytest.raises(TypeError, match="differentiates op-trees"):
+        Autodiff(x, be)
+    for wrong, error in [(be.ones((1, 2)), ValueError), (1.0, TypeError), (np.ones((2, 2)), TypeError)]:
+        with pytest.raises(error, match="next_error"):
+            Autodiff(tree, be, wrong)
+    assert Autodiff(tree, be).get_grad_asnumpyarray(x).tolist() == [[8, 8]]  # a refusal leaves nothing behind
+
+
+def test_buffers_that_do_not_fit_are_refused(product: Any) -> None:
+    be, x, y, tree = product
+    ad, a = Autodiff(tree, be), be.zeros((1, 2))
+    with pytest.raises(ValueError, match="2 tensors need as many gradients; got 1"):
+        ad.back_prop_grad([x, y], [a])
+    with pytest.raises(ValueError, match=r"x \(1, 2\) has its shape"):
+        ad.back_prop_grad([x], [be.zeros((2, 1))])
+    with pytest.raises(TypeError, match="written into tensors"):
+        ad.back_prop_grad([x], [a + 1])
+    base = be.zeros((3, 3))
+    with pytest.raises(ValueError, match="share memory"):
+        Autodiff(x * y.T, be).back_prop_grad([x, y], [base[0, :2], base[:2, 1]])
+
+
+def test_an_unused_tensor_may_have_the_gradient_zero(product: Any) -> None:
+    be, x, y, tree = product
+    stranger = be.ones((4, 1))
+    dx, ds = Autodiff(tree, be, allow_unused=True).get_grad_asnumpyarray([x, stranger])
+    np.testing.assert_array_equal(dx, [[8, 8]])
+    np.testing.assert_array_equal(ds, np.zeros((4, 1)))
+    with pytest.raises(ValueError, match="not in the tree"):
+        Autodiff(tree, be).get_grad_asnumpyarray(stranger)
+
+
+# --- the memo -------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_tree_has_the_same_autodiff(product: Any) -> None:
+    be, x, y, tree = product
+    ad = Autodiff(tree, be)
+    slopes = ad.get_grad_op_tree([x, y])
+    assert Autodiff(tree, be) is ad
+    assert all(a is b for a, b in zip(Autodiff(tree, be).get_grad_op_tree([x, y]), slopes, strict=True))
+    assert Autodiff(x * y, be) is not ad
+    error = be.array([[1.0, 2.0], [0.0, 0.0]])
+    other = Autodiff(tree, be, error)
+    assert other is not ad
+    assert other is Autodiff(tree, be, error)
+    np.testing.assert_array_equal(other.get_grad_asnumpyarray(x), [[3, 6]])
+    np.testing.assert_array_equal(Autodiff(tree, be).get_grad_asnumpyarray(x), [[8, 8]])
+
+
+def test_the_memo_goes_when_the_tree_goes(be: Backend) -> None:
+    x = be.ones((2, 2))
+    tree = be.exp(x) * x
+    ad = Autodiff(tree, be)
+    ad.get_grad_asnumpyarray([x])
+    seen, leaf = weakref.ref(ad), weakref.ref(x)
+    del ad
+    gc.collect()
+    assert seen() is Autodiff(tree, be)
+    del tree, x
+    gc.collect()
+    assert seen() is None
+    assert leaf() is None
+
+
+def test_a_new_error_never_finds_the_memo_of_an_old_one(be: Backend) -> None:
+    x = be.array([[1.0, 2.0]])
+    tree = x * x
+    for k in range(50):  # an error that is gone leaves its id to the next one
+        made = Autodiff(tree, be, be.array([[k, k]])).get_grad_asnumpyarray(x)
+        np.testing.assert_array_equal(made, [[2 * k, 4 * k]])
+
+
+# --- shared parts and depth -----------------------------------------------------------------------------------------
+
+
+def test_a_part_that_is_used_often_is_one_node(be64: Backend) -> None:
+    x = be64.array([[1.0, -2.0]])
+    y = x
+    for _ in range(1000):
+        y = y + y
+    assert len(list(postorder(y))) == 1000
+    slope = Autodiff(y, be64).get_grad_op_tree(x)
+    assert len(list(postorder(slope))) == 1000
+    assert be64.plan(y, slope).distinct == 2000
+    np.testing.assert_array_equal(slope.asnumpyarray(), np.full((1, 2), 2.0**1000))
+    np.testing.assert_array_equal(y.asnumpyarray(), 2.0**1000 * np.array([[1.0, -2.0]]))
+
+
+def test_an_expression_a_hundred_thousand_nodes_deep_has_a_gradient(be64: Backend) -> None:
+    x = be64.array([[1.0, 2.0]])
+    y = x
+    for _ in range(100_000):
+        y = y * 1.00001
+    slope = Autodiff(y, be64).get_grad_op_tree(x)
+    assert len(list(postorder(slope))) == 100_000
+    np.testing.assert_allclose(slope.asnumpyarray(), np.full((1, 2), 1.00001**100_000), 1e-9)
+
+
+def test_a_tensor_that_is_used_many_times_gets_the_sum(be64: Backend) -> None:
+    x = be64.array([[1.0, 2.0]])
+    y = 0.0 * x
+    for k in range(1, 3001):
+        y = y + k * x
+    np.testing.assert_array_equal(Autodiff(y, be64).get_grad_asnumpyarray(x), np.full((1, 2), 3000 * 3001 / 2))
+
+
+def structures(*trees: Any) -> int:
+    """Count sub-trees that differ in structure, by hand."""
+    known: dict[Any, int] = {}
+    number: dict[int, int] = {}
+    for node in postorder(*trees):
+        if node.op != "pair":
+            inner = [
+                (number[id(x)],) if isinstance(x, OpTreeNode) else x if isinstance(x, int | float) else id(x)
+                for x in node.operands
+            ]
+            key = repr((node.op, sorted(node.attrs.items()), inner))
+            number[id(node)] = known.setdefault(key, len(known))
+    return len(known)
+
+
+def batch_norm(be: Any, x: Any, gamma: Any, beta: Any, eps: float = 1e-3) -> Any:
+    """spec: (x - mean) / sqrt(var + eps) * gamma + beta, a feature map over everything else."""
+    return (x - be.mean(x, axis=1)) / be.sqrt(be.var(x, axis=1) + eps) * gamma + beta
+
+
+def normed(be: Backend, f: int = 4, n: int = 7) -> tuple[Any, ...]:
+    x, gamma, beta = (
+        be.array(draw(5, f, n), name="x"),
+        be.array(draw(6, f, 1), name="g"),
+        be.array(draw(7, f, 1), name="b"),
+    )
+    error = be.array(draw(8, f, n), name="error")
+    return x, gamma, beta, error, batch_norm(be, x, gamma, beta)
+
+
+def test_batch_norm_has_the_textbooks_gradient(be64: Backend) -> None:
+    *tensors, error, tree = normed(be64)
+    x, gamma, _, d = (t.get() for t in (*tensors, error))
+    m = x.shape[1]
+    root = np.sqrt(x.var(1, keepdims=True) + 1e-3)
+    xhat = (x - x.mean(1, keepdims=True)) / root
+    grad_gamma, grad_beta = (xhat * d).sum(1, keepdims=True), d.sum(1, keepdims=True)
+    grad_x = (d - (xhat * grad_gamma + grad_beta) / m) * gamma / root
+    made = Autodiff(tree, be64, error).get_grad_asnumpyarray(tensors)
+    for dx, expected in zip(made, [grad_x, grad_gamma, grad_beta], strict=True):
+        np.testing.assert_allclose(dx, expected, 1e-11, 1e-12)
+
+
+def test_batch_norm_has_torchs_gradient(be64: Backend) -> None:
+    torch = pytest.importorskip("torch")
+    *tensors, error, tree = normed(be64)
+    x, gamma, beta = (torch.tensor(t.get(), requires_grad=True) for t in tensors)
+    y = torch.nn.functional.batch_norm(x.T, None, None, gamma[:, 0], beta[:, 0], training=True, eps=1e-3).T
+    y.backward(torch.tensor(error.get()))
+    np.testing.assert_allclose(tree.asnumpyarray(), y.detach().numpy(), 1e-12)
+    for dx, t in zip(Autodiff(tree, be64, error).get_grad_asnumpyarray(tensors), (x, gamma, beta), strict=True):
+        np.testing.assert_allclose(dx, t.grad.numpy(), 1e-11, 1e-12)
+
+
+def test_every_distinct_part_of_the_gradient_of_batch_norm_is_worked_out_once(be64: Backend) -> None:
+    *tensors, error, tree = normed(be64)
+    slopes = Autodiff(tree, be64, error).get_grad_op_tree(tensors)
+    plan = be64.plan(*slopes)
+    assert plan.distinct == structures(*slopes) == len(plan.steps)
+    assert plan.distinct <= 45
+    worked_out = [v for stage in plan.stages for v in stage.steps]
+    assert len(worked_out) == len(set(worked_out))
+    views = [step for step in plan.steps if step.kind == "view"]
+    assert len(worked_out) + len(views) == plan.distinct
+    alone = [be64.plan(slope).distinct for slope in slopes]
+    assert plan.distinct < sum(alone)  # what they share is shared
+
+
+def test_back_prop_grad_runs_each_step_of_one_plan_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    be = gen_backend("strict", datatype=np.float64)
+    *tensors, error, tree = normed(be)
+    ad = Autodiff(tree, be, error)
+    steps = be.plan(*ad.get_grad_op_tree(tensors)).steps
+    ran: list[Any] = []
+    value = Generic.value
+    monkeypatch.setattr(Generic, "value", lambda self, step, values: ran.append(step) or value(self, step, values))
+    ad.back_prop_grad(tensors, [be.empty(t.shape) for t in tensors])
+    assert sorted(step.op.name for step in ran) == sorted(step.op.name for step in steps)
+
+
+def test_branches_that_lead_to_no_asked_tensor_are_left_out(be: Backend) -> None:
+    x, y = be.ones((2, 2)), be.ones((2, 2))
+    deep = y
+    for _ in range(100):
+        deep = be.tanh(deep)
+    slope = Autodiff(x * 3 + deep, be).get_grad_op_tree(x)
+    assert not [node for node in postorder(slope) if node.op == "tanh"]
+    assert (slope.asnumpyarray() == 3).all()
+
+
+# --- values that are known already ----------------------------------------------------------------------------------
+
+
+def test_known_values_are_neither_worked_out_again_nor_asked_of_their_operands(be64: Backend) -> None:
+    x = be64.array(draw(9, 2, 3), name="x")
+    hidden = be64.exp(x)
+    tree = be64.tanh(hidden * hidden)
+    h, out = be64.evaluate([hidden, tree])
+    before = Autodiff(tree, be64).get_grad_asnumpyarray(x)
+    known = Autodiff(tree, be64, values={hidden: h, tree: out})
+    slope = known.get_grad_op_tree(x)
+    assert not {"exp", "tanh"} & {node.op for node in postorder(slope)}
+    assert not [leaf for node in postorder(slope) for leaf in node.operands if leaf is x]
+    x[:] = 99  # overwritten in place after its forward pass
+    np.testing.assert_allclose(slope.asnumpyarray(), before, 1e-13)
+    assert Autodiff(tree, be64, values={hidden: h, tree: out}) is known
+    assert Autodiff(tree, be64) is not known
+
+
+# --- gradients written over what they are made of -------------------------------------------------------------------
+
+
+def test_the_error_buffer_may_be_a_target(be64: Backend) -> None:
+    a, b, e = draw(10, 3, 3), draw(11, 3, 3), draw(12, 3, 3)
+    expected = [e * (2 + b), e * (a + 1)]
+    for first in (0, 1):
+        x, y, error = be64.array(a), be64.array(b), be64.array(e)
+        targets = [be64.zeros((3, 3)), be64.zeros((3, 3))]
+        targets[first] = error
+        Autodiff(2 * x + x * y + y, be64, error).back_prop_grad([x, y], targets)
+        for made, wanted in zip(targets, expected, strict=True):
+            np.testing.assert_allclose(made.get(), wanted, 1e-14)
+
+
+def test_a_part_of_the_error_buffer_may_be_a_target(be64: Backend) -> None:
+    base = be64.array(draw(13, 4, 3))
+    e, a = base.get(), draw(14, 3, 3)
+    x, error, target = be64.array(a), base[:3], base[1:]
+    Autodiff(x**2, be64, error).back_prop_grad(x, target)
+    np.testing.assert_allclose(target.get(), 2 * a * e[:3], 1e-14)
+    np.testing.assert_array_equal(base.get()[0], e[0])
+
+
+def test_gradients_may_be_written_over_the_tensors_of_the_tree(be64: Backend) -> None:
+    a, b = draw(15, 3, 3), draw(16, 3, 3)
+    x, y = be64.array(a), be64.array(b)
+    Autodiff(be64.dot(x, y) * x, be64).back_prop_grad([x, y], [y, x])  # crosswise
+    np.testing.assert_allclose(y.get(), a @ b + a @ b.T, 1e-13)
+    np.testing.assert_allclose(x.get(), a.T @ a, 1e-13)
+
+
+# --- gradients of gradients -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("f", "slopes"),
+    [
+        (lambda be, x: x**4, [lambda x: 4 * x**3, lambda x: 12 * x**2, lambda x: 24 * x, lambda x: 24 + 0 * x]),
+        (lambda be, x: be.exp(2 * x), [lambda x, k=k: 2**k * np.exp(2 * x) for k in (1, 2, 3, 4)]),
+        (lambda be, x: be.log(x * x), [lambda x: 2 / x, lambda x: -2 / x**2, lambda x: 4 / x**3, lambda x: -12 / x**4]),
+        (lambda be, x: 1 / x, [lambda x: -1 / x**2, lambda x: 2 / x**3, lambda x: -6 / x**4, lambda x: 24 / x**5]),
+        (
+            lambda be, x: be.tanh(x),
+            [
+                lambda x: 1 - np.tanh(x) ** 2,
+                lambda x: -2 * np.tanh(x) * (1 - np.tanh(x) ** 2),
+                lambda x: (1 - np.tanh(x) ** 2) * (6 * np.tanh(x) ** 2 - 2),
+            ],
+        ),
+        (lambda be, x: be.maximum(x, 0) * x, [lambda x: 2 * x * (x > 0), lambda x: 2.0 * (x > 0), lambda x: 0 * x]),
+    ],
+    ids=["x^4", "exp", "log", "1/x", "tanh", "relu"],
+)
+def test_gradients_of_gradients_of_gradients(be64: Backend, f: Any, slopes: Sequence[Any]) -> None:
+    values = draw(17, 2, 3)
+    x = be64.array(values)
+    tree = f(be64, x)
+    for slope in slopes:
+        tree = Autodiff(tree, be64, allow_unused=True).get_grad_op_tree(x)
+        tree = tree if isinstance(tree, OpTreeNode) else 1 * tree
+        np.testing.assert_allclose(tree.asnumpyarray(), slope(values), 1e-11, 1e-12)
+
+
+def test_a_mixed_second_derivative_does_not_depend_on_the_order(be64: Backend) -> None:
+    x, y = be64.array(draw(18, 2, 3)), be64.array(draw(19, 2, 3))
+    tree = be64.exp(x * y) / (x * x + 1)
+    dx, dy = Autodiff(tree, be64).get_grad_op_tree([x, y])
+    first = Autodiff(dx, be64).get_grad_asnumpyarray(y)
+    second = Autodiff(dy, be64).get_grad_asnumpyarray(x)
+    np.testing.assert_allclose(first, second, 1e-12)
+
+
+# --- views ----------------------------------------------------------------------------------------------------------
+
+VIEWS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "a slice": (lambda x: x[1:3], lambda x: x[1:3]),
+    "a column": (lambda x: x[:, 1], lambda x: x[:, [1]]),
+    "a row": (lambda x: x[-1], lambda x: x[[-1]]),
+    "an element": (lambda x: x[2, 0], lambda x: x[2:3, :1]),
+    "every second": (lambda x: x[::2, 1::2], lambda x: x[::2, 1::2]),
+    "backwards": (lambda x: x[::-1, ::-2], lambda x: x[::-1, ::-2]),
+    "nothing": (lambda x: x[2:2], lambda x: x[2:2]),
+    "T": (lambda x: x.T, lambda x: x.T),
+    "reshape": (lambda x: x.reshape(2, 6), lambda x: x.reshape(2, 6)),
+    "n-D": (lambda x: x.reshape(2, 2, 3)[1], lambda x: x.reshape(2, 2, 3)[1]),
+    "n-D, two indices": (lambda x: x.reshape(2, 2, 3)[:, 1, ::2], lambda x: x.reshape(2, 2, 3)[:, 1, ::2]),
+    "a view of a view of a view": (lambda x: x.T[1:].reshape(4, 2)[::2], lambda x: x.T[1:].reshape(4, 2)[::2]),
+    "T of a slice": (lambda x: x[1:].T[:, ::-1], lambda x: x[1:].T[:, ::-1]),
+    "share": (lambda x: x.share((2, 2)), lambda x: x.ravel()[:4].reshape(2, 2)),
+}
+
+
+def views(be: Backend) -> Iterator[tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]:
+    for what, (ours, numpys) in VIEWS.items():
+        if what != "a view of a view of a view":
+            yield what, ours, numpys
+
+
+@pytest.mark.parametrize("what", [what for what in VIEWS if what != "a view of a view of a view"])
+def test_the_gradient_through_a_view_reaches_the_base_and_the_view(be64: Backend, what: str) -> None:
+    view, part = VIEWS[what]
+    values = draw(20, 4, 3)
+    x = be64.array(values)
+    v = view(x)
+    e = draw(21, *v.shape)
+    np.testing.assert_array_equal(v.get(), part(values))
+    ad = Autodiff(be64.exp(v) * v, be64, be64.array(e))
+    in_view, in_base = ad.get_grad_asnumpyarray([v, x])
+    np.testing.assert_allclose(in_view, e * (1 + part(values)) * np.exp(part(values)), 1e-13)
+    np.testing.assert_allclose(part(in_base), in_view, 1e-15)
+    assert np.count_nonzero(in_base) == in_view.size
+    np.testing.assert_array_equal(ad.get_grad_asnumpyarray(view(x)), in_view)  # made anew, it is the same memory
+
+
+def f_of_views(x: Any, exp: Any) -> Any:
+    """The base, two views that overlap, one of them twice, and a view of a view, in one expression."""
+    top, bottom = x[:3], x[1:]
+    return top * bottom + exp(x[1:].T[:, ::-1].T) * top + x[2:3] * x[:3] * x[1:4] + top
+
+
+def test_gradients_of_views_that_overlap_add_up_in_the_base(be64: Backend) -> None:
+    values, e = draw(22, 4, 3), draw(23, 3, 3)
+    x = be64.array(values, name="x")
+    numeric = numeric_gradient(lambda x: f_of_views(x, np.exp), [values], 0, e)
+    ad = Autodiff(f_of_views(x, be64.exp), be64, be64.array(e))
+    in_base = ad.get_grad_asnumpyarray(x)
+    assert off(in_base, numeric) <= 1e-6
+    for other in (x[:2], x[1:], x.T, x[:, 1:2], x.reshape(2, 6), x[::-1]):  # of any view, in the tree or not
+        index = {id(other): None}
+        assert index
+        made = ad.get_grad_asnumpyarray(other)
+        np.testing.assert_allclose(made, be64.array(in_base).get() if False else shown(in_base, other), 1e-13)
+
+
+def shown(values: Any, view: Any) -> Any:
+    """What a view shows of an array in the place of its base."""
+    return np.lib.stride_tricks.as_strided(
+        values.reshape(-1)[view.start :], view.shape, [8 * s for s in view.strides], writeable=False
+    )
+
+
+def test_second_derivatives_through_views(be64: Backend) -> None:
+    values, way = draw(24, 4, 3), draw(25, 4, 3)
+    x = be64.array(values)
+    w = be64.array(way)
+    slope = Autodiff(f_of_views(x, be64.exp), be64).get_grad_op_tree(x)
+    made = Autodiff(be64.sum(slope * w), be64).get_grad_asnumpyarray(x)
+
+    def energy(values: Any) -> Any:
+        x[:] = values
+        return be64.sum(slope * w).asnumpyarray()
+
+    assert off(made, numeric_gradient(energy, [values], 0, 1.0)) <= 1e-6
+
+
+def test_gradients_into_views_of_one_flat_buffer(be64: Backend) -> None:
+    flat, grads = be64.array(draw(26, 10, 1)), be64.zeros((10, 1))
+    w, b = flat[:6].reshape(2, 3), flat[6:8]
+    dw, db = grads[:6].reshape(2, 3), grads[6:8]
+    x = be64.array(draw(27, 3, 5))
+    Autodiff(be64.dot(w, x) + b, be64).back_prop_grad([w, b], [dw, db])
+    np.testing.assert_allclose(grads.get()[:6].reshape(2, 3), np.ones((2, 5)) @ x.get().T, 1e-13)
+    np.testing.assert_array_equal(grads.get()[6:, 0], [5, 5, 0, 0])
+
+
+# --- broadcasting, and larger expressions beside torch --------------------------------------------------------------
+
+
+def test_broadcasting_in_three_dimensions_is_summed_back(be64: Backend) -> None:
+    shapes = [(2, 1, 3), (4, 1), (1, 1), (2, 4, 3), (1, 4, 1)]
+    xs = [draw(30 + i, *shape) for i, shape in enumerate(shapes)]
+    tensors = list(map(be64.array, xs))
+
+    def f(a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+        return (a * b + c) * d / (e * e) - a * e
+
+    error = draw(36, 2, 4, 3)
+    made = Autodiff(f(*tensors), be64, be64.array(error)).get_grad_asnumpyarray(tensors)
+    for k, dx in enumerate(made):
+        assert off(dx, numeric_gradient(f, xs, k, error)) <= 1e-6
+
+
+def attention(m: Any, x: Any, q: Any, k: Any, v: Any) -> Any:
+    scores = m.softmax((x @ q) @ m.flip(x @ k) / 2.0)
+    return scores @ (x @ v)
+
+
+class Ours:
+    def __init__(self, be: Backend) -> None:
+        self.exp, self.tanh, self.log = be.exp, be.tanh, be.log
+        self.softmax = lambda x: be.softmax(x, -1)
+        self.flip = lambda x: be.transpose(x)
+        self.mean = lambda x: be.mean(x, -1)
+        self.relu = lambda x: be.maximum(x, 0)
+
+
+class Torchs:
+    def __init__(self, torch: Any) -> None:
+        self.exp, self.tanh, self.log, self.relu = torch.exp, torch.tanh, torch.log, torch.relu
+        self.softmax = lambda x: torch.softmax(x, -1)
+        self.flip = lambda x: x.swapaxes(-1, -2)
+        self.mean = lambda x: x.mean(-1, keepdim=True)
+
+
+EXPRESSIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "a perceptron": (
+        lambda m, x, w, b, u: m.log(m.softmax(m.relu(x @ w + b) @ u)),
+        [(5, 4), (4, 6), (1, 6), (6, 3)],
+    ),
+    "attention": (attention, [(2, 5, 4), (4, 3), (4, 3), (4, 2)]),
+    "a norm of layers": (
+        lambda m, x, g: (x - m.mean(x)) / (m.mean((x - m.mean(x)) ** 2) + 1e-3) ** 0.5 * g,
+        [(3, 2, 6), (1, 6)],
+    ),
+    "a recurrence": (
+        lambda m, x, w: m.tanh(m.tanh(m.tanh(x) @ w + x) @ w + x) @ w,
+        [(3, 4), (4, 4)],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", EXPRESSIONS)
+def test_torch_finds_the_same_gradients(be64: Backend, what: str) -> None:
+    torch = pytest.importorskip("torch")
+    f, shapes = EXPRESSIONS[what]
+    xs = [draw(40 + i, *shape) for i, shape in enumerate(shapes)]
+    tensors, torchs = list(map(be64.array, xs)), [torch.tensor(x, requires_grad=True) for x in xs]
+    tree, result = f(Ours(be64), *tensors), f(Torchs(torch), *torchs)
+    error = draw(50, *tree.shape)
+    result.backward(torch.tensor(error))
+    np.testing.assert_allclose(tree.asnumpyarray(), result.detach().numpy(), 1e-11, 1e-12)
+    for dx, t in zip(Autodiff(tree, be64, be64.array(error)).get_grad_asnumpyarray(tensors), torchs, strict=True):
+        np.testing.assert_allclose(dx, t.grad.numpy(), 1e-10, 1e-11)
+
+
+# --- check_grad -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own() -> Iterator[Callable[..., Any]]:
+    defined: list[str] = []
+
+    def define(name: str, *rules: Any, **options: Any) -> Any:
+        defined.append(name)
+        return Backend.define_op(name, *rules, **options)
+
+    yield define
+    for name in defined:
+        del OPS[name]
+        delattr(Backend, name)
+
+
+def test_a_right_tree_passes_op_by_op_and_as_a_whole(be: Backend) -> None:
+    *tensors, _, tree = normed(be)
+    before = [t.get() for t in tensors]
+    report = be.check_grad(tree, tensors)
+    assert report
+    assert report.ok
+    assert report.worst <= 1e-6
+    assert {row.what for row in report.rows} == {node.op for node in postorder(tree)} | {"the tree"}
+    assert [row.of for row in report.rows if row.what == "the tree"] == ["x", "g", "b"]
+    for row in report.rows:
+        assert math.isclose(row.analytic, row.numeric, rel_tol=1e-5, abs_tol=1e-6)
+        assert row.error <= 1e-6
+    assert "all derivatives agree" in repr(report)
+    assert all((t.get() == values).all() for t, values in zip(tensors, before, strict=True))
+    assert NervanaObject.be is be
+
+
+@pytest.mark.parametrize("wrong", [1.01, 1 + 1e-5, -1.0, 0.0])
+def test_a_wrong_derivative_is_flagged_where_it_is(be: Backend, own: Any, wrong: float) -> None:
+    bend = own("bend", lambda xp, x: x * x * x, lambda be, dz, z, x: (wrong * dz * 3 * x * x,))
+    x = be.array(draw(60, 3, 2), name="x")
+    report = be.check_grad(be.exp(bend(be, be.tanh(x)) * 0.5), x)
+    assert not report.ok
+    assert not report
+    assert {row.what for row in report.rows if row.error > report.tolerance} == {"bend", "the tree"}
+    assert {row.what for row in report.rows} == {"bend", "tanh", "mul", "exp", "the tree"}
+    assert "derivatives DISAGREE" in repr(report)
+    assert [line.split()[0] for line in repr(report).splitlines() if line.endswith("WRONG")] == ["bend", "the"]
+
+
+def test_a_derivative_of_the_wrong_operand_is_flagged_by_operand(be: Backend, own: Any) -> None:
+    own("lean", lambda xp, x, y: x * y * y, lambda be, dz, z, x, y: (dz * y * y, dz * x * y), arity=2)
+    x, y = be.array(draw(61, 2, 2), name="x"), be.array(draw(62, 2, 2), name="y")
+    report = be.check_grad(be.lean(x, y))
+    assert [(row.what, row.of) for row in report.rows if row.error > report.tolerance] == [
+        ("lean", "y=y"),
+        ("the tree", "y"),
+    ]
+
+
+def test_a_derivative_that_is_no_number_is_flagged(be: Backend, own: Any) -> None:
+    own("gap", lambda xp, x: x + 1, lambda be, dz, z, x: (dz / (x - x),))
+    report = be.check_grad(be.gap(be.array([[1.0, 2.0]], name="x")))
+    assert not report.ok
+
+
+def test_trees_with_views_gathers_and_shared_parts_are_checked(be: Backend) -> None:
+    x, n = be.array(draw(63, 4, 3), name="x"), be.array([[0, 2, 2]], dtype="int32", name="n")
+    y = be.take(x[1:] * x[:3], n, 0)
+    tree = be.concat([y, be.where(y > 0, y, 0.5 * y), x.T.reshape(3, 4)[:, :3] if x.T.is_contiguous else y], 0)
+    report = check_grad(be, be.max(tree * tree, axis=1, keepdims=False))
+    assert report.ok, report
+    assert {"take", "concat", "where", "max"} <= {row.what for row in report.rows}
+
+
+def test_a_tree_that_draws_is_refused(be: Backend) -> None:
+    with pytest.raises(ValueError, match="draws random numbers"):
+        be.check_grad(be.ones((2, 2)) * be.rand(2, 2))
