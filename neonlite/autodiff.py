@@ -14,7 +14,7 @@ from typing import Any
 from neonlite.backend import Backend, Tensor, current
 from neonlite.backend.tensor import overlap
 from neonlite.ops import FLOATS, missing
-from neonlite.optree import Operand, OpTreeNode, describe, label, postorder, rebuild
+from neonlite.optree import MANY, Operand, OpTreeNode, describe, label, postorder, rebuild
 
 
 class Autodiff:
@@ -46,7 +46,7 @@ class Autodiff:
     ) -> Autodiff:
         """Return the one made before for the same arguments, or a new one."""
         if not isinstance(op_tree, OpTreeNode):
-            raise TypeError(f"Autodiff differentiates op-trees; got {op_tree!r}")
+            raise TypeError(f"Autodiff differentiates op-trees; got {describe(op_tree)}")
         known = tuple((id(node), id(tensor)) for node, tensor in (values or {}).items())
         key = (id(be), id(next_error), known, allow_unused)
         memo = op_tree.__dict__.get("autodiff")  # on the node itself: it goes when the tree goes
@@ -85,7 +85,7 @@ class Autodiff:
             raise ValueError(f"{len(tensors)} tensors need as many gradients; got {len(gradients)}")
         for i, x in enumerate(gradients):
             if not isinstance(x, Tensor):
-                raise TypeError(f"gradients are written into tensors; got {x!r}")
+                raise TypeError(f"gradients are written into tensors; got {describe(x)}")
             if x.shape != tensors[i].shape:
                 raise ValueError(f"the gradient of {describe(tensors[i])} has its shape; got {describe(x)}")
             for y in gradients[:i]:
@@ -144,7 +144,7 @@ class Autodiff:
             if not isinstance(errors, tuple) or isinstance(errors, Operand) or len(errors) != len(z.operands):
                 raise ValueError(
                     f"the derivative of {z.op!r} is a tuple with an op-tree, or None where it is flat, for each of its "
-                    f"{len(z.operands)} operands; got {errors!r}"
+                    f"{len(z.operands)} operands; got {describe(errors)}"
                 )
             for x, dx in zip(z.operands, errors, strict=True):
                 if dx is not None and id(x) in wanted:
@@ -191,14 +191,16 @@ class Autodiff:
 
     def _check(self, x: Any) -> None:
         if not isinstance(x, Tensor):
-            raise TypeError(f"gradients are taken with respect to tensors; got {x!r}")
+            raise TypeError(f"gradients are taken with respect to tensors; got {describe(x)}")
         if x.info.dtype not in FLOATS:
             raise TypeError(
                 f"{describe(x)} holds {x.info.dtype}: only floats have gradients; make it with dtype='float32'"
             )
         if self._found.allow_unused or any(leaf.root is x.root for leaf in self._found.leaves.values()):
             return
-        names = ", ".join(sorted(label(leaf) for leaf in self._found.leaves.values())) or "no tensor"
+        labels = sorted(label(leaf) for leaf in self._found.leaves.values())
+        more = [f"{len(labels) - MANY} more"] if len(labels) > MANY else []
+        names = ", ".join([*labels[:MANY], *more]) or "no tensor"
         raise ValueError(f"{describe(x)} is not in the tree, which has {names}; allow_unused=True gives zeros")
 
 
@@ -216,7 +218,7 @@ class Found:
         if next_error is None:
             next_error = be.ones(op_tree.shape, dtype=op_tree.info.dtype)
         elif not isinstance(next_error, Operand):
-            raise TypeError(f"next_error is a tensor or an op-tree, be.array(e) makes one; got {next_error!r}")
+            raise TypeError(f"next_error is a tensor or an op-tree, be.array(e) makes one; got {describe(next_error)}")
         elif next_error.backend is not op_tree.backend:
             whose = (
                 f"next_error {describe(next_error)} belongs to {next_error.backend!r}, the tree to {op_tree.backend!r}"

@@ -141,6 +141,7 @@ def _compare(be: Backend, tree: Any, x: Tensor, what: str, of: str) -> Row:
     """Compare dE along random directions in x, where E = sum(tree * error) with a random error; the worst of a few."""
     error = be.evaluate([be.randn(tree.shape)])[0]
     energy = be.sum(tree * error)
+    rounding = 1e-6 * float(be.sum(abs(tree * error)).asnumpyarray().item())  # what is smaller, the differences lose
     grad = Autodiff(tree, be, error).get_grad_tensor([x])[0]
     start = be.array(x)
     rows = []
@@ -154,7 +155,7 @@ def _compare(be: Backend, tree: Any, x: Tensor, what: str, of: str) -> Row:
         a, b, c, d = values
         numeric = (a - 8 * b + 8 * c - d) / (12 * STEP)
         analytic, scale = (float(t.get().item()) for t in be.evaluate([be.sum(grad * way), be.sum(abs(grad * way))]))
-        size = max(abs(analytic), abs(numeric), 1e-3 * scale, 1e-9)
+        size = max(abs(analytic), abs(numeric), 1e-3 * scale, rounding, 1e-9)
         rows.append(Row(what, of, x.shape, analytic, numeric, abs(analytic - numeric) / size))
     return max(rows, key=lambda row: row.error if row.error == row.error else float("inf"))
 

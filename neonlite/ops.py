@@ -167,13 +167,11 @@ def part(shape: Shape, *, index: Box) -> Shape:
 def joined_shape(*shapes: Shape, axis: int) -> Shape:
     """Return the shape of arrays laid end to end along an axis."""
     first = shapes[0]
-    for shape in shapes[1:]:
+    for number, shape in enumerate(shapes):
         if len(shape) != len(first) or any(
             m != n for i, (m, n) in enumerate(zip(first, shape, strict=True)) if i != axis
         ):
-            raise ValueError(
-                f"{first} and {shape} must agree on every axis but axis {axis}, along which they are joined"
-            )
+            raise ValueError(f"part 0 {first} and part {number} {shape} differ on another axis than {axis}")
     return (*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])
 
 

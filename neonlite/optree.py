@@ -12,6 +12,7 @@ Same Info, same structure and same pattern of leaves: so the Info is the key of 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -24,10 +25,13 @@ Leaves = dict[int, Any]
 BAKED = range(-8, 9)  # whole numbers that are part of the structure; other numbers are arguments of the plan
 WIDE = 128  # a tree with more leaves than this does not carry them: it is traced when it is run
 REMEMBERED = 1 << 16  # structures remembered before the table starts afresh
+MANY = 8  # operands that an error message names
 
 _infos: dict[Any, Info] = {}
 _floats: dict[Any, float] = {}
 _nothing: Leaves = {}
+_brief = reprlib.Repr()
+_brief.maxstring = _brief.maxother = 60
 
 
 class Info(dict[str, Any]):
@@ -171,7 +175,8 @@ def derive(op: Op, a: Any, b: Any, attrs: Attrs, be: Any) -> Info:
     backends = list({id(x): x for x in owners}.values())
     try:
         if len(backends) > 1:
-            whose = ", ".join(f"{describe(x)} to {x.backend!r}" for x in flat(a, b) if isinstance(x, Operand))
+            tensors = {id(x.backend): x for x in flat(a, b) if isinstance(x, Operand)}.values()
+            whose = ", ".join(f"{describe(x)} to {x.backend!r}" for x in tensors)
             raise ValueError(f"the operands belong to different backends: {whose}; copy one across with be.array(t)")
         if any(isinstance(t, Info) and t.row is OPS["onehot"] and not t.attrs["nclass"] for t in types):
             raise ValueError("the number of classes is not known: give onehot nclass=, or assign it by itself")
@@ -188,7 +193,7 @@ def derive(op: Op, a: Any, b: Any, attrs: Attrs, be: Any) -> Info:
             operand_dtypes = [t.dtype if isinstance(t, Info) else t for t in types]
             info.common, info.dtype = dtypes(op, operand_dtypes, info.be.default, info.attrs)
     except (ValueError, TypeError, IndexError) as error:
-        raise type(error)(f"be.{op.method}({', '.join(map(describe, flat(a, b)))}): {error}") from None
+        raise type(error)(f"be.{op.method}({describe(*flat(a, b))}): {shortened(error)}") from None
     dict.__setitem__(info, "shape", info.shape)
     return info
 
@@ -225,11 +230,22 @@ def label(x: Any) -> str:
     return label(x.base) + {"transpose": ".T", "reshape": ".reshape"}.get(origin[0], "[...]")
 
 
-def describe(x: Any) -> str:
-    """Return an operand as an error message speaks of it: name and shape."""
-    if type(x) is OpTreeNode:
-        return f"{x[0]['op']}-tree {x.shape}"
-    return f"{label(x) if x.name else 'a tensor'} {x.shape}" if isinstance(x, Operand) else repr(x)
+def describe(*operands: Any) -> str:
+    """Return operands as an error message speaks of them: names and shapes, and never more than a few lines."""
+
+    def words(x: Any) -> str:
+        if type(x) is OpTreeNode:
+            return f"{x[0]['op']}-tree {x.shape}"
+        return f"{label(x) if x.name else 'a tensor'} {x.shape}" if isinstance(x, Operand) else _brief.repr(x)
+
+    more = [f"{len(operands) - MANY} more"] if len(operands) > MANY else []
+    return ", ".join([*map(words, operands[:MANY]), *more])
+
+
+def shortened(text: object) -> str:
+    """Return a message, cut in the middle when it is long."""
+    said = str(text)
+    return said if len(said) <= 400 else f"{said[:250]} ... {said[-100:]}"
 
 
 def forget(be: Any) -> None:
@@ -556,7 +572,7 @@ def _backend_of(*operands: Any) -> Any:
     for x in operands:
         if isinstance(x, Operand):
             return x.backend
-    raise TypeError(f"none of {', '.join(map(repr, operands))} is a tensor or an op-tree")
+    raise TypeError(f"none of {describe(*operands)} is a tensor or an op-tree")
 
 
 # --- walking -------------------------------------------------------------------------------------------------------

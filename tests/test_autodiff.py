@@ -65,7 +65,7 @@ def test_a_tree_that_a_program_makes(be: Backend, first: int) -> None:
     f = my_loop(x0) + my_condition(x0)
     s = 1 / (1 + np.exp(-values))
     slope = s * (1 - s) if first % 2 == 0 else 1 - np.tanh(values) ** 2
-    np.testing.assert_allclose(Autodiff(f, be).get_grad_op_tree([x0])[0].asnumpyarray(), first + slope, 1e-5)
+    np.testing.assert_allclose(Autodiff(f, be).get_grad_op_tree([x0])[0].asnumpyarray(), first + slope, 1e-5, 1e-6)
 
 
 # --- the four ways to have gradients --------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_without_a_backend_the_current_one_is_meant() -> None:
 
 
 def test_what_has_no_gradient_is_refused_by_name(product: Any) -> None:
-    be, x, y, tree = product
+    be, x, _, tree = product
     ad, stranger = Autodiff(tree, be), be.ones((1, 2), name="stranger")
     with pytest.raises(ValueError, match=r"stranger \(1, 2\) is not in the tree, which has x, y; allow_unused=True"):
         ad.get_grad_op_tree([x, stranger])
@@ -176,7 +176,7 @@ def test_buffers_that_do_not_fit_are_refused(product: Any) -> None:
 
 
 def test_an_unused_tensor_may_have_the_gradient_zero(product: Any) -> None:
-    be, x, y, tree = product
+    be, x, _, tree = product
     stranger = be.ones((4, 1))
     dx, ds = Autodiff(tree, be, allow_unused=True).get_grad_asnumpyarray([x, stranger])
     np.testing.assert_array_equal(dx, [[8, 8]])
@@ -203,19 +203,24 @@ def test_the_same_tree_has_the_same_autodiff(product: Any) -> None:
     np.testing.assert_array_equal(Autodiff(tree, be).get_grad_asnumpyarray(x), [[8, 8]])
 
 
-def test_the_memo_goes_when_the_tree_goes(be: Backend) -> None:
+@pytest.mark.parametrize("known", [False, True], ids=["", "with known values"])
+def test_the_memo_stays_with_the_tree_and_goes_with_it_at_once(be: Backend, known: bool) -> None:
     x = be.ones((2, 2))
     tree = be.exp(x) * x
-    ad = Autodiff(tree, be)
-    ad.get_grad_asnumpyarray([x])
+    values = {tree: be.ones((2, 2))} if known else None
+    ad = Autodiff(tree, be, values=values)
+    slopes = ad.get_grad_op_tree([x])
     seen, leaf = weakref.ref(ad), weakref.ref(x)
     del ad
+    assert Autodiff(tree, be, values=values).get_grad_op_tree([x])[0] is slopes[0]
     gc.collect()
-    assert seen() is Autodiff(tree, be)
-    del tree, x
-    gc.collect()
-    assert seen() is None
-    assert leaf() is None
+    gc.disable()  # so that only what nothing refers to goes
+    try:
+        del tree, x, slopes, values
+        assert seen() is None
+        assert leaf() is None
+    finally:
+        gc.enable()
 
 
 def test_a_new_error_never_finds_the_memo_of_an_old_one(be: Backend) -> None:
@@ -242,14 +247,15 @@ def test_a_part_that_is_used_often_is_one_node(be64: Backend) -> None:
     np.testing.assert_array_equal(y.asnumpyarray(), 2.0**1000 * np.array([[1.0, -2.0]]))
 
 
-def test_an_expression_a_hundred_thousand_nodes_deep_has_a_gradient(be64: Backend) -> None:
-    x = be64.array([[1.0, 2.0]])
+def test_an_expression_a_hundred_thousand_nodes_deep_has_a_gradient() -> None:
+    be = gen_backend("cpu", datatype=np.float64)
+    x = be.array([[1.0, 2.0]])
     y = x
     for _ in range(100_000):
-        y = y * 1.00001
-    slope = Autodiff(y, be64).get_grad_op_tree(x)
+        y = y + x
+    slope = Autodiff(y, be).get_grad_op_tree(x)
     assert len(list(postorder(slope))) == 100_000
-    np.testing.assert_allclose(slope.asnumpyarray(), np.full((1, 2), 1.00001**100_000), 1e-9)
+    np.testing.assert_array_equal(slope.asnumpyarray(), [[100_001, 100_001]])
 
 
 def test_a_tensor_that_is_used_many_times_gets_the_sum(be64: Backend) -> None:
@@ -319,7 +325,7 @@ def test_every_distinct_part_of_the_gradient_of_batch_norm_is_worked_out_once(be
     slopes = Autodiff(tree, be64, error).get_grad_op_tree(tensors)
     plan = be64.plan(*slopes)
     assert plan.distinct == structures(*slopes) == len(plan.steps)
-    assert plan.distinct <= 45
+    assert plan.distinct <= 40
     worked_out = [v for stage in plan.stages for v in stage.steps]
     assert len(worked_out) == len(set(worked_out))
     views = [step for step in plan.steps if step.kind == "view"]
@@ -456,19 +462,13 @@ VIEWS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "reshape": (lambda x: x.reshape(2, 6), lambda x: x.reshape(2, 6)),
     "n-D": (lambda x: x.reshape(2, 2, 3)[1], lambda x: x.reshape(2, 2, 3)[1]),
     "n-D, two indices": (lambda x: x.reshape(2, 2, 3)[:, 1, ::2], lambda x: x.reshape(2, 2, 3)[:, 1, ::2]),
-    "a view of a view of a view": (lambda x: x.T[1:].reshape(4, 2)[::2], lambda x: x.T[1:].reshape(4, 2)[::2]),
+    "a view of a view of a view": (lambda x: x[1:].reshape(3, 3).T[1:], lambda x: x[1:].reshape(3, 3).T[1:]),
     "T of a slice": (lambda x: x[1:].T[:, ::-1], lambda x: x[1:].T[:, ::-1]),
     "share": (lambda x: x.share((2, 2)), lambda x: x.ravel()[:4].reshape(2, 2)),
 }
 
 
-def views(be: Backend) -> Iterator[tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]:
-    for what, (ours, numpys) in VIEWS.items():
-        if what != "a view of a view of a view":
-            yield what, ours, numpys
-
-
-@pytest.mark.parametrize("what", [what for what in VIEWS if what != "a view of a view of a view"])
+@pytest.mark.parametrize("what", VIEWS)
 def test_the_gradient_through_a_view_reaches_the_base_and_the_view(be64: Backend, what: str) -> None:
     view, part = VIEWS[what]
     values = draw(20, 4, 3)
@@ -497,18 +497,9 @@ def test_gradients_of_views_that_overlap_add_up_in_the_base(be64: Backend) -> No
     ad = Autodiff(f_of_views(x, be64.exp), be64, be64.array(e))
     in_base = ad.get_grad_asnumpyarray(x)
     assert off(in_base, numeric) <= 1e-6
-    for other in (x[:2], x[1:], x.T, x[:, 1:2], x.reshape(2, 6), x[::-1]):  # of any view, in the tree or not
-        index = {id(other): None}
-        assert index
-        made = ad.get_grad_asnumpyarray(other)
-        np.testing.assert_allclose(made, be64.array(in_base).get() if False else shown(in_base, other), 1e-13)
-
-
-def shown(values: Any, view: Any) -> Any:
-    """What a view shows of an array in the place of its base."""
-    return np.lib.stride_tricks.as_strided(
-        values.reshape(-1)[view.start :], view.shape, [8 * s for s in view.strides], writeable=False
-    )
+    for part in (lambda x: x[:2], lambda x: x[1:], lambda x: x.T, lambda x: x[1:2].T, lambda x: x[::-1, 1:]):
+        made = ad.get_grad_asnumpyarray(part(x))  # of any view, in the tree or not
+        np.testing.assert_allclose(made, part(in_base), 1e-13)
 
 
 def test_second_derivatives_through_views(be64: Backend) -> None:

@@ -80,6 +80,7 @@ def test_slices_are_views(mine: Tensor) -> None:
 OPERATIONS = {
     "myTensor * yourTensor": (lambda be, x, y: x * y, lambda x, y: x * y),
     "myTensor + yourTensor": (lambda be, x, y: x + y, lambda x, y: x + y),
+    "yourTensor ** myTensor": (lambda be, x, y: y**x, lambda x, y: y**x),
     "exp": (lambda be, x, y: be.exp(x), lambda x, y: np.exp(x)),
     "sqrt": (lambda be, x, y: be.sqrt(y), lambda x, y: np.sqrt(y)),
     "==": (lambda be, x, y: x == x.T, lambda x, y: 1.0 * (x == x.T)),
@@ -410,7 +411,7 @@ def test_without_out_a_method_returns_its_tree_and_with_out_it_is_worked_out(be:
         (lambda **out: be.subtract(x, y, **out), [[2, 6]]),
         (lambda **out: be.clip(x, 5, a_max=8, **out), [[5, 8]]),
         (lambda **out: be.shift(x, 3, value=False, **out), [[32, 72]]),
-        (lambda **out: be.binarize(x - 5, stochastic=False, **out), [[-1, 1]]),
+        (lambda **out: be.binarize(4 - x, stochastic=False, **out), [[1, -1]]),
     ]:
         out = be.zeros((1, 2))
         assert isinstance(make(), OpTreeNode)

@@ -696,13 +696,18 @@ def in_threads(be: Backend, trees: int) -> None:
         for seed in range(trees):
             check_random_trees(random.Random(seed * 8 + n), be)
 
-    with ThreadPoolExecutor(8) as workers:
-        for done in [workers.submit(work, n) for n in range(8)]:
-            done.result()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # so that threads meet everywhere
+    try:
+        with ThreadPoolExecutor(8) as workers:
+            for done in [workers.submit(work, n) for n in range(8)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_eight_threads_may_share_a_backend(runner, monkeypatch):
-    monkeypatch.setattr(backend_module, "PLANS", 64)
+    monkeypatch.setattr(backend_module, "PLANS", 8)
     in_threads(runner, 200)
 
 

@@ -133,7 +133,7 @@ class Backend(Making, Words):
         """
         for t in tensors:
             if not isinstance(t, Tensor):
-                raise TypeError(f"only tensors can be assigned to; got {t!r}")
+                raise TypeError(f"only tensors can be assigned to; got {describe(t)}")
         if len(tensors) != len(values):
             raise ValueError(f"{len(values)} values for {len(tensors)} tensors")
         if len(tensors) == 1:
@@ -205,7 +205,9 @@ class Backend(Making, Words):
         plan.run = self._executor.compile(plan)
         if key is not None:
             if len(self._plans) >= PLANS:  # the quarter that was not used for longest goes
-                for old in sorted(self._plans, key=lambda k: self._plans[k].used)[: PLANS // 4]:
+                plans = list(self._plans.items())  # a copy: other threads may add to it
+                plans.sort(key=lambda item: item[1].used)
+                for old, _ in plans[: PLANS // 4]:
                     self._plans.pop(old, None)
             self._plans[key] = plan
         return plan
@@ -229,12 +231,12 @@ class Backend(Making, Words):
             return error
         suspects = [node for node in postorder(tree) if (op := OPS.get(node.op)) and op.may_fail][:3]
         calls = [
-            f"be.{OPS[node.op].method}({', '.join(map(describe, node.operands))}"
+            f"be.{OPS[node.op].method}({describe(*node.operands)}"
             f"{''.join(f', {k}={v}' for k, v in node.attrs.items() if isinstance(v, int))})"
             for node in suspects
         ]
         what = ", ".join(calls) or describe(tree)
-        return type(error)(f"{what}: {error} (while working out {', '.join(map(describe, tensors))})")
+        return type(error)(f"{what}: {error} (while working out {describe(*tensors)})")
 
     def _counted(self, target: Tensor, tree: OpTreeNode) -> OpTreeNode:
         """Return a tree that is a onehot without the number of classes with that of its target; any other as it is."""

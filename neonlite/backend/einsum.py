@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from string import ascii_letters
 from typing import Any
 
-from neonlite.optree import describe
+from neonlite.optree import describe, shortened
 
 
 def einsum(be: Any, subscripts: str, operands: Sequence[Any]) -> Any:
@@ -16,9 +16,11 @@ def einsum(be: Any, subscripts: str, operands: Sequence[Any]) -> Any:
     from opt_einsum.parser import parse_einsum_input
 
     if not isinstance(subscripts, str):
-        raise TypeError(f"be.einsum's first argument is the subscripts, such as 'ij,jk->ik'; got {subscripts!r}")
+        raise TypeError(
+            f"be.einsum's first argument is the subscripts, such as 'ij,jk->ik'; got {describe(subscripts)}"
+        )
     operands = [be._operand(x, "einsum") for x in operands]
-    words = f"be.einsum({subscripts!r}, {', '.join(map(describe, operands))})"
+    words = f"be.einsum({subscripts!r}, {describe(*operands)})"
     shapes = [x.shape for x in operands]
     try:
         if wrong := sorted(set(subscripts) - set(ascii_letters + ",.-> ")):
@@ -28,7 +30,7 @@ def einsum(be: Any, subscripts: str, operands: Sequence[Any]) -> Any:
         sizes = sizes_of(terms, shapes)
         path = contract_path(f"{inputs}->{output}", *shapes, shapes=True)[0]
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{words}: {error}") from None
+        raise ValueError(f"{words}: {shortened(error)}") from None
     parts = [Part(be, x, term, sizes) for x, term in zip(operands, terms, strict=True)]
     for chosen in path:
         pair = [parts.pop(i) for i in sorted(chosen, reverse=True)][::-1]

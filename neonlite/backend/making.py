@@ -11,7 +11,7 @@ import numpy as np
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.tensor import Tensor
 from neonlite.ops import FLOATS, INTS, Shape, two_dims
-from neonlite.optree import REMEMBERED, Info, Operand, OpTreeNode
+from neonlite.optree import REMEMBERED, Info, Operand, OpTreeNode, describe
 
 CLOSED = (
     "was cleaned up: its tensors can still be read with .get(), but nothing is worked out on it; call gen_backend()"
@@ -51,9 +51,9 @@ class Making:
         sizes = shape if isinstance(shape, tuple | list) else (shape,)
         for n in sizes:
             if isinstance(n, bool) or not hasattr(n, "__index__"):
-                raise TypeError(f"a shape is made of whole numbers; got {shape!r}")
+                raise TypeError(f"a shape is made of whole numbers; got {describe(shape)}")
             if n.__index__() < (-1 if unknown else 0):
-                raise ValueError(f"sizes are not negative; got {shape!r}")
+                raise ValueError(f"sizes are not negative; got {describe(shape)}")
         return two_dims(tuple(n.__index__() for n in sizes))
 
     def dtype_name(self, dtype: Any) -> str:
@@ -224,7 +224,7 @@ class Making:
         except ValueError as error:
             raise ValueError(f"{what} takes nested lists of equal lengths: {error}") from None
         if array.dtype.kind not in "biuf":
-            raise TypeError(f"{what} takes numbers; got an array of {array.dtype} ({str(values)[:60]})")
+            raise TypeError(f"{what} takes numbers; got an array of {array.dtype} ({describe(values)})")
         return array
 
     def _check_open(self) -> None:

@@ -118,6 +118,8 @@ class Plan:
             for i in range(len(ins))[op.joined]:
                 if (have := self.dtype(ins[i])) and have != common:
                     ins[i] = self._add(CAST, {"to": common}, [ins[i]], self.shape(ins[i]), common, common)
+        if op.kind in ("reduction", "view", "library"):  # these want arrays
+            ins = [x if self.dtype(x) else self._add(CAST, {"to": common}, [x], (1, 1), common, common) for x in ins]
         if op.kind == "elementwise":
             ins = [self._unstretched(x) for x in ins]
         self.steps.append(Step(op, attrs, tuple(ins), shape, dtype, common))

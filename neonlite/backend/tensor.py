@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from neonlite.ops import Box, Shape, boxed, permuted, reshaped
-from neonlite.optree import Info, Operand, OpTreeNode, swapped
+from neonlite.optree import Info, Operand, OpTreeNode, describe, swapped
 
 if TYPE_CHECKING:
     pass
@@ -196,7 +196,7 @@ class Tensor(Operand):
                 drop.append(axis)
             else:
                 raise TypeError(
-                    f"{self._words()} is indexed by whole numbers, slices and ...; got {p!r}; for a list use be.take"
+                    f"{self._words()} is indexed by whole numbers, slices and ...; got {describe(p)}: use be.take for a list"
                 )
         return tuple(box), drop
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from neonlite.backend.rows import Rows, method_of
 from neonlite.ops import OPS, Op, axes_of, missing
-from neonlite.optree import Draw, Operand, build, describe, leaf, swapped
+from neonlite.optree import Draw, Operand, build, describe, leaf, shortened, swapped
 
 
 class Words(Rows):
@@ -32,7 +32,7 @@ class Words(Rows):
         """Raise TypeError when an operand is nothing to compute with."""
         for x in operands:
             if leaf(x, None, self)[0] is NotImplemented if not isinstance(x, Operand) else False:
-                raise TypeError(f"be.{method} takes tensors, op-trees, numbers and arrays; got {x!r}")
+                raise TypeError(f"be.{method} takes tensors, op-trees, numbers and arrays; got {describe(x)}")
 
     def _operand(self, x: Any, method: str) -> Any:
         """Return x as something with a shape: a number or array becomes a tensor."""
@@ -58,7 +58,7 @@ class Words(Rows):
         if axes is None:
             axes = swapped(a.ndim)
         elif not isinstance(axes, tuple | list):
-            raise TypeError(f"be.transpose({describe(a)}): axes are {a.ndim} whole numbers; got {axes!r}")
+            raise TypeError(f"be.transpose({describe(a)}): axes are {a.ndim} whole numbers; got {describe(axes)}")
         axes = tuple(x % a.ndim if isinstance(x, int) and -a.ndim <= x < a.ndim else x for x in axes)
         return self._node(OPS["transpose"], a, None, out, (("axes", axes),))
 
@@ -96,7 +96,7 @@ class Words(Rows):
         out of range, at the time the tree is worked out.
         """
         if axis not in (0, 1):
-            raise ValueError(f"be.onehot: axis is 0 (a row a class) or 1 (a column a class); got {axis!r}")
+            raise ValueError(f"be.onehot: axis is 0 (a row a class) or 1 (a column a class); got {describe(axis)}")
         if out is not None and nclass is None:
             nclass = out.shape[axis]
         if nclass is not None and (not isinstance(nclass, int) or isinstance(nclass, bool) or nclass < 1):
@@ -119,7 +119,7 @@ class Words(Rows):
 
         array = np.asarray(x)
         if array.dtype.kind not in "iu" and array.size:
-            raise TypeError(f"be.{method}: {what} are whole numbers; got {array.dtype} {x!r}")
+            raise TypeError(f"be.{method}: {what} are whole numbers; got {array.dtype} {describe(x)}")
         return self.array(array, dtype="int64")
 
     def concat(self, arrays: Sequence[Any], axis: int = 0, out: Any = None) -> Any:
@@ -136,13 +136,13 @@ class Words(Rows):
         """Return the operands, all of one shape, side by side along a new axis."""
         arrays = self._several(arrays, "stack")
         if len({x.shape for x in arrays}) > 1:
-            raise ValueError(f"be.stack: the shapes differ: {', '.join(map(describe, arrays))}")
+            raise ValueError(f"be.stack: the shapes differ: {describe(*arrays)}")
         (at,) = self._axes(arrays[0], axis, "stack", arrays[0].ndim + 1)
         return self.concat([self.reshape(x, (*x.shape[:at], 1, *x.shape[at:])) for x in arrays], at, out)
 
     def _several(self, arrays: Any, method: str) -> list[Any]:
         if not isinstance(arrays, list | tuple) or isinstance(arrays, Operand) or not arrays:
-            raise TypeError(f"be.{method} takes a list of one operand or more; got {arrays!r}")
+            raise TypeError(f"be.{method} takes a list of one operand or more; got {describe(arrays)}")
         return [self._operand(x, method) for x in arrays]
 
     def rand(self, *shape: Any, out: Any = None) -> Any:
@@ -262,7 +262,7 @@ class Words(Rows):
         try:
             return axes_of(axis, a.ndim if ndim is None else ndim)
         except (ValueError, TypeError, IndexError) as error:
-            raise type(error)(f"be.{method}({describe(a)}): {error}") from None
+            raise type(error)(f"be.{method}({describe(a)}): {shortened(error)}") from None
 
     def _count(self, a: Any, axis: Any, method: str) -> int:
         """Return how many elements a mean is taken of; ValueError when there is none."""
@@ -302,12 +302,12 @@ class Words(Rows):
             raise ValueError(f"be.define_op: the name {name!r} is taken, or no name; the ops are {', '.join(OPS)}")
         if kind not in ("elementwise", "library") or (kind == "library" and shape is None):
             raise ValueError(
-                f"be.define_op: kind is 'elementwise', or 'library' together with a shape rule; got {kind!r}"
+                f"be.define_op: kind is 'elementwise', or 'library' together with a shape rule; got {describe(kind)}"
             )
         if not callable(run):
-            raise TypeError(f"be.define_op: run is a function run(xp, x); got {run!r}")
+            raise TypeError(f"be.define_op: run is a function run(xp, x); got {describe(run)}")
         if arity not in (1, 2):
-            raise ValueError(f"be.define_op: an op has one operand or two; got {arity!r}")
+            raise ValueError(f"be.define_op: an op has one operand or two; got {describe(arity)}")
         OPS[name] = op = Op(name, run, grad, doc, arity=arity, kind=kind, shape=shape, result=result, may_fail=True)
         method = method_of(op)
         setattr(cls, name, method)

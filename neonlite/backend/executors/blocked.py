@@ -134,12 +134,11 @@ class Call:
     def run(self, env: dict[int, Any], values: Several) -> None:
         """Write the result into its place."""
         step, out = self.step, env[self.v]
-        operands = [x.number if isinstance(x, Const) else values.value(x, env) for x in step.ins]
-        if self.call is None or any(isinstance(x, int | float) for x in operands):
-            known = {x: values.value(x, env) for x in step.ins if isinstance(x, int)}
+        known = {x: values.value(x, env) for x in step.ins if isinstance(x, int)}
+        if self.call is None:
             out[...] = self.generic.value(step, known)
         else:
-            self.call(*operands, out=out, **step.attrs)
+            self.call(*(known[x] for x in step.ins), out=out, **step.attrs)  # type: ignore[index]
 
 
 class Region:
