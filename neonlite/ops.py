@@ -171,7 +171,9 @@ def joined_shape(*shapes: Shape, axis: int) -> Shape:
         if len(shape) != len(first) or any(
             m != n for i, (m, n) in enumerate(zip(first, shape, strict=True)) if i != axis
         ):
-            raise ValueError(f"part 0 {first} and part {number} {shape} differ on another axis than {axis}")
+            raise ValueError(
+                f"part 0 {first} and part {number} {shape} may differ along axis {axis} alone, where they are joined"
+            )
     return (*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])
 
 

@@ -357,6 +357,32 @@ def test_tensors_change_places(runner):
         np.testing.assert_array_equal(y.get(), -sign * np.arange(20.0).reshape(4, 5))
 
 
+ELEMENTWISE = [op for op in OPS.values() if op.kind == "elementwise"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
+def test_a_strided_view_gives_the_same_bits_as_a_plain_tensor(cpu, op, dtype):
+    plain = [cpu.array(np.random.default_rng(n).integers(1, 9, (40, 1)), dtype=dtype) for n in range(op.arity)]
+
+    def tree(x: Any, *others: Any) -> Any:
+        y = others[0] if others else None
+        attrs = {"value": True} if op.name == "shift" else {}
+        return cpu.where(x, *others) if op.arity == 3 else cpu.build(op.name, x, y, **attrs)
+
+    expected = tree(*plain).asnumpyarray()
+    for width in (2, 3, 4, 5, 8, 16):
+        for view in (lambda t: t[:, -1:], lambda t: t[::-1, :1]):
+            strided = [view(cpu.zeros((40, width), dtype=dtype)) for _ in plain]
+            for t, x in zip(strided, plain, strict=True):
+                t.set(x.get())
+            out = view(cpu.zeros((40, width), dtype=expected.dtype))
+            out[:] = tree(*strided)
+            np.testing.assert_array_equal(out.get(), expected)
+            strided[0][:] = tree(*strided)
+            np.testing.assert_array_equal(strided[0].get(), expected.astype(dtype))
+
+
 # --- the oracle of random trees: every op written out in NumPy, every value a new array in float64 -----------------
 
 

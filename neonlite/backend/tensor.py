@@ -195,9 +195,8 @@ class Tensor(Operand):
                 box.append((i % size, 1, 1))
                 drop.append(axis)
             else:
-                raise TypeError(
-                    f"{self._words()} is indexed by whole numbers, slices and ...; got {describe(p)}: use be.take for a list"
-                )
+                got = f"got {describe(p)}; for a list use be.take"
+                raise TypeError(f"{self._words()} is indexed by whole numbers, slices and ...; {got}")
         return tuple(box), drop
 
     def _view(self, array: Any, shape: Shape, strides: Shape, start: int, op: str, attrs: dict[str, Any]) -> Tensor:
