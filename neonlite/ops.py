@@ -45,7 +45,7 @@ class Op:
     arity: int = 1
     kind: str = "elementwise"  # how it may be run: elementwise, reduction, view, library or random
     shape: Callable[..., Shape] | None = None  # the shape rule; that of the kind when left out
-    result: str = "same"  # its dtype: same as the operands', "float", "truth" (0 or 1, as floats) or "index"
+    result: str = "same"  # its dtype: same as the operands', "float", "truth" (0 or 1, as floats), "index" or "given"
     joined: slice = field(default_factory=lambda: slice(None))  # the operands that are brought to one dtype first
     may_fail: bool = False  # whether it looks at values, and may refuse them
     domain: tuple[float, float] = (-2.0, 2.0)  # where tests sample the operands
@@ -237,6 +237,8 @@ def dtypes(op: Op, operands: Sequence[str | type], default: str, attrs: dict[str
             common = promote(common, dtype) if common else dtype
     if not common or (common not in FLOATS and (float in joined or op.result == "float")):
         common = default
+    if op.result == "given":
+        return attrs["to"], attrs["to"]
     if op.result == "index":
         return common, "int32"
     if op.result == "truth":
@@ -398,6 +400,9 @@ TABLE: tuple[Op, ...] = (
        None, "the whole number nearest to x; halves go to the even one"),
     Op("finite", lambda xp, x: xp.isfinite(x),
        None, "1 where x is neither infinite nor NaN, else 0", result="truth"),
+    Op("cast", lambda xp, x, to: xp.astype(x, getattr(xp, to), copy=False),
+       lambda be, dz, z, x, to: (be.astype(dz, x.info.dtype),),
+       "x in another dtype", "astype", result="given", joined=slice(0)),
     Op("stop_gradient", lambda xp, x: x,
        None, "x, a constant to every derivative"),
     # --- binary ---

@@ -20,18 +20,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from neonlite.ops import Op, Shape, bits, broadcast
+from neonlite.ops import OPS, Op, Shape, bits, broadcast
 from neonlite.optree import Info, Leaves, program
 
 ALIGN = 64  # bytes: a cache line
-
-
-def run_cast(xp: Any, x: Any, *, to: str) -> Any:
-    """Return x in another dtype; with the same dtype, x itself."""
-    return xp.astype(x, getattr(xp, to), copy=False)
-
-
-CAST = Op("cast", run_cast, None, "x in another dtype", shape=lambda x, to: x, joined=slice(0))
 
 
 class Const(NamedTuple):
@@ -117,9 +109,11 @@ class Plan:
         if op.kind != "random":
             for i in range(len(ins))[op.joined]:
                 if (have := self.dtype(ins[i])) and have != common:
-                    ins[i] = self._add(CAST, {"to": common}, [ins[i]], self.shape(ins[i]), common, common)
+                    ins[i] = self._add(OPS["cast"], {"to": common}, [ins[i]], self.shape(ins[i]), common, common)
         if op.kind in ("reduction", "view", "library"):  # these want arrays
-            ins = [x if self.dtype(x) else self._add(CAST, {"to": common}, [x], (1, 1), common, common) for x in ins]
+            ins = [
+                x if self.dtype(x) else self._add(OPS["cast"], {"to": common}, [x], (1, 1), common, common) for x in ins
+            ]
         if op.kind == "elementwise":
             ins = [self._unstretched(x) for x in ins]
         self.steps.append(Step(op, attrs, tuple(ins), shape, dtype, common))
@@ -136,7 +130,9 @@ class Plan:
         step = self.step(x) if isinstance(x, int) else None
         fits = step and step.kind != "view" and step.shape == target.shape and step.dtype == target.dtype
         if not fits or x in self.tops:
-            return self._add(CAST, {"to": target.dtype}, [x], target.shape, target.dtype, self.dtype(x) or target.dtype)
+            return self._add(
+                OPS["cast"], {"to": target.dtype}, [x], target.shape, target.dtype, self.dtype(x) or target.dtype
+            )
         return x  # type: ignore[return-value]
 
     def step(self, v: int) -> Step | None:

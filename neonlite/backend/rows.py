@@ -59,7 +59,16 @@ def method_of(op: Op) -> Callable[..., Any]:
 
 ALIASES = {"fabs": "absolute", "true_divide": "divide"}
 
-WRITTEN_OUT = ("where", "shift", "concat", "take", "scatter", "onehot", "unslice")  # in Words, or for derivatives alone
+WRITTEN_OUT = (
+    "where",
+    "cast",
+    "shift",
+    "concat",
+    "take",
+    "scatter",
+    "onehot",
+    "unslice",
+)  # in Words, or for derivatives alone
 
 for _op in TABLE:
     if _op.kind in (*SHAPES, "library") and _op.name not in WRITTEN_OUT:

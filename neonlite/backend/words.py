@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from neonlite.backend.rows import Rows, method_of
-from neonlite.ops import OPS, Op, axes_of, missing
+from neonlite.ops import FLOATS, OPS, Op, axes_of, missing
 from neonlite.optree import Draw, Operand, build, describe, leaf, shortened, swapped
 
 
@@ -17,6 +17,7 @@ class Words(Rows):
     default: str
     assign: Callable[..., list[Any]]
     shape_of: Callable[..., tuple[int, ...]]
+    dtype_name: Callable[..., str]
     array: Callable[..., Any]
 
     def build(self, op: str, a: Any, b: Any = None, out: Any = None, **attrs: Any) -> Any:
@@ -76,6 +77,11 @@ class Words(Rows):
         """Return ``a`` repeated along axes of size 1 until it has the shape."""
         a, to = self._operand(a, "broadcast_to"), self.shape_of(shape)
         return a if to == a.shape and out is None else self._node(OPS["broadcast"], a, None, out, (("to", to),))
+
+    def astype(self, a: Any, dtype: Any, out: Any = None) -> Any:
+        """Return ``a`` in another dtype, cast as NumPy casts."""
+        a, to = self._operand(a, "astype"), self.dtype_name(dtype)
+        return a if to == a.info.dtype and out is None else self._node(OPS["cast"], a, None, out, (("to", to),))
 
     def take(self, a: Any, indices: Any, axis: int | None = None, out: Any = None) -> Any:
         """Return the slices of ``a`` with the given indices along an axis; None: of all elements in one column.
@@ -194,9 +200,10 @@ class Words(Rows):
         """Return the mean over one axis, several (a tuple), or all (None). ``partial`` has no effect."""
         a = self._operand(a, "mean")
         n = self._count(a, axis, "mean")
-        if a.info.dtype not in ("float32", "float64"):  # a sum in so narrow a dtype might not fit
-            return self.sum(a * (1.0 / n), axis=axis, out=out, keepdims=keepdims)
-        return self._node(OPS["mul"], self.sum(a, axis=axis, keepdims=keepdims), 1.0 / n, out)
+        wide = {"float16": "float32", "float32": "float32", "float64": "float64"}.get(a.info.dtype, self.default)
+        total = self.sum(self.astype(a, wide), axis=axis, keepdims=keepdims)  # a sum might not fit a narrow dtype
+        narrow = a.info.dtype if a.info.dtype in FLOATS else wide
+        return self.astype(self._node(OPS["mul"], total, 1.0 / n), narrow, out)
 
     def var(
         self,

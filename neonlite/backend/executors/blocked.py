@@ -265,9 +265,11 @@ class Region:
                 names |= {f"f{i}": step.op.run, f"k{i}": step.attrs, "xp": np}
                 lines.append(f"copyto({place[v]}, f{i}(xp, {', '.join(operands)}, **k{i}), casting='unsafe')")
             else:
-                one = text(Const(1), step.common) if "{one}" in spell else ""
+                one, minus = (
+                    text(Const(n), step.common) if f"{{{w}}}" in spell else "" for w, n in (("one", 1), ("minus", -1))
+                )
                 slots = dict(zip("xyw", operands, strict=False))
-                lines += spell.format(z=place[v], m="m", one=one, **slots).split("; ")
+                lines += spell.format(z=place[v], m="m", one=one, minus=minus, **slots).split("; ")
         lines += [f"copyto({outputs[v]}, {place[v]})" for v in late]
         self.registers += ["bool"] * any("{m}" in (spell or "") for spell in spells.values())
         arguments = [

@@ -15,7 +15,7 @@ from neonlite.ops import FLOATS
 COPY = "copyto({z}, {x}, casting='unsafe')"
 
 WORDS: dict[str, str] = {
-    "neg": "negative({x}, {z})",
+    "neg": "multiply({x}, {minus}, {z})",  # np.negative of a strided array into a strided one can be wrong (NumPy 2.4)
     "abs": "absolute({x}, {z})",
     "sgn": "sign({x}, {z})",
     "sqr": "square({x}, {z})",
@@ -25,10 +25,10 @@ WORDS: dict[str, str] = {
     "log": "log({x}, {z})",
     "log2": "log2({x}, {z})",
     "safelog": "maximum({x}, 0, out={z}); log({z}, {z}); maximum({z}, -50, out={z})",
-    "sig": "negative({x}, {z}); exp({z}, {z}); add({one}, {z}, {z}); divide({one}, {z}, {z})",
+    "sig": "multiply({x}, {minus}, {z}); exp({z}, {z}); add({one}, {z}, {z}); divide({one}, {z}, {z})",
     "tanh": "tanh({x}, {z})",
     "rint": "rint({x}, {z})",
-    "finite": "isfinite({x}, {m}); copyto({z}, {m})",
+    "finite": "subtract({x}, {x}, {z}); equal({z}, 0, {m}); copyto({z}, {m})",  # so can np.isfinite
     "stop_gradient": COPY,
     "cast": COPY,
     "add": "add({x}, {y}, {z})",
@@ -51,8 +51,6 @@ WORDS: dict[str, str] = {
 
 # the same values in fewer or cheaper calls, where an operand is a whole number that is part of the structure
 SHORT: dict[tuple[str, int | None, int | None], str] = {
-    ("mul", -1, None): "negative({y}, {z})",
-    ("mul", None, -1): "negative({x}, {z})",
     ("mul", 2, None): "add({y}, {y}, {z})",
     ("mul", None, 2): "add({x}, {x}, {z})",
     ("pow", None, 1): COPY,
@@ -67,8 +65,8 @@ def words(step: Step) -> str | None:
     consts = [x.number if isinstance(x, Const) else None for x in step.ins]
     if len(consts) == 2 and (short := SHORT.get((step.op.name, consts[0], consts[1]))):
         return short
-    if step.op.name == "rint" and step.dtype not in FLOATS:
-        return COPY
+    if step.dtype not in FLOATS and step.op.name in ("rint", "neg"):
+        return COPY if step.op.name == "rint" else "negative({x}, {z})"
     if step.op.name == "shift" and not step.attrs["value"]:
         return "exp2({y}, {z}); multiply({x}, {z}, {z})"
     return WORDS.get(step.op.name)

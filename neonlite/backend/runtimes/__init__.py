@@ -56,7 +56,10 @@ def load(name: str) -> Runtime:
         return runtime
     points = _entry_points()
     if name in points:
-        made: Runtime = points[name].load()()
+        try:
+            made: Runtime = points[name].load()()
+        except Exception as error:
+            raise ImportError(f"the backend {name!r}, of {points[name].value}, cannot be loaded: {error}") from error
         return made
     import difflib
 
