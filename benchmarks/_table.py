@@ -1,7 +1,8 @@
 """How is time measured, and how is it told?  In rounds, as medians, beside a number that says what was hoped for.
 
 Every round runs every peer once, in a new order, so that a slow moment of the machine hits all of them; ratios are
-taken inside a round, and their median is reported. Before a peer is timed it runs for a while untimed: its operands are
+taken inside a round, and their median is reported. Rounds in which other processes had more than a twentieth of the
+machine are left out, as long as enough are left. Before a peer is timed it runs for a while untimed: its operands are
 in the cache as far as they fit, and the threads of the peer before it have gone to sleep.
 """
 
@@ -50,21 +51,43 @@ def seconds(work: Work, calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def measure(peers: dict[Any, Work], effort: Effort) -> dict[Any, list[float]]:
-    """Return the seconds a call of each peer in each round."""
+def measure(peers: dict[Any, Work], effort: Effort) -> tuple[dict[Any, list[float]], bool]:
+    """Return the seconds a call of each peer in each round, and whether the machine was quiet meanwhile."""
     calls = {}
     for peer, work in peers.items():
         work()
-        calls[peer] = max(1, round(effort.sample / max(seconds(work, 1), seconds(work, 3), 1e-8)))
-    times: dict[Any, list[float]] = {peer: [] for peer in peers}
-    order, end = list(peers), time.perf_counter() + effort.case
-    shuffle = random.Random(0).shuffle
-    while len(times[order[0]]) < effort.rounds or time.perf_counter() < end:
+        calls[peer] = max(1, round(effort.sample / max(min(seconds(work, 1), seconds(work, 3)), 1e-8)))
+    order, shuffle, rounds, quiet = list(peers), random.Random(0).shuffle, [], []
+    start = time.perf_counter()
+    while len(quiet) < effort.rounds or time.perf_counter() < start + effort.case:
         shuffle(order)
+        before, clock, times = elsewhere(), time.perf_counter(), {}
         for peer in order:
             seconds(peers[peer], max(1, calls[peer] // 4))
-            times[peer].append(seconds(peers[peer], calls[peer]))
-    return times
+            times[peer] = seconds(peers[peer], calls[peer])
+        rounds.append(times)
+        if elsewhere() - before < (time.perf_counter() - clock) * cpus() / 20:
+            quiet.append(times)
+        if len(rounds) >= effort.rounds and time.perf_counter() > start + 3 * effort.case:
+            break
+    enough = len(quiet) >= effort.rounds
+    return {peer: [times[peer] for times in (quiet if enough else rounds)] for peer in peers}, enough
+
+
+def elsewhere() -> float:
+    """Return the seconds that all CPUs have worked for others than this process, as far as the system says."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    user, nice, system, _, _, *others = map(int, stat.read_text().split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
+def busy(look: float = 1.0) -> float:
+    """Return the share of this machine's CPUs that others use at the moment."""
+    before = elsewhere()
+    time.sleep(look)
+    return max(0.0, elsewhere() - before) / look / cpus()
 
 
 def ratio(times: Sequence[float], of: Sequence[float]) -> float:
@@ -139,7 +162,7 @@ def machine(*packages: str) -> dict[str, Any]:
     return {
         "cpu": model,
         "cpus": cpus(),
-        "load before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "used by others": f"{busy():.0%}",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         **{package: installed(package) for package in packages},

@@ -34,6 +34,7 @@ These have no row: each is a small tree, and value, derivative and speed follow 
 
 # The shapes and attributes on which the rules are printed, where two operands of shape (2, 3) do not say enough.
 SYMBOLS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
+    "cast": ([(2, 3)], {"to": "float64"}),
     "shift": ([(2, 3), (2, 3)], {"value": True}),
     "sum": ([(2, 3)], {"axis": (1,)}),
     "max": ([(2, 3)], {"axis": (1,)}),
@@ -62,8 +63,8 @@ def derivative(be: Backend, op: Op) -> str:
         be.empty(shape, name=name, dtype="int32" if name == "indices" else None)
         for shape, name in zip(shapes, names(op), strict=False)
     ]
-    shape = op.shape(*shapes, **attrs) if op.shape else be.build(op.name, *folded(be, operands), **attrs).shape
-    dz, z = be.empty(shape, name="dz"), be.empty(shape, name="z")
+    node = be.build(op.name, *folded(be, operands), **attrs)
+    dz, z = (be.empty(node.shape, dtype=node.dtype, name=name) for name in ("dz", "z"))
     errors = op.grad(be, dz, z, *operands, **attrs)
     return "<br>".join(f"d{x.name} = {formula(dx)}" for x, dx in zip(operands, errors, strict=True))
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.executors.generic import Generic
-from neonlite.backend.executors.numpy_words import CALLS, REDUCE, SHORT, WORDS, words
+from neonlite.backend.executors.numpy_words import CALLS, OF_INTS, REDUCE, SHORT, WORDS, words
 from neonlite.backend.executors.pool import share, threads
 from neonlite.backend.executors.quiet import Silence, hush, speak
 from neonlite.backend.plan import ALIGN, Const, Plan, Stage, Step
@@ -456,7 +456,11 @@ class Region:
 
 ALL = slice(None)
 NAMES = sorted(
-    {word for text in [*WORDS.values(), *SHORT.values()] for word in re.findall(r"([a-z_0-9]+)\(", text)}
+    {
+        word
+        for text in [*WORDS.values(), *SHORT.values(), *OF_INTS.values()]
+        for word in re.findall(r"([a-z_0-9]+)\(", text)
+    }
     | {*REDUCE.values()}
 )
 

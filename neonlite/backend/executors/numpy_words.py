@@ -57,6 +57,9 @@ SHORT: dict[tuple[str, int | None, int | None], str] = {
     ("pow", None, 2): "square({x}, {z})",
 }
 
+# the words for ints, where they differ
+OF_INTS = {"neg": "negative({x}, {z})", "rint": COPY}
+
 REDUCE: dict[str, str] = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
@@ -65,8 +68,8 @@ def words(step: Step) -> str | None:
     consts = [x.number if isinstance(x, Const) else None for x in step.ins]
     if len(consts) == 2 and (short := SHORT.get((step.op.name, consts[0], consts[1]))):
         return short
-    if step.dtype not in FLOATS and step.op.name in ("rint", "neg"):
-        return COPY if step.op.name == "rint" else "negative({x}, {z})"
+    if step.dtype not in FLOATS and step.op.name in OF_INTS:
+        return OF_INTS[step.op.name]
     if step.op.name == "shift" and not step.attrs["value"]:
         return "exp2({y}, {z}); multiply({x}, {z}, {z})"
     return WORDS.get(step.op.name)

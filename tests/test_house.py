@@ -1,0 +1,319 @@
+"""The rules of the house: who may import whom, what an import costs, and what must be complete."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reference import REFERENCE
+
+import neonlite
+from neonlite import Backend
+from neonlite.backend import stub
+from neonlite.backend.executors.numpy_words import REDUCE, SHORT, WORDS
+from neonlite.ops import OPS, TABLE, Op, missing
+
+HOUSE = Path(neonlite.__file__).parent
+FILES = sorted(HOUSE.rglob("*.py"))
+MODULES = {
+    ".".join(["neonlite", *p.relative_to(HOUSE).with_suffix("").parts]).removesuffix(".__init__"): p for p in FILES
+}
+every_module = pytest.mark.parametrize("module", MODULES)
+
+# --- floors: a module imports from its own floor and those below ---------------------------------------------------
+
+FLOORS = {
+    "neonlite.ops": 0,
+    "neonlite.optree": 1,
+    "neonlite.show": 1,
+    "neonlite.backend": 2,
+    "neonlite.autodiff": 3,
+    "neonlite.check": 3,
+    "neonlite.layers": 4,
+    "neonlite.transforms": 4,
+    "neonlite.optimizers": 4,
+    "neonlite.initializers": 4,
+    "neonlite.callbacks": 4,
+    "neonlite.data": 4,
+    "neonlite.models": 5,
+    "neonlite.cli": 6,
+    "neonlite": 7,
+}
+ARRAY_LIBRARIES = {"numpy", "scipy", "cupy", "cupyx", "torch", "jax", "mkl", "cudnn", "numexpr", "tensorflow"}
+ARRAY_LIBRARIES |= {"array_api_compat", "array_api_strict", "opt_einsum", "ctypes"}
+
+
+def floor(module: str) -> int:
+    """Return the floor of a module: that of the longest name that it begins with."""
+    return FLOORS[max((name for name in FLOORS if f"{module}.".startswith(f"{name}.")), key=len)]
+
+
+def imports(path: Path, module: str) -> Iterator[tuple[str, bool]]:
+    """Yield every module imported in a file, wherever the import stands, and whether it stands in a function."""
+    tree = ast.parse(path.read_text())
+    lazy = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)}
+    for node in ast.walk(tree):
+        found: list[str] = []
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                inside = path.name == "__init__.py"
+                base = ".".join([*module.split(".")[: len(module.split(".")) - node.level + inside], base]).rstrip(".")
+            found = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
+            found = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+        yield from ((name, id(node) in lazy) for name in found)
+
+
+def test_imports_are_found_wherever_they_stand(tmp_path):
+    lines = ["import numpy as np, math", "from neonlite import show", "from neonlite.ops import OPS", "def f():"]
+    lines += [
+        "    import torch.nn",
+        "    from . import plan",
+        "    importlib.import_module('cupy')",
+        "if x: import mkl",
+    ]
+    (tmp_path / "a.py").write_text("\n".join(lines))
+    assert sorted(imports(tmp_path / "a.py", "neonlite.backend.a")) == [
+        ("cupy", True),
+        ("math", False),
+        ("mkl", False),
+        ("neonlite.backend.plan", True),
+        ("neonlite.ops", False),
+        ("neonlite.show", False),
+        ("numpy", False),
+        ("torch.nn", True),
+    ]
+
+
+@every_module
+def test_no_module_imports_from_a_floor_above(module):
+    for name, lazy in imports(MODULES[module], module):
+        if name.startswith("neonlite") and (module, name, lazy) != ("neonlite.optree", "neonlite.show", True):
+            assert floor(name) <= floor(module), f"{module} climbs: it imports {name}"
+
+
+@every_module
+def test_no_array_library_above_the_backend(module):
+    libraries = {name for name, _ in imports(MODULES[module], module) if name.split(".")[0] in ARRAY_LIBRARIES}
+    assert not libraries or floor(module) == FLOORS["neonlite.backend"], f"{module} imports {libraries}"
+
+
+@pytest.mark.parametrize(
+    ("module", "allowed"),
+    [
+        ("neonlite.ops", {"__future__", "math", "dataclasses", "typing", "collections.abc"}),
+        ("neonlite.optree", {"neonlite.ops", "neonlite.show"}),
+        ("neonlite.show", {"neonlite.optree", "neonlite.ops"}),
+        ("neonlite.backend.plan", {"neonlite.optree", "neonlite.ops"}),
+    ],
+)
+def test_the_lowest_floors_stand_on_almost_nothing(module, allowed):
+    foreign = {
+        name for name, _ in imports(MODULES[module], module) if name.split(".")[0] not in sys.stdlib_module_names
+    }
+    wanted = {name for name, _ in imports(MODULES[module], module)} if module == "neonlite.ops" else foreign
+    assert wanted <= allowed
+
+
+# --- what an import costs ------------------------------------------------------------------------------------------
+
+HEAVY = (
+    "array_api_compat array_api_strict opt_einsum tqdm safetensors numpy.random concurrent.futures importlib.metadata "
+)
+HEAVY += "difflib matplotlib h5py pooch torch cupy mkl multiprocessing subprocess socket asyncio urllib.request"
+LOOK = f"""
+import json, sys, threading
+import numpy
+before, events = set(sys.modules), []
+sys.addaudithook(lambda event, args: events.append((event, str(args[:1]))))
+import neonlite
+BODY
+kinds = "socket subprocess os ctypes shutil tempfile urllib".split()
+happened = [e for e in events if e[0].split(".")[0] in kinds]
+happened += [e for e in events if e[0] == "open" and not e[1].rstrip("',)").endswith((".py", ".pyc", ".so"))]
+happened = [e for e in happened if e[0] not in ("os.listdir", "os.scandir")]
+new = sorted(set(sys.modules) - before)
+print(json.dumps([[m for m in {HEAVY.split()!r} if m in new], happened, threading.active_count()]))
+"""
+
+
+def in_a_fresh_process(body: str) -> Any:
+    code = LOOK.replace("BODY", body)
+    run = subprocess.run(
+        [sys.executable, "-B", "-c", code], capture_output=True, text=True, check=True, cwd=HOUSE.parent
+    )
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "be = neonlite.gen_backend('cpu', rng_seed=1); (be.ones((3, 3)) * 2 + 1).asnumpyarray()",
+        "be = neonlite.gen_backend('cpu', rng_seed=1); x = be.ones((3, 3), name='x'); tree = be.tanh(be.dot(x, x)); "
+        "neonlite.Autodiff(tree, be).get_grad_asnumpyarray([x]); print(tree, file=sys.stderr)",
+    ],
+    ids=["import", "a small tree", "a gradient"],
+)
+def test_neither_import_nor_small_work_loads_a_heavy_module_or_touches_the_system(body):
+    assert in_a_fresh_process(body) == [[], [], 1]
+
+
+def test_what_touches_the_system_is_seen():
+    heavy, happened, threads = in_a_fresh_process(
+        "import socket, tqdm; open('/dev/null'); import threading; s = socket.socket()"
+    )
+    assert {"tqdm", "socket"} <= set(heavy)
+    assert {event.split(".")[0] for event, _ in happened} >= {"open", "socket"}
+    assert threads == 1
+
+
+# --- words and promises --------------------------------------------------------------------------------------------
+
+
+@every_module
+def test_everything_public_has_a_docstring(module):
+    loaded = import_module(module)
+    missing_words = [] if inspect.getdoc(loaded) else [module]
+    for name, thing in vars(loaded).items():
+        if name.startswith("_") or getattr(thing, "__module__", None) != module:
+            continue
+        if inspect.isfunction(thing) or inspect.isclass(thing):
+            missing_words += [] if thing.__doc__ else [name]
+        if inspect.isclass(thing):
+            inherited = {n for base in thing.__mro__[1:] for n in vars(base)}  # an override says what its base says
+            members = {n: m for n, m in vars(thing).items() if not n.startswith("_") and n not in inherited}
+            members = {n: m for n, m in members.items() if inspect.isroutine(m) or isinstance(m, property)}
+            missing_words += [f"{name}.{n}" for n, m in members.items() if not inspect.getdoc(m)]
+    assert not missing_words
+
+
+@every_module
+def test_users_never_meet_an_assert(module):
+    tree = ast.parse(MODULES[module].read_text())
+    assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+
+
+def test_the_package_holds_what_it_names():
+    assert sorted(neonlite.__all__) == neonlite.__all__
+    assert all(hasattr(neonlite, name) for name in neonlite.__all__)
+    assert neonlite.__version__.count(".") == 2
+    assert (HOUSE / "py.typed").exists()
+
+
+# --- the table is complete -----------------------------------------------------------------------------------------
+
+every_row = pytest.mark.parametrize("op", TABLE, ids=lambda op: op.name)
+KINDS = {"elementwise", "reduction", "view", "library", "random", "tie"}
+FOR_DERIVATIVES = {"slice", "unslice", "scatter"}  # made by views and rules, not by hand
+
+
+def test_the_names_of_the_table_are_its_rows():
+    assert [op.name for op in TABLE] == [name for name in OPS if OPS[name] in TABLE]
+    assert len({op.name for op in TABLE}) == len({op.method for op in TABLE}) == len(TABLE)
+
+
+@every_row
+def test_a_row_says_all_that_it_must(op):
+    assert op.kind in KINDS
+    assert op.doc
+    assert op.domain[0] < op.domain[1]
+    assert (op.grad is missing) == (op.kind == "tie")
+    if op.kind != "tie" and op.arity > 0 and op.kind != "random":
+        operands = [p for p in inspect.signature(op.run).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+        assert (
+            len([p for p in operands if p.name not in ("axis", "axes", "to", "keepdims", "index", "value")]) == op.arity
+        )
+
+
+@every_row
+def test_a_row_has_its_textbook_its_words_and_its_method(op):
+    if op.kind != "tie":
+        assert op.name in REFERENCE
+    if op.kind == "elementwise":
+        assert op.name in WORDS
+    if op.kind == "reduction":
+        assert op.name in REDUCE
+    if op.kind != "tie" and op.name not in FOR_DERIVATIVES:
+        method = getattr(Backend, op.method)
+        assert method.__name__ == op.method
+        assert method.__doc__.startswith("Return ")
+        assert "out" in inspect.signature(method).parameters
+
+
+def test_nothing_is_spelled_that_is_no_row():
+    assert set(WORDS) <= {op.name for op in TABLE if op.kind == "elementwise"}
+    assert {name for name, _, _ in SHORT} <= set(WORDS)
+    assert set(REDUCE) == {op.name for op in TABLE if op.kind == "reduction"}
+    assert set(REFERENCE) <= {op.name for op in TABLE}
+
+
+def test_a_new_row_becomes_a_method():
+    method = Backend.define_op(
+        "third_power", lambda xp, x: x * x * x, lambda be, dz, z, x: (dz * (3 * x * x),), doc="x^3"
+    )
+    try:
+        be = Backend("cpu")
+        assert isinstance(OPS["third_power"], Op)
+        assert method is Backend.third_power
+        assert (method.__name__, method.__doc__) == ("third_power", "Return x^3.")
+        assert be.third_power(be.array([[2.0]])).asnumpyarray() == 8
+    finally:
+        del OPS["third_power"], Backend.third_power
+
+
+def test_the_stub_is_current():
+    assert stub.text() == Path(stub.__file__).with_name("rows.pyi").read_text(), "run python -m neonlite.backend.stub"
+
+
+# --- the guide's page of the backend -------------------------------------------------------------------------------
+
+GUIDE = """
+absolute(a, out) add(a, b, out) allocate_backend(name) argmax(a, axis, out, keepdims) argmin(a, axis, out, keepdims)
+array(ary, dtype, name, persist_values, parallel, distributed) backend_choices() begin(block, identifier)
+binarize(a, stochastic, out) cleanup_backend() clip(a, a_min, a_max, out) divide(a, b, out) dot(a, b, out)
+empty(shape, dtype, name, persist_values, parallel, distributed) empty_like(other_ary, name, persist_values)
+end(block, identifier) equal(a, b, out) execute(node) exp(a, out) exp2(a, out) fabs(a, out) finite(a, out) gen_rng(seed)
+greater(a, b, out) greater_equal(a, b, out) iobuf(dim0, x, dtype, name, persist_values, shared, parallelism)
+less(a, b, out) less_equal(a, b, out) log(a, out) log2(a, out) make_binary_mask(out, keepthresh)
+max(a, axis, out, keepdims) maximum(a, b, out) mean(a, axis, partial, out, keepdims) min(a, axis, out, keepdims)
+minimum(a, b, out) multiply(a, b, out) negative(a, out) not_equal(a, b, out) onehot(indices, axis, out)
+ones(shape, dtype, name, persist_values, parallel, distributed) power(a, b, out) reciprocal(a, out) rint(a, out)
+rng_get_state(state) rng_reset() rng_set_state(state) safelog(a, out) sgn(a, out)
+shared_iobuf_size(shape, parallelism) shift(a, b, value, out) sig(a, out) sig2(a, out) sqrt(a, out) square(a, out)
+std(a, axis, partial, out, keepdims) subtract(a, b, out) sum(a, axis, out, keepdims) take(a, indices, axis, out)
+tanh(a, out) tanh2(a, out) true_divide(a, b, out) var(a, axis, partial, out, keepdims, binary)
+zeros(shape, dtype, name, persist_values, parallel, distributed) zeros_like(other_ary, name, persist_values)
+"""
+DEFAULTS = {"out": None, "keepdims": True, "partial": None, "stochastic": True, "value": True, "binary": False}
+DEFAULTS |= {"dtype": None, "persist_values": True, "parallel": False, "distributed": False, "keepthresh": 0.5}
+
+
+@pytest.mark.parametrize("entry", GUIDE.replace("\n", " ").replace(", ", ",").split())
+def test_the_backend_has_what_the_guide_lists(entry):
+    name, arguments = entry.rstrip(")").split("(")
+    parameters = inspect.signature(getattr(Backend, name)).parameters
+    wanted = [word for word in arguments.split(",") if word]
+    assert [word for word in parameters if word in wanted] == wanted
+    for word in wanted:
+        if name != "make_binary_mask" or word != "out":
+            assert parameters[word].default == DEFAULTS.get(word, parameters[word].default)
+
+
+def test_the_axis_is_everything_unless_an_index_is_asked_for():
+    def default(name: str) -> Any:
+        return inspect.signature(getattr(Backend, name)).parameters["axis"].default
+
+    assert [default(name) for name in ("sum", "max", "min", "mean", "var", "std")] == [None] * 6
+    assert [default(name) for name in ("argmax", "argmin")] == [1, 1]
