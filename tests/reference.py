@@ -209,6 +209,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "tanh": each(math.tanh),
     "rint": each(rint),
     "finite": each(lambda x: float(math.isfinite(x))),
+    "cast": each(lambda x, to: float(x) if "float" in to else int(x)),
     "stop_gradient": each(lambda x: x),
     "add": each(lambda x, y: x + y),
     "sub": each(lambda x, y: x - y),

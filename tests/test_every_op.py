@@ -63,6 +63,7 @@ PAIRS = [
     *(((2, 3, 2), (3, 2)), ((3, 2), (2, 3, 2)), ((2, 3, 2), (2, 1, 2)), ((1, 3, 1), (2, 1, 2)), ((3, 1), (2, 1, 2))),
     *(((2, 1, 1, 3), (1, 2, 2, 1)), ((2, 2), (2, 1, 2, 2)), ((0, 3), (1, 3)), ((2, 0, 2), (2, 1, 1))),
 ]
+ATTRS = {"cast": {"to": "float64"}}
 NUMBERS = [-1, 1, 2, 3, 9, 0.5, 2.25]
 BOXES = [(0, 4, 1), (1, 2, 1), (0, 2, 2), (1, 2, 2), (3, 4, -1), (3, 2, -2), (2, 1, 1), (0, 0, 1)]  # of an axis of 4
 
@@ -74,7 +75,7 @@ def subsets(ndim: int) -> list[Any]:
 
 
 def unary(op: Op) -> Iterator[Case]:
-    return (Case(op.name, (shape,), {}) for shape in SHAPES)
+    return (Case(op.name, (shape,), ATTRS.get(op.name, {})) for shape in SHAPES)
 
 
 def binary(op: Op) -> Iterator[Case]:
@@ -195,7 +196,7 @@ SECOND_ORDER = {name: cases[::2] for name, cases in GRADIENTS.items()}
 LAYOUTS = ["tensor", "view", "node"]
 
 METHOD_OF = {"concat": lambda be, *xs, **attrs: be.concat(xs, **attrs)}
-BUILT = ("slice", "unslice", "scatter", "reshape", "broadcast", "transpose")
+BUILT = ("slice", "unslice", "scatter", "reshape", "broadcast", "transpose", "cast")
 METHOD_OF |= {name: lambda be, *xs, op=name, **attrs: be.build(op, *xs, **attrs) for name in BUILT}
 
 
@@ -284,7 +285,7 @@ def test_every_op_says_what_it_is(op: Op) -> None:
 
 METHODS = {"neg": "negative", "abs": "absolute", "sqr": "square", "sub": "subtract", "mul": "multiply", "div": "divide"}
 METHODS |= {"pow": "power", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater"}
-METHODS |= {"ge": "greater_equal", "broadcast": "broadcast_to"}
+METHODS |= {"ge": "greater_equal", "broadcast": "broadcast_to", "cast": "astype"}
 
 
 def test_methods_are_named_as_in_the_guide() -> None:
@@ -306,7 +307,9 @@ def check_value(be: Backend, case: Case, dtype: str, layout: str) -> None:
     expected = REFERENCE[case.op](*wide, **case.attrs)
     tree = call(be, case.op, [placed(be, x, dtype, layout)[1] for x in xs], case.attrs)
     assert tree.shape == expected.shape, case
-    assert tree.dtype == {"argmax": "int32", "argmin": "int32", "onehot": "float32"}.get(case.op, dtype), case
+    assert tree.dtype == {"argmax": "int32", "argmin": "int32", "onehot": "float32", "cast": "float64"}.get(
+        case.op, dtype
+    )
     out = room(be, tree.shape, tree.dtype.name, layout)
     out[:] = tree
     np.testing.assert_allclose(out.get(), expected, *CLOSE[dtype], err_msg=str(case))
@@ -333,7 +336,8 @@ FLOATS_OF_INTS |= {"eq", "ne", "lt", "le", "gt", "ge"}
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_value_of_ints_is_what_the_textbook_says(be: Backend, name: str, dtype: str) -> None:
-    kind = "index" if name.startswith("arg") else "float32" if name in FLOATS_OF_INTS else dtype
+    kind = {"argmax": "int32", "argmin": "int32", "cast": "float64"}.get(name, dtype)
+    kind = "float32" if name in FLOATS_OF_INTS else kind
     low = 1 if ROW[name].domain[0] > 0 or dtype == "uint8" else -4
     for case in CASES[name]:
         negative = any(isinstance(x, int) and x < 0 for x in case.operands)
@@ -341,7 +345,7 @@ def test_the_value_of_ints_is_what_the_textbook_says(be: Backend, name: str, dty
             continue  # not ints, or the result would not be
         xs = [np.round(x).astype(dtype).clip(low, 3) if getattr(x, "dtype", "") == "float64" else x for x in fill(case)]
         tree = call(be, name, [be.array(x, dtype=x.dtype) if isinstance(x, np.ndarray) else x for x in xs], case.attrs)
-        assert tree.dtype == {"index": "int32"}.get(kind, kind), case
+        assert tree.dtype == kind, case
         expected = REFERENCE[name](*xs, **case.attrs).astype(tree.dtype)
         rtol, atol = CLOSE["float32"] if kind == "float32" else (0, 0)
         np.testing.assert_allclose(tree.asnumpyarray(), expected, rtol, atol, err_msg=str(case))
@@ -549,7 +553,10 @@ def test_at_the_edges_of_arithmetic(be: Backend, name: str, operands: list[Any],
 
 
 def test_every_elementwise_op_is_tested_at_its_edges() -> None:
-    assert {name for name, _, _ in EDGES} == {op.name for op in TABLE if op.kind == "elementwise"} - {"stop_gradient"}
+    assert {name for name, _, _ in EDGES} == {op.name for op in TABLE if op.kind == "elementwise"} - {
+        "stop_gradient",
+        "cast",
+    }
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
@@ -636,6 +643,38 @@ def test_a_sum_keeps_its_dtype_and_is_added_up_in_a_wider_one(
         assert tree.dtype == dtype
         expected = np.array(count * total).astype(dtype)
         np.testing.assert_array_equal(tree.asnumpyarray(), np.full(tree.shape, expected))
+
+
+CASTS: list[tuple[str, list[Any], str, list[Any]]] = [
+    ("float64", [1.9, -1.9, 0.1, -0.1], "int32", [1, -1, 0, 0]),
+    ("float32", [0.1, 1e10], "float64", [float(np.float32(0.1)), 1e10]),
+    ("float64", [0.1, 1e300], "float32", [float(np.float32(0.1)), math.inf]),
+    ("int32", [300, -1, 127], "int8", [44, -1, 127]),
+    ("int16", [-1, 7], "uint16", [65535, 7]),
+    ("int64", [2**24 + 1, -3], "float32", [2**24, -3]),
+    ("float32", [2.5, -7.0], "int64", [2, -7]),
+]
+
+
+@pytest.mark.parametrize(("dtype", "values", "to", "expected"), CASTS, ids=str)
+def test_astype_casts_as_numpy_does(be: Backend, dtype: str, values: Any, to: str, expected: Any) -> None:
+    x = be.array([values], dtype=dtype)
+    assert be.astype(x, dtype) is x
+    for tree in (be.astype(x, to), be.astype(be.reshape(x, -1, 1), np.dtype(to)).T, be.astype(x + 0, to) + 0):
+        assert tree.dtype == to
+        np.testing.assert_array_equal(tree.asnumpyarray(), np.array([expected], to))
+    with pytest.raises(TypeError, match="has no dtype 'complex64'"):
+        be.astype(x, "complex64")
+
+
+def test_the_gradient_through_a_cast_is_cast_back(be: Backend) -> None:
+    x = be.array([[1.5, -2.5]], dtype="float32")
+    wide = be.astype(x, "float64")
+    slope = Autodiff(wide * wide, be).get_grad_op_tree(x)
+    assert slope.dtype == "float32"
+    np.testing.assert_array_equal(slope.asnumpyarray(), [[3, -5]])
+    whole = be.astype(x, "int32") * 2.0 + x  # a staircase is flat
+    np.testing.assert_array_equal(Autodiff(whole, be).get_grad_asnumpyarray(x), [[1, 1]])
 
 
 def test_the_row_of_sums_asks_any_namespace_for_the_wider_dtype() -> None:
@@ -843,7 +882,7 @@ def test_large_arrays_are_worked_out_as_small_ones_are(two: list[Backend], name:
     for operands in ways[: None if shape == LARGE else 2]:
         for layouts in [("", "transposed", ""), ("strided", "", "strided"), ("transposed", "strided", "")]:
             xs = fill(Case(name, operands, {}))
-            agree(two, lambda be, *xs: [call(be, name, xs, {})], xs, layouts)
+            agree(two, lambda be, *xs: [call(be, name, xs, ATTRS.get(name, {}))], xs, layouts)
 
 
 @pytest.mark.parametrize(
