@@ -401,7 +401,7 @@ TABLE: tuple[Op, ...] = (
     Op("finite", lambda xp, x: xp.isfinite(x),
        None, "1 where x is neither infinite nor NaN, else 0", result="truth"),
     Op("cast", lambda xp, x, to: xp.astype(x, getattr(xp, to), copy=False),
-       lambda be, dz, z, x, to: (be.astype(dz, x.info.dtype),),
+       lambda be, dz, z, x, to: (be.astype(dz, x.info.dtype) if to in FLOATS else None,),
        "x in another dtype", "astype", result="given", joined=slice(0)),
     Op("stop_gradient", lambda xp, x: x,
        None, "x, a constant to every derivative"),
