@@ -270,7 +270,7 @@ def test_there_are_a_thousand_gradient_cases_and_three_hundred_of_second_order()
 
 
 def test_numpy_spells_every_elementwise_op() -> None:
-    assert set(WORDS) - {"cast"} == {op.name for op in TABLE if op.kind == "elementwise"}
+    assert set(WORDS) == {op.name for op in TABLE if op.kind == "elementwise"}
 
 
 @pytest.mark.parametrize("op", TABLE, ids=lambda op: op.name)
