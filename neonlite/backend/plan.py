@@ -98,6 +98,10 @@ class Plan:
             self.tops.append(self._top(value(x), info))
         self.stages, self.stage_of = self._stages()
         self.last_read = self._last_reads()
+        self.viewed = {self.source(v) for v, step in self.numbered if step.kind == "view"}  # values that views show
+        self.failing = [
+            v for v, step in self.numbered if step.op.may_fail
+        ]  # what fails leaves all targets as they were
         self.direct = [not crossed and self._direct(i) for i in range(len(self.tops))]
         self.stored = self._stored()
         self.guests = self._guests()
@@ -138,6 +142,15 @@ class Plan:
     def step(self, v: int) -> Step | None:
         """Return the step that makes a value; None for a leaf."""
         return self.steps[v - len(self.leaves)] if v >= len(self.leaves) else None
+
+    def made(self, v: int) -> Step:
+        """Return the step that makes a value that is no leaf."""
+        return self.steps[v - len(self.leaves)]
+
+    @property
+    def numbered(self) -> list[tuple[int, Step]]:
+        """The values that are steps: (number, step)."""
+        return list(enumerate(self.steps, len(self.leaves)))
 
     def shape(self, x: int | Const) -> Shape:
         """Return the shape of a value; a number's is (1, 1)."""
@@ -185,9 +198,7 @@ class Plan:
         level = dict.fromkeys(range(len(self.leaves)), 0)  # the round in which a value is worked out
         ready = dict(level)  # the round in which it can be read from memory
         groups: dict[tuple[int, str, Any], list[int]] = defaultdict(list)
-        for v in self.values:
-            step = self.step(v)
-            assert step is not None
+        for v, step in self.numbered:
             ins = [x for x in step.ins if isinstance(x, int)]
             if step.kind == "view":
                 level[v] = ready[v] = ready[ins[0]]
@@ -216,9 +227,8 @@ class Plan:
     def _last_reads(self) -> dict[int, int]:
         """Return the last stage that reads each value from memory."""
         last: dict[int, int] = {}
-        for v in self.values:
-            step = self.step(v)
-            if step is not None and step.kind != "view":
+        for v, step in self.numbered:
+            if step.kind != "view":
                 for x in step.ins:
                     if isinstance(x, int):
                         u = self.source(x)
@@ -230,31 +240,24 @@ class Plan:
     def _direct(self, i: int) -> bool:
         """Tell whether a target can hold its value at once: no operand that shares its memory is read afterwards."""
         v = self.tops[i]
-        step, here = self.step(v), self.stage_of[v]
-        for u in self.values:  # a step that fails leaves every target as it was
-            if (s := self.step(u)) and s.op.may_fail and self.stage_of[u] >= here and (u != v or s.kind != "library"):
-                return False
-        if step is not None and step.kind != "elementwise" and not self.targets[i].attrs["contiguous"]:
+        step, here = self.made(v), self.stage_of[v]
+        if any(self.stage_of[u] >= here and (u != v or step.kind != "library") for u in self.failing):
+            return False
+        if step.kind != "elementwise" and not self.targets[i].attrs["contiguous"]:
             return False
         for target, k, how in self.clashes:
             if target == i and (last := self.last_read.get(k, -1)) >= here:
-                in_step = (
-                    how == "same" and step is not None and step.kind == "elementwise" and not self._seen_through_view(k)
-                )
+                in_step = how == "same" and step.kind == "elementwise" and k not in self.viewed
                 if last > here or not in_step:
                     return False
         return True
-
-    def _seen_through_view(self, leaf: int) -> bool:
-        return any(s.kind == "view" and self.source(v) == leaf for v in self.values if (s := self.step(v)))
 
     def _stored(self) -> dict[int, int]:
         """Return the values that outlive their stage and live in no target, each with the last stage to read it."""
         kept: dict[int, int] = {}
         placed = {v for v, direct in zip(self.tops, self.direct, strict=True) if direct}
-        for v in self.values:
-            step = self.step(v)
-            if step is None or step.kind == "view" or v in placed:
+        for v, step in self.numbered:
+            if step.kind == "view" or v in placed:
                 continue
             last = self.last_read.get(v, -1)
             if v in self.tops:
@@ -269,18 +272,17 @@ class Plan:
         So ``e = exp(x)`` of a softmax, or ``W x`` before a bias is added, need no temporary.
         """
         guests: dict[int, int] = {}
-        viewed = {self.source(v) for v in self.values if (s := self.step(v)) and s.kind == "view"}
-        failing = [self.stage_of[v] for v in self.values if (s := self.step(v)) and s.op.may_fail]
+        failed = max((self.stage_of[v] for v in self.failing), default=-1)
         for i, w in enumerate(self.tops):
-            top = self.step(w)
+            top = self.made(w)
             taken = any(target == i for target, _, _ in self.clashes) or not self.targets[i].attrs["contiguous"]
-            if taken or not self.direct[i] or top is None or top.kind != "elementwise":
+            if taken or not self.direct[i] or top.kind != "elementwise":
                 continue
             free = -1  # the last stage in which the target is taken
             for v in sorted(self.stored, key=lambda v: self.stage_of[v]):
-                step, first, last = self.step(v), self.stage_of[v], self.stored[v]
-                fits = step is not None and (step.shape, step.dtype) == (top.shape, top.dtype) and v not in viewed
-                safe = free < first and last <= self.stage_of[w] and max(failing, default=-1) < first
+                step, first, last = self.made(v), self.stage_of[v], self.stored[v]
+                fits = (step.shape, step.dtype) == (top.shape, top.dtype) and v not in self.viewed
+                safe = max(free, failed) < first and last <= self.stage_of[w]
                 if fits and safe and v not in self.tops and v not in guests:
                     guests[v], free = i, last
         return guests
@@ -304,14 +306,13 @@ class Plan:
         return offsets, max((at + self._padded(v) for v, at in offsets.items()), default=0)
 
     def _padded(self, v: int) -> int:
-        step = self.step(v)
-        return -(-step.nbytes // ALIGN) * ALIGN if step else 0
+        return -(-self.made(v).nbytes // ALIGN) * ALIGN
 
     # --- what it costs ---
 
     def traffic(self, stage: Stage) -> tuple[int, int]:
         """Return the bytes that a stage reads and writes."""
-        inputs = {self.source(x) for v in stage.steps if (s := self.step(v)) for x in s.ins if isinstance(x, int)}
+        inputs = {self.source(x) for v in stage.steps for x in self.made(v).ins if isinstance(x, int)}
         read = sum(self._nbytes(x) for x in inputs if x not in stage.steps)
         written = sum(self._nbytes(v) for v in stage.steps if v in self.stored or v in self.tops)
         return read, written
@@ -329,7 +330,7 @@ class Plan:
         lines = [f"plan: {', '.join(f'{n} {word}' + 's' * (n != 1) for n, word in counts)}"]
         for i, stage in enumerate(self.stages):
             read, written = self.traffic(stage)
-            ops = " ".join(s.op.name for v in stage.steps if (s := self.step(v)))
+            ops = " ".join(self.made(v).op.name for v in stage.steps)
             lines.append(f"  {i + 1}. {stage.kind} {stage.domain}: {ops}; reads {size(read)}, writes {size(written)}")
         copies = self.direct.count(False)
         if copies:

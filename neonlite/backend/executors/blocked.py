@@ -79,7 +79,7 @@ class Several:
         self.plan = plan
         self.stages = stages
         self.executor = executor
-        self.views = {v: s for v in plan.values if (s := plan.step(v)) and s.kind == "view"}
+        self.views = {v: step for v, step in plan.numbered if step.kind == "view"}
         self.fixed = {v for v in self.views if plan.source(v) in plan.offsets}
         self.direct = [(i, v) for i, v in enumerate(plan.tops) if plan.direct[i]]
         self.direct += [(i, v) for v, i in plan.guests.items()]
@@ -112,9 +112,8 @@ class Several:
         plan, env = self.plan, {}
         arena = self.executor.arena(plan.arena_bytes)
         for v, start in plan.offsets.items():
-            step = plan.step(v)
-            if step is not None:
-                env[v] = arena[start : start + step.nbytes].view(step.dtype).reshape(step.shape)
+            step = plan.made(v)
+            env[v] = arena[start : start + step.nbytes].view(step.dtype).reshape(step.shape)
         for v in self.fixed:
             self.value(v, env)
         # a reshape of a transpose is a copy, which has to wait until there is something to copy
@@ -126,8 +125,7 @@ class Call:
 
     def __init__(self, plan: Plan, stage: Stage, executor: Blocked) -> None:
         self.v = stage.steps[0]
-        step = plan.step(self.v)
-        self.step: Step = step  # type: ignore[assignment]
+        self.step = plan.made(self.v)
         self.generic = executor.generic
         self.call = CALLS.get(self.step.op.name)
 
@@ -148,7 +146,7 @@ class Region:
         self.plan = plan
         self.executor = executor
         self.domain = stage.domain
-        self.steps: dict[int, Step] = {v: s for v in stage.steps if (s := plan.step(v))}
+        self.steps = {v: plan.made(v) for v in stage.steps}
         self.size = math.prod(stage.domain)
         self.reductions = [v for v, s in self.steps.items() if s.kind == "reduction"]
         self.outputs = [v for v in self.steps if v not in self.reductions and (v in plan.stored or v in plan.tops)]

@@ -23,7 +23,7 @@ class Generic:
         count = len(plan.leaves)
         last: dict[int, int] = {}
         for v in plan.values:
-            for x in plan.steps[v - count].ins:
+            for x in plan.made(v).ins:
                 if isinstance(x, int):
                     last[x] = v
         last |= dict.fromkeys(plan.tops, count + len(plan.steps))
@@ -37,7 +37,7 @@ class Generic:
             values: dict[int, Any] = dict(enumerate(leaves))
             with Silence():
                 for v in plan.values:
-                    values[v] = self.value(plan.steps[v - count], values)
+                    values[v] = self.value(plan.made(v), values)
                     for x in dropped.get(v, ()):
                         del values[x]
             results = [values[v] for v in plan.tops]

@@ -58,7 +58,7 @@ SHORT: dict[tuple[str, int | None, int | None], str] = {
 }
 
 # the words for ints, where they differ
-OF_INTS = {"neg": "negative({x}, {z})", "rint": COPY}
+OF_INTS = {"neg": "subtract(0, {x}, {z})", "rint": COPY}
 
 REDUCE: dict[str, str] = {"sum": "add", "max": "maximum", "min": "minimum"}
 
