@@ -280,8 +280,14 @@ class Backend(Making, Words):
 
     def evaluate(self, trees: Sequence[Any]) -> list[Tensor]:
         """Return the values of several trees, worked out in one plan, in new tensors."""
-        targets = [self.empty(x.shape, dtype=x.info.dtype) for x in trees]
+        self._check_open()
+        targets = [self._fresh(x.info) for x in trees]
         return self.assign(targets, trees)
+
+    def _fresh(self, info: Info) -> Tensor:
+        """Return a tensor for the value of a tree."""
+        array = self.xp.empty(info.shape, dtype=getattr(self.xp, info.dtype))
+        return Tensor(array, self.leaf_info(info.shape, info.dtype))
 
     def execute(self, node: OpTreeNode) -> Tensor:
         """Run a tree whose top, and nothing else, is 'assign'; return the tensor written."""

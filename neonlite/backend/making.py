@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.executors.quiet import Silence
-from neonlite.backend.tensor import Tensor
+from neonlite.backend.tensor import Tensor, c_strides
 from neonlite.ops import FLOATS, INTS, Shape, two_dims
 from neonlite.optree import REMEMBERED, Info, Operand, OpTreeNode, describe
 
@@ -49,6 +49,8 @@ class Making:
     def shape_of(self, shape: Any, unknown: bool = False) -> Shape:
         """Return a shape as a tuple of at least two sizes: 5 and (5,) are (5, 1). ``unknown`` allows -1."""
         sizes = shape if isinstance(shape, tuple | list) else (shape,)
+        if len(sizes) > 1 and {*map(type, sizes)} == {int} and min(sizes) >= 0:
+            return tuple(sizes)
         for n in sizes:
             if isinstance(n, bool) or not hasattr(n, "__index__"):
                 raise TypeError(f"a shape is made of whole numbers; got {describe(shape)}")
@@ -82,7 +84,8 @@ class Making:
         info = self._infos.get(key)
         if info is None:
             info = Info(shape=shape, op="tensor")
-            info.row, info.attrs, info.be, info.parts, info.slots = None, {"contiguous": contiguous}, self, (), 0
+            info.attrs = {"contiguous": contiguous, "strides": c_strides(shape), "span": (0, math.prod(shape))}
+            info.row, info.be, info.parts, info.slots = None, self, (), 0
             info.shape, info.dtype, info.common = shape, dtype, dtype
             if len(self._infos) > REMEMBERED:
                 self._infos.clear()

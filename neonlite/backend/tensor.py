@@ -44,20 +44,28 @@ class Tensor(Operand):
     )
 
     def __init__(
-        self, array: Any, info: Info, name: str | None = None, base: Tensor | None = None, **view: Any
+        self,
+        array: Any,
+        info: Info,
+        name: str | None = None,
+        base: Tensor | None = None,
+        origin: tuple[str, dict[str, Any]] | None = None,
+        start: int = 0,
+        strides: tuple[int, ...] | None = None,
+        span: tuple[int, int] | None = None,
     ) -> None:
         self._array = array
         self.info = info
         self.name = name
         self.base = base  # the tensor this is a view of, if any
-        self.memory: object = base.memory if base is not None else object()  # one and the same for all views of it
+        self.origin = origin  # (op, attributes) that make it of base
+        self.memory: object = object() if base is None else base.memory  # one and the same for all views of it
+        # where it lies in that memory, counted in elements: its first element, strides, and the span it keeps within
+        self.start = start
+        self.strides: tuple[int, ...] = strides or info.attrs["strides"]
+        self.span: tuple[int, int] = span or info.attrs["span"]
         self.persist_values = True
         self.rounding = False
-        self.origin: tuple[str, dict[str, Any]] | None = view.get("origin")  # (op, attributes) that make it of base
-        # where it lies in the root, counted in elements: its first element, strides, and the span it keeps within
-        self.start: int = view.get("start", 0)
-        self.strides: tuple[int, ...] = view.get("strides") or c_strides(info.shape)
-        self.span: tuple[int, int] = view.get("span") or (0, math.prod(info.shape))
 
     # --- what it is ---
 
