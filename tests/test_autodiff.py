@@ -390,6 +390,14 @@ def test_the_error_buffer_may_be_a_target(be64: Backend) -> None:
             np.testing.assert_allclose(made.get(), wanted, 1e-14)
 
 
+def test_a_gradient_that_shows_the_error_is_not_spoiled_by_another_written_over_it(be64: Backend) -> None:
+    x, y, e = (be64.array(draw(k, 3, 3)) for k in (10, 11, 12))
+    error, dy = e.get(), be64.zeros((3, 3))
+    Autodiff(be64.transpose(x) + y, be64, e).back_prop_grad([x, y], [e, dy])
+    np.testing.assert_array_equal(e.get(), error.T)
+    np.testing.assert_array_equal(dy.get(), error)
+
+
 def test_a_part_of_the_error_buffer_may_be_a_target(be64: Backend) -> None:
     base = be64.array(draw(13, 4, 3))
     e, a = base.get(), draw(14, 3, 3)

@@ -930,6 +930,27 @@ def test_large_arrays_of_users_ops_views_and_mixed_dtypes(two: list[Backend], ow
     agree(two, trees, [x, y], ["", ""], rtol=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["strided", "transposed", "backwards"])
+def test_large_results_are_written_into_views(cpu: Backend, layout: str) -> None:
+    (m, n), dtype = LARGE, "float64"
+    x, y = (drawn(f"views {i}", LARGE, -2, 2, False) for i in range(2))
+    for place in range(2):
+        outs = [cpu.zeros(LARGE, dtype) for _ in range(2)]
+        outs[place] = {
+            "strided": lambda: room(cpu, LARGE, dtype, "view"),
+            "transposed": lambda: cpu.zeros((n, m), dtype).T,
+            "backwards": lambda: cpu.zeros(LARGE, dtype)[::-1, ::-1],
+        }[layout]()
+        rows = cpu.zeros((2 * m, 3), dtype)[::2, 1:2]
+        a, b = cpu.array(x, dtype), cpu.array(y, dtype)
+        wanted = [x * y, np.exp(x) - y, (x * y).sum(1, keepdims=True)]
+        for targets in (outs, [*outs, rows]):
+            cpu.assign(targets, [a * b, cpu.exp(a) - b, cpu.sum(a * b, axis=1)][: len(targets)])
+            for made, expected in zip(targets, wanted, strict=False):
+                np.testing.assert_allclose(made.get(), expected, 1e-12, 1e-12)
+                made[:] = 0
+
+
 def test_large_sums_are_added_up_in_a_wider_dtype(cpu: Backend) -> None:
     n = 3 * THREADED + 1
     assert cpu.sum(cpu.array(np.ones((n, 1)), dtype="int8")).asnumpyarray() == np.array(n).astype(np.int8)

@@ -676,7 +676,7 @@ def test_the_oracle_knows_the_ops_of_the_table():
 
 
 FEW = settings(
-    max_examples=250, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=400, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 
