@@ -27,8 +27,9 @@ class Autodiff:
     [array([[4.]], dtype=float32), array([[1.]], dtype=float32)]
 
     ``next_error``: a tensor of the tree's shape; ones unless given. ``values``: {node: tensor} of results that are
-    known already, which are then not worked out again. ``allow_unused``: give zeros, instead of an error, for a tensor
-    that is not in the tree. Made a second time for the same tree and error, it is the same object.
+    known already, which are then not worked out again, and are constants to a second derivative. ``allow_unused``:
+    give zeros, instead of an error, for a tensor that is not in the tree. Made a second time for the same tree and
+    error, it is the same object.
 
     Source: Griewank and Walther, Evaluating Derivatives, 2nd edition, 2008, section 3.2.
     """
@@ -120,7 +121,9 @@ class Autodiff:
         if found.asked != key:
             roots = {id(x.root) for x in tensors}
             grads = self._back({id(x) for x in found.leaves.values() if id(x.root) in roots})
-            found.asked, found.tensors, found.trees = key, tensors, [self._collect(x, grads) for x in tensors]
+            trees = [self._collect(x, grads) for x in tensors]
+            found.asked, found.tensors, found.trees = key, tensors, trees
+            return list(trees)
         return list(found.trees)
 
     def _back(self, leaves: set[int]) -> dict[int, Any]:
@@ -141,7 +144,8 @@ class Autodiff:
             result = replace_top(z) if z is self.op_tree else z  # so that the memo on the tree does not lead back to it
             known = [self._found.known.get(id(z), result), *(self._found.known.get(id(x), x) for x in z.operands)]
             errors = rule(self.be, dz, *known, **z.info.attrs)
-            if not isinstance(errors, tuple) or isinstance(errors, Operand) or len(errors) != len(z.operands):
+            right = isinstance(errors, tuple) and not isinstance(errors, Operand) and len(errors) == len(z.operands)
+            if not right or not all(e is None or isinstance(e, Operand) for e in errors):
                 raise ValueError(
                     f"the derivative of {z.op!r} is a tuple with an op-tree, or None where it is flat, for each of its "
                     f"{len(z.operands)} operands; got {describe(errors)}"
@@ -153,7 +157,9 @@ class Autodiff:
         return grads
 
     def _like(self, dx: Any, x: Any) -> Any:
-        """Return an error in the shape of its operand: summed where that was stretched, stretched where smaller."""
+        """Return an error in the shape and dtype of its operand: summed where that was stretched, or stretched."""
+        if dx.info.dtype != x.info.dtype and x.info.dtype in FLOATS:
+            dx = self.be.astype(dx, x.info.dtype)
         if dx.shape == x.shape:
             return dx
         extra = max(0, dx.ndim - x.ndim)  # axes that only the error has
@@ -213,8 +219,12 @@ class Found:
     def __init__(
         self, op_tree: OpTreeNode, be: Any, next_error: Any, values: dict[OpTreeNode, Tensor], allow_unused: bool
     ) -> None:
-        if not isinstance(be, Backend):
-            raise TypeError(f"Autodiff needs the backend of the tree, {op_tree.backend!r}; got {be!r}")
+        if be is not op_tree.backend:
+            kind = ValueError if isinstance(be, Backend) else TypeError
+            raise kind(f"Autodiff needs the backend of the tree, {op_tree.backend!r}; got {describe(be)}")
+        for node, tensor in values.items():
+            if not isinstance(tensor, Tensor) or tensor.backend is not be or tensor.shape != node.shape:
+                raise ValueError(f"the value of {describe(node)} is a tensor of its shape; got {describe(tensor)}")
         if next_error is None:
             next_error = be.ones(op_tree.shape, dtype=op_tree.info.dtype)
         elif not isinstance(next_error, Operand):

@@ -213,7 +213,7 @@ def bits(dtype: str) -> int:
 
 
 def promote(x: str, y: str) -> str:
-    """Return the dtype of x and y together: the wider float; a float before an int; ints that hold both."""
+    """Return the dtype of x and y together: the wider float, a float before an int, an int for both."""
     if x == y:
         return x
     if (x in FLOATS) != (y in FLOATS):
@@ -268,7 +268,8 @@ def grad_extreme(be: Any, dz: Any, z: Any, x: Any, axis: Axes, keepdims: bool = 
     """The error goes to the extreme element; equal ones share it."""
     shape = reduced(x.shape, axis=axis)
     winner = be.equal(x, be.reshape(z, shape))
-    return (be.reshape(dz, shape) / be.sum(winner, axis=axis) * winner,)
+    many = be.sum(be.astype(winner, "float32") if x.info.dtype == "float16" else winner, axis=axis)
+    return (be.reshape(dz, shape) / many * winner,)
 
 
 def grad_concat(be: Any, dz: Any, z: Any, *parts: Any, axis: int) -> Any:
@@ -326,13 +327,13 @@ def run_unslice(xp: Any, x: Any, *, index: Box, to: Shape) -> Any:
 
 def in_range(xp: Any, indices: Any, size: int, what: str = "index", below: bool = True) -> Any:
     """Return flat indices from 0; IndexError when one is out of range. ``below``: may they count from the end?"""
-    flat = xp.reshape(indices, (-1,))
+    flat = xp.astype(xp.reshape(indices, (-1,)), xp.int64)  # a narrow dtype might not hold the size
     if flat.shape[0]:
         low, high = int(xp.min(flat)), int(xp.max(flat))
         if low < (-size if below else 0) or high >= size:
             bad, first = high if high >= size else low, -size if below else 0
             raise IndexError(f"{what} {bad} is out of range: there are {size}, from {first} to {size - 1}")
-    return xp.where(flat < 0, xp.astype(flat + size, flat.dtype), flat) if below else flat
+    return xp.where(flat < 0, flat + size, flat) if below else flat
 
 
 def run_take(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
@@ -349,9 +350,13 @@ def run_onehot(xp: Any, indices: Any, *, axis: int, nclass: int) -> Any:
 
 def run_scatter(xp: Any, x: Any, indices: Any, *, axis: int, size: int) -> Any:
     """Return zeros of length ``size`` along an axis, to which each slice of x was added at its index."""
-    labels = in_range(xp, indices, size)
-    hits = xp.astype(xp.arange(size, dtype=labels.dtype)[:, None] == labels[None, :], x.dtype)
-    return xp.moveaxis(xp.tensordot(hits, x, axes=((1,), (axis,))), 0, axis)
+    out = xp.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), dtype=x.dtype)
+    places = in_range(xp, indices, size)
+    for i in range(x.shape[axis]):  # one after another: two may go to the same place
+        to, of = ([slice(None)] * x.ndim for _ in "xy")
+        to[axis], of[axis] = slice(int(places[i]), int(places[i]) + 1), slice(i, i + 1)
+        out[tuple(to)] += x[tuple(of)]
+    return out
 
 
 def run_shift(xp: Any, x: Any, y: Any, *, value: bool) -> Any:
@@ -390,7 +395,7 @@ TABLE: tuple[Op, ...] = (
     Op("log2", lambda xp, x: xp.log2(x),
        lambda be, dz, z, x: (dz / (x * LN2),), "log2 x", result="float", domain=POSITIVE),
     Op("safelog", lambda xp, x: xp.maximum(xp.log(xp.maximum(x, 0.0)), -50.0),
-       lambda be, dz, z, x: (dz * be.greater(x, SAFELOG_FLOOR) / be.maximum(x, SAFELOG_FLOOR),),
+       lambda be, dz, z, x: (dz * (above := be.greater(x, SAFELOG_FLOOR)) / be.where(above, x, 1),),
        "ln max(x, e^-50)", result="float", domain=POSITIVE),
     Op("sig", lambda xp, x: 1.0 / (1.0 + xp.exp(-x)),
        lambda be, dz, z, x: (dz * (z * (1 - z)),), "1 / (1 + e^-x)", result="float"),

@@ -17,12 +17,9 @@ from neonlite.backend.runtimes import choices, load
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.words import Words
 from neonlite.ops import FLOATS, OPS, two_dims
-from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat, forget, postorder
+from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat, forget, postorder, program
 
 PLANS = 1024  # plans a backend remembers
-CLOSED = (
-    "was cleaned up: its tensors can still be read with .get(), but nothing is worked out on it; call gen_backend()"
-)
 
 _clock = itertools.count(1)
 _count = itertools.count(1)
@@ -122,6 +119,8 @@ class Backend(Making, Words):
             plan = self._plan((tree[0], target.info, clashes), [target], tree, clashes, False)
         plan.used = next(_clock)
         try:
+            if plan.bounds:
+                plan.check(values)
             plan.run((target._array,), values)
         except Exception as error:
             raise self._explained(error, [target], tree) from error
@@ -165,8 +164,6 @@ class Backend(Making, Words):
 
     def _run_wide(self, tensors: Sequence[Tensor], tree: Any, crossed: bool = False) -> None:
         """Run a tree with too many leaves to carry: its plan is made each time, and not remembered."""
-        from neonlite.optree import program
-
         trees = flat(tree) if len(tensors) > 1 else (tree,)
         leaves = program(trees)[1]
         plan = self._plan(None, tensors, tree, self._clashes(tensors, leaves), crossed)
@@ -175,6 +172,7 @@ class Backend(Making, Words):
     def _execute(self, plan: Plan, tensors: Sequence[Tensor], leaves: dict[int, Any], tree: Any) -> None:
         values = [x._array if type(x) is Tensor else x for x in leaves.values()]
         try:
+            plan.check(values)
             plan.run([t._array for t in tensors], values)
         except Exception as error:
             raise self._explained(error, tensors, tree) from error
@@ -195,14 +193,12 @@ class Backend(Making, Words):
         trees = flat(tree) if len(tensors) > 1 else (tree,)
         for t, x in zip(tensors, trees, strict=True):
             self._check_fit(t, x)
-        plan = Plan(
-            trees,
-            tree.leaves if isinstance(tree, OpTreeNode) else None,
-            [t.info for t in tensors],
-            clashes or (),
-            crossed,
-        )
-        plan.run = self._executor.compile(plan)
+        leaves = tree.leaves if isinstance(tree, OpTreeNode) else None
+        try:
+            plan = Plan(trees, leaves, [t.info for t in tensors], clashes or (), crossed)
+            plan.run = self._executor.compile(plan)
+        except OverflowError as error:
+            raise self._explained(error, tensors, tree) from None
         if key is not None:
             if len(self._plans) >= PLANS:  # the quarter that was not used for longest goes
                 plans = list(self._plans.items())  # a copy: other threads may add to it
@@ -255,9 +251,14 @@ class Backend(Making, Words):
         if isinstance(value, OpTreeNode):
             return self._counted(target, value)
         if not isinstance(value, Tensor | int | float):
-            value = self.array(value, dtype=target.info.dtype)
+            value = self.array(self._for(target, value), dtype=target.info.dtype)
         self._check_fit(target, value)
         return self.stop_gradient(value)
+
+    def _for(self, target: Tensor, value: Any) -> np.ndarray[Any, Any]:
+        """Return an array for a target; one of fewer than two dimensions takes its shape, if sizes agree."""
+        values = self._host(value, f"an assignment to {describe(target)}")
+        return values.reshape(target.shape) if values.size == target.size and values.ndim < 2 else values
 
     def write(self, target: Tensor, value: Any) -> None:
         """Copy a tensor, a number or an array into a tensor, cast to its dtype."""
@@ -265,9 +266,7 @@ class Backend(Making, Words):
         if isinstance(value, Tensor):
             self._check_fit(target, value)
             return self.run(target, self.stop_gradient(value))
-        values = self._host(value, f"an assignment to {describe(target)}")
-        if values.size == target.size and values.ndim < 2:
-            values = values.reshape(target.shape)
+        values = self._for(target, value)
         if not fits(two_dims(values.shape), target.shape):
             raise ValueError(f"an array {values.shape} cannot be assigned to {describe(target)}: the shapes differ")
         with Silence():
@@ -305,7 +304,7 @@ class Backend(Making, Words):
         else:
             targets = [out] if isinstance(out, Tensor) else list(out)
         tree = self._one(targets, trees)
-        leaves = tree.leaves if tree.leaves is not None else {}
+        leaves = program(flat(tree))[1] if tree.leaves is None else tree.leaves
         crossed = any(overlap(x, y) != "none" for i, x in enumerate(targets) for y in targets[:i])
         return self._plan(None, targets, tree, self._clashes(targets, leaves), crossed)
 

@@ -160,19 +160,19 @@ class Making:
     def empty_like(
         self, other_ary: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True
     ) -> Tensor:
-        """Return a tensor of the shape, and unless told the dtype, of another or of an array."""
+        """Return a tensor of the shape of another or of an array; of a tensor also the dtype, unless told."""
         return self.empty(*self._like(other_ary, dtype), name, persist_values)
 
     def zeros_like(
         self, other_ary: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True
     ) -> Tensor:
-        """Return a tensor of zeros of the shape, and unless told the dtype, of another or of an array."""
+        """Return a tensor of zeros of the shape of another or of an array; of a tensor also the dtype, unless told."""
         return self.zeros(*self._like(other_ary, dtype), name, persist_values)
 
     def ones_like(
         self, other_ary: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True
     ) -> Tensor:
-        """Return a tensor of ones of the shape, and unless told the dtype, of another or of an array."""
+        """Return a tensor of ones of the shape of another or of an array; of a tensor also the dtype, unless told."""
         return self.ones(*self._like(other_ary, dtype), name, persist_values)
 
     def _like(self, ary: Any, dtype: Any) -> tuple[Shape, Any]:

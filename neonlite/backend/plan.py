@@ -86,6 +86,7 @@ class Plan:
         self.used = 0  # when it was last used, for the cache
         self.distinct = len(found)  # distinct sub-trees of the trees
         self.steps: list[Step] = []
+        self.bounds: list[tuple[int, str]] = []  # leaves that are whole numbers, and the int dtypes they must fit
         numbers: list[int] = []  # the value of each instruction
 
         def value(x: Any) -> int | Const:
@@ -99,9 +100,8 @@ class Plan:
         self.stages, self.stage_of = self._stages()
         self.last_read = self._last_reads()
         self.viewed = {self.source(v) for v, step in self.numbered if step.kind == "view"}  # values that views show
-        self.failing = [
-            v for v, step in self.numbered if step.op.may_fail
-        ]  # what fails leaves all targets as they were
+        # what fails leaves all targets as they were; whole numbers may fail at a negative power
+        self.failing = [v for v, s in self.numbered if s.op.may_fail or (s.op.name == "pow" and "int" in s.common)]
         self.direct = [not crossed and self._direct(i) for i in range(len(self.tops))]
         self.stored = self._stored()
         self.guests = self._guests()
@@ -110,6 +110,7 @@ class Plan:
     # --- steps ---
 
     def _add(self, op: Op, attrs: dict[str, Any], ins: list[int | Const], shape: Shape, dtype: str, common: str) -> int:
+        self._note_bounds(ins[op.joined], common)
         if op.kind != "random":
             for i in range(len(ins))[op.joined]:
                 if (have := self.dtype(ins[i])) and have != common:
@@ -122,6 +123,23 @@ class Plan:
             ins = [self._unstretched(x) for x in ins]
         self.steps.append(Step(op, attrs, tuple(ins), shape, dtype, common))
         return len(self.leaves) + len(self.steps) - 1
+
+    def _note_bounds(self, operands: Sequence[int | Const], common: str) -> None:
+        """Note which whole numbers have to fit an int dtype; OverflowError when one that is known does not."""
+        if "int" in common:
+            low, high = limits(common)
+            for x in operands:
+                if isinstance(x, Const) and not low <= x.number <= high:
+                    raise OverflowError(overflow(x.number, common))
+                if isinstance(x, int) and x < len(self.leaves) and self.leaves[x] is int:
+                    self.bounds.append((x, common))
+
+    def check(self, values: Sequence[Any]) -> None:
+        """Raise OverflowError, before anything runs, when a number among the leaves does not fit where it is used."""
+        for leaf, dtype in self.bounds:
+            low, high = limits(dtype)
+            if not low <= values[leaf] <= high:
+                raise OverflowError(overflow(values[leaf], dtype))
 
     def _unstretched(self, x: int | Const) -> int | Const:
         """Return what a broadcast view was made of: elementwise steps stretch their operands anyway."""
@@ -337,6 +355,20 @@ class Plan:
             lines.append(f"  {len(self.stages) + 1}. copy into {copies} target{'s' * (copies > 1)}")
         lines.append(f"  arena {size(self.arena_bytes)}; peak {size(self.peak_bytes)}")
         return "\n".join(lines)
+
+
+def limits(dtype: str) -> tuple[int, int]:
+    """Return the smallest and the largest number of an int dtype."""
+    n = bits(dtype)
+    return (0, 2**n - 1) if dtype[0] == "u" else (-(2 ** (n - 1)), 2 ** (n - 1) - 1)
+
+
+def overflow(number: int, dtype: str) -> str:
+    """Return the words for a number that does not fit."""
+    low, high = limits(dtype)
+    return (
+        f"the number {number} does not fit {dtype}, {low} to {high}: bring the tensor to a wider dtype with be.astype"
+    )
 
 
 def size(nbytes: float) -> str:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from neonlite.ops import Box, Shape, boxed, permuted, reshaped
 from neonlite.optree import Info, Operand, OpTreeNode, describe, swapped
-
-if TYPE_CHECKING:
-    pass
 
 FULL = slice(None)
 BOOLEANS = (

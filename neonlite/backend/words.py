@@ -198,12 +198,8 @@ class Words(Rows):
 
     def mean(self, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True) -> Any:
         """Return the mean over one axis, several (a tuple), or all (None). ``partial`` has no effect."""
-        a = self._operand(a, "mean")
-        n = self._count(a, axis, "mean")
-        wide = {"float16": "float32", "float32": "float32", "float64": "float64"}.get(a.info.dtype, self.default)
-        total = self.sum(self.astype(a, wide), axis=axis, keepdims=keepdims)  # a sum might not fit a narrow dtype
-        narrow = a.info.dtype if a.info.dtype in FLOATS else wide
-        return self.astype(self._node(OPS["mul"], total, 1.0 / n), narrow, out)
+        wide, dtype = self._wide(a, axis, "mean")
+        return self.astype(self._mean(wide, axis, keepdims), dtype, out)
 
     def var(
         self,
@@ -215,10 +211,8 @@ class Words(Rows):
         binary: bool = False,
     ) -> Any:
         """Return the population variance ``mean((a - mean(a))^2)``; ``binary`` shifts instead of squaring."""
-        a = self._operand(a, "var")
-        self._count(a, axis, "var")
-        d = a - self.mean(a, axis)
-        return self.mean(self.shift(d, d) if binary else self.square(d), axis, None, out, keepdims)
+        wide, dtype = self._wide(a, axis, "var")
+        return self.astype(self._variance(wide, axis, keepdims, binary), dtype, out)
 
     def std(
         self,
@@ -230,9 +224,23 @@ class Words(Rows):
         binary: bool = False,
     ) -> Any:
         """Return the standard deviation, the root of ``var``."""
-        a = self._operand(a, "std")
-        self._count(a, axis, "std")
-        return self._node(OPS["sqrt"], self.var(a, axis, None, None, keepdims, binary), None, out)
+        wide, dtype = self._wide(a, axis, "std")
+        return self.astype(self.sqrt(self._variance(wide, axis, keepdims, binary)), dtype, out)
+
+    def _wide(self, a: Any, axis: Any, method: str) -> tuple[Any, str]:
+        """Return ``a`` in a dtype that holds its sums and squares, and the dtype of the result; ints become floats."""
+        a = self._operand(a, method)
+        if self._count(a, axis, method) == 0:
+            raise ValueError(f"be.{method}({describe(a)}): there is no mean of nothing: axis {axis} is empty")
+        dtype = a.info.dtype if a.info.dtype in FLOATS else self.default
+        return self.astype(a, "float32" if dtype == "float16" else dtype), dtype
+
+    def _mean(self, a: Any, axis: Any, keepdims: bool = True) -> Any:
+        return self.sum(a, axis=axis, keepdims=keepdims) * (1.0 / self._count(a, axis, "mean"))
+
+    def _variance(self, a: Any, axis: Any, keepdims: bool, binary: bool) -> Any:
+        d = a - self._mean(a, axis)
+        return self._mean(self.shift(d, d) if binary else self.square(d), axis, keepdims)
 
     def softmax(self, a: Any, axis: Any = 0, out: Any = None) -> Any:
         """Return ``e^a / sum(e^a)`` along an axis; the largest element is taken off first, so nothing overflows."""
@@ -272,11 +280,8 @@ class Words(Rows):
             raise type(error)(f"be.{method}({describe(a)}): {shortened(error)}") from None
 
     def _count(self, a: Any, axis: Any, method: str) -> int:
-        """Return how many elements a mean is taken of; ValueError when there is none."""
-        n: int = math.prod(a.shape[i] for i in self._axes(a, axis, method))
-        if n == 0:
-            raise ValueError(f"be.{method}({describe(a)}): there is no mean of nothing: axis {axis} is empty")
-        return n
+        """Return how many elements each result is taken of."""
+        return math.prod(a.shape[i] for i in self._axes(a, axis, method))
 
     # --- the door for new ops ---
 

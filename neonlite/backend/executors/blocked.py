@@ -405,9 +405,9 @@ class Region:
         results = [x.reshape(self._merged(x.shape)) for x in results]
         partials = [self._partial(n, x) for n, x in enumerate(results)]
         operands += partials
+        if not self.boxes:
+            self.boxes = [self._box(number) for number in range(math.prod(self.counts))]
         body, boxes, cut = self.body, self.boxes, self.cut
-        if not boxes:
-            boxes.extend(self._box(number) for number in range(math.prod(self.counts)))
 
         def work(numbers: Iterator[int]) -> None:
             mine = operands + self.executor.bound(self, self._scratch)

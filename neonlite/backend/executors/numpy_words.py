@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.plan import Const, Step
-from neonlite.ops import FLOATS
+from neonlite.ops import FLOATS, boxed, in_range
 
 COPY = "copyto({z}, {x}, casting='unsafe')"
 
@@ -82,16 +82,15 @@ def run_matmul(x: Any, y: Any, out: Any) -> None:
 
 def run_scatter(x: Any, indices: Any, out: Any, *, axis: int, size: int) -> None:
     """Write zeros to which the slices of x are added at their indices."""
-    from neonlite.ops import in_range
-
-    out[...] = 0
-    np.add.at(np.moveaxis(out, axis, 0), in_range(np, indices, size), np.moveaxis(x, axis, 0))
+    total = np.zeros(out.shape, np.float32) if out.dtype == np.float16 else out
+    total[...] = 0
+    np.add.at(np.moveaxis(total, axis, 0), in_range(np, indices, size), np.moveaxis(x, axis, 0))
+    if total is not out:
+        out[...] = total
 
 
 def run_take(x: Any, indices: Any, out: Any, *, axis: int) -> None:
     """Write the chosen slices."""
-    from neonlite.ops import in_range
-
     np.take(x, in_range(np, indices, x.shape[axis]), axis=axis, out=out, mode="clip")
 
 
@@ -102,8 +101,6 @@ def run_concat(*parts: Any, out: Any, axis: int) -> None:
 
 def run_unslice(x: Any, out: Any, *, index: Any, to: Any) -> None:
     """Write zeros with x in a box."""
-    from neonlite.ops import boxed
-
     out[...] = 0
     out[boxed(index)] = x
 

@@ -23,20 +23,19 @@ def set_threads(n: int) -> None:
     global _threads, _pool
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"the number of threads is a whole number from 1; got {n!r}")
-    if _pool is not None:
-        _pool.shutdown(wait=False)
-    _threads, _pool = n, None
+    _threads, _pool = n, None  # threads of the old pool end when nobody uses it any more
 
 
 def share(work: Callable[[Iterator[int]], None], count: int) -> None:
     """Call ``work`` in several threads with one iterator over range(count), which hands out each number once."""
     global _pool
     numbers = iter(range(count))
-    if _pool is None:
+    pool, count_of_threads = _pool, threads()
+    if pool is None:
         from concurrent.futures import ThreadPoolExecutor
 
-        _pool = ThreadPoolExecutor(max(1, threads() - 1), "neonlite")
-    helpers = [_pool.submit(work, numbers) for _ in range(threads() - 1)]
+        pool = _pool = ThreadPoolExecutor(max(1, count_of_threads - 1), "neonlite")
+    helpers = [pool.submit(work, numbers) for _ in range(count_of_threads - 1)]
     try:
         work(numbers)
     finally:
