@@ -381,6 +381,29 @@ def test_a_view_of_a_temporary_shows_what_it_is_this_time(runner, size):
         np.testing.assert_array_equal(whole.get(), (a + 1).T @ (a[::-1] * 2))
 
 
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        (lambda be, x: be.sum(x, axis=2), lambda a: a.sum(2, keepdims=True)),
+        (lambda be, x: be.max(x, axis=(0, 2)), lambda a: a.max((0, 2), keepdims=True)),
+        (lambda be, x: be.reshape(be.sum(x, axis=2), 20, 1), lambda a: a.sum(2).reshape(20, 1)),
+        (lambda be, x: be.min(x, axis=2, keepdims=False), lambda a: a.min(2)),
+        (lambda be, x: be.take(x, [3, 0], axis=0), lambda a: a[[3, 0]]),
+        (lambda be, x: x @ x.T, lambda a: a @ a.swapaxes(1, 2)),
+        (lambda be, x: x * x + 1, lambda a: a * a + 1),
+    ],
+)
+def test_a_target_with_gaps_gets_its_value_and_keeps_what_lies_between(runner, formula, expected):
+    a = np.random.default_rng(0).integers(-3, 4, (4, 5, 6)).astype(float)
+    value = expected(a)
+    whole = np.full([2 * n for n in value.shape], 7.0)
+    for view in (lambda t: t[tuple(slice(n) for n in value.shape)], lambda t: t[(slice(None, None, 2),) * value.ndim]):
+        t, b = runner.array(whole), whole.copy()
+        view(t)[:] = formula(runner, runner.array(a))
+        view(b)[...] = value
+        np.testing.assert_array_equal(t.get(), b)
+
+
 def test_tensors_change_places(runner):
     x, y = runner.array(np.arange(20.0).reshape(4, 5)), runner.array(-np.arange(20.0).reshape(4, 5))
     for sign in (-1, 1):

@@ -222,8 +222,8 @@ def test_T_swaps_the_last_two_axes(be):
         out = be.empty(x.T.shape)
         assert x.transpose(out=out) is out
         holds(out, a.swapaxes(-1, -2))
-    holds(counted(be, 2, 3, 4)[0].permute((2, 0, 1)), a_ := np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1))
-    assert a_.shape == (4, 2, 3)
+    x, a = counted(be, 2, 3, 4)
+    holds(x.permute((2, 0, 1)), a.transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize(
@@ -663,13 +663,10 @@ def test_cpu_has_halves_and_strict_says_what_it_has():
         gen_backend("strict", datatype=np.float16)
 
 
-@pytest.mark.parametrize("dtype", ["bool", "complex64", "object", "float128", "quad", "S3", int, 3])
+@pytest.mark.parametrize("dtype", ["bool", "complex64", "object", "float128", "quad", "S3", 3])
 def test_a_dtype_that_a_backend_has_not_is_refused(be, dtype):
-    if dtype is int:
-        assert be.ones((1, 1), dtype=int).dtype == "int64"
-    else:
-        with pytest.raises(TypeError, match="has no dtype"):
-            be.ones((2, 2), dtype=dtype)
+    with pytest.raises(TypeError, match="has no dtype"):
+        be.ones((2, 2), dtype=dtype)
 
 
 def test_truth_values_are_kept_as_numbers(be):

@@ -21,7 +21,6 @@ from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat, fo
 
 PLANS = 1024  # plans a backend remembers
 
-_clock = itertools.count(1)
 _count = itertools.count(1)
 
 
@@ -75,6 +74,7 @@ class Backend(Making, Words):
         self._executor = self.runtime.executor(self.runtime)
         self._infos: dict[Any, Info] = {}
         self._plans: dict[Any, Plan] = {}
+        self._age = 0  # how many plans were made: a plan's last use is told in it
 
     def __repr__(self) -> str:
         return f"<backend {self.name} {self.number}>"
@@ -117,7 +117,7 @@ class Backend(Making, Words):
             if (known := self._counted(target, tree)) is not tree:
                 return self.run(target, known)
             plan = self._plan((tree[0], target.info, clashes), [target], tree, clashes, False)
-        plan.used = next(_clock)
+        plan.used = self._age
         try:
             if plan.bounds:
                 plan.check(values)
@@ -159,7 +159,7 @@ class Backend(Making, Words):
         clashes = self._clashes(tensors, leaves)
         key = (tree[0], tuple(t.info for t in tensors), clashes, crossed)
         plan = self._plans.get(key) or self._plan(key, tensors, tree, clashes, crossed)
-        plan.used = next(_clock)
+        plan.used = self._age
         self._execute(plan, tensors, leaves, tree)
 
     def _run_wide(self, tensors: Sequence[Tensor], tree: Any, crossed: bool = False) -> None:
@@ -199,6 +199,8 @@ class Backend(Making, Words):
             plan.run = self._executor.compile(plan)
         except OverflowError as error:
             raise self._explained(error, tensors, tree) from None
+        self._age += 1
+        plan.used = self._age
         if key is not None:
             if len(self._plans) >= PLANS:  # the quarter that was not used for longest goes
                 plans = list(self._plans.items())  # a copy: other threads may add to it

@@ -26,7 +26,7 @@ from neonlite.ops import Axes, Shape, reduced
 WHOLE = 1 << 17  # elements up to which a stage is run at once: its operands fit the cache as they are
 BLOCK = 1 << 16  # elements of a block: a few of them, in float32, fit the second-level cache
 RUN = 1 << 12  # elements along the last axis, at least, when a block is reduced along an earlier one
-THREADED = 1 << 19  # elements from which a second thread pays
+THREADED = 1 << 18  # elements from which a second thread pays
 BOUND = 256  # plans whose buffers a thread remembers
 
 Array = np.ndarray[Any, Any]
