@@ -250,7 +250,7 @@ def shortened(text: object) -> str:
 
 def forget(be: Any) -> None:
     """Forget the structures of a backend, which hold on to it; nodes that live stay as they are."""
-    for key, info in list(_infos.items()):
+    for key, info in _infos.copy().items():  # copied in one step: other threads may add to it
         if info.be is be:
             _infos.pop(key, None)
 

@@ -694,14 +694,14 @@ def check_random_trees(r: random.Random, be: Backend) -> None:
     arrays = [np.zeros(s, r.choice(["float32", "float32", "float64", "int32"])) for s in shapes[: r.randint(1, 2)]]
     roots = [be.array(a, dtype=a.dtype) for a in arrays]
     mirror: dict[int, Array] = {}
-    alive = []
+    views = []  # kept, as their ids stand in the mirror
 
     def view(k: int | None = None) -> Any:
         k = r.randrange(len(roots)) if k is None else k
         t, a = some_view(r, roots[k], arrays[k], alike)
         assert t.shape == a.shape
         mirror[id(t)] = a
-        alive.append(t)
+        views.append(t)
         return t
 
     known: list[Node] = [(view(), 3) for _ in range(r.randint(1, 4))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,6 +75,7 @@ class Backend(Making, Words):
         self._executor = self.runtime.executor(self.runtime)
         self._infos: dict[Any, Info] = {}
         self._plans: dict[Any, Plan] = {}
+        self._writing = threading.Lock()  # plans are looked up without it, and remembered by one thread at a time
         self._age = 0  # how many plans were made: a plan's last use is told in it
 
     def __repr__(self) -> str:
@@ -202,12 +204,12 @@ class Backend(Making, Words):
         self._age += 1
         plan.used = self._age
         if key is not None:
-            if len(self._plans) >= PLANS:  # the quarter that was not used for longest goes
-                plans = list(self._plans.items())  # a copy: other threads may add to it
-                plans.sort(key=lambda item: item[1].used)
-                for old, _ in plans[: PLANS // 4]:
-                    self._plans.pop(old, None)
-            self._plans[key] = plan
+            with self._writing:
+                if len(self._plans) >= PLANS:  # the quarter that was not used for longest goes
+                    by_use = sorted(self._plans, key=lambda key: self._plans[key].used)
+                    for old in by_use[: PLANS // 4]:
+                        del self._plans[old]
+                self._plans[key] = plan
         return plan
 
     def _check_fit(self, target: Tensor, value: Any) -> None:
