@@ -94,7 +94,8 @@ class Backend(Making, Words):
     def cleanup_backend(self) -> None:
         """Let go of plans and buffers; tensors can still be read."""
         self.closed = True
-        self._plans = {}
+        with self._writing:
+            self._plans = {}
         self._executor = None
         forget(self)
 
