@@ -25,6 +25,7 @@ class Tensor(Operand):
     """
 
     info: Info
+    _min_dims = 2
     __slots__ = (
         "__weakref__",
         "_array",
