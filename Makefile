@@ -19,7 +19,7 @@ test: .venv/test  ## format, lint, types, tests, doctests and notebooks (under 1
 	$(BIN)/mypy
 	$(BIN)/pytest -m "not slow"
 
-test-slow: .venv/test  ## real data sets and long campaigns in short form
+test-slow: .venv/test  ## long random campaigns in short form
 	$(BIN)/pytest -m slow
 
 figures: .venv-peers/peers  ## every script in benchmarks/, beside the peers (PyTorch, JAX, numexpr, autograd)
