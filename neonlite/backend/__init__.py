@@ -9,6 +9,7 @@ import numpy as np
 
 from neonlite.backend.backend import Backend, Block
 from neonlite.backend.plan import Plan
+from neonlite.backend.runtimes import default, info
 from neonlite.backend.tensor import Tensor
 from neonlite.optree import OpTreeNode
 
@@ -16,7 +17,7 @@ _current: Backend | None = None
 
 
 def gen_backend(
-    backend: str = "cpu",
+    backend: str | None = None,
     rng_seed: int | None = None,
     datatype: Any = np.float32,
     batch_size: int = 0,
@@ -34,13 +35,11 @@ def gen_backend(
     >>> be.zeros((2, 3)).shape
     (2, 3)
 
-    ``backend``: a runtime's name; ValueError when it is unknown, ImportError with the pip line when it is not
-    installed. ``datatype``: the dtype of new tensors. ``batch_size``: the N of ``be.iobuf``.
+    ``backend``: a runtime's name, unless given "mkl" when it is installed, else "cpu"; ValueError when it is unknown,
+    ImportError with the pip line when it is not installed. ``datatype``: the dtype of new tensors. ``batch_size``: the N of ``be.iobuf``.
     """
     global _current
-    if device_id != 0:
-        raise ValueError(f"the backend {backend!r} has one device, number 0; got device_id={device_id!r}")
-    made = Backend(backend, rng_seed, datatype, compat_mode, deterministic, batch_size)
+    made = Backend(backend or default(), rng_seed, datatype, compat_mode, deterministic, batch_size, device_id)
     cleanup_backend()
     _current = made
     return made
@@ -93,4 +92,5 @@ __all__ = [
     "cleanup_backend",
     "current",
     "gen_backend",
+    "info",
 ]

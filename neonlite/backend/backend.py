@@ -52,13 +52,16 @@ class Backend(Making, Words):
         compat_mode: str | None = None,
         deterministic: bool | None = None,
         batch_size: int = 0,
+        device_id: int = 0,
         **options: Any,
     ) -> None:
         if options:
             raise TypeError(f"a backend has no option {', '.join(options)}")
         if compat_mode not in (None, "caffe"):
             raise ValueError(f"compat_mode is None or 'caffe'; got {compat_mode!r}")
-        self.runtime = load(runtime)
+        self.runtime = load(runtime, device_id)
+        if deterministic:
+            self.runtime.make_deterministic()
         self.xp = self.runtime.xp
         self.name = self.runtime.name
         self.number = next(_count)  # to tell it from others
@@ -72,6 +75,7 @@ class Backend(Making, Words):
         self.streams = Streams(rng_seed, share)
         self.bsz = batch_size
         self.closed = False
+        self.primitives = self.runtime.primitives(self.runtime)
         self._executor = self.runtime.executor(self.runtime)
         self._infos: dict[Any, Info] = {}
         self._plans: dict[Any, Plan] = {}

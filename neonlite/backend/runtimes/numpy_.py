@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.executors.blocked import Blocked
-from neonlite.ops import FLOATS, INTS
+from neonlite.backend.executors.pool import threads
+from neonlite.backend.primitives.numpy_ import InPlace
+from neonlite.backend.runtimes.base import Runtime
 
 
-class NumPy:
+class NumPy(Runtime):
     """Arrays of NumPy, run block by block."""
 
     name = "cpu"
     xp: Any = np
-    dtypes = FLOATS + INTS
-    negative_steps = True
     executor = Blocked
+    primitives = InPlace
 
     def put(self, array: Any) -> Any:
         """Return a copy."""
@@ -25,9 +26,6 @@ class NumPy:
 
     get = put
 
-    def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """Return a view of another shape."""
-        return np.reshape(array, shape, copy=False)
-
-    def wait(self) -> None:
-        """Return at once: NumPy has always finished."""
+    def about(self) -> str:
+        """Return the version and the threads."""
+        return f"NumPy {np.__version__}, {threads()} threads"

@@ -7,18 +7,16 @@ from typing import Any
 import array_api_strict
 import numpy as np
 
-from neonlite.backend.executors.generic import Generic
+from neonlite.backend.runtimes.base import Runtime
 from neonlite.ops import FLOATS, INTS
 
 
-class Strict:
+class Strict(Runtime):
     """Arrays of array-api-strict, run op by op."""
 
     name = "strict"
     xp: Any = array_api_strict
     dtypes = FLOATS[1:] + INTS
-    negative_steps = True
-    executor = Generic
 
     def put(self, array: Any) -> Any:
         """Return a copy as an array of the standard."""
@@ -27,10 +25,3 @@ class Strict:
     def get(self, array: Any) -> Any:
         """Return a copy as a NumPy array."""
         return np.array(np.from_dlpack(array))
-
-    def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """Return a view of another shape."""
-        return self.xp.reshape(array, shape, copy=False)
-
-    def wait(self) -> None:
-        """Return at once."""

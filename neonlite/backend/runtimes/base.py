@@ -1,0 +1,58 @@
+"""What must be known of an array library?  A runtime: its name, its namespace, and the way to the host and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from neonlite.backend.executors.generic import Generic as Executor
+from neonlite.backend.primitives.generic import Generic as Primitives
+from neonlite.ops import FLOATS, INTS
+
+
+class Runtime:
+    """An array library under a backend. One of your own says ``name``, ``xp``, ``put`` and ``get``; the rest may stay.
+
+    Its arrays must be writable in place and have views. ``device_id`` counts from 0, below ``devices``.
+    """
+
+    name: str
+    xp: Any  # the array-API namespace
+    dtypes: tuple[str, ...] = FLOATS + INTS  # the dtypes it has
+    negative_steps = True  # whether x[::-1] is a view
+    executor: Callable[[Any], Any] = Executor  # runs plans; made with the runtime
+    primitives: Callable[[Any], Any] = Primitives  # convolutions, products and their like; made with the runtime
+    halves = False  # whether primitives compute with float16 as it is, or widen it
+
+    def __init__(self, device_id: int = 0) -> None:
+        if isinstance(device_id, bool) or not isinstance(device_id, int) or not 0 <= device_id < self.devices:
+            have = f"{self.devices} device" + (", number 0" if self.devices == 1 else f"s, 0 to {self.devices - 1}")
+            raise ValueError(f"the backend {self.name!r} has {have}; got device_id={device_id!r}")
+        self.device_id = device_id
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are."""
+        return 1
+
+    def put(self, array: Any) -> Any:
+        """Return a NumPy array as an array of the library: a copy."""
+        raise NotImplementedError
+
+    def get(self, array: Any) -> Any:
+        """Return an array of the library as a NumPy array: a copy."""
+        raise NotImplementedError
+
+    def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """Return a contiguous array in another shape: a view."""
+        return self.xp.reshape(array, shape, copy=False)
+
+    def wait(self) -> None:
+        """Wait until all work is done."""
+
+    def make_deterministic(self) -> None:
+        """See to it that the same work gives the same bits, run after run."""
+
+    def about(self) -> str:
+        """Return version, threads and devices in a few words."""
+        return f"{self.xp.__name__} {getattr(self.xp, '__version__', '')}".strip()
