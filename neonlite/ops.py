@@ -291,10 +291,13 @@ def inverse(axes: Axes) -> tuple[int, ...]:
 
 
 def accumulator(xp: Any, x: Any) -> Any:
-    """Return the dtype in which sums of x are kept: float32 for halves, 64 bits for ints."""
+    """Return the dtype in which sums of x are kept: float32 for halves, 64 bits for ints.
+
+    Narrow unsigned ints are added up as int64, which wraps to the same bits: not every library adds uint64.
+    """
     if xp.isdtype(x.dtype, "real floating"):
         return xp.float32 if xp.finfo(x.dtype).bits == 16 else x.dtype
-    return xp.uint64 if xp.isdtype(x.dtype, "unsigned integer") else xp.int64
+    return x.dtype if xp.iinfo(x.dtype).bits == 64 else xp.int64
 
 
 def boxed(index: Box) -> tuple[slice, ...]:
@@ -359,6 +362,13 @@ def run_scatter(xp: Any, x: Any, indices: Any, *, axis: int, size: int) -> Any:
     return out
 
 
+def run_pow(xp: Any, x: Any, y: Any) -> Any:
+    """Return x^y; ValueError for whole numbers with a negative power, which some libraries make 0."""
+    if xp.isdtype(y.dtype, "signed integer") and xp.any(y < 0):
+        raise ValueError("Integers to negative integer powers are not allowed: use floats, be.astype(x, 'float32')")
+    return x**y
+
+
 def run_shift(xp: Any, x: Any, y: Any, *, value: bool) -> Any:
     """Return x times the power of two nearest to y (AP2), or x times 2^y."""
     return x * (xp.sign(y) * 2.0 ** xp.round(xp.log2(xp.abs(y))) if value else 2.0**y)
@@ -419,7 +429,7 @@ TABLE: tuple[Op, ...] = (
        lambda be, dz, z, x, y: (dz * y, dz * x), "x * y", "multiply", 2),
     Op("div", lambda xp, x, y: x / y,
        lambda be, dz, z, x, y: (dz / y, -(dz * z) / y), "x / y", "divide", 2, result="float", domain=POSITIVE),
-    Op("pow", lambda xp, x, y: x**y,
+    Op("pow", run_pow,
        grad_pow, "x^y", "power", 2, domain=POSITIVE),
     Op("maximum", lambda xp, x, y: xp.maximum(x, y),
        lambda be, dz, z, x, y: grad_larger(be, dz, x, y), "the larger of x and y", arity=2),

@@ -35,8 +35,9 @@ def gen_backend(
     >>> be.zeros((2, 3)).shape
     (2, 3)
 
-    ``backend``: a runtime's name, unless given "mkl" when it is installed, else "cpu"; ValueError when it is unknown,
-    ImportError with the pip line when it is not installed. ``datatype``: the dtype of new tensors. ``batch_size``: the N of ``be.iobuf``.
+    ``backend``: a runtime's name; unless given, "mkl" when it is installed, else "cpu". ValueError when it is unknown,
+    ImportError with the pip line when it is not installed. ``datatype``: the dtype of new tensors. ``batch_size``: the
+    N of ``be.iobuf``. ``device_id``: which device of the runtime, from 0.
     """
     global _current
     made = Backend(backend or default(), rng_seed, datatype, compat_mode, deterministic, batch_size, device_id)

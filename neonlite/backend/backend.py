@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.bookkeeping import Bookkeeping
 from neonlite.backend.executors.pool import share
 from neonlite.backend.executors.quiet import Silence
-from neonlite.backend.making import Making
 from neonlite.backend.plan import Plan, fits
+from neonlite.backend.primitives.image_calls import ImageCalls
+from neonlite.backend.primitives.norm_calls import NormCalls
+from neonlite.backend.primitives.product_calls import ProductCalls
+from neonlite.backend.primitives.region_calls import RegionCalls
 from neonlite.backend.random import Streams
 from neonlite.backend.runtimes import choices, load
 from neonlite.backend.tensor import Tensor, overlap
-from neonlite.backend.words import Words
 from neonlite.ops import FLOATS, OPS, two_dims
 from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat, forget, postorder, program
 
@@ -35,7 +38,7 @@ class Block:
     update = 4
 
 
-class Backend(Making, Words):
+class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
     """Makes tensors and works out op-trees. Get one from ``gen_backend``.
 
     ``rng_seed``: a whole number, or None for one of the system's. ``default_dtype``: that of new tensors.
@@ -74,6 +77,7 @@ class Backend(Making, Words):
         self.deterministic = deterministic
         self.streams = Streams(rng_seed, share)
         self.bsz = batch_size
+        self.hist_buf = {}
         self.closed = False
         self.primitives = self.runtime.primitives(self.runtime)
         self._executor = self.runtime.executor(self.runtime)

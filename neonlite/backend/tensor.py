@@ -266,6 +266,10 @@ class Tensor(Operand):
 
     # --- the rest ---
 
+    def hist(self, tag: str) -> Tensor:
+        """Count the elements by magnitude, in powers of two, under a tag of ``be.hist_buf``; return the counts."""
+        return self.backend.histogram(self, tag)  # type: ignore[no-any-return]
+
     def __bool__(self) -> bool:
         return len(self) > 0
 

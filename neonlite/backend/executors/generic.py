@@ -20,6 +20,9 @@ class Generic:
 
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)``: all values first, then all writes; a value is dropped after its last use."""
+        strides = [stride for step in plan.steps for _, _, stride in step.attrs.get("index", ())]
+        if not self.runtime.negative_steps and min(strides, default=1) < 0:
+            raise IndexError(f"the runtime {self.runtime.name!r} has no views with negative steps: use be.take")
         count = len(plan.leaves)
         last: dict[int, int] = {}
         for v in plan.values:

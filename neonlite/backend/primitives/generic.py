@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from neonlite.backend.primitives.products import Products
+from neonlite.backend.primitives.convolution import Convolutions
+from neonlite.backend.primitives.pooling import Pooling
+from neonlite.backend.primitives.regions import Regions
 
 
-class Generic(Products):
+class Generic(Convolutions, Pooling, Regions):
     """Every primitive, for any array library: the reference that each faster one is held to."""

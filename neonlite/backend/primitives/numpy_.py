@@ -1,4 +1,4 @@
-"""How does NumPy work out primitives?  As ``Generic`` does, in buffers that are kept, with products into their place."""
+"""How does NumPy work out primitives?  As ``Generic`` does, but in buffers that are kept."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class InPlace(Generic):
 
     def scratch(self, purpose: str, shape: tuple[int, ...], like: Any) -> Any:
         """Return this thread's buffer for a purpose, as large as it ever had to be."""
-        kept = self.local.__dict__
+        kept: dict[Any, Any] = self.local.__dict__
         size = math.prod(shape)
-        key = (purpose, like.dtype)
+        key = f"{purpose} {like.dtype}"
         if key not in kept or kept[key].size < size:
             kept[key] = np.empty(size, like.dtype)
         return kept[key][:size].reshape(shape)

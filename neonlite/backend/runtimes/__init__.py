@@ -13,7 +13,11 @@ KNOWN = {
     "cpu": ("neonlite.backend.runtimes.numpy_", "NumPy", "pip install numpy"),
     "mkl": ("neonlite.backend.runtimes.mkl_", "MKL", 'pip install "neonlite[mkl]"'),
     "torch": ("neonlite.backend.runtimes.torch_", "Torch", "pip install torch"),
-    "gpu": ("neonlite.backend.runtimes.cupy_", "CuPy", 'pip install "neonlite[cuda13]" (or [cuda12], as the driver is)'),
+    "gpu": (
+        "neonlite.backend.runtimes.cupy_",
+        "CuPy",
+        'pip install "neonlite[cuda13]", or "neonlite[cuda12]" where nvidia-smi shows CUDA 12',
+    ),
     "strict": ("neonlite.backend.runtimes.strict", "Strict", "pip install array-api-strict"),
 }
 ALSO = {"nervanagpu": "gpu"}  # names of old

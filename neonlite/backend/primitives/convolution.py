@@ -1,0 +1,137 @@
+"""How is a convolution made of matrix products?  Gather the shifts along a row once, multiply once a filter row.
+
+For filter row (t, r) and some output rows, the S shifted copies of the input rows that it meets are a matrix
+(C*S, columns): the product with the filter row (C*S, K) is what that row adds to the output. Input rows are shared by
+filter rows, so each is copied S times and not R*S times as in im2col (Chellapilla et al. 2006), and a few rows at a
+time, so that they stay in the cache. The derivatives run the same way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from neonlite.backend.primitives.geometry import ConvLayer
+from neonlite.backend.primitives.products import Products
+
+CACHE = 1 << 23  # bytes of input, shifted, that are worked on at a time
+
+
+class Rows(NamedTuple):
+    """Some output rows: (m, p) to (m, p + n), which are ``columns`` of the output as a matrix (K, M*P*Q*N)."""
+
+    m: int
+    p: int
+    n: int
+    columns: slice
+
+
+class Convolutions(Products):
+    """Convolution and its two derivatives, of contiguous arrays. Results share no memory with operands."""
+
+    def conv_fprop(self, layer: ConvLayer, i: Any, f: Any, o: Any, alpha: float, beta: float) -> None:
+        """Compute ``o = alpha conv(i, f) + beta o``: (C, D, H, W, N), (C, T, R, S, K), (K, M, P, Q, N)."""
+        padded = self._padded(layer, i)
+        out = self.runtime.reshape(o, (layer.K, layer.sizeO // layer.K))
+        for rows in self._rows(layer, i):
+            for t in range(layer.T):
+                shifted = self._shifted(layer, padded, rows, t)
+                for r in range(layer.R):
+                    row = self.xp.permute_dims(self._filter(layer, f, t, r), (1, 0))
+                    met = self.xp.reshape(shifted[self._met(layer, rows, r)], (row.shape[1], -1))
+                    self.gemm(row, met, out[:, rows.columns], alpha, beta if t == r == 0 else 1.0)
+
+    def conv_bprop(self, layer: ConvLayer, f: Any, e: Any, d: Any, alpha: float, beta: float) -> None:
+        """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do."""
+        error = self.runtime.reshape(e, (layer.K, layer.sizeO // layer.K))
+        padded = self.scratch("padded", self._padded_dim(layer), d)
+        padded[...] = 0
+        for rows in self._rows(layer, e):
+            for t in range(layer.T):
+                shifted = self.scratch("shifted", self._shifted_dim(layer, rows), d)
+                shifted[...] = 0
+                for r in range(layer.R):
+                    row = self._filter(layer, f, t, r)
+                    product = self.scratch("row", (row.shape[0], rows.n * layer.Q * layer.N), d)
+                    self.gemm(row, error[:, rows.columns], product, alpha)
+                    met = self._met(layer, rows, r)
+                    shifted[met] += self.xp.reshape(product, shifted[met].shape)
+                for s in range(layer.S):
+                    padded[self._shift(layer, rows, t, s)] += shifted[:, s, ...]
+        image = padded[self._inside(layer)]
+        d[...] = image if beta == 0 else image + d * beta
+
+    def conv_update(self, layer: ConvLayer, i: Any, e: Any, u: Any, alpha: float, beta: float) -> None:
+        """Compute ``u = alpha dE/df + beta u`` of the error e = dE/do."""
+        padded = self._padded(layer, i)
+        error = self.runtime.reshape(e, (layer.K, layer.sizeO // layer.K))
+        total = self.scratch("filters", (layer.T, layer.R, layer.C * layer.S, layer.K), u)
+        total[...] = 0
+        for rows in self._rows(layer, i):
+            columns = self.xp.permute_dims(error[:, rows.columns], (1, 0))
+            for t in range(layer.T):
+                shifted = self._shifted(layer, padded, rows, t)
+                for r in range(layer.R):
+                    met = self.xp.reshape(shifted[self._met(layer, rows, r)], (layer.C * layer.S, -1))
+                    self.gemm(met, columns, total[t, r, ...], alpha, 1.0)
+        by_row = self.xp.reshape(total, (layer.T, layer.R, layer.C, layer.S, layer.K))
+        sums = self.xp.permute_dims(by_row, (2, 0, 1, 3, 4))
+        u[...] = sums if beta == 0 else sums + u * beta
+
+    # --- places ---
+
+    def _rows(self, layer: ConvLayer, like: Any) -> Iterator[Rows]:
+        """Yield the output rows, as many at a time as the cache holds."""
+        bytes_a_row = max(layer.C * layer.S, layer.K) * layer.Q * layer.N * self.xp.finfo(like.dtype).bits // 8
+        count = max(1, CACHE // bytes_a_row)
+        wide = layer.Q * layer.N
+        for m in range(layer.M):
+            for p in range(0, layer.P, count):
+                first = (m * layer.P + p) * wide
+                n = min(count, layer.P - p)
+                yield Rows(m, p, n, slice(first, first + n * wide))
+
+    def _filter(self, layer: ConvLayer, f: Any, t: int, r: int) -> Any:
+        """Return one row of all filters as a matrix (C*S, K)."""
+        return self.xp.reshape(f[:, t, r, :, :], (layer.C * layer.S, layer.K))
+
+    def _padded_dim(self, layer: ConvLayer) -> tuple[int, ...]:
+        spans = ((n + 2 * p) for n, p in zip(layer.DHW, layer.padding, strict=True))
+        return (layer.C, *spans, layer.N)
+
+    def _inside(self, layer: ConvLayer) -> tuple[slice, ...]:
+        inner = (slice(p, p + n) for n, p in zip(layer.DHW, layer.padding, strict=True))
+        return (slice(None), *inner, slice(None))
+
+    def _padded(self, layer: ConvLayer, i: Any) -> Any:
+        """Return the image with zeros around it."""
+        if not any(layer.padding):
+            return i
+        padded = self.scratch("padded", self._padded_dim(layer), i)
+        padded[...] = 0
+        padded[self._inside(layer)] = i
+        return padded
+
+    def _shifted_dim(self, layer: ConvLayer, rows: Rows) -> tuple[int, ...]:
+        """Return (C, S, input rows, Q, N): all input rows from the first to the last that some output rows meet."""
+        met = (rows.n - 1) * layer.strides[1] + (layer.R - 1) * layer.dilation[1] + 1
+        return (layer.C, layer.S, met, layer.Q, layer.N)
+
+    def _shift(self, layer: ConvLayer, rows: Rows, t: int, s: int) -> tuple[Any, ...]:
+        """Return where in the padded image shift s of these input rows is: (C, input rows, Q, N)."""
+        z = rows.m * layer.strides[0] + t * layer.dilation[0]
+        y, x = rows.p * layer.strides[1], s * layer.dilation[2]
+        height = self._shifted_dim(layer, rows)[2]
+        across = slice(x, x + (layer.Q - 1) * layer.strides[2] + 1, layer.strides[2])
+        return (slice(None), z, slice(y, y + height), across, slice(None))
+
+    def _shifted(self, layer: ConvLayer, padded: Any, rows: Rows, t: int) -> Any:
+        shifted = self.scratch("shifted", self._shifted_dim(layer, rows), padded)
+        for s in range(layer.S):
+            shifted[:, s, ...] = padded[self._shift(layer, rows, t, s)]
+        return shifted
+
+    def _met(self, layer: ConvLayer, rows: Rows, r: int) -> tuple[Any, ...]:
+        """Return which of the shifted input rows filter row r meets."""
+        y, stride = r * layer.dilation[1], layer.strides[1]
+        return (slice(None), slice(None), slice(y, y + (rows.n - 1) * stride + 1, stride), ...)

@@ -1,0 +1,100 @@
+"""How is a batch normalized?  By op-trees over features (F, columns), run into the buffers of the layer.
+
+Source: Ioffe and Szegedy 2015; with ``binary`` by powers of two alone, Courbariaux et al. 2016.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neonlite.backend.primitives.places import Places
+from neonlite.backend.tensor import Tensor
+from neonlite.optree import describe
+
+
+class NormCalls(Places):
+    """The backend's methods for batch normalization."""
+
+    def compound_fprop_bn(
+        self,
+        x: Tensor,
+        xsum: Tensor,
+        xvar: Tensor,
+        gmean: Tensor,
+        gvar: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        y: Tensor,
+        eps: float,
+        rho: float,
+        compute_batch_sum: bool = True,
+        accumbeta: float = 0.0,
+        relu: bool = False,
+        binary: bool = False,
+        inference: bool = False,
+        outputs: Any = None,
+        layer: Any = None,
+    ) -> Tensor:
+        """Compute ``y = gamma (x - mean) / sqrt(var + eps) + beta + accumbeta y`` and return y.
+
+        x and y (F, columns), all others (F, 1). Training: xsum holds the sums of the rows, or takes them with
+        ``compute_batch_sum``; it ends up as the mean, xvar as the population variance, and ``gmean = rho gmean +
+        (1 - rho) mean``, gvar alike. ``inference`` takes gmean and gvar and writes y alone. ``relu``: max(., 0) of the
+        normalized x. ``binary``: every product by a power of two (``be.shift``).
+        """
+        rows = {"xsum": xsum, "xvar": xvar, "gmean": gmean, "gvar": gvar, "gamma": gamma, "beta": beta}
+        self._features("compound_fprop_bn", {"x": x, "y": y}, rows)
+        times = self.shift if binary else self.multiply
+        mean, var = gmean, gvar
+        if not inference:
+            n = x.shape[1]
+            total = self.sum(x, axis=1) if compute_batch_sum else xsum
+            xsum[:] = total * (1.0 / n)
+            d = x - xsum
+            xvar[:] = self.mean(times(d, d), axis=1)
+            self.assign([gmean, gvar], [rho * gmean + (1 - rho) * xsum, rho * gvar + (1 - rho) * xvar])
+            mean, var = xsum, xvar
+        value = times(times(x - mean, 1 / self.sqrt(var + eps)), gamma) + beta
+        value = self.maximum(value, 0) if relu else value
+        y[:] = value + accumbeta * y if accumbeta else value
+        return y
+
+    def compound_bprop_bn(
+        self,
+        delta_out: Tensor,
+        grad_gamma: Tensor,
+        grad_beta: Tensor,
+        delta_in: Tensor,
+        x: Tensor,
+        xsum: Tensor,
+        xvar: Tensor,
+        gamma: Tensor,
+        eps: float,
+        binary: bool = False,
+        layer: Any = None,
+    ) -> Tensor:
+        """Compute the gradients of the error delta_in at the result of ``compound_fprop_bn``, and return delta_out.
+
+        With ``xhat = (x - mean) / sqrt(var + eps)``: ``grad_gamma = sum(xhat delta_in)``,
+        ``grad_beta = sum(delta_in)``, ``delta_out = (delta_in - (xhat grad_gamma + grad_beta) / columns) gamma
+        / sqrt(var + eps)``. xsum holds the mean, and xvar the variance, as the forward pass left them. delta_out may be delta_in.
+        """
+        rows = {"grad_gamma": grad_gamma, "grad_beta": grad_beta, "xsum": xsum, "xvar": xvar, "gamma": gamma}
+        self._features("compound_bprop_bn", {"x": x, "delta_out": delta_out, "delta_in": delta_in}, rows)
+        times = self.shift if binary else self.multiply
+        inv = 1 / self.sqrt(xvar + eps)
+        xhat = times(x - xsum, inv)
+        by_gamma, by_beta = self.sum(xhat * delta_in, axis=1), self.sum(delta_in, axis=1)
+        error = delta_in - (times(xhat, by_gamma) + by_beta) * (1.0 / x.shape[1])
+        self.assign([grad_gamma, grad_beta, delta_out], [by_gamma, by_beta, times(times(error, gamma), inv)])
+        return delta_out
+
+    def _features(self, primitive: str, wide: dict[str, Tensor], rows: dict[str, Tensor]) -> None:
+        """Raise an error unless the first are all (F, columns), and the others (F, 1)."""
+        self._own(primitive, **wide, **rows)
+        shape = wide["x"].shape
+        for name, t in (wide | rows).items():
+            wanted = shape if name in wide else (shape[0], 1)
+            if t.shape != wanted:
+                axes = "(features, columns)" if name in wide else "(features, 1)"
+                raise ValueError(f"be.{primitive}: {name} has the shape {wanted} = {axes}; got {describe(t)}")

@@ -1,0 +1,90 @@
+"""Where does a primitive read and write?  In contiguous float arrays: what is not is copied there, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from neonlite.backend.making import Making
+from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.words import Words
+from neonlite.ops import FLOATS
+from neonlite.optree import describe
+
+
+class Places(Making, Words):
+    """The checks and copies that the methods of all primitives share."""
+
+    primitives: Any
+    evaluate: Callable[..., list[Tensor]]
+    compat_mode: str | None
+
+    def _own(self, primitive: str, **tensors: Any) -> None:
+        """Raise an error unless all are tensors of this backend."""
+        self._check_open()
+        for name, t in tensors.items():
+            if not isinstance(t, Tensor):
+                raise TypeError(f"be.{primitive}: {name} is a tensor; got {describe(t)}")
+            if t.backend is not self:
+                raise ValueError(
+                    f"be.{primitive}: {name}, {describe(t)}, belongs to {t.backend!r} and not to {self!r}: "
+                    "copy it across with be.array(t)"
+                )
+
+    def _one_float(self, primitive: str, **tensors: Tensor) -> None:
+        """Raise TypeError unless all are of one float dtype."""
+        dtypes = {name: t.info.dtype for name, t in tensors.items()}
+        if len(set(dtypes.values())) > 1 or not set(dtypes.values()) <= set(FLOATS):
+            given = ", ".join(f"{name} {dtype} ({describe(tensors[name])})" for name, dtype in dtypes.items())
+            raise TypeError(f"be.{primitive} takes tensors of one float dtype; got {given}: cast with be.astype")
+
+    def _sized(self, primitive: str, layer: Any, **given: tuple[Tensor, Sequence[int], str]) -> None:
+        """Raise an error unless each tensor has the layer's dtype and as many elements as a shape."""
+        self._own(primitive, **{name: t for name, (t, _, _) in given.items()})
+        for name, (t, shape, axes) in given.items():
+            if t.size != math.prod(shape):
+                raise ValueError(
+                    f"be.{primitive}: {name} has the shape {tuple(shape)} = {axes}, or as many elements "
+                    f"({math.prod(shape)}) in another; got {describe(t)} with {t.size}, for {layer!r}"
+                )
+            if t.info.dtype != layer.dtype:
+                raise TypeError(
+                    f"be.{primitive}: {name} is {layer.dtype}, as the layer object; got {describe(t)} of "
+                    f"{t.info.dtype}: cast with be.astype, or make the layer object with that dtype"
+                )
+
+    def _computed_in(self, dtype: str) -> str:
+        """Return the dtype that primitives compute in: float32 for float16, unless the runtime computes with halves."""
+        return "float32" if dtype == "float16" and not self.runtime.halves else dtype
+
+    def _dense(self, t: Tensor) -> Tensor:
+        """Return a tensor of the same values that is contiguous and in the dtype to compute in: itself, or a copy."""
+        wide = self._computed_in(t.info.dtype)
+        if t.is_contiguous and wide == t.info.dtype:
+            return t
+        whole = self.empty(t.shape, wide)
+        whole[:] = t
+        return whole
+
+    @contextmanager
+    def _place(self, out: Tensor, *operands: Tensor | None, start: bool = False) -> Iterator[Tensor]:
+        """Give a contiguous tensor to write a result into, apart from the operands: ``out``, or one copied to it.
+
+        ``start``: the result depends on what ``out`` holds.
+        """
+        wide = self._computed_in(out.info.dtype)
+        alone = all(x is None or overlap(out, x) == "none" for x in operands)
+        if out.is_contiguous and wide == out.info.dtype and alone:
+            yield out
+            return
+        place = self.empty(out.shape, wide)
+        if start:
+            place[:] = out
+        yield place
+        out[:] = place
+
+    def _shaped(self, t: Tensor, shape: tuple[int, ...]) -> Any:
+        """Return the array of a contiguous tensor in another shape."""
+        return self.runtime.reshape(t._array, shape)

@@ -1,0 +1,222 @@
+"""Which products run at once?  Those into a given tensor: of matrices, of stacks, of a recurrent layer's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from neonlite.backend.executors.quiet import Silence
+from neonlite.backend.primitives.places import Places
+from neonlite.backend.tensor import Tensor, overlap
+from neonlite.optree import describe
+
+
+class ProductCalls(Places):
+    """The backend's methods for products, fully connected layers, recurrent layers and look-up tables."""
+
+    def compound_dot(
+        self,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        relu: bool = False,
+        bsum: Tensor | None = None,
+    ) -> Tensor:
+        """Compute ``C = alpha A B + beta C`` and return C; ``relu`` takes max(alpha A B, 0) before beta C is added.
+
+        (m, k), (k, n), (m, n); A and B may be transposed views. ``bsum`` (m, 1) takes the sums of the rows of C.
+        With beta 0, C is not read. ValueError for shapes that do not fit, TypeError for dtypes that differ.
+        """
+        self._own("compound_dot", A=A, B=B, C=C)
+        if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0] or C.shape != (A.shape[0], B.shape[1]):
+            raise ValueError(
+                f"be.compound_dot takes A (m, k), B (k, n) and C (m, n); got A {describe(A)}, B {describe(B)}, "
+                f"C {describe(C)}"
+            )
+        return self._product("compound_dot", A, B, C, alpha, beta, relu, bsum)
+
+    def batched_dot(
+        self, A: Tensor, B: Tensor, C: Tensor, alpha: float = 1.0, beta: float = 0.0, relu: bool = False
+    ) -> Tensor:
+        """Compute ``C = alpha A B + beta C`` for stacks of X matrices, and return C; ``relu`` as in ``compound_dot``.
+
+        ``batched_dot(A, B, C)``: A (K, C), B (X, C, N), C (X, K, N). ``batched_dot(A.T, B, C)``: A (K, C), B (X, K, N),
+        C (X, C, N). ``batched_dot(A, B.T, C)``: A (X, K, N), B (X, C, N), C (K, C), the sum over X.
+        """
+        self._own("batched_dot", A=A, B=B, C=C)
+        stacks = {t.shape[0] for t in (A, B, C) if t.ndim == 3}
+        (m, k), (k2, n) = A.shape[-2:], B.shape[-2:]
+        fits = {A.ndim, B.ndim, C.ndim} <= {2, 3} and (A.ndim == 3 or B.ndim == 3) and len(stacks) == 1
+        if not fits or k != k2 or C.shape[-2:] != (m, n) or (C.ndim == 2 and not A.ndim == B.ndim == 3):
+            raise ValueError(
+                "be.batched_dot takes A (K, C), B (X, C, N), C (X, K, N), or A (X, K, N), B.T (X, N, C), C (K, C); "
+                f"got A {describe(A)}, B {describe(B)}, C {describe(C)}"
+            )
+        return self._product("batched_dot", A, B, C, alpha, beta, relu, None)
+
+    def _product(
+        self, name: str, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float, relu: bool, bsum: Tensor | None
+    ) -> Tensor:
+        self._one_float(name, A=A, B=B, C=C)
+        alone = overlap(A, C) == overlap(B, C) == "none"
+        if alone and not (relu and beta) and self._computed_in(C.info.dtype) == C.info.dtype:
+            self._multiply(A, B, C, alpha, beta)
+            if relu:
+                C[:] = self.maximum(C, 0)
+        else:
+            product = self.empty(C.shape, self._computed_in(C.info.dtype))
+            self._multiply(self._wider(A), self._wider(B), product, alpha, 0.0)
+            value = self.maximum(product, 0) if relu else product
+            C[:] = value + beta * C if beta else value
+        if bsum is not None:
+            self._own(name, bsum=bsum)
+            bsum[:] = self.sum(C, axis=1)
+        return C
+
+    def _wider(self, t: Tensor) -> Tensor:
+        return t if self._computed_in(t.info.dtype) == t.info.dtype else self._dense(t)
+
+    def _multiply(self, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float) -> None:
+        multiply = self.primitives.summed if A.ndim == B.ndim == 3 and C.ndim == 2 else self.primitives.gemm
+        with Silence():
+            multiply(A._array, B._array, C._array, alpha, beta)
+
+    def xnor_compound_dot(
+        self, A: Tensor, B: Tensor, C: Tensor, beta: float = 0.0, bsum: Tensor | None = None
+    ) -> Tensor:
+        """Compute ``C = A B + beta C`` for A and B of +1 and -1, and return C: what XNOR and counting make."""
+        return self.compound_dot(A, B, C, beta=beta, bsum=bsum)
+
+    # --- fully connected layers ---
+
+    def add_fc_bias(self, inputs: Tensor, bias: Tensor) -> Tensor:
+        """Add a bias (F, 1) to each column of ``inputs`` (F, N), in place, and return it."""
+        self._own("add_fc_bias", inputs=inputs, bias=bias)
+        inputs[:] = inputs + bias
+        return inputs
+
+    def update_fc_bias(self, err: Tensor, out: Tensor) -> Tensor:
+        """Compute ``out = sum of the columns of err``, the gradient of a bias, and return it: (F, N), (F, 1)."""
+        self._own("update_fc_bias", err=err, out=out)
+        out[:] = self.sum(err, axis=1)
+        return out
+
+    # --- recurrent layers ---
+
+    def compound_rnn_unroll_fprop(
+        self,
+        W_recur: Tensor,
+        h_prev_s: Sequence[Tensor],
+        h_ff_s: Sequence[Tensor],
+        h_s: Sequence[Tensor],
+        bias: Tensor,
+        nout: int,
+        num_steps: int,
+        num_used_steps: int | None,
+        activation: Callable[[Any], Any],
+        reverse: bool = False,
+    ) -> None:
+        """Compute ``h[t] = activation(W_recur h_prev[t] + h_ff[t] + bias)``, step by step; ``reverse``: last first.
+
+        W_recur (nout, nout), bias (nout, 1); each step (nout, N). Steps from ``num_used_steps`` on are left alone.
+        """
+        steps = [h_prev_s, h_ff_s, h_s]
+        used = self._steps("compound_rnn_unroll_fprop", W_recur, nout, num_steps, num_used_steps, steps, bias=bias)
+        for h_prev, h_ff, h in self._in_order(used, reverse):
+            h[:] = activation(self.dot(W_recur, h_prev) + h_ff + bias)
+
+    def compound_rnn_unroll_bprop(
+        self,
+        W_recur: Tensor,
+        delta_prev_s: Sequence[Tensor],
+        delta_s: Sequence[Tensor],
+        h_s: Sequence[Tensor],
+        nout: int,
+        num_steps: int,
+        num_used_steps: int | None,
+        activation: Any,
+        reverse: bool = True,
+    ) -> None:
+        """Compute ``delta[t] *= activation.bprop(h[t])``, ``delta_prev[t] += W_recur^T delta[t]``, last step first.
+
+        ``reverse=False`` begins with the first step, for a layer that ran from the last.
+        """
+        steps = [delta_prev_s, delta_s, h_s]
+        used = self._steps("compound_rnn_unroll_bprop", W_recur, nout, num_steps, num_used_steps, steps)
+        for delta_prev, delta, h in self._in_order(used, reverse):
+            delta[:] = activation.bprop(h) * delta
+            delta_prev[:] = delta_prev + self.dot(W_recur.T, delta)
+
+    compound_rnn_unroll_fprop_bibnrnn = compound_rnn_unroll_fprop
+    compound_rnn_unroll_bprop_bibnrnn = compound_rnn_unroll_bprop
+
+    def _steps(
+        self,
+        name: str,
+        W: Tensor,
+        nout: int,
+        num_steps: int,
+        num_used_steps: int | None,
+        steps: Sequence[Sequence[Tensor]],
+        **more: Tensor,
+    ) -> list[Sequence[Tensor]]:
+        """Return the steps that are used, after checks of their number and shapes."""
+        self._own(name, W_recur=W, **more)
+        if W.shape != (nout, nout):
+            raise ValueError(f"be.{name}: W_recur has the shape {(nout, nout)} = (nout, nout); got {describe(W)}")
+        if any(b.shape != (nout, 1) for b in more.values()):
+            raise ValueError(
+                f"be.{name}: the bias has the shape {(nout, 1)} = (nout, 1); got {describe(*more.values())}"
+            )
+        used = num_steps if num_used_steps is None else num_used_steps
+        if not 0 <= used <= num_steps or any(len(s) < used for s in steps):
+            counts = ", ".join(str(len(s)) for s in steps)
+            raise ValueError(f"be.{name}: {used} of {num_steps} steps are asked for; the lists hold {counts}")
+        for t in (x for s in steps for x in s[:used]):
+            self._own(name, step=t)
+            if t.shape[0] != nout:
+                raise ValueError(f"be.{name}: a step has the shape (nout, N) with nout {nout}; got {describe(t)}")
+        return [s[:used] for s in steps]
+
+    @staticmethod
+    def _in_order(steps: Sequence[Sequence[Tensor]], reverse: bool) -> Any:
+        together = list(zip(*steps, strict=True))
+        return reversed(together) if reverse else together
+
+    # --- look-up tables ---
+
+    def compound_bprop_lut(
+        self,
+        nin: int,
+        inputs: Tensor,
+        error: Tensor,
+        error_t: Tensor | None,
+        dW: Tensor,
+        pad_idx: int | None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> Tensor:
+        """Compute ``dW[w] = alpha * sum of the columns of error whose word is w, + beta dW[w]``, and return dW.
+
+        inputs: nin * N words in the order of the columns of error (dim, nin * N); error_t (nin * N, dim), where given,
+        takes the transpose of error; dW (vocabulary, dim). The row ``pad_idx`` gets no gradient.
+        """
+        self._own("compound_bprop_lut", inputs=inputs, error=error, dW=dW)
+        dim, words = error.shape[0], inputs.size
+        if error.shape != (dim, words) or dW.shape[1:] != (dim,) or words % max(nin, 1):
+            raise ValueError(
+                "be.compound_bprop_lut takes inputs of nin * N words, error (dim, nin * N) and dW (vocabulary, dim); "
+                f"got nin {nin}, inputs {describe(inputs)}, error {describe(error)}, dW {describe(dW)}"
+            )
+        if error_t is not None:
+            self._own("compound_bprop_lut", error_t=error_t)
+            error_t[:] = error.T
+        word = self._dense(inputs).reshape(-1, 1)
+        if "int" not in word.info.dtype:
+            word = self.evaluate([self.astype(word, "int32")])[0]
+        each = error.T if pad_idx is None else self.where(word == pad_idx, 0, error.T)
+        total = alpha * self.build("scatter", each, word, axis=0, size=dW.shape[0])
+        dW[:] = total + beta * dW if beta else total
+        return dW
