@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 from typing import Any
 
 import numpy as np
@@ -80,8 +79,6 @@ class NervanaObject(metaclass=_Current):
         """The current backend."""
         return current()
 
-
-atexit.register(cleanup_backend)
 
 __all__ = [
     "Backend",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +13,6 @@ import numpy as np
 
 from neonlite.backend.bookkeeping import Bookkeeping
 from neonlite.backend.executors.pool import share
-from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.plan import Plan, fits
 from neonlite.backend.primitives.image_calls import ImageCalls
 from neonlite.backend.primitives.norm_calls import NormCalls
@@ -26,6 +27,7 @@ from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat, fo
 PLANS = 1024  # plans a backend remembers
 
 _count = itertools.count(1)
+_open: weakref.WeakSet[Backend] = weakref.WeakSet()  # to be cleaned up when Python ends
 
 
 class Block:
@@ -79,9 +81,11 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         self.bsz = batch_size
         self.hist_buf = {}
         self.closed = False
+        _open.add(self)
         self.primitives = self.runtime.primitives(self.runtime)
         self._executor = self.runtime.executor(self.runtime)
         self._infos: dict[Any, Info] = {}
+        self._lent = weakref.WeakValueDictionary()
         self._plans: dict[Any, Plan] = {}
         self._writing = threading.Lock()  # plans are looked up without it, and remembered by one thread at a time
         self._age = 0  # how many plans were made: a plan's last use is told in it
@@ -104,7 +108,8 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         self.closed = True
         with self._writing:
             self._plans = {}
-        self._executor = None
+        self._executor = self.primitives = None
+        self.hist_buf = {}
         forget(self)
 
     # --- working out ---
@@ -282,11 +287,8 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         values = self._for(target, value)
         if not fits(two_dims(values.shape), target.shape):
             raise ValueError(f"an array {values.shape} cannot be assigned to {describe(target)}: the shapes differ")
-        with Silence():
-            values = values.astype(target.info.dtype)
-        put = values.item() if values.size == 1 else self.runtime.put(values.reshape(two_dims(values.shape)))
         try:
-            target._array[...] = put
+            self.runtime.write(target._array, values.reshape(two_dims(values.shape)), target.info.dtype)
         except ValueError as error:
             raise ValueError(f"{error} (while writing to {describe(target)})") from None
 
@@ -372,3 +374,9 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         else:
             fill(array := np.empty(out.shape, out.info.dtype))
             self.write(out, array)
+
+
+@atexit.register
+def _clean_up() -> None:
+    for be in list(_open):
+        be.cleanup_backend()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from neonlite.backend.executors.quiet import Silence
-from neonlite.backend.tensor import Tensor, c_strides
+from neonlite.backend.tensor import Tensor, c_strides, is_c, reach
 from neonlite.ops import FLOATS, INTS, Shape, two_dims
 from neonlite.optree import REMEMBERED, Info, Operand, OpTreeNode, describe
 
 CLOSED = (
     "was cleaned up: its tensors can still be read with .get(), but nothing is worked out on it; call gen_backend()"
 )
+
+# The memory of arrays of other libraries, by the size of an element: offsets in it are addresses, counted in elements.
+_foreign: dict[int, object] = {}
 
 
 class Making:
@@ -27,6 +31,7 @@ class Making:
     default: str
     closed: bool
     _infos: dict[Any, Info]
+    _lent: weakref.WeakValueDictionary[int, Tensor]
 
     # --- shapes, dtypes, batch size ---
 
@@ -154,8 +159,44 @@ class Making:
         dtype = self.dtype_name(dtype)
         shape = two_dims(values.shape)
         with Silence():
-            values = values.astype(dtype).reshape(shape)
+            values = values.astype(dtype, copy=False).reshape(shape)
         return self._new(lambda *_, **__: self.runtime.put(values), shape, dtype, name, persist_values)
+
+    def from_dlpack(self, x: Any, name: str | None = None) -> Tensor:
+        """Return a tensor that shares the memory of an array of any library: NumPy, PyTorch, CuPy, another backend.
+
+        Nothing is copied: what is written to one is seen in the other. BufferError when the array cannot be shared, as
+        when it lies on another device; TypeError for a dtype that this backend does not have. A 1-d array is a column.
+        Source: the DLPack protocol of the array-API standard.
+        """
+        self._check_open()
+        if not hasattr(x, "__dlpack__"):
+            raise TypeError(f"be.from_dlpack takes an array with __dlpack__; got {describe(x)}: copy it with be.array")
+        try:
+            array = self.xp.from_dlpack(x)
+        except (BufferError, RuntimeError, ValueError) as error:
+            raise BufferError(f"be.from_dlpack({describe(x)}): {error}: copy it with be.array") from error
+        if isinstance(x, np.ndarray) and not x.flags.writeable and not isinstance(array, np.ndarray):
+            raise BufferError(f"be.from_dlpack({describe(x)}): the array is read-only: copy it with be.array")
+        while array.ndim < 2:
+            array = self.xp.expand_dims(array, axis=-1)
+        dtype, shape = self.dtype_name(str(array.dtype).split(".")[-1]), tuple(array.shape)
+        address, steps = self.runtime.layout(array)
+        size = np.dtype(dtype).itemsize
+        strides = tuple(step // size for step in steps)
+        made = Tensor(array, self.leaf_info(shape, dtype, is_c(shape, strides)), name, strides=strides)
+        made.memory, made.start = _foreign.setdefault(size, object()), address // size
+        for lender in list(self._lent.values()):
+            first = self.runtime.layout(lender._array)[0]
+            if lender.info.dtype == dtype and first <= address < first + lender.size * size:
+                made.memory, made.start = lender.memory, (address - first) // size
+        made.span = reach(shape, strides, made.start)
+        return made
+
+    def lend(self, t: Tensor) -> Any:
+        """Return the array of a tensor, to be shared; ``from_dlpack`` knows its memory when it comes back."""
+        self._lent[id(t.root)] = t.root
+        return t._array
 
     def empty_like(
         self, other_ary: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True
@@ -221,7 +262,7 @@ class Making:
         if isinstance(values, OpTreeNode):
             values = values.astensor()
         if isinstance(values, Tensor):
-            return values.get()
+            return np.asarray(values)
         try:
             array = np.asarray(values)
         except ValueError as error:

@@ -126,9 +126,26 @@ class Tensor(Operand):
         return self.get()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        if copy is False:
-            raise ValueError("a tensor's values are copied to NumPy: leave copy=False out")
-        return self.get() if dtype is None else self.get().astype(dtype)
+        """Show the values to NumPy: in the tensor's own memory where the runtime allows it, unless ``copy``."""
+        array = None
+        if not copy and (dtype is None or np.dtype(dtype) == np.dtype(self.info.dtype)):
+            try:
+                array = self.backend.runtime.share(self.backend.lend(self))
+            except (BufferError, TypeError, RuntimeError):
+                array = None
+        if array is None and copy is False:
+            raise ValueError(f"{self._words()} cannot be shown to NumPy without a copy: leave copy=False out")
+        if array is None:
+            array = self.get()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Share the memory with another library: ``torch.from_dlpack(t)``, ``np.from_dlpack(t)``."""
+        return self.backend.lend(self).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        """Return the device that the memory is on, in DLPack's numbers."""
+        return self._array.__dlpack_device__()
 
     def set(self, ary: Any) -> Tensor:
         """Copy values of the same shape from the host, and return the tensor."""
@@ -206,10 +223,7 @@ class Tensor(Operand):
         return tuple(box), drop
 
     def _view(self, array: Any, shape: Shape, strides: Shape, start: int, op: str, attrs: dict[str, Any]) -> Tensor:
-        reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
-        span = (start + sum(r for r in reach if r < 0), start + sum(r for r in reach if r > 0) + 1)
-        if 0 in shape:
-            span = (start, start)
+        span = reach(shape, strides, start)
         info = self.backend.leaf_info(shape, self.info.dtype, is_c(shape, strides))
         return Tensor(array, info, self.name, self, start=start, strides=strides, span=span, origin=(op, attrs))
 
@@ -305,6 +319,14 @@ def c_strides(shape: Shape) -> tuple[int, ...]:
 def is_c(shape: Shape, strides: Shape) -> bool:
     """Tell whether the elements lie one after another; the stride of a single element does not matter."""
     return 0 in shape or all(n == 1 or s == c for n, s, c in zip(shape, strides, c_strides(shape), strict=True))
+
+
+def reach(shape: Shape, strides: Shape, start: int) -> tuple[int, int]:
+    """Return the span that the elements keep within: the first place, and the one after the last."""
+    if 0 in shape:
+        return start, start
+    ends = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    return start + sum(e for e in ends if e < 0), start + sum(e for e in ends if e > 0) + 1
 
 
 def overlap(x: Tensor, y: Tensor) -> str:

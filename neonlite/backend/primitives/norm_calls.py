@@ -75,9 +75,9 @@ class NormCalls(Places):
     ) -> Tensor:
         """Compute the gradients of the error delta_in at the result of ``compound_fprop_bn``, and return delta_out.
 
-        With ``xhat = (x - mean) / sqrt(var + eps)``: ``grad_gamma = sum(xhat delta_in)``,
-        ``grad_beta = sum(delta_in)``, ``delta_out = (delta_in - (xhat grad_gamma + grad_beta) / columns) gamma
-        / sqrt(var + eps)``. xsum holds the mean, and xvar the variance, as the forward pass left them. delta_out may be delta_in.
+        With ``xhat = (x - mean) inv``, ``inv = 1 / sqrt(var + eps)``: ``grad_gamma = sum(xhat delta_in)``,
+        ``grad_beta = sum(delta_in)``, ``delta_out = (delta_in - (xhat grad_gamma + grad_beta) / columns) gamma inv``.
+        xsum holds the mean, and xvar the variance, as the forward pass left them. delta_out may be delta_in.
         """
         rows = {"grad_gamma": grad_gamma, "grad_beta": grad_beta, "xsum": xsum, "xvar": xvar, "gamma": gamma}
         self._features("compound_bprop_bn", {"x": x, "delta_out": delta_out, "delta_in": delta_in}, rows)

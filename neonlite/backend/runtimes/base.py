@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from neonlite.backend.executors.generic import Generic as Executor
+from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.primitives.generic import Generic as Primitives
 from neonlite.ops import FLOATS, INTS
 
@@ -42,6 +45,20 @@ class Runtime:
     def get(self, array: Any) -> Any:
         """Return an array of the library as a NumPy array: a copy."""
         raise NotImplementedError
+
+    def write(self, array: Any, values: np.ndarray[Any, Any], dtype: str) -> None:
+        """Write a NumPy array into an array of the library of some dtype, cast to it; the shapes broadcast."""
+        with Silence():
+            array[...] = self.put(values.astype(dtype))
+
+    def share(self, array: Any) -> np.ndarray[Any, Any]:
+        """Return an array of the library as a NumPy array that shows the same memory; BufferError when it cannot."""
+        return np.from_dlpack(array)
+
+    def layout(self, array: Any) -> tuple[int, tuple[int, ...]]:
+        """Return the address of the first element, and the strides, both in bytes."""
+        seen = self.share(array)
+        return seen.__array_interface__["data"][0], seen.strides
 
     def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
         """Return a contiguous array in another shape: a view."""

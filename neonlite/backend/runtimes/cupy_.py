@@ -10,7 +10,7 @@ from neonlite.backend.runtimes.base import Runtime
 class CuPy(Runtime):
     """Arrays of CuPy, run op by op. CuPy is imported when one is made: this file can be read where there is none.
 
-    RuntimeError when CuPy is there but cannot compute: with what was found, and the way out.
+    RuntimeError when CuPy is there but cannot work: with what was found, and the way out.
     """
 
     name = "gpu"
@@ -22,14 +22,15 @@ class CuPy(Runtime):
         self.xp, self.cupy, self.cuda = namespace, cupy, cupy.cuda.runtime
         self._probe()
         super().__init__(device_id)
-        # CuPy's current device is the thread's: the one that makes the backend is put on it here. Any other thread
-        # stands on device 0, which is nearly always the right one; if not, it calls cupy.cuda.Device(n).use() first.
+        # CuPy's current device is the thread's, and nothing of ours is in the way of it: the thread that makes a
+        # backend is put on its device. Another thread stands on device 0, and a thread that made two backends on the
+        # device of the second: where that is the wrong one, cupy.cuda.Device(n).use() comes before the work.
         cupy.cuda.Device(device_id).use()
 
     def _probe(self) -> None:
         """Raise RuntimeError when there is no device, or no compiler for its kernels."""
         built, driver = self.cuda.runtimeGetVersion(), self.cuda.driverGetVersion()
-        found = f"CuPy {self.cupy.__version__} for CUDA {dotted(built)}"
+        found = f"the backend 'gpu' cannot run: CuPy {self.cupy.__version__} for CUDA {dotted(built)}"
         try:
             self.cuda.getDeviceCount()
         except self.cuda.CUDARuntimeError as error:
@@ -38,8 +39,8 @@ class CuPy(Runtime):
             self.cupy.cuda.nvrtc.getVersion()
         except (ImportError, OSError, RuntimeError) as error:
             raise RuntimeError(
-                f"{found} (the driver: CUDA {dotted(driver)}) finds no NVRTC, which compiles its kernels: {error}. "
-                f'To install that of the same CUDA: pip install "neonlite[cuda{built // 1000}]"'
+                f"{found}, on a driver for CUDA {dotted(driver)}, finds no NVRTC, its compiler: {error}. "
+                f'That of the same CUDA comes with: pip install "neonlite[cuda{built // 1000}]"'
             ) from error
 
     @property
@@ -62,9 +63,11 @@ class CuPy(Runtime):
     def about(self) -> str:
         """Return the versions, the card and how many there are."""
         card, many = self.cuda.getDeviceProperties(self.device_id), self.devices
-        cuda = f"CUDA {dotted(self.cuda.runtimeGetVersion())} (the driver: {dotted(self.cuda.driverGetVersion())})"
+        cuda = f"CUDA {dotted(self.cuda.runtimeGetVersion())} (driver {dotted(self.cuda.driverGetVersion())})"
         memory = f"{card['totalGlobalMem'] / 2**30:.0f} GiB"
-        return f"CuPy {self.cupy.__version__}, {cuda}, {card['name'].decode()} {memory}, {many} device{'s'[: many - 1]}"
+        return (
+            f"CuPy {self.cupy.__version__}, {cuda}, {many} device{'s' * (many > 1)}: {card['name'].decode()}, {memory}"
+        )
 
 
 def dotted(version: int) -> str:
@@ -73,13 +76,13 @@ def dotted(version: int) -> str:
 
 
 def way_out(built: int, driver: int) -> str:
-    """Return what to do when there is no device, given the CUDA that CuPy is built for and the driver's."""
+    """Return what to do when there is no device: by the CUDA that CuPy is built for, and the driver's."""
     if driver == 0:
-        return "There is no NVIDIA driver: nvidia-smi must list a card (a container is started with --gpus all)"
-    if driver // 1000 < built // 1000:
-        wheel = f"cupy-cuda{built // 1000}x"
-        swap = f'pip uninstall {wheel}, then pip install "neonlite[cuda{driver // 1000}]"; or update it'
-        return f"The driver goes up to CUDA {dotted(driver)}: {swap if driver >= 12000 else 'update it'}"
-    return (
-        f"The driver (CUDA {dotted(driver)}) hides it: nvidia-smi must list a card, and CUDA_VISIBLE_DEVICES its number"
-    )
+        return "There is no NVIDIA driver: nvidia-smi must list a card (start a container with --gpus all)"
+    knows = f"The driver knows CUDA {dotted(driver)}"
+    if driver // 1000 >= built // 1000:
+        return f"{knows}, but shows no card: nvidia-smi must list one, and CUDA_VISIBLE_DEVICES its number"
+    if driver < 12000:
+        return f"{knows} at most: update the driver"
+    swap = f'pip uninstall cupy-cuda{built // 1000}x, and pip install "neonlite[cuda{driver // 1000}]"'
+    return f"{knows} at most: {swap}; or update the driver"

@@ -8,6 +8,7 @@ import numpy as np
 
 from neonlite.backend.executors.blocked import Blocked
 from neonlite.backend.executors.pool import threads
+from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.primitives.numpy_ import InPlace
 from neonlite.backend.runtimes.base import Runtime
 
@@ -25,6 +26,15 @@ class NumPy(Runtime):
         return np.array(array, order="C")
 
     get = put
+
+    def write(self, array: Any, values: Any, dtype: str) -> None:
+        """Write without a copy between."""
+        with Silence():
+            np.copyto(array, values, casting="unsafe")
+
+    def share(self, array: Any) -> Any:
+        """Return the array itself."""
+        return array
 
     def about(self) -> str:
         """Return the version and the threads."""
