@@ -31,19 +31,19 @@ class Convolutions(Products):
 
     def conv_fprop(self, layer: ConvLayer, i: Any, f: Any, o: Any, alpha: float, beta: float) -> None:
         """Compute ``o = alpha conv(i, f) + beta o``: (C, D, H, W, N), (C, T, R, S, K), (K, M, P, Q, N)."""
-        padded = self._padded(layer, i)
+        padded, filters = self._padded(layer, i), self._by_row(layer, f)
         out = self.runtime.reshape(o, (layer.K, layer.sizeO // layer.K))
         for rows in self._rows(layer, i):
             for t in range(layer.T):
                 shifted = self._shifted(layer, padded, rows, t)
                 for r in range(layer.R):
-                    row = self.xp.permute_dims(self._filter(layer, f, t, r), (1, 0))
+                    row = self.xp.permute_dims(filters[t, r, ...], (1, 0))
                     met = self.xp.reshape(shifted[self._met(layer, rows, r)], (row.shape[1], -1))
                     self.gemm(row, met, out[:, rows.columns], alpha, beta if t == r == 0 else 1.0)
 
     def conv_bprop(self, layer: ConvLayer, f: Any, e: Any, d: Any, alpha: float, beta: float) -> None:
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do."""
-        error = self.runtime.reshape(e, (layer.K, layer.sizeO // layer.K))
+        error, filters = self.runtime.reshape(e, (layer.K, layer.sizeO // layer.K)), self._by_row(layer, f)
         padded = self.scratch("padded", self._padded_dim(layer), d)
         padded[...] = 0
         for rows in self._rows(layer, e):
@@ -51,7 +51,7 @@ class Convolutions(Products):
                 shifted = self.scratch("shifted", self._shifted_dim(layer, rows), d)
                 shifted[...] = 0
                 for r in range(layer.R):
-                    row = self._filter(layer, f, t, r)
+                    row = filters[t, r, ...]
                     product = self.scratch("row", (row.shape[0], rows.n * layer.Q * layer.N), d)
                     self.gemm(row, error[:, rows.columns], product, alpha)
                     met = self._met(layer, rows, r)
@@ -91,9 +91,11 @@ class Convolutions(Products):
                 n = min(count, layer.P - p)
                 yield Rows(m, p, n, slice(first, first + n * wide))
 
-    def _filter(self, layer: ConvLayer, f: Any, t: int, r: int) -> Any:
-        """Return one row of all filters as a matrix (C*S, K)."""
-        return self.xp.reshape(f[:, t, r, :, :], (layer.C * layer.S, layer.K))
+    def _by_row(self, layer: ConvLayer, f: Any) -> Any:
+        """Return the filters row by row, each row a matrix: (T, R, C*S, K)."""
+        filters = self.scratch("filters", (layer.T, layer.R, layer.C, layer.S, layer.K), f)
+        filters[...] = self.xp.permute_dims(f, (1, 2, 0, 3, 4))
+        return self.runtime.reshape(filters, (layer.T, layer.R, layer.C * layer.S, layer.K))
 
     def _padded_dim(self, layer: ConvLayer) -> tuple[int, ...]:
         spans = ((n + 2 * p) for n, p in zip(layer.DHW, layer.padding, strict=True))

@@ -56,6 +56,14 @@ class CuPy(Runtime):
         """Return a copy as a NumPy array."""
         return self.cupy.asnumpy(array, order="C")
 
+    def share(self, array: Any) -> Any:
+        """Raise BufferError: NumPy does not see the memory of a card."""
+        raise BufferError("the memory of a card is not shown to NumPy: t.get() copies it")
+
+    def layout(self, array: Any) -> tuple[int, tuple[int, ...]]:
+        """Return the address of the first element on the card, and the strides, both in bytes."""
+        return array.data.ptr, array.strides
+
     def wait(self) -> None:
         """Wait until the card has done all that it was given."""
         self.cupy.cuda.Device(self.device_id).synchronize()
