@@ -16,7 +16,7 @@ KNOWN = {
     "gpu": (
         "neonlite.backend.runtimes.cupy_",
         "CuPy",
-        'pip install "neonlite[cuda13]", or "neonlite[cuda12]" where nvidia-smi shows CUDA 12',
+        'pip install "neonlite[cuda13]" (where nvidia-smi shows "CUDA Version: 12", "neonlite[cuda12]")',
     ),
     "strict": ("neonlite.backend.runtimes.strict", "Strict", "pip install array-api-strict"),
 }
@@ -45,18 +45,18 @@ def load(name: str, device_id: int = 0) -> Any:
     if name in KNOWN:
         module, cls, pip = KNOWN[name]
         try:
-            found = getattr(import_module(module), cls)
+            return getattr(import_module(module), cls)(device_id)
         except ImportError as error:
             raise ImportError(
                 f"the backend {name!r} cannot be loaded: {error}. To install what it needs: {pip}"
             ) from error
-        return found(device_id)
     points = _entry_points()
     if name in points:
         try:
-            return points[name].load()(device_id)
+            found = points[name].load()
         except Exception as error:
             raise ImportError(f"the backend {name!r}, of {points[name].value}, cannot be loaded: {error}") from error
+        return found(device_id)
     import difflib
 
     close = difflib.get_close_matches(str(name), choices(), 1)
