@@ -1,6 +1,9 @@
 # Every target makes the environment that it needs, from nothing but Python; a change of pyproject.toml makes it anew.
 
 PYTHON ?= python3
+# Dependency groups for the tests: "test runtimes" adds PyTorch and MKL, and the tests run on them as well.
+TEST_GROUPS ?= test
+TESTED := .venv/$(shell echo $(TEST_GROUPS) | tr ' ' +)
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
@@ -13,13 +16,13 @@ help:  ## list the targets
 demo: .venv/core  ## an op-tree printed, drawn, run and differentiated, its gradient proved (core dependencies only)
 	$(BIN)/python examples/logistic.py
 
-test: .venv/test  ## format, lint, types, tests, doctests and notebooks (under 10 minutes)
+test: $(TESTED)  ## format, lint, types, tests, doctests and notebooks (under 10 minutes)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/pytest -m "not slow"
 
-test-slow: .venv/test  ## long random campaigns in short form
+test-slow: $(TESTED)  ## long random campaigns in short form
 	$(BIN)/pytest -m slow
 
 figures: .venv-peers/peers  ## every script in benchmarks/, beside the peers (PyTorch, JAX, numexpr, autograd)
@@ -44,8 +47,8 @@ endef
 .venv/core: pyproject.toml
 	$(call environment)
 
-.venv/test: .venv/core
-	$(BIN)/python -m pip install -qq --group test
+$(TESTED): .venv/core
+	$(BIN)/python -m pip install -qq $(addprefix --group ,$(TEST_GROUPS))
 	@touch $@
 
 .venv-peers/peers: pyproject.toml
