@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-import array_api_compat.torch
 import numpy as np
-import torch
 
 from neonlite.backend.runtimes.base import Runtime
 
 
 class Torch(Runtime):
-    """Tensors of PyTorch, run op by op."""
+    """Tensors of PyTorch, run op by op. It is imported when one is made: this file can be read where there is none."""
 
     name = "torch"
-    xp: Any = array_api_compat.torch
     dtypes = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
     negative_steps = False
 
+    def __init__(self, device_id: int = 0) -> None:
+        import array_api_compat.torch as namespace
+        import torch
+
+        self.xp, self.torch = namespace, torch
+        super().__init__(device_id)
+
     def put(self, array: Any) -> Any:
         """Return a copy as a tensor of PyTorch."""
-        return torch.from_numpy(np.array(array, order="C"))
+        return self.torch.from_numpy(np.array(array, order="C"))
 
     def get(self, array: Any) -> Any:
         """Return a copy as a NumPy array."""
@@ -29,4 +33,4 @@ class Torch(Runtime):
 
     def about(self) -> str:
         """Return the version and the threads."""
-        return f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
+        return f"PyTorch {self.torch.__version__}, {self.torch.get_num_threads()} threads"
