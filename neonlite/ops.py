@@ -353,7 +353,7 @@ def run_onehot(xp: Any, indices: Any, *, axis: int, nclass: int) -> Any:
 
 def run_scatter(xp: Any, x: Any, indices: Any, *, axis: int, size: int) -> Any:
     """Return zeros of length ``size`` along an axis, to which each slice of x was added at its index."""
-    out = xp.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), dtype=x.dtype)
+    out = xp.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), dtype=accumulator(xp, x))
     places = in_range(xp, indices, size)
     for i in range(x.shape[axis]):  # one after another: two may go to the same place
         to, of = ([slice(None)] * x.ndim for _ in "xy")

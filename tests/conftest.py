@@ -1,15 +1,42 @@
-"""Every test that asks for ``be`` runs on every runtime that imports; cpu and strict always do."""
+"""Every test that asks for ``be`` runs on every runtime that is here: cpu and strict always, others as installed.
+
+A runtime states what it has (``dtypes``, ``negative_steps``). What it lacks is refused with a clear error, which
+``lacks`` and ``refused`` assert; all the rest of a test runs on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
 
 from neonlite import Backend, cleanup_backend, gen_backend
+from neonlite.backend.runtimes import load
 
 RUNTIMES = ["cpu", "strict"]
+ABSENT: dict[str, str] = {}  # runtime -> why nothing runs on it
+
+for name, package in {"mkl": "mkl", "torch": "torch", "gpu": "cupy"}.items():
+    if find_spec(package) is None:
+        ABSENT[name] = f"{package} is not installed"
+        continue
+    try:
+        load(name)
+        RUNTIMES.append(name)
+    except (ImportError, RuntimeError) as error:
+        ABSENT[name] = str(error)
+
+if "torch" in RUNTIMES:
+    import torch
+
+    torch.set_num_threads(1)  # more of them wait for each other on a machine that is busy, a hundred times as long
+
+
+def pytest_report_header() -> list[str]:
+    return [f"runtimes: {', '.join(RUNTIMES)}", *(f"  without {name}: {why}" for name, why in ABSENT.items())]
 
 
 @pytest.fixture(params=RUNTIMES)
@@ -33,3 +60,31 @@ def cpu() -> Iterator[Backend]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+# --- what a runtime lacks ------------------------------------------------------------------------------------------
+
+
+def back(be: Backend) -> int:
+    """Return the step of a view that goes backwards; 1 where the runtime has no negative steps."""
+    return -1 if be.runtime.negative_steps else 1
+
+
+def refused(be: Backend, act: Callable[[], Any]) -> bool:
+    """Do something with a view; tell whether the runtime refused it, as it must when it has no negative steps."""
+    try:
+        act()
+    except IndexError as error:
+        if be.runtime.negative_steps or f"{be.name!r} has no views with negative steps: use be.take" not in str(error):
+            raise
+        return True
+    return False
+
+
+def lacks(be: Backend, *dtypes: str) -> bool:
+    """Tell whether the runtime lacks one of the dtypes, and assert that it says so."""
+    lacking = set(dtypes) - set(be.runtime.dtypes)
+    for dtype in lacking:
+        with pytest.raises(TypeError, match=f"{be.name!r} has no dtype '{dtype}'; it has {be.runtime.dtypes[0]}, "):
+            be.zeros((1, 1), dtype=dtype)
+    return bool(lacking)

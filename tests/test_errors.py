@@ -49,7 +49,7 @@ UNFIT = "cannot be assigned to x (2, 3) | shapes differ"
 REFUSED: list[tuple[type[Exception], str, str]] = [
     # --- backends ---
     (ValueError, "nl.gen_backend('cpuu')", "one of ('cpu' | 'cpuu' | did you mean 'cpu'"),
-    (ValueError, "nl.gen_backend(None)", "one of ('cpu' | None"),
+    (ValueError, "nl.gen_backend(3)", "one of ('cpu' | 3"),
     (ValueError, "Backend.allocate_backend('stric')", "'stric' | did you mean 'strict'"),
     (TypeError, "Backend('cpu', colour=1)", "option | colour"),
     (ValueError, "Backend('cpu', compat_mode='torch')", "compat_mode | 'caffe' | 'torch'"),
@@ -444,22 +444,6 @@ def test_gradients_of_stretched_operands_of_three_dimensions_have_their_shapes(b
     np.testing.assert_allclose(dc, np.broadcast_to(host[1], (2, 3, 4)))
     np.testing.assert_allclose(drow, host[0].sum((0, 2)).reshape(3, 1))
     np.testing.assert_allclose(dblock, np.full((2, 1, 1), 12.0))
-
-
-def deep(x: Any) -> Any:
-    tree = x
-    for _ in range(100_000):
-        tree = tree + x
-    return tree
-
-
-def test_a_tree_100_000_nodes_deep_is_built_and_run(be: Backend) -> None:
-    assert deep(be.ones((1, 1))).asnumpyarray().item() == 100_001
-
-
-def test_a_tree_100_000_nodes_deep_is_differentiated(cpu: Backend) -> None:
-    x = cpu.ones((1, 1))
-    assert Autodiff(deep(x), cpu).get_grad_asnumpyarray(x).item() == 100_001
 
 
 def test_an_unused_tensor_gets_zeros_when_that_is_allowed(stage: SimpleNamespace) -> None:

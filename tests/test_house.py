@@ -19,6 +19,7 @@ import neonlite
 from neonlite import Backend
 from neonlite.backend import stub
 from neonlite.backend.executors.numpy_words import REDUCE, SHORT, WORDS
+from neonlite.backend.runtimes import KNOWN
 from neonlite.ops import OPS, TABLE, Op, missing
 
 HOUSE = Path(neonlite.__file__).parent
@@ -275,6 +276,18 @@ def test_a_new_row_becomes_a_method():
 
 def test_the_stub_is_current():
     assert stub.text() == Path(stub.__file__).with_name("rows.pyi").read_text(), "run python -m neonlite.backend.stub"
+
+
+# --- the seam is narrow --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_runtime_takes_at_most_twenty_statements(name):
+    module, cls, _ = KNOWN[name]
+    (found,) = [n for n in ast.walk(ast.parse(MODULES[module].read_text())) if getattr(n, "name", "") == cls]
+    statements = [n for n in ast.walk(found) if isinstance(n, ast.stmt) and not isinstance(n, ast.FunctionDef)]
+    words = [n for n in statements if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
+    assert 5 < len(statements) - len(words) - 1 <= 20
 
 
 # --- the guide's page of the backend -------------------------------------------------------------------------------

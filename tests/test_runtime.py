@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import ABSENT, RUNTIMES
 
-from neonlite import Autodiff, Backend, Block, NervanaObject, Tensor, cleanup_backend, gen_backend
-from neonlite.backend.executors.generic import Generic
+from neonlite import Autodiff, Backend, Block, NervanaObject, Tensor, backend, cleanup_backend, gen_backend
+from neonlite.backend.runtimes import KNOWN, default
+from neonlite.backend.runtimes.base import Runtime
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +90,10 @@ def test_a_backend_that_cannot_be_made_leaves_the_current_one(monkeypatch):
         (ValueError, r"one of \('cpu', .*'strict'.*\); got 'cpus'; did you mean 'cpu'", {"backend": "cpus"}),
         (ImportError, "pip install array-api-strict", {"backend": "strict"}),
         (ValueError, "None or 'caffe'", {"compat_mode": "torch"}),
-        (ValueError, "device", {"device_id": 1}),
+        (ValueError, "'cpu' has 1 device, number 0; got device_id=1", {"backend": "cpu", "device_id": 1}),
+        (ValueError, "device_id=-1", {"backend": "cpu", "device_id": -1}),
+        (ValueError, "device_id=True", {"backend": "cpu", "device_id": True}),
+        (ValueError, "device_id='0'", {"backend": "cpu", "device_id": "0"}),
         (ValueError, "default dtype", {"datatype": np.int32}),
         (TypeError, "no dtype", {"datatype": "quad"}),
         (ValueError, "batch size", {"batch_size": -1}),
@@ -114,7 +119,7 @@ def test_the_choices_are_sorted_names():
 
 def test_backends_live_side_by_side():
     current = gen_backend("cpu")
-    backends = [current, *(Backend.allocate_backend(name) for name in ("cpu", "strict", "cpu"))]
+    backends = [current, *(Backend.allocate_backend(name) for name in ("cpu", "strict", "cpu", *RUNTIMES[2:]))]
     assert NervanaObject.be is current
     tensors = [be.array([[1.0, n]]) for n, be in enumerate(backends)]
     for _ in range(2):
@@ -130,8 +135,8 @@ def test_backends_live_side_by_side():
     np.testing.assert_allclose((backends[1].array(tensors[0]) + tensors[1]).asnumpyarray(), [[2, 1]])
 
 
-@pytest.mark.parametrize("source", ["cpu", "strict"])
-@pytest.mark.parametrize("target", ["cpu", "strict"])
+@pytest.mark.parametrize("source", RUNTIMES)
+@pytest.mark.parametrize("target", RUNTIMES)
 def test_tensors_are_copied_from_backend_to_backend(source, target):
     a, b = Backend(source), Backend(target, default_dtype="float64")
     x = a.array([[1, 2], [3, 4]], name="x")
@@ -182,12 +187,13 @@ def normal(be: Backend, out: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("draw", DRAWS)
 def test_draws_are_equal_bit_for_bit_on_every_runtime(draw):
-    a, b = (DRAWS[draw](Backend(name, rng_seed=7)).get() for name in ("cpu", "strict"))
-    assert a.shape == b.shape
-    if draw in ("randn", "normal"):
-        np.testing.assert_array_max_ulp(a, b, 4)
-    else:
-        np.testing.assert_array_equal(a, b)
+    a, *others = (DRAWS[draw](Backend(name, rng_seed=7)).get() for name in RUNTIMES)
+    for b in others:
+        assert a.shape == b.shape
+        if draw in ("randn", "normal"):
+            np.testing.assert_array_max_ulp(a, b, 4)
+        else:
+            np.testing.assert_array_equal(a, b)
     assert len(np.unique(a)) > 1
     assert (a != DRAWS[draw](Backend("cpu", rng_seed=8)).get()).any()
 
@@ -284,35 +290,42 @@ def test_binarize_is_plus_one_with_probability_of_half_of_x_plus_one(be):
 # --- a runtime of one's own ----------------------------------------------------------------------------------------
 
 
-class Mine:
-    """NumPy once more, by the generic executor: all that it takes to join."""
+class Mine(Runtime):
+    """NumPy once more, op by op: all that it takes to join, and what it lacks."""
 
     name = "mine"
     xp = np
     dtypes = ("float32", "int32", "int64")
     negative_steps = False
-    executor = Generic
 
     def put(self, array: Any) -> Any:
         return np.array(array, order="C")
 
     get = put
 
-    def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
-        return np.reshape(array, shape, copy=False)
 
-    def wait(self) -> None: ...
+BARE = {word: x for cls in (Runtime, Mine) for word, x in vars(cls).items() if word not in ("__dict__", "__weakref__")}
+ByHand = type("ByHand", (), BARE)  # has all that the base has, and owes nothing to it
 
 
-@pytest.fixture
-def mine(monkeypatch: pytest.MonkeyPatch) -> Backend:
-    point = importlib.metadata.EntryPoint("mine", f"{__name__}:Mine", "neonlite.runtimes")
+@pytest.fixture(params=[Mine, ByHand])
+def mine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    point = importlib.metadata.EntryPoint("mine", f"{__name__}:{request.param.__name__}", "neonlite.runtimes")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point] if group == point.group else [])
-    return gen_backend("mine", rng_seed=2)
+    return gen_backend("mine", rng_seed=2, deterministic=True)
 
 
-def test_a_runtime_joins_by_an_entry_point_in_under_twenty_lines(mine):
+def test_a_runtime_of_ones_own_takes_under_twenty_lines():
     assert len(inspect.getsource(Mine).splitlines()) < 20
+
+
+def test_a_device_that_a_runtime_of_ones_own_has_not_is_a_value_error(mine):
+    with pytest.raises(ValueError, match=r"'mine' has 1 device, number 0; got device_id=1"):
+        gen_backend("mine", device_id=1)
+    assert NervanaObject.be is mine
+
+
+def test_a_runtime_joins_by_an_entry_point(mine):
     assert "mine" in Backend.backend_choices()
     assert (mine.name, NervanaObject.be) == ("mine", mine)
     x = mine.array([[0.5, -1.0], [2.0, 0.0]], name="x")
@@ -323,6 +336,8 @@ def test_a_runtime_joins_by_an_entry_point_in_under_twenty_lines(mine):
     x[1:] = x[:-1] + mine.rand(1, 2)
     np.testing.assert_array_equal(mine.rand(3, 3).asnumpyarray(), second_draw())
     assert "mine" in repr(x)
+    assert backend.info()[-1][:2] == ("mine", True)
+    assert "mine" in repr(backend.info()).splitlines()[-1]
 
 
 def second_draw() -> np.ndarray:
@@ -350,3 +365,49 @@ def test_an_entry_point_that_is_broken_spoils_its_own_name_alone(monkeypatch):
     with pytest.raises(ImportError, match="broken"):
         gen_backend("broken")
     assert gen_backend("cpu").ones((1, 1)).get() == 1
+
+
+# --- which runtimes there are --------------------------------------------------------------------------------------
+
+
+def test_info_says_of_every_runtime_what_it_is_or_how_to_get_it():
+    found = {name: (usable, about) for name, usable, about in backend.info()}
+    assert list(found) == list(KNOWN)
+    assert {name for name, (usable, _) in found.items() if usable} == set(RUNTIMES)
+    assert np.__version__ in found["cpu"][1]
+    for name in ABSENT:
+        assert KNOWN[name][2] in found[name][1]
+    lines = repr(backend.info()).splitlines()
+    assert [line.split()[:2] for line in lines] == [[name, "yes" if found[name][0] else "no"] for name in KNOWN]
+
+
+NEEDS = {
+    "mkl": ("mkl", 'pip install "neonlite[mkl]"'),
+    "torch": ("torch", "pip install torch"),
+    "gpu": ("cupy", 'pip install "neonlite[cuda13]"'),
+    "strict": ("array_api_strict", "pip install array-api-strict"),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_what_a_runtime_needs_is_named_with_the_pip_line_when_it_is_missing(monkeypatch, name):
+    package, pip = NEEDS[name]
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, KNOWN[name][0], raising=False)
+    if blas := sys.modules.get("neonlite.backend.mkl.blas"):  # it remembers what it found
+        monkeypatch.setattr(blas, "library", blas.library.__wrapped__)
+    with pytest.raises(ImportError) as caught:
+        gen_backend(name)
+    message = str(caught.value)
+    assert message.startswith(f"the backend '{name}' cannot be loaded: ")
+    assert f"To install what it needs: {pip}" in message
+    (row,) = (found for found in backend.info() if found.name == name)
+    assert row == (name, False, message)
+    assert gen_backend("cpu").ones((1, 1)).get() == 1
+
+
+def test_without_a_name_mkl_is_taken_where_it_is_installed_and_else_cpu(monkeypatch):
+    assert gen_backend().name == ("mkl" if "mkl" in RUNTIMES else "cpu")
+    monkeypatch.setitem(sys.modules, "mkl", None)
+    assert default() == "cpu"
+    assert gen_backend().name == "cpu"

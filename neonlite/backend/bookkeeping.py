@@ -49,7 +49,8 @@ class Bookkeeping(Making, Words):
             axis=0,
             size=self.hist_bins,
         )
-        self.hist_buf[tag] = self.hist_buf.get(tag) or self.zeros((1, self.hist_bins), dtype="int32")
+        if tag not in self.hist_buf:
+            self.hist_buf[tag] = self.zeros((1, self.hist_bins), dtype="int32")
         self.hist_buf[tag][:] = self.reshape(counts, 1, self.hist_bins)
         return self.hist_buf[tag]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,10 @@ class ImageCalls(Places):
 
         ``S' = dilation (S - 1) + 1``. Pooling in caffe mode counts windows that fit in part. ValueError when none fits.
         """
-        self._whole_numbers("output_dim", 1, X=X, S=S, strides=strides, dilation=dilation)
-        self._whole_numbers("output_dim", 0, padding=padding)
+        X, S, strides, dilation = self._whole_numbers("output_dim", 1, X=X, S=S, strides=strides, dilation=dilation)
+        (padding,) = self._whole_numbers("output_dim", 0, padding=padding)
         caffe = self.check_caffe_compat()
-        found = self._explain_sizes("output_dim", output_dim, X, S, padding, strides, pooling, dilation, caffe)
+        found = self._named("output_dim", output_dim, X, S, padding, strides, pooling, dilation, caffe)
         return int(found)
 
     def set_caffe_compat(self) -> None:
@@ -80,15 +81,15 @@ class ImageCalls(Places):
         Three whole numbers after ``str_w`` are ``dil_d, dil_h, dil_w``. ``relu`` is the default of ``fprop_conv``'s.
         ValueError when a filter does not fit its padded image, or a size or stride is not a whole number from 1.
         """
-        if not isinstance(relu, bool):  # positions as in neon 2.6
-            dil_d, dil_h, dil_w, relu, bsum = relu, bsum or 1, dil_d, False, False
-        self._whole_numbers("conv_layer", 1, N=N, C=C, K=K, D=D, H=H, W=W, T=T, R=R, S=S)
-        self._whole_numbers("conv_layer", 1, str_d=str_d, str_h=str_h, str_w=str_w)
-        self._whole_numbers("conv_layer", 1, dil_d=dil_d, dil_h=dil_h, dil_w=dil_w)
-        self._whole_numbers("conv_layer", 0, pad_d=pad_d, pad_h=pad_h, pad_w=pad_w)
-        padding, strides, dilation = (pad_d, pad_h, pad_w), (str_d, str_h, str_w), (dil_d, dil_h, dil_w)
-        name, sizes = self._float_name("conv_layer", dtype), ((N, C, K), (D, H, W), (T, R, S))
-        made: ConvLayer = self._explain_sizes("conv_layer", ConvLayer, self, name, *sizes, padding, strides, dilation)
+        if not isinstance(relu, bool):  # positions as in neon 2.6; what is given by name stays
+            dil_d, dil_h, dil_w = relu, dil_h if bsum is False else bsum, dil_w if dil_d == 1 else dil_d
+            relu = bsum = False
+        sizes = self._whole_numbers("conv_layer", 1, N=N, C=C, K=K, D=D, H=H, W=W, T=T, R=R, S=S)
+        strides = self._whole_numbers("conv_layer", 1, str_d=str_d, str_h=str_h, str_w=str_w)
+        dilation = self._whole_numbers("conv_layer", 1, dil_d=dil_d, dil_h=dil_h, dil_w=dil_w)
+        padding = self._whole_numbers("conv_layer", 0, pad_d=pad_d, pad_h=pad_h, pad_w=pad_w)
+        name, (NCK, DHW, TRS) = self._float_name("conv_layer", dtype), (sizes[:3], sizes[3:6], sizes[6:])
+        made: ConvLayer = self._named("conv_layer", ConvLayer, self, name, NCK, DHW, TRS, padding, strides, dilation)
         made.relu, made.bsum = relu, bsum
         return made
 
@@ -111,15 +112,16 @@ class ImageCalls(Places):
         all_ = (
             {n: 0 if n.startswith("pad") else 1 for n in DECONV_3D} | dict(zip(positions, sizes, strict=False)) | named
         )
-        self._whole_numbers("deconv_layer", 1, N=N, C=C, K=K)
-        self._whole_numbers("deconv_layer", 0, **{n: x for n, x in all_.items() if n.startswith("pad")})
-        self._whole_numbers("deconv_layer", 1, **{n: x for n, x in all_.items() if not n.startswith("pad")})
-        values = [all_[n] for n in DECONV_3D]
-        MPQ, TRS, padding, strides, dilation = (tuple(values[i : i + 3]) for i in range(0, 15, 3))
+        NCK = self._whole_numbers("deconv_layer", 1, N=N, C=C, K=K)
+        groups = (DECONV_3D[i : i + 3] for i in range(0, 15, 3))
+        MPQ, TRS, padding, strides, dilation = (
+            self._whole_numbers("deconv_layer", 0 if "pad_d" in group else 1, **{n: all_[n] for n in group})
+            for group in groups
+        )
         each = zip(MPQ, TRS, padding, strides, dilation, strict=True)
-        DHW = tuple(self._explain_sizes("deconv_layer", input_dim, *sizes) for sizes in each)
+        DHW = tuple(self._named("deconv_layer", input_dim, *sizes) for sizes in each)
         name = self._float_name("deconv_layer", dtype)
-        return DeconvLayer(self, name, (N, C, K), DHW, TRS, padding, strides, dilation, MPQ)
+        return DeconvLayer(self, name, NCK, DHW, TRS, padding, strides, dilation, MPQ)
 
     def pool_layer(
         self,
@@ -156,38 +158,26 @@ class ImageCalls(Places):
         pad_j, str_j = pad_j if pad_c is None else pad_c, str_j if str_c is None else str_c
         str_j, str_d = J if str_j is None else str_j, T if str_d is None else str_d
         str_h, str_w = R if str_h is None else str_h, S if str_w is None else str_w
-        self._whole_numbers("pool_layer", 1, N=N, C=C, D=D, H=H, W=W, J=J, T=T, R=R, S=S)
-        self._whole_numbers("pool_layer", 1, str_j=str_j, str_d=str_d, str_h=str_h, str_w=str_w)
-        self._whole_numbers("pool_layer", 0, pad_j=pad_j, pad_d=pad_d, pad_h=pad_h, pad_w=pad_w)
-        padding, strides = (pad_j, pad_d, pad_h, pad_w), (str_j, str_d, str_h, str_w)
-        name, image, window = self._float_name("pool_layer", dtype), (C, D, H, W), (J, T, R, S)
-        caffe = self.check_caffe_compat()
-        made: PoolLayer = self._explain_sizes(
+        N, *image = self._whole_numbers("pool_layer", 1, N=N, C=C, D=D, H=H, W=W)
+        window = self._whole_numbers("pool_layer", 1, J=J, T=T, R=R, S=S)
+        strides = self._whole_numbers("pool_layer", 1, str_j=str_j, str_d=str_d, str_h=str_h, str_w=str_w)
+        padding = self._whole_numbers("pool_layer", 0, pad_j=pad_j, pad_d=pad_d, pad_h=pad_h, pad_w=pad_w)
+        name, caffe = self._float_name("pool_layer", dtype), self.check_caffe_compat()
+        made: PoolLayer = self._named(
             "pool_layer", PoolLayer, self, name, op, N, image, window, padding, strides, caffe
         )
         return made
 
     def lrn_layer(self, dtype: Any, N: int, C: int, D: int = 1, H: int = 1, W: int = 1, J: int = 1) -> LRNLayer:
         """Return the layer object of a normalization of N images (C, D, H, W) over J neighboring channels."""
-        self._whole_numbers("lrn_layer", 1, N=N, C=C, D=D, H=H, W=W, J=J)
-        return LRNLayer(self, self._float_name("lrn_layer", dtype), N, (C, D, H, W), J)
-
-    def _whole_numbers(self, primitive: str, least: int, **numbers: Any) -> None:
-        for name, n in numbers.items():
-            if isinstance(n, bool) or not hasattr(n, "__index__") or n.__index__() < least:
-                raise ValueError(f"be.{primitive}: {name} is a whole number from {least}; got {n!r}")
+        N, *image, J = self._whole_numbers("lrn_layer", 1, N=N, C=C, D=D, H=H, W=W, J=J)
+        return LRNLayer(self, self._float_name("lrn_layer", dtype), N, tuple(image), J)
 
     def _float_name(self, primitive: str, dtype: Any) -> str:
-        name = self.dtype_name(dtype)
+        name: str = self._named(primitive, self.dtype_name, dtype)
         if name not in FLOATS:
             raise TypeError(f"be.{primitive}: the dtype is one of {', '.join(FLOATS)}; got {name}")
         return name
-
-    def _explain_sizes(self, primitive: str, make: Callable[..., Any], *sizes: Any) -> Any:
-        try:
-            return make(*sizes)
-        except ValueError as error:
-            raise ValueError(f"be.{primitive}: {error}") from None
 
     def _layer(self, primitive: str, layer: LayerShape, kind: type[LayerShape], made_by: str) -> None:
         if not isinstance(layer, kind):
@@ -292,7 +282,8 @@ class ImageCalls(Places):
         repeat: int,
     ) -> Tensor:
         """Run a convolution into ``out``, and what is to follow it."""
-        self._whole_numbers(name, 1, repeat=repeat)
+        (repeat,) = self._whole_numbers(name, 1, repeat=repeat)
+        alpha, beta, slope = self._numbers(name, alpha=alpha, beta=beta, slope=slope)
         given = {k: t for k, t in (("X", X), ("bias", bias), ("bsum", bsum)) if t is not None}
         self._own(name, **given)
         for k, t in given.items():
@@ -301,8 +292,9 @@ class ImageCalls(Places):
                 raise ValueError(f"be.{name}: {k} has the shape {wanted}; got {describe(t)}")
         if brelu and X is None:
             raise ValueError(f"be.{name}: brelu multiplies by X > 0: give X")
+        X = out if beta and X is None else X
         for _ in range(repeat):
-            with self._place(out, *operands, start=bool(beta) and X is None) as place:
+            with self._place(out, *operands, *(() if beta else (X, bias))) as place:
                 if beta and X is not None and X is not place:
                     place[:] = self._dense(X).reshape(place.shape)
                 with Silence():
@@ -324,7 +316,7 @@ class ImageCalls(Places):
     ) -> None:
         """Add the bias, apply relu or brelu, and sum, each where asked for."""
         result = place.reshape(maps, -1)
-        value: Any = result if bias is None else result + bias.reshape(maps, 1)
+        value: Any = result if bias is None else result + self._dense(bias).reshape(maps, 1)
         if brelu and X is not None:
             x = self._dense(X).reshape(maps, -1)
             value = value * ((x > 0) + slope * (x < 0) if slope else x > 0)
@@ -333,7 +325,12 @@ class ImageCalls(Places):
         if value is not result:
             result[:] = value
         if bsum is not None:
-            bsum.reshape(maps, 1)[:] = self.sum(result, axis=1)
+            self._sum_maps(result, bsum)
+
+    def _sum_maps(self, maps: Tensor, out: Tensor) -> None:
+        """Put the sum of each row into a tensor, of any shape of as many elements."""
+        with self._place(out, maps) as place:
+            place.reshape(-1, 1)[:] = self.sum(maps, axis=1)
 
     def update_conv(
         self,
@@ -360,15 +357,18 @@ class ImageCalls(Places):
             beta, repeat = 0, beta
         i, e, u = (I, layer.dimI, IMAGE), (E, layer.dimO, RESULT), (out, layer.dimF, FILTERS)
         self._sized("update_conv", layer, I=i, E=e, grad_F=u)
-        self._whole_numbers("update_conv", 1, repeat=repeat)
+        (repeat,) = self._whole_numbers("update_conv", 1, repeat=repeat)
+        alpha, beta = self._numbers("update_conv", alpha=alpha, beta=beta)
         images, errors = self._dense(I), self._dense(E)
+        if grad_bias is not None:
+            self._own("update_conv", grad_bias=grad_bias)
+            if grad_bias.size != layer.K:
+                raise ValueError(f"be.update_conv: grad_bias has the shape {(layer.K, 1)}; got {describe(grad_bias)}")
+            self._sum_maps(errors.reshape(layer.K, -1), grad_bias)
         for _ in range(repeat):
             with self._place(out, I, E, start=bool(beta)) as place, Silence():
                 arrays = self._shaped(images, layer.dimI), self._shaped(errors, layer.dimO)
                 self.primitives.conv_update(layer, *arrays, self._shaped(place, layer.dimF), alpha, beta)
-        if grad_bias is not None:
-            self._own("update_conv", grad_bias=grad_bias)
-            grad_bias.reshape(layer.K, 1)[:] = self.sum(errors.reshape(layer.K, -1), axis=1)
         return out  # type: ignore[no-any-return]
 
     # --- pooling ---
@@ -378,7 +378,7 @@ class ImageCalls(Places):
         layer: PoolLayer,
         I: Tensor,
         O: Tensor,
-        argmax: Tensor | None = None,
+        argmax: Any = None,
         beta: float = 0.0,
     ) -> Tensor:
         """Compute ``O = pool(I) + beta O`` and return O. Cells of the padding do not count, not even for the mean.
@@ -389,9 +389,12 @@ class ImageCalls(Places):
         self._layer("fprop_pool", layer, PoolLayer, "pool_layer")
         self._sized("fprop_pool", layer, I=(I, layer.dimI, IMAGE), O=(O, layer.dimO, RESULT))
         places = self._places("fprop_pool", layer, argmax)
-        images = self._shaped(self._dense(I), layer.dimI)
+        (beta,) = self._numbers("fprop_pool", beta=beta)
+        images, numbers = self._shaped(self._dense(I), layer.dimI), self._numbered(layer, places)
         with self._place(O, I, start=bool(beta)) as place, Silence():
-            self.primitives.pool_fprop(layer, images, self._shaped(place, layer.dimO), places, beta)
+            self.primitives.pool_fprop(layer, images, self._shaped(place, layer.dimO), numbers, beta)
+        if places is not None and places is not argmax:  # argmax has gaps
+            argmax[:] = places
         return O
 
     def bprop_pool(
@@ -413,8 +416,9 @@ class ImageCalls(Places):
         which needs I. Windows that overlap add.
         """
         self._layer("bprop_pool", layer, PoolLayer, "pool_layer")
-        if delta is not None:
-            I, E, grad_I = (None, I, delta) if E is None else (I, E, delta)
+        grad_I = grad_I if delta is None else delta
+        if E is None:
+            I, E = None, I
         elif I is not None and (grad_I is None or self._is_places(layer, E, grad_I)):
             I, E, grad_I, argmax = None, I, E, argmax if grad_I is None else grad_I
         self._sized("bprop_pool", layer, E=(E, layer.dimO, RESULT), grad_I=(grad_I, layer.dimI, IMAGE))
@@ -423,33 +427,36 @@ class ImageCalls(Places):
             raise ValueError(f"be.bprop_pool: {layer.op} pooling needs {wanted}")
         if I is not None:
             self._sized("bprop_pool", layer, I=(I, layer.dimI, IMAGE))
-        places = self._places("bprop_pool", layer, argmax)
+        alpha, beta = self._numbers("bprop_pool", alpha=alpha, beta=beta)
+        numbers = self._numbered(layer, self._places("bprop_pool", layer, argmax))
         images = None if I is None else self._shaped(self._dense(I), layer.dimI)
         errors = self._shaped(self._dense(E), layer.dimO)
         with self._place(grad_I, I, E, start=bool(beta)) as place, Silence():
-            self.primitives.pool_bprop(layer, images, errors, self._shaped(place, layer.dimI), places, alpha, beta)
+            self.primitives.pool_bprop(layer, images, errors, self._shaped(place, layer.dimI), numbers, alpha, beta)
         return grad_I  # type: ignore[no-any-return]
 
     def _is_places(self, layer: PoolLayer, second: Any, third: Any) -> bool:
         """Tell whether the tensors after the first are grad_I and argmax, and not E and grad_I."""
-        if layer.sizeI != layer.sizeO:
-            return isinstance(second, Tensor) and second.size == layer.sizeI
-        return isinstance(third, Tensor) and "int" in third.info.dtype
+        numbers = isinstance(third, Tensor) and "int" in third.info.dtype
+        return numbers or (isinstance(second, Tensor) and second.size == layer.sizeI != layer.sizeO)
 
-    def _places(self, primitive: str, layer: PoolLayer, argmax: Any) -> Any:
-        """Return the array of an argmax buffer, after checks."""
+    def _numbered(self, layer: PoolLayer, places: Tensor | None) -> Any:
+        return None if places is None else self._shaped(places, layer.dimO)
+
+    def _places(self, primitive: str, layer: PoolLayer, argmax: Any) -> Tensor | None:
+        """Return an argmax buffer, or a copy without gaps, after checks; None where there is, or is to be, none."""
         if argmax is None or layer.op != "max":
             return None
         self._own(primitive, argmax=argmax)
         window = math.prod(layer.JTRS)
-        if argmax.size != layer.sizeO or not argmax.is_contiguous:
+        if argmax.size != layer.sizeO:
             raise ValueError(f"be.{primitive}: argmax has the shape {layer.dimO} = {RESULT}; got {describe(argmax)}")
         if "int" not in argmax.info.dtype or np.iinfo(argmax.info.dtype).max < window - 1:
             raise TypeError(
                 f"be.{primitive}: argmax holds whole numbers up to {window - 1}, the cells of a window {layer.JTRS}; "
                 f"got {describe(argmax)} of {argmax.info.dtype}: use dtype='int32'"
             )
-        return self._shaped(argmax, layer.dimO)
+        return self._dense(argmax)
 
     # --- local response normalization ---
 
@@ -472,7 +479,7 @@ class ImageCalls(Places):
         self._layer("fprop_lrn", layer, LRNLayer, "lrn_layer")
         tensors = {"I": I, "O": O, "denom": denom}
         self._sized("fprop_lrn", layer, **{name: (t, layer.dimI, IMAGE) for name, t in tensors.items()})
-        alpha, beta = 1.0 if alpha is None else alpha, beta or 0.0
+        alpha, beta, ascale, bpower = self._scales("fprop_lrn", alpha, beta, ascale, bpower)
         images = self._shaped(self._dense(I), layer.dimI)
         with self._place(O, I, denom, start=bool(beta)) as o, self._place(denom, I) as d, Silence():
             places = self._shaped(o, layer.dimI), self._shaped(d, layer.dimI)
@@ -494,17 +501,22 @@ class ImageCalls(Places):
     ) -> Tensor:
         """Compute ``delta = alpha dE/dI + beta delta`` of the error E at O, and return it.
 
-        ``dE/dI = E denom^-b - 2 a b / J I sum(E O / denom)``. O and denom are those of ``fprop_lrn``; all of one shape.
+        ``dE/dI = n - 2 a b / J I sum(n I / denom)``, ``n = E denom^-b``, a and b being ascale and bpower. denom is that
+        of ``fprop_lrn``; O is not read. All of one shape.
         """
         self._layer("bprop_lrn", layer, LRNLayer, "lrn_layer")
         tensors = {"I": I, "O": O, "E": E, "delta": delta, "denom": denom}
         self._sized("bprop_lrn", layer, **{name: (t, layer.dimI, IMAGE) for name, t in tensors.items()})
-        alpha, beta = 1.0 if alpha is None else alpha, beta or 0.0
-        i, o, e, d = (self._shaped(self._dense(t), layer.dimI) for t in (I, O, E, denom))
+        alpha, beta, ascale, bpower = self._scales("bprop_lrn", alpha, beta, ascale, bpower)
+        i, e, d = (self._shaped(self._dense(t), layer.dimI) for t in (I, E, denom))
         with self._place(delta, I, O, E, denom, start=bool(beta)) as place, Silence():
             out = self._shaped(place, layer.dimI)
-            self.primitives.lrn_bprop(layer, i, o, e, out, d, alpha, beta, ascale, bpower)
+            self.primitives.lrn_bprop(layer, i, e, out, d, alpha, beta, ascale, bpower)
         return delta
+
+    def _scales(self, primitive: str, alpha: Any, beta: Any, ascale: Any, bpower: Any) -> list[float]:
+        alpha, beta = 1.0 if alpha is None else alpha, 0.0 if beta is None else beta
+        return self._numbers(primitive, alpha=alpha, beta=beta, ascale=ascale, bpower=bpower)
 
 
 DECONV_3D = [
@@ -535,9 +547,10 @@ def guide_order(
     X: Any, bias: Any, bsum: Any, alpha: float, relu: bool, repeat: int, relu_second: bool = True
 ) -> tuple[Any, Any, Any, float, bool, int]:
     """Return X, bias, bsum, alpha, relu and repeat, when the guide's (alpha, relu, repeat) may stand in the first."""
-    if not isinstance(X, int | float):
+    if not isinstance(X, Real):
         return X, bias, bsum, alpha, relu, repeat
-    rest = [x for x in (bias, bsum) if x is not None]
+    rest: list[Any] = [x for x in (bias, bsum) if isinstance(x, Real)]
+    bias, bsum = (None if isinstance(x, Real) else x for x in (bias, bsum))
     if relu_second and rest:
         relu = bool(rest.pop(0))
-    return None, None, None, float(X), relu, rest[0] if rest else repeat
+    return None, bias, bsum, float(X), relu, rest[0] if rest else repeat

@@ -43,18 +43,16 @@ class NormCalls(Places):
         normalized x. ``binary``: every product by a power of two (``be.shift``).
         """
         rows = {"xsum": xsum, "xvar": xvar, "gmean": gmean, "gvar": gvar, "gamma": gamma, "beta": beta}
-        self._features("compound_fprop_bn", {"x": x, "y": y}, rows)
+        self._features("compound_fprop_bn", {"x": x, "y": y}, rows, batch=not inference)
         times = self.shift if binary else self.multiply
-        mean, var = gmean, gvar
+        x, mean, var = self._widened(x), gmean, gvar
         if not inference:
-            n = x.shape[1]
-            total = self.sum(x, axis=1) if compute_batch_sum else xsum
-            xsum[:] = total * (1.0 / n)
+            xsum[:] = self.mean(x, axis=1) if compute_batch_sum else xsum * (1.0 / x.shape[1])
             d = x - xsum
             xvar[:] = self.mean(times(d, d), axis=1)
             self.assign([gmean, gvar], [rho * gmean + (1 - rho) * xsum, rho * gvar + (1 - rho) * xvar])
             mean, var = xsum, xvar
-        value = times(times(x - mean, 1 / self.sqrt(var + eps)), gamma) + beta
+        value = times(times(x - mean, 1 / self.sqrt(self._widened(var) + eps)), gamma) + beta
         value = self.maximum(value, 0) if relu else value
         y[:] = value + accumbeta * y if accumbeta else value
         return y
@@ -82,15 +80,19 @@ class NormCalls(Places):
         rows = {"grad_gamma": grad_gamma, "grad_beta": grad_beta, "xsum": xsum, "xvar": xvar, "gamma": gamma}
         self._features("compound_bprop_bn", {"x": x, "delta_out": delta_out, "delta_in": delta_in}, rows)
         times = self.shift if binary else self.multiply
-        inv = 1 / self.sqrt(xvar + eps)
-        xhat = times(x - xsum, inv)
-        by_gamma, by_beta = self.sum(xhat * delta_in, axis=1), self.sum(delta_in, axis=1)
-        error = delta_in - (times(xhat, by_gamma) + by_beta) * (1.0 / x.shape[1])
+        error, inv = self._widened(delta_in), 1 / self.sqrt(self._widened(xvar) + eps)
+        xhat = times(self._widened(x) - xsum, inv)
+        by_gamma, by_beta = self.sum(xhat * error, axis=1), self.sum(error, axis=1)
+        error = error - (times(xhat, by_gamma) + by_beta) * (1.0 / x.shape[1])
         self.assign([grad_gamma, grad_beta, delta_out], [by_gamma, by_beta, times(times(error, gamma), inv)])
         return delta_out
 
-    def _features(self, primitive: str, wide: dict[str, Tensor], rows: dict[str, Tensor]) -> None:
-        """Raise an error unless the first are all (F, columns), and the others (F, 1)."""
+    def _widened(self, x: Tensor) -> Any:
+        """Return halves as float32, in which their sums and squares are kept."""
+        return self.astype(x, "float32") if x.info.dtype == "float16" else x
+
+    def _features(self, primitive: str, wide: dict[str, Tensor], rows: dict[str, Tensor], batch: bool = True) -> None:
+        """Raise an error unless the first are all (F, columns), and the others (F, 1); a batch has a column."""
         self._own(primitive, **wide, **rows)
         shape = wide["x"].shape
         for name, t in (wide | rows).items():
@@ -98,3 +100,6 @@ class NormCalls(Places):
             if t.shape != wanted:
                 axes = "(features, columns)" if name in wide else "(features, 1)"
                 raise ValueError(f"be.{primitive}: {name} has the shape {wanted} = {axes}; got {describe(t)}")
+        if len(shape) != 2 or (batch and not shape[1]):
+            x = describe(wide["x"])
+            raise ValueError(f"be.{primitive} takes x (features, columns), in training with a column at least; got {x}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 from neonlite.backend.making import Making
@@ -22,8 +23,8 @@ class Places(Making, Words):
     compat_mode: str | None
 
     def _own(self, primitive: str, **tensors: Any) -> None:
-        """Raise an error unless all are tensors of this backend."""
-        self._check_open()
+        """Raise an error unless all are tensors of this backend, and it was not cleaned up."""
+        self._named(primitive, self._check_open)
         for name, t in tensors.items():
             if not isinstance(t, Tensor):
                 raise TypeError(f"be.{primitive}: {name} is a tensor; got {describe(t)}")
@@ -32,6 +33,28 @@ class Places(Making, Words):
                     f"be.{primitive}: {name}, {describe(t)}, belongs to {t.backend!r} and not to {self!r}: "
                     "copy it across with be.array(t)"
                 )
+
+    def _named(self, primitive: str, f: Callable[..., Any], *args: Any) -> Any:
+        """Return ``f(*args)``; its errors name the primitive."""
+        try:
+            return f(*args)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise type(error)(f"be.{primitive}: {error}") from None
+
+    def _whole_numbers(self, primitive: str, least: int, **numbers: Any) -> tuple[int, ...]:
+        """Return whole numbers as Python's own, after checks."""
+        for name, n in numbers.items():
+            single = hasattr(n, "__index__") and not getattr(n, "ndim", 0) and not isinstance(n, bool)
+            if not single or n.__index__() < least:
+                raise ValueError(f"be.{primitive}: {name} is a whole number from {least}; got {n!r}")
+        return tuple(n.__index__() for n in numbers.values())
+
+    def _numbers(self, primitive: str, **numbers: Any) -> list[float]:
+        """Return numbers as Python's own, which leave the dtype of an array alone; TypeError for what is none."""
+        for name, n in numbers.items():
+            if not isinstance(n, Real):
+                raise TypeError(f"be.{primitive}: {name} is a number; got {describe(n)}")
+        return [float(n) for n in numbers.values()]
 
     def _one_float(self, primitive: str, **tensors: Tensor) -> None:
         """Raise TypeError unless all are of one float dtype."""

@@ -46,7 +46,8 @@ class Pooling(Products):
             for _, to, of in self._taps(layer):
                 norm[to] += xp.square(i[of])
             norm = xp.sqrt(norm)
-            e = xp.where(norm > 0, e / xp.where(norm > 0, norm, xp.ones_like(norm)), xp.zeros_like(e))
+            flat = norm == 0
+            e = xp.where(flat, xp.zeros_like(e), e / xp.where(flat, xp.ones_like(norm), norm))
         d[...] = 0 if beta == 0 else d * beta
         for tap, to, of in self._taps(layer):
             error = e[to]
@@ -67,7 +68,7 @@ class Pooling(Products):
         where = xp.broadcast_to(self._first(layer, places), layer.dimO) + xp.zeros(layer.dimO, dtype=places)
         for tap, to, of in self._taps(layer):
             x = i[of]
-            better = (x > best[to]) | xp.isnan(x)
+            better = (x > best[to]) | (xp.isnan(x) & ~xp.isnan(best[to]))  # of several NaN the first
             best[to] = xp.where(better, x, best[to])
             where[to] = xp.where(better, xp.asarray(tap, dtype=places), where[to])
         return best, where
@@ -112,11 +113,12 @@ class Pooling(Products):
         o[...] = normal if beta == 0 else normal + o * beta
 
     def lrn_bprop(
-        self, layer: LRNLayer, i: Any, o: Any, e: Any, d: Any, denom: Any, alpha: float, beta: float, a: float, b: float
+        self, layer: LRNLayer, i: Any, e: Any, d: Any, denom: Any, alpha: float, beta: float, a: float, b: float
     ) -> None:
-        """Compute ``d = alpha (e denom^-b - 2 a b / J i sum e o / denom) + beta d`` of the error e = dE/do."""
-        shared = self._neighbors(layer, e * o / denom, back=True)
-        error = (e * denom**-b - i * shared * (2 * a * b / layer.J)) * alpha
+        """Compute ``d = alpha (n - 2 a b / J i sum n i / denom) + beta d``, ``n = e denom^-b``, of e = dE/do."""
+        n = e * denom**-b
+        shared = self._neighbors(layer, n * i / denom, back=True)
+        error = (n - i * shared * (2 * a * b / layer.J)) * alpha
         d[...] = error if beta == 0 else error + d * beta
 
     def _neighbors(self, layer: LRNLayer, x: Any, back: bool = False) -> Any:

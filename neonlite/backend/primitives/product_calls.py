@@ -60,18 +60,22 @@ class ProductCalls(Places):
         self, name: str, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float, relu: bool, bsum: Tensor | None
     ) -> Tensor:
         self._one_float(name, A=A, B=B, C=C)
+        if bsum is not None:
+            self._own(name, bsum=bsum)
+            self._check_columns(name, C, bsum=bsum)
         alone = overlap(A, C) == overlap(B, C) == "none"
         if alone and not (relu and beta) and self._computed_in(C.info.dtype) == C.info.dtype:
             self._multiply(A, B, C, alpha, beta)
             if relu:
                 C[:] = self.maximum(C, 0)
         else:
-            product = self.empty(C.shape, self._computed_in(C.info.dtype))
-            self._multiply(self._wider(A), self._wider(B), product, alpha, 0.0)
+            A, B = self._wider(A), self._wider(B)
+            array = self.primitives.scratch("result", C.shape, A._array)
+            product = Tensor(array, self.leaf_info(C.shape, A.info.dtype))
+            self._multiply(A, B, product, alpha, 0.0)
             value = self.maximum(product, 0) if relu else product
             C[:] = value + beta * C if beta else value
         if bsum is not None:
-            self._own(name, bsum=bsum)
             bsum[:] = self.sum(C, axis=1)
         return C
 
@@ -81,7 +85,7 @@ class ProductCalls(Places):
     def _multiply(self, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float) -> None:
         multiply = self.primitives.summed if A.ndim == B.ndim == 3 and C.ndim == 2 else self.primitives.gemm
         with Silence():
-            multiply(A._array, B._array, C._array, alpha, beta)
+            multiply(A._array, B._array, C._array, float(alpha), float(beta))
 
     def xnor_compound_dot(
         self, A: Tensor, B: Tensor, C: Tensor, beta: float = 0.0, bsum: Tensor | None = None
@@ -94,14 +98,25 @@ class ProductCalls(Places):
     def add_fc_bias(self, inputs: Tensor, bias: Tensor) -> Tensor:
         """Add a bias (F, 1) to each column of ``inputs`` (F, N), in place, and return it."""
         self._own("add_fc_bias", inputs=inputs, bias=bias)
+        self._check_columns("add_fc_bias", inputs, bias=bias)
         inputs[:] = inputs + bias
         return inputs
 
     def update_fc_bias(self, err: Tensor, out: Tensor) -> Tensor:
         """Compute ``out = sum of the columns of err``, the gradient of a bias, and return it: (F, N), (F, 1)."""
         self._own("update_fc_bias", err=err, out=out)
+        self._check_columns("update_fc_bias", err, out=out)
         out[:] = self.sum(err, axis=1)
         return out
+
+    def _check_columns(self, name: str, wide: Tensor, **columns: Tensor) -> None:
+        """Raise ValueError unless each is a column, (F, 1), beside a tensor (F, N)."""
+        for what, t in columns.items():
+            if t.shape != (wide.shape[0], 1):
+                raise ValueError(
+                    f"be.{name}: {what} has the shape {(wide.shape[0], 1)}, one element for each row of "
+                    f"{describe(wide)}; got {describe(t)}"
+                )
 
     # --- recurrent layers ---
 
@@ -166,10 +181,7 @@ class ProductCalls(Places):
         self._own(name, W_recur=W, **more)
         if W.shape != (nout, nout):
             raise ValueError(f"be.{name}: W_recur has the shape {(nout, nout)} = (nout, nout); got {describe(W)}")
-        if any(b.shape != (nout, 1) for b in more.values()):
-            raise ValueError(
-                f"be.{name}: the bias has the shape {(nout, 1)} = (nout, 1); got {describe(*more.values())}"
-            )
+        self._check_columns(name, W, **more)
         used = num_steps if num_used_steps is None else num_used_steps
         if not 0 <= used <= num_steps or any(len(s) < used for s in steps):
             counts = ", ".join(str(len(s)) for s in steps)
@@ -215,7 +227,7 @@ class ProductCalls(Places):
             error_t[:] = error.T
         word = self._dense(inputs).reshape(-1, 1)
         if "int" not in word.info.dtype:
-            word = self.evaluate([self.astype(word, "int32")])[0]
+            word = self.astype(word, "int32")
         each = error.T if pad_idx is None else self.where(word == pad_idx, 0, error.T)
         total = alpha * self.build("scatter", each, word, axis=0, size=dW.shape[0])
         dW[:] = total + beta * dW if beta else total

@@ -21,6 +21,8 @@ class Products:
 
     def summed(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha sum_x a[x] b[x] + beta c``: (X, m, k), (X, k, n), (m, n)."""
+        if not a.shape[0]:
+            c[...] = c * beta if beta else self.xp.zeros_like(c)
         for x in range(a.shape[0]):
             self.gemm(a[x, ...], b[x, ...], c, alpha, beta if x == 0 else 1.0)
 

@@ -36,12 +36,9 @@ class RegionCalls(Places):
         and -1 in argmax. Source: Girshick 2015, section 2.1.
         """
         name, (image, bins) = "roipooling_fprop", ((C, H, W), (C, pooled_height, pooled_width, roi_count))
-        batch = self._regions(name, rois, roi_count, image, bins, I=I, O=O, argmax=argmax)
-        regions = rois.get().astype(np.float64)
-        if regions.size and not (regions[:, 0].min() >= 0 and regions[:, 0].max() < batch):
-            raise IndexError(f"be.{name}: rois name images from 0 to {batch - 1}; got {describe(rois)} with others")
+        regions, batch = self._regions(name, rois, roi_count, image, bins, I=I, O=O, argmax=argmax)
         images = self._shaped(self._dense(I), (*image, batch))
-        with self._place(O, I) as o, self._place(argmax, I) as places, Silence():
+        with self._place(O, I) as o, self._place(argmax) as places, Silence():
             shaped = self._shaped(o, bins), self._shaped(places, bins)
             self.primitives.roi_fprop(images, regions, *shaped, spatial_scale)
         return O
@@ -65,14 +62,14 @@ class RegionCalls(Places):
         I and argmax are (C, pooled_height, pooled_width, roi_count), argmax as ``roipooling_fprop`` filled it.
         """
         name, (image, bins) = "roipooling_bprop", ((C, H, W), (C, pooled_height, pooled_width, roi_count))
-        batch = self._regions(name, rois, roi_count, image, bins, I=O, O=I, argmax=argmax)
+        regions, batch = self._regions(name, rois, roi_count, image, bins, I=O, O=I, argmax=argmax)
         places, errors = self._dense(argmax).reshape(*bins), self._dense(I).reshape(*bins)
         maps = self._column(np.arange(C), (C, 1, 1, 1))
-        batches = self._column(rois.get()[:, 0], (1, 1, 1, roi_count))
+        batches = self._column(regions[:, 0], (1, 1, 1, roi_count))
         pixel = (self.where(places < 0, 0, self.astype(places, "int64")) + maps * (H * W)) * batch + batches
         each = self.reshape(self.where(places < 0, 0, errors), -1, 1)
         total = self.build("scatter", each, self.reshape(pixel, -1, 1), axis=0, size=C * H * W * batch)
-        with self._place(O, I) as place:
+        with self._place(O) as place:
             place.reshape(-1, 1)[:] = total
         return O
 
@@ -81,8 +78,8 @@ class RegionCalls(Places):
 
     def _regions(
         self, name: str, rois: Tensor, count: int, image: tuple[int, ...], bins: tuple[int, ...], **tensors: Tensor
-    ) -> int:
-        """Return the number of images, after checks; I is the image here, and O what is pooled."""
+    ) -> tuple[np.ndarray[Any, Any], int]:
+        """Return the regions and the number of images, after checks; I is the image here, and O what is pooled."""
         self._own(name, rois=rois, **tensors)
         if rois.shape != (count, 5):
             raise ValueError(f"be.{name}: rois has the shape {(count, 5)} = (roi_count, 5); got {describe(rois)}")
@@ -99,7 +96,12 @@ class RegionCalls(Places):
         if tensors["argmax"].info.dtype not in ("int32", "int64"):
             raise TypeError(f"be.{name}: argmax holds int32; got {tensors['argmax'].info.dtype}")
         self._one_float(name, I=tensors["I"], O=tensors["O"])
-        return tensors["I"].size // pixels
+        regions, batch = rois.get().astype(np.float64), tensors["I"].size // pixels
+        if not np.isfinite(regions).all():
+            raise ValueError(f"be.{name}: rois are finite numbers; got {describe(rois)} with others")
+        if not ((regions[:, 0] >= 0) & (regions[:, 0] < batch)).all():
+            raise IndexError(f"be.{name}: rois name images from 0 to {batch - 1}; got {describe(rois)} with others")
+        return regions, batch
 
     def nms(self, detections: Tensor, threshold: float, normalized: bool = False) -> list[int]:
         """Return which detections stay: best first, none that overlaps a better one by more than ``threshold``.

@@ -26,8 +26,8 @@ class Regions(Products):
         image = xp.reshape(i, (C, H * W * N))
         best = xp.full((C, full.size), -xp.inf, dtype=i.dtype)
         where = xp.full((C, full.size), -1, dtype=argmax.dtype)
-        for y in range(int(height.max())):
-            for x in range(int(width.max())):
+        for y in range(int(height.max(initial=0))):
+            for x in range(int(width.max(initial=0))):
                 h = np.clip(rows + np.minimum(y, height - 1), 0, H - 1)
                 w = np.clip(columns + np.minimum(x, width - 1), 0, W - 1)
                 place = (h[:, None, :] * W + w[None, :, :]).reshape(-1)

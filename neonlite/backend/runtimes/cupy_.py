@@ -19,34 +19,18 @@ class CuPy(Runtime):
         import array_api_compat.cupy as namespace
         import cupy
 
-        self.xp, self.cupy, self.cuda = namespace, cupy, cupy.cuda.runtime
-        self._probe()
+        probe(cupy)
+        self.xp, self.cupy = namespace, cupy
         super().__init__(device_id)
         # CuPy's current device is the thread's, and nothing of ours is in the way of it: the thread that makes a
         # backend is put on its device. Another thread stands on device 0, and a thread that made two backends on the
         # device of the second: where that is the wrong one, cupy.cuda.Device(n).use() comes before the work.
         cupy.cuda.Device(device_id).use()
 
-    def _probe(self) -> None:
-        """Raise RuntimeError when there is no device, or no compiler for its kernels."""
-        built, driver = self.cuda.runtimeGetVersion(), self.cuda.driverGetVersion()
-        found = f"the backend 'gpu' cannot run: CuPy {self.cupy.__version__} for CUDA {dotted(built)}"
-        try:
-            self.cuda.getDeviceCount()
-        except self.cuda.CUDARuntimeError as error:
-            raise RuntimeError(f"{found} finds no device: {error}. {way_out(built, driver)}") from error
-        try:
-            self.cupy.cuda.nvrtc.getVersion()
-        except (ImportError, OSError, RuntimeError) as error:
-            raise RuntimeError(
-                f"{found}, on a driver for CUDA {dotted(driver)}, finds no NVRTC, its compiler: {error}. "
-                f'That of the same CUDA comes with: pip install "neonlite[cuda{built // 1000}]"'
-            ) from error
-
     @property
     def devices(self) -> int:
         """How many cards there are."""
-        return int(self.cuda.getDeviceCount())
+        return int(self.cupy.cuda.runtime.getDeviceCount())
 
     def put(self, array: Any) -> Any:
         """Return a copy on the card."""
@@ -70,12 +54,34 @@ class CuPy(Runtime):
 
     def about(self) -> str:
         """Return the versions, the card and how many there are."""
-        card, many = self.cuda.getDeviceProperties(self.device_id), self.devices
-        cuda = f"CUDA {dotted(self.cuda.runtimeGetVersion())} (driver {dotted(self.cuda.driverGetVersion())})"
-        memory = f"{card['totalGlobalMem'] / 2**30:.0f} GiB"
-        return (
-            f"CuPy {self.cupy.__version__}, {cuda}, {many} device{'s' * (many > 1)}: {card['name'].decode()}, {memory}"
-        )
+        return card(self.cupy, self.device_id)
+
+
+def probe(cupy: Any) -> None:
+    """Raise RuntimeError when there is no device, or no compiler for its kernels."""
+    cuda = cupy.cuda.runtime
+    built, driver = cuda.runtimeGetVersion(), cuda.driverGetVersion()
+    found = f"the backend 'gpu' cannot run: CuPy {cupy.__version__} for CUDA {dotted(built)}"
+    try:
+        cuda.getDeviceCount()
+    except cuda.CUDARuntimeError as error:
+        raise RuntimeError(f"{found} finds no device: {error}. {way_out(built, driver)}") from error
+    try:
+        cupy.cuda.nvrtc.getVersion()
+    except (ImportError, OSError, RuntimeError) as error:
+        raise RuntimeError(
+            f"{found}, on a driver for CUDA {dotted(driver)}, finds no NVRTC, its compiler: {error}. "
+            f'That of the same CUDA comes with: pip install "neonlite[cuda{built // 1000}]"'
+        ) from error
+
+
+def card(cupy: Any, device_id: int) -> str:
+    """Return the versions of CuPy and CUDA, a card, and how many there are."""
+    cuda = cupy.cuda.runtime
+    found, many = cuda.getDeviceProperties(device_id), cuda.getDeviceCount()
+    versions = f"CUDA {dotted(cuda.runtimeGetVersion())} (driver {dotted(cuda.driverGetVersion())})"
+    memory = f"{found['totalGlobalMem'] / 2**30:.0f} GiB"
+    return f"CuPy {cupy.__version__}, {versions}, {many} device{'s' * (many > 1)}: {found['name'].decode()}, {memory}"
 
 
 def dotted(version: int) -> str:
