@@ -352,14 +352,23 @@ def run_onehot(xp: Any, indices: Any, *, axis: int, nclass: int) -> Any:
 
 
 def run_scatter(xp: Any, x: Any, indices: Any, *, axis: int, size: int) -> Any:
-    """Return zeros of length ``size`` along an axis, to which each slice of x was added at its index."""
-    out = xp.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), dtype=accumulator(xp, x))
+    """Return zeros of length ``size`` along an axis, to which each slice of x was added at its index.
+
+    Slices for one place are brought side by side, and added up over 1, 2, 4 ... of them: log2(n) rounds.
+    """
     places = in_range(xp, indices, size)
-    for i in range(x.shape[axis]):  # one after another: two may go to the same place
-        to, of = ([slice(None)] * x.ndim for _ in "xy")
-        to[axis], of[axis] = slice(int(places[i]), int(places[i]) + 1), slice(i, i + 1)
-        out[tuple(to)] += x[tuple(of)]
-    return out
+    order, every = xp.argsort(places, stable=True), xp.arange(size, dtype=places.dtype)
+    places = xp.take(places, order, axis=0)
+    x = xp.astype(xp.moveaxis(xp.take(x, order, axis=axis), axis, 0), accumulator(xp, x))
+    step = 1
+    while step < x.shape[0] and xp.any(same := places[step:] == places[:-step]):
+        same = xp.reshape(same, (-1,) + (1,) * (x.ndim - 1))
+        more = xp.where(same, x[:-step, ...], xp.zeros_like(x[:-step, ...]))
+        x, step = xp.concat([x[:step, ...], x[step:, ...] + more]), 2 * step
+    ends = xp.searchsorted(places, every, side="right")  # after the last slice of each place, which has the sum
+    x = xp.concat([xp.zeros((1, *x.shape[1:]), dtype=x.dtype), x])
+    some = xp.searchsorted(places, every) < ends
+    return xp.moveaxis(xp.take(x, xp.where(some, ends, xp.zeros_like(ends)), axis=0), 0, axis)
 
 
 def run_pow(xp: Any, x: Any, y: Any) -> Any:

@@ -12,6 +12,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,15 @@ class Blocked:
     """The executor for NumPy arrays."""
 
     def __init__(self, runtime: Any) -> None:
+        self.runtime = runtime
         self.generic = Generic(runtime)
         self.local = threading.local()
+
+    @cached_property
+    def gemm(self) -> Callable[..., None]:
+        """How the runtime multiplies matrices, into a third."""
+        found: Callable[..., None] = self.runtime.primitives(self.runtime).gemm
+        return found
 
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)`` for a plan."""
@@ -127,7 +135,7 @@ class Call:
         self.v = stage.steps[0]
         self.step = plan.made(self.v)
         self.generic = executor.generic
-        self.call = CALLS.get(self.step.op.name)
+        self.call = executor.gemm if self.step.op.name in ("dot", "matmul") else CALLS.get(self.step.op.name)
 
     def run(self, env: dict[int, Any], values: Several) -> None:
         """Write the result into its place."""
@@ -136,7 +144,7 @@ class Call:
         if self.call is None:
             out[...] = self.generic.value(step, known)
         else:
-            self.call(*(known[x] for x in step.ins), out=out, **step.attrs)  # type: ignore[index]
+            self.call(*(known[x] for x in step.ins), out, **step.attrs)  # type: ignore[index]
 
 
 class Region:

@@ -5,6 +5,7 @@ A test holds this table complete: every elementwise row of the op table has its 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,8 @@ OF_INTS = {"neg": "subtract(0, {x}, {z})", "rint": COPY}
 
 REDUCE: dict[str, str] = {"sum": "add", "max": "maximum", "min": "minimum"}
 
+CELLS = 1 << 16  # numbers that are scattered at once
+
 
 def words(step: Step) -> str | None:
     """Return the words for a step; None when there are none, as for a user's own op."""
@@ -75,16 +78,21 @@ def words(step: Step) -> str | None:
     return WORDS.get(step.op.name)
 
 
-def run_matmul(x: Any, y: Any, out: Any) -> None:
-    """Write the product of matrices, or of stacks of them."""
-    np.matmul(x, y, out=out)
-
-
 def run_scatter(x: Any, indices: Any, out: Any, *, axis: int, size: int) -> None:
-    """Write zeros to which the slices of x are added at their indices."""
+    """Write zeros to which the slices of x are added at their indices.
+
+    ``np.add.at`` is fast for one index a number alone: so each number gets its own, some thousands at a time.
+    """
     total = np.zeros(out.shape, np.float32) if out.dtype == np.float16 else out
     total[...] = 0
-    np.add.at(np.moveaxis(total, axis, 0), in_range(np, indices, size), np.moveaxis(x, axis, 0))
+    places, flat = in_range(np, indices, size), total.reshape(-1)  # a view: the plan gives contiguous places
+    before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    start, along = np.arange(before)[:, None, None] * (size * after), np.arange(after)
+    many = max(CELLS // max(before * after, 1), 1)
+    for i in range(0, len(places), many):
+        cells = start + (places[i : i + many, None] * after + along)
+        part = x[(slice(None),) * axis + (slice(i, i + many),)]
+        np.add.at(flat, cells.reshape(-1), part.reshape(-1).astype(total.dtype, copy=False))
     if total is not out:
         out[...] = total
 
@@ -94,9 +102,9 @@ def run_take(x: Any, indices: Any, out: Any, *, axis: int) -> None:
     np.take(x, in_range(np, indices, x.shape[axis]), axis=axis, out=out, mode="clip")
 
 
-def run_concat(*parts: Any, out: Any, axis: int) -> None:
-    """Write the parts end to end."""
-    np.concatenate(parts, axis=axis, out=out)
+def run_concat(*parts: Any, axis: int) -> None:
+    """Write the parts end to end, into the last."""
+    np.concatenate(parts[:-1], axis=axis, out=parts[-1])
 
 
 def run_unslice(x: Any, out: Any, *, index: Any, to: Any) -> None:
@@ -105,10 +113,9 @@ def run_unslice(x: Any, out: Any, *, index: Any, to: Any) -> None:
     out[boxed(index)] = x
 
 
-# stages of their own that NumPy can do into a given buffer; what is not here runs as the table says and is copied
+# stages of their own that NumPy can do into a given buffer, the last argument; products are the primitives' business,
+# and what is not here runs as the table says and is copied
 CALLS: dict[str, Any] = {
-    "dot": run_matmul,
-    "matmul": run_matmul,
     "scatter": run_scatter,
     "take": run_take,
     "concat": run_concat,
