@@ -423,6 +423,7 @@ KEYWORDS: dict[str, str] = {
     "reshape": "order copy",
     "roll": "shift axis",
     "round": "decimals out",
+    "searchsorted": "side sorter",
     "sort": "axis kind",
     "split": "axis",
     "squeeze": "axis",
