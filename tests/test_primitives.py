@@ -383,6 +383,7 @@ def test_halves_are_computed_in_float32(be: Backend) -> None:
         d, u = textbook.conv_bprop(f, e, case.DHW, *case.geometry), textbook.conv_update(i, e, case.TRS, *case.geometry)
         rounded(be.bprop_conv(layer, F, E, be.empty(layer.dimI, "float16")), d, case)
         rounded(be.update_conv(layer, I, E, be.empty(layer.dimF, "float16")), u, case)
+        rounded(be.update_conv(layer, I, E, be.ones(layer.dimF, "float16"), beta=2.0), u + 2, case)
     for op in ("max", "avg", "l2"):
         for pool in [*POOL[:FEW], Pool(2, (48, 1, 5, 5), (48, 1, 5, 5))]:
             layer = pool_layer(be, "float16", op, pool)
@@ -1052,31 +1053,35 @@ def calls(be: Backend) -> dict[str, Call]:
     lrn = be.lrn_layer("float64", 2, 3, 1, 2, 2, 3)
     i, f, o = (conv.dimI2, conv.dimF2, conv.dimO2)
     many = {
-        "fprop_conv": Call(lambda O, I, F: be.fprop_conv(conv, I, F, O), o, [i, f]),
+        "fprop_conv": Call(lambda O, I, F, **more: be.fprop_conv(conv, I, F, O, **more), o, [i, f]),
         "fprop_conv beta": Call(lambda O, I, F, X: be.fprop_conv(conv, I, F, O, X=X, beta=2.0), o, [i, f, o]),
         "fprop_conv brelu": Call(lambda O, I, F, X: be.fprop_conv(conv, I, F, O, X=X, brelu=True), o, [i, f, o]),
         "fprop_conv bias": Call(lambda O, I, F, b: be.fprop_conv(conv, I, F, O, bias=b, relu=True), o, [i, f, (4, 1)]),
         "fprop_conv bsum": Call(
             lambda b, I, F: be.fprop_conv(conv, I, F, be.zeros(o, "float64"), bsum=b), (4, 1), [i, f]
         ),
-        "bprop_conv": Call(lambda D, F, E: be.bprop_conv(conv, F, E, D), i, [f, o]),
+        "bprop_conv": Call(lambda D, F, E, **more: be.bprop_conv(conv, F, E, D, **more), i, [f, o]),
         "bprop_conv brelu": Call(lambda D, F, E, X: be.bprop_conv(conv, F, E, D, X=X, brelu=True), i, [f, o, i]),
-        "update_conv": Call(lambda U, I, E: be.update_conv(conv, I, E, U), f, [i, o]),
+        "update_conv": Call(lambda U, I, E, **more: be.update_conv(conv, I, E, U, **more), f, [i, o]),
         "grad_bias": Call(
             lambda b, I, E: be.update_conv(conv, I, E, be.zeros(f, "float64"), grad_bias=b), (4, 1), [i, o]
         ),
         "fprop_lrn": Call(
-            lambda O, I: be.fprop_lrn(lrn, I, O, be.zeros(lrn.dimI, "float64"), bpower=0.5), lrn.dimI2, [lrn.dimI2]
+            lambda O, I, **more: be.fprop_lrn(lrn, I, O, be.zeros(lrn.dimI, "float64"), bpower=0.5, **more),
+            *(lrn.dimI2, [lrn.dimI2]),
         ),
         "denom": Call(lambda d, I: be.fprop_lrn(lrn, I, be.zeros(lrn.dimI, "float64"), d), lrn.dimI2, [lrn.dimI2]),
         "bprop_lrn": Call(
-            lambda D, I, O, E, d: be.bprop_lrn(lrn, I, O, E, D, d, bpower=0.5), lrn.dimI2, [lrn.dimI2] * 4
+            lambda D, I, O, E, d, **more: be.bprop_lrn(lrn, I, O, E, D, d, bpower=0.5, **more),
+            *(lrn.dimI2, [lrn.dimI2] * 4),
         ),
     }
     for op, pool in pools.items():
         i, o = pool.dimI2, pool.dimO2
-        many[f"fprop_pool {op}"] = Call(lambda O, I, pool=pool: be.fprop_pool(pool, I, O), o, [i])
-        many[f"bprop_pool {op}"] = Call(lambda D, I, E, pool=pool: be.bprop_pool(pool, I, E, D), i, [i, o])
+        many[f"fprop_pool {op}"] = Call(lambda O, I, pool=pool, **more: be.fprop_pool(pool, I, O, **more), o, [i])
+        many[f"bprop_pool {op}"] = Call(
+            lambda D, I, E, pool=pool, **more: be.bprop_pool(pool, I, E, D, **more), i, [i, o]
+        )
     return many
 
 
@@ -1087,8 +1092,15 @@ def operands(be: Backend, call: Call) -> list[Tensor]:
 class Guard:
     """Primitives that refuse to write where they read, so that fast ones may write before they have read all."""
 
-    results: ClassVar = {"pool_fprop": [2, 3], "lrn_fprop": [2, 3], **dict.fromkeys(["conv_fprop", "conv_bprop"], [3])}
-    results |= dict.fromkeys(["conv_update", "pool_bprop", "lrn_bprop"], [3])
+    results: ClassVar = {
+        "conv_fprop": {3},
+        "conv_bprop": {3},
+        "conv_update": {3},
+        "pool_fprop": {2, 3},
+        "pool_bprop": {3},
+        "lrn_fprop": {2, 3},
+        "lrn_bprop": {3},
+    }
 
     def __init__(self, primitives: Any) -> None:
         self.primitives = primitives
@@ -1096,7 +1108,7 @@ class Guard:
     def __getattr__(self, name: str) -> Any:
         def guarded(*args: Any) -> None:
             arrays = {n: x for n, x in enumerate(args) if isinstance(x, np.ndarray)}
-            for n in {*self.results[name]} & {*arrays}:
+            for n in self.results[name] & {*arrays}:
                 assert not any(np.shares_memory(arrays[n], x) for m, x in arrays.items() if m != n), (name, n)
             getattr(self.primitives, name)(*args)
 
@@ -1116,6 +1128,28 @@ def test_a_target_may_share_memory_with_any_operand(be: Backend) -> None:
                 operand[:] = x
                 call.run(target, *apart[:n], operand, *apart[n + 1 :])
                 near(target, wanted, (name, n, shift))
+
+
+ADDING = ["fprop_conv", "bprop_conv", "update_conv", "fprop_lrn", "bprop_lrn"]
+ADDING += [f"{way}_pool {op}" for way in ("fprop", "bprop") for op in ("max", "avg", "l2")]
+
+
+def test_a_target_that_is_added_to_may_have_gaps_or_share_memory(be: Backend) -> None:
+    for name, call in calls(be).items():
+        if name not in ADDING:
+            continue
+        apart = operands(be, call)
+        call.run(out := be.zeros(call.out, "float64"), *apart)
+        target, _ = gapped(be, np.full(call.out, 0.5), 2)
+        call.run(target, *apart, beta=2.0)
+        near(target, out.get() + 1, name)
+        for n, x in enumerate(apart):
+            whole = be.ones((x.size + math.prod(call.out), 1), "float64")
+            operand, target = whole[1 : 1 + x.size].reshape(x.shape), whole[: math.prod(call.out)].reshape(call.out)
+            operand[:] = x
+            held = target.get()
+            call.run(target, *apart[:n], operand, *apart[n + 1 :], beta=2.0)
+            near(target, out.get() + 2 * held, (name, n))
 
 
 def test_repeated_work_over_an_operand_begins_with_what_it_held(be64: Backend) -> None:

@@ -689,5 +689,5 @@ def test_a_look_up_table_refuses_what_does_not_fit(be):
             be.compound_bprop_lut(2, bad[0], bad[1], None, bad[2], None)
     with pytest.raises(ValueError, match="got nin 4, inputs"):
         be.compound_bprop_lut(4, words, error, None, dW, None)
-    with pytest.raises(ValueError, match="the shapes differ"):
+    with pytest.raises(ValueError, match="error_t has the shape"):
         be.compound_bprop_lut(2, words, error, be.ones((5, 6)), dW, None)

@@ -83,9 +83,10 @@ def run_scatter(x: Any, indices: Any, out: Any, *, axis: int, size: int) -> None
 
     ``np.add.at`` is fast for one index a number alone: so each number gets its own, some thousands at a time.
     """
+    places = in_range(np, indices, size)  # before anything is written: it may raise
     total = np.zeros(out.shape, np.float32) if out.dtype == np.float16 else out
     total[...] = 0
-    places, flat = in_range(np, indices, size), total.reshape(-1)  # a view: the plan gives contiguous places
+    flat = total.reshape(-1)  # a view: the plan gives contiguous places
     before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     start, along = np.arange(before)[:, None, None] * (size * after), np.arange(after)
     many = max(CELLS // max(before * after, 1), 1)

@@ -44,6 +44,7 @@ class NormCalls(Places):
         """
         rows = {"xsum": xsum, "xvar": xvar, "gmean": gmean, "gvar": gvar, "gamma": gamma, "beta": beta}
         self._features("compound_fprop_bn", {"x": x, "y": y}, rows, batch=not inference)
+        eps, rho, accumbeta = self._numbers("compound_fprop_bn", eps=eps, rho=rho, accumbeta=accumbeta)
         times = self.shift if binary else self.multiply
         x, mean, var = self._widened(x), gmean, gvar
         if not inference:
@@ -79,6 +80,7 @@ class NormCalls(Places):
         """
         rows = {"grad_gamma": grad_gamma, "grad_beta": grad_beta, "xsum": xsum, "xvar": xvar, "gamma": gamma}
         self._features("compound_bprop_bn", {"x": x, "delta_out": delta_out, "delta_in": delta_in}, rows)
+        (eps,) = self._numbers("compound_bprop_bn", eps=eps)
         times = self.shift if binary else self.multiply
         error, inv = self._widened(delta_in), 1 / self.sqrt(self._widened(xvar) + eps)
         xhat = times(self._widened(x) - xsum, inv)

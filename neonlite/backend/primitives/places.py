@@ -38,7 +38,7 @@ class Places(Making, Words):
         """Return ``f(*args)``; its errors name the primitive."""
         try:
             return f(*args)
-        except (ValueError, TypeError, RuntimeError) as error:
+        except (ValueError, TypeError, IndexError, RuntimeError) as error:
             raise type(error)(f"be.{primitive}: {error}") from None
 
     def _whole_numbers(self, primitive: str, least: int, **numbers: Any) -> tuple[int, ...]:

@@ -60,6 +60,7 @@ class ProductCalls(Places):
         self, name: str, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float, relu: bool, bsum: Tensor | None
     ) -> Tensor:
         self._one_float(name, A=A, B=B, C=C)
+        alpha, beta = self._numbers(name, alpha=alpha, beta=beta)
         if bsum is not None:
             self._own(name, bsum=bsum)
             self._check_columns(name, C, bsum=bsum)
@@ -85,7 +86,7 @@ class ProductCalls(Places):
     def _multiply(self, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float) -> None:
         multiply = self.primitives.summed if A.ndim == B.ndim == 3 and C.ndim == 2 else self.primitives.gemm
         with Silence():
-            multiply(A._array, B._array, C._array, float(alpha), float(beta))
+            multiply(A._array, B._array, C._array, alpha, beta)
 
     def xnor_compound_dot(
         self, A: Tensor, B: Tensor, C: Tensor, beta: float = 0.0, bsum: Tensor | None = None
@@ -137,7 +138,7 @@ class ProductCalls(Places):
 
         W_recur (nout, nout), bias (nout, 1); each step (nout, N). Steps from ``num_used_steps`` on are left alone.
         """
-        steps = [h_prev_s, h_ff_s, h_s]
+        steps = {"h_prev_s": h_prev_s, "h_ff_s": h_ff_s, "h_s": h_s}
         used = self._steps("compound_rnn_unroll_fprop", W_recur, nout, num_steps, num_used_steps, steps, bias=bias)
         for h_prev, h_ff, h in self._in_order(used, reverse):
             h[:] = activation(self.dot(W_recur, h_prev) + h_ff + bias)
@@ -158,7 +159,7 @@ class ProductCalls(Places):
 
         ``reverse=False`` begins with the first step, for a layer that ran from the last.
         """
-        steps = [delta_prev_s, delta_s, h_s]
+        steps = {"delta_prev_s": delta_prev_s, "delta_s": delta_s, "h_s": h_s}
         used = self._steps("compound_rnn_unroll_bprop", W_recur, nout, num_steps, num_used_steps, steps)
         for delta_prev, delta, h in self._in_order(used, reverse):
             delta[:] = activation.bprop(h) * delta
@@ -174,7 +175,7 @@ class ProductCalls(Places):
         nout: int,
         num_steps: int,
         num_used_steps: int | None,
-        steps: Sequence[Sequence[Tensor]],
+        steps: dict[str, Sequence[Tensor]],
         **more: Tensor,
     ) -> list[Sequence[Tensor]]:
         """Return the steps that are used, after checks of their number and shapes."""
@@ -182,15 +183,23 @@ class ProductCalls(Places):
         if W.shape != (nout, nout):
             raise ValueError(f"be.{name}: W_recur has the shape {(nout, nout)} = (nout, nout); got {describe(W)}")
         self._check_columns(name, W, **more)
+        for what, s in steps.items():
+            if not isinstance(s, Sequence):
+                raise TypeError(f"be.{name}: {what} is a list with a tensor for each step; got {describe(s)}")
         used = num_steps if num_used_steps is None else num_used_steps
-        if not 0 <= used <= num_steps or any(len(s) < used for s in steps):
-            counts = ", ".join(str(len(s)) for s in steps)
+        num_steps, used = self._whole_numbers(name, 0, num_steps=num_steps, num_used_steps=used)
+        if used > num_steps or any(len(s) < used for s in steps.values()):
+            counts = ", ".join(str(len(s)) for s in steps.values())
             raise ValueError(f"be.{name}: {used} of {num_steps} steps are asked for; the lists hold {counts}")
-        for t in (x for s in steps for x in s[:used]):
+        every = [x for s in steps.values() for x in s[:used]]
+        for t in every:
             self._own(name, step=t)
-            if t.shape[0] != nout:
-                raise ValueError(f"be.{name}: a step has the shape (nout, N) with nout {nout}; got {describe(t)}")
-        return [s[:used] for s in steps]
+            if t.shape != (nout, every[0].shape[1]):
+                raise ValueError(
+                    f"be.{name}: a step has the shape (nout, N) with nout {nout}; got {describe(t)} "
+                    f"beside {describe(every[0])}"
+                )
+        return [s[:used] for s in steps.values()]
 
     @staticmethod
     def _in_order(steps: Sequence[Sequence[Tensor]], reverse: bool) -> Any:
@@ -215,20 +224,28 @@ class ProductCalls(Places):
         inputs: nin * N words in the order of the columns of error (dim, nin * N); error_t (nin * N, dim), where given,
         takes the transpose of error; dW (vocabulary, dim). The row ``pad_idx`` gets no gradient.
         """
-        self._own("compound_bprop_lut", inputs=inputs, error=error, dW=dW)
+        given = {} if error_t is None else {"error_t": error_t}
+        self._own("compound_bprop_lut", inputs=inputs, error=error, dW=dW, **given)
+        alpha, beta = self._numbers("compound_bprop_lut", alpha=alpha, beta=beta)
+        (nin,) = self._whole_numbers("compound_bprop_lut", 0, nin=nin)
+        if pad_idx is not None:
+            self._whole_numbers("compound_bprop_lut", 0, pad_idx=pad_idx)
         dim, words = error.shape[0], inputs.size
-        if error.shape != (dim, words) or dW.shape[1:] != (dim,) or words % max(nin, 1):
+        if error.shape != (dim, words) or dW.shape[1:] != (dim,) or (words % nin if nin else words):
             raise ValueError(
                 "be.compound_bprop_lut takes inputs of nin * N words, error (dim, nin * N) and dW (vocabulary, dim); "
                 f"got nin {nin}, inputs {describe(inputs)}, error {describe(error)}, dW {describe(dW)}"
             )
-        if error_t is not None:
-            self._own("compound_bprop_lut", error_t=error_t)
-            error_t[:] = error.T
+        if error_t is not None and error_t.shape != (words, dim):
+            raise ValueError(
+                f"be.compound_bprop_lut: error_t has the shape {(words, dim)} = (nin * N, dim); got {describe(error_t)}"
+            )
         word = self._dense(inputs).reshape(-1, 1)
         if "int" not in word.info.dtype:
             word = self.astype(word, "int32")
         each = error.T if pad_idx is None else self.where(word == pad_idx, 0, error.T)
         total = alpha * self.build("scatter", each, word, axis=0, size=dW.shape[0])
-        dW[:] = total + beta * dW if beta else total
+        self._named("compound_bprop_lut", dW.copy_from, total + beta * dW if beta else total)
+        if error_t is not None:
+            error_t[:] = error.T
         return dW

@@ -37,6 +37,7 @@ class RegionCalls(Places):
         """
         name, (image, bins) = "roipooling_fprop", ((C, H, W), (C, pooled_height, pooled_width, roi_count))
         regions, batch = self._regions(name, rois, roi_count, image, bins, I=I, O=O, argmax=argmax)
+        (spatial_scale,) = self._numbers(name, spatial_scale=spatial_scale)
         images = self._shaped(self._dense(I), (*image, batch))
         with self._place(O, I) as o, self._place(argmax) as places, Silence():
             shaped = self._shaped(o, bins), self._shaped(places, bins)
@@ -63,6 +64,9 @@ class RegionCalls(Places):
         """
         name, (image, bins) = "roipooling_bprop", ((C, H, W), (C, pooled_height, pooled_width, roi_count))
         regions, batch = self._regions(name, rois, roi_count, image, bins, I=O, O=I, argmax=argmax)
+        pixels = argmax.get()
+        if pixels.size and not -1 <= pixels.min() <= pixels.max() < H * W:
+            raise IndexError(f"be.{name}: argmax holds pixels, -1 to {H * W - 1}; got {describe(argmax)} with others")
         places, errors = self._dense(argmax).reshape(*bins), self._dense(I).reshape(*bins)
         maps = self._column(np.arange(C), (C, 1, 1, 1))
         batches = self._column(regions[:, 0], (1, 1, 1, roi_count))
@@ -81,6 +85,8 @@ class RegionCalls(Places):
     ) -> tuple[np.ndarray[Any, Any], int]:
         """Return the regions and the number of images, after checks; I is the image here, and O what is pooled."""
         self._own(name, rois=rois, **tensors)
+        (C, H, W), (_, PH, PW, _) = image, bins
+        self._whole_numbers(name, 0, roi_count=count, C=C, H=H, W=W, pooled_height=PH, pooled_width=PW)
         if rois.shape != (count, 5):
             raise ValueError(f"be.{name}: rois has the shape {(count, 5)} = (roi_count, 5); got {describe(rois)}")
         pixels = image[0] * image[1] * image[2]
@@ -110,6 +116,7 @@ class RegionCalls(Places):
         score is not 0. Overlap is intersection over union; a box from 2 to 4 is 3 wide, unless ``normalized``.
         """
         self._own("nms", detections=detections)
+        (threshold,) = self._numbers("nms", threshold=threshold)
         if detections.ndim != 2 or detections.shape[1] != 5:
             raise ValueError(f"be.nms takes detections (n, 5): x, y, x, y, score; got {describe(detections)}")
         boxes = detections.get().astype(np.float64)
