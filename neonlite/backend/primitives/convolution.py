@@ -4,6 +4,10 @@ For filter row (t, r) and some output rows, the S shifted copies of the input ro
 (C*S, columns): the product with the filter row (C*S, K) is what that row adds to the output. Input rows are shared by
 filter rows, so each is copied S times and not R*S times as in im2col (Chellapilla et al. 2006), and a few rows at a
 time, so that they stay in the cache. The derivatives run the same way back.
+
+An image of one map, 4 by 5, and a filter of 3 by 3: output rows 0 and 1 meet input rows 0 to 3, of which the shifts
+are ``x[0:4, 0:3]``, ``x[0:4, 1:4]`` and ``x[0:4, 2:5]``. Filter row r meets shifted rows r and r + 1: its three weights
+times that (3, 2 * 3) matrix are what it adds to the two output rows. Three products, and the convolution is done.
 """
 
 from __future__ import annotations

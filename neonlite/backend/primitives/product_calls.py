@@ -162,7 +162,8 @@ class ProductCalls(Places):
         steps = {"delta_prev_s": delta_prev_s, "delta_s": delta_s, "h_s": h_s}
         used = self._steps("compound_rnn_unroll_bprop", W_recur, nout, num_steps, num_used_steps, steps)
         for delta_prev, delta, h in self._in_order(used, reverse):
-            delta[:] = activation.bprop(h) * delta
+            true = getattr(activation, "backward", None)  # bprop may be a shortcut, as Softmax's is
+            delta[:] = true(delta, h) if true else activation.bprop(h) * delta
             delta_prev[:] = delta_prev + self.dot(W_recur.T, delta)
 
     compound_rnn_unroll_fprop_bibnrnn = compound_rnn_unroll_fprop
