@@ -225,7 +225,7 @@ def label(x: Any) -> str:
     if not isinstance(x, Operand):
         return repr(x)
     origin = getattr(x, "origin", None)
-    if x.name is None or origin is None:
+    if x.name is None or origin is None or x.name != x.base.name:  # without a name, or with one of its own
         return x.name or f"tensor-{id(x):#x}"
     return label(x.base) + {"transpose": ".T", "reshape": ".reshape"}.get(origin[0], "[...]")
 

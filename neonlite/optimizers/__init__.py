@@ -1,0 +1,44 @@
+"""How does a network learn?  An optimizer updates its weights; a schedule says how large the steps are."""
+
+from neonlite.optimizers.optimizer import Optimizer, get_param_list
+from neonlite.optimizers.rules import (
+    Adadelta,
+    Adagrad,
+    Adam,
+    AdamW,
+    GradientDescentMomentum,
+    MultiOptimizer,
+    RMSProp,
+    ShiftAdaMax,
+)
+from neonlite.optimizers.schedule import (
+    CosineSchedule,
+    ExpSchedule,
+    PolySchedule,
+    PowerSchedule,
+    Schedule,
+    ShiftSchedule,
+    StepSchedule,
+    WarmupSchedule,
+)
+
+__all__ = [
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "CosineSchedule",
+    "ExpSchedule",
+    "GradientDescentMomentum",
+    "MultiOptimizer",
+    "Optimizer",
+    "PolySchedule",
+    "PowerSchedule",
+    "RMSProp",
+    "Schedule",
+    "ShiftAdaMax",
+    "ShiftSchedule",
+    "StepSchedule",
+    "WarmupSchedule",
+    "get_param_list",
+]
