@@ -1,0 +1,234 @@
+"""What is a layer?  A formula from inputs to outputs; what runs it forward and back follows.
+
+Data is (F, N): features by columns, the minibatch innermost. A layer lives in four steps: ``configure`` settles shapes,
+``allocate`` makes buffers, ``fprop`` computes outputs, and ``bprop`` takes the error of the outputs and computes the
+gradients of the parameters and the error of the inputs, the *deltas*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from neonlite.autodiff import Autodiff
+from neonlite.backend import NervanaObject, Tensor
+from neonlite.optree import OpTreeNode, describe, postorder
+
+
+class Layer(NervanaObject):
+    """Turns inputs (F, N) into outputs (K, N). Write ``formula``, and ``fprop`` and ``bprop`` follow from it.
+
+    ``in_shape`` and ``out_shape`` leave the minibatch out: F, (F, T) with time steps, or (C, H, W).
+
+    >>> import neonlite as nl
+    >>> from neonlite.layers import Layer
+    >>> class Squared(Layer):
+    ...     def configure(self, in_obj):
+    ...         super().configure(in_obj)
+    ...         self.out_shape = self.in_shape
+    ...         return self
+    ...
+    ...     def formula(self, x):
+    ...         return x * x
+    >>> be = nl.gen_backend("cpu", batch_size=2)
+    >>> layer = Squared().configure(1)
+    >>> layer.prev_layer = True  # there is somebody who wants the deltas
+    >>> layer.allocate()
+    >>> layer.allocate_deltas()
+    >>> layer.fprop(be.array([[3.0, -1.0]])).get()
+    array([[9., 1.]], dtype=float32)
+    >>> layer.bprop(be.ones((1, 2))).get()
+    array([[ 6., -2.]], dtype=float32)
+    """
+
+    has_params = False
+    in_place = False  # whether it may write its outputs over its inputs, and its deltas over the error
+    reads_outputs = True  # whether bprop may read the outputs that fprop left; else the next layer may overwrite them
+
+    def __init__(self, name: str | None = None, parallelism: str = "Unknown") -> None:
+        super().__init__(name)
+        self.parallelism = parallelism
+        self.in_shape: Any = None
+        self.out_shape: Any = None
+        self.inputs: Any = None
+        self.outputs: Any = None
+        self.deltas: Any = None
+        self.prev_layer: Any = None
+        self.next_layer: Any = None
+        self.owns_output = True  # else it writes its outputs over its inputs
+        self.owns_delta = True  # else it writes its deltas over the error
+        self.tree: Any = None  # the formula of the last inputs
+
+    # --- the four steps ---
+
+    def configure(self, in_obj: Any) -> Layer:
+        """Take the shape of a layer, a data set (its ``shape``), a tensor (F, N), or sizes; return the layer."""
+        self.be = self.be  # from now on this one, whatever becomes the current one
+        if isinstance(in_obj, Layer):
+            self.prev_layer, self.in_shape = in_obj, in_obj.out_shape
+            in_obj.next_layer = self
+        elif isinstance(in_obj, Tensor):
+            steps = in_obj.shape[1] // self.be.bsz if self.be.bsz else 1
+            self.in_shape = in_obj.shape[0] if steps <= 1 else (in_obj.shape[0], steps)
+        else:
+            self.in_shape = getattr(in_obj, "shape", in_obj)
+        if isinstance(self.in_shape, list):
+            self.in_shape = tuple(self.in_shape)
+        sizes = (self.in_shape,) if isinstance(self.in_shape, int) else self.in_shape
+        if not isinstance(sizes, tuple) or not sizes or not all(isinstance(n, int) and n > 0 for n in sizes):
+            source = f" of {in_obj.name}, which is not configured" if isinstance(in_obj, Layer) else ""
+            raise ValueError(f"{self.name}: the inputs' shape is F, (F, T) or (C, H, W); got {self.in_shape!r}{source}")
+        return self
+
+    def allocate(self, shared_outputs: Tensor | None = None) -> None:
+        """Make the buffer of the outputs, or take a shared one."""
+        self.tree = None  # it may name buffers that were
+        if self.owns_output and self.out_shape is not None:
+            self.outputs = self.be.iobuf(self.out_shape, shared=shared_outputs, name=f"{self.name}.outputs")
+
+    def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
+        """Make the buffer of the deltas, or take a shared one; a first layer needs none."""
+        if self.owns_delta and self.prev_layer is not None:
+            self.deltas = self.be.iobuf(self.in_shape, shared=global_deltas, name=f"{self.name}.deltas")
+
+    def set_deltas(self, delta_buffers: Sequence[Tensor]) -> None:
+        """Take the first of a list of buffers for the deltas, and turn the list around, so that two serve in turns."""
+        if self.owns_delta and self.prev_layer is not None:
+            self.allocate_deltas(delta_buffers[0])
+            if isinstance(delta_buffers, list):
+                delta_buffers.reverse()
+
+    def formula(self, x: Any) -> Any:
+        """Return the outputs as an op-tree of the inputs."""
+        raise NotImplementedError(f"{self.classnm} has no formula: write formula(x), or fprop and bprop")
+
+    def inference_formula(self, x: Any) -> Any:
+        """Return the outputs when nothing is learned: the same, unless a layer says otherwise."""
+        return self.formula(x)
+
+    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
+        """Compute the outputs, plus ``beta`` times what they were, and return them."""
+        tree = self.prepare(inputs, inference)
+        if not self.owns_output:
+            self.outputs = inputs
+        self.outputs[:] = tree + beta * self.outputs if beta else tree
+        return self.outputs
+
+    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """Compute the gradients of the parameters, and ``deltas = alpha dE/dinputs + beta deltas``; return the deltas.
+
+        The first layer of a network has no deltas, and returns None.
+        """
+        self.check_error(error)
+        if not self.owns_delta:
+            self.deltas = error
+        tensors, targets = list(self.parameters), list(self.gradients)
+        if self.deltas is not None:
+            tensors.append(self.inputs)
+            targets.append(self.deltas)
+        autodiff = Autodiff(self.tree, self.be, error, values={self.tree: self.outputs}, allow_unused=True)
+        values = autodiff.get_grad_op_tree(tensors)
+        if self.deltas is not None:
+            values[-1] = self.scaled(values[-1], alpha, beta)
+            if values[-1] is self.deltas:  # the error goes through as it is
+                del targets[-1], values[-1]
+        self.be.assign(targets, values)
+        return self.deltas
+
+    def scaled(self, delta: Any, alpha: float, beta: float) -> Any:
+        """Return ``alpha delta + beta deltas``."""
+        delta = delta if alpha == 1 else alpha * delta
+        return delta if beta == 0 else delta + beta * self.deltas
+
+    # --- checks ---
+
+    def prepare(self, inputs: Any, inference: bool) -> Any:
+        """Check the inputs, keep them, and return the op-tree of the outputs, which bprop finds in ``tree``.
+
+        After inference ``tree`` is None: buffers hold what is not to be learned from.
+        """
+        self.check("the inputs", inputs, self.in_shape)
+        if self.owns_output and self.outputs is None:
+            raise RuntimeError(f"{self.name}: it has no buffers yet: call allocate() before fprop")
+        if inference:
+            self.inputs, self.tree = inputs, None
+            return self.inference_formula(inputs)
+        if inputs is not self.inputs or self.tree is None:  # a tree names its operands: new inputs, new tree
+            tree = self.formula(inputs)
+            self.inputs, self.tree = inputs, tree if isinstance(tree, OpTreeNode) else tree * 1
+            if not self.owns_output and type(self).bprop is Layer.bprop:
+                self.check_in_place()
+        return self.tree
+
+    def check_in_place(self) -> None:
+        """Raise ValueError when the derivative of the formula needs the inputs, over which the outputs are written."""
+        kept, error = self.be.empty(self.tree.shape), self.be.empty(self.tree.shape)
+        autodiff = Autodiff(self.tree, self.be, error, values={self.tree: kept}, allow_unused=True)
+        trees = [x for x in autodiff.get_grad_op_tree([self.inputs, *self.parameters]) if isinstance(x, OpTreeNode)]
+        for node in postorder(*trees):
+            if any(x is self.inputs for x in node.operands):
+                raise ValueError(f"{self.name}: the derivative needs the inputs: this layer cannot be in_place")
+
+    def check_error(self, error: Any) -> None:
+        """Raise an error unless bprop may begin: after fprop, not for inference, with an error like the outputs."""
+        if self.tree is None:
+            raise RuntimeError(f"{self.name}: {NOT_YET}")
+        self.check("the error", error, self.out_shape)
+
+    def check(self, what: str, x: Any, shape: Any) -> None:
+        """Raise an error unless x is a tensor with the features of a shape, and the columns of a minibatch."""
+        if shape is None:
+            raise RuntimeError(f"{self.name}: it has no shapes yet: call configure(shape), then allocate()")
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{self.name}: {what} are a tensor, be.array(a) makes one; got {describe(x)}")
+        if x.shape != (features(shape), columns(shape) * self.be.bsz):
+            wanted = (features(shape), columns(shape) * self.be.bsz)
+            raise ValueError(
+                f"{self.name}: {what} must have the shape {wanted}, that of {shape} for the batch size "
+                f"{self.be.bsz}; got {describe(x)}"
+            )
+
+    # --- parameters ---
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The tensors that are learned."""
+        return []
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The gradients of the parameters, in the same order."""
+        return []
+
+    # --- its place ---
+
+    def get_terminal(self) -> Any:
+        """Return the last layer: itself, or that of a container."""
+        return self
+
+    def set_next(self, layer: Any) -> None:
+        """Take note of the layer that comes after."""
+        self.next_layer = layer
+
+    def __str__(self) -> str:
+        return f"{self.classnm} Layer '{self.name}': {self.in_shape} -> {self.out_shape}"
+
+    def nested_str(self, level: int = 0) -> str:
+        """Return the layer in words, indented."""
+        return f"{'  ' * level}{self}"
+
+
+NOT_YET = "bprop comes after fprop, which was not called, or for inference, whose buffers tell nothing to learn from"
+
+
+def features(shape: Any) -> int:
+    """Return how many rows the buffer of a shape has: F of F and (F, T), C * H * W of (C, H, W)."""
+    if isinstance(shape, int):
+        return shape
+    return int(shape[0]) if len(shape) == 2 else math.prod(shape)
+
+
+def columns(shape: Any) -> int:
+    """Return how many columns the buffer of a shape has for each of the minibatch: T of (F, T), else 1."""
+    return int(shape[1]) if isinstance(shape, tuple) and len(shape) == 2 else 1
