@@ -26,7 +26,7 @@ SMALL = [(4, 3, 12, 4, 5, 0), (2, 4, 9, 8, 3, 1)]
 LIMIT = 3.0  # as long as PyTorch eager, at most: NumPy's own products are half as fast as a direct convolution
 NOTE = """\
 Forward is `fprop_conv`, back `bprop_conv`, update `update_conv`, each into a given tensor; PyTorch's are `conv2d`,
-`torch.nn.grad.conv2d_input` and `conv2d_weight` on contiguous NCHW images. Results are compared before anything is timed.
+`torch.nn.grad.conv2d_input` and `conv2d_weight` on contiguous NCHW images. Results are compared before any is timed.
 Times are medians over rounds, in each of which every peer runs once, in random order; "× torch" is how many times as
 long as PyTorch, the median of the ratios of all rounds. "Buffers" are those of 1 kB and more that NumPy asks for in one
 call after the first, in this thread."""

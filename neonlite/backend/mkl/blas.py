@@ -23,6 +23,7 @@ from neonlite.backend.primitives.numpy_ import InPlace
 FILES = ("libmkl_rt.so.?", "mkl_rt.?.dll")  # as pip and conda name it
 SMALL = 1 << 20  # multiplications up to which NumPy is done sooner: a call through ctypes takes some microseconds
 FORMS = 1024  # forms of products that are remembered
+HEAD = object.__basicsize__  # bytes of the head of an object
 EFFORT = 1000  # steps in which NumPy looks for an element that two arrays share
 
 
@@ -30,12 +31,12 @@ EFFORT = 1000  # steps in which NumPy looks for an element that two arrays share
 
 
 @cache
-def library() -> tuple[Any, Any]:
-    """Return libmkl_rt, and mkl-service, which controls it; ImportError when they are not there.
+def library() -> Any:
+    """Return libmkl_rt; ImportError when there is none that can be used. To be called before mkl-service is loaded.
 
-    A process needs one OpenMP, or the threads of two get in each other's way. MKL brings its own, and PyTorch and
-    oneDNN, loaded later, use that. Where they came first, with GNU's, mkl-service lets MKL use GNU's, if it sees it:
-    therefore it is made global.
+    A process needs one OpenMP, or the threads of two get in each other's way. MKL brings its own, which also works in a
+    process that was forked, as GNU's does not; PyTorch and oneDNN, loaded later, use it as well. Where they came first,
+    with GNU's, mkl-service lets MKL use GNU's, if it sees it: therefore GNU's is made global.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libgomp.so.1", os.RTLD_NOLOAD | os.RTLD_GLOBAL)
@@ -43,10 +44,13 @@ def library() -> tuple[Any, Any]:
     found = [path for place in places for file in FILES for path in sorted(place.glob(file), reverse=True)]
     if not found:
         raise ImportError(f"neither {' nor '.join(FILES)} is in {', '.join(map(str, places))}")
-    loaded = ctypes.CDLL(str(found[0]))
-    import mkl
-
-    return loaded, mkl
+    try:
+        loaded = ctypes.CDLL(str(found[0]))
+    except OSError as error:
+        raise ImportError(str(error)) from None
+    if not hasattr(loaded, "cblas_sgemm_64"):
+        raise ImportError(f"{found[0]} is older than MKL 2023")
+    return loaded
 
 
 def folders() -> list[Path]:
@@ -68,10 +72,11 @@ class Form(NamedTuple):
     number: Any  # the type of alpha and beta
     head: tuple[Any, ...]  # how c lies; whether a and b lie otherwise; m, n, k
     tails: tuple[tuple[Any, ...], ...]  # what follows the address of a, b and c
-    steps: tuple[int, ...]  # how many bytes a, b and c move on from one call to the next
-    calls: int
+    near: tuple[tuple[int, int], ...]  # between which distances in bytes a, and b, may share memory with c
     size: int  # bytes of an element
     summed: bool  # the products of a stack are added up
+    calls: int  # calls that it takes
+    steps: tuple[int, ...]  # bytes from the a, b and c of one call to those of the next
 
 
 def lie(array: Any) -> tuple[int, int] | None:
@@ -82,8 +87,8 @@ def lie(array: Any) -> tuple[int, int] | None:
     (m, n), (down, across), size = array.shape[-2:], array.strides[-2:], array.itemsize
     if (n == 1 or across == size) and (m == 1 or (down >= n * size and down % size == 0)):
         return ROWS, n if m == 1 else down // size
-    if (m == 1 or down == size) and (n == 1 or (across >= m * size and across % size == 0)):
-        return COLUMNS, m if n == 1 else across // size
+    if (m == 1 or down == size) and across >= m * size and across % size == 0:
+        return COLUMNS, across // size
     return None
 
 
@@ -105,28 +110,36 @@ def formed(functions: dict[Any, Any], a: Any, b: Any, c: Any) -> Form | None:
     number, one, many = function
     head = [c_int(x) for x in (of_c, *(AS_IT_IS if x == of_c else TRANSPOSED for x in (of_a, of_b)))]
     tails = [[lda], [ldb], [ldc]]
-    if calls > 1 and not summed and min(steps) >= 0 and steps[2] >= ldc * size * (m if of_c == ROWS else n):
+    if calls > 1 and min(steps) >= 0 and steps[2] >= ldc * size * (m if of_c == ROWS else n):
         tails = [[ld, step // size] for ld, step in zip((lda, ldb, ldc), steps, strict=True)]
         tails[2].append(calls)
         one, calls = many, 1
+    *spans, ours = [span(x) for x in operands]
     return Form(
         call=one,
         number=number,
         head=(*head, *(c_int64(x) for x in (m, n, k))),
         tails=tuple(tuple(map(c_int64, tail)) for tail in tails),
-        steps=steps,
-        calls=calls,
+        near=tuple((ours[0] - theirs[1], ours[1] - theirs[0]) for theirs in spans),
         size=size,
         summed=summed,
+        calls=calls,
+        steps=steps,
     )
 
 
-def address(array: Any) -> c_void_p:
-    """Return the address of an array's first element, which NumPy's C interface puts behind the head of the object.
+def span(array: Any) -> tuple[int, int]:
+    """Return between which bytes, counted from its address, the elements of an array lie."""
+    ends = [stride * (n - 1) for n, stride in zip(array.shape, array.strides, strict=True)]
+    return sum(end for end in ends if end < 0), sum(end for end in ends if end > 0) + array.itemsize
 
-    The same as ``array.ctypes.data``, which takes five times as long.
+
+def address(array: Any) -> Any:
+    """Return the address of an array's first element: what NumPy's C interface puts behind the head of the object.
+
+    ``array.ctypes.data`` is the same, and takes five times as long.
     """
-    return c_void_p.from_address(id(array) + object.__basicsize__)
+    return c_void_p.from_address(id(array) + HEAD)
 
 
 def share(x: Any, y: Any) -> bool:
@@ -139,18 +152,19 @@ class Products(InPlace):
 
     def __init__(self, runtime: Any) -> None:
         super().__init__(runtime)
-        loaded, self.mkl = library()
+        loaded = library()
+        self.use_threads = loaded["MKL_Set_Num_Threads_Local"]
         self.functions = {
             np.dtype(dtype): (number, loaded[f"cblas_{x}gemm_64"], loaded[f"cblas_{x}gemm_batch_strided_64"])
             for x, dtype, number in (("s", np.float32, c_float), ("d", np.float64, c_double))
         }
         self.forms: dict[Any, Form | None] = {}
-        self.threads = 0
 
     def gemm(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Compute ``c = alpha a b + beta c``, of matrices or stacks of them."""
-        small = beta == 0 and alpha == 1 and c.size * a.shape[-1] <= SMALL
-        if small or not self._multiplied(a, b, c, alpha, beta, summed=False):
+        """Compute ``c = alpha a b + beta c``, of matrices or stacks; where MKL gains nothing, NumPy does it."""
+        if beta == 0 and alpha == 1 and (c.size * a.shape[-1] <= SMALL or c.size in c.shape):  # small, or a vector
+            np.matmul(a, b, out=c)
+        elif not self._multiplied(a, b, c, alpha, beta, summed=False):
             super().gemm(a, b, c, alpha, beta)
 
     def summed(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
@@ -167,19 +181,25 @@ class Products(InPlace):
             if len(self.forms) >= FORMS:
                 self.forms.clear()
             form = self.forms[key] = formed(self.functions, a, b, c)
-        if form is None or form.summed != summed:
+        if form is None:
             return False
+        call, number, head, (of_a, of_b, of_c), (near_a, near_b), size, sums, calls, steps = form
         at_a, at_b, at_c = address(a), address(b), address(c)
-        i, j, o = at_a.value or 0, at_b.value or 0, at_c.value or 0
+        i, j, o = at_a.value, at_b.value, at_c.value
         # what NumPy looks at and MKL does not: where it writes, and NaNs when alpha is 0
-        if (i | j | o) % form.size or not c.flags.writeable or alpha == 0 or share(a, c) or share(b, c):
+        if (
+            sums != summed
+            or (i | j | o) % size
+            or not c.flags.writeable
+            or alpha == 0
+            or (near_a[0] < i - o < near_a[1] and share(a, c))
+            or (near_b[0] < j - o < near_b[1] and share(b, c))
+        ):
             return False
-        if self.threads != (count := threads()):
-            self.mkl.set_num_threads(count)
-            self.threads = count
-        call, number, head, (of_a, of_b, of_c), (step_a, step_b, step_c), calls, *_ = form
+        before = self.use_threads(threads())  # of MKL in this thread, as long as it multiplies for us
         call(*head, number(alpha), at_a, *of_a, at_b, *of_b, number(beta), at_c, *of_c)
         for x in range(1, calls):
-            at_a, at_b, at_c = c_void_p(i + x * step_a), c_void_p(j + x * step_b), c_void_p(o + x * step_c)
+            at_a, at_b, at_c = (c_void_p(at + x * step) for at, step in zip((i, j, o), steps, strict=True))
             call(*head, number(alpha), at_a, *of_a, at_b, *of_b, number(1.0 if summed else beta), at_c, *of_c)
+        self.use_threads(before)
         return True

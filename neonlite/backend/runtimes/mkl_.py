@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import numpy as np
@@ -19,18 +20,23 @@ class MKL(NumPy):
 
     def __init__(self, device_id: int = 0) -> None:
         super().__init__(device_id)
-        self.mkl = library()[1]
+        library()  # first, as it settles how MKL makes threads
+        import mkl
+
+        self.mkl = mkl
+        # Only before it first multiplies can MKL be told to add up in one order. On Intel's CPUs that costs nothing, so
+        # it is told at once; on others "compatible" is the only way, and three times as slow.
+        chosen = bool(os.environ.get("MKL_CBWR")) or mkl.cbwr_get_auto_branch() == "compatible"
+        self.in_order = chosen or mkl.cbwr_set("auto") == "success"
 
     def make_deterministic(self) -> None:
-        """Fix the number of threads, and the order of sums; RuntimeError when MKL has multiplied already."""
-        self.mkl.set_dynamic(False)
-        if self.mkl.cbwr_get_auto_branch() == "compatible":  # not Intel's CPU: MKL's other way is three times as slow
-            return
-        if self.mkl.cbwr_set("auto") != "success":
+        """Fix the number of threads of a product; RuntimeError when MKL was used too soon to fix the order of sums."""
+        if not self.in_order:
             raise RuntimeError(
-                "MKL has multiplied already in this process, and cannot be made deterministic any more: make the "
-                "deterministic backend before anything is multiplied, or start Python with MKL_CBWR=AUTO"
+                "another package has used MKL in this process before, and it cannot be made deterministic any more: "
+                "make the deterministic backend first, or start Python with the environment variable MKL_CBWR=AUTO"
             )
+        self.mkl.set_dynamic(False)
 
     def about(self) -> str:
         """Return the versions and the threads."""
