@@ -17,6 +17,7 @@ from neonlite.initializers import Array, Constant, Gaussian, Uniform
 from neonlite.layers import (
     Activation,
     Affine,
+    BatchNorm,
     Bias,
     Dropout,
     GeneralizedCost,
@@ -980,6 +981,15 @@ def test_an_affine_is_a_list_of_what_it_was_given():
     assert affine[1].init is bias
     assert affine[2].transform is activation
     assert affine[0].nout == 3
+    assert [type(x) for x in Affine(3, Gaussian(), batch_norm=True, activation=activation)] == [
+        Linear,
+        BatchNorm,
+        Activation,
+    ]
+    with pytest.raises(AttributeError, match="fc: batch_norm adds a beta"):
+        Affine(3, Gaussian(), bias, batch_norm=True, name="fc")
+    with pytest.raises(TypeError, match="fc: batch_norm is True or False; got .*Tanh"):
+        Affine(3, Gaussian(), bias, activation, name="fc")
 
 
 # --- mistakes ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ class CompoundLayer(list[Any]):
         self, bias: Any = None, batch_norm: bool = False, activation: Any = None, name: str | None = None
     ) -> None:
         super().__init__()
+        if not isinstance(batch_norm, bool):
+            raise TypeError(f"{name or self.__class__.__name__}: batch_norm is True or False; got {batch_norm!r}")
         if bias is not None and batch_norm:
             raise AttributeError(f"{name or self.__class__.__name__}: batch_norm adds a beta, so bias is left out")
         self.bias, self.batch_norm, self.activation, self.base_name = bias, batch_norm, activation, name
