@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from _table import FULL, QUICK, Effort, Work, buffers, machine, markdown, measure, ratio, save, told
+from _table import QUICK, Effort, Work, buffers, machine, markdown, measure, ratio, save, told
 
 from neonlite import Backend
 from neonlite.backend.executors import pool
@@ -106,7 +106,7 @@ if __name__ == "__main__":
     quick = parser.parse_args().quick
     if torch:
         torch.set_num_threads(pool.threads())
-    report, page = main(SMALL if quick else SHAPES, QUICK if quick else FULL)
+    report, page = main(SMALL if quick else SHAPES, QUICK if quick else Effort(6.0, 0.02, 11))
     if quick:
         print(page)
     else:

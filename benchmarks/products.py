@@ -1,6 +1,7 @@
 """How fast is a matrix product into a given place?  By MKL through neonlite, beside NumPy's and PyTorch's.
 
 python benchmarks/products.py            # minutes: writes results/products.json and results/products.md
+python benchmarks/products.py --alone    # without PyTorch: writes results/products_alone.json and .md
 python benchmarks/products.py --quick    # a smoke run of seconds: writes nothing
 python benchmarks/products.py --only stack
 """
@@ -22,7 +23,9 @@ from _table import FULL, QUICK, Effort, Work, cpus, elsewhere, machine, markdown
 from neonlite import Backend
 from neonlite.backend.executors import pool
 
-torch: Any = import_module("torch") if find_spec("torch") else None  # before MKL, or it would use MKL's library as well
+ALONE = "--alone" in sys.argv
+# before MKL, or PyTorch would use MKL's library as well
+torch: Any = import_module("torch") if find_spec("torch") and not ALONE else None
 RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
 LIMIT = 1.1  # as long as NumPy, at most: products of 'mkl'
 REST = 0.25  # seconds until the threads of OpenBLAS (25 ms) and of OpenMP (200 ms) do not look for work any more
@@ -33,7 +36,8 @@ buffer that is kept, `multiply` and `add`; PyTorch's `mm(out=)`, `bmm(out=)`, `a
 compared before anything is timed. Times are medians over rounds, in each of which every peer runs once, in random
 order, after a rest: the threads of a library look for more work for a while, on CPUs that the next peer needs.
 "× numpy" is how many times as long as NumPy, the median of the ratios of all rounds. What is put in at most a million
-multiplications, or is a vector, 'mkl' leaves to NumPy."""
+multiplications, or is a vector, 'mkl' leaves to NumPy. Where PyTorch is loaded, MKL shares GNU's OpenMP with it, which
+starts some microseconds later than MKL's own: `--alone` shows that."""
 
 # name, shapes of a and b, and which of them are transposed views
 CASES: list[tuple[str, tuple[int, ...], tuple[int, ...], str]] = [
@@ -146,6 +150,7 @@ def page(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smoke run, of which nothing is written")
+    parser.add_argument("--alone", action="store_true", help="do not load PyTorch")
     parser.add_argument("--only", default="", metavar="WORD", help="the cases with this word; nothing is written")
     options = parser.parse_args()
     if torch:
@@ -170,7 +175,7 @@ def main() -> None:
     report = "\n\n".join([*parts, page(rows)]) + "\n"
     print(report)
     if not (options.quick or options.only):
-        save("products", {"machine": about, "rows": rows}, report)
+        save("products_alone" if ALONE else "products", {"machine": about, "rows": rows}, report)
 
 
 if __name__ == "__main__":

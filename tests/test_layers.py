@@ -988,7 +988,7 @@ def test_an_affine_is_a_list_of_what_it_was_given():
     ]
     with pytest.raises(AttributeError, match="fc: batch_norm adds a beta"):
         Affine(3, Gaussian(), bias, batch_norm=True, name="fc")
-    with pytest.raises(TypeError, match="fc: batch_norm is True or False; got .*Tanh"):
+    with pytest.raises(TypeError, match=r"fc: batch_norm is True or False; got .*Tanh"):
         Affine(3, Gaussian(), bias, activation, name="fc")
 
 

@@ -403,13 +403,15 @@ def test_halves_are_computed_in_float32(be: Backend) -> None:
 
 @pytest.mark.parametrize("primitives", [Generic, InPlace])
 @pytest.mark.parametrize("room", [1, 700, 1500])
+@pytest.mark.parametrize("thin", [0, 1000])
 def test_a_few_rows_at_a_time_give_the_same(
-    be64: Backend, monkeypatch: pytest.MonkeyPatch, primitives: Any, room: int
+    be64: Backend, monkeypatch: pytest.MonkeyPatch, primitives: Any, room: int, thin: int
 ) -> None:
     if primitives is InPlace and be64.name != "cpu":
         return
     be64.primitives = primitives(be64.runtime)
     monkeypatch.setattr(convolution, "CACHE", room)
+    monkeypatch.setattr(convolution, "THIN", thin)
     pieces = 0
     for case in [Conv(2, 3, 4, (2, 7, 5), (2, 3, 2), (1, 1, 1), (1, 2, 1), (1, 1, 2)), *tried(be64, CONV)[:60]]:
         layer, truth = conv_layer(be64, "float64", case), conv_truth(case)

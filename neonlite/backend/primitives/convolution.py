@@ -8,6 +8,9 @@ time, so that they stay in the cache. The derivatives run the same way back.
 An image of one map, 4 by 5, and a filter of 3 by 3: output rows 0 and 1 meet input rows 0 to 3, of which the shifts
 are ``x[0:4, 0:3]``, ``x[0:4, 1:4]`` and ``x[0:4, 2:5]``. Filter row r meets shifted rows r and r + 1: its three weights
 times that (3, 2 * 3) matrix are what it adds to the two output rows. Three products, and the convolution is done.
+
+A product with a thin filter row, as of three color maps, is slow for its size: there all filter rows are gathered, and
+multiplied at once, as im2col does.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from neonlite.backend.primitives.geometry import ConvLayer
 from neonlite.backend.primitives.products import Products
 
 CACHE = 1 << 23  # bytes of input, shifted, that are worked on at a time
+THIN = 48  # weights in a filter row, C * S, below which the rows are multiplied at once
 
 
 class Rows(NamedTuple):
@@ -40,7 +44,7 @@ class Convolutions(Products):
         for rows in self._rows(layer, i):
             for t in range(layer.T):
                 shifted = self._shifted(layer, padded, rows, t)
-                for r in range(layer.R):
+                for r in range(filters.shape[1]):
                     row = self.xp.permute_dims(filters[t, r, ...], (1, 0))
                     met = self.xp.reshape(shifted[self._met(layer, rows, r)], (row.shape[1], -1))
                     self.gemm(row, met, out[:, rows.columns], alpha, beta if t == r == 0 else 1.0)
@@ -54,14 +58,14 @@ class Convolutions(Products):
             for t in range(layer.T):
                 shifted = self.scratch("shifted", self._shifted_dim(layer, rows), d)
                 shifted[...] = 0
-                for r in range(layer.R):
+                for r in range(filters.shape[1]):
                     row = filters[t, r, ...]
                     product = self.scratch("row", (row.shape[0], rows.n * layer.Q * layer.N), d)
                     self.gemm(row, error[:, rows.columns], product, alpha)
                     met = self._met(layer, rows, r)
                     shifted[met] += self.xp.reshape(product, shifted[met].shape)
-                for s in range(layer.S):
-                    padded[self._shift(layer, rows, t, s)] += shifted[:, s, ...]
+                for k, (r, s) in enumerate(shifts(layer)):
+                    padded[self._shift(layer, rows, t, r, s)] += shifted[:, k, ...]
         image = padded[self._inside(layer)]
         d[...] = image if beta == 0 else image + d * beta
 
@@ -69,24 +73,27 @@ class Convolutions(Products):
         """Compute ``u = alpha dE/df + beta u`` of the error e = dE/do."""
         padded = self._padded(layer, i)
         error = self.runtime.reshape(e, (layer.K, layer.sizeO // layer.K))
-        total = self.scratch("filters", (layer.T, layer.R, layer.C * layer.S, layer.K), u)
+        by_row = self.scratch("filters", tuple(layer.dimF[axis] for axis in order(layer)), u)
+        total = self.runtime.reshape(by_row, (layer.T, turns(layer), -1, layer.K))
         total[...] = 0
         for rows in self._rows(layer, i):
             columns = self.xp.permute_dims(error[:, rows.columns], (1, 0))
             for t in range(layer.T):
                 shifted = self._shifted(layer, padded, rows, t)
-                for r in range(layer.R):
-                    met = self.xp.reshape(shifted[self._met(layer, rows, r)], (layer.C * layer.S, -1))
+                for r in range(turns(layer)):
+                    met = self.xp.reshape(shifted[self._met(layer, rows, r)], (total.shape[2], -1))
                     self.gemm(met, columns, total[t, r, ...], alpha, 1.0)
-        by_row = self.xp.reshape(total, (layer.T, layer.R, layer.C, layer.S, layer.K))
-        sums = self.xp.permute_dims(by_row, (2, 0, 1, 3, 4))
+        back = tuple(order(layer).index(axis) for axis in range(5))
+        sums = self.xp.permute_dims(by_row, back)
         u[...] = sums if beta == 0 else sums + u * beta
 
     # --- places ---
 
     def _rows(self, layer: ConvLayer, like: Any) -> Iterator[Rows]:
         """Yield the output rows, as many at a time as the cache holds."""
-        bytes_a_row = max(layer.C * layer.S, layer.K) * layer.Q * layer.N * self.xp.finfo(like.dtype).bits // 8
+        bytes_a_row = (
+            max(layer.C * len(shifts(layer)), layer.K) * layer.Q * layer.N * self.xp.finfo(like.dtype).bits // 8
+        )
         count = max(1, CACHE // bytes_a_row)
         wide = layer.Q * layer.N
         for m in range(layer.M):
@@ -96,10 +103,10 @@ class Convolutions(Products):
                 yield Rows(m, p, n, slice(first, first + n * wide))
 
     def _by_row(self, layer: ConvLayer, f: Any) -> Any:
-        """Return the filters row by row, each row a matrix: (T, R, C*S, K)."""
-        filters = self.scratch("filters", (layer.T, layer.R, layer.C, layer.S, layer.K), f)
-        filters[...] = self.xp.permute_dims(f, (1, 2, 0, 3, 4))
-        return self.runtime.reshape(filters, (layer.T, layer.R, layer.C * layer.S, layer.K))
+        """Return the filters as matrices, one for each product: (T, R, C*S, K), or (T, 1, C*R*S, K)."""
+        filters = self.scratch("filters", tuple(layer.dimF[axis] for axis in order(layer)), f)
+        filters[...] = self.xp.permute_dims(f, order(layer))
+        return self.runtime.reshape(filters, (layer.T, turns(layer), -1, layer.K))
 
     def _padded_dim(self, layer: ConvLayer) -> tuple[int, ...]:
         spans = ((n + 2 * p) for n, p in zip(layer.DHW, layer.padding, strict=True))
@@ -119,25 +126,48 @@ class Convolutions(Products):
         return padded
 
     def _shifted_dim(self, layer: ConvLayer, rows: Rows) -> tuple[int, ...]:
-        """Return (C, S, input rows, Q, N): all input rows from the first to the last that some output rows meet."""
-        met = (rows.n - 1) * layer.strides[1] + (layer.R - 1) * layer.dilation[1] + 1
-        return (layer.C, layer.S, met, layer.Q, layer.N)
+        """Return (C, shifts, input rows, Q, N): input rows from the first to the last that some output rows meet."""
+        reach = 0 if thin(layer) else (rows.n - 1) * (layer.strides[1] - 1) + (layer.R - 1) * layer.dilation[1]
+        return (layer.C, len(shifts(layer)), rows.n + reach, layer.Q, layer.N)
 
-    def _shift(self, layer: ConvLayer, rows: Rows, t: int, s: int) -> tuple[Any, ...]:
-        """Return where in the padded image shift s of these input rows is: (C, input rows, Q, N)."""
+    def _shift(self, layer: ConvLayer, rows: Rows, t: int, r: int, s: int) -> tuple[Any, ...]:
+        """Return where in the padded image a shift of these input rows is: (C, input rows, Q, N)."""
         z = rows.m * layer.strides[0] + t * layer.dilation[0]
-        y, x = rows.p * layer.strides[1], s * layer.dilation[2]
-        height = self._shifted_dim(layer, rows)[2]
+        y, x = rows.p * layer.strides[1] + r * layer.dilation[1], s * layer.dilation[2]
+        step, height = layer.strides[1] if thin(layer) else 1, self._shifted_dim(layer, rows)[2]
+        down = slice(y, y + (height - 1) * step + 1, step)
         across = slice(x, x + (layer.Q - 1) * layer.strides[2] + 1, layer.strides[2])
-        return (slice(None), z, slice(y, y + height), across, slice(None))
+        return (slice(None), z, down, across, slice(None))
 
     def _shifted(self, layer: ConvLayer, padded: Any, rows: Rows, t: int) -> Any:
         shifted = self.scratch("shifted", self._shifted_dim(layer, rows), padded)
-        for s in range(layer.S):
-            shifted[:, s, ...] = padded[self._shift(layer, rows, t, s)]
+        for k, (r, s) in enumerate(shifts(layer)):
+            shifted[:, k, ...] = padded[self._shift(layer, rows, t, r, s)]
         return shifted
 
     def _met(self, layer: ConvLayer, rows: Rows, r: int) -> tuple[Any, ...]:
-        """Return which of the shifted input rows filter row r meets."""
+        """Return which of the shifted input rows filter row r meets: all, where the shifts are those of each row."""
+        if thin(layer):
+            return (...,)
         y, stride = r * layer.dilation[1], layer.strides[1]
         return (slice(None), slice(None), slice(y, y + (rows.n - 1) * stride + 1, stride), ...)
+
+
+def thin(layer: ConvLayer) -> bool:
+    """Tell whether all filter rows are multiplied at once."""
+    return layer.C * layer.S < THIN
+
+
+def turns(layer: ConvLayer) -> int:
+    """Return how many products there are for each depth of the filter."""
+    return 1 if thin(layer) else layer.R
+
+
+def shifts(layer: ConvLayer) -> list[tuple[int, int]]:
+    """Return (r, s) for each copy of the input rows."""
+    return [(r, s) for r in range(layer.R if thin(layer) else 1) for s in range(layer.S)]
+
+
+def order(layer: ConvLayer) -> tuple[int, ...]:
+    """Return the axes C, T, R, S, K of the filters in the order in which they are multiplied."""
+    return (1, 0, 2, 3, 4) if thin(layer) else (1, 2, 0, 3, 4)
