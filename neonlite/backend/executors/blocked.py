@@ -140,11 +140,10 @@ class Call:
     def run(self, env: dict[int, Any], values: Several) -> None:
         """Write the result into its place."""
         step, out = self.step, env[self.v]
-        known = {x: values.value(x, env) for x in step.ins if isinstance(x, int)}
         if self.call is None:
-            out[...] = self.generic.value(step, known)
+            out[...] = self.generic.value(step, {x: values.value(x, env) for x in step.ins if isinstance(x, int)})
         else:
-            self.call(*(known[x] for x in step.ins), out, **step.attrs)  # type: ignore[index]
+            self.call(*[values.value(x, env) for x in step.ins], out, **step.attrs)  # type: ignore[arg-type]
 
 
 class Region:
