@@ -363,6 +363,22 @@ def test_products_allocate_nothing_once_they_have_run(rng, runtime, form, dtype)
         assert buffers(lambda: product(0.5, 0.25, True)) == buffers(lambda: product(0.5, 0.0, False)) == []
 
 
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name in ("cpu", "mkl")])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_into_a_slice_of_columns_allocate_nothing_either(rng, runtime, dtype):
+    be = Backend(runtime, default_dtype=dtype)
+    a, b, c = rng.standard_normal((120, 50)), rng.standard_normal((50, 130)), rng.standard_normal((120, 300))
+    A, B = be.array(a), be.array(b)
+    for alpha, beta in ((1.0, 0.0), (-2.0, 0.0), (1.0, 1.0), (0.5, -2.0)):
+        whole = be.array(c)
+        C = whole[:, 30:160]
+        be.compound_dot(A, B, C, alpha, beta)
+        want = c.copy()
+        want[:, 30:160] = alpha * (a @ b) + beta * c[:, 30:160]
+        np.testing.assert_allclose(whole.get(), want, rtol=1e-3, atol=1e-4)
+        assert peak(lambda C=C, by=(alpha, beta): be.compound_dot(A, B, C, *by)) < 20_000, (alpha, beta)
+
+
 # --- recurrent layers ----------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from neonlite.backend.primitives.generic import Generic
 
+SHORT = 4096  # elements of a row below which NumPy's ufuncs make buffers of their own for rows with gaps between
+
 
 class InPlace(Generic):
     """Primitives of NumPy arrays that allocate nothing once they have run."""
@@ -20,14 +22,20 @@ class InPlace(Generic):
 
     def gemm(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c``; with beta by way of a buffer."""
-        product = c if beta == 0 else self.scratch("product", c.shape, c)
+        apart = (alpha != 1 or beta != 0) and not c.flags.forc and c.shape[-1] < SHORT
+        into = self.scratch("summand", c.shape, c) if apart else c
+        product = into if beta == 0 else self.scratch("product", c.shape, c)
         np.matmul(a, b, out=product)
         if alpha != 1:
             np.multiply(product, alpha, out=product)
         if beta != 0:
+            if apart:
+                np.copyto(into, c)
             if beta != 1:
-                np.multiply(c, beta, out=c)
-            np.add(c, product, out=c)
+                np.multiply(into, beta, out=into)
+            np.add(into, product, out=into)
+        if apart:
+            np.copyto(c, into)
 
     def scratch(self, purpose: str, shape: tuple[int, ...], like: Any) -> Any:
         """Return this thread's buffer for a purpose, as large as it ever had to be."""
