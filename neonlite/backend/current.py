@@ -38,7 +38,9 @@ def gen_backend(
 
     ``backend``: a runtime's name; unless given, "mkl" when it is installed, else "cpu". ValueError when it is unknown,
     ImportError with the pip line when it is not installed. ``datatype``: the dtype of new tensors. ``batch_size``: the
-    N of ``be.iobuf``. ``device_id``: which device of the runtime, from 0.
+    N of ``be.iobuf``. ``device_id``: which device of the runtime, from 0. ``deterministic``: the same bits, run after
+    run. ``stochastic_round``, ``max_devices`` and ``deterministic_update`` are neon's, and have no effect: optimizers
+    round, a backend has one device, and updates are deterministic.
     """
     global _current
     made = Backend(backend or default(), rng_seed, datatype, compat_mode, deterministic, batch_size, device_id)

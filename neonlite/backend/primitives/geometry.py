@@ -30,7 +30,7 @@ def output_dim(
     if room < 0:
         raise ValueError(
             f"a window of {reach} (size {S}, dilation {dilation}) is larger than {X + 2 * padding}, "
-            f"the size {X} with padding {padding} on both sides"
+            f"the size {X} with padding {padding} on both sides: use a smaller window, or more padding"
         )
     if not (caffe and pooling):
         return room // strides + 1

@@ -29,13 +29,18 @@ class ProductCalls(Places):
         (m, k), (k, n), (m, n); A and B may be transposed views. ``bsum`` (m, 1) takes the sums of the rows of C.
         With beta 0, C is not read. ValueError for shapes that do not fit, TypeError for dtypes that differ.
         """
-        self._own("compound_dot", A=A, B=B, C=C)
+        return self._matrices("compound_dot", A, B, C, alpha, beta, relu, bsum)
+
+    def _matrices(
+        self, name: str, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float, relu: bool, bsum: Tensor | None
+    ) -> Tensor:
+        self._own(name, A=A, B=B, C=C)
         if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0] or C.shape != (A.shape[0], B.shape[1]):
             raise ValueError(
-                f"be.compound_dot takes A (m, k), B (k, n) and C (m, n); got A {describe(A)}, B {describe(B)}, "
+                f"be.{name} takes A (m, k), B (k, n) and C (m, n); got A {describe(A)}, B {describe(B)}, "
                 f"C {describe(C)}"
             )
-        return self._product("compound_dot", A, B, C, alpha, beta, relu, bsum)
+        return self._product(name, A, B, C, alpha, beta, relu, bsum)
 
     def batched_dot(
         self, A: Tensor, B: Tensor, C: Tensor, alpha: float = 1.0, beta: float = 0.0, relu: bool = False
@@ -92,7 +97,7 @@ class ProductCalls(Places):
         self, A: Tensor, B: Tensor, C: Tensor, beta: float = 0.0, bsum: Tensor | None = None
     ) -> Tensor:
         """Compute ``C = A B + beta C`` for A and B of +1 and -1, and return C: what XNOR and counting make."""
-        return self.compound_dot(A, B, C, beta=beta, bsum=bsum)
+        return self._matrices("xnor_compound_dot", A, B, C, 1.0, beta, False, bsum)
 
     # --- fully connected layers ---
 
