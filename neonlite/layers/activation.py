@@ -74,10 +74,10 @@ class Dropout(Layer):
         self.train_scale, self.inference_scale = (1 / self.keep, 1.0) if caffe else (1.0, self.keep)
         return self
 
-    def allocate(self, shared_outputs: Any = None) -> None:
+    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
         """Make the buffers of the outputs and of the mask."""
         super().allocate(shared_outputs)
-        self.mask = self.be.iobuf(self.out_shape, name=f"{self.name}.mask")
+        self.mask = self.buffer("mask", self.out_shape)
 
     def formula(self, x: Any) -> Any:
         """Return ``x mask``, scaled."""

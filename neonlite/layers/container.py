@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
-from neonlite.layers.layer import NOT_YET, Layer, columns, features
+from neonlite.layers.buffers import by_columns, elements
+from neonlite.layers.deltas import Deltas, Place
+from neonlite.layers.layer import NOT_YET, Layer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 
 
 class LayerContainer(Layer):
-    """Layers that run together as one."""
+    """Layers that run together as one. All their parameters lie in one buffer, and all gradients in another.
 
-    def __init__(self, name: str | None = None) -> None:
+    Deltas lie in as few buffers as the way back can do with. One of your own says ``configure``, ``allocate_layers``,
+    ``reserve``, ``fprop`` and ``bprop``.
+    """
+
+    reads_outputs = False
+
+    def __init__(self, layers: Iterable[Any], name: str | None = None) -> None:
         super().__init__(name)
-        self.layers: list[Any] = []
+        self.layers = list(layers)
+        self.learning = False  # whether the last fprop was one to learn from
+        if not self.layers:
+            raise ValueError(f"{self.name}: a network has one layer or more")
+        names = [layer.name for layer in self.leaves()]
+        if twice := sorted({n for n in names if names.count(n) > 1}):
+            raise ValueError(f"{self.name}: layers have names of their own; {', '.join(twice)} occurs more than once")
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.layers)
@@ -26,20 +41,53 @@ class LayerContainer(Layer):
         """Return all layers that are no containers, in order."""
         return [leaf for x in self.layers for leaf in (x.leaves() if isinstance(x, LayerContainer) else [x])]
 
+    # --- parameters ---
+
     @property
     def layers_to_optimize(self) -> list[Any]:
-        """The layers with parameters."""
-        return [layer for layer in self.leaves() if layer.has_params]
+        """The layers with parameters that are to be learned."""
+        return [layer for layer in self.leaves() if layer.has_params and getattr(layer, "learns", True)]
 
     @property
     def parameters(self) -> list[Any]:
-        """The tensors that are learned."""
-        return [p for layer in self.layers_to_optimize for p in layer.parameters]
+        """The parameters of all layers."""
+        return [p for layer in self.leaves() if layer.has_params for p in layer.parameters]
 
     @property
     def gradients(self) -> list[Any]:
         """Their gradients, in the same order."""
-        return [g for layer in self.layers_to_optimize for g in layer.gradients]
+        return [g for layer in self.leaves() if layer.has_params for g in layer.gradients]
+
+    def set_acc_on(self, acc_on: bool) -> None:
+        """Set whether bprop adds to gradients. BufferError unless allocated with ``accumulate_updates=True``."""
+        for layer in self.leaves():
+            layer.set_acc_on(acc_on)
+
+    # --- buffers ---
+
+    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
+        """Make all buffers but those of the deltas."""
+        leaves = self.leaves()
+        allocate_parameters([x for x in leaves if isinstance(x, ParameterLayer) and x.parameters[0] is None])
+        self.learning = False
+        self.allocate_layers(**given(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
+
+    def allocate_layers(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
+        """Have the layers make their buffers."""
+        for layer in self.layers:
+            layer.allocate(**given(accumulate_updates=accumulate_updates))
+
+    def allocate_deltas(self, global_deltas: Any = None) -> None:
+        """Make the buffers of the deltas, as few and as small as the way back allows, and hand them out."""
+        deltas = Deltas()
+        self.reserve(deltas, deltas.outside())
+        deltas.allocate(self.buffer)
+
+    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
+        """Have the layers say where their deltas are to lie."""
+        raise NotImplementedError(f"{self.classnm} has no reserve(deltas, error)")
+
+    # --- words ---
 
     def nested_str(self, level: int = 0) -> str:
         """Return the layers in words, one a line, indented."""
@@ -52,76 +100,82 @@ class LayerContainer(Layer):
 class Sequential(LayerContainer):
     """Layers one after another. Lists among them, such as ``Affine``, are laid flat.
 
-    All parameters lie in one buffer. Deltas take turns in two: that of a layer is not needed any more when the layer
-    before has made its own. A layer works in place where nobody needs what it writes over: neither the layer before,
-    nor the caller, whose data and errors stay as they are. A layer written elsewhere may do so unasked, as the guide's
-    MultiplyByTwo does, and gets copies instead.
+    A layer works in place where nobody needs what it writes over: neither the layer before, nor the caller, whose data
+    and errors stay as they are. A layer written elsewhere may do so unasked, as the guide's MultiplyByTwo does, and
+    gets copies where it would do harm.
     """
 
     def __init__(self, layers: Iterable[Any], name: str | None = None) -> None:
-        super().__init__(name)
-        self.layers = list(flat(layers if isinstance(layers, Iterable) else [layers]))
+        super().__init__(flat(layers if isinstance(layers, Iterable) else [layers]), name)
         self.kept: dict[Any, Any] = {}  # layer -> a copy of its inputs, which it may write over
-        self.learning = False  # whether the last fprop was one to learn from
-        if not self.layers:
-            raise ValueError(f"{self.name}: a network has one layer or more")
-        names = [layer.name for layer in self.leaves()]
-        if twice := sorted({n for n in names if names.count(n) > 1}):
-            raise ValueError(f"{self.name}: layers have names of their own; {', '.join(twice)} occurs more than once")
+        self.kept_errors: dict[Any, Any] = {}  # layer -> a copy of its error, likewise
+
+    @property
+    def reads_outputs(self) -> bool:  # type: ignore[override]
+        """Whether the last layer reads its outputs."""
+        return bool(self.layers[-1].reads_outputs)
 
     def configure(self, in_obj: Any) -> Sequential:
         """Settle the shapes of all layers, from the first to the last, and which of them work in place."""
-        super().configure(in_obj)
+        self.be = self.be
         before = in_obj
         for layer in self.layers:
             layer.configure(before)
             before = layer
-        self.out_shape = self.layers[-1].out_shape
         first, last = self.layers[0], self.layers[-1]
-        first.owns_output = first.owns_delta = True
+        self.in_shape, self.out_shape = first.in_shape, last.out_shape
+        if isinstance(in_obj, Layer):
+            self.prev_layer = in_obj
+            in_obj.set_next(self)
+        first.owns_output = True
         for before, layer in zip(self.layers, self.layers[1:], strict=False):
             layer.owns_output = not layer.in_place or before.reads_outputs
-            layer.owns_delta = layer.owns_output or layer is last
         return self
 
-    def allocate(self, shared_outputs: Any = None) -> None:
-        """Make all buffers but those of the deltas."""
-        allocate_parameters([x for x in self.leaves() if isinstance(x, ParameterLayer) and x.parameters[0] is None])
+    def allocate_layers(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
+        """Have the layers make their buffers."""
         last = [layer for layer in self.layers if layer.owns_output][-1]  # those after it write over its outputs
         for layer in self.layers:
-            layer.allocate(shared_outputs if layer is last else None)
+            shared = shared_outputs if layer is last else None
+            layer.allocate(**given(shared_outputs=shared, accumulate_updates=accumulate_updates))
         self.kept = {
-            layer: self.be.iobuf(by_columns(layer.in_shape), name=f"{layer.name}.inputs")
+            layer: self.buffer(f"inputs of {layer.name}", layer.in_shape)
             for before, layer in zip([None, *self.layers], self.layers, strict=False)
             if not careful(layer) and (before is None or before.reads_outputs)
         }
 
-    def allocate_deltas(self, global_deltas: Any = None) -> None:
-        """Make two buffers that hold any of the deltas, and have the layers take them in turns."""
-        first = self.layers[0]
-        first.prev_layer = first.prev_layer or self.prev_layer
-        wanted = [layer for layer in self.layers if layer.owns_delta and layer.prev_layer is not None]
-        if wanted:
-            size = max(self.be.shared_iobuf_size(by_columns(layer.in_shape)) for layer in wanted)
-            buffers = [self.be.iobuf(size, name=f"{self.name}.deltas") for _ in wanted[:2]]
-            for layer in reversed(self.layers):
-                if careful(layer):
-                    layer.set_deltas(buffers)
-                else:  # whether it returns its own deltas or the error, written over, the next buffer is free
-                    layer.allocate_deltas()
-        self.deltas = self.layers[0].deltas
+    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
+        """Have the layers say where their deltas are to lie, from the last to the first."""
+        self.layers[0].prev_layer = self.layers[0].prev_layer or self.prev_layer
+        self.kept_errors = {}
+        for layer in reversed(self.layers):
+            reserve = layer.reserve if careful(layer) else partial(self.reserve_for_another, layer)
+            error = reserve(deltas, error)
+        return error
+
+    def reserve_for_another(self, layer: Any, deltas: Deltas, error: Place | None) -> Place | None:
+        """Reserve for a layer that may write over its error, and return that or buffers of its own."""
+        if error is not None and not error.exclusive:
+
+            def keep(buffer: Any) -> None:
+                self.kept_errors[layer] = self.be.iobuf(by_columns(layer.out_shape), shared=buffer)
+
+            place = deltas.take(elements(layer.out_shape), keep)
+            deltas.free(error)
+            error = place
+        layer.allocate_deltas()
+        return error
 
     def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
         """Compute the outputs of all layers, and return those of the last."""
         x = inputs
-        if isinstance(self.in_shape, int | tuple):
-            self.check("the inputs", x, self.in_shape)
-        self.learning = not inference
+        self.learning = False
         for layer in self.layers:
             if layer in self.kept:
                 self.kept[layer][:] = x
                 x = self.kept[layer]
-            x = layer.fprop(x, inference, **({"beta": beta} if beta and layer is self.layers[-1] else {}))
+            x = layer.fprop(x, inference, **(given(beta=beta) if layer is self.layers[-1] else {}))
+        self.learning = not inference
         self.outputs = x
         return x
 
@@ -129,15 +183,48 @@ class Sequential(LayerContainer):
         """Compute all gradients, from the last layer to the first, and return the deltas of the first."""
         if not self.learning:
             raise RuntimeError(f"{self.name}: {NOT_YET}")
-        for layer in reversed(self.layers[1:]):
-            error = layer.bprop(error)
-        scales = {key: x for key, x, usual in (("alpha", alpha, 1), ("beta", beta, 0)) if x != usual}
-        self.deltas = self.layers[0].bprop(error, **scales)
-        return self.deltas
+        for layer in reversed(self.layers):
+            if layer in self.kept_errors:
+                self.kept_errors[layer][:] = error
+                error = self.kept_errors[layer]
+            scales = {"alpha": alpha, "beta": beta} if layer is self.layers[0] and (alpha, beta) != (1, 0) else {}
+            error = layer.bprop(error, **scales)
+        self.deltas = error
+        return error
+
+    def in_steps(self, S: int) -> Any:
+        """Return the inputs' shape with S time steps."""
+        return self.layers[0].in_steps(S)
 
     def get_terminal(self) -> Any:
         """Return the last layer."""
         return self.layers[-1].get_terminal()
+
+
+class GenerativeAdversarial(Sequential):
+    """A generator, from noise to data, and a discriminator, from data to how likely it is no work of the generator.
+
+    One after the other they are a network from noise. The discriminator alone learns from data, by
+    ``net.discriminator.fprop(data)``, ``bprop(error)``. Source: Goodfellow et al. 2014.
+    """
+
+    def __init__(self, generator: Any, discriminator: Any, name: str | None = None) -> None:
+        super().__init__([sequential(generator), sequential(discriminator)], name)
+
+    @property
+    def generator(self) -> Any:
+        """The first of the two."""
+        return self.layers[0]
+
+    @property
+    def discriminator(self) -> Any:
+        """The second."""
+        return self.layers[1]
+
+
+def sequential(layers: Any) -> Any:
+    """Return a container as it is; layers one after another as one."""
+    return layers if isinstance(layers, LayerContainer) else Sequential(layers)
 
 
 def flat(layers: Any) -> Iterator[Any]:
@@ -151,11 +238,11 @@ def flat(layers: Any) -> Iterator[Any]:
             raise TypeError(f"a network is made of layers and lists of layers; got {layer!r}")
 
 
+def given(**arguments: Any) -> dict[str, Any]:
+    """Return the arguments that say something: layers of one's own need not know the others."""
+    return {k: x for k, x in arguments.items() if x is not None and not (isinstance(x, int | float) and x == 0)}
+
+
 def careful(layer: Any) -> bool:
     """Tell whether a layer writes over its inputs and errors only where it is told to: all of this package do."""
     return all((step.__module__ or "").startswith("neonlite.") for step in (type(layer).fprop, type(layer).bprop))
-
-
-def by_columns(shape: Any) -> tuple[int, int]:
-    """Return a shape as ``be.iobuf`` takes it: rows, and columns for each of the minibatch."""
-    return features(shape), columns(shape)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from neonlite.layers.layer import Layer
+from neonlite.layers.layer import Layer, accumulates
 from neonlite.layers.parameter import Learned, ParameterLayer, Slot
 
 # --- what all layers of images share ---------------------------------------------------------------------------------
@@ -50,17 +50,15 @@ class ImageLayer(Layer):
         self.out_shape = (K, P, Q) if M == 1 and len(self.in_shape) == 3 else (K, M, P, Q)
         return self
 
-    def allocate(self, shared_outputs: Any = None) -> None:
+    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
         """Make the buffers, for as many images as ``be.bsz`` says by now."""
-        super().allocate(shared_outputs)
+        super().allocate(shared_outputs, accumulate_updates)
         if self.be.bsz != self.nglayer.N:
             self.nglayer = self.layer_object(self.be.bsz)
 
     def prepare(self, inputs: Any, inference: bool) -> Any:
         """Check the inputs and keep them. Primitives do the work, so the formula, which may be long, is not built."""
-        self.check("the inputs", inputs, self.in_shape)
-        if self.outputs is None:
-            raise RuntimeError(f"{self.name}: it has no buffers yet: call allocate() before fprop")
+        self.accept(inputs)
         self.inputs, self.tree = inputs, None if inference else inputs
         return self.tree
 
@@ -154,8 +152,8 @@ class Filters(ImageLayer, ParameterLayer):
         self.weight_shape = self.nglayer.dimF2
         return self
 
-    def allocate(self, shared_outputs: Any = None) -> None:
-        super().allocate(shared_outputs)
+    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
+        super().allocate(shared_outputs, accumulate_updates)
         if self.bsum and self.batch_sum is None:
             self.batch_sum = self.be.zeros((self.result[0], 1), name=f"{self.name}.batch_sum")
 
@@ -206,6 +204,7 @@ class Convolution(Filters):
         self.be.fprop_conv(self.nglayer, inputs, self.W, self.outputs, **more)
         return self.finish() if beta else self.outputs
 
+    @accumulates
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute the gradients of the parameters, and ``deltas = alpha dE/dinputs + beta deltas``."""
         self.check_error(error)
@@ -283,6 +282,7 @@ class Deconvolution(Filters):
         self.be.bprop_conv(self.nglayer, self.W, inputs, self.outputs, bsum=self.batch_sum, beta=beta)
         return self.finish() if beta else self.outputs
 
+    @accumulates
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute the gradients of the parameters, and ``deltas = alpha dE/dinputs + beta deltas``."""
         self.check_error(error)

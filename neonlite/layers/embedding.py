@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from neonlite.layers.layer import features
+from neonlite.layers.buffers import features
+from neonlite.layers.deltas import Deltas, Place
+from neonlite.layers.layer import accumulates
 from neonlite.layers.parameter import ParameterLayer
 
 
@@ -48,10 +50,10 @@ class LookupTable(ParameterLayer):
         self.weight_shape = (self.vocab_size, self.embedding_dim)
         return self
 
-    def allocate(self, shared_outputs: Any = None) -> None:
+    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
         """Make the buffers; the row of ``pad_idx`` is zero."""
-        super().allocate(shared_outputs)
-        self.words = self.be.iobuf((1, self.nin), dtype="int32", name=f"{self.name}.words").reshape(-1, 1)
+        super().allocate(shared_outputs, accumulate_updates)
+        self.words = self.buffer("words", (1, self.nin), "int32").reshape(-1, 1)
         if self.pad_idx is not None:
             self.W[self.pad_idx] = 0
 
@@ -60,6 +62,19 @@ class LookupTable(ParameterLayer):
 
     def set_deltas(self, delta_buffers: Any) -> None:
         """Take nothing: words have no deltas."""
+
+    def reserve(self, deltas: Deltas, error: Place | None) -> None:
+        """Reserve nothing: words have no deltas."""
+        deltas.free(error)
+
+    @property
+    def learns(self) -> bool:
+        """Whether an optimizer is to update it."""
+        return self.update and super().learns
+
+    def in_steps(self, S: int) -> Any:
+        """Return the inputs' shape with S words."""
+        return (1, S) if isinstance(self.in_shape, tuple) else S
 
     def index(self, x: Any) -> Any:
         """Return words as a column of int32. What is no word becomes one past the last, which ``be.take`` refuses."""
@@ -87,6 +102,7 @@ class LookupTable(ParameterLayer):
             ) from None
         return self.outputs
 
+    @accumulates
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute the gradient of W: for each word, the sum of the columns of the error where it stands."""
         self.check_error(error)

@@ -7,16 +7,39 @@ gradients of the parameters and the error of the inputs, the *deltas*.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from neonlite.autodiff import Autodiff
-from neonlite.backend import NervanaObject, Tensor
+from neonlite.backend import Tensor
+from neonlite.layers.buffers import Buffered, columns, elements, features
+from neonlite.layers.deltas import Deltas, Place
 from neonlite.optree import OpTreeNode, describe, postorder
 
 
-class Layer(NervanaObject):
+def accumulates(bprop: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a ``bprop`` add to the gradients while ``set_acc_on(True)`` holds, where else it overwrites them."""
+
+    @functools.wraps(bprop)
+    def accumulating(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, Layer):
+            raise TypeError(f"Layer.accumulates is for the bprop of layers; got that of {self!r}")
+        if not self.acc_on:
+            return bprop(self, *args, **kwargs)
+        self.be.assign(self.accumulated, self.gradients)
+        self.acc_on = False  # what this one calls is not to add once more
+        try:
+            deltas = bprop(self, *args, **kwargs)
+        finally:
+            self.acc_on = True
+        self.be.assign(self.gradients, [x + y for x, y in zip(self.gradients, self.accumulated, strict=True)])
+        return deltas
+
+    return accumulating
+
+
+class Layer(Buffered):
     """Turns inputs (F, N) into outputs (K, N). Write ``formula``, and ``fprop`` and ``bprop`` follow from it.
 
     ``in_shape`` and ``out_shape`` leave the minibatch out: F, (F, T) with time steps, or (C, H, W).
@@ -45,6 +68,7 @@ class Layer(NervanaObject):
     has_params = False
     in_place = False  # whether it may write its outputs over its inputs, and its deltas over the error
     reads_outputs = True  # whether bprop may read the outputs that fprop left; else the next layer may overwrite them
+    accumulates = staticmethod(accumulates)
 
     def __init__(self, name: str | None = None, parallelism: str = "Unknown") -> None:
         super().__init__(name)
@@ -59,6 +83,8 @@ class Layer(NervanaObject):
         self.owns_output = True  # else it writes its outputs over its inputs
         self.owns_delta = True  # else it writes its deltas over the error
         self.tree: Any = None  # the formula of the last inputs
+        self.acc_on = False  # whether bprop adds to the gradients
+        self.accumulated: list[Tensor] = []  # the gradients that it adds to
 
     # --- the four steps ---
 
@@ -81,16 +107,19 @@ class Layer(NervanaObject):
             raise ValueError(f"{self.name}: the inputs' shape is F, (F, T) or (C, H, W); got {self.in_shape!r}{source}")
         return self
 
-    def allocate(self, shared_outputs: Tensor | None = None) -> None:
-        """Make the buffer of the outputs, or take a shared one."""
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        """Make the buffer of the outputs, or take a shared one; once more, after another batch size, in its memory.
+
+        ``accumulate_updates``: whether there are to be the buffers that ``set_acc_on(True)`` needs.
+        """
         self.tree = None  # it may name buffers that were
         if self.owns_output and self.out_shape is not None:
-            self.outputs = self.be.iobuf(self.out_shape, shared=shared_outputs, name=f"{self.name}.outputs")
+            self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
     def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
         """Make the buffer of the deltas, or take a shared one; a first layer needs none."""
         if self.owns_delta and self.prev_layer is not None:
-            self.deltas = self.be.iobuf(self.in_shape, shared=global_deltas, name=f"{self.name}.deltas")
+            self.deltas = self.buffer("deltas", self.in_shape, shared=global_deltas)
 
     def set_deltas(self, delta_buffers: Sequence[Tensor]) -> None:
         """Take the first of a list of buffers for the deltas, and turn the list around, so that two serve in turns."""
@@ -98,6 +127,42 @@ class Layer(NervanaObject):
             self.allocate_deltas(delta_buffers[0])
             if isinstance(delta_buffers, list):
                 delta_buffers.reverse()
+
+    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
+        """Say where the deltas are to lie, given where the error does: over it, in a place of their own, or nowhere."""
+        if self.prev_layer is None or error is None:
+            deltas.free(error)
+            return None
+        self.owns_delta = not (self.in_place and error.exclusive)
+        if not self.owns_delta:
+            return error
+        place = deltas.take(elements(self.in_shape), self.allocate_deltas)
+        deltas.free(error)
+        return place
+
+    def set_batch_size(self, N: int) -> None:
+        """Make ready for minibatches of N: ``be.bsz`` becomes N; buffers are views of those that were, or larger."""
+        self.be.bsz = N
+        self.allocate()
+        self.allocate_deltas()
+
+    def set_seq_len(self, S: int) -> None:
+        """Make ready for inputs of S time steps. ValueError when the inputs have none."""
+        self.configure(self.in_steps(S))
+        self.allocate()
+        self.allocate_deltas()
+
+    def in_steps(self, S: int) -> Any:
+        """Return the inputs' shape with S time steps."""
+        if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2:
+            raise ValueError(f"{self.name}: inputs with time steps are (F, T); this layer has {self.in_shape}")
+        return self.in_shape[0], S
+
+    def set_acc_on(self, acc_on: bool) -> None:
+        """Set whether bprop adds to the gradients. BufferError unless allocated with ``accumulate_updates=True``."""
+        if acc_on and len(self.accumulated) != len(self.parameters):
+            raise BufferError(f"{self.name} has no buffers to add to: call allocate(accumulate_updates=True) first")
+        self.acc_on = acc_on
 
     def formula(self, x: Any) -> Any:
         """Return the outputs as an op-tree of the inputs."""
@@ -115,6 +180,7 @@ class Layer(NervanaObject):
         self.outputs[:] = tree + beta * self.outputs if beta else tree
         return self.outputs
 
+    @accumulates
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute the gradients of the parameters, and ``deltas = alpha dE/dinputs + beta deltas``; return the deltas.
 
@@ -148,9 +214,7 @@ class Layer(NervanaObject):
 
         After inference ``tree`` is None: buffers hold what is not to be learned from.
         """
-        self.check("the inputs", inputs, self.in_shape)
-        if self.owns_output and self.outputs is None:
-            raise RuntimeError(f"{self.name}: it has no buffers yet: call allocate() before fprop")
+        self.accept(inputs)
         if inference:
             self.inputs, self.tree = inputs, None
             return self.inference_formula(inputs)
@@ -160,6 +224,12 @@ class Layer(NervanaObject):
             if not self.owns_output and type(self).bprop is Layer.bprop:
                 self.check_in_place()
         return self.tree
+
+    def accept(self, inputs: Any) -> None:
+        """Raise an error unless these are inputs for fprop, and there are buffers."""
+        self.check("the inputs", inputs, self.in_shape)
+        if self.owns_output and self.outputs is None:
+            raise RuntimeError(f"{self.name}: it has no buffers yet: call allocate() before fprop")
 
     def check_in_place(self) -> None:
         """Raise ValueError when the derivative of the formula needs the inputs, over which the outputs are written."""
@@ -220,15 +290,3 @@ class Layer(NervanaObject):
 
 
 NOT_YET = "bprop comes after fprop, which was not called, or for inference, whose buffers tell nothing to learn from"
-
-
-def features(shape: Any) -> int:
-    """Return how many rows the buffer of a shape has: F of F and (F, T), C * H * W of (C, H, W)."""
-    if isinstance(shape, int):
-        return shape
-    return int(shape[0]) if len(shape) == 2 else math.prod(shape)
-
-
-def columns(shape: Any) -> int:
-    """Return how many columns the buffer of a shape has for each of the minibatch: T of (F, T), else 1."""
-    return int(shape[1]) if isinstance(shape, tuple) and len(shape) == 2 else 1

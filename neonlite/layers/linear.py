@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from neonlite.layers.layer import features
+from neonlite.layers.buffers import features
+from neonlite.layers.layer import accumulates
 from neonlite.layers.parameter import ParameterLayer
 
 
@@ -34,9 +35,9 @@ class Linear(ParameterLayer):
         self.weight_shape = (self.nout, self.nin)
         return self
 
-    def allocate(self, shared_outputs: Any = None) -> None:
+    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
         """Make the buffers."""
-        super().allocate(shared_outputs)
+        super().allocate(shared_outputs, accumulate_updates)
         if self.bsum and self.batch_sum is None:
             self.batch_sum = self.be.zeros((self.nout, 1), name=f"{self.name}.batch_sum")
 
@@ -49,6 +50,7 @@ class Linear(ParameterLayer):
         self.prepare(inputs, inference)
         return self.be.compound_dot(self.W, inputs, self.outputs, beta=beta, bsum=self.batch_sum)
 
+    @accumulates
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute ``dW = error x^T`` and ``deltas = alpha W^T error + beta deltas``."""
         self.check_error(error)

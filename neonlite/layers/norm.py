@@ -6,7 +6,8 @@ from typing import Any
 
 from neonlite.backend import Tensor
 from neonlite.initializers import Constant, number
-from neonlite.layers.layer import Layer, features
+from neonlite.layers.buffers import features
+from neonlite.layers.layer import Layer, accumulates
 from neonlite.layers.parameter import Learned, ParameterLayer, Slot
 
 
@@ -69,9 +70,9 @@ class BatchNorm(Normalization):
 
     # --- buffers ---
 
-    def allocate(self, shared_outputs: Tensor | None = None) -> None:
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Make the buffers of the outputs, and those of the parameters and statistics unless they are there."""
-        super().allocate(shared_outputs)
+        super().allocate(shared_outputs, accumulate_updates)
         self.init_params(self.nfm)
         self.wide = self.spare = None  # y is to show the new outputs, and the batch may have another size
 
@@ -150,6 +151,7 @@ class BatchNorm(Normalization):
             inference=inference,
         )
 
+    @accumulates
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute the gradients of beta and gamma, and ``deltas = alpha dE/dinputs + beta deltas``."""
         self.check_error(error)
@@ -193,6 +195,7 @@ class BatchNormAutodiff(BatchNorm):
         self.gvar = rho * self.gvar + (1 - rho) * self.xvar
         return Layer.fprop(self, inputs, beta=beta)
 
+    @accumulates
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute the gradients and the deltas by Autodiff."""
         self.deltas = self.own_deltas

@@ -65,7 +65,12 @@ class ParameterLayer(Layer):
         """Return the parameters, in the order in which optimizers and files have them."""
         return [Slot("W", "dW", self.weight_shape, self.init)]
 
-    def allocate(self, shared_outputs: Tensor | None = None) -> None:
+    @property
+    def learns(self) -> bool:
+        """Whether an optimizer is to update it: not where the initializer has the name 'Identity'."""
+        return getattr(self.init, "name", None) != "Identity"
+
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Make the buffer of the outputs, and those of the parameters unless the network made them."""
         super().allocate(shared_outputs)
         if getattr(self, self.slots()[0].name) is None:
@@ -76,6 +81,8 @@ class ParameterLayer(Layer):
                     f"{self.name}: {describe(parameter)} was made for other inputs; those of shape {self.in_shape} "
                     f"need {slot.shape}: make a new layer"
                 )
+        if accumulate_updates and not self.accumulated:
+            self.accumulated = [self.be.zeros_like(x, name=f"{x.name}, accumulated") for x in self.gradients]
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -119,17 +126,19 @@ def allocate_parameters(layers: Sequence[ParameterLayer]) -> None:
             view = buffer[start : start + size].reshape(slot.shape)
             view.name = f"{layer.name}.{attribute}"
             layer.__dict__[attribute] = view
-        fill(getattr(layer, slot.name), slot.init, layer.name)
+        fill(getattr(layer, slot.name), slot.init)
         start += size
 
 
-def fill(parameter: Tensor, init: Any, layer: str) -> None:
+def fill(parameter: Tensor, init: Any) -> None:
     """Fill a parameter by an initializer, or with the values of an array or tensor."""
     if hasattr(init, "shape"):
         if tuple(init.shape) != parameter.shape:
-            raise ValueError(f"{layer}: {describe(parameter)} cannot take init, which has {tuple(init.shape)}")
+            raise ValueError(f"{describe(parameter)} cannot take the values of its init, {tuple(init.shape)}")
         parameter[:] = init
     elif hasattr(init, "fill"):
         init.fill(parameter)
     else:
-        raise TypeError(f"{layer}: init is an initializer such as Gaussian(), an array, or a tensor; got {init!r}")
+        raise TypeError(
+            f"the init of {parameter.name} is an initializer such as Gaussian(), an array, or a tensor; got {init!r}"
+        )

@@ -46,12 +46,12 @@ class Pooling(ImageLayer):
         steps = self.steps("T" in window, strides=("str", strides), padding=("pad", self.padding))
         return self.be.pool_layer(self.be.default_dtype, self.op, N, **image, **window, **steps)
 
-    def allocate(self, shared_outputs: Any = None) -> None:
+    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
         """Make the buffers of the outputs, and of where the maxima were."""
         super().allocate(shared_outputs)
         if self.op == "max":
             dtype = "uint8" if math.prod(self.nglayer.JTRS) <= 256 else "int32"
-            self.argmax = self.be.iobuf(self.out_shape, dtype=dtype, name=f"{self.name}.argmax")
+            self.argmax = self.buffer("argmax", self.out_shape, dtype)
 
     def formula(self, x: Any) -> Any:
         """Return the maximum, the mean or the norm of slices, one for each place in the windows."""
@@ -108,10 +108,10 @@ class LRN(ImageLayer):
     def layer_object(self, N: int) -> Any:
         return self.be.lrn_layer(self.be.default_dtype, N, **self.image(), J=self.depth)
 
-    def allocate(self, shared_outputs: Any = None) -> None:
+    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
         """Make the buffers of the outputs and of the denominators."""
         super().allocate(shared_outputs)
-        self.denom = self.be.iobuf(self.out_shape, name=f"{self.name}.denom")
+        self.denom = self.buffer("denom", self.out_shape)
 
     def formula(self, x: Any) -> Any:
         """Return ``alpha x denom^-bpower``."""

@@ -6,10 +6,81 @@ import math
 from typing import Any
 
 from neonlite.backend import NervanaObject
-from neonlite.layers.layer import Layer, features
+from neonlite.layers.buffers import by_columns, features
+from neonlite.layers.deltas import Deltas, Place
+from neonlite.layers.layer import Layer
 
 
-class Reshape(Layer):
+class Passing(Layer):
+    """Hands its inputs on as they are, in the same memory, and errors back. One of your own settles ``out_shape``."""
+
+    in_place = True
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.own: Any = None  # a buffer of the outputs, where they cannot be those of the layer before
+        self.error: Any = None
+        self.input_view: Any = None
+        self.error_view: Any = None
+
+    @property
+    def reads_outputs(self) -> bool:  # type: ignore[override]
+        """Whether the layer after it must leave the outputs alone: they are the inputs, which this one may have to."""
+        return self.owns_output
+
+    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
+        """Take a shared buffer, into which inputs are then copied; else there is nothing to make."""
+        self.own = None if shared_outputs is None else self.buffer("outputs", self.out_shape, shared=shared_outputs)
+
+    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
+        """Say that the deltas lie where the error does."""
+        if self.prev_layer is None:
+            return super().reserve(deltas, error)
+        self.owns_delta, self.deltas = False, None
+        return error
+
+    def formula(self, x: Any) -> Any:
+        """Return x in the shape of the outputs."""
+        return self.be.reshape(x, features(self.out_shape), -1)
+
+    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
+        """Return the inputs, plus ``beta`` times what the outputs were."""
+        self.check("the inputs", inputs, self.in_shape)
+        if inputs is not self.inputs:  # the same view again for the same inputs: the next layer's tree hangs on it
+            self.inputs, self.input_view = inputs, self.view(inputs, self.in_shape, self.out_shape)
+        if beta:
+            self.own = self.own or self.buffer("outputs", self.out_shape)
+            self.own[:] = self.input_view + beta * (self.outputs or 0)
+        elif self.own is not None:
+            self.own[:] = self.input_view
+        self.outputs = self.own or self.input_view
+        return self.outputs
+
+    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """Return the error in the shape of the inputs, scaled."""
+        if error is None:  # nothing comes back, as from words
+            return None
+        self.check("the error", error, self.out_shape)
+        if error is not self.error:
+            self.error, self.error_view = error, self.view(error, self.out_shape, self.in_shape)
+        if not self.owns_delta and alpha == 1 and beta == 0:
+            self.deltas = self.error_view
+        elif self.prev_layer is not None:
+            self.deltas = self.deltas or self.buffer("deltas", self.in_shape)
+            self.deltas[:] = self.scaled(self.error_view, alpha, beta)
+        return self.deltas
+
+    def view(self, t: Any, shape: Any, to: Any) -> Any:
+        """Return a buffer of one shape as that of another."""
+        if by_columns(shape) == by_columns(to):
+            return t
+        try:
+            return t.reshape(features(to), -1)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
+
+
+class Reshape(Passing):
     """The inputs in another shape: the same numbers in the same order, in the same buffer.
 
     ``reshape``: F, (F, T) or (C, H, W); 0 keeps the inputs' size at this place, and one -1 is what is left. A size
@@ -25,8 +96,6 @@ class Reshape(Layer):
     60
     """
 
-    in_place = True
-
     def __init__(self, reshape: int | tuple[int, ...], name: str | None = None) -> None:
         super().__init__(name)
         sizes = (reshape,) if isinstance(reshape, int) else reshape
@@ -37,10 +106,6 @@ class Reshape(Layer):
             )
         self.reshape = reshape
         self.sizes = tuple(sizes)
-        self.shared = False
-        self.error: Any = None
-        self.input_view: Any = None
-        self.error_view: Any = None
 
     def configure(self, in_obj: Any) -> Reshape:
         """Take the inputs' shape, and work out that of the outputs."""
@@ -55,52 +120,6 @@ class Reshape(Layer):
         sizes = [total // known if n == -1 else n for n in sizes]
         self.out_shape = sizes[0] if len(sizes) == 1 else tuple(sizes)
         return self
-
-    @property
-    def reads_outputs(self) -> bool:  # type: ignore[override]
-        """Whether the layer after it must leave the outputs alone: they are the inputs, which this one may have to."""
-        return self.owns_output
-
-    def allocate(self, shared_outputs: Any = None) -> None:
-        """Take a shared buffer, into which inputs are then copied; else there is nothing to make."""
-        self.shared = shared_outputs is not None
-        if self.shared:
-            self.outputs = self.be.iobuf(self.out_shape, shared=shared_outputs, name=f"{self.name}.outputs")
-
-    def formula(self, x: Any) -> Any:
-        """Return x in its new shape."""
-        return self.be.reshape(x, features(self.out_shape), -1)
-
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Return the inputs in their new shape."""
-        self.check("the inputs", inputs, self.in_shape)
-        if inputs is not self.inputs:  # the same view again for the same inputs: the next layer's tree hangs on it
-            self.inputs, self.input_view = inputs, self.view(inputs, self.out_shape)
-        if self.shared:
-            self.outputs[:] = self.input_view + beta * self.outputs if beta else self.input_view
-        else:
-            self.outputs = self.input_view
-        return self.outputs
-
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """Return the error in the shape of the inputs."""
-        if error is None:  # nothing comes back, as from words
-            return None
-        self.check("the error", error, self.out_shape)
-        if error is not self.error:
-            self.error, self.error_view = error, self.view(error, self.in_shape)
-        if not self.owns_delta:
-            self.deltas = self.error_view
-        elif self.deltas is not None:
-            self.deltas[:] = self.scaled(self.error_view, alpha, beta)
-        return self.deltas
-
-    def view(self, t: Any, shape: Any) -> Any:
-        """Return a buffer as that of another shape."""
-        try:
-            return t.reshape(features(shape), -1)
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from None
 
 
 class DataTransform(Layer):
