@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
 from neonlite.backend import NervanaObject, Tensor
+from neonlite.backend.numbers import check
 from neonlite.optree import describe
 
 
@@ -45,22 +45,6 @@ class Initializer(NervanaObject):
     def __post_init__(self) -> None:
         """Name it, once its arguments are set."""
         NervanaObject.__init__(self, self.name)
-
-
-def number(what: str, value: Any, low: float = -math.inf, below: float = math.inf) -> float:
-    """Return a number as Python's own; TypeError when it is none, ValueError for NaN, infinity, or one out of range."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"{what} is a number; got {describe(value)}")
-    if not math.isfinite(x := float(value)) or not low <= x < below:
-        bounds = (f" from {low:g}" if low > -math.inf else "") + (f" below {below:g}" if below < math.inf else "")
-        raise ValueError(f"{what} is a finite number{bounds}; got {value!r}")
-    return int(value) if isinstance(value, Integral) else x
-
-
-def check(thing: NervanaObject, *names: str, low: float = -math.inf, below: float = math.inf) -> None:
-    """Check that the attributes of these names are numbers in range; they become Python's own."""
-    for name in names:
-        setattr(thing, name, number(f"{thing.classnm}: {name}", getattr(thing, name), low, below))
 
 
 def wide(param: Tensor) -> str:
@@ -106,14 +90,6 @@ class Array(Initializer):
                 "weights are (nout, nin) of Linear, (C R S, K) of Convolution"
             )
         return values
-
-    def get_description(self, skip: Any = ()) -> dict[str, Any]:
-        description = super().get_description(skip)
-        if "val" in description["config"]:
-            description["config"]["val"] = self.val.get() if isinstance(self.val, Tensor) else self.val
-            if hasattr(self.val, "shape"):
-                description["config"]["val"] = description["config"]["val"].tolist()
-        return description
 
 
 @dataclass(eq=False)

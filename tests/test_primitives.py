@@ -18,7 +18,7 @@ import textbook
 from conftest import lacks
 
 from neonlite import Backend, Tensor
-from neonlite.backend.primitives import convolution
+from neonlite.backend.primitives import convolution, numpy_pooling, numpy_regions
 from neonlite.backend.primitives.generic import Generic
 from neonlite.backend.primitives.numpy_ import InPlace
 
@@ -423,6 +423,98 @@ def test_a_few_rows_at_a_time_give_the_same(
             near(be64.bprop_conv(layer, F, E, D, alpha=alpha, beta=beta), alpha * truth.d + beta, case)
             near(be64.update_conv(layer, I, E, U, alpha=alpha, beta=beta), alpha * truth.u + beta, case)
     assert pieces > 1
+
+
+def in_pieces(be: Backend) -> bool:
+    return isinstance(be.primitives, InPlace)
+
+
+@pytest.mark.parametrize("op", ["max", "avg", "l2"])
+@pytest.mark.parametrize("room", [1, 20, 100])
+def test_pooling_in_small_pieces_gives_the_same(
+    be64: Backend, monkeypatch: pytest.MonkeyPatch, room: int, op: str
+) -> None:
+    if not in_pieces(be64):
+        return
+    monkeypatch.setattr(numpy_pooling, "ROOM", room)
+    most = 0
+    for case in tried(be64, POOL)[:40]:
+        layer, truth = pool_layer(be64, "float64", op, case), pool_truth(op, case)
+        boxes = list(numpy_pooling.boxes(layer.dimO))
+        cells = [math.prod(last - first for first, last in box) * layer.N for box in boxes]
+        assert sum(cells) == layer.sizeO
+        assert max(cells) == cells[0] <= max(room, layer.N)
+        most = max(most, len(boxes))
+        I, E, places = be64.array(truth.i), be64.array(truth.e), be64.zeros(layer.dimO, dtype="int16")
+        for alpha, beta in ((1, 0), (0.5, -2)):
+            O, D = be64.ones(layer.dimO), be64.ones(layer.dimI)
+            near(be64.fprop_pool(layer, I, O, places, beta=beta), truth.o + beta, case)
+            if op == "max":
+                np.testing.assert_array_equal(places.get().reshape(layer.dimO), truth.places, err_msg=str(case))
+            near(be64.bprop_pool(layer, I, E, D, alpha, beta), alpha * truth.d + beta, case)
+            near(
+                be64.bprop_pool(layer, I, E, D.fill(1), alpha, beta, argmax=places if op == "max" else None),
+                alpha * truth.d + beta,
+                case,
+            )
+    assert most > 5
+
+
+def test_windows_of_more_than_256_cells_have_places_too(be64: Backend) -> None:
+    case = Pool(3, (2, 1, 20, 19), (1, 1, 18, 17), (0, 0, 3, 0), (1, 1, 2, 1))
+    layer, truth = pool_layer(be64, "float64", "max", case), pool_truth("max", case)
+    i = truth.i.copy()
+    i[1, 0, 4, 5, 1] = np.nan
+    for image in (truth.i, i):
+        wanted, places = textbook.pool("max", image, *case.geometry)
+        argmax = be64.zeros(layer.dimO, dtype="int32")
+        O = be64.fprop_pool(layer, be64.array(image), be64.zeros(layer.dimO), argmax)
+        np.testing.assert_array_equal(O.get(), wanted)
+        np.testing.assert_array_equal(argmax.get(), places)
+    D = be64.bprop_pool(layer, be64.array(truth.i), be64.array(truth.e), be64.zeros(layer.dimI))
+    near(D, truth.d, case)
+
+
+def test_normalization_of_a_few_columns_at_a_time_gives_the_same(
+    be64: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not in_pieces(be64):
+        return
+    layer = be64.lrn_layer("float64", 7, 5, 2, 9, 11, 3)
+    I, O, E, denom = (be64.array(values(n, *layer.dimI)) for n in range(4))
+    results = []
+    for room in (1, 500, 1 << 20):
+        monkeypatch.setattr(numpy_pooling, "ROOM", room)
+        D, out = be64.ones(layer.dimI), be64.ones(layer.dimI)
+        be64.fprop_lrn(layer, I, out, denom, 0.5, 2.0, 0.5, 0.75)
+        be64.bprop_lrn(layer, I, O, E, D, denom, 0.5, 2.0, 0.5, 0.75)
+        results.append([out.get(), denom.get(), D.get()])
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("room", [1, 50, 1 << 16])
+def test_regions_in_small_pieces_are_the_references(
+    be64: Backend, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    if not in_pieces(be64):
+        return
+    monkeypatch.setattr(numpy_regions, "ROOM", room)
+    reference, i = Generic(be64.runtime), values(1, 4, 9, 8, 3)
+    i[1, 3:5, 2, 1] = np.nan
+    i[2, :, 5] = -np.inf
+    for n in (0, 1, 13):
+        rois = np.concatenate([rng.integers(0, 3, (n, 1)), rng.integers(-4, 14, (n, 4))], axis=1).astype(float)
+        got, wanted = ((np.full((4, 3, 2, n), 7.0), np.full((4, 3, 2, n), 7, np.int32)) for _ in range(2))
+        be64.primitives.roi_fprop(i, rois, *got, 0.7)
+        reference.roi_fprop(i, rois, *wanted, 0.7)
+        for x, y in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(x, y)
+        errors = values(2, 4, 3, 2, n)
+        back_got, back_wanted = np.full(i.shape, 7.0), np.full(i.shape, 7.0)
+        be64.primitives.roi_bprop(errors, rois, got[1], back_got)
+        reference.roi_bprop(errors, rois, wanted[1], back_wanted)
+        np.testing.assert_allclose(back_got, back_wanted, atol=1e-14)
 
 
 # --- gradients: central differences, and PyTorch ---------------------------------------------------------------------

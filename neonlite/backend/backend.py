@@ -7,12 +7,13 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neonlite.backend.bookkeeping import Bookkeeping
 from neonlite.backend.executors.pool import share
+from neonlite.backend.memory import Memory
 from neonlite.backend.plan import Plan, fits
 from neonlite.backend.primitives.image_calls import ImageCalls
 from neonlite.backend.primitives.norm_calls import NormCalls
@@ -23,6 +24,9 @@ from neonlite.backend.runtimes import choices, load
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.ops import FLOATS, OPS, two_dims
 from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat, forget, postorder, program
+
+if TYPE_CHECKING:
+    from neonlite.backend.rehearsal import Rehearsal
 
 PLANS = 1024  # plans a backend remembers
 
@@ -51,7 +55,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
 
     def __init__(
         self,
-        runtime: str = "cpu",
+        runtime: Any = "cpu",
         rng_seed: int | None = None,
         default_dtype: Any = np.float32,
         compat_mode: str | None = None,
@@ -64,7 +68,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
             raise TypeError(f"a backend has no option {', '.join(options)}")
         if compat_mode not in (None, "caffe"):
             raise ValueError(f"compat_mode is None or 'caffe'; got {compat_mode!r}")
-        self.runtime = load(runtime, device_id)
+        self.runtime = load(runtime, device_id) if isinstance(runtime, str) else runtime
         if deterministic:
             self.runtime.make_deterministic()
         self.xp = self.runtime.xp
@@ -77,13 +81,14 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
             raise ValueError(f"the default dtype is one of {FLOATS}; got {self.default}")
         self.compat_mode = compat_mode
         self.deterministic = deterministic
-        self.streams = Streams(rng_seed, share)
+        self.streams = self._streams(rng_seed)
         self.bsz = batch_size
         self.hist_buf = {}
         self.closed = False
         _open.add(self)
+        self.ledger = self.runtime.ledger
         self.primitives = self.runtime.primitives(self.runtime)
-        self._executor = self.runtime.executor(self.runtime)
+        self._executor = self.runtime.executor(self.runtime, self.primitives)
         self._infos: dict[Any, Info] = {}
         self._lent = weakref.WeakValueDictionary()
         self._plans: dict[Any, Plan] = {}
@@ -109,6 +114,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         with self._writing:
             self._plans = {}
         self._executor = self.primitives = None
+        self.ledger.forget()
         self.hist_buf = {}
         forget(self)
 
@@ -301,7 +307,8 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
     def _fresh(self, info: Info) -> Tensor:
         """Return a tensor for the value of a tree."""
         array = self.xp.empty(info.shape, dtype=getattr(self.xp, info.dtype))
-        return Tensor(array, self.leaf_info(info.shape, info.dtype))
+        info = self.leaf_info(info.shape, info.dtype)
+        return Tensor(array, info, memory=self.ledger.hold(info.attrs["nbytes"]))
 
     def execute(self, node: OpTreeNode) -> Tensor:
         """Run a tree whose top, and nothing else, is 'assign'; return the tensor written."""
@@ -323,6 +330,39 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         crossed = any(overlap(x, y) != "none" for i, x in enumerate(targets) for y in targets[:i])
         return self._plan(None, targets, tree, self._clashes(targets, leaves), crossed)
 
+    # --- memory ---
+
+    def memory(self) -> Memory:
+        """Return the bytes handed out now: of tensors, of the arena of op-trees, of workspaces; and their peak.
+
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> x = be.zeros((1000, 250))
+        >>> print(be.memory())
+        1 MB: tensors 1 MB, arena 0 B, workspaces 0 B; peak 1 MB
+        """
+        return self.ledger.memory()
+
+    def reset_peak(self) -> None:
+        """Begin the peak of ``memory()`` anew, at what is handed out now."""
+        self.ledger.reset_peak()
+
+    def rehearsal(self) -> Rehearsal:
+        """Return a backend like this one that computes nothing: it counts the memory and FLOPs that this would take.
+
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu").rehearsal()
+        >>> y = be.dot(be.zeros((100_000, 100_000)), be.zeros((100_000, 100_000))).astensor()
+        >>> print(be.memory().peak, be.flops)
+        120000000000 2000000000000000
+        """
+        from neonlite.backend.rehearsal import Rehearsal
+
+        return Rehearsal(self)
+
+    def __deepcopy__(self, memo: Any) -> Backend:
+        return self
+
     def begin(self, block: int, identifier: int) -> None:
         """Mark the start of a stretch of repeated work; it has no effect here."""
 
@@ -343,8 +383,11 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
 
     def gen_rng(self, seed: int | None = None) -> Any:
         """Start all random streams anew from a seed, and return the generator for the host."""
-        self.streams = Streams(seed, share)
+        self.streams = self._streams(seed)
         return self.streams.host
+
+    def _streams(self, seed: int | None) -> Streams:
+        return Streams(seed, share)
 
     def rng_get_state(self, state: Any = None) -> tuple[Any, ...]:
         """Return what has been drawn so far: a small tuple. The argument has no effect."""

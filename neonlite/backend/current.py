@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-import itertools
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from neonlite.backend.backend import Backend
+from neonlite.backend.description import Described
 from neonlite.backend.runtimes import default
 
 _current: Backend | None = None
-_counts: dict[str, Iterator[int]] = defaultdict(itertools.count)  # of objects without a name, by class
 
 
 def gen_backend(
@@ -75,13 +71,10 @@ class _Current(type):
         _current = value
 
 
-class NervanaObject(metaclass=_Current):
-    """The base of everything that uses a backend, as ``self.be``, and has a name: ``ClassName_0`` unless given."""
+class NervanaObject(Described, metaclass=_Current):
+    """The base of everything that uses a backend, as ``self.be``; it has a name, and a description."""
 
     _be: Backend | None = None
-
-    def __init__(self, name: str | None = None) -> None:
-        self.name = f"{self.classnm}_{next(_counts[self.classnm])}" if name is None else name
 
     @property
     def be(self) -> Backend:
@@ -91,40 +84,3 @@ class NervanaObject(metaclass=_Current):
     @be.setter
     def be(self, value: Backend | None) -> None:
         self._be = value
-
-    @property
-    def classnm(self) -> str:
-        """The name of the class."""
-        return type(self).__name__
-
-    @property
-    def modulenm(self) -> str:
-        """The name of the class and of the module that has it."""
-        return f"{type(self).__module__}.{self.classnm}"
-
-    def get_description(self, skip: Sequence[str] = ()) -> dict[str, Any]:
-        """Return ``{"type": ..., "config": {...}}``: the class, and what its constructor was given, as data.
-
-        An argument is read from the attribute of its name; those without one, and those in ``skip``, are left out.
-        """
-        config = {}
-        for name, parameter in inspect.signature(type(self).__init__).parameters.items():
-            if name in ("self", *skip) or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                continue
-            if hasattr(self, name):
-                config[name] = described(getattr(self, name))
-        return {"type": self.modulenm, "config": config}
-
-    @classmethod
-    def gen_class(cls, pdict: dict[str, Any]) -> Any:
-        """Return a new object of this class from the ``config`` of a description."""
-        return cls(**pdict)
-
-
-def described(value: Any) -> Any:
-    """Return a value as data: objects, also those in lists and dicts, by their descriptions."""
-    if isinstance(value, NervanaObject):
-        return value.get_description()
-    if isinstance(value, list | tuple):
-        return [described(x) for x in value]
-    return {key: described(x) for key, x in value.items()} if isinstance(value, dict) else value

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.executors.quiet import Silence
+from neonlite.backend.memory import Ledger
 from neonlite.backend.tensor import Tensor, c_strides, is_c, reach
-from neonlite.ops import FLOATS, INTS, Shape, two_dims
+from neonlite.ops import FLOATS, INTS, Shape, bits, two_dims
 from neonlite.optree import REMEMBERED, Info, Operand, OpTreeNode, describe
 
 CLOSED = (
@@ -30,6 +31,7 @@ class Making:
     name: str
     default: str
     closed: bool
+    ledger: Ledger
     _infos: dict[Any, Info]
     _lent: weakref.WeakValueDictionary[int, Tensor]
 
@@ -89,7 +91,9 @@ class Making:
         info = self._infos.get(key)
         if info is None:
             info = Info(shape=shape, op="tensor")
-            info.attrs = {"contiguous": contiguous, "strides": c_strides(shape), "span": (0, math.prod(shape))}
+            size = math.prod(shape)
+            info.attrs = {"contiguous": contiguous, "strides": c_strides(shape), "span": (0, size)}
+            info.attrs["nbytes"] = size * bits(dtype) // 8
             info.row, info.be, info.parts, info.slots = None, self, (), 0
             info.shape, info.dtype, info.common = shape, dtype, dtype
             if len(self._infos) > REMEMBERED:
@@ -138,7 +142,8 @@ class Making:
     def _new(self, make: Callable[..., Any], shape: Any, dtype: Any, name: str | None, persist_values: bool) -> Tensor:
         self._check_open()
         shape, dtype = self.shape_of(shape), self.dtype_name(dtype)
-        made = Tensor(make(shape, dtype=getattr(self.xp, dtype)), self.leaf_info(shape, dtype), name)
+        array, info = make(shape, dtype=getattr(self.xp, dtype)), self.leaf_info(shape, dtype)
+        made = Tensor(array, info, name, memory=self.ledger.hold(info.attrs["nbytes"]))
         made.persist_values = persist_values
         return made
 

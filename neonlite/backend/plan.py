@@ -69,6 +69,7 @@ class Plan:
     """
 
     run: Callable[[Sequence[Any], Sequence[Any]], None]  # set by the executor
+    needs: Callable[[], int]  # the bytes that the executor keeps for a run: set by it, if it keeps any
 
     def __init__(
         self,
@@ -83,6 +84,7 @@ class Plan:
         self.names = [getattr(x, "name", None) or f"x{i}" for i, x in enumerate(leaves.values())]
         self.targets = list(targets)
         self.clashes = list(clashes)
+        self.needs = lambda: 0
         self.used = 0  # when it was last used, for the cache
         self.distinct = len(found)  # distinct sub-trees of the trees
         self.steps: list[Step] = []
@@ -324,7 +326,7 @@ class Plan:
         return offsets, max((at + self._padded(v) for v, at in offsets.items()), default=0)
 
     def _padded(self, v: int) -> int:
-        return -(-self.made(v).nbytes // ALIGN) * ALIGN
+        return padded(self.made(v).nbytes)
 
     # --- what it costs ---
 
@@ -343,6 +345,22 @@ class Plan:
         """The bytes of all operands, targets and temporaries together."""
         return sum(map(self._nbytes, range(len(self.leaves)))) + sum(map(self._nbytes, self.tops)) + self.arena_bytes
 
+    @property
+    def flops(self) -> int:
+        """The operations on numbers: one for each element that an op computes or reduces, 2 m n k for a product.
+
+        Casts, copies, gathers, draws and a user's ops of kind "library" count nothing.
+        """
+        return sum(map(self._flops, self.steps))
+
+    def _flops(self, step: Step) -> int:
+        if step.op.name in ("dot", "matmul"):
+            return 2 * math.prod(step.shape) * self.shape(step.ins[0])[-1]
+        if step.kind == "reduction" or step.op.name in ("argmax", "argmin", "scatter"):
+            return math.prod(self.shape(step.ins[0]))
+        counts = step.kind == "elementwise" and step.op.name not in ("cast", "stop_gradient")
+        return math.prod(step.shape) if counts else 0
+
     def __repr__(self) -> str:
         counts = [(self.distinct, "op"), (len(self.stages), "stage"), (len(self.offsets), "temporary buffer")]
         lines = [f"plan: {', '.join(f'{n} {word}' + 's' * (n != 1) for n, word in counts)}"]
@@ -355,6 +373,11 @@ class Plan:
             lines.append(f"  {len(self.stages) + 1}. copy into {copies} target{'s' * (copies > 1)}")
         lines.append(f"  arena {size(self.arena_bytes)}; peak {size(self.peak_bytes)}")
         return "\n".join(lines)
+
+
+def padded(nbytes: int) -> int:
+    """Return bytes rounded up to whole cache lines."""
+    return -(-nbytes // ALIGN) * ALIGN
 
 
 def limits(dtype: str) -> tuple[int, int]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 from typing import Any, NoReturn
 
 import numpy as np
 
-from neonlite.ops import Box, Shape, boxed, permuted, reshaped
-from neonlite.optree import Info, Operand, OpTreeNode, describe, swapped
+from neonlite.ops import OPS, Box, Shape, bits, boxed, permuted, reshaped
+from neonlite.optree import Draw, Info, Operand, OpTreeNode, build, describe, postorder, swapped
 
 FULL = slice(None)
 BOOLEANS = (
@@ -51,13 +52,15 @@ class Tensor(Operand):
         start: int = 0,
         strides: tuple[int, ...] | None = None,
         span: tuple[int, int] | None = None,
+        memory: object = None,
     ) -> None:
         self._array = array
         self.info = info
         self.name = name
         self.base = base  # the tensor this is a view of, if any
         self.origin = origin  # (op, attributes) that make it of base
-        self.memory: object = object() if base is None else base.memory  # one and the same for all views of it
+        # one and the same for all views of it; of memory that the backend handed out, its entry in the ledger
+        self.memory: object = (memory or object()) if base is None else base.memory
         # where it lies in that memory, counted in elements: its first element, strides, and the span it keeps within
         self.start = start
         self.strides: tuple[int, ...] = strides or info.attrs["strides"]
@@ -76,6 +79,11 @@ class Tensor(Operand):
     def size(self) -> int:
         """The number of elements."""
         return math.prod(self.info.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return self.size * bits(self.info.dtype) // 8
 
     @property
     def is_contiguous(self) -> bool:
@@ -103,7 +111,7 @@ class Tensor(Operand):
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
-        values = np.array2string(self.get(), precision=4, threshold=60, edgeitems=3, prefix="Tensor(")
+        values = np.array2string(np.asarray(self), precision=4, threshold=60, edgeitems=3, prefix="Tensor(")
         return f"Tensor({values}, {name}{self.shape}, {self.info.dtype}, {self.backend.name})"
 
     def _repr_html_(self) -> str:
@@ -111,7 +119,7 @@ class Tensor(Operand):
 
         head = f"<b>{escape(self.name or 'Tensor')}</b> {self.shape} {self.info.dtype} on {escape(self.backend.name)}"
         if self.ndim > 2 or self.size > 400:
-            return f"{head}<pre>{escape(np.array2string(self.get(), precision=4, threshold=60))}</pre>"
+            return f"{head}<pre>{escape(np.array2string(np.asarray(self), precision=4, threshold=60))}</pre>"
         rows = ("".join(f"<td>{x:.4g}</td>" for x in row) for row in self.get().tolist())
         return f"{head}<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
@@ -182,12 +190,8 @@ class Tensor(Operand):
         strides = tuple(step * stride for (_, _, step), stride in zip(box, self.strides, strict=True))
         whole = self._view(self._array[boxed(box)], shape, strides, start, "slice", {"index": box})
         while drop and whole.ndim > 2:
-            axis = drop.pop(0)
+            whole = whole._without(drop.pop(0))
             drop = [a - 1 for a in drop]
-            keep = [i for i in range(whole.ndim) if i != axis]
-            array = whole._array[tuple(0 if i == axis else FULL for i in range(whole.ndim))]
-            shape, strides = tuple(whole.shape[i] for i in keep), tuple(whole.strides[i] for i in keep)
-            whole = whole._view(array, shape, strides, whole.start, "reshape", {"to": shape})
         return whole
 
     def _box(self, index: Any) -> tuple[Box, list[int]]:
@@ -226,6 +230,13 @@ class Tensor(Operand):
         span = reach(shape, strides, start)
         info = self.backend.leaf_info(shape, self.info.dtype, is_c(shape, strides))
         return Tensor(array, info, self.name, self, start=start, strides=strides, span=span, origin=(op, attrs))
+
+    def _without(self, axis: int) -> Tensor:
+        """Return a view without an axis of one element."""
+        keep = [i for i in range(self.ndim) if i != axis]
+        array = self._array[tuple(0 if i == axis else FULL for i in range(self.ndim))]
+        shape, strides = tuple(self.shape[i] for i in keep), tuple(self.strides[i] for i in keep)
+        return self._view(array, shape, strides, self.start, "reshape", {"to": shape})
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return a view of another shape with as many elements; one size may be -1."""
@@ -292,12 +303,58 @@ class Tensor(Operand):
             "a tensor belongs to a running backend and is not pickled: save t.get(), and load with be.array"
         )
 
-    def __deepcopy__(self, memo: Any) -> Tensor:
-        copy: Tensor = self.backend.array(self.get(), dtype=self.info.dtype, name=self.name)
-        return copy
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """Return a tensor of the same values; of a view, the same view of a copy of its base, made once for all views.
+
+        It is on the same backend, unless ``memo`` gives another: ``copy.deepcopy(tensors, {id(be): other})``.
+        """
+        be = copy.deepcopy(self.backend, memo)
+        if self.base is not None:
+            made = self._view_again(copy.deepcopy(self.base, memo))
+        elif be is self.backend:
+            made = be.empty(self.shape, self.info.dtype)
+            made[:] = self
+        else:
+            made = be.array(self, self.info.dtype)
+        made.name, made.persist_values, made.rounding = self.name, self.persist_values, self.rounding
+        return made
+
+    def _view_again(self, base: Tensor) -> Tensor:
+        """Return what this is of its base, of another base of the same shape."""
+        op, attrs = self.origin or ("", {})
+        if op == "slice":
+            return base[boxed(attrs["index"])]
+        if op == "transpose":
+            return base.permute(attrs["axes"])
+        if base.is_contiguous:
+            return base.reshape(self.shape)
+        axes = (i for i in range(base.ndim) if base.shape[:i] + base.shape[i + 1 :] == self.shape)
+        return base._without(next(axes))  # of one element, or it would not be a view
 
     def _words(self) -> str:
         return f"tensor {self.name} {self.shape}" if self.name else f"a tensor {self.shape}"
+
+
+def copied(tree: OpTreeNode, memo: dict[int, Any]) -> Any:
+    """Return the same tree over copies of its tensors, with draws of its own; ``copy.deepcopy(tree)`` does."""
+    be = copy.deepcopy(tree.backend, memo)
+
+    def twin(x: Any) -> Any:
+        if isinstance(x, Draw):
+            return memo.setdefault(id(x), Draw(be))
+        return copy.deepcopy(x, memo) if isinstance(x, Tensor) else memo.get(id(x), x)
+
+    for node in postorder(tree):
+        if id(node) not in memo:
+            a, b = map(twin, node[1:])
+            checked = node[0].row is not OPS["assign"]
+            attrs = tuple(node[0].attrs.items())
+            memo[id(node)] = build(node[0].row, a, b, attrs, be) if checked else OpTreeNode(dict(node[0]), a, b)
+    return memo[id(tree)]
+
+
+OpTreeNode.__deepcopy__ = copied  # type: ignore[attr-defined]
+Info.__deepcopy__ = lambda info, memo: info  # type: ignore[attr-defined]
 
 
 def truths(index: Any) -> bool:

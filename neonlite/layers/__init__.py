@@ -1,8 +1,10 @@
 """Layers: what a network is made of."""
 
 from neonlite.layers.activation import Activation, Dropout
+from neonlite.layers.binary import BinaryLinear
 from neonlite.layers.branch import BranchNode, SingleOutputTree, SkipNode, Tree
-from neonlite.layers.compound import Affine, CompoundLayer, Conv, Deconv
+from neonlite.layers.check import check_layer
+from neonlite.layers.compound import Affine, BinaryAffine, CompoundLayer, Conv, Deconv
 from neonlite.layers.container import GenerativeAdversarial, LayerContainer, Sequential
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.cost import GeneralizedCost, GeneralizedCostMask, GeneralizedGANCost, Multicost
@@ -11,8 +13,9 @@ from neonlite.layers.layer import Layer
 from neonlite.layers.linear import Bias, Linear
 from neonlite.layers.merge import MergeBroadcast, MergeMultistream, MergeSum
 from neonlite.layers.norm import BatchNorm, BatchNormAutodiff, LayerNorm, ShiftBatchNorm
-from neonlite.layers.parameter import ParameterLayer
+from neonlite.layers.parameter import Learned, ParameterLayer, Slot
 from neonlite.layers.pooling import LRN, Pooling
+from neonlite.layers.regions import RoiPooling
 from neonlite.layers.shape import DataTransform, Reshape
 
 __all__ = [
@@ -22,6 +25,8 @@ __all__ = [
     "BatchNorm",
     "BatchNormAutodiff",
     "Bias",
+    "BinaryAffine",
+    "BinaryLinear",
     "BranchNode",
     "CompoundLayer",
     "Conv",
@@ -38,6 +43,7 @@ __all__ = [
     "Layer",
     "LayerContainer",
     "LayerNorm",
+    "Learned",
     "Linear",
     "LookupTable",
     "MergeBroadcast",
@@ -47,9 +53,12 @@ __all__ = [
     "ParameterLayer",
     "Pooling",
     "Reshape",
+    "RoiPooling",
     "Sequential",
     "ShiftBatchNorm",
     "SingleOutputTree",
     "SkipNode",
+    "Slot",
     "Tree",
+    "check_layer",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neonlite.initializers import number
+from neonlite.backend.numbers import number
 from neonlite.layers.layer import Layer
 from neonlite.transforms import Transform
 
@@ -28,6 +28,7 @@ class Activation(Layer):
         """Take the inputs' shape, which is the outputs' as well."""
         super().configure(in_obj)
         self.transform.be = self.be
+        self.shortcut = False  # until a cost says otherwise: this may not be the last layer any more
         self.out_shape = self.in_shape
         return self
 

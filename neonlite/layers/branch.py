@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from neonlite.initializers import number
+from neonlite.backend.numbers import number
 from neonlite.layers.buffers import by_columns, elements
-from neonlite.layers.container import LayerContainer, Sequential, flat, given
+from neonlite.layers.container import LayerContainer, Sequential, flat
 from neonlite.layers.deltas import Deltas, Place, Sum
 from neonlite.layers.layer import NOT_YET, Layer
 from neonlite.layers.shape import Passing
+from neonlite.optree import describe
 
 
 class Node(Passing):
@@ -82,6 +83,8 @@ class Tree(LayerContainer):
     [3, 1]
     """
 
+    told_by: ClassVar[dict[str, str]] = {"layers": "paths"}
+
     def __init__(self, layers: Iterable[Any], name: str | None = None, alphas: Sequence[float] | None = None) -> None:
         nodes: dict[str, BranchNode] = {}
         self.nodes: list[Any] = [None]  # where each branch begins
@@ -109,6 +112,12 @@ class Tree(LayerContainer):
             )
         self.scaled_errors: list[Any] = [None] * len(self.layers)
 
+    @property
+    def paths(self) -> list[list[Any]]:
+        """The layers of the trunk and of each branch, which begins with its node."""
+        begins = [[] if node is None else [node] for node in self.nodes]
+        return [[*begin, *branch.layers] for begin, branch in zip(begins, self.layers, strict=True)]
+
     def configure(self, in_obj: Any) -> Tree:
         """Settle the shapes of all layers; ``out_shape`` is a list."""
         self.be = self.be
@@ -121,13 +130,15 @@ class Tree(LayerContainer):
 
     def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
         """Have the branches say where their deltas are to lie, then the trunk. Errors are from outside."""
-        self.layers[0].prev_layer = self.layers[0].prev_layer or self.prev_layer
+        first = self.layers[0].layers[0]  # which may be a node itself
+        first.prev_layer = first.prev_layer or self.prev_layer
+        for branch, node in zip(self.layers[1:], self.nodes[1:], strict=True):
+            # a node wants deltas if there is somebody before it who does
+            branch.prev_layer = branch.layers[0].prev_layer = node if node.prev_layer is not None else None
         for i in reversed(range(len(self.layers))):
             branch, node, error = self.layers[i], self.nodes[i], deltas.outside()
             if self.alphas[i] != 1:
                 error = deltas.take(elements(branch.out_shape), self.taker(i))
-            if node is not None:  # which wants deltas if there is somebody before it who does
-                branch.prev_layer = branch.layers[0].prev_layer = node if node.prev_layer is not None else None
             place: Place | None = branch.reserve(deltas, error)
             if node is not None:
                 node.places.append(place)
@@ -143,29 +154,33 @@ class Tree(LayerContainer):
 
     def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
         """Compute the outputs of the trunk and of all branches, and return them in a list."""
+        self.check_scale(beta)
         self.learning = False
         self.outputs = []
         for branch, node in zip(self.layers, self.nodes, strict=True):
             x = inputs if node is None else node.outputs
-            self.outputs.append(branch.fprop(x, inference, **given(beta=beta)))
+            self.outputs.append(branch.fprop(x, inference))
         self.learning = not inference
         return self.outputs
 
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Take a list of errors, one for each of the outputs; compute all gradients, and return the trunk's deltas."""
+        self.check_scale(beta, alpha)
         if not self.learning:
             raise RuntimeError(f"{self.name}: {NOT_YET}")
         if not isinstance(error, list | tuple) or len(error) != len(self.layers):
             raise ValueError(
-                f"{self.name}: bprop takes a list of {len(self.layers)} errors, one for each branch; got {error!r}"
+                f"{self.name}: bprop takes a list of {len(self.layers)} errors, one for each branch; "
+                f"got {describe(error)}"
             )
+        for node in self.nodes[1:]:
+            node.errors = []  # of a bprop that an error ended
         for i in reversed(range(len(self.layers))):
             e = error[i]
             if self.alphas[i] != 1:
                 self.scaled_errors[i][:] = self.alphas[i] * e
                 e = self.scaled_errors[i]
-            scales = {"alpha": alpha, "beta": beta} if i == 0 and (alpha, beta) != (1, 0) else {}
-            back = self.layers[i].bprop(e, **scales)
+            back = self.layers[i].bprop(e)
             if i:
                 self.nodes[i].errors.append(back)
         self.deltas = back
@@ -187,6 +202,7 @@ class SingleOutputTree(Tree):
         """Compute the outputs of all branches, or for inference those of the trunk, which are then no list."""
         if not inference:
             return super().fprop(inputs, inference, beta)
+        self.check_scale(beta)
         self.learning = False
-        self.outputs = self.layers[0].fprop(inputs, inference, **given(beta=beta))
+        self.outputs = self.layers[0].fprop(inputs, inference)
         return self.outputs

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from neonlite.layers.activation import Activation
+from neonlite.layers.binary import BinaryLinear
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.linear import Bias, Linear
-from neonlite.layers.norm import BatchNorm
+from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
 
 
 class CompoundLayer(list[Any]):
     """A list of layers: some first one, then a bias or a batch norm and an activation where they are asked for."""
+
+    norm: tuple[type[BatchNorm], str] = BatchNorm, "bnorm"  # what ``batch_norm`` puts in, and the end of its name
 
     def __init__(
         self, bias: Any = None, batch_norm: bool = False, activation: Any = None, name: str | None = None
@@ -30,7 +33,8 @@ class CompoundLayer(list[Any]):
         if self.bias is not None:
             self.append(Bias(self.bias, name=f"{base}_bias"))
         if self.batch_norm:
-            self.append(BatchNorm(name=f"{base}_bnorm"))
+            norm, ending = self.norm
+            self.append(norm(name=f"{base}_{ending}"))
         if self.activation is not None:
             self.append(Activation(self.activation, name=f"{base}_{self.activation.classnm}"))
 
@@ -56,6 +60,31 @@ class Affine(CompoundLayer):
     ) -> None:
         super().__init__(bias, batch_norm, activation, name)
         self.add(Linear(nout, init, name=name, parallelism=parallelism))
+
+
+class BinaryAffine(CompoundLayer):
+    """``f(sign(W) x + b)``: a BinaryLinear layer, a Bias or a ShiftBatchNorm, and an Activation, where given.
+
+    >>> from neonlite.initializers import Uniform
+    >>> from neonlite.transforms import Sign
+    >>> layers = BinaryAffine(100, Uniform(-1, 1), batch_norm=True, activation=Sign(), name="hidden")
+    >>> [layer.name for layer in layers]
+    ['hidden', 'hidden_sbnorm', 'hidden_Sign']
+    """
+
+    norm = ShiftBatchNorm, "sbnorm"
+
+    def __init__(
+        self,
+        nout: int,
+        init: Any,
+        bias: Any = None,
+        batch_norm: bool = False,
+        activation: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(bias, batch_norm, activation, name)
+        self.add(BinaryLinear(nout, init, name=name))
 
 
 class Conv(CompoundLayer):

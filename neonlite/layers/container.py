@@ -29,7 +29,8 @@ class LayerContainer(Layer):
             raise ValueError(f"{self.name}: a network has one layer or more")
         names = [layer.name for layer in self.leaves()]
         if twice := sorted({n for n in names if names.count(n) > 1}):
-            raise ValueError(f"{self.name}: layers have names of their own; {', '.join(twice)} occurs more than once")
+            found = ", ".join(twice)
+            raise ValueError(f"{self.name}: layers have names of their own; {found} occurs more than once: pass name=")
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.layers)
@@ -75,7 +76,7 @@ class LayerContainer(Layer):
     def allocate_layers(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
         """Have the layers make their buffers."""
         for layer in self.layers:
-            layer.allocate(**given(accumulate_updates=accumulate_updates))
+            allocate(layer, None, accumulate_updates)
 
     def allocate_deltas(self, global_deltas: Any = None) -> None:
         """Make the buffers of the deltas, as few and as small as the way back allows, and hand them out."""
@@ -86,6 +87,11 @@ class LayerContainer(Layer):
     def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
         """Have the layers say where their deltas are to lie."""
         raise NotImplementedError(f"{self.classnm} has no reserve(deltas, error)")
+
+    def check_scale(self, beta: float, alpha: float = 1) -> None:
+        """Raise ValueError for scales: layers share buffers, and what is to be added to is not kept."""
+        if beta or alpha != 1:
+            raise ValueError(f"{self.name}: a container has no alpha and beta, layers have; got {alpha=}, {beta=}")
 
     # --- words ---
 
@@ -136,8 +142,7 @@ class Sequential(LayerContainer):
         """Have the layers make their buffers."""
         last = [layer for layer in self.layers if layer.owns_output][-1]  # those after it write over its outputs
         for layer in self.layers:
-            shared = shared_outputs if layer is last else None
-            layer.allocate(**given(shared_outputs=shared, accumulate_updates=accumulate_updates))
+            allocate(layer, shared_outputs if layer is last else None, accumulate_updates)
         self.kept = {
             layer: self.buffer(f"inputs of {layer.name}", layer.in_shape)
             for before, layer in zip([None, *self.layers], self.layers, strict=False)
@@ -168,27 +173,28 @@ class Sequential(LayerContainer):
 
     def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
         """Compute the outputs of all layers, and return those of the last."""
+        self.check_scale(beta)
         x = inputs
         self.learning = False
         for layer in self.layers:
             if layer in self.kept:
                 self.kept[layer][:] = x
                 x = self.kept[layer]
-            x = layer.fprop(x, inference, **(given(beta=beta) if layer is self.layers[-1] else {}))
+            x = layer.fprop(x, inference)
         self.learning = not inference
         self.outputs = x
         return x
 
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute all gradients, from the last layer to the first, and return the deltas of the first."""
+        self.check_scale(beta, alpha)
         if not self.learning:
             raise RuntimeError(f"{self.name}: {NOT_YET}")
         for layer in reversed(self.layers):
             if layer in self.kept_errors:
                 self.kept_errors[layer][:] = error
                 error = self.kept_errors[layer]
-            scales = {"alpha": alpha, "beta": beta} if layer is self.layers[0] and (alpha, beta) != (1, 0) else {}
-            error = layer.bprop(error, **scales)
+            error = layer.bprop(error)
         self.deltas = error
         return error
 
@@ -236,6 +242,12 @@ def flat(layers: Any) -> Iterator[Any]:
             yield layer
         else:
             raise TypeError(f"a network is made of layers and lists of layers; got {layer!r}")
+
+
+def allocate(layer: Any, shared_outputs: Any, accumulate_updates: bool) -> None:
+    """Have a layer make its buffers; those of gradients to add to concern only layers with parameters."""
+    accumulate_updates = accumulate_updates and (isinstance(layer, LayerContainer) or layer.has_params)
+    layer.allocate(**given(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
 
 
 def given(**arguments: Any) -> dict[str, Any]:

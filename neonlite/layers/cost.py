@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from neonlite.initializers import number
+from neonlite.backend.numbers import number
 from neonlite.layers.buffers import Buffered, by_columns, columns, features
 from neonlite.optree import describe
 
@@ -109,16 +109,26 @@ class GeneralizedCostMask(GeneralizedCost):
         self.weights = number(f"{self.name}: weights", weights)
 
     def masked(self, targets: Any) -> tuple[Any, Any]:
-        """Return the targets and the mask; TypeError when these are not two."""
+        """Return the targets and the mask. TypeError when these are not two, ValueError when they do not fit."""
         if not isinstance(targets, list | tuple) or len(targets) != 2:
-            raise TypeError(f"{self.name}: targets are (t, mask); got {describe(targets)}")
+            raise TypeError(f"{self.name}, at {self.last.name}: targets are (t, mask); got {describe(targets)}")
+        t, mask = (getattr(x, "shape", None) for x in targets)
+        if t is None or mask not in (t, (1, t[1])):
+            raise ValueError(
+                f"{self.name}, at {self.last.name} {self.network.out_shape}: a mask has the shape of the targets, or "
+                f"(1, columns); got {describe(targets[1])} for {describe(targets[0])}"
+            )
         return targets[0], targets[1]
+
+    def through(self, f: Any, inputs: Any, t: Any, mask: Any) -> Any:
+        """Return f of what a mask lets through, times the weight."""
+        return self.weights * self.named(lambda: f(inputs * mask, t * mask))
 
     def get_cost(self, inputs: Any, targets: Any) -> Any:
         """Return the mean cost of a column, (1, 1) on the host; also kept as ``cost``."""
         self.check()
         t, mask = self.masked(targets)
-        self.outputs[:] = self.weights * self.named(self.costfunc, inputs * mask, t * mask)
+        self.outputs[:] = self.through(self.costfunc, inputs, t, mask)
         self.cost = self.be.mean(self.outputs, axis=1).asnumpyarray()
         return self.cost
 
@@ -130,7 +140,7 @@ class GeneralizedCostMask(GeneralizedCost):
         shortcut = self.shortcut and (mask.shape[0] == 1 or self.elementwise)
         self.tell(shortcut)
         derivative = self.costfunc.bprop if shortcut else self.costfunc.backward
-        self.deltas[:] = self.weights * mask * self.named(derivative, inputs * mask, t * mask)
+        self.deltas[:] = mask * self.through(derivative, inputs, t, mask)
         return self.deltas
 
     @property
@@ -231,5 +241,6 @@ class GeneralizedGANCost(GeneralizedCost):
         self.check()
         if targets not in ("data", "noise", "generator"):
             raise ValueError(f"{self.name}: the errors are those of 'data', 'noise' or 'generator'; got {targets!r}")
+        self.tell(self.shortcut)  # another cost may have been at work on this network since
         self.deltas[:] = self.named(getattr(self.costfunc, f"bprop_{targets}"), inputs)
         return self.deltas

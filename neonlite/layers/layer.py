@@ -13,9 +13,10 @@ from typing import Any
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
-from neonlite.layers.buffers import Buffered, columns, elements, features
+from neonlite.layers.buffers import columns, elements, features
 from neonlite.layers.deltas import Deltas, Place
-from neonlite.optree import OpTreeNode, describe, postorder
+from neonlite.layers.serialize import Stored
+from neonlite.optree import Operand, OpTreeNode, describe, postorder
 
 
 def accumulates(bprop: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,7 +40,7 @@ def accumulates(bprop: Callable[..., Any]) -> Callable[..., Any]:
     return accumulating
 
 
-class Layer(Buffered):
+class Layer(Stored):
     """Turns inputs (F, N) into outputs (K, N). Write ``formula``, and ``fprop`` and ``bprop`` follow from it.
 
     ``in_shape`` and ``out_shape`` leave the minibatch out: F, (F, T) with time steps, or (C, H, W).
@@ -83,6 +84,7 @@ class Layer(Buffered):
         self.owns_output = True  # else it writes its outputs over its inputs
         self.owns_delta = True  # else it writes its deltas over the error
         self.tree: Any = None  # the formula of the last inputs
+        self.way: Any = ((), None)  # what bprop assigned last, behind what it was made of
         self.acc_on = False  # whether bprop adds to the gradients
         self.accumulated: list[Tensor] = []  # the gradients that it adds to
 
@@ -94,6 +96,8 @@ class Layer(Buffered):
         if isinstance(in_obj, Layer):
             self.prev_layer, self.in_shape = in_obj, in_obj.out_shape
             in_obj.next_layer = self
+            if isinstance(self.in_shape, list):
+                raise ValueError(f"{self.name}: {in_obj.name} has outputs of {self.in_shape}: no layer comes after it")
         elif isinstance(in_obj, Tensor):
             steps = in_obj.shape[1] // self.be.bsz if self.be.bsz else 1
             self.in_shape = in_obj.shape[0] if steps <= 1 else (in_obj.shape[0], steps)
@@ -112,7 +116,7 @@ class Layer(Buffered):
 
         ``accumulate_updates``: whether there are to be the buffers that ``set_acc_on(True)`` needs.
         """
-        self.tree = None  # it may name buffers that were
+        self.tree, self.way = None, ((), None)  # they may name buffers that were
         if self.owns_output and self.out_shape is not None:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
@@ -189,6 +193,15 @@ class Layer(Buffered):
         self.check_error(error)
         if not self.owns_delta:
             self.deltas = error
+        operands = self.tree, error, self.deltas
+        key = (*map(id, operands), alpha, beta)
+        if self.way[0] != key:
+            self.way = key, self.way_back(error, alpha, beta), operands  # kept, so that no others get their ids
+        self.be.assign(*self.way[1])
+        return self.deltas
+
+    def way_back(self, error: Any, alpha: float, beta: float) -> tuple[list[Tensor], list[Any]]:
+        """Return what bprop writes to, and the op-trees of what it writes there."""
         tensors, targets = list(self.parameters), list(self.gradients)
         if self.deltas is not None:
             tensors.append(self.inputs)
@@ -199,8 +212,7 @@ class Layer(Buffered):
             values[-1] = self.scaled(values[-1], alpha, beta)
             if values[-1] is self.deltas:  # the error goes through as it is
                 del targets[-1], values[-1]
-        self.be.assign(targets, values)
-        return self.deltas
+        return targets, values
 
     def scaled(self, delta: Any, alpha: float, beta: float) -> Any:
         """Return ``alpha delta + beta deltas``."""
@@ -220,6 +232,8 @@ class Layer(Buffered):
             return self.inference_formula(inputs)
         if inputs is not self.inputs or self.tree is None:  # a tree names its operands: new inputs, new tree
             tree = self.formula(inputs)
+            if not isinstance(tree, Operand):
+                raise TypeError(f"{self.name}: formula(x) returns an op-tree of the outputs; got {describe(tree)}")
             self.inputs, self.tree = inputs, tree if isinstance(tree, OpTreeNode) else tree * 1
             if not self.owns_output and type(self).bprop is Layer.bprop:
                 self.check_in_place()
@@ -252,8 +266,7 @@ class Layer(Buffered):
             raise RuntimeError(f"{self.name}: it has no shapes yet: call configure(shape), then allocate()")
         if not isinstance(x, Tensor):
             raise TypeError(f"{self.name}: {what} are a tensor, be.array(a) makes one; got {describe(x)}")
-        if x.shape != (features(shape), columns(shape) * self.be.bsz):
-            wanted = (features(shape), columns(shape) * self.be.bsz)
+        if x.shape != (wanted := dims(shape, self.be.bsz)):
             raise ValueError(
                 f"{self.name}: {what} must have the shape {wanted}, that of {shape} for the batch size "
                 f"{self.be.bsz}; got {describe(x)}"
@@ -287,6 +300,12 @@ class Layer(Buffered):
     def nested_str(self, level: int = 0) -> str:
         """Return the layer in words, indented."""
         return f"{'  ' * level}{self}"
+
+
+@functools.lru_cache
+def dims(shape: Any, N: int) -> tuple[int, int]:
+    """Return the shape of a buffer for a minibatch of N."""
+    return features(shape), columns(shape) * N
 
 
 NOT_YET = "bprop comes after fprop, which was not called, or for inference, whose buffers tell nothing to learn from"

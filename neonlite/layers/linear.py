@@ -25,6 +25,7 @@ class Linear(ParameterLayer):
             raise ValueError(f"{self.name}: nout, the number of outputs, is a whole number from 1; got {nout!r}")
         self.nout, self.bsum = nout, bsum
         self.batch_sum: Any = None
+        self.turned: dict[str, tuple[Any, Any]] = {}  # tensors and their transposes
 
     def configure(self, in_obj: Any) -> Linear:
         """Take the inputs' shape: any of F features, or (F, T) with time steps."""
@@ -54,10 +55,16 @@ class Linear(ParameterLayer):
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute ``dW = error x^T`` and ``deltas = alpha W^T error + beta deltas``."""
         self.check_error(error)
-        self.be.compound_dot(error, self.inputs.T, self.dW)
+        self.be.compound_dot(error, self.transposed("inputs", self.inputs), self.dW)
         if self.deltas is not None:
-            self.be.compound_dot(self.W.T, error, self.deltas, alpha=alpha, beta=beta)
+            self.be.compound_dot(self.transposed("W", self.W), error, self.deltas, alpha=alpha, beta=beta)
         return self.deltas
+
+    def transposed(self, name: str, x: Any) -> Any:
+        """Return ``x.T``, which is kept as long as x is the same tensor."""
+        if name not in self.turned or self.turned[name][0] is not x:
+            self.turned[name] = x, x.T
+        return self.turned[name][1]
 
 
 class Bias(ParameterLayer):

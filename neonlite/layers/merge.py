@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from neonlite.initializers import number
+from neonlite.backend.numbers import number
 from neonlite.layers.buffers import by_columns, columns, elements, features
-from neonlite.layers.container import LayerContainer, given, sequential
+from neonlite.layers.container import LayerContainer, allocate, sequential
 from neonlite.layers.deltas import Deltas, Place, Sum
 from neonlite.layers.layer import NOT_YET, Layer
+from neonlite.optree import describe
 
 MERGES = ("recurrent", "depth", "stack")
 
@@ -92,11 +93,6 @@ class Broadcast(LayerContainer):
         """Return the error of a branch, given that of the outputs."""
         return error
 
-    def check_scale(self, beta: float, alpha: float = 1) -> None:
-        """Raise ValueError for scales: what is to be added to is not kept."""
-        if beta or alpha != 1:
-            raise ValueError(f"{self.name}: a container of branches has no alpha and beta; got {alpha=}, {beta=}")
-
     def in_steps(self, S: int) -> Any:
         """Return the inputs' shape with S time steps."""
         return self.layers[0].in_steps(S)
@@ -120,15 +116,16 @@ class MergeSum(Broadcast):
     def merged_shape(self, shapes: list[Any]) -> Any:
         """Return the shape that all have."""
         if any(shape != shapes[0] for shape in shapes):
-            raise self.wrong("the outputs of branches that are added have one shape")
+            raise self.wrong(
+                "the outputs of branches that are added have one shape: a 1 x 1 Conv or a Linear can change it"
+            )
         return shapes[0]
 
     def allocate_layers(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
         """Have the branches make their buffers; the sum is written over one of them, where it is not read again."""
         self.into = next((i for i, branch in enumerate(self.layers) if not branch.reads_outputs), None)
         for i, branch in enumerate(self.layers):
-            shared = shared_outputs if i == self.into else None
-            branch.allocate(**given(shared_outputs=shared, accumulate_updates=accumulate_updates))
+            allocate(branch, shared_outputs if i == self.into else None, accumulate_updates)
         if self.into is None:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
@@ -156,6 +153,8 @@ class MergeBroadcast(Broadcast):
     (12, 5, 5)
     """
 
+    told_by: ClassVar[dict[str, str]] = {"merge": "how"}
+
     def __init__(
         self, layers: Iterable[Any], merge: str, alphas: Sequence[float] | None = None, name: str | None = None
     ) -> None:
@@ -181,15 +180,21 @@ class MergeBroadcast(Broadcast):
         ranks = {len(shape) if isinstance(shape, tuple) else 1 for shape in shapes}
         if self.how == "recurrent":
             if ranks != {2} or len({shape[0] for shape in shapes}) > 1:
-                raise self.wrong("the outputs of branches, one after another in time, are (F, T) of one F")
+                raise self.wrong(
+                    "the outputs of branches, one after another in time, are (F, T) of one F: a Linear can change it"
+                )
             return shapes[0][0], sum(shape[1] for shape in shapes)
         if self.how == "depth":
             if ranks not in ({3}, {4}) or len({shape[1:] for shape in shapes}) > 1:
-                raise self.wrong("the outputs of branches, as maps side by side, are images of one height and width")
+                raise self.wrong(
+                    "the outputs of branches, side by side as maps, are images of one size: see to their padding"
+                )
             return sum(shape[0] for shape in shapes), *shapes[0][1:]
         steps = {columns(shape) for shape in shapes}
         if len(steps) > 1:
-            raise self.wrong("the outputs of branches, as features side by side, have the same time steps")
+            raise self.wrong(
+                "the outputs of branches, side by side as features, have the same time steps: 'recurrent' takes others"
+            )
         rows = sum(features(shape) for shape in shapes)
         return rows if ranks != {2} else (rows, *steps)
 
@@ -203,7 +208,7 @@ class MergeBroadcast(Broadcast):
             self.parts.append(slice(start, start + size))
             start += size
             shared = None if self.how == "recurrent" else self.part(len(self.parts) - 1, self.outputs)
-            branch.allocate(**given(shared_outputs=shared, accumulate_updates=accumulate_updates))
+            allocate(branch, shared, accumulate_updates)
 
     def part(self, i: int, t: Any) -> Any:
         """Return what is a branch's of the outputs, or of their error."""
@@ -213,6 +218,10 @@ class MergeBroadcast(Broadcast):
         """Put the outputs side by side, unless they are there."""
         if self.how == "recurrent":
             self.outputs[:] = self.be.concat(found, axis=1)
+            return
+        for i, y in enumerate(found):
+            if y.root is not self.outputs.root:  # a layer written elsewhere has a place of its own for them
+                self.part(i, self.outputs)[:] = y
 
     def place_of(self, i: int, deltas: Deltas, error: Place | None) -> Place | None:
         """Return where the error of a branch lies: a part, or a copy where that is scaled or not in one piece."""
@@ -260,8 +269,14 @@ class MergeMultistream(MergeBroadcast):
     def inputs_of(self, inputs: Any) -> Sequence[Any]:
         """Return the inputs of each branch."""
         if not isinstance(inputs, list | tuple) or len(inputs) != len(self.layers):
-            raise ValueError(f"{self.name}: a list of {len(self.layers)} inputs, one for each branch; got {inputs!r}")
+            raise ValueError(
+                f"{self.name}: a list of {len(self.layers)} inputs, one for each branch; got {describe(inputs)}"
+            )
         return inputs
+
+    def in_steps(self, S: int) -> Any:
+        """Return the shapes of all inputs with S time steps."""
+        return [branch.in_steps(S) for branch in self.layers]
 
     def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
         """Have the branches say where their deltas are to lie."""

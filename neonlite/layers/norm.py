@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from neonlite.backend import Tensor
-from neonlite.initializers import Constant, number
+from neonlite.backend.numbers import number
+from neonlite.initializers import Constant
 from neonlite.layers.buffers import features
 from neonlite.layers.layer import Layer, accumulates
 from neonlite.layers.parameter import Learned, ParameterLayer, Slot
@@ -96,12 +97,10 @@ class BatchNorm(Normalization):
         super().allocate_deltas(global_deltas)
         self.own_deltas = self.deltas
 
-    def set_params(self, params: dict[str, Any]) -> None:
-        """Copy arrays into beta, gamma, gmean and gvar; KeyError when one is missing."""
-        if missing := [name for name in ("gmean", "gvar") if name not in params]:
-            raise KeyError(f"{self.name}: there is no {missing[0]} among {', '.join(params)}")
-        super().set_params(params)
-        self.gmean, self.gvar = params["gmean"], params["gvar"]
+    @property
+    def stored(self) -> dict[str, Any]:
+        """What a file keeps of this layer, tensors by name: the parameters, and the running statistics."""
+        return {**super().stored, "gmean": self.gmean, "gvar": self.gvar}
 
     # --- forward and back ---
 

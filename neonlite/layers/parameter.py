@@ -103,12 +103,17 @@ class ParameterLayer(Layer):
             self.states.append([])
         return list(zip(pairs, self.states, strict=True))
 
+    @property
+    def stored(self) -> dict[str, Any]:
+        """What a file keeps of this layer, tensors by name: the parameters."""
+        return {slot.name: getattr(self, slot.name) for slot in self.slots()}
+
     def set_params(self, params: dict[str, Any]) -> None:
-        """Copy arrays into the parameters of their names; KeyError when one is missing."""
-        for slot in self.slots():
-            if slot.name not in params:
-                raise KeyError(f"{self.name}: there is no {slot.name} among {', '.join(params)}")
-            setattr(self, slot.name, params[slot.name])
+        """Copy arrays into what is stored, by name; KeyError when one is missing."""
+        if missing := [name for name in self.stored if name not in params]:
+            raise KeyError(f"{self.name}: there is no {missing[0]} among {', '.join(params)}")
+        for name in self.stored:
+            setattr(self, name, params[name])
 
 
 def allocate_parameters(layers: Sequence[ParameterLayer]) -> None:
@@ -136,6 +141,8 @@ def fill(parameter: Tensor, init: Any) -> None:
         if tuple(init.shape) != parameter.shape:
             raise ValueError(f"{describe(parameter)} cannot take the values of its init, {tuple(init.shape)}")
         parameter[:] = init
+    elif isinstance(init, list):  # an array, out of a description
+        fill(parameter, parameter.backend.array(init, dtype=parameter.info.dtype))
     elif hasattr(init, "fill"):
         init.fill(parameter)
     else:

@@ -9,6 +9,7 @@ from neonlite.backend import NervanaObject
 from neonlite.layers.buffers import by_columns, features
 from neonlite.layers.deltas import Deltas, Place
 from neonlite.layers.layer import Layer
+from neonlite.optree import describe
 
 
 class Passing(Layer):
@@ -123,9 +124,11 @@ class Reshape(Passing):
 
 
 class DataTransform(Layer):
-    """``f(x)`` for a transform f of the data; it is the first layer, and has no deltas.
+    """``f(x)`` for a transform f of the data; it is the first layer, or after others of its kind, and has no deltas.
 
-    ``transform``: a function from a tensor to an op-tree of its shape, such as ``Normalizer(divisor=255)``.
+    ``transform``: a function from a tensor to an op-tree of its shape, such as ``Normalizer(divisor=255)``. It may have
+    an ``inference(x)``, which is then f for inference, and a ``configure(shape)``, which refuses data that it is not
+    for; ``ColorNoise`` has both.
     """
 
     reads_outputs = False
@@ -139,16 +142,40 @@ class DataTransform(Layer):
     def configure(self, in_obj: Any) -> DataTransform:
         """Take the shape of the data, which is that of the outputs as well."""
         super().configure(in_obj)
-        if self.prev_layer is not None:
+        if self.prev_layer is not None and not isinstance(self.prev_layer, DataTransform):
             raise ValueError(f"{self.name} transforms the data: it is the first layer, and not after {in_obj.name}")
         self.out_shape = self.in_shape
         if isinstance(self.transform, NervanaObject):
             self.transform.be = self.be
+        if hasattr(self.transform, "configure"):
+            self.named(self.transform.configure, self.in_shape)
         return self
+
+    def reserve(self, deltas: Deltas, error: Place | None) -> None:
+        """Reserve nothing: data has no deltas."""
+        deltas.free(error)
 
     def formula(self, x: Any) -> Any:
         """Return ``f(x)``."""
-        return self.transform(x)
+        return self.transformed(self.transform, x)
+
+    def inference_formula(self, x: Any) -> Any:
+        """Return ``f(x)``, or what the transform has for inference."""
+        return self.transformed(getattr(self.transform, "inference", self.transform), x)
+
+    def transformed(self, f: Any, x: Any) -> Any:
+        """Return ``f(x)``. ValueError when it has another shape than x."""
+        y = self.named(f, x)
+        if getattr(y, "shape", None) != x.shape:
+            raise ValueError(f"{self.name}: a transform keeps the shape of {describe(x)}; got {describe(y)}")
+        return y
+
+    def named(self, f: Any, x: Any) -> Any:
+        """Return ``f(x)``; its errors name the layer."""
+        try:
+            return f(x)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self.name}: {error}") from None
 
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Do nothing: data does not learn."""

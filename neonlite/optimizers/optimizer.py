@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from neonlite.backend import Tensor
-from neonlite.initializers import check, number, wide
+from neonlite.backend import NervanaObject, Tensor
+from neonlite.backend.numbers import check, number
+from neonlite.initializers import wide
 from neonlite.ops import FLOATS
-from neonlite.optimizers.schedule import CONSTANT, Remade, Schedule, check_schedule
+from neonlite.optimizers.schedule import CONSTANT, Schedule, check_schedule
 from neonlite.optree import describe
 
 Parameter = tuple[tuple[Tensor, Tensor], list[Tensor]]  # ((W, dW), states), as a layer gives it
@@ -25,7 +26,7 @@ AMOUNTS = ("learning_rate", "wdecay", "epsilon")  # arguments from 0
 LIMITS = ("gradient_clip_norm", "gradient_clip_value", "param_clip_value")  # arguments above 0, or None
 
 
-class Optimizer(Remade):
+class Optimizer(NervanaObject):
     """Updates the weights of layers by their gradients. One of your own says ``rule``.
 
     ``stochastic_round``: whether float16 weights are rounded up or down by chance, so that steps smaller than their

@@ -7,43 +7,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from neonlite.backend import NervanaObject
-from neonlite.initializers import check, number
+from neonlite.backend.numbers import check, number
 from neonlite.optree import describe
 
 
-class Remade(NervanaObject):
-    """What ``gen_class`` makes anew from its description, together with the schedules and optimizers in it."""
-
-    @classmethod
-    def gen_class(cls, pdict: dict[str, Any]) -> Any:
-        return cls(**{key: remade(value) for key, value in pdict.items()})
-
-
-def remade(value: Any) -> Any:
-    """Return the object of a description; any other value as it is. Only classes that are imported are known."""
-    if not isinstance(value, dict):
-        return value
-    if set(value) != {"type", "config"}:
-        return {key: remade(x) for key, x in value.items()}
-    known = {f"{cls.__module__}.{cls.__name__}": cls for cls in below(Remade)}
-    if value["type"] not in known:
-        raise ValueError(f"no schedule or optimizer is of type {value['type']!r}; known are {', '.join(sorted(known))}")
-    return known[value["type"]].gen_class(value["config"])
-
-
-def below(cls: type[Remade]) -> Iterator[type[Remade]]:
-    """Yield the subclasses of a class, and theirs."""
-    for sub in cls.__subclasses__():
-        yield sub
-        yield from below(sub)
-
-
-class Schedule(Remade):
+class Schedule(NervanaObject):
     """The same rate in every epoch; and the base of all others, which say ``get_learning_rate``.
 
     With neon's older arguments: ``step_config`` = n is PowerSchedule(n, change); a list of epochs: the rate is taken

@@ -14,6 +14,7 @@ from neonlite.transforms.activation import (
     Softmax,
     Tanh,
 )
+from neonlite.transforms.augment import ColorNoise
 from neonlite.transforms.cost import (
     CrossEntropyBinary,
     CrossEntropyMulti,
@@ -39,6 +40,7 @@ __all__ = [
     "GELU",
     "Accuracy",
     "BLEUScore",
+    "ColorNoise",
     "Cost",
     "CrossEntropyBinary",
     "CrossEntropyMulti",

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,36 +20,61 @@ from neonlite.backend.executors.generic import Generic
 from neonlite.backend.executors.numpy_words import CALLS, OF_INTS, REDUCE, SHORT, WORDS, words
 from neonlite.backend.executors.pool import share, threads
 from neonlite.backend.executors.quiet import Silence, hush, speak
-from neonlite.backend.plan import ALIGN, Const, Plan, Stage, Step
+from neonlite.backend.plan import ALIGN, Const, Plan, Stage, Step, padded
 from neonlite.ops import Axes, Shape, reduced
 
 WHOLE = 1 << 17  # elements up to which a stage is run at once: its operands fit the cache as they are
 BLOCK = 1 << 16  # elements of a block: a few of them, in float32, fit the second-level cache
 RUN = 1 << 12  # elements along the last axis, at least, when a block is reduced along an earlier one
 THREADED = 1 << 18  # elements from which a second thread pays
-BOUND = 256  # plans whose buffers a thread remembers
+BOUND = 256  # plans and regions whose views a thread remembers
 
 Array = np.ndarray[Any, Any]
 Runner = Callable[[Sequence[Array], Sequence[Any]], None]
 
+NONE: tuple[Any, Any] = (np.empty(0, np.uint8), None)  # the arena of a thread that needed none so far
+
+
+class Place(NamedTuple):
+    """Where an array lies in an arena."""
+
+    start: int
+    shape: Shape
+    dtype: Any
+
+    @property
+    def end(self) -> int:
+        """Where the next array may begin."""
+        return self.start + padded(self.nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return math.prod(self.shape) * int(np.dtype(self.dtype).itemsize)
+
+    def of(self, arena: Array) -> Array:
+        """Return the array."""
+        array: Array = arena[self.start : self.start + self.nbytes].view(self.dtype).reshape(self.shape)
+        return array
+
 
 class Blocked:
-    """The executor for NumPy arrays."""
+    """The executor for NumPy arrays.
 
-    def __init__(self, runtime: Any) -> None:
+    All that it keeps is one arena a thread, as large as the largest of its plans needs: first come the temporaries of a
+    plan, and behind them each stage in turn has its partial results, and registers for every worker.
+    """
+
+    def __init__(self, runtime: Any, primitives: Any) -> None:
         self.runtime = runtime
         self.generic = Generic(runtime)
-        self.local = threading.local()
-
-    @cached_property
-    def gemm(self) -> Callable[..., None]:
-        """How the runtime multiplies matrices, into a third."""
-        found: Callable[..., None] = self.runtime.primitives(self.runtime).gemm
-        return found
+        self.gemm = primitives.gemm
+        self.ledger = runtime.ledger
 
     def compile(self, plan: Plan) -> Runner:
-        """Return ``run(targets, leaves)`` for a plan."""
+        """Return ``run(targets, leaves)`` for a plan, and say in ``plan.needs`` how much of the arena it takes."""
         stages = [Region(plan, s, self) if s.kind == "region" else Call(plan, s, self) for s in plan.stages]
+        plan.needs = lambda: max((stage.needs() for stage in stages), default=0)
         if len(stages) == 1 and isinstance(stages[0], Region) and stages[0].is_whole_plan:
             return stages[0].runner()
         return Several(plan, stages, self).run
@@ -59,21 +83,28 @@ class Blocked:
 
     def arena(self, nbytes: int) -> Array:
         """Return this thread's arena, at least so large."""
-        arena: Array | None = getattr(self.local, "arena", None)
-        if arena is None or arena.nbytes < nbytes:
-            raw = np.empty(nbytes + ALIGN, np.uint8)
-            start = -raw.ctypes.data % ALIGN
-            arena = self.local.arena = raw[start : start + nbytes]
-            self.local.bound = {}
+        kept = self.ledger.kept.__dict__
+        if nbytes > kept.get("arena", NONE)[0].nbytes:
+            kept.pop("bound", None)  # what is too small, and the views of it, go first
+            kept.pop("arena", None)
+            entry = self.ledger.hold(nbytes + ALIGN, "arena")
+            kept["arena"] = self.allocate(nbytes), entry
+        arena: Array = kept.get("arena", NONE)[0]
         return arena
 
+    def allocate(self, nbytes: int) -> Array:
+        """Return so many bytes of new memory, which begin with a cache line."""
+        raw: Array = np.empty(nbytes + ALIGN, np.uint8)
+        start = -raw.ctypes.data % ALIGN
+        return raw[start : start + nbytes]
+
     def bound(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the buffers that this thread keeps for a plan or a region, made when first asked for."""
+        """Return the views of the arena that this thread keeps for a plan or a region, made when first asked for."""
         try:
-            return self.local.bound[key]
+            return self.ledger.kept.bound[key]
         except (AttributeError, KeyError):
             made = make()
-            bound: dict[Any, Any] = self.local.__dict__.setdefault("bound", {})
+            bound: dict[Any, Any] = self.ledger.kept.__dict__.setdefault("bound", {})
             if len(bound) >= BOUND:
                 bound.clear()
             bound[key] = made
@@ -118,10 +149,9 @@ class Several:
     def _bind(self) -> dict[int, Any]:
         """Return the temporaries of this thread, as arrays in its arena, and the views of them."""
         plan, env = self.plan, {}
-        arena = self.executor.arena(plan.arena_bytes)
+        arena = self.executor.arena(plan.needs())
         for v, start in plan.offsets.items():
-            step = plan.made(v)
-            env[v] = arena[start : start + step.nbytes].view(step.dtype).reshape(step.shape)
+            env[v] = Place(start, plan.made(v).shape, plan.made(v).dtype).of(arena)
         for v in self.fixed:
             self.value(v, env)
         # a reshape of a transpose is a copy, which has to wait until there is something to copy
@@ -132,6 +162,7 @@ class Call:
     """A stage that is one call: a product, a gather, a draw."""
 
     def __init__(self, plan: Plan, stage: Stage, executor: Blocked) -> None:
+        self.plan = plan
         self.v = stage.steps[0]
         self.step = plan.made(self.v)
         self.generic = executor.generic
@@ -144,6 +175,10 @@ class Call:
             out[...] = self.generic.value(step, {x: values.value(x, env) for x in step.ins if isinstance(x, int)})
         else:
             self.call(*[values.value(x, env) for x in step.ins], out, **step.attrs)  # type: ignore[arg-type]
+
+    def needs(self) -> int:
+        """Return the bytes of the arena that are taken: those of the temporaries."""
+        return self.plan.arena_bytes
 
 
 class Region:
@@ -164,6 +199,7 @@ class Region:
         if self.tiled:
             self._lay_out()
         self._write()
+        self._find_places()
 
     def _operands(self) -> Iterator[int]:
         return (x for s in self.steps.values() for x in s.ins if isinstance(x, int))
@@ -194,11 +230,8 @@ class Region:
         self.cut = [[i for i, g in enumerate(groups) if flags[g[0]][k]] for k in range(len(self.reductions))]
         self.tile = self._tile({i for cut in self.cut for i in cut})
         self.counts = [-(-n // t) for n, t in zip(self.sizes, self.tile, strict=True)]
-        self.boxes: list[list[tuple[slice, ...] | None]] = []  # made when first run
+        self.blocks = math.prod(self.counts)
         self.walk = [self._walk(v) for v in (*self.inputs, *self.outputs)]
-        self.slices = [
-            [slice(i, min(i + t, n)) for i in range(0, n, t)] for n, t in zip(self.sizes, self.tile, strict=True)
-        ]
 
     def _walk(self, v: int) -> tuple[Shape | None, list[bool] | None]:
         """Return the merged shape of an operand and along which axes it is cut; (None, None) for a number."""
@@ -234,6 +267,41 @@ class Region:
         """Return a shape with its axes merged."""
         shape = (1,) * (len(self.domain) - len(shape)) + shape
         return tuple(math.prod(shape[a] for a in group) for group in self.groups)
+
+    # --- places in the arena ---
+
+    def _find_places(self) -> None:
+        """Say where the partial results of all blocks lie, behind the plan's temporaries, and then the registers."""
+        self.partials: dict[int, Place] = {}
+        end = self.plan.arena_bytes
+        for n, v in enumerate(self.reductions if self.tiled else []):
+            dtype, cut = accumulator(self.steps[v]) or self.steps[v].dtype, self.cut[n]
+            if dtype != self.steps[v].dtype or any(self.counts[k] > 1 for k in cut):  # else the result is the place
+                shape = tuple(self.counts[k] if k in cut else size for k, size in enumerate(self.sizes))
+                self.partials[n] = Place(end, shape, dtype)
+                end = self.partials[n].end
+        self.start = end
+        self.places: list[Place] = []  # of the registers of the first worker
+        for dtype in self.registers:
+            self.places.append(Place(end, tuple(self.tile) if self.tiled else self.domain, dtype))
+            end = self.places[-1].end
+        self.size_of_registers = end - self.start
+
+    @property
+    def workers(self) -> int:
+        """How many threads share the blocks."""
+        return min(threads(), self.blocks) if self.tiled and self.size >= THREADED else 1
+
+    def needs(self, workers: int = 0) -> int:
+        """Return the bytes of the arena that are taken: temporaries, partial results, registers of all workers."""
+        return self.start + (workers or self.workers) * self.size_of_registers
+
+    def _bind(self, workers: int) -> tuple[dict[int, Array], list[list[Array]]]:
+        """Return the partial results, and the registers of each worker, in the arena of this thread."""
+        arena = self.executor.arena(self.needs(workers))
+        shifts = [k * self.size_of_registers for k in range(workers)]
+        registers = [[p._replace(start=p.start + shift).of(arena) for p in self.places] for shift in shifts]
+        return {n: place.of(arena) for n, place in self.partials.items()}, registers
 
     # --- the function ---
 
@@ -370,7 +438,7 @@ class Region:
 
     def runner(self) -> Runner:
         """Return the runner of a plan that is this region and nothing more."""
-        body, bound, make = self.body, self.executor.bound, self._scratch
+        body, bound, make = self.body, self.executor.bound, self._registers_of_one
         everything = self.inputs == list(range(len(self.plan.leaves)))
 
         def run(targets: Sequence[Array], leaves: Sequence[Any]) -> None:
@@ -386,9 +454,8 @@ class Region:
 
         return run if everything and not self.registers else run_with_registers
 
-    def _scratch(self) -> list[Array]:
-        shape = self.tile if self.tiled else self.domain
-        return [np.empty(shape, dtype) for dtype in self.registers]
+    def _registers_of_one(self) -> list[Array]:
+        return self._bind(1)[1][0]
 
     def run(self, env: dict[int, Any], values: Several) -> None:
         """Work out the region: at once when it is small, else block by block."""
@@ -402,7 +469,7 @@ class Region:
         if self.tiled:
             self._run_tiled(arrays)
         elif self.registers:
-            self.body(*arrays, *self.executor.bound(self, self._scratch))
+            self.body(*arrays, *self.executor.bound(self, self._registers_of_one))
         else:
             self.body(*arrays)
 
@@ -410,23 +477,22 @@ class Region:
         results = arrays[len(arrays) - len(self.reductions) :]
         operands = [x if shape is None else x.reshape(shape) for x, (shape, _) in zip(arrays, self.walk, strict=False)]
         results = [x.reshape(self._merged(x.shape)) for x in results]
-        partials = [self._partial(n, x) for n, x in enumerate(results)]
+        workers = self.workers
+        places, registers = self.executor.bound((self, workers), lambda: self._bind(workers))
+        partials = [places.get(n, x) for n, x in enumerate(results)]
         operands += partials
-        if not self.boxes:
-            self.boxes = [self._box(number) for number in range(math.prod(self.counts))]
-        body, boxes, cut = self.body, self.boxes, self.cut
+        body, boxes, cut, free = self.body, self.boxes, self.cut, iter(registers)  # a worker takes one set
 
         def work(numbers: Iterator[int]) -> None:
-            mine = operands + self.executor.bound(self, self._scratch)
+            mine = operands + next(free)
             with Silence():
                 for number in numbers:
                     body(*[x if box is None else x[box] for x, box in zip(mine, boxes[number], strict=True)])
 
-        blocks = math.prod(self.counts)
-        if self.size >= THREADED and blocks > 1 and threads() > 1:
-            share(work, blocks)
+        if workers > 1:
+            share(work, self.blocks, workers)
         else:
-            work(iter(range(blocks)))
+            work(iter(range(self.blocks)))
         for n, (v, partial) in enumerate(zip(self.reductions, partials, strict=True)):
             if partial is not results[n]:
                 ufunc = getattr(np, REDUCE[self.steps[v].op.name])
@@ -434,13 +500,20 @@ class Region:
                     partial, axis=tuple(cut[n]), dtype=accumulator(self.steps[v]), out=results[n], keepdims=True
                 )
 
-    def _box(self, number: int) -> list[tuple[slice, ...] | None]:
+    @cached_property
+    def boxes(self) -> list[list[tuple[slice, ...] | None]]:
+        """What each block is of each operand, partial result and register; made when first run."""
+        cuts = zip(self.sizes, self.tile, strict=True)
+        slices = [[slice(i, min(i + t, n)) for i in range(0, n, t)] for n, t in cuts]
+        return [self._box(number, slices) for number in range(self.blocks)]
+
+    def _box(self, number: int, slices: list[list[slice]]) -> list[tuple[slice, ...] | None]:
         """Return what block ``number`` is of each operand, partial result and register."""
         at: list[int] = []  # its place in the grid, the last axis fastest
         for n in reversed(self.counts):
             number, i = divmod(number, n)
             at.insert(0, i)
-        box = [s[i] for s, i in zip(self.slices, at, strict=True)]
+        box = [s[i] for s, i in zip(slices, at, strict=True)]
         found: list[tuple[slice, ...] | None] = [
             None if cut is None else tuple([b if c else ALL for b, c in zip(box, cut, strict=True)])
             for _, cut in self.walk
@@ -448,15 +521,6 @@ class Region:
         for cut in self.cut:
             found.append(tuple([slice(i, i + 1) if k in cut else box[k] for k, i in enumerate(at)]))
         return found + [tuple([slice(b.stop - b.start) for b in box])] * len(self.registers)
-
-    def _partial(self, n: int, result: Array) -> Array:
-        """Return a place for the results of all blocks: the result itself when no axis is cut."""
-        dtype = accumulator(self.steps[self.reductions[n]]) or result.dtype
-        if all(self.counts[k] == 1 for k in self.cut[n]) and dtype == result.dtype:
-            return result
-        shape = tuple(self.counts[k] if k in self.cut[n] else size for k, size in enumerate(self.sizes))
-        made: Array = self.executor.bound((self, n), lambda: np.empty(shape, dtype))
-        return made
 
 
 ALL = slice(None)

@@ -14,7 +14,7 @@ Runner = Callable[[Sequence[Any], Sequence[Any]], None]
 class Generic:
     """The executor for any namespace whose arrays can be written in place."""
 
-    def __init__(self, runtime: Any) -> None:
+    def __init__(self, runtime: Any, primitives: Any = None) -> None:
         self.runtime = runtime
         self.xp = runtime.xp
 

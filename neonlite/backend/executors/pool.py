@@ -26,8 +26,11 @@ def set_threads(n: int) -> None:
     _threads, _pool = n, None  # threads of the old pool end when nobody uses it any more
 
 
-def share(work: Callable[[Iterator[int]], None], count: int) -> None:
-    """Call ``work`` in several threads with one iterator over range(count), which hands out each number once."""
+def share(work: Callable[[Iterator[int]], None], count: int, workers: int = 0) -> None:
+    """Call ``work`` in several threads with one iterator over range(count), which hands out each number once.
+
+    ``workers``: how many calls; as many as there are threads unless given.
+    """
     global _pool
     numbers = iter(range(count))
     pool, count_of_threads = _pool, threads()
@@ -35,7 +38,7 @@ def share(work: Callable[[Iterator[int]], None], count: int) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
         pool = _pool = ThreadPoolExecutor(max(1, count_of_threads - 1), "neonlite")
-    helpers = [pool.submit(work, numbers) for _ in range(count_of_threads - 1)]
+    helpers = [pool.submit(work, numbers) for _ in range((workers or count_of_threads) - 1)]
     try:
         work(numbers)
     finally:

@@ -172,15 +172,20 @@ class Products(InPlace):
         if not self._multiplied(a, b, c, alpha, beta, summed=True):
             super().summed(a, b, c, alpha, beta)
 
-    def _multiplied(self, a: Any, b: Any, c: Any, alpha: float, beta: float, summed: bool) -> bool:
-        """Let MKL multiply, and return True; or False when it cannot."""
+    def form(self, a: Any, b: Any, c: Any) -> Form | None:
+        """Return the form of a product, which is found out once."""
         key = (a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides, c.dtype, c.shape, c.strides)
         try:
-            form = self.forms[key]
+            return self.forms[key]
         except KeyError:
             if len(self.forms) >= FORMS:
                 self.forms.clear()
-            form = self.forms[key] = formed(self.functions, a, b, c)
+            found = self.forms[key] = formed(self.functions, a, b, c)
+            return found
+
+    def _multiplied(self, a: Any, b: Any, c: Any, alpha: float, beta: float, summed: bool) -> bool:
+        """Let MKL multiply, and return True; or False when it cannot."""
+        form = self.form(a, b, c)
         if form is None:
             return False
         call, number, head, (of_a, of_b, of_c), (near_a, near_b), size, sums, calls, steps = form

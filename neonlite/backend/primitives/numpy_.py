@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-import threading
 from typing import Any
 
 import numpy as np
 
-from neonlite.backend.primitives.generic import Generic
+from neonlite.backend.primitives.numpy_pooling import PoolingInPieces
+from neonlite.backend.primitives.numpy_regions import RegionsInPieces
 
 SHORT = 4096  # elements of a row below which NumPy's ufuncs make buffers of their own for rows with gaps between
 
 
-class InPlace(Generic):
+class InPlace(PoolingInPieces, RegionsInPieces):
     """Primitives of NumPy arrays that allocate nothing once they have run."""
-
-    def __init__(self, runtime: Any) -> None:
-        super().__init__(runtime)
-        self.local = threading.local()
 
     def gemm(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c``; with beta by way of a buffer."""
@@ -39,9 +35,10 @@ class InPlace(Generic):
 
     def scratch(self, purpose: str, shape: tuple[int, ...], like: Any) -> Any:
         """Return this thread's buffer for a purpose, as large as it ever had to be."""
-        kept: dict[Any, Any] = self.local.__dict__
-        size = math.prod(shape)
-        key = f"{purpose} {like.dtype}"
-        if key not in kept or kept[key].size < size:
-            kept[key] = np.empty(size, like.dtype)
-        return kept[key][:size].reshape(shape)
+        kept: dict[Any, Any] = self.runtime.ledger.kept.__dict__
+        size, key = math.prod(shape), (purpose, like.dtype)
+        if key not in kept or kept[key][0].size < size:
+            kept.pop(key, None)  # what is too small goes first
+            entry = self.runtime.ledger.hold(size * like.dtype.itemsize, "workspaces")
+            kept[key] = self.xp.empty(size, dtype=like.dtype), entry
+        return kept[key][0][:size].reshape(shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -64,21 +65,13 @@ class RegionCalls(Places):
         """
         name, (image, bins) = "roipooling_bprop", ((C, H, W), (C, pooled_height, pooled_width, roi_count))
         regions, batch = self._regions(name, rois, roi_count, image, bins, I=O, O=I, argmax=argmax)
-        pixels = argmax.get()
-        if pixels.size and not -1 <= pixels.min() <= pixels.max() < H * W:
+        extremes = self.evaluate([self.min(argmax), self.max(argmax)]) if argmax.size else []
+        if not all(-1 <= x.get().item() < H * W for x in extremes):
             raise IndexError(f"be.{name}: argmax holds pixels, -1 to {H * W - 1}; got {describe(argmax)} with others")
-        places, errors = self._dense(argmax).reshape(*bins), self._dense(I).reshape(*bins)
-        maps = self._column(np.arange(C), (C, 1, 1, 1))
-        batches = self._column(regions[:, 0], (1, 1, 1, roi_count))
-        pixel = (self.where(places < 0, 0, self.astype(places, "int64")) + maps * (H * W)) * batch + batches
-        each = self.reshape(self.where(places < 0, 0, errors), -1, 1)
-        total = self.build("scatter", each, self.reshape(pixel, -1, 1), axis=0, size=C * H * W * batch)
-        with self._place(O) as place:
-            place.reshape(-1, 1)[:] = total
+        errors, places = self._shaped(self._dense(I), bins), self._shaped(self._dense(argmax), bins)
+        with self._place(O, I, argmax) as place, Silence():
+            self.primitives.roi_bprop(errors, regions, places, self._shaped(place, (*image, batch)))
         return O
-
-    def _column(self, numbers: Any, shape: tuple[int, ...]) -> Any:
-        return self.array(np.asarray(numbers, np.int64).reshape(shape), dtype="int64")
 
     def _regions(
         self, name: str, rois: Tensor, count: int, image: tuple[int, ...], bins: tuple[int, ...], **tensors: Tensor
@@ -102,10 +95,11 @@ class RegionCalls(Places):
         if tensors["argmax"].info.dtype not in ("int32", "int64"):
             raise TypeError(f"be.{name}: argmax holds int32; got {tensors['argmax'].info.dtype}")
         self._one_float(name, I=tensors["I"], O=tensors["O"])
-        regions, batch = rois.get().astype(np.float64), tensors["I"].size // pixels
-        if not np.isfinite(regions).all():
+        regions, batch = self.primitives.numbers(rois._array), tensors["I"].size // pixels
+        if not all(math.isfinite(x) for x in (regions.min(initial=0), regions.max(initial=0))):
             raise ValueError(f"be.{name}: rois are finite numbers; got {describe(rois)} with others")
-        if not ((regions[:, 0] >= 0) & (regions[:, 0] < batch)).all():
+        images = regions[:, 0]
+        if not 0 <= images.min(initial=0) <= images.max(initial=0) < batch:
             raise IndexError(f"be.{name}: rois name images from 0 to {batch - 1}; got {describe(rois)} with others")
         return regions, batch
 

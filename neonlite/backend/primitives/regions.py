@@ -11,10 +11,16 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.primitives.products import Products
+from neonlite.ops import run_scatter
 
 
 class Regions(Products):
     """Maximum pooling of regions of interest: images (C, H, W, N), regions (n, 5), bins (C, PH, PW, n)."""
+
+    def numbers(self, array: Any) -> np.ndarray[Any, Any]:
+        """Return an array as float64 on the host."""
+        found: np.ndarray[Any, Any] = self.runtime.get(array)
+        return found.astype(np.float64)
 
     def roi_fprop(self, i: Any, regions: np.ndarray[Any, Any], o: Any, argmax: Any, scale: float) -> None:
         """Compute the maximum of each bin, and in ``argmax`` where it is, ``h W + w``; an empty bin has 0, and -1."""
@@ -39,6 +45,17 @@ class Regions(Products):
         found = self.runtime.put(full)[None, :]
         o[...] = xp.reshape(xp.where(found, best, xp.zeros_like(best)), o.shape)
         argmax[...] = xp.reshape(xp.where(found, where, xp.full(where.shape, -1, dtype=argmax.dtype)), o.shape)
+
+    def roi_bprop(self, e: Any, regions: np.ndarray[Any, Any], argmax: Any, d: Any) -> None:
+        """Compute the sum of the errors of all bins whose maximum a pixel was."""
+        xp, (C, H, W, N) = self.xp, d.shape
+        images = self.runtime.put(regions[:, 0].astype(np.int64))[None, None, None, :]
+        maps = self.runtime.put(np.arange(C))[:, None, None, None]
+        none = argmax < 0
+        pixels = xp.astype(xp.where(none, xp.zeros_like(argmax), argmax), xp.int64)
+        cells = xp.reshape((pixels + maps * (H * W)) * N + images, (-1,))
+        errors = xp.reshape(xp.where(none, xp.zeros_like(e), e), (-1,))
+        d[...] = xp.reshape(run_scatter(xp, errors, cells, axis=0, size=C * H * W * N), d.shape)
 
 
 def bins(first: Any, last: Any, scale: float, count: int, size: int) -> tuple[Any, Any]:

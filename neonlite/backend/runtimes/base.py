@@ -9,6 +9,7 @@ import numpy as np
 
 from neonlite.backend.executors.generic import Generic as Executor
 from neonlite.backend.executors.quiet import Silence
+from neonlite.backend.memory import Ledger
 from neonlite.backend.primitives.generic import Generic as Primitives
 from neonlite.ops import FLOATS, INTS
 
@@ -23,7 +24,7 @@ class Runtime:
     xp: Any  # the array-API namespace
     dtypes: tuple[str, ...] = FLOATS + INTS  # the dtypes it has
     negative_steps = True  # whether x[::-1] is a view
-    executor: Callable[[Any], Any] = Executor  # runs plans; made with the runtime
+    executor: Callable[[Any, Any], Any] = Executor  # runs plans; made with the runtime and its primitives
     primitives: Callable[[Any], Any] = Primitives  # convolutions, products and their like; made with the runtime
     halves = False  # whether primitives compute with float16 as it is, or widen it
 
@@ -32,6 +33,10 @@ class Runtime:
             have = f"{self.devices} device" + (", number 0" if self.devices == 1 else f"s, 0 to {self.devices - 1}")
             raise ValueError(f"the backend {self.name!r} has {have}; got device_id={device_id!r}")
         self.device_id = device_id
+        self.ledger = Ledger()  # of the memory that is handed out and kept
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
 
     @property
     def devices(self) -> int:

@@ -1,0 +1,328 @@
+"""How fast is a training step of a small network?  Beside PyTorch eager, in one process, on as many threads.
+
+python benchmarks/steps.py            # minutes: writes results/steps.json and results/steps.md
+python benchmarks/steps.py --quick    # a smoke run of seconds: writes nothing
+python benchmarks/steps.py --only conv --runtime mkl --threads 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+from _table import Effort, Work, cpus, elsewhere, machine, markdown, ratio, save, seconds, told
+from threadpoolctl import threadpool_limits
+
+from neonlite.backend import Backend, NervanaObject
+from neonlite.backend.executors import pool
+from neonlite.initializers import Constant, GlorotUniform
+from neonlite.layers import Affine, Conv, Deconv, GeneralizedCost, Pooling, Sequential
+from neonlite.optimizers import GradientDescentMomentum
+from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
+
+# before MKL, or PyTorch would use MKL's library as well
+torch: Any = import_module("torch") if find_spec("torch") else None
+RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
+N = 128  # images of a minibatch
+LIMITS = {"mlp 784-100-10": 1.0, "lenet": 3.0, "cifar": 3.0, "autoencoder": 3.0}  # as long as PyTorch, at most
+NEAR = 1e-4  # how far losses may differ, as a fraction, after ``STEPS`` steps from the same weights
+STEPS = 5
+RATE, STILL = 0.1, 1e-7  # learning rates: to compare with, and to measure with: weights stay as they are
+FULL, QUICK = Effort(2.0, 0.03, 9), Effort(0.0, 0.002, 2)
+REST = 0.25  # seconds until the threads of OpenBLAS (25 ms) and of OpenMP (200 ms) do not look for work any more
+NOTE = """\
+A step is forward, the error of the cost, backward and an update by gradient descent with momentum 0.9; "loss" is a
+step and its mean cost, as a number on the host; "infer" is forward alone, for inference. PyTorch's step is
+`zero_grad(set_to_none=True)`, forward, the loss, `backward()` and `SGD.step()`, each as it is by default; inference is
+in `inference_mode()`. Images come as each library wants them: (F, N), and (N, C, H, W) or, where that is sooner,
+channels last. Results are compared first: the losses of both after five steps from the same weights, and outputs for
+inference. Then steps are measured with a learning rate of 1e-7, so that all are alike: weights that are learned
+by heart lead to numbers so small that a CPU takes ten times as long for them. Minibatches are of 128 images, float32.
+Times are medians over rounds, in each of which every peer runs once, in random order, and with two threads after a
+rest; "× torch" is how many times as long as PyTorch, the median of the ratios of all rounds."""
+
+# A network is a shape, its layers, and its cost. "affine 100" has a bias and Rectlin, "norm 100" a batch norm and
+# Rectlin, "conv 5 16" filters of 5 x 5, 16 maps, a bias and Rectlin; "deconv 3 8 2 1" has stride 2 and padding 1.
+NETWORKS: dict[str, tuple[tuple[int, ...], list[str]]] = {
+    "mlp 784-100-10": ((784,), ["affine 100", "classes 10"]),
+    "mlp 784-1024-1024-10": ((784,), ["affine 1024", "affine 1024", "classes 10"]),
+    "mlp 784-256-256-10, batch norm": ((784,), ["norm 256", "norm 256", "classes 10"]),
+    "lenet": ((1, 28, 28), ["conv 5 20", "pool 2", "conv 5 50", "pool 2", "affine 500", "classes 10"]),
+    "cifar": ((3, 32, 32), ["conv 5 16", "pool 2", "conv 5 32", "pool 2", "affine 500", "classes 10"]),
+    "autoencoder": (
+        (1, 28, 28),
+        ["conv 4 8", "pool 2", "conv 4 32", "pool 2", "deconv 4 8 1 0", "deconv 3 8 2 0", "image 2 1 2 1"],
+    ),
+}
+
+
+class Case(NamedTuple):
+    """A network, and what it is to learn."""
+
+    shape: tuple[int, ...]
+    layers: list[str]
+    x: Any  # images (N, *shape)
+    labels: Any
+
+
+class Peer(NamedTuple):
+    """What a library does: the ways that are measured, and what is compared."""
+
+    step: Work
+    loss: Callable[[], float]  # a step as well, and the loss before its update
+    infer: Callable[[], Any]
+    outputs: Callable[[Any], Any]  # of ``infer`` as an array (N, features)
+
+
+# --- neonlite --------------------------------------------------------------------------------------------------------
+
+
+def ours(case: Case, runtime: str, rate: float) -> tuple[Peer, Any]:
+    """Return the peer, and the network; its weights are those of a fixed seed."""
+    NervanaObject.be = be = Backend(runtime, rng_seed=1, batch_size=N)
+    more = {"init": GlorotUniform(), "bias": Constant(0), "activation": Rectlin()}
+
+    def made(kind: str, n: int, maps: int = 0, stride: int = 1, pad: int = 0) -> Any:
+        if kind == "pool":
+            return Pooling(n)
+        if kind in ("deconv", "image"):
+            like = more if kind == "deconv" else more | {"activation": None}
+            return Deconv((n, n, maps), strides=stride, padding=pad, **like)
+        if kind == "conv":
+            return Conv((n, n, maps), **more)
+        if kind == "norm":
+            return Affine(n, more["init"], batch_norm=True, activation=Rectlin())
+        return Affine(n, **more | ({"activation": Softmax()} if kind == "classes" else {}))
+
+    net = Sequential([made(*read(layer)) for layer in case.layers])
+    cost = GeneralizedCost(CrossEntropyMulti() if sorts(case) else MeanSquared())
+    net.configure(case.shape if len(case.shape) > 1 else case.shape[0])
+    net.allocate()
+    net.allocate_deltas()
+    cost.initialize(net)
+    optimizer, layers = GradientDescentMomentum(rate, 0.9), net.layers_to_optimize
+    x = be.array(case.x.reshape(N, -1).T)
+    t = be.array(np.eye(10)[:, case.labels]) if sorts(case) else x
+
+    def step() -> None:
+        net.bprop(cost.get_errors(net.fprop(x), t))
+        optimizer.optimize(layers, epoch=0)
+
+    def loss() -> float:
+        y = net.fprop(x)
+        found = float(cost.get_cost(y, t)[0, 0])
+        net.bprop(cost.get_errors(y, t))
+        optimizer.optimize(layers, epoch=0)
+        return found
+
+    return Peer(step, loss, lambda: net.fprop(x, inference=True), lambda y: y.get().T), net
+
+
+def sorts(case: Case) -> bool:
+    """Tell whether the network sorts images into classes; else it is to give them back."""
+    return case.layers[-1].startswith("classes")
+
+
+def read(layer: str) -> Any:
+    """Return the kind of a layer, and its numbers."""
+    kind, *numbers = layer.split()
+    return kind, *map(int, numbers)
+
+
+# --- PyTorch ---------------------------------------------------------------------------------------------------------
+
+
+def theirs(case: Case, net: Any, rate: float, last: bool) -> Peer:
+    """Return the peer with the weights of a network of ours; ``last``: with images whose channels are last."""
+    nn, F = torch.nn, torch.nn.functional
+    stack: list[Any] = []
+    shape = case.shape
+
+    def size() -> tuple[int, ...]:
+        return tuple(nn.Sequential(*stack)(torch.zeros(1, *shape)).shape[1:])
+
+    for kind, n, *rest in map(read, case.layers):
+        before = size() if stack else shape
+        if kind == "pool":
+            stack.append(nn.MaxPool2d(n))
+        elif kind in ("deconv", "image"):
+            stack += [nn.ConvTranspose2d(before[0], rest[0], n, rest[1], rest[2]), nn.ReLU()]
+        elif kind == "conv":
+            stack += [nn.Conv2d(before[0], rest[0], n), nn.ReLU()]
+        else:
+            stack += [nn.Flatten()] * (len(before) > 1)
+            stack.append(nn.Linear(int(np.prod(before)), n, bias=kind != "norm"))
+            stack += [nn.BatchNorm1d(n, 1e-3).eval()] * (kind == "norm") + [nn.ReLU()] * (kind != "classes")
+    if not sorts(case):
+        stack.pop()  # what gives images back ends without Rectlin
+    model = nn.Sequential(*stack).train()
+    weights = iter(p.get() for layer in net.layers_to_optimize for p in layer.parameters)
+    with torch.no_grad():
+        for module in model:
+            norm = isinstance(module, nn.BatchNorm1d)
+            for parameter in reversed(list(module.parameters())) if norm else module.parameters():
+                array = next(weights)  # (C R S, K) of filters
+                array = array.T if parameter.ndim == 4 else array
+                parameter.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(parameter.shape))
+    x, labels = torch.from_numpy(case.x), torch.from_numpy(case.labels)
+    if last:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9)
+
+    def step() -> Any:
+        optimizer.zero_grad(set_to_none=True)
+        y = model(x)
+        cost = F.cross_entropy(y, labels) if sorts(case) else F.mse_loss(y, x) / 2
+        cost.backward()
+        optimizer.step()
+        return cost
+
+    def infer() -> Any:
+        with torch.inference_mode():
+            return F.softmax(model(x), 1) if sorts(case) else model(x)
+
+    def outputs(_: Any) -> Any:
+        model.eval()
+        of_norms = [layer for layer in net.layers if hasattr(layer, "gmean")]
+        for module, layer in zip([m for m in model if isinstance(m, nn.BatchNorm1d)], of_norms, strict=True):
+            module.running_mean.copy_(torch.from_numpy(layer.gmean.get()[:, 0]))
+            module.running_var.copy_(torch.from_numpy(layer.gvar.get()[:, 0]))
+        return infer().reshape(N, -1).numpy()
+
+    def inference() -> Any:
+        model.eval()
+        y = infer()
+        model.train()
+        return y
+
+    return Peer(step, lambda: step().item(), inference, outputs)
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def peers(case: Case, runtimes: list[str], rate: float) -> dict[str, Peer]:
+    """Return the peers by name, all with the same weights."""
+    found, net = {}, None
+    for runtime in runtimes:
+        found[runtime], net = ours(case, runtime, rate)
+    if torch:
+        found["torch"] = theirs(case, net, rate, False)
+        if len(case.shape) == 3:
+            found["torch, channels last"] = theirs(case, net, rate, True)
+    return found
+
+
+def compare(name: str, found: dict[str, Peer]) -> dict[str, float]:
+    """Return the loss of each peer after some steps; AssertionError when they differ, or outputs for inference do."""
+    losses = {}
+    for peer, work in found.items():
+        for _ in range(STEPS):
+            work.step()
+        losses[peer] = work.loss()
+    first = next(iter(losses.values()))
+    for peer, loss in losses.items():
+        np.testing.assert_allclose(loss, first, rtol=NEAR, err_msg=f"{name}, {peer}: the loss after {STEPS} steps")
+    outputs = {peer: work.outputs(work.infer()) for peer, work in found.items()}
+    for peer, y in outputs.items():
+        near = 1e-3 * np.abs(outputs[next(iter(outputs))]).max()
+        np.testing.assert_allclose(y, outputs[next(iter(outputs))], rtol=1e-2, atol=near, err_msg=f"{name}, {peer}")
+    return losses
+
+
+def measure(works: dict[str, Work], effort: Effort, rest: float) -> tuple[dict[str, list[float]], bool]:
+    """Return what ``_table.measure`` does, with a rest before each peer."""
+    calls = {
+        peer: max(1, round(effort.sample / min(seconds(work, 1), seconds(work, 3)))) for peer, work in works.items()
+    }
+    order, shuffle, rounds, quiet = list(works), random.Random(0).shuffle, [], []
+    start = time.perf_counter()
+    while len(quiet) < effort.rounds or time.perf_counter() < start + effort.case:
+        shuffle(order)
+        before, clock, times = elsewhere(), time.perf_counter(), {}
+        for peer in order:
+            time.sleep(rest)
+            seconds(works[peer], max(1, calls[peer] // 4))
+            times[peer] = seconds(works[peer], calls[peer])
+        rounds.append(times)
+        if elsewhere() - before < (time.perf_counter() - clock) * cpus() / 20:
+            quiet.append(times)
+        if len(rounds) >= effort.rounds and time.perf_counter() > start + 2 * effort.case:
+            break
+    enough = len(quiet) >= effort.rounds
+    return {peer: [times[peer] for times in (quiet if enough else rounds)] for peer in works}, enough
+
+
+def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) -> list[dict[str, Any]]:
+    """Return what was measured of some networks, by so many threads."""
+    pool.set_threads(threads)
+    if torch:
+        torch.set_num_threads(threads)
+    found = []
+    for name in names:
+        shape, layers = NETWORKS[name]
+        rng = np.random.default_rng(0)
+        case = Case(shape, layers, rng.random((N, *shape), np.float32), rng.integers(0, 10, N))
+        losses = compare(name, peers(case, runtimes, RATE))
+        works = peers(case, runtimes, STILL)
+        for way in ("step", "loss", "infer"):
+            times, quiet = measure({p: getattr(work, way) for p, work in works.items()}, effort, REST * (threads > 1))
+            row: dict[str, Any] = {"network": name, "way": way, "threads": threads, "quiet": quiet, "losses": losses}
+            row |= {f"{peer} s": statistics.median(t) for peer, t in times.items()}
+            if best := min((p for p in times if p.startswith("torch")), key=lambda p: row[f"{p} s"], default=None):
+                row |= {f"{peer} / torch": ratio(times[best], times[peer]) for peer in runtimes}
+            found.append(row)
+            print(*line(row, runtimes), sep="  ", flush=True)
+    return found
+
+
+def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
+    """Return a row of the table; a ``!`` where a step takes longer than hoped for, ``~`` where it was not quiet."""
+    cells = [f"{row['network']}{'' if row['quiet'] else ' ~'}", row["way"], str(row["threads"])]
+    for peer in (*runtimes, "torch", "torch, channels last"):
+        cells.append(told(row[f"{peer} s"]) if f"{peer} s" in row else "")
+    for peer in runtimes:
+        longer = row.get(f"{peer} / torch")
+        missed = longer and row["way"] == "step" and longer > LIMITS.get(row["network"], longer)
+        cells.append(f"{longer:.2f}{' !' if missed else ''}" if longer else "")
+    return cells
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a smoke run, of which nothing is written")
+    parser.add_argument("--only", default="", metavar="WORD", help="the networks with this word; nothing is written")
+    parser.add_argument("--runtime", choices=RUNTIMES, help="this one alone; nothing is written")
+    parser.add_argument("--threads", type=int, help="so many alone; nothing is written")
+    options = parser.parse_args()
+    runtimes = [options.runtime] if options.runtime else RUNTIMES
+    names = [name for name in NETWORKS if options.only in name]
+    counts = [options.threads] if options.threads else sorted({1, min(2, cpus())}, reverse=True)
+    found = []
+    for threads in counts:
+        with threadpool_limits(threads, "blas"):  # NumPy's
+            found += rows(names, runtimes, threads, QUICK if options.quick else FULL)
+    about = machine("numpy", "mkl", "torch") | {"threads": ", ".join(map(str, counts))}
+    head = ["network", "way", "threads", *runtimes, "torch", "torch, channels last"]
+    table = markdown([*head, *(f"{peer} × torch" for peer in runtimes)], [line(row, runtimes) for row in found])
+    words = "\n".join(f"- {key}: {value}" for key, value in about.items())
+    hoped = ", ".join(f"{name} {limit:g}" for name, limit in LIMITS.items())
+    target = f"Hoped for, of a step: at most so many times as long as PyTorch: {hoped}; a miss has a `!`. "
+    target += "`~`: other processes used the machine meanwhile."
+    parts = ["# Training steps", f"`{' '.join(['python benchmarks/steps.py', *sys.argv[1:]])}`", words, target, NOTE]
+    report = "\n\n".join([*parts, table]) + "\n"
+    print(report)
+    if not (options.quick or options.only or options.runtime or options.threads):
+        save("steps", {"machine": about, "rows": found}, report)
+
+
+if __name__ == "__main__":
+    main()
