@@ -937,13 +937,13 @@ def test_a_step_of_learning_allocates_nothing_once_it_was_made(cpu, rng):
     assert cpu._age == plans
 
 
-def test_dropout_allocates_only_the_words_that_its_mask_is_made_of(cpu):
+def test_dropout_allocates_nothing_of_size(cpu):
     cpu.bsz = 1000
     layer, x = by_hand(Dropout(), 300), cpu.ones((300, 1000))
     for _ in range(3):
         layer.bprop(layer.fprop(x))
     plans = cpu._age
-    assert max(buffers(lambda: layer.bprop(layer.fprop(x)))) <= 2**17 < x.size
+    assert not buffers(lambda: layer.bprop(layer.fprop(x)))
     assert cpu._age == plans
 
 
@@ -1054,9 +1054,7 @@ def test_inputs_and_errors_of_another_shape_name_the_layer(be, rng, which):
     layer = by_hand(Sequential(mlp()) if which == "network" else LAYERS[which][0](), 6)
     name = layer.layers[0].name if which == "network" else layer.name
     for shape in ((6, 1), (1, 4), (12, 4), (6, 8), (6, 4, 1), (5, 4), (1, 1)):
-        with pytest.raises(
-            ValueError, match=rf"{name}: the inputs must have the shape \(6, 4\).*got .*"
-        ) as error:
+        with pytest.raises(ValueError, match=rf"{name}: the inputs must have the shape \(6, 4\).*got .*") as error:
             layer.fprop(be.zeros(shape, name="wrong"))
         assert f"wrong {shape}" in str(error.value)
         assert "batch size 4" in str(error.value)

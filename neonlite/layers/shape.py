@@ -152,7 +152,11 @@ class DataTransform(Layer):
         return self
 
     def reserve(self, deltas: Deltas, error: Place | None) -> None:
-        """Reserve nothing: data has no deltas."""
+        """Reserve nothing: data has no deltas. ValueError where a layer before it would want some."""
+        if isinstance(self.prev_layer, Layer) and not isinstance(self.prev_layer, DataTransform):
+            raise ValueError(
+                f"{self.name} transforms the data: it is the first layer, not after {self.prev_layer.name}"
+            )
         deltas.free(error)
 
     def formula(self, x: Any) -> Any:

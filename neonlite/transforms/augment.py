@@ -47,6 +47,7 @@ class ColorNoise(NervanaObject):
         super().__init__(name)
         if (colorpca is None) != (colorstd is None):
             raise ValueError(f"{self.classnm}: colorpca and colorstd, its deviations, are given together")
+        self.colorpca, self.colorstd = colorpca, colorstd
         self.axes = scaled(self, *((COLORPCA, COLORSTD) if colorpca is None else (colorpca, colorstd)))
         self.noise_level = number(f"{self.classnm}: noise_level", noise_level, low=0)
         self.brightness = number(f"{self.classnm}: brightness", brightness, low=0)
