@@ -180,7 +180,7 @@ def test_targets_of_a_masked_cost_are_a_pair_that_fits(be, rng):
                 act(y, truth)
     with pytest.raises(TypeError, match=r"masked: weights.*'much'"):
         GeneralizedCostMask(SumSquared(), weights="much", name="masked")
-    close(cost.get_cost(y, cost.blank_targets(y)), [[0]], 0)
+    close(cost.get_cost(y, cost.blank_targets()), [[0]], 0)
 
 
 # --- of several outputs ----------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_one_of_several_costs_may_have_a_mask(be64, rng):
     want += FORMULAS[SumSquared](y[2].get(), t.get()).mean()
     close(cost.get_cost(y, [t, (t, mask), t]), [[want]])
     check_cost(net, cost, x, [t, (t, mask), t])
-    close(cost.get_cost(y, cost.blank_targets(y)), judged_blank(y), 1e-10)
+    close(cost.get_cost(y, cost.blank_targets()), judged_blank(y), 1e-10)
 
 
 def judged_blank(y: list[Any]) -> NDArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
+import time
 from collections import Counter
 from itertools import chain, islice, pairwise
 
@@ -24,6 +25,7 @@ from neonlite.data import (
     NervanaDataIterator,
     Shift,
 )
+from neonlite.data.columns import Columns
 from neonlite.data.prefetch import ahead
 
 SIZES = [(10, 4), (8, 4), (5, 5), (7, 3), (9, 8), (4, 1), (13, 5)]
@@ -507,6 +509,24 @@ def test_no_thread_is_left_when_a_loop_is_abandoned(cpu):
     assert not threads()
 
 
+def late(monkeypatch):
+    """Have a minibatch written so late that the next one has been worked out."""
+    fill = Columns.fill
+
+    def slow(self, *args):
+        time.sleep(0.03)
+        return fill(self, *args)
+
+    monkeypatch.setattr(Columns, "fill", slow)
+
+
+def test_what_was_worked_out_ahead_lasts_until_it_is_used(cpu, monkeypatch):
+    late(monkeypatch)
+    cpu.bsz = 2
+    it = ArrayIterator(rows(10).reshape(10, 1, 1, 2), augment=lambda images, words: images)
+    assert epoch(it) == in_order(10, 2, 1)[0]
+
+
 # --- images, changed -----------------------------------------------------------------------------------------------
 
 
@@ -797,6 +817,13 @@ def test_an_hdf5_loop_goes_on_from_every_minibatch_and_closes_its_file(cpu, h5):
         break
     h5py.File(path, "w").close()  # refused as long as it is open
     assert not threads()
+
+
+def test_what_was_read_ahead_lasts_until_it_is_used(cpu, h5, monkeypatch):
+    late(monkeypatch)
+    cpu.bsz = 2
+    for x, t in HDF5Iterator(h5(rows(10), rows(10))):
+        assert numbers(x) == numbers(t)
 
 
 def test_images_of_an_hdf5_file_need_no_lshape(cpu, h5):

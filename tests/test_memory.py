@@ -855,7 +855,7 @@ def test_a_hundred_gigabytes_are_rehearsed_in_a_few_megabytes(be: Backend) -> No
         x = r.zeros((100_000, 100_000))
         y = r.dot(x, x).astensor()
         y[:] = r.softmax(x * 2, axis=0) + 1
-        layer = r.conv_layer("float32", 128, 3, 64, H=3000, W=3000, R=3, S=3, pad_h=1, pad_w=1)
+        layer = r.conv_layer("float32", 128, 3, 64, H=600, W=600, R=3, S=3, pad_h=1, pad_w=1)
         O = r.fprop_conv(layer, r.zeros(layer.dimI), r.zeros(layer.dimF), r.zeros(layer.dimO))
         r.make_binary_mask(x, 0.5)
         x[:] = r.streams.normal("weights", x.shape)
@@ -864,9 +864,9 @@ def test_a_hundred_gigabytes_are_rehearsed_in_a_few_megabytes(be: Backend) -> No
     finally:
         tracemalloc.stop()
     assert x.nbytes == y.nbytes == twin.nbytes == 40_000_000_000
-    assert O.nbytes == 64 * 3000 * 3000 * 128 * 4
+    assert O.nbytes == 64 * 600 * 600 * 128 * 4
     assert r.memory().tensors == 3 * x.nbytes + O.nbytes
-    assert peak < 20_000_000
+    assert peak < 5_000_000
 
 
 ELSEWHERE = {"allocate_backend", "backend_choices", "cleanup_backend", "memory", "rehearsal"}  # not a tensor's business

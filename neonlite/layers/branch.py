@@ -186,6 +186,10 @@ class Tree(LayerContainer):
         self.deltas = back
         return back
 
+    def blank_inputs(self) -> Any:
+        """Return inputs that fit the trunk, of zeros."""
+        return self.layers[0].blank_inputs()
+
     def in_steps(self, S: int) -> Any:
         """Return the inputs' shape with S time steps."""
         return self.layers[0].in_steps(S)

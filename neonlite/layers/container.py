@@ -198,6 +198,10 @@ class Sequential(LayerContainer):
         self.deltas = error
         return error
 
+    def blank_inputs(self) -> Any:
+        """Return inputs that fit the first layer, of zeros."""
+        return self.layers[0].blank_inputs()
+
     def in_steps(self, S: int) -> Any:
         """Return the inputs' shape with S time steps."""
         return self.layers[0].in_steps(S)

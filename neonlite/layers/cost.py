@@ -92,9 +92,9 @@ class GeneralizedCost(Buffered):
         self.deltas[:] = self.named(derivative, inputs, targets)
         return self.deltas
 
-    def blank_targets(self, outputs: Any) -> Any:
-        """Return targets that fit some outputs, of zeros."""
-        return self.be.zeros_like(outputs)
+    def blank_targets(self) -> Any:
+        """Return targets that fit the network, of zeros."""
+        return self.be.iobuf(by_columns(self.network.out_shape))
 
 
 class GeneralizedCostMask(GeneralizedCost):
@@ -148,9 +148,9 @@ class GeneralizedCostMask(GeneralizedCost):
         """Whether the last activation takes each element by itself, as Logistic does."""
         return not hasattr(self.last.transform, "axis")
 
-    def blank_targets(self, outputs: Any) -> Any:
-        """Return targets that fit some outputs, of zeros, and a mask."""
-        return self.be.zeros_like(outputs), self.be.zeros_like(outputs)
+    def blank_targets(self) -> Any:
+        """Return targets that fit the network, of zeros, and a mask."""
+        return super().blank_targets(), super().blank_targets()
 
 
 class Multicost(Buffered):
@@ -215,9 +215,9 @@ class Multicost(Buffered):
             errors.append(error)
         return errors
 
-    def blank_targets(self, outputs: Any) -> list[Any]:
-        """Return targets that fit some outputs, of zeros."""
-        return [cost.blank_targets(y) for cost, y in zip(self.costs, outputs, strict=True)]
+    def blank_targets(self) -> list[Any]:
+        """Return targets that fit the network, of zeros."""
+        return [cost.blank_targets() for cost in self.costs]
 
 
 class GeneralizedGANCost(GeneralizedCost):

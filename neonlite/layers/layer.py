@@ -13,9 +13,10 @@ from typing import Any
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
-from neonlite.layers.buffers import columns, elements, features
+from neonlite.layers.buffers import by_columns, columns, elements, features
 from neonlite.layers.deltas import Deltas, Place
 from neonlite.layers.serialize import Stored
+from neonlite.layers.summary import Summary, summary
 from neonlite.optree import Operand, OpTreeNode, describe, postorder
 
 
@@ -161,6 +162,17 @@ class Layer(Stored):
         if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2:
             raise ValueError(f"{self.name}: inputs with time steps are (F, T); this layer has {self.in_shape}")
         return self.in_shape[0], S
+
+    def blank_inputs(self) -> Any:
+        """Return inputs that fit the layer, of zeros."""
+        return self.be.iobuf(by_columns(self.in_shape))
+
+    def summary(self, in_obj: Any = None, cost: Any = None, optimizer: Any = None) -> Summary:
+        """Return shapes, parameters, arithmetic and memory of training, which are known before anything is run.
+
+        ``in_obj``: the inputs' shape, for a network that is not configured yet. The network stays as it is.
+        """
+        return summary(self, in_obj, cost, optimizer)
 
     def set_acc_on(self, acc_on: bool) -> None:
         """Set whether bprop adds to the gradients. BufferError unless allocated with ``accumulate_updates=True``."""

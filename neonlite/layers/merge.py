@@ -274,6 +274,10 @@ class MergeMultistream(MergeBroadcast):
             )
         return inputs
 
+    def blank_inputs(self) -> list[Any]:
+        """Return inputs that fit the branches, of zeros."""
+        return [branch.blank_inputs() for branch in self.layers]
+
     def in_steps(self, S: int) -> Any:
         """Return the shapes of all inputs with S time steps."""
         return [branch.in_steps(S) for branch in self.layers]

@@ -89,6 +89,10 @@ class RoiPooling(Layer):
         """Return the inputs' shapes with S regions per image."""
         return self.in_shape, (5, S)
 
+    def blank_inputs(self) -> Any:
+        """Return feature maps and regions, of zeros."""
+        return super().blank_inputs(), self.be.iobuf(self.regions)
+
     def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
         """Make the buffers of the outputs, and of which pixels they are."""
         super().allocate(shared_outputs)
