@@ -210,6 +210,13 @@ def test_data_of_any_dtype_comes_in_the_default_dtype(be, dtype, shuffle):
     np.testing.assert_array_equal(x.get(), np.array([[0, 1], [1, 1], [1, 0]], np.float32)[order].T)
 
 
+def test_minibatches_have_the_default_dtype_of_their_backend(be64):
+    be64.bsz = 2
+    ((x, t),) = ArrayIterator(np.array([[1 / 3], [0.1]]), [0, 1], nclass=2)
+    assert x.info.dtype == t.info.dtype == "float64"
+    np.testing.assert_array_equal(x.get(), [[1 / 3, 0.1]])
+
+
 def test_bytes_are_scaled_on_the_way(be):
     be.bsz = 2
     X = np.array([[0, 255], [51, 102]], np.uint8)

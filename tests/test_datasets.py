@@ -343,7 +343,7 @@ def test_a_packed_file_that_is_cut_or_altered_is_named(tmp_path):
     whole = path.read_bytes()
     altered = bytearray(whole)
     altered[len(whole) // 2] ^= 0xFF
-    for data in (whole[:-9], whole[:5], b"", b"no gzip at all", bytes(altered)):
+    for data in (whole[:-9], whole[:5], b"", b"no gzip at all", bytes(altered), whole[:10] + b"\xff" * 20 + whole[30:]):
         path.write_bytes(data)
         with pytest.raises(ValueError, match=f"{IDX[0]}.gz is (no whole .gz file|no idx file)"):
             mnist(tmp_path)

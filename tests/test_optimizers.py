@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import sys
@@ -1039,3 +1040,12 @@ def test_a_step_that_fails_leaves_everything_as_it_was(cpu, change, error, words
 def test_the_epoch_is_a_number(cpu):
     with pytest.raises(TypeError, match="Adam: the epoch is a number; got None"):
         train(Adam(), network(cpu), 1, epoch=lambda step: None)
+
+
+def test_a_copy_of_an_optimizer_updates_the_weights_it_is_given(be):
+    be.bsz = 1
+    layer = Layer("x", be.ones((2, 3)), be.ones((2, 3)))
+    optimizer = GradientDescentMomentum(1.0, 0.0)
+    optimizer.optimize([layer], 0)
+    copy.deepcopy(optimizer).optimize([layer], 0)
+    assert layer.W.get().tolist() == [[-1.0] * 3] * 2

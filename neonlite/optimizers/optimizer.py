@@ -49,6 +49,10 @@ class Optimizer(NervanaObject):
         self.t = 0  # steps made
         self._networks: dict[tuple[int, ...], Network] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy is made of: all but the tensors it has met, which it would take for those of its own."""
+        return {**vars(self), "_networks": {}}
+
     def __post_init__(self) -> None:
         """Name it, and check its arguments, once they are set."""
         Optimizer.__init__(self, self.name)
