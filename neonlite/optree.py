@@ -12,6 +12,7 @@ Same Info, same structure and same pattern of leaves: so the Info is the key of 
 
 from __future__ import annotations
 
+import copy
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
@@ -42,6 +43,10 @@ class Info(dict[str, Any]):
 
     __slots__ = ("attrs", "be", "common", "dtype", "parts", "row", "shape", "slots")
     __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Info:
+        """Return itself: a structure is one object."""
+        return self
 
     row: Op | None
     attrs: dict[str, Any]
@@ -372,6 +377,24 @@ class OpTreeNode(Operand, tuple[Any, Any, Any]):
         node: OpTreeNode = _tuple(cls, (info, a, b))
         node.leaves = None
         return node
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OpTreeNode:
+        """Return the same tree over copies of its tensors, with draws of its own."""
+        be = copy.deepcopy(self.backend, memo)
+
+        def twin(x: Any) -> Any:
+            if isinstance(x, Draw):
+                return memo.setdefault(id(x), Draw(be))
+            return memo[id(x)] if id(x) in memo else copy.deepcopy(x, memo)
+
+        for node in postorder(self):
+            if id(node) not in memo:
+                a, b = map(twin, node[1:])
+                checked = node[0].row is not OPS["assign"]
+                attrs = tuple(node[0].attrs.items())
+                memo[id(node)] = build(node[0].row, a, b, attrs, be) if checked else OpTreeNode(dict(node[0]), a, b)
+        found: OpTreeNode = memo[id(self)]
+        return found
 
     @staticmethod
     def build(op: str, a: Any, b: Any = None, out: Any = None, **attrs: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from neonlite.ops import OPS, Box, Shape, bits, boxed, permuted, reshaped
-from neonlite.optree import Draw, Info, Operand, OpTreeNode, build, describe, postorder, swapped
+from neonlite.ops import Box, Shape, bits, boxed, permuted, reshaped
+from neonlite.optree import Info, Operand, OpTreeNode, describe, swapped
 
 FULL = slice(None)
 BOOLEANS = (
@@ -333,28 +333,6 @@ class Tensor(Operand):
 
     def _words(self) -> str:
         return f"tensor {self.name} {self.shape}" if self.name else f"a tensor {self.shape}"
-
-
-def copied(tree: OpTreeNode, memo: dict[int, Any]) -> Any:
-    """Return the same tree over copies of its tensors, with draws of its own; ``copy.deepcopy(tree)`` does."""
-    be = copy.deepcopy(tree.backend, memo)
-
-    def twin(x: Any) -> Any:
-        if isinstance(x, Draw):
-            return memo.setdefault(id(x), Draw(be))
-        return copy.deepcopy(x, memo) if isinstance(x, Tensor) else memo.get(id(x), x)
-
-    for node in postorder(tree):
-        if id(node) not in memo:
-            a, b = map(twin, node[1:])
-            checked = node[0].row is not OPS["assign"]
-            attrs = tuple(node[0].attrs.items())
-            memo[id(node)] = build(node[0].row, a, b, attrs, be) if checked else OpTreeNode(dict(node[0]), a, b)
-    return memo[id(tree)]
-
-
-OpTreeNode.__deepcopy__ = copied  # type: ignore[attr-defined]
-Info.__deepcopy__ = lambda info, memo: info  # type: ignore[attr-defined]
 
 
 def truths(index: Any) -> bool:
