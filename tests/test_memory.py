@@ -471,8 +471,10 @@ def test_a_copy_of_a_deep_tree_needs_no_recursion(be: Backend) -> None:
 
 def test_draws_of_a_copied_tree_are_its_own_and_shared_as_they_were(be: Backend) -> None:
     u = be.rand(4, 4)
-    same, other = copy.deepcopy([u - u, u - be.rand(4, 4)])
-    assert not same.asnumpyarray().any()
+    again = OpTreeNode.from_postfix(u.traverse())  # another node of the same draw
+    for same in copy.deepcopy([u - u, u - again]):
+        assert not same.asnumpyarray().any()
+    other = copy.deepcopy(u - be.rand(4, 4))
     assert other.asnumpyarray().any()
     r = copy.deepcopy(u, {id(be): (to := be.rehearsal())})
     assert r.backend is to

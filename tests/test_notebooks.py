@@ -34,7 +34,7 @@ def outputs(name):
 
 
 def test_there_are_notebooks_of_the_backend_op_trees_and_autodiff():
-    assert NOTEBOOKS.keys() >= {"01_backend", "02_optree", "03_autodiff"}
+    assert NOTEBOOKS.keys() >= {"01_backend", "02_optree", "03_autodiff", "04_layers"}
 
 
 @every_notebook
@@ -56,7 +56,7 @@ def test_a_notebook_runs_from_top_to_bottom_without_a_warning(name):
     assert not [output.text for output in outputs(name) if output.get("name") == "stderr"]
 
 
-@pytest.mark.parametrize("name", ["01_backend", "02_optree", "03_autodiff"])
+@pytest.mark.parametrize("name", ["01_backend", "02_optree", "03_autodiff", "04_layers"])
 def test_op_trees_draw_themselves_in_a_notebook(name):
     assert any("<svg" in output.get("data", {}).get("image/svg+xml", "") for output in outputs(name))
 
