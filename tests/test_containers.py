@@ -163,6 +163,24 @@ CONTAINERS: dict[str, tuple[Callable[[], Any], Any, Any, Formula]] = {
         (4, 15),
         lambda P, x: columns_of(P[0] @ x, np.tanh(P[1] @ x), P[2] @ steps_of(x, (4, 6), (8, 3))),
     ),
+    "stack before a layer in place": (
+        lambda: Sequential(
+            [
+                MergeBroadcast([[Linear(2, INIT), Activation(Tanh())], Linear(3, INIT)], merge="stack"),
+                Bias(INIT),
+                Activation(Logistic()),
+            ]
+        ),
+        5,
+        5,
+        lambda P, x: logistic(np.vstack([np.tanh(P[0] @ x), P[1] @ x]) + P[2]),
+    ),
+    "recurrent before a layer in place": (
+        lambda: Sequential([MergeBroadcast([Activation(Tanh()), SkipNode()], merge="recurrent"), Bias(INIT)]),
+        (5, 2),
+        (5, 4),
+        lambda P, x: columns_of(np.tanh(x), x) + P[0],
+    ),
     "nested": (
         lambda: Sequential(
             [
@@ -789,6 +807,14 @@ def test_a_buffer_of_deltas_is_as_large_as_the_largest_that_lies_in_it(be):
     assert sorted(t.size for t in delta_buffers(net)) == [3 * 30, 3 * 40]
     net = ready(Sequential([Linear(n, INIT) for n in (20, 40, 1)]), (7, 2), deltas=False)
     assert sorted(t.size for t in delta_buffers(net)) == [2 * 3 * 20, 2 * 3 * 40]
+
+
+def test_small_deltas_leave_the_large_buffers_to_large_ones(be):
+    be.bsz = 3
+    fork = [MergeSum([Linear(n, INIT), Linear(n, INIT)]) for n in (2, 3)]
+    net = ready(Sequential([Linear(40, INIT), fork[0], Linear(40, INIT), fork[1], Linear(5, INIT)]), 7, deltas=False)
+    # from the last: deltas of 3; 40 and 40; 2, over those of 3; 40 and 40
+    assert sorted(t.size for t in delta_buffers(net)) == [3 * 3, 3 * 40, 3 * 40]
 
 
 def containers_of(net: Any) -> Iterator[Any]:

@@ -430,7 +430,7 @@ def in_pieces(be: Backend) -> bool:
 
 
 @pytest.mark.parametrize("op", ["max", "avg", "l2"])
-@pytest.mark.parametrize("room", [1, 20, 100])
+@pytest.mark.parametrize("room", [1, 10, 40])
 def test_pooling_in_small_pieces_gives_the_same(
     be64: Backend, monkeypatch: pytest.MonkeyPatch, room: int, op: str
 ) -> None:
@@ -457,7 +457,7 @@ def test_pooling_in_small_pieces_gives_the_same(
                 alpha * truth.d + beta,
                 case,
             )
-    assert most > 5
+    assert most > 2
 
 
 def test_windows_of_more_than_256_cells_have_places_too(be64: Backend) -> None:

@@ -73,11 +73,13 @@ class Ledger:
 
     def _add_up(self) -> None:
         with self.lock:
+            bytes_of, next_note = self.bytes, self.notes.popleft
             while self.notes:
-                kind, nbytes = self.notes.popleft()
-                self.bytes[kind] += nbytes
+                kind, nbytes = next_note()
+                bytes_of[kind] += nbytes
                 self.total += nbytes
-                self.peak = max(self.peak, self.total)
+                if self.total > self.peak:
+                    self.peak = self.total
 
     def memory(self) -> Memory:
         """Return what is held now."""

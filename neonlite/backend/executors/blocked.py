@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.backend.executors.generic import Generic
-from neonlite.backend.executors.numpy_words import CALLS, OF_INTS, REDUCE, SHORT, WORDS, words
+from neonlite.backend.executors.numpy_words import BUFFERS, CALLS, OF_INTS, REDUCE, SHORT, WORDS, words
 from neonlite.backend.executors.pool import share, threads
 from neonlite.backend.executors.quiet import Silence, hush, speak
 from neonlite.backend.plan import ALIGN, Const, Plan, Stage, Step, padded
@@ -165,20 +165,33 @@ class Call:
         self.plan = plan
         self.v = stage.steps[0]
         self.step = plan.made(self.v)
-        self.generic = executor.generic
-        self.call = executor.gemm if self.step.op.name in ("dot", "matmul") else CALLS.get(self.step.op.name)
+        self.executor = executor
+        name, shapes = self.step.op.name, [plan.shape(x) for x in self.step.ins if isinstance(x, int)]
+        self.call = executor.gemm if name in ("dot", "matmul") else CALLS.get(name)
+        self.places: list[Place] = []  # of the buffers that it works in, behind the plan's temporaries
+        self.end = plan.arena_bytes
+        for shape, dtype in BUFFERS[name](self.step.dtype, *shapes, **self.step.attrs) if name in BUFFERS else ():
+            self.places.append(Place(self.end, shape, dtype))
+            self.end = self.places[-1].end
 
     def run(self, env: dict[int, Any], values: Several) -> None:
         """Write the result into its place."""
         step, out = self.step, env[self.v]
         if self.call is None:
-            out[...] = self.generic.value(step, {x: values.value(x, env) for x in step.ins if isinstance(x, int)})
-        else:
-            self.call(*[values.value(x, env) for x in step.ins], out, **step.attrs)  # type: ignore[arg-type]
+            generic = self.executor.generic
+            out[...] = generic.value(step, {x: values.value(x, env) for x in step.ins if isinstance(x, int)})
+            return
+        held = [self.executor.bound(self, self._bind)] if self.places else []
+        self.call(*[values.value(x, env) for x in step.ins], out, *held, **step.attrs)  # type: ignore[arg-type]
+
+    def _bind(self) -> list[Array]:
+        """Return the buffers that it works in, in the arena of this thread."""
+        arena = self.executor.arena(self.needs())
+        return [place.of(arena) for place in self.places]
 
     def needs(self) -> int:
-        """Return the bytes of the arena that are taken: those of the temporaries."""
-        return self.plan.arena_bytes
+        """Return the bytes of the arena that are taken: those of the temporaries, and its own."""
+        return self.end
 
 
 class Region:

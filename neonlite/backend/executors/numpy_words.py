@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.plan import Const, Step
-from neonlite.ops import FLOATS, boxed, in_range
+from neonlite.ops import FLOATS, Shape, boxed, in_range
 
 COPY = "copyto({z}, {x}, casting='unsafe')"
 
@@ -78,29 +78,67 @@ def words(step: Step) -> str | None:
     return WORDS.get(step.op.name)
 
 
-def run_scatter(x: Any, indices: Any, out: Any, *, axis: int, size: int) -> None:
+def run_scatter(x: Any, indices: Any, out: Any, held: Any, *, axis: int, size: int) -> None:
     """Write zeros to which the slices of x are added at their indices.
 
     ``np.add.at`` is fast for one index a number alone: so each number gets its own, some thousands at a time.
     """
-    places = in_range(np, indices, size)  # before anything is written: it may raise
-    total = np.zeros(out.shape, np.float32) if out.dtype == np.float16 else out
+    places, below, cells, more, values, start, along, total = held
+    positions(indices, size, places, below)  # before anything is written: it may raise
+    total = total if total.size else out
     total[...] = 0
-    flat = total.reshape(-1)  # a view: the plan gives contiguous places
-    before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    start, along = np.arange(before)[:, None, None] * (size * after), np.arange(after)
-    many = max(CELLS // max(before * after, 1), 1)
+    before, after, many = len(start), len(along), scattered_at_once(x.shape, axis)
+    for numbers in (start, along):
+        numbers[...] = 1
+        np.add.accumulate(numbers, out=numbers)
+        numbers -= 1
     for i in range(0, len(places), many):
-        cells = start + (places[i : i + many, None] * after + along)
-        part = x[(slice(None),) * axis + (slice(i, i + many),)]
-        np.add.at(flat, cells.reshape(-1), part.reshape(-1).astype(total.dtype, copy=False))
+        some, part = places[i : i + many], x[(slice(None),) * axis + (slice(i, i + many),)]
+        cell, term, value = (buffer[: part.size].reshape(before, len(some), after) for buffer in (cells, more, values))
+        cell[...] = start[:, None, None]  # cell = (start * size + some) * after + along, in contiguous steps
+        term[...] = some[:, None]
+        np.add(np.multiply(cell, size, out=cell), term, out=cell)
+        term[...] = along
+        np.add(np.multiply(cell, after, out=cell), term, out=cell)
+        value.reshape(part.shape)[...] = part
+        np.add.at(total.reshape(-1), cell.reshape(-1), value.reshape(-1))
     if total is not out:
         out[...] = total
 
 
-def run_take(x: Any, indices: Any, out: Any, *, axis: int) -> None:
+def scatter_buffers(dtype: str, x: Shape, indices: Shape, *, axis: int, size: int) -> list[tuple[Shape, str]]:
+    """Return the shapes and dtypes of the buffers that ``run_scatter`` works in."""
+    before, after, many = math.prod(x[:axis]), math.prod(x[axis + 1 :]), scattered_at_once(x, axis)
+    wide, out = "float32" if dtype == "float16" else dtype, (*x[:axis], size, *x[axis + 1 :])
+    cells: Shape = (before * many * after,)
+    numbers: list[tuple[Shape, str]] = [(cells, "int64"), (cells, "int64"), (cells, wide), ((before,), "int64")]
+    total = out if wide != dtype else (0,)
+    return [*take_buffers(dtype, x, indices, axis=axis), *numbers, ((after,), "int64"), (total, wide)]
+
+
+def scattered_at_once(shape: Shape, axis: int) -> int:
+    """Return how many slices are scattered at a time."""
+    slices = math.prod(shape) // max(shape[axis], 1)
+    return max(1, min(CELLS // max(slices, 1), shape[axis]))
+
+
+def run_take(x: Any, indices: Any, out: Any, held: Any, *, axis: int) -> None:
     """Write the chosen slices."""
-    np.take(x, in_range(np, indices, x.shape[axis]), axis=axis, out=out, mode="clip")
+    np.take(x, positions(indices, x.shape[axis], *held), axis=axis, out=out, mode="clip")
+
+
+def take_buffers(dtype: str, x: Shape, indices: Shape, *, axis: int) -> list[tuple[Shape, str]]:
+    """Return the shapes and dtypes of the buffers that ``run_take`` works in."""
+    n = math.prod(indices)
+    return [((n,), "int64"), ((n,), "bool")]
+
+
+def positions(indices: Any, size: int, places: Any, below: Any) -> Any:
+    """Return flat indices from 0, in a buffer; IndexError when one is out of range, as ``in_range``."""
+    places.reshape(indices.shape)[...] = indices
+    if int(places.min(initial=0)) < -size or int(places.max(initial=-1)) >= size:
+        in_range(np, indices, size)
+    return np.add(places, size, out=places, where=np.less(places, 0, out=below))
 
 
 def run_concat(*parts: Any, axis: int) -> None:
@@ -122,3 +160,6 @@ CALLS: dict[str, Any] = {
     "concat": run_concat,
     "unslice": run_unslice,
 }
+
+# those of them that work in buffers, their last argument: which, by the dtype of the result, shapes and attributes
+BUFFERS: dict[str, Any] = {"scatter": scatter_buffers, "take": take_buffers}

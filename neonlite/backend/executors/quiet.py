@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 
+# Elements that NumPy gathers at a time where rows have gaps: with its own 8192 it allocates that much for each operand
+# in every call; with fewer than a row has, it walks along rows in place.
+BUFFER = 240
+
 try:
     from numpy._core.umath import _extobj_contextvar, _make_extobj
 
-    _SILENT = _make_extobj(all="ignore")
+    _SILENT = _make_extobj(all="ignore", bufsize=BUFFER)
 
     def hush() -> Any:
         """Silence NumPy's floating-point warnings in this context, and return what ``speak`` needs."""
@@ -25,6 +29,7 @@ except ImportError:  # another NumPy: the same by its public door
         """Silence NumPy's floating-point warnings in this context, and return what ``speak`` needs."""
         state = np.errstate(all="ignore")
         state.__enter__()
+        np.setbufsize(BUFFER)
         return state
 
     def speak(state: Any) -> None:

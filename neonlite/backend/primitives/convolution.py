@@ -46,7 +46,7 @@ class Convolutions(Products):
                 shifted = self._shifted(layer, padded, rows, t)
                 for r in range(filters.shape[1]):
                     row = self.xp.permute_dims(filters[t, r, ...], (1, 0))
-                    met = self.xp.reshape(shifted[self._met(layer, rows, r)], (row.shape[1], -1))
+                    met = self._matrix(layer, shifted[self._met(layer, rows, r)], row.shape[1])
                     self.gemm(row, met, out[:, rows.columns], alpha, beta if t == r == 0 else 1.0)
 
     def conv_bprop(self, layer: ConvLayer, f: Any, e: Any, d: Any, alpha: float, beta: float) -> None:
@@ -66,8 +66,7 @@ class Convolutions(Products):
                     shifted[met] += self.xp.reshape(product, shifted[met].shape)
                 for k, (r, s) in enumerate(shifts(layer)):
                     padded[self._shift(layer, rows, t, r, s)] += shifted[:, k, ...]
-        image = padded[self._inside(layer)]
-        d[...] = image if beta == 0 else image + d * beta
+        add(d, padded[self._inside(layer)], beta)
 
     def conv_update(self, layer: ConvLayer, i: Any, e: Any, u: Any, alpha: float, beta: float) -> None:
         """Compute ``u = alpha dE/df + beta u`` of the error e = dE/do."""
@@ -81,11 +80,10 @@ class Convolutions(Products):
             for t in range(layer.T):
                 shifted = self._shifted(layer, padded, rows, t)
                 for r in range(turns(layer)):
-                    met = self.xp.reshape(shifted[self._met(layer, rows, r)], (total.shape[2], -1))
+                    met = self._matrix(layer, shifted[self._met(layer, rows, r)], total.shape[2])
                     self.gemm(met, columns, total[t, r, ...], alpha, 1.0)
         back = tuple(order(layer).index(axis) for axis in range(5))
-        sums = self.xp.permute_dims(by_row, back)
-        u[...] = sums if beta == 0 else sums + u * beta
+        add(u, self.xp.permute_dims(by_row, back), beta)
 
     # --- places ---
 
@@ -145,6 +143,13 @@ class Convolutions(Products):
             shifted[:, k, ...] = padded[self._shift(layer, rows, t, r, s)]
         return shifted
 
+    def _matrix(self, layer: ConvLayer, met: Any, height: int) -> Any:
+        """Return shifted input rows as a matrix: a view, or where rows between them are left out, a copy."""
+        if not thin(layer) and layer.strides[1] > 1:
+            apart, met = met, self.scratch("met", met.shape, met)
+            met[...] = apart
+        return self.xp.reshape(met, (height, -1))
+
     def _met(self, layer: ConvLayer, rows: Rows, r: int) -> tuple[Any, ...]:
         """Return which of the shifted input rows filter row r meets: all, where the shifts are those of each row."""
         if thin(layer):
@@ -171,3 +176,12 @@ def shifts(layer: ConvLayer) -> list[tuple[int, int]]:
 def order(layer: ConvLayer) -> tuple[int, ...]:
     """Return the axes C, T, R, S, K of the filters in the order in which they are multiplied."""
     return (1, 0, 2, 3, 4) if thin(layer) else (1, 2, 0, 3, 4)
+
+
+def add(out: Any, value: Any, beta: float) -> None:
+    """Compute ``out = value + beta out`` in place."""
+    if beta == 0:
+        out[...] = value
+    else:
+        out *= beta
+        out += value
