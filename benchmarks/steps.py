@@ -36,7 +36,7 @@ LIMITS = {"mlp 784-100-10": 1.0, "lenet": 3.0, "cifar": 3.0, "autoencoder": 3.0}
 NEAR = 1e-4  # how far losses may differ, as a fraction, after ``STEPS`` steps from the same weights
 STEPS = 5
 RATE, STILL = 0.01, 1e-7  # learning rates: to compare with, and to measure with: weights stay as they are
-FULL, QUICK = Effort(2.0, 0.03, 9), Effort(0.0, 0.002, 2)
+FULL, QUICK = Effort(2.0, 0.03, 7), Effort(0.0, 0.002, 2)
 REST = 0.25  # seconds until the threads of OpenBLAS (25 ms) and of OpenMP (200 ms) do not look for work any more
 NOTE = """\
 A step is forward, the error of the cost, backward and an update by gradient descent with momentum 0.9; "loss" is a

@@ -241,6 +241,14 @@ CONTAINERS: dict[str, tuple[Callable[[], Any], Any, Any, Formula]] = {
         35,
         lambda P, x, y, z: np.vstack([P[0] @ x, np.tanh(y + P[1]), z]),
     ),
+    "streams into a layer": (
+        lambda: Sequential(
+            [MergeMultistream([Linear(2, INIT), Linear(3, INIT), Linear(2, INIT)], "stack"), Linear(4, INIT)]
+        ),
+        [5, 5, 3],
+        4,
+        lambda P, x, y, z: P[3] @ np.vstack([P[0] @ x, P[1] @ y, P[2] @ z]),
+    ),
     "streams of steps": (
         lambda: MergeMultistream([Linear(2, INIT), Linear(2, INIT)], merge="recurrent"),
         [(5, 3), (3, 2)],
@@ -782,6 +790,16 @@ LIVE: dict[str, tuple[Callable[[], Any], int]] = {  # how many buffers, and at w
     "two ways side by side": (lambda: wide(2), 3),  # the error, and the deltas of each way
     "four ways side by side": (lambda: wide(4), 5),
     "two blocks of four ways": (lambda: Sequential([Linear(4, INIT), *wide(4).layers, *wide(4).layers]), 5),
+    "two sums of layers that write over errors": (
+        lambda: Sequential(
+            [
+                Linear(4, INIT),
+                *(MergeSum([[Linear(4, INIT), MultiplyByTwo()], Linear(4, INIT)]) for _ in range(2)),
+                Linear(4, INIT),
+            ]
+        ),
+        3,
+    ),
     "a tree": (
         lambda: branching([Linear(4, INIT), "one", chain(3)], ["one", Linear(4, INIT)]),
         3,  # what came back from the branch; an error; and the deltas made of it

@@ -84,6 +84,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         self.streams = self._streams(rng_seed)
         self.bsz = batch_size
         self.hist_buf = {}
+        self._fitting = set()
         self.closed = False
         _open.add(self)
         self.ledger = self.runtime.ledger
@@ -126,12 +127,13 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         if leaves is None:
             self._run_wide([target], tree)
             return
-        memory, clashes, values = target.memory, None, []
-        for x in leaves.values():
+        memory, values = target.memory, []
+        clashes: Any = None  # as ``_clashes`` tells them
+        for k, x in enumerate(leaves.values()):
             if type(x) is Tensor:
                 values.append(x._array)
-                if x.memory is memory:
-                    clashes = self._clashes([target], leaves)
+                if x.memory is memory and (how := overlap(target, x)) != "none":
+                    clashes = (*(clashes or ()), (0, k, how))
             else:
                 values.append(x)
         plan = self._plans.get((tree[0], target.info, clashes))
@@ -203,9 +205,10 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         """Return (target, leaf, "same" or "some") for each pair that shares memory; None when there is none."""
         found = [
             (i, k, how)
-            for i, t in enumerate(tensors)
             for k, x in enumerate(leaves.values())
-            if type(x) is Tensor and (how := overlap(t, x)) != "none"
+            if type(x) is Tensor
+            for i, t in enumerate(tensors)
+            if x.memory is t.memory and (how := overlap(t, x)) != "none"
         ]
         return tuple(found) or None
 

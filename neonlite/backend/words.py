@@ -67,10 +67,10 @@ class Words(Rows):
         """Return ``a`` in another shape with as many elements; one size may be -1."""
         a = self._operand(a, "reshape")
         to = self.shape_of(shape[0] if len(shape) == 1 else shape, unknown=True)
-        if to == a.shape and out is None:
-            return a
         if -1 in to:  # the attribute says what the shape is, so that equal nodes are equal
             to = self._node(OPS["reshape"], a, None, None, (("to", to),)).shape
+        if to == a.shape and out is None:
+            return a
         return self._node(OPS["reshape"], a, None, out, (("to", to),))
 
     def broadcast_to(self, a: Any, shape: Any, out: Any = None) -> Any:

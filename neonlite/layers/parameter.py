@@ -96,7 +96,7 @@ class ParameterLayer(Layer):
 
     def get_params(self) -> Any:
         """Return ``((W, dW), states)``, or a list of such for a layer with several parameters."""
-        pairs = list(zip(self.parameters, self.gradients, strict=True))
+        pairs = [(getattr(self, slot.name), getattr(self, slot.gradient)) for slot in self.slots()]
         if len(pairs) == 1:
             return pairs[0], self.states
         while len(self.states) < len(pairs):

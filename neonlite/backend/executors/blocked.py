@@ -326,7 +326,7 @@ class Region:
         names: dict[str, Any] = {name: getattr(np, name) for name in NAMES}
         outputs = {v: f"o{n}" for n, v in enumerate(self.outputs)}
         at = {v: i for i, v in enumerate(order)}
-        late = [v for v in outputs if self._spoiled(v, at[v], last, spells[v])]
+        late = [v for v in outputs if self._spoiled(v, at[v], last, spells)]
         place = {v: f"i{n}" for n, v in enumerate(self.inputs)}
         place |= self._registers(order, last, spells, outputs, late)
 
@@ -379,8 +379,9 @@ class Region:
         """Say where each value is put: in place of an operand that is not needed any more, an output, or a register.
 
         Values that take over one another's place form a chain; a chain that ends in an output lives there from the
-        start, unless the output shares memory with an operand. The other chains share registers.
+        start, unless that would spoil an operand in its place. The other chains share registers.
         """
+        at = {v: i for i, v in enumerate(order)}
         chain: dict[int, list[int]] = {}
         for i, v in enumerate(order):
             step, spell = self.steps[v], spells[v]
@@ -395,8 +396,9 @@ class Region:
                 and self.steps[x].dtype == step.dtype
                 and not any(read_late(spell, n) for n, y in enumerate(step.ins) if y == x)
             ]
-            alone = not heirs or (v in outputs and v not in late and self._shares(v))
-            chain[v] = [] if alone else chain[heirs[0]]
+            begun = chain[heirs[0]] if heirs else []
+            shared = v in outputs and v not in late  # it may lie where an operand does
+            chain[v] = [] if shared and begun and self._spoiled(v, at[begun[0]], last, spells) else begun
             chain[v].append(v)
         ends: dict[int, list[int]] = {}  # the chains that are read for the last time at each step
         for u in chain:
@@ -427,15 +429,12 @@ class Region:
         guests = [guest for guest, target in self.plan.guests.items() if target == i]
         return guests + [leaf for target, leaf, _ in self.plan.clashes if target == i]
 
-    def _shares(self, v: int) -> bool:
-        return any(leaf in self.inputs for leaf in self._clashing(v))
-
-    def _spoiled(self, v: int, at: int, last: dict[int, int], spell: str | None) -> bool:
-        """Tell whether an output has to wait until the end of the block, as an operand in its place is still read."""
-        step = self.steps[v]
+    def _spoiled(self, v: int, at: int, last: dict[int, int], spells: dict[int, str | None]) -> bool:
+        """Tell whether an output written from step ``at`` on spoils an operand in its place, which is read later."""
+        first, step = list(self.steps.items())[at]
         return any(
             last.get(leaf, -1) > at
-            or (last.get(leaf) == at and any(read_late(spell, n) for n, x in enumerate(step.ins) if x == leaf))
+            or (last.get(leaf) == at and any(read_late(spells[first], n) for n, x in enumerate(step.ins) if x == leaf))
             for leaf in self._clashing(v)
         )
 

@@ -14,6 +14,8 @@ from neonlite.backend.words import Words
 from neonlite.ops import FLOATS
 from neonlite.optree import describe
 
+NUMBERS = (float, int, Real)  # the last takes longest to tell
+
 
 class Places(Making, Words):
     """The checks and copies that the methods of all primitives share."""
@@ -52,7 +54,7 @@ class Places(Making, Words):
     def _numbers(self, primitive: str, **numbers: Any) -> list[float]:
         """Return numbers as Python's own, which leave the dtype of an array alone; TypeError for what is none."""
         for name, n in numbers.items():
-            if not isinstance(n, Real):
+            if not isinstance(n, NUMBERS):
                 raise TypeError(f"be.{primitive}: {name} is a number; got {describe(n)}")
         return [float(n) for n in numbers.values()]
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from neonlite.backend.executors.quiet import Silence
+from neonlite.backend.executors.quiet import hush, speak
 from neonlite.backend.primitives.places import Places
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.optree import describe
 
+FORMS = 1024  # forms of products that are remembered
+
 
 class ProductCalls(Places):
     """The backend's methods for products, fully connected layers, recurrent layers and look-up tables."""
+
+    _fitting: set[tuple[Any, ...]]  # the Infos of operands that were found to fit
 
     def compound_dot(
         self,
@@ -34,12 +38,19 @@ class ProductCalls(Places):
     def _matrices(
         self, name: str, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float, relu: bool, bsum: Tensor | None
     ) -> Tensor:
-        self._own(name, A=A, B=B, C=C)
-        if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0] or C.shape != (A.shape[0], B.shape[1]):
-            raise ValueError(
-                f"be.{name} takes A (m, k), B (k, n) and C (m, n); got A {describe(A)}, B {describe(B)}, "
-                f"C {describe(C)}"
-            )
+        self._named(name, self._check_open)
+        forms = tuple([getattr(t, "info", None) for t in (A, B, C)])
+        if forms not in self._fitting:
+            self._own(name, A=A, B=B, C=C)
+            if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0] or C.shape != (A.shape[0], B.shape[1]):
+                raise ValueError(
+                    f"be.{name} takes A (m, k), B (k, n) and C (m, n); got A {describe(A)}, B {describe(B)}, "
+                    f"C {describe(C)}"
+                )
+            self._one_float(name, A=A, B=B, C=C)
+            if len(self._fitting) >= FORMS:
+                self._fitting.clear()
+            self._fitting.add(forms)
         return self._product(name, A, B, C, alpha, beta, relu, bsum)
 
     def batched_dot(
@@ -59,12 +70,12 @@ class ProductCalls(Places):
                 "be.batched_dot takes A (K, C), B (X, C, N), C (X, K, N), or A (X, K, N), B.T (X, N, C), C (K, C); "
                 f"got A {describe(A)}, B {describe(B)}, C {describe(C)}"
             )
+        self._one_float("batched_dot", A=A, B=B, C=C)
         return self._product("batched_dot", A, B, C, alpha, beta, relu, None)
 
     def _product(
         self, name: str, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float, relu: bool, bsum: Tensor | None
     ) -> Tensor:
-        self._one_float(name, A=A, B=B, C=C)
         alpha, beta = self._numbers(name, alpha=alpha, beta=beta)
         if bsum is not None:
             self._own(name, bsum=bsum)
@@ -90,8 +101,11 @@ class ProductCalls(Places):
 
     def _multiply(self, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float) -> None:
         multiply = self.primitives.summed if A.ndim == B.ndim == 3 and C.ndim == 2 else self.primitives.gemm
-        with Silence():
+        state = hush()
+        try:
             multiply(A._array, B._array, C._array, alpha, beta)
+        finally:
+            speak(state)
 
     def xnor_compound_dot(
         self, A: Tensor, B: Tensor, C: Tensor, beta: float = 0.0, bsum: Tensor | None = None
