@@ -326,7 +326,7 @@ class Region:
         names: dict[str, Any] = {name: getattr(np, name) for name in NAMES}
         outputs = {v: f"o{n}" for n, v in enumerate(self.outputs)}
         at = {v: i for i, v in enumerate(order)}
-        late = [v for v in outputs if self._spoiled(v, at[v], last, spells)]
+        late = [v for v in outputs if self._spoiled(v, v, at[v], last, spells[v])]
         place = {v: f"i{n}" for n, v in enumerate(self.inputs)}
         place |= self._registers(order, last, spells, outputs, late)
 
@@ -398,7 +398,9 @@ class Region:
             ]
             begun = chain[heirs[0]] if heirs else []
             shared = v in outputs and v not in late  # it may lie where an operand does
-            chain[v] = [] if shared and begun and self._spoiled(v, at[begun[0]], last, spells) else begun
+            chain[v] = (
+                [] if shared and begun and self._spoiled(v, begun[0], at[begun[0]], last, spells[begun[0]]) else begun
+            )
             chain[v].append(v)
         ends: dict[int, list[int]] = {}  # the chains that are read for the last time at each step
         for u in chain:
@@ -429,12 +431,15 @@ class Region:
         guests = [guest for guest, target in self.plan.guests.items() if target == i]
         return guests + [leaf for target, leaf, _ in self.plan.clashes if target == i]
 
-    def _spoiled(self, v: int, at: int, last: dict[int, int], spells: dict[int, str | None]) -> bool:
-        """Tell whether an output written from step ``at`` on spoils an operand in its place, which is read later."""
-        first, step = list(self.steps.items())[at]
+    def _spoiled(self, v: int, first: int, at: int, last: dict[int, int], spell: str | None) -> bool:
+        """Tell whether output v, if written from value ``first`` on, spoils an operand in its place that is read later.
+
+        ``at`` is where that is in the order of the steps, and ``spell`` how.
+        """
+        step = self.steps[first]
         return any(
             last.get(leaf, -1) > at
-            or (last.get(leaf) == at and any(read_late(spells[first], n) for n, x in enumerate(step.ins) if x == leaf))
+            or (last.get(leaf) == at and any(read_late(spell, n) for n, x in enumerate(step.ins) if x == leaf))
             for leaf in self._clashing(v)
         )
 
