@@ -3,6 +3,8 @@
 PYTHON ?= python3
 # Dependency groups for the tests: "test runtimes" adds PyTorch and MKL, and the tests run on them as well.
 TEST_GROUPS ?= test
+# How many processes share the tests.
+WORKERS ?= 2
 TESTED := .venv/$(shell echo $(TEST_GROUPS) | tr ' ' +)
 BIN := .venv/bin
 
@@ -20,10 +22,10 @@ test: $(TESTED)  ## format, lint, types, tests, doctests and notebooks (under 10
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) -m "not slow"
 
 test-slow: $(TESTED)  ## long random campaigns in short form
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -n $(WORKERS) -m slow
 
 figures: .venv-peers/peers  ## every script in benchmarks/, beside the peers (PyTorch, JAX, numexpr, autograd)
 	set -e; for script in benchmarks/[!_]*.py; do .venv-peers/bin/python $$script; done

@@ -1049,3 +1049,9 @@ def test_a_copy_of_an_optimizer_updates_the_weights_it_is_given(be):
     optimizer.optimize([layer], 0)
     copy.deepcopy(optimizer).optimize([layer], 0)
     assert layer.W.get().tolist() == [[-1.0] * 3] * 2
+
+
+@pytest.mark.parametrize("make", [Adam, RMSProp, Adagrad])
+def test_a_rate_without_its_name_is_not_taken_for_another_argument(make):
+    with pytest.raises(TypeError, match=r"stochastic_round is True or False; got 0\.01; a rate is given by its name"):
+        make(0.01)

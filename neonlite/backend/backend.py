@@ -21,6 +21,7 @@ from neonlite.backend.primitives.product_calls import ProductCalls
 from neonlite.backend.primitives.region_calls import RegionCalls
 from neonlite.backend.random import Streams
 from neonlite.backend.runtimes import choices, load
+from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.ops import FLOATS, OPS, two_dims
 from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat, forget, postorder, program
@@ -68,7 +69,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
             raise TypeError(f"a backend has no option {', '.join(options)}")
         if compat_mode not in (None, "caffe"):
             raise ValueError(f"compat_mode is None or 'caffe'; got {compat_mode!r}")
-        self.runtime = load(runtime, device_id) if isinstance(runtime, str) else runtime
+        self.runtime = runtime if isinstance(runtime, Runtime) else load(runtime, device_id)
         if deterministic:
             self.runtime.make_deterministic()
         self.xp = self.runtime.xp

@@ -198,7 +198,10 @@ class Multicost(Buffered):
 
     def get_cost(self, inputs: Any, targets: Any) -> Any:
         """Return the sum of the weighted mean costs, (1, 1) on the host; also kept as ``cost``."""
-        self.cost = sum(w * cost.get_cost(y, t) for cost, w, y, t in self.judged(inputs, targets) if t is not None)
+        each = [w * cost.get_cost(y, t) for cost, w, y, t in self.judged(inputs, targets) if t is not None]
+        if not each:
+            raise ValueError(f"{self.name}: all targets are None, so there is nothing to judge")
+        self.cost = sum(each[1:], each[0])
         return self.cost
 
     def get_errors(self, inputs: Any, targets: Any) -> list[Any]:

@@ -253,6 +253,9 @@ class MergeMultistream(MergeBroadcast):
     ``bprop`` returns a list of deltas.
     """
 
+    def __init__(self, layers: Iterable[Any], merge: str, name: str | None = None) -> None:
+        super().__init__(layers, merge, name=name)
+
     def configure(self, in_obj: Any) -> Any:
         """Settle the shapes of all branches. ValueError unless there is a shape for each."""
         self.be = self.be

@@ -57,6 +57,11 @@ class Optimizer(NervanaObject):
         """Name it, and check its arguments, once they are set."""
         Optimizer.__init__(self, self.name)
         given = vars(self)
+        if not isinstance(self.stochastic_round, bool):
+            raise TypeError(
+                f"{self.classnm}: stochastic_round is True or False; got {self.stochastic_round!r}; "
+                "a rate is given by its name, learning_rate=0.01"
+            )
         check(self, *[name for name in AMOUNTS if name in given], low=0)
         check(self, *[name for name in FRACTIONS if name in given], low=0, below=1)
         for name in LIMITS:
