@@ -11,8 +11,8 @@ from itertools import chain, islice, pairwise
 
 import numpy as np
 import pytest
+from allocations import buffers
 from conftest import RUNTIMES
-from test_no_allocation import buffers
 
 import neonlite as nl
 from neonlite.data import (

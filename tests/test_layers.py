@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_products import buffers
+from allocations import buffers
 
 from neonlite import Backend, gen_backend
 from neonlite.initializers import Array, Constant, Gaussian, Uniform

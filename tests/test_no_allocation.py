@@ -8,13 +8,12 @@ calls, such as an operand of a sum, and the buffers that NumPy's functions make 
 from __future__ import annotations
 
 import math
-import sys
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from allocations import buffers
 from conftest import RUNTIMES
 from test_products import peak
 
@@ -36,32 +35,6 @@ def tensors(be: Backend, *shapes: tuple[int, ...], dtype: str = "float32") -> li
     return [
         be.array(rng.standard_normal(shape) if math.prod(shape) else np.zeros(shape), dtype=dtype) for shape in shapes
     ]
-
-
-def buffers(run: Run) -> list[int]:
-    """Return the sizes of the NumPy buffers of 1 kB or more that exist at a call or return of anything in a run.
-
-    A snapshot takes long; one is taken where there is more memory in use than at the event before.
-    """
-    found: list[int] = []
-    before = 0
-    of_numpy = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
-
-    def look(frame: Any, event: str, arg: Any) -> None:
-        nonlocal before
-        if tracemalloc.get_traced_memory()[0] >= before + 500:
-            traces = tracemalloc.take_snapshot().filter_traces([of_numpy]).traces
-            found.extend(trace.size for trace in traces if trace.size >= 1000)
-        before = tracemalloc.get_traced_memory()[0]
-
-    tracemalloc.start()
-    sys.setprofile(look)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-        tracemalloc.stop()
-    return found
 
 
 def test_buffers_are_found_where_there_are_some() -> None:

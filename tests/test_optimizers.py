@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import math
-import sys
-import tracemalloc
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from allocations import buffers
 from conftest import lacks
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -361,24 +360,6 @@ def test_what_lies_apart_is_updated_apart(cpu, monkeypatch):
     layers = network(cpu)
     train(GDM(0.1, 0.9), [layers[1], layers[3], layers[0]], 1)  # 2 lies between
     assert sorted(calls) == [(1, 7), (16, 1)]
-
-
-def buffers(run):
-    """Return the sizes of NumPy's buffers of 1 kB or more that exist at a call or return of anything in a run."""
-    found, of_numpy = [], tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
-
-    def look(frame, event, arg):
-        traces = tracemalloc.take_snapshot().filter_traces([of_numpy]).traces
-        found.extend(trace.size for trace in traces if trace.size >= 1000)
-
-    tracemalloc.start()
-    sys.setprofile(look)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-        tracemalloc.stop()
-    return found
 
 
 @pytest.mark.parametrize("flat", [True, False])

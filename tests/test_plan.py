@@ -10,13 +10,13 @@ import random
 import sys
 import threading
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from allocations import buffers
 from conftest import RUNTIMES, back, refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -891,25 +891,6 @@ def test_a_child_process_computes_after_its_parent_used_the_pool(cpu, threads):
 
 
 # --- memory --------------------------------------------------------------------------------------------------------
-
-
-def buffers(run: Callable[[], Any]) -> list[int]:
-    """Return the sizes of the NumPy buffers of 1 kB or more that exist at a call or return of anything in a run."""
-    found: list[int] = []
-    of_numpy = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
-
-    def look(frame: Any, event: str, arg: Any) -> None:
-        traces = tracemalloc.take_snapshot().filter_traces([of_numpy]).traces
-        found.extend(trace.size for trace in traces if trace.size >= 1000)
-
-    tracemalloc.start()
-    sys.setprofile(look)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-        tracemalloc.stop()
-    return found
 
 
 def test_buffers_are_found_where_there_are_some():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
-import tracemalloc
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
+from allocations import buffers, peak
 from conftest import RUNTIMES, lacks
 
 from neonlite import Backend
@@ -305,35 +304,6 @@ def test_a_bias_is_a_column(be):
 
 
 # --- memory --------------------------------------------------------------------------------------------------------
-
-
-def buffers(run: Callable[[], Any]) -> list[int]:
-    """Return the sizes of the NumPy buffers of 1 kB or more that exist at a call or return of anything in a run."""
-    found: list[int] = []
-    of_numpy = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
-
-    def look(frame: Any, event: str, arg: Any) -> None:
-        traces = tracemalloc.take_snapshot().filter_traces([of_numpy]).traces
-        found.extend(trace.size for trace in traces if trace.size >= 1000)
-
-    tracemalloc.start()
-    sys.setprofile(look)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-        tracemalloc.stop()
-    return found
-
-
-def peak(run: Callable[[], Any]) -> int:
-    """Return the most bytes, of all kinds, that a run had at once: it sees what lives between two calls, too."""
-    tracemalloc.start()
-    try:
-        run()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def a_product(be: Backend, form: str, dtype: str, rng: np.random.Generator) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_products import buffers
+from allocations import buffers
 
 from neonlite import Autodiff, Backend, gen_backend
 from neonlite.backend.random import Streams

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from allocations import buffers, peak
 from conftest import RUNTIMES
-from test_products import buffers, peak
 
 from neonlite import gen_backend
 from neonlite.backend import Backend

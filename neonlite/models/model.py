@@ -1,0 +1,306 @@
+"""How does a network learn from data?  Minibatch by minibatch: forward, cost, back, update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neonlite.backend import NervanaObject
+from neonlite.data import ArrayIterator
+from neonlite.layers import GeneralizedCost, LayerContainer, Sequential
+from neonlite.layers.summary import Summary
+from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
+from neonlite.models.interrupt import Interruptible
+from neonlite.models.state import State
+from neonlite.optree import describe
+from neonlite.transforms import Cost
+
+
+class Listener(Protocol):
+    """What ``fit`` tells of its course: see ``Quiet`` for when."""
+
+    def on_train_begin(self, epochs: int) -> None: ...
+    def on_train_end(self) -> None: ...
+    def on_epoch_begin(self, epoch: int) -> None: ...
+    def on_epoch_end(self, epoch: int) -> None: ...
+    def on_minibatch_begin(self, epoch: int, minibatch: int) -> None: ...
+    def on_minibatch_end(self, epoch: int, minibatch: int) -> None: ...
+    def on_interrupt(self) -> None: ...
+
+
+class Quiet:
+    """Callbacks that do nothing."""
+
+    def on_train_begin(self, epochs: int) -> None:
+        """Hear that training begins, or goes on, until so many epochs are done."""
+
+    def on_train_end(self) -> None:
+        """Hear that training is done."""
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Hear that an epoch begins, or goes on."""
+
+    def on_epoch_end(self, epoch: int) -> None:
+        """Hear that an epoch is done."""
+
+    def on_minibatch_begin(self, epoch: int, minibatch: int) -> None:
+        """Hear that a step begins."""
+
+    def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
+        """Hear that a step is done: weights are whole."""
+
+    def on_interrupt(self) -> None:
+        """Hear that training ends before its time, behind a whole step or with one left out."""
+
+
+class Model(NervanaObject):
+    """A network, with what it takes to train it, to judge it, and to keep it in a file.
+
+    ``layers``: a list of layers, a container, or the path of a file that ``save_params`` wrote.
+
+    >>> import neonlite as nl
+    >>> from neonlite.data import ArrayIterator
+    >>> from neonlite.initializers import Constant
+    >>> from neonlite.layers import Affine
+    >>> from neonlite.models import Model
+    >>> from neonlite.optimizers import GradientDescentMomentum
+    >>> from neonlite.transforms import MeanSquared
+    >>> be = nl.gen_backend("cpu", batch_size=4)
+    >>> data = ArrayIterator([[0.0], [1.0], [2.0], [3.0]], y=[[1.0], [3.0], [5.0], [7.0]], make_onehot=False)
+    >>> model = Model([Affine(1, Constant(0), bias=Constant(0))])
+    >>> model.fit(data, MeanSquared(), GradientDescentMomentum(0.1, 0.5), num_epochs=200)
+    >>> model.predict([[4.0], [5.0]]).round(2)  # 2 x + 1
+    array([[ 9.],
+           [11.]], dtype=float32)
+    """
+
+    def __init__(self, layers: Any, dataset: Any = None, name: str = "model", optimizer: Any = None) -> None:
+        super().__init__(name)
+        self.cost: Any = None
+        self.optimizer = optimizer
+        self.epoch_index = 0  # epochs that are done
+        self.minibatch_index = 0  # minibatches that are done in this one
+        self.epoch_cost = 0.0  # the sum of their costs
+        self.total_cost = 0.0  # the mean cost of a minibatch, in the epoch that was last at work
+        self.nbatches = 0
+        self.ndata = 0
+        self.finished = False  # a callback sets it to end the training
+        self.initialized = False
+        self.data_state: Any = None  # where the data is
+        self.loaded = False  # whether the data has yet to be brought there
+        if isinstance(layers, str | Path):
+            state = State(layers, *read_checkpoint(layers))
+            self.layers = state.network()
+            self.initialize(state.in_shape)
+            state.give(self)
+        else:
+            self.layers = layers if isinstance(layers, LayerContainer) else Sequential(layers)
+        if dataset is not None:
+            self.initialize(dataset)
+
+    def __str__(self) -> str:
+        return f"Network Layers:\n{self.layers.nested_str(1)}"
+
+    def initialize(self, dataset: Any, cost: Any = None) -> None:
+        """Settle shapes and make buffers for a data set, or the shape of one; once. Then take the cost, if given."""
+        shape = getattr(dataset, "shape", dataset)
+        if not self.initialized:
+            self.layers.configure(shape)
+            self.layers.allocate()
+            self.layers.allocate_deltas()
+            self.initialized = True
+        if cost is not None and cost is not self.cost and cost is not getattr(self.cost, "costfunc", None):
+            self.cost = GeneralizedCost(cost) if isinstance(cost, Cost) else cost
+            self.cost.initialize(self.layers)
+
+    # --- learning ---
+
+    def fit(self, dataset: Any, cost: Any, optimizer: Any, num_epochs: int, callbacks: Listener | None = None) -> None:
+        """Train until ``num_epochs`` are done, or a callback sets ``finished``.
+
+        ``cost``: a GeneralizedCost, or a cost such as CrossEntropyMulti(). It goes on where it was: after Ctrl-C, which
+        ends it behind a whole step, after an error, and after ``load_params``, also in the middle of an epoch.
+        """
+        self.optimizer = optimizer
+        self.initialize(dataset, cost)
+        self.finished = False
+        listener = callbacks or Quiet()
+        with Interruptible() as interrupt:
+            if (self.minibatch_index or self.loaded) and self.data_state and hasattr(dataset, "set_state"):
+                dataset.set_state(self.data_state)
+            self.loaded = False
+            self.nbatches, self.ndata = dataset.nbatches, dataset.ndata
+            listener.on_train_begin(num_epochs)
+            try:
+                while self.epoch_index < num_epochs and not self.finished:
+                    listener.on_epoch_begin(self.epoch_index)
+                    self._epoch(dataset, listener, interrupt)
+                    listener.on_epoch_end(self.epoch_index - 1)
+                    interrupt.check()
+            except BaseException:
+                listener.on_interrupt()
+                raise
+            listener.on_train_end()
+
+    def _epoch(self, dataset: Any, listener: Listener, interrupt: Interruptible) -> None:
+        """Train on what is left of an epoch."""
+        epoch = self.epoch_index
+        for x, t in dataset:
+            listener.on_minibatch_begin(epoch, self.minibatch_index)
+            with self._wide(x):
+                cost = self.step(x, t, epoch)
+            self.epoch_cost += cost
+            self.minibatch_index += 1
+            self.total_cost = self.epoch_cost / self.minibatch_index
+            self._note(dataset)
+            listener.on_minibatch_end(epoch, self.minibatch_index - 1)
+            interrupt.check()
+        self.epoch_index, self.minibatch_index, self.epoch_cost = epoch + 1, 0, 0.0
+        self._note(dataset)
+
+    def step(self, x: Any, t: Any, epoch: int = 0) -> float:
+        """Learn from one minibatch, and return its cost. An error leaves the weights as they were."""
+        y = self.fprop(x)
+        cost = float(self.cost.get_cost(y, t).item())
+        self.bprop(self.cost.get_errors(y, t))
+        self.optimizer.optimize(self.layers_to_optimize, epoch)
+        return cost
+
+    def fprop(self, x: Any, inference: bool = False) -> Any:
+        """Return the outputs of the network."""
+        return self.layers.fprop(x, inference)
+
+    def bprop(self, delta: Any) -> Any:
+        """Compute all gradients, from the error of the outputs."""
+        return self.layers.bprop(delta)
+
+    @property
+    def layers_to_optimize(self) -> list[Any]:
+        """The layers with parameters that are to be learned."""
+        return list(self.layers.layers_to_optimize)
+
+    def set_batch_size(self, N: int) -> None:
+        """Make ready for minibatches of N."""
+        self.layers.set_batch_size(N)
+
+    def set_seq_len(self, S: int) -> None:
+        """Make ready for inputs of S time steps."""
+        self.layers.set_seq_len(S)
+
+    @contextmanager
+    def _wide(self, x: Any) -> Iterator[int]:
+        """Be ready for a minibatch that may be narrower than others; give its size."""
+        usual, shape = self.be.bsz, self.layers.in_shape
+        first = x[0] if isinstance(x, list | tuple) else x
+        if isinstance(x, list | tuple):
+            shape = shape[0]
+        steps = shape[1] if isinstance(shape, tuple) and len(shape) == 2 else 1
+        width = first.shape[1] // steps
+        if width == usual:
+            yield width
+            return
+        self.set_batch_size(width)
+        try:
+            yield width
+        finally:
+            self.set_batch_size(usual)
+
+    def _note(self, dataset: Any) -> None:
+        """Take note of where the data is, behind the minibatch that was learned from."""
+        if hasattr(dataset, "get_state"):
+            self.data_state = dataset.get_state()
+
+    # --- judging ---
+
+    def eval(self, dataset: Any, metric: Any) -> NDArray[np.float64]:
+        """Return the mean of a metric over a data set, one number for each of its names. Each row counts once."""
+        total: Any = 0
+        rows = 0
+        for y, t, columns, n in self._judged(dataset):
+            total = total + n * np.asarray(metric(y, t, calcrange=columns), np.float64)
+            rows += n
+        return np.atleast_1d(total / rows)
+
+    def get_outputs(self, dataset: Any) -> NDArray[Any]:
+        """Return the outputs for a data set: (rows, features), or (rows, T, F) of those with time steps."""
+        found = []
+        for y, _, columns, n in self._judged(dataset):
+            if isinstance(y, list):
+                raise ValueError(f"{self.name}: the network has {len(y)} kinds of outputs; fprop returns them all")
+            values = y.get()[:, columns]
+            steps = values.shape[1] // n
+            found.append(values.T if steps == 1 else values.reshape(-1, steps, n).transpose(2, 1, 0))
+        return np.concatenate(found)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the outputs for an array of rows, (n, F) or (n, C, H, W): (n, outputs)."""
+        shape = self.layers.in_shape
+        n = len(X)
+        usual = self.be.bsz
+        data = ArrayIterator(X, lshape=shape, ragged=True) if n else None
+        if data is None:
+            raise ValueError(f"{self.name}.predict takes one row or more; got {describe(X)}")
+        try:
+            return self.get_outputs(data)
+        finally:
+            if self.be.bsz != usual:
+                self.set_batch_size(usual)
+
+    def _judged(self, dataset: Any) -> Iterator[tuple[Any, Any, Any, int]]:
+        """Yield outputs, targets, the columns of rows that were not there before, and how many rows these are."""
+        self.initialize(dataset)
+        dataset.reset()
+        left = dataset.ndata
+        for x, t in dataset:
+            if left <= 0:
+                break
+            with self._wide(x) as width:
+                n = min(left, width)
+                y = self.fprop(x, inference=True)
+                first = y[0] if isinstance(y, list) else y
+                steps = first.shape[1] // width
+                columns: Any = slice(0, None)
+                if n < width:
+                    columns = slice(0, n) if steps == 1 else [s * width + i for s in range(steps) for i in range(n)]
+                yield y, t, columns, n
+            left -= n
+        dataset.reset()
+
+    def summary(self, dataset: Any = None) -> Summary:
+        """Return what training takes: shapes, parameters, arithmetic, memory."""
+        shape = getattr(dataset, "shape", dataset)
+        found: Summary = self.layers.summary(None if self.initialized else shape, self.cost, self.optimizer)
+        return found
+
+    # --- keeping ---
+
+    def get_weights(self) -> dict[str, NDArray[Any]]:
+        """Return copies of all weights, as NumPy arrays: "fc.W" is the W of the layer fc."""
+        found: dict[str, NDArray[Any]] = self.layers.get_weights()
+        return found
+
+    def set_weights(self, weights: dict[str, Any], partial: bool = False) -> None:
+        """Copy arrays into the weights of their names: all, or with ``partial`` those given."""
+        self.layers.set_weights(weights, partial)
+
+    def save_params(self, path: Any, keep_states: bool = True) -> None:
+        """Write a file from which the model is made anew, and with ``keep_states`` its training goes on.
+
+        The file is there whole or not at all; one of that name stays until then.
+        """
+        write_checkpoint(path, *State.of(self, keep_states))
+
+    def load_params(self, path: Any, load_states: bool = True) -> None:
+        """Take the weights of a file, and with ``load_states`` where its training was.
+
+        CheckpointError, before anything is changed, when it is no such file, or one of another network.
+        """
+        state = State(path, *read_checkpoint(path))
+        if not self.initialized:
+            self.initialize(state.in_shape)
+        state.give(self, load_states)
