@@ -107,7 +107,7 @@ def test_no_module_imports_from_a_floor_above(module):
 @every_module
 def test_no_array_library_above_the_backend(module):
     libraries = {name for name, _ in imports(MODULES[module], module) if name.split(".")[0] in ARRAY_LIBRARIES}
-    if module.startswith("neonlite.data."):  # files and images are the host's, and its arrays are NumPy's
+    if module.startswith(("neonlite.data.", "neonlite.models.")):  # files, images, answers are NumPy arrays on the host
         libraries -= {"numpy", "numpy.typing"}
     assert not libraries or floor(module) == FLOORS["neonlite.backend"], f"{module} imports {libraries}"
 

@@ -17,7 +17,7 @@ from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Affine, Dropout, GeneralizedCost, Linear
 from neonlite.models import CheckpointError, Model
-from neonlite.models.model import Quiet
+from neonlite.models.model import Listener
 from neonlite.optimizers import Adam, GradientDescentMomentum
 from neonlite.transforms import Accuracy, CrossEntropyMulti, MeanSquared, Misclassification, Rectlin, Softmax
 
@@ -112,7 +112,7 @@ def test_the_mean_cost_of_an_epoch_is_that_of_its_minibatches():
     model = start()
     costs = []
 
-    class Noting(Quiet):
+    class Noting(Listener):
         def on_minibatch_end(self, epoch, minibatch):
             costs.append(float(model.cost.cost.item()))
 
@@ -123,7 +123,7 @@ def test_the_mean_cost_of_an_epoch_is_that_of_its_minibatches():
 # --- stopping --------------------------------------------------------------------------------------------------------
 
 
-class Interrupting(Quiet):
+class Interrupting(Listener):
     """Sends Ctrl-C in the middle of a step, and notes the weights behind it."""
 
     def __init__(self, model: Model, at: int) -> None:

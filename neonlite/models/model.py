@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +21,8 @@ from neonlite.optree import describe
 from neonlite.transforms import Cost
 
 
-class Listener(Protocol):
-    """What ``fit`` tells of its course: see ``Quiet`` for when."""
-
-    def on_train_begin(self, epochs: int) -> None: ...
-    def on_train_end(self) -> None: ...
-    def on_epoch_begin(self, epoch: int) -> None: ...
-    def on_epoch_end(self, epoch: int) -> None: ...
-    def on_minibatch_begin(self, epoch: int, minibatch: int) -> None: ...
-    def on_minibatch_end(self, epoch: int, minibatch: int) -> None: ...
-    def on_interrupt(self) -> None: ...
-
-
-class Quiet:
-    """Callbacks that do nothing."""
+class Listener:
+    """What ``fit`` tells of its course, step by step; one of your own overrides what it wants to hear."""
 
     def on_train_begin(self, epochs: int) -> None:
         """Hear that training begins, or goes on, until so many epochs are done."""
@@ -129,7 +117,7 @@ class Model(NervanaObject):
         self.optimizer = optimizer
         self.initialize(dataset, cost)
         self.finished = False
-        listener = callbacks or Quiet()
+        listener = callbacks or Listener()
         with Interruptible() as interrupt:
             if (self.minibatch_index or self.loaded) and self.data_state and hasattr(dataset, "set_state"):
                 dataset.set_state(self.data_state)
