@@ -13,11 +13,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from neonlite import gen_backend
+from neonlite.callbacks import Listener
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Affine, Dropout, GeneralizedCost, Linear
 from neonlite.models import CheckpointError, Model
-from neonlite.models.model import Listener
 from neonlite.optimizers import Adam, GradientDescentMomentum
 from neonlite.transforms import Accuracy, CrossEntropyMulti, MeanSquared, Misclassification, Rectlin, Softmax
 

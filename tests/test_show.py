@@ -135,8 +135,10 @@ def test_a_formula_has_numbers_in_brackets_and_tensors_bare(logistic):
 
 @pytest.mark.parametrize(
     ("op", "symbol"),
-    {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "eq": "==", "ne": "!=", "lt": "<", "le": "<="}.items()
-    | {"gt": ">", "ge": ">=", "dot": "@", "matmul": "@"}.items(),
+    (
+        {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "eq": "==", "ne": "!=", "lt": "<", "le": "<="}
+        | {"gt": ">", "ge": ">=", "dot": "@", "matmul": "@"}
+    ).items(),
 )
 def test_an_op_with_a_symbol_stands_between_its_operands(x, y, op, symbol):
     assert OpTreeNode.build(op, x, y).pp() == f"(x {symbol} y)"

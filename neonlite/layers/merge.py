@@ -253,8 +253,10 @@ class MergeMultistream(MergeBroadcast):
     ``bprop`` returns a list of deltas.
     """
 
-    def __init__(self, layers: Iterable[Any], merge: str, name: str | None = None) -> None:
-        super().__init__(layers, merge, name=name)
+    def __init__(
+        self, layers: Iterable[Any], merge: str, name: str | None = None, alphas: Sequence[float] | None = None
+    ) -> None:
+        super().__init__(layers, merge, alphas, name)
 
     def configure(self, in_obj: Any) -> Any:
         """Settle the shapes of all branches. ValueError unless there is a shape for each."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import NervanaObject
+from neonlite.callbacks import Listener
 from neonlite.data import ArrayIterator
 from neonlite.layers import GeneralizedCost, LayerContainer, Sequential
 from neonlite.layers.summary import Summary
@@ -19,31 +20,6 @@ from neonlite.models.interrupt import Interruptible
 from neonlite.models.state import State
 from neonlite.optree import describe
 from neonlite.transforms import Cost
-
-
-class Listener:
-    """What ``fit`` tells of its course, step by step; one of your own overrides what it wants to hear."""
-
-    def on_train_begin(self, epochs: int) -> None:
-        """Hear that training begins, or goes on, until so many epochs are done."""
-
-    def on_train_end(self) -> None:
-        """Hear that training is done."""
-
-    def on_epoch_begin(self, epoch: int) -> None:
-        """Hear that an epoch begins, or goes on."""
-
-    def on_epoch_end(self, epoch: int) -> None:
-        """Hear that an epoch is done."""
-
-    def on_minibatch_begin(self, epoch: int, minibatch: int) -> None:
-        """Hear that a step begins."""
-
-    def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
-        """Hear that a step is done: weights are whole."""
-
-    def on_interrupt(self) -> None:
-        """Hear that training ends before its time, behind a whole step or with one left out."""
 
 
 class Model(NervanaObject):
@@ -122,10 +98,11 @@ class Model(NervanaObject):
             if (self.minibatch_index or self.loaded) and self.data_state and hasattr(dataset, "set_state"):
                 dataset.set_state(self.data_state)
             self.loaded = False
-            self.nbatches, self.ndata = dataset.nbatches, dataset.ndata
+            self.ndata = dataset.ndata
             listener.on_train_begin(num_epochs)
             try:
                 while self.epoch_index < num_epochs and not self.finished:
+                    self.nbatches = dataset.nbatches  # one less, now and then
                     listener.on_epoch_begin(self.epoch_index)
                     self._epoch(dataset, listener, interrupt)
                     listener.on_epoch_end(self.epoch_index - 1)
@@ -213,6 +190,20 @@ class Model(NervanaObject):
             total = total + n * np.asarray(metric(y, t, calcrange=columns), np.float64)
             rows += n
         return np.atleast_1d(total / rows)
+
+    def eval_cost(self, dataset: Any) -> float:
+        """Return the mean cost of a data set. Each row counts once. RuntimeError before there is a cost."""
+        if self.cost is None:
+            raise RuntimeError(f"{self.name} has no cost yet: initialize(dataset, cost), or fit, gives it one")
+        costs = getattr(self.cost, "costs", [self.cost])
+        weights = getattr(self.cost, "weights", [1.0])
+        total, rows = 0.0, 0
+        for y, t, columns, n in self._judged(dataset):
+            self.cost.get_cost(y, t)
+            each = [w * float(cost.outputs.get()[:, columns].mean()) for cost, w in zip(costs, weights, strict=True)]
+            total += n * sum(each)
+            rows += n
+        return total / rows
 
     def get_outputs(self, dataset: Any) -> NDArray[Any]:
         """Return the outputs for a data set: (rows, features), or (rows, T, F) of those with time steps."""

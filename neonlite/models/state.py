@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+import neonlite.optimizers  # noqa: F401 - a file names its classes
 from neonlite.backend import NervanaObject
 from neonlite.layers import Layer
 from neonlite.layers.serialize import check_items, state_items

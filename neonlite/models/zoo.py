@@ -1,0 +1,116 @@
+"""Which networks are there already?  Functions that return layers, for any number of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from neonlite.initializers import Constant, GlorotUniform, Initializer, Kaiming
+from neonlite.layers import (
+    Activation,
+    Affine,
+    Conv,
+    Deconv,
+    Dropout,
+    GenerativeAdversarial,
+    MergeSum,
+    Pooling,
+    Reshape,
+    SkipNode,
+)
+from neonlite.transforms import Logistic, Rectlin, Softmax, Tanh
+
+Layers = list[Any]
+
+
+def mlp(nclass: int = 10, hidden: Sequence[int] = (100,), keep: float = 1.0) -> Layers:
+    """Return fully connected layers, rectified, with dropout behind each where ``keep`` is below 1."""
+    init = Kaiming(local=False)
+    layers: Layers = []
+    for n in hidden:
+        layers.append(Affine(n, init, bias=Constant(0), activation=Rectlin()))
+        layers += [Dropout(keep)] if keep < 1 else []
+    return [*layers, head(nclass)]
+
+
+def lenet(nclass: int = 10, maps: Sequence[int] = (16, 32), hidden: int = 128, keep: float = 1.0) -> Layers:
+    """Return convolutions with pooling, and a hidden layer, after LeNet-5. Source: LeCun et al. 1998."""
+    layers: Layers = []
+    for k in maps:
+        layers += [conv(k, 3), Pooling(2)]
+    layers += [Affine(hidden, Kaiming(local=False), bias=Constant(0), activation=Rectlin())]
+    return [*layers, *([Dropout(keep)] if keep < 1 else []), head(nclass)]
+
+
+def cifar10_conv(nclass: int = 10) -> Layers:
+    """Return neon's example for CIFAR-10: two convolutions of 5 x 5 with pooling, and a hidden layer of 500."""
+    layers: Layers = []
+    for k in (16, 32):
+        layers += [Conv((5, 5, k), Kaiming(), batch_norm=True, activation=Rectlin()), Pooling(2)]
+    hidden = Affine(500, Kaiming(local=False), batch_norm=True, activation=Rectlin())
+    return [*layers, hidden, head(nclass)]
+
+
+def allcnn(nclass: int = 10, width: int = 96, keep: float = 0.5) -> Layers:
+    """Return a network of convolutions alone. Source: Springenberg et al. 2015, Striving for Simplicity, All-CNN-C."""
+    layers: Layers = []
+    for k in (width, 2 * width):
+        strided = Conv((3, 3, k), Kaiming(), padding=1, strides=2, batch_norm=True, activation=Rectlin())
+        layers += [conv(k, 3), conv(k, 3), strided, Dropout(keep)]
+    layers += [conv(2 * width, 3), conv(2 * width, 1), conv(nclass, 1), Pooling("all", op="avg")]
+    return [*layers, Activation(Softmax())]
+
+
+def resnet(nclass: int = 10, width: int = 16, blocks: int = 1) -> Layers:
+    """Return a residual network of three stages, the way through each halving the image but in the first.
+
+    Source: He et al. 2016, Deep Residual Learning for Image Recognition, section 4.2.
+    """
+    layers: Layers = [conv(width, 3)]
+    for stage in range(3):
+        for block in range(blocks):
+            k, stride = width * 2**stage, 2 if stage and not block else 1
+            way = [Conv((3, 3, k), Kaiming(), padding=1, strides=stride, batch_norm=True, activation=Rectlin())]
+            way += [Conv((3, 3, k), Kaiming(), padding=1, batch_norm=True)]
+            past = SkipNode() if stride == 1 else Conv((1, 1, k), Kaiming(), strides=stride, batch_norm=True)
+            layers += [MergeSum([way, past]), Activation(Rectlin())]
+    return [*layers, Pooling("all", op="avg"), head(nclass)]
+
+
+def autoencoder(maps: int = 8) -> Layers:
+    """Return a convolution that halves images, and its transpose that brings them back, for sizes that are odd."""
+    small = Conv((3, 3, maps), Kaiming(), strides=2, bias=Constant(0), activation=Rectlin())
+    return [small, Deconv((3, 3, 1), Kaiming(), strides=2, bias=Constant(0), activation=Logistic())]
+
+
+def gan(shape: tuple[int, int, int] = (1, 8, 8), hidden: int = 64) -> GenerativeAdversarial:
+    """Return a generator of images and its discriminator, fully connected. Source: Goodfellow et al. 2014."""
+    C, H, W = shape
+    init = GlorotUniform()
+    make = [affine(hidden, init, Rectlin()), affine(C * H * W, init, Tanh()), Reshape(shape)]
+    judge = [Reshape(C * H * W), affine(hidden, init, Rectlin(slope=0.1)), affine(1, init, Logistic())]
+    return GenerativeAdversarial(make, judge)
+
+
+def head(nclass: int) -> Affine:
+    """Return the layers that end a network with the probabilities of classes."""
+    return affine(nclass, GlorotUniform(), Softmax())
+
+
+def affine(nout: int, init: Initializer, activation: Any) -> Affine:
+    """Return fully connected layers with a bias."""
+    return Affine(nout, init, bias=Constant(0), activation=activation)
+
+
+def conv(maps: int, size: int) -> Conv:
+    """Return layers of a convolution that keeps the image's size, with batch normalization, rectified."""
+    return Conv((size, size, maps), Kaiming(), padding=size // 2, batch_norm=True, activation=Rectlin())
+
+
+MODELS: dict[str, Callable[..., Any]] = {
+    "mlp": mlp,
+    "lenet": lenet,
+    "cifar10_conv": cifar10_conv,
+    "allcnn": allcnn,
+    "resnet": resnet,
+}
