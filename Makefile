@@ -15,8 +15,8 @@ BIN := .venv/bin
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/core  ## an op-tree printed, drawn, run and differentiated, its gradient proved (core dependencies only)
-	$(BIN)/python examples/logistic.py
+demo: .venv/viz  ## a network learns to read handwritten digits; it is left in digits.neon, its curves in digits.png
+	$(BIN)/neonlite train digits --save digits.neon --plot digits.png
 
 test: $(TESTED)  ## format, lint, types, tests, doctests and notebooks (under 10 minutes)
 	$(BIN)/ruff format --check
@@ -48,6 +48,10 @@ endef
 
 .venv/core: pyproject.toml
 	$(call environment)
+
+.venv/viz: .venv/core
+	$(BIN)/python -m pip install -qq --editable ".[viz]"
+	@touch $@
 
 $(TESTED): .venv/core
 	$(BIN)/python -m pip install -qq $(addprefix --group ,$(TEST_GROUPS))

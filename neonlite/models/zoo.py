@@ -23,7 +23,7 @@ from neonlite.transforms import Logistic, Rectlin, Softmax, Tanh
 Layers = list[Any]
 
 
-def mlp(nclass: int = 10, hidden: Sequence[int] = (100,), keep: float = 1.0) -> Layers:
+def mlp(nclass: int = 10, hidden: Sequence[int] = (200,), keep: float = 0.7) -> Layers:
     """Return fully connected layers, rectified, with dropout behind each where ``keep`` is below 1."""
     init = Kaiming(local=False)
     layers: Layers = []
