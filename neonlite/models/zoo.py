@@ -57,7 +57,7 @@ def allcnn(nclass: int = 10, width: int = 96, keep: float = 0.5) -> Layers:
     for k in (width, 2 * width):
         strided = Conv((3, 3, k), Kaiming(), padding=1, strides=2, batch_norm=True, activation=Rectlin())
         layers += [conv(k, 3), conv(k, 3), strided, Dropout(keep)]
-    layers += [conv(2 * width, 3), conv(2 * width, 1), conv(nclass, 1), Pooling("all", op="avg")]
+    layers += [conv(2 * width, 3), conv(2 * width, 1), conv(nclass, 1), Pooling("all", op="avg"), Reshape(-1)]
     return [*layers, Activation(Softmax())]
 
 
