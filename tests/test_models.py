@@ -266,9 +266,9 @@ def changed(path: Any, change: Any) -> None:
 
     with safe_open(path, "numpy") as file:
         metadata = file.metadata()
-    description = json.loads(metadata["description"])
+    description = json.loads(metadata["neonlite 1"])
     change(description)
-    save_file(load_file(path), path, metadata | {"description": json.dumps(description)})
+    save_file(load_file(path), path, {"neonlite 1": json.dumps(description)})
 
 
 MISTAKES = {
@@ -319,7 +319,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
         with pytest.raises(CheckpointError, match=rf"{name}: .*it is no checkpoint"):
             model.load_params(tmp_path / name)
     save_file({"x": np.zeros(3)}, tmp_path / "other")
-    with pytest.raises(CheckpointError, match="other: the format is None, not 'neonlite 1'"):
+    with pytest.raises(CheckpointError, match="other: it says nothing of itself, and not 'neonlite 1'"):
         Model(tmp_path / "other")
     with pytest.raises(FileNotFoundError, match="nowhere: there is no such file"):
         Model(tmp_path / "nowhere")

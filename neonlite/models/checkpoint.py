@@ -32,7 +32,7 @@ def write_checkpoint(path: Any, description: dict[str, Any], arrays: dict[str, n
     part = whole.with_name(whole.name + BESIDE)
     data = save(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
-        {"format": FORMAT, "description": json.dumps(description)},
+        {FORMAT: json.dumps(description)},  # one entry: the library writes several in any order
     )
     with open(part, "wb") as file:
         file.write(data)
@@ -57,10 +57,11 @@ def read_checkpoint(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray[Any
     try:
         with safe_open(file, "numpy") as found:
             metadata = found.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise CheckpointError(f"{file}: the format is {metadata.get('format')!r}, not {FORMAT!r}: {NOT_OURS}")
+            if FORMAT not in metadata:
+                have = ", ".join(metadata) or "nothing"
+                raise CheckpointError(f"{file}: it says {have} of itself, and not {FORMAT!r}: {NOT_OURS}")
             arrays = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118 - no mapping
-        description = json.loads(metadata["description"])
+        description = json.loads(metadata[FORMAT])
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
