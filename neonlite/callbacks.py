@@ -158,7 +158,7 @@ class Metric(Callback):
 
 
 class RunTimer(Callback):
-    """Notes the seconds that an epoch took, and says at the end how many there were in all."""
+    """Counts the seconds of the epochs that were done, in ``seconds``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -287,7 +287,8 @@ class Callbacks(NervanaObject, Listener):
 
     ``eval_set`` is judged every ``eval_freq`` epochs, by the cost and by a ``metric``. ``save_path``: the file that the
     model is written to every ``serialize`` epochs, and at Ctrl-C; ``history``: how many of them are kept.
-    ``model_file``: one that training goes on from. ``output_file``: an HDF5 file for the history.
+    ``model_file``: one that training goes on from. ``output_file``: an HDF5 file for the history. ``train_set``,
+    ``log_token`` and ``multicost`` are neon's, and have no effect.
     """
 
     def __init__(

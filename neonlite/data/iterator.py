@@ -91,7 +91,7 @@ class Minibatches(NervanaDataIterator):
 
     def fill(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
         """Return minibatch k, given what was worked out for it."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.classnm} gives no minibatches: write fill(epoch, k, values)")
 
     def reset(self) -> None:
         """Start over with the first row. The epochs are counted on, so a shuffled order does not come again."""
