@@ -13,20 +13,12 @@ from typing import Any
 from neonlite.backend import gen_backend
 from neonlite.backend.runtimes import choices, info
 
-RECIPES: dict[str, dict[str, Any]] = {  # what a data set is trained with unless told: model, epochs, minibatch, rate
-    "digits": {"model": "mlp", "epochs": 30, "batch_size": 32, "lr": 0.003},
-    "iris": {"model": "mlp", "epochs": 60, "batch_size": 16, "lr": 0.01},
-    "mnist5k": {"model": "lenet", "epochs": 12, "batch_size": 64, "lr": 0.002},
-    "fashion": {"model": "lenet", "epochs": 10, "batch_size": 128, "lr": 0.002},
-    "mnist": {"model": "lenet", "epochs": 5, "batch_size": 128, "lr": 0.002},
-    "cifar10": {"model": "cifar10_conv", "epochs": 10, "batch_size": 128, "lr": 0.002},
-}
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return what understands the command line."""
-    from neonlite.models.zoo import MODELS
+    from neonlite.models.zoo import MODELS, RECIPES
 
     top = argparse.ArgumentParser("neonlite", description="Train networks, look at them, and see what is installed.")
     top.add_argument("--version", action="version", version=f"neonlite {version('neonlite')}")
@@ -95,7 +87,7 @@ def train(given: argparse.Namespace) -> None:
     from neonlite.callbacks import Callbacks
     from neonlite.data import DATASETS
     from neonlite.models import Model
-    from neonlite.models.zoo import MODELS
+    from neonlite.models.zoo import MODELS, RECIPES
     from neonlite.transforms import Accuracy, CrossEntropyMulti
 
     recipe = RECIPES[given.dataset]
@@ -137,6 +129,7 @@ def judge(given: argparse.Namespace) -> None:
     """Judge a saved network."""
     from neonlite.data import DATASETS
     from neonlite.models import Model
+    from neonlite.models.zoo import RECIPES
     from neonlite.transforms import Accuracy
 
     gen_backend(given.backend, rng_seed=given.seed, batch_size=RECIPES[given.dataset]["batch_size"])

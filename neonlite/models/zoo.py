@@ -114,3 +114,12 @@ MODELS: dict[str, Callable[..., Any]] = {
     "allcnn": allcnn,
     "resnet": resnet,
 }
+
+RECIPES: dict[str, dict[str, Any]] = {  # what a data set is trained with unless told: model, epochs, minibatch, rate
+    "digits": {"model": "mlp", "epochs": 30, "batch_size": 32, "lr": 0.003},
+    "iris": {"model": "mlp", "epochs": 60, "batch_size": 16, "lr": 0.01},
+    "mnist5k": {"model": "lenet", "epochs": 12, "batch_size": 64, "lr": 0.002},
+    "fashion": {"model": "lenet", "epochs": 10, "batch_size": 128, "lr": 0.002},
+    "mnist": {"model": "lenet", "epochs": 5, "batch_size": 128, "lr": 0.002},
+    "cifar10": {"model": "cifar10_conv", "epochs": 10, "batch_size": 128, "lr": 0.002},
+}
