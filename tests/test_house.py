@@ -43,8 +43,10 @@ FLOORS = {
     "neonlite.optimizers": 4,
     "neonlite.initializers": 4,
     "neonlite.callbacks": 4,
+    "neonlite.history": 4,
     "neonlite.data": 4,
     "neonlite.models": 5,
+    "neonlite.argparser": 6,
     "neonlite.cli": 6,
     "neonlite": 7,
 }
