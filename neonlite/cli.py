@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from neonlite.argparser import whole
 from neonlite.backend import gen_backend
 from neonlite.backend.runtimes import choices, info
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
+EXTRAS = {"viz": "matplotlib", "hdf5": "h5py", "datasets": "pooch", "notebook": "notebook"}  # and what they bring
 
 
 def parser() -> argparse.ArgumentParser:
@@ -24,55 +28,81 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"neonlite {version('neonlite')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    train = commands.add_parser("train", help="train a network on a data set")
-    train.add_argument("dataset", choices=RECIPES, help="%(choices)s")
-    train.add_argument("--model", choices=MODELS, help="%(choices)s; else the one that suits the data set")
-    train.add_argument("-e", "--epochs", type=whole, help="how many times all data is gone through")
-    train.add_argument("-z", "--batch-size", "--batch_size", type=whole, help="images in a minibatch")
-    train.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="%(choices)s; %(default)s unless given")
-    train.add_argument("--lr", type=float, help="the learning rate at the beginning; it falls to 0 as a cosine")
-    train.add_argument("-s", "--save", "--save_path", type=Path, metavar="FILE", help="write the model here each epoch")
-    train.add_argument("--resume", type=Path, metavar="FILE", help="go on from a file that --save wrote")
-    train.add_argument("--plot", type=Path, metavar="PNG", help="draw the curves, with matplotlib")
-    train.add_argument("-w", "--data-dir", "--data_dir", type=Path, metavar="FOLDER", help="where the data set lies")
-    train.add_argument("--no-progress-bar", "--no_progress_bar", action="store_true", help="print results alone")
-    common(train)
+    def command(act: Any, name: str, words: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=words, description=words)
+        made.set_defaults(act=act)
+        return made
 
-    judge = commands.add_parser("eval", help="judge a saved network on the part of its data that it did not learn from")
-    judge.add_argument("file", type=Path, metavar="FILE")
-    judge.add_argument("dataset", choices=RECIPES, help="%(choices)s")
-    judge.add_argument("-w", "--data-dir", "--data_dir", type=Path, metavar="FOLDER", help="where the data set lies")
-    common(judge)
+    train_ = command(train, "train", "train a network on a data set")
+    train_.add_argument("dataset", choices=RECIPES, help="%(choices)s")
+    train_.add_argument("--model", choices=MODELS, help="%(choices)s; else the one that suits the data set")
+    train_.add_argument("-e", "--epochs", type=whole, help="how many times all data is gone through")
+    train_.add_argument("-z", "--batch-size", "--batch_size", type=whole, help="rows in a minibatch")
+    train_.add_argument("--optimizer", choices=OPTIMIZERS, help="%(choices)s; adam unless given")
+    train_.add_argument("--lr", type=rate, help="the learning rate at the beginning; it falls to 0 as a cosine")
+    train_.add_argument(
+        "-s", "--save", "--save_path", type=Path, metavar="FILE", help="write the model here each epoch"
+    )
+    train_.add_argument(
+        "--resume", type=Path, metavar="FILE", help="go on from a file that --save wrote, and keep it so"
+    )
+    train_.add_argument("--plot", type=Path, metavar="PNG", help="draw the curves, with matplotlib")
+    train_.add_argument("--no-progress-bar", "--no_progress_bar", action="store_true", help="print results alone")
+    seed(train_)
+    common(train_, data=True)
 
-    commands.add_parser("info", help="tell which runtimes there are, and what others need")
+    judge_ = command(judge, "eval", "judge a saved network on the part of its data that it did not learn from")
+    judge_.add_argument("file", type=Path, metavar="FILE", help="that train --save wrote")
+    judge_.add_argument("dataset", choices=RECIPES, nargs="?", help="%(choices)s; else the one it learned from")
+    common(judge_, data=True)
 
-    draw = commands.add_parser("draw", help="print a network: layers, shapes, parameters, memory")
-    draw.add_argument("model", choices=MODELS, help="%(choices)s")
-    draw.add_argument("--shape", type=whole, nargs="+", default=[3, 32, 32], help="of the inputs: C H W, or F")
-    draw.add_argument("-z", "--batch-size", "--batch_size", type=whole, default=128, help="%(default)s unless given")
-    common(draw)
+    command(tell, "info", "tell which runtimes there are, and what others need")
+
+    draw_ = command(draw, "draw", "print a network: layers, shapes, parameters, memory")
+    draw_.add_argument("model", help=f"{', '.join(MODELS)}; or a file that train --save wrote")
+    common(draw_, sizes=[3, 32, 32])
+
+    bench_ = command(bench, "bench", "time the steps of networks on every runtime that is there")
+    bench_.add_argument("models", nargs="*", metavar="MODEL", help=f"{', '.join(MODELS)}; mlp and lenet unless given")
+    bench_.add_argument("-n", "--iterations", type=whole, default=20, help="steps that are timed; %(default)s")
+    bench_.add_argument("--json", type=Path, metavar="FILE", help="write the times here as well")
+    common(bench_, sizes=[1, 28, 28])
     return top
 
 
-def common(command: argparse.ArgumentParser) -> None:
-    """Add the options that all have who make a backend."""
+def common(command: argparse.ArgumentParser, data: bool = False, sizes: list[int] | None = None) -> None:
+    """Add the options that several commands have."""
     command.add_argument("-b", "--backend", help=f"one of {', '.join(choices())}; mkl, where it is installed, else cpu")
-    command.add_argument("-r", "--seed", "--rng_seed", type=int, default=0, help="of all random numbers; %(default)s")
+    if data:
+        command.add_argument("-w", "--data-dir", "--data_dir", type=Path, metavar="FOLDER", help="where the data lies")
+    if sizes:
+        shape = " ".join(map(str, sizes))
+        command.add_argument("--shape", type=whole, nargs="+", help=f"of the inputs: C H W, or F; {shape} unless given")
+        command.add_argument("-z", "--batch-size", "--batch_size", type=whole, help="rows in a minibatch; or 128")
+        command.set_defaults(sizes=sizes)
 
 
-def whole(text: str) -> int:
-    """Return a whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number from 1; got {text}")
-    return int(text)
+def seed(command: argparse.ArgumentParser) -> None:
+    """Add the seed."""
+    command.add_argument("-r", "--seed", "--rng_seed", type=int, help="of all random numbers; 0 unless given")
+
+
+def rate(text: str) -> float:
+    """Return a number above 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number above 0; got {text}")
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what a command line says; return its exit status."""
     given = parser().parse_args(arguments)
-    act = {"train": train, "eval": judge, "info": tell, "draw": draw}[given.command]
     try:
-        act(given)
+        given.act(given)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
@@ -80,6 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"neonlite: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+# --- training --------------------------------------------------------------------------------------------------------
 
 
 def train(given: argparse.Namespace) -> None:
@@ -90,28 +123,70 @@ def train(given: argparse.Namespace) -> None:
     from neonlite.models.zoo import MODELS, RECIPES
     from neonlite.transforms import Accuracy, CrossEntropyMulti
 
+    if given.plot and not find_spec("matplotlib"):
+        raise ImportError('--plot draws with matplotlib: pip install "neonlite[viz]"')
     recipe = RECIPES[given.dataset]
-    be = gen_backend(given.backend, rng_seed=given.seed, batch_size=given.batch_size or recipe["batch_size"])
+    size = kept(given).field(int, "backend", "batch_size") if given.resume else recipe["batch_size"]
+    be = gen_backend(given.backend, rng_seed=given.seed or 0, batch_size=given.batch_size or size)
     found = DATASETS[given.dataset](given.data_dir)
     learn, valid = found.iterators()
-    epochs = given.epochs or recipe["epochs"]
-    name = given.model or recipe["model"]
-    model = Model(given.resume or MODELS[name](found.nclass))
-    cost = CrossEntropyMulti()
-    optimizer = model.optimizer or make_optimizer(given.optimizer, given.lr or recipe["lr"], epochs)
-    bar = not given.no_progress_bar
-    callbacks = Callbacks(model, eval_set=valid, metric=Accuracy(), progress_bar=bar, save_path=given.save)
-    print(f"{found!r}; {given.resume or name} on {be.name}, seed {be.rng_seed}")
+    if given.resume:
+        model = Model(given.resume)
+        optimizer, epochs = taken_up(model.optimizer, given)
+        about = str(given.resume)
+    else:
+        name, epochs = given.model or recipe["model"], given.epochs or recipe["epochs"]
+        model = Model(MODELS[name](found.nclass), name=f"{given.dataset}.{name}")
+        optimizer = make_optimizer(given.optimizer or "adam", given.lr or recipe["lr"], epochs)
+        about = f"{name}, seed {be.rng_seed},"
+    save, bar = given.save or given.resume, not given.no_progress_bar
+    callbacks = Callbacks(model, eval_set=valid, metric=Accuracy(), progress_bar=bar, save_path=save)
+    print(f"{found!r}; {about} on {be.name}")
     began = time.perf_counter()
-    model.fit(learn, cost, optimizer, epochs, callbacks)
+    try:
+        model.fit(learn, CrossEntropyMulti(), optimizer, epochs, callbacks)
+    except KeyboardInterrupt:
+        if save:
+            print(f"to go on: neonlite train {given.dataset} --resume {save}", file=sys.stderr)
+        raise
     seconds = time.perf_counter() - began
-    right = 100 * model.eval(valid, Accuracy())[0]
-    print(f"{right:.2f} % of {valid.ndata} right, after {model.epoch_index} epochs in {seconds:.1f} s")
-    if given.save:
-        print(f"the model: {given.save}")
+    print(f"{accuracy(model, valid)}, after {model.epoch_index} epochs in {seconds:.1f} s")
+    if save:
+        print(f"the model: {save}")
     if given.plot:
         callbacks.history.plot(given.plot)
         print(f"the curves: {given.plot}")
+
+
+def accuracy(model: Any, valid: Any) -> str:
+    """Return how much of a validation set is told right, in words."""
+    from neonlite.transforms import Accuracy
+
+    return f"{100 * model.eval(valid, Accuracy())[0]:.2f} % of {valid.ndata} right"
+
+
+def kept(given: argparse.Namespace) -> Any:
+    """Return what the file says that training goes on from. ValueError when the command line says something else."""
+    from neonlite.models.checkpoint import read_checkpoint
+    from neonlite.models.state import State
+
+    settled = [
+        f"--{name.replace('_', '-')}" for name in ("model", "optimizer", "batch_size", "seed") if getattr(given, name)
+    ]
+    if settled:
+        raise ValueError(f"{', '.join(settled)}: {given.resume} settles that; leave it out, or train anew")
+    return State(given.resume, *read_checkpoint(given.resume))
+
+
+def taken_up(optimizer: Any, given: argparse.Namespace) -> tuple[Any, int]:
+    """Return the optimizer of a file, and until which epoch; what the command line says comes first."""
+    from neonlite.optimizers import CosineSchedule
+
+    if optimizer is None or not isinstance(optimizer.schedule, CosineSchedule):
+        raise ValueError(f"{given.resume}: neonlite train did not write it; go on with Model(path).fit(...)")
+    optimizer.schedule.total_epochs = given.epochs or optimizer.schedule.total_epochs
+    optimizer.learning_rate = given.lr or optimizer.learning_rate
+    return optimizer, int(optimizer.schedule.total_epochs)
 
 
 def make_optimizer(name: str, rate: float, epochs: int) -> Any:
@@ -125,32 +200,92 @@ def make_optimizer(name: str, rate: float, epochs: int) -> Any:
     return made(learning_rate=rate, schedule=schedule)
 
 
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+
 def judge(given: argparse.Namespace) -> None:
     """Judge a saved network."""
     from neonlite.data import DATASETS
     from neonlite.models import Model
-    from neonlite.models.zoo import RECIPES
-    from neonlite.transforms import Accuracy
 
-    gen_backend(given.backend, rng_seed=given.seed, batch_size=RECIPES[given.dataset]["batch_size"])
+    gen_backend(given.backend, batch_size=128)
     model = Model(given.file)
-    valid = DATASETS[given.dataset](given.data_dir).iterators()[1]
-    print(f"{100 * model.eval(valid, Accuracy())[0]:.2f} % of {valid.ndata} right")
+    name = given.dataset or model.name.split(".")[0]
+    if name not in DATASETS:
+        raise ValueError(f"{given.file}: it does not say what it learned from: name one of {', '.join(DATASETS)}")
+    valid = DATASETS[name](given.data_dir).iterators(batch_size=128)[1]
+    print(accuracy(model, valid))
 
 
 def tell(given: argparse.Namespace) -> None:
-    """Tell which runtimes there are."""
-    print(info())
+    """Tell what is installed."""
+    print(f"neonlite {version('neonlite')}, Python {sys.version.split()[0]}, NumPy {version('numpy')}")
+    print(f"\nruntimes:\n{info()}\n\nextras:")
+    for extra, package in EXTRAS.items():
+        found = f"yes  {package} {version(package)}" if find_spec(package) else f'no   pip install "neonlite[{extra}]"'
+        print(f"{extra:<8}  {found}")
 
 
 def draw(given: argparse.Namespace) -> None:
     """Print a network."""
     from neonlite.layers import Sequential
+    from neonlite.models import Model
     from neonlite.models.zoo import MODELS
 
-    gen_backend(given.backend, rng_seed=given.seed, batch_size=given.batch_size)
-    shape = given.shape[0] if len(given.shape) == 1 else tuple(given.shape)
-    print(Sequential(MODELS[given.model](), name=given.model).summary(shape))
+    gen_backend(given.backend, batch_size=given.batch_size or 128)
+    if given.model not in MODELS and Path(given.model).is_file():
+        print(Model(given.model).summary())
+        return
+    print(Sequential(network(given.model), name=given.model).summary(shape_of(given)))
+
+
+def network(name: str) -> Any:
+    """Return the layers of a network of the zoo."""
+    from difflib import get_close_matches
+
+    from neonlite.models.zoo import MODELS
+
+    if name not in MODELS:
+        close = get_close_matches(name, MODELS, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"there is no network and no file {name}; networks are {', '.join(MODELS)}{hint}")
+    return MODELS[name]()
+
+
+def shape_of(given: argparse.Namespace) -> int | tuple[int, ...]:
+    """Return the shape that a command line says: (C, H, W), or F."""
+    sizes = given.shape or given.sizes
+    return sizes[0] if len(sizes) == 1 else tuple(sizes)
+
+
+def bench(given: argparse.Namespace) -> None:
+    """Time the steps of networks."""
+    import numpy as np
+
+    from neonlite.data import ArrayIterator
+    from neonlite.models import Model
+    from neonlite.transforms import CrossEntropyMulti
+
+    names = [given.backend] if given.backend else [found.name for found in info() if found.usable]
+    names = [name for name in names if name != "strict" or given.backend]  # strict checks; it is not meant to be fast
+    shape, n = shape_of(given), given.batch_size or 128
+    rows = np.random.default_rng(0).random((n, int(np.prod(shape))), np.float32)
+    print(f"milliseconds, medians of {given.iterations} steps of {n} rows of {shape}")
+    print(f"{'':<24}{'forward':>10}{'back':>10}{'step':>10}{'rows/s':>12}")
+    times = []
+    for model in given.models or ["mlp", "lenet"]:
+        for name in names:
+            gen_backend(name, rng_seed=0, batch_size=n)
+            data = ArrayIterator(rows, np.arange(n) % 10, 10, lshape=shape)
+            made = Model(network(model), data)
+            found = made.benchmark(
+                data, cost=CrossEntropyMulti(), optimizer=make_optimizer("adam", 1e-3, 1), niterations=given.iterations
+            )
+            fprop, bprop, step = (found[part]["median"] for part in ("fprop", "bprop", "iteration"))
+            print(f"{f'{model} on {name}':<24}{fprop:>10.2f}{bprop:>10.2f}{step:>10.2f}{1000 * n / step:>12,.0f}")
+            times.append({"model": model, "backend": name, "shape": shape, "batch_size": n, "ms": found})
+    if given.json:
+        given.json.write_text(json.dumps(times, indent=1) + "\n")
 
 
 if __name__ == "__main__":

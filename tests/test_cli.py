@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from neonlite.cli import main
+from neonlite.models import Model
 from neonlite.models.zoo import MODELS
 
 
@@ -28,7 +33,50 @@ def test_it_trains_keeps_goes_on_and_judges(capsys, tmp_path):
     assert "after 5 epochs" in text
     right = float(text.split(" % of 355 right")[0].split()[-1])
     assert right > 90
+    assert said(capsys, "eval", file, "-b", "cpu") == f"{right:.2f} % of 355 right\n"
     assert said(capsys, "eval", file, "digits", "-b", "cpu") == f"{right:.2f} % of 355 right\n"
+    assert said(capsys, "draw", file, "-b", "cpu").startswith("layer ")
+
+
+def test_a_training_that_is_taken_up_ends_as_one_that_never_stopped(tmp_path):
+    whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
+    run("train", "digits", "-e", "4", "--save", whole)
+    stopped = subprocess.Popen(
+        [sys.executable, "-m", "neonlite.cli", "train", "digits", "-e", "4", "-s", parts, "-b", "cpu"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    stopped.stderr.readline()  # the first epoch is done
+    stopped.send_signal(signal.SIGINT)
+    words = stopped.communicate()[1]
+    if stopped.returncode:  # it had not come to its end
+        assert stopped.returncode == 130
+        assert f"to go on: neonlite train digits --resume {parts}\nstopped" in words
+        run("train", "digits", "--resume", parts)
+    assert Path(parts).read_bytes() == Path(whole).read_bytes()
+
+
+def test_a_training_that_is_taken_up_may_take_longer_with_another_rate(tmp_path):
+    file = tmp_path / "i.neon"
+    few = ("-b", "cpu", "--no-progress-bar")
+    assert main(["train", "iris", "-e", "2", "--save", str(file), *few]) == 0
+    assert main(["train", "iris", "-e", "3", "--resume", str(file), "--lr", "0.5", "-s", f"{file}2", *few]) == 0
+    model = Model(f"{file}2")
+    assert model.epoch_index == 3
+    assert model.optimizer.learning_rate == 0.5
+    assert model.optimizer.schedule.total_epochs == 3
+    assert Model(file).epoch_index == 2
+
+
+def test_it_times_networks_on_the_runtimes_that_are_there(capsys, tmp_path):
+    text = said(
+        capsys, "bench", "mlp", "-b", "cpu", "-n", "2", "--shape", "9", "-z", "4", "--json", f"{tmp_path / 'times'}"
+    )
+    assert "medians of 2 steps of 4 rows of 9" in text
+    (times,) = json.loads((tmp_path / "times").read_text())
+    step, parts = times["ms"]["iteration"]["median"], (times["ms"][part]["median"] for part in ("fprop", "bprop"))
+    assert 0 < max(parts) <= step
+    assert f"mlp on cpu{step:>34.2f}"[:10] in text
 
 
 def run(*arguments: str) -> Any:
@@ -64,7 +112,16 @@ def test_every_network_of_the_zoo_is_drawn(capsys, model):
 
 
 def test_it_tells_what_is_installed(capsys):
-    assert "cpu     yes" in said(capsys, "info")
+    text = said(capsys, "info")
+    assert "cpu     yes" in text
+    assert re.search(r"^hdf5 +(yes  h5py [\d.]+|no   pip install)", text, re.MULTILINE)
+
+
+def test_what_is_missing_is_told_with_the_line_that_brings_it(capsys, monkeypatch):
+    monkeypatch.setattr("neonlite.cli.find_spec", lambda package: None)
+    assert 'viz       no   pip install "neonlite[viz]"' in said(capsys, "info")
+    assert main(["train", "iris", "--plot", "c.png"]) == 1
+    assert '--plot draws with matplotlib: pip install "neonlite[viz]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -74,6 +131,10 @@ def test_it_tells_what_is_installed(capsys):
         ("train digits --model best", "invalid choice: 'best'"),
         ("train digits -e 0", "a whole number from 1; got 0"),
         ("train digits -z 2.5", "a whole number from 1; got 2.5"),
+        ("train digits --lr 0", "a number above 0; got 0"),
+        ("train digits --lr nan", "a number above 0; got nan"),
+        ("train digits --optimizer best", "invalid choice: 'best'"),
+        ("bench --shape 1 x", "a whole number from 1; got x"),
         ("", "required: COMMAND"),
     ],
 )
@@ -91,6 +152,10 @@ def test_what_is_not_understood_is_told(capsys, arguments, words):
         ("train digits -b gup", "'gup'"),
         ("train digits --resume /nowhere", "/nowhere: there is no such file"),
         ("train digits -w /nowhere", "digits.csv"),
+        ("train digits --resume a --model mlp --seed 3", "--model, --seed: a settles that"),
+        ("train iris --model lenet -b cpu", "C"),
+        ("draw lenett", "did you mean lenet?"),
+        ("bench best", "there is no network and no file best"),
     ],
 )
 def test_what_goes_wrong_is_one_line(capsys, arguments, words):

@@ -43,8 +43,8 @@ class Model(NervanaObject):
            [11.]], dtype=float32)
     """
 
-    def __init__(self, layers: Any, dataset: Any = None, name: str = "model", optimizer: Any = None) -> None:
-        super().__init__(name)
+    def __init__(self, layers: Any, dataset: Any = None, name: str | None = None, optimizer: Any = None) -> None:
+        super().__init__(name or "model")
         self.cost: Any = None
         self.optimizer = optimizer
         self.epoch_index = 0  # epochs that are done
@@ -62,6 +62,7 @@ class Model(NervanaObject):
             self.layers = state.network()
             self.initialize(state.in_shape)
             state.give(self)
+            self.name = name or state.field(str, "name")
         else:
             self.layers = layers if isinstance(layers, LayerContainer) else Sequential(layers)
         if dataset is not None:
