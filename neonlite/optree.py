@@ -26,6 +26,7 @@ Leaves = dict[int, Any]
 BAKED = range(-8, 9)  # whole numbers that are part of the structure; other numbers are arguments of the plan
 WIDE = 128  # a tree with more leaves than this does not carry them: it is traced when it is run
 REMEMBERED = 1 << 16  # structures remembered before the table starts afresh
+NUMBERS = 1 << 10  # numbers remembered likewise: a learning rate may be a new one in every step
 MANY = 8  # operands that an error message names
 
 _infos: dict[Any, Info] = {}
@@ -154,7 +155,7 @@ def leaf(x: Any, other: Any, be: Any) -> tuple[Any, Leaves, Any]:
         return x.info, {id(x): x}, x
     if type(x) is float:
         x = _floats.setdefault(x or str(x), x)  # equal bits, one object; 0.0 and -0.0 differ
-        if len(_floats) > REMEMBERED:
+        if len(_floats) > NUMBERS:
             _floats.clear()
         return float, {id(x): x}, x
     if isinstance(x, bool) or type(x).__name__ == "bool":  # numpy's too

@@ -287,6 +287,7 @@ def test_the_cache_of_plans_is_bounded_and_forgets_what_was_not_used_for_longest
 
 def test_the_table_of_structures_is_bounded(be, monkeypatch):
     monkeypatch.setattr(optree, "REMEMBERED", 64)
+    monkeypatch.setattr(optree, "NUMBERS", 64)
     x = be.ones((2, 2))
     early, tree = x * 2 + 3, x
     for n in range(500):

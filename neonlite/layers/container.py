@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -27,8 +28,8 @@ class LayerContainer(Layer):
         self.learning = False  # whether the last fprop was one to learn from
         if not self.layers:
             raise ValueError(f"{self.name}: a network has one layer or more")
-        names = [layer.name for layer in self.leaves()]
-        if twice := sorted({n for n in names if names.count(n) > 1}):
+        names = Counter(layer.name for layer in self.leaves())
+        if twice := sorted(name for name, times in names.items() if times > 1):
             found = ", ".join(twice)
             raise ValueError(f"{self.name}: layers have names of their own; {found} occurs more than once: pass name=")
 
