@@ -120,25 +120,25 @@ def train(given: argparse.Namespace) -> None:
     from neonlite.callbacks import Callbacks
     from neonlite.data import DATASETS
     from neonlite.models import Model
-    from neonlite.models.zoo import MODELS, RECIPES
+    from neonlite.models.zoo import MODELS, recipe
     from neonlite.transforms import Accuracy, CrossEntropyMulti
 
     if given.plot and not find_spec("matplotlib"):
         raise ImportError('--plot draws with matplotlib: pip install "neonlite[viz]"')
-    recipe = RECIPES[given.dataset]
-    size = kept(given).field(int, "backend", "batch_size") if given.resume else recipe["batch_size"]
-    be = gen_backend(given.backend, rng_seed=given.seed or 0, batch_size=given.batch_size or size)
+    name, size = kept(given) if given.resume else (given.model, given.batch_size)
+    way = recipe(given.dataset, name)
+    be = gen_backend(given.backend, rng_seed=given.seed or 0, batch_size=size or way["batch_size"])
     found = DATASETS[given.dataset](given.data_dir)
-    learn, valid = found.iterators()
+    learn, valid = found.iterators(augment=way["augment"])
     if given.resume:
         model = Model(given.resume)
         optimizer, epochs = taken_up(model.optimizer, given)
         about = str(given.resume)
     else:
-        name, epochs = given.model or recipe["model"], given.epochs or recipe["epochs"]
-        model = Model(MODELS[name](found.nclass), name=f"{given.dataset}.{name}")
-        optimizer = make_optimizer(given.optimizer or "adam", given.lr or recipe["lr"], epochs)
-        about = f"{name}, seed {be.rng_seed},"
+        epochs = given.epochs or way["epochs"]
+        model = Model(MODELS[way["model"]](found.nclass), name=f"{given.dataset}.{way['model']}")
+        optimizer = make_optimizer(given.optimizer or "adam", given.lr or way["lr"], epochs)
+        about = f"{way['model']}, seed {be.rng_seed},"
     save, bar = given.save or given.resume, not given.no_progress_bar
     callbacks = Callbacks(model, eval_set=valid, metric=Accuracy(), progress_bar=bar, save_path=save)
     print(f"{found!r}; {about} on {be.name}")
@@ -165,17 +165,18 @@ def accuracy(model: Any, valid: Any) -> str:
     return f"{100 * model.eval(valid, Accuracy())[0]:.2f} % of {valid.ndata} right"
 
 
-def kept(given: argparse.Namespace) -> Any:
-    """Return what the file says that training goes on from. ValueError when the command line says something else."""
-    from neonlite.models.checkpoint import read_checkpoint
+def kept(given: argparse.Namespace) -> tuple[str | None, int]:
+    """Return the network and the minibatch of the file that training goes on from; the command line leaves them out."""
     from neonlite.models.state import State
+    from neonlite.models.zoo import MODELS
 
-    settled = [
-        f"--{name.replace('_', '-')}" for name in ("model", "optimizer", "batch_size", "seed") if getattr(given, name)
-    ]
+    settled = [option for option in ("model", "optimizer", "batch_size", "seed") if getattr(given, option)]
     if settled:
-        raise ValueError(f"{', '.join(settled)}: {given.resume} settles that; leave it out, or train anew")
-    return State(given.resume, *read_checkpoint(given.resume))
+        options = ", ".join(f"--{option.replace('_', '-')}" for option in settled)
+        raise ValueError(f"{options}: {given.resume} settles that; leave it out, or train anew")
+    state = State.read(given.resume)
+    name = state.field(str, "name").rpartition(".")[2]
+    return name if name in MODELS else None, state.field(int, "backend", "batch_size")
 
 
 def taken_up(optimizer: Any, given: argparse.Namespace) -> tuple[Any, int]:

@@ -10,16 +10,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from neonlite import gen_backend
 from neonlite.callbacks import Listener
-from neonlite.data import ArrayIterator
+from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import Affine, Dropout, GeneralizedCost, Linear
-from neonlite.models import CheckpointError, Model
+from neonlite.layers import Affine, BatchNorm, Dropout, GeneralizedCost, Linear, Multicost
+from neonlite.models import Benchmark, CheckpointError, Model
+from neonlite.models.state import State
 from neonlite.optimizers import Adam, GradientDescentMomentum
-from neonlite.transforms import Accuracy, CrossEntropyMulti, MeanSquared, Misclassification, Rectlin, Softmax
+from neonlite.transforms import (
+    Accuracy,
+    CrossEntropyMulti,
+    MeanSquared,
+    Misclassification,
+    Rectlin,
+    Softmax,
+)
 
 CLASSES = 3
 
@@ -239,99 +246,178 @@ def test_weights_alone_are_kept_and_taken(tmp_path):
     assert third.epoch_index == 0
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_description_makes_the_network_and_with_arrays_the_model():
     model = start()
-    model.initialize(data())
-    path = tmp_path / "m"
-    model.save_params(path)
-    before = path.read_bytes()
-    model.layers.layers[0].W[:] = 5
-
-    def full(file: int) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space"):
-        model.save_params(path)
-    assert path.read_bytes() == before
-    monkeypatch.undo()
-    model.save_params(path)
-    assert path.read_bytes() != before
-    assert sorted(x.name for x in tmp_path.iterdir()) == ["m"]  # what was left over was used
-
-
-def changed(path: Any, change: Any) -> None:
-    """Change the description in a file."""
-    from safetensors import safe_open
-
-    with safe_open(path, "numpy") as file:
-        metadata = file.metadata()
-    description = json.loads(metadata["neonlite 1"])
-    change(description)
-    save_file(load_file(path), path, {"neonlite 1": json.dumps(description)})
+    model.fit(data(), CrossEntropyMulti(), Adam(learning_rate=0.05), 1)
+    description = model.get_description()
+    assert json.loads(json.dumps(description)) == description
+    assert not {"training", "arrays"} & description.keys()
+    bare = Model(description)
+    assert bare.layers.get_description() == description["layers"]
+    assert not bare.initialized
+    whole = model.get_description(get_weights=True, keep_states=True)
+    assert whole["arrays"].keys() == model.serialize()["arrays"].keys()
+    assert {name.partition("/")[0] for name in whole["arrays"]} == {"weights", "states"}
+    assert {name.partition("/")[0] for name in model.serialize(keep_states=False)["arrays"]} == {"weights"}
+    model.layers.layers[0].W[:] = 0  # what was given is not shared
+    again = Model(whole)
+    assert again.get_weights()["hidden.W"].any()
+    assert (again.epoch_index, again.optimizer.t) == (1, 8)
+    assert (Model(whole, weights_only=True).epoch_index, Model(whole, weights_only=True).optimizer) == (0, None)
 
 
-MISTAKES = {
-    "layers": lambda d: d.pop("layers"),
-    "layers ": lambda d: d["layers"].update(type="os.system"),
-    "in_shape": lambda d: d.update(in_shape="2"),
-    "training.epoch_index": lambda d: d["training"].update(epoch_index="1"),
-    "training.rng_state": lambda d: d["training"].update(rng_state=[1]),
-    "training.optimizer": lambda d: d["training"].update(optimizer={"type": "subprocess.Popen", "config": {}}),
-    "training.optimizer_state": lambda d: d["training"].update(optimizer_state={}),
-}
+def test_what_was_serialized_goes_on_with_the_same_bits(tmp_path):
+    straight = start()
+    straight.fit(data(shuffle=True), CrossEntropyMulti(), Adam(learning_rate=0.05), 3)
+    first = start()
+    with pytest.raises(KeyboardInterrupt):
+        first.fit(
+            data(shuffle=True), CrossEntropyMulti(), Adam(learning_rate=0.05), 3, callbacks=Interrupting(first, 10)
+        )
+    kept = first.serialize(tmp_path / "m")
+    for _ in range(2):  # what was kept stays as it is
+        gen_backend("cpu", rng_seed=99, batch_size=8)
+        model = Model(network())
+        model.deserialize(kept, data())
+        assert model.initialized
+        model.fit(data(shuffle=True), CrossEntropyMulti(), model.optimizer, 3)
+        assert same(model.get_weights(), straight.get_weights())
+    assert same(Model(tmp_path / "m").get_weights(), Model(kept).get_weights())
+    with pytest.raises(CheckpointError, match=r"the description: training\.epoch_index"):
+        Model(kept | {"training": kept["training"] | {"epoch_index": "1"}})
 
 
-@pytest.mark.parametrize("field", MISTAKES)
-def test_a_file_with_a_wrong_field_is_refused_and_nothing_is_changed(tmp_path, field):
-    path = tmp_path / "m"
-    model = start()
-    model.fit(data(), CrossEntropyMulti(), Adam(), 1)
-    model.save_params(path)
-    changed(path, MISTAKES[field])
-    other = start()
-    other.initialize(data())
-    weights, state = other.get_weights(), other.be.rng_get_state()
-    act = Model if field.strip() in ("layers", "in_shape") else other.load_params
-    with pytest.raises(CheckpointError, match=rf"m: .*{field.strip().rpartition('.')[2]}"):
-        act(path)
-    assert same(other.get_weights(), weights)
-    assert other.be.rng_get_state() == state
-    assert other.epoch_index == 0
-
-
-def test_what_is_no_checkpoint_is_named(tmp_path):
-    model = start()
-    model.fit(data(), CrossEntropyMulti(), Adam(), 1)
-    model.save_params(tmp_path / "good")
-    whole = (tmp_path / "good").read_bytes()
-    bad = {
-        "empty": b"",
-        "short": whole[: len(whole) // 2],
-        "header": whole[:20],
-        "pickle": b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}\x94.",
-        "zip": b"PK\x03\x04" + bytes(100),
-        "html": b"<html><body>404</body></html>",
-        "huge": (2**60).to_bytes(8, "little") + b"{}",
-    }
-    for name, content in bad.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(CheckpointError, match=rf"{name}: .*it is no checkpoint"):
-            model.load_params(tmp_path / name)
-    save_file({"x": np.zeros(3)}, tmp_path / "other")
-    with pytest.raises(CheckpointError, match="other: it says nothing of itself, and not 'neonlite 1'"):
-        Model(tmp_path / "other")
-    with pytest.raises(FileNotFoundError, match="nowhere: there is no such file"):
-        Model(tmp_path / "nowhere")
-
-
-def test_weights_of_another_network_are_told_in_a_table(tmp_path):
+def test_load_weights_has_another_name_now(tmp_path):
     model = start()
     model.fit(data(), CrossEntropyMulti(), Adam(), 1)
     model.save_params(tmp_path / "m")
-    other = Model([Affine(5, Gaussian(), name="hidden"), Affine(CLASSES, Gaussian(), name="new")])
-    other.initialize(2)
-    before = other.get_weights()
-    with pytest.raises(CheckpointError, match=r"(?s)m: .*hidden.*\(5, 2\).*\(8, 2\).*new.*nothing"):
-        other.load_params(tmp_path / "m", load_states=False)
-    assert same(other.get_weights(), before)
+    again = start()
+    with pytest.warns(DeprecationWarning, match="load_params"):
+        again.load_weights(tmp_path / "m")
+    assert same(again.get_weights(), Model(tmp_path / "m").get_weights())
+
+
+# --- how long it takes -----------------------------------------------------------------------------------------------
+
+
+def everything(model: Model, train: Any) -> Any:
+    description, arrays = State.of(model)
+    return description, {name: array.tobytes() for name, array in arrays.items()}, train.get_state(), model.cost
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("learned", [False, True])
+def test_timing_steps_changes_nothing(be, inference, learned):
+    be.bsz = 8
+    model, train, optimizer = Model([*network(), BatchNorm()]), data(shuffle=True, ragged=True), Adam()
+    if learned:
+        model.fit(train, MeanSquared(), optimizer, 1)
+    model.initialize(train)
+    before, steps = everything(model, train), optimizer.get_state()
+    times = Benchmark(model).time(train, inference, 9, CrossEntropyMulti(), optimizer, nskip=2)
+    assert everything(model, train) == before
+    assert optimizer.get_state() == steps
+    assert be.bsz == 8
+    assert "fprop" not in vars(model) | vars(model.layers.layers[0])
+    kinds = ["fprop"] if inference else ["fprop", "bprop"]
+    names = [x.name for x in model.layers.leaves()]
+    assert set(times) == {"iteration", *kinds, *(f"{kind} {name}" for kind in kinds for name in names)}
+    assert {x.shape for x in times.values()} == {(9,)}
+    assert all((x > 0).all() for x in times.values())
+    assert (times["iteration"] > sum(times[kind] for kind in kinds)).all()
+    assert (times["fprop"] > sum(times[f"fprop {name}"] for name in names)).all()
+    brief = model.benchmark(train, inference, CrossEntropyMulti(), optimizer, niterations=2, nskip=0)
+    assert set(brief) == {"iteration", *kinds}
+    for found in brief.values():
+        assert list(found) == ["mean", "median", "min", "max"]
+        assert 0 < found["min"] <= found["mean"] <= found["max"]
+        assert found["median"] == pytest.approx(found["mean"])  # of two
+    assert everything(model, train) == before
+
+
+def test_what_is_timed_is_the_steps_of_fit():
+    """So many steps, of minibatches in turn, with the cost and the optimizer that are given."""
+    model, seen = start(), []
+
+    class Noting(Adam):
+        def optimize(self, layer_list, epoch):
+            seen.append(float(model.cost.cost.item()))
+            super().optimize(layer_list, epoch)
+
+    model.benchmark(data(), cost=CrossEntropyMulti(), optimizer=Noting(), niterations=9, nskip=3)
+    assert len(seen) == 12  # of 8 minibatches
+    fitted = start()
+    costs = []
+
+    class Costs(Listener):
+        def on_minibatch_end(self, epoch, minibatch):
+            costs.append(float(fitted.cost.cost.item()))
+
+    fitted.fit(data(), CrossEntropyMulti(), Adam(), 1, Costs())
+    assert seen[:7] == costs[:7]
+
+
+def test_times_are_printed_as_a_table(capsys):
+    stats = {"fprop": np.array([1.0, 2.0, 6.0]), "bprop hidden": np.array([0.5])}
+    Benchmark.print_stats(stats)
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["Mean", "Median", "Min", "Max", "ms"]
+    assert first.split() == ["fprop", "3.000", "2.000", "1.000", "6.000"]
+    assert second.split() == ["bprop", "hidden", *["0.500"] * 4]
+    said: list[str] = []
+    Benchmark.print_stats(stats, functions=[np.sum], output=said.append)
+    assert said[0].split() == ["Sum", "ms", "fprop", "9.000", "bprop", "hidden", "0.500"]
+
+
+def test_mistakes_in_timing_are_told():
+    model, cost, optimizer = start(), CrossEntropyMulti(), Adam()
+    for given in ({}, {"cost": cost}, {"optimizer": optimizer}):
+        with pytest.raises(RuntimeError, match=r"model: steps of learning take cost= and optimizer="):
+            model.benchmark(data(), **given)
+    for n in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match=rf"niterations is a whole number from 1; got {n}"):
+            model.benchmark(data(), True, niterations=n)
+    with pytest.raises(ValueError, match=r"nskip is a whole number from 0; got -1"):
+        model.benchmark(data(), True, nskip=-1)
+    for empty in (NervanaDataIterator(), []):
+        with pytest.raises(ValueError, match="there is no data to time steps with"):
+            start().benchmark(empty if empty else Nothing(), True)
+    model.fit(data(), cost, optimizer, 1)
+    assert model.benchmark(data(), niterations=1)["bprop"]["min"] > 0  # those of the fit
+
+
+class Nothing(NervanaDataIterator):
+    """Data that gives no minibatch."""
+
+    ndata, nbatches, shape = 1, 1, 2
+
+    def __iter__(self):
+        return iter(())
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+X, Y = blobs()
+
+MISTAKES: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "no data": (lambda: ArrayIterator(X[:0], Y[:0], CLASSES), None, ValueError, "of one row at least"),
+    "less data than a minibatch": (lambda: ArrayIterator(X[:7], Y[:7], CLASSES), None, ValueError, "7 rows .* of 8"),
+    "more labels than data": (lambda: ArrayIterator(X[:59], Y, CLASSES), None, ValueError, "X has 59, y has 60"),
+    "labels as they are": (lambda: ArrayIterator(X, Y, make_onehot=False), None, ValueError, r"\(3, 8\).*\(1, 8\)"),
+    "labels of other classes": (lambda: ArrayIterator(X, Y, 4), None, ValueError, r"\(3, 8\).*\(4, 8\)"),
+    "inputs of another shape": (lambda: ArrayIterator(X[:, :1], Y, CLASSES), None, ValueError, r"\(2, 8\).*\(1, 8\)"),
+    "two costs for one output": (data, Multicost([GeneralizedCost(MeanSquared())] * 2), ValueError, "2 costs.* 1 kind"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_data_and_costs_that_do_not_fit_are_told_and_nothing_is_learned(name):
+    dataset, cost, kind, words = MISTAKES[name]
+    model = start()
+    model.initialize(data())
+    before = model.get_weights()
+    with pytest.raises(kind, match=words):
+        model.fit(dataset(), cost or CrossEntropyMulti(), Adam(), 1)
+    assert same(model.get_weights(), before)
+    model.fit(data(), CrossEntropyMulti(), Adam(learning_rate=0.05), 1)
+    assert not same(model.get_weights(), before)

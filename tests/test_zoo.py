@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from neonlite import gen_backend
-from neonlite.data import ArrayIterator, digits
+from neonlite.data import DATASETS, ArrayIterator, Flip
 from neonlite.layers import GeneralizedCost
 from neonlite.models import Model, zoo
-from neonlite.optimizers import Adam, CosineSchedule
+from neonlite.optimizers import Adam
 from neonlite.transforms import Accuracy, CrossEntropyMulti, SumSquared
 
 SMALL: dict[str, Any] = {
@@ -49,6 +49,20 @@ def test_a_network_learns_to_tell_stripes_apart(name):
     assert model.eval(data, Accuracy())[0] > 0.9
 
 
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)], ids=["fashion", "cifar10"])
+@pytest.mark.parametrize("name", SMALL)
+def test_a_network_takes_images_of_the_size_of(name, shape):
+    gen_backend("cpu", rng_seed=1, batch_size=8)
+    rng = np.random.default_rng(0)
+    data = ArrayIterator(rng.random((8, *shape), np.float32), rng.integers(0, 10, 8), nclass=10)
+    model = Model(zoo.MODELS[name]())
+    model.fit(data, CrossEntropyMulti(), Adam(learning_rate=0.002), num_epochs=1)
+    first = model.total_cost
+    model.fit(data, CrossEntropyMulti(), model.optimizer, num_epochs=6)
+    assert 1 < first < 10  # log 10 is what guessing costs
+    assert model.total_cost < first
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "parameters"),
     [
@@ -65,14 +79,16 @@ def test_networks_are_as_large_as_they_should(name, shape, parameters):
     assert stated.parameters < 300_000
 
 
-def test_the_autoencoder_gives_images_back():
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 10)])
+def test_the_autoencoder_gives_images_back(shape):
     gen_backend("cpu", rng_seed=1, batch_size=16)
-    rng = np.random.default_rng(0)
-    X = (rng.random((32, 1, 9, 9)) > 0.5).astype(np.float32).repeat(1, axis=2)
-    X[:, :, 1::2] = X[:, :, :-1:2]  # two rows alike
-    model = Model(zoo.autoencoder(maps=16))
+    X = (np.random.default_rng(0).random((32, *shape)) > 0.5).astype(np.float32)
+    X[:, :, 1::2] = X[:, :, ::2]  # two rows alike
+    model = Model(zoo.autoencoder(maps=16, channels=shape[0]))
     data = ArrayIterator(X)
     model.initialize(data, GeneralizedCost(SumSquared()))
+    assert model.layers.out_shape == shape
+    assert model.layers.layers[0].out_shape == (16, shape[1] // 2, shape[2] // 2)
     before = model.eval_cost(data)
     model.fit(data, model.cost, Adam(learning_rate=0.02), num_epochs=60)
     assert model.eval_cost(data) < 0.3 * before
@@ -90,12 +106,17 @@ def test_the_gan_has_a_generator_of_images_and_their_judge():
     assert ((judged > 0) & (judged < 1)).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "epochs", "right"), [("mlp", 30, 0.975), ("lenet", 15, 0.98)])
-def test_digits_are_read(name, epochs, right):
-    gen_backend("cpu", rng_seed=1)
-    train, valid = digits().iterators(32)
-    model = Model(zoo.MODELS[name]())
-    optimizer = Adam(learning_rate=0.003, schedule=CosineSchedule(epochs))
-    model.fit(train, CrossEntropyMulti(), optimizer, epochs)
-    assert model.eval(valid, Accuracy())[0] >= right
+def test_a_recipe_is_that_of_the_data_set_with_what_a_network_needs_otherwise(monkeypatch):
+    own = {"model": "lenet", "epochs": 3, "batch_size": 8, "lr": 0.1, "augment": [Flip()]}
+    monkeypatch.setitem(zoo.RECIPES, "own", own | {"mlp": {"epochs": 9, "augment": None}})
+    assert zoo.recipe("own") == zoo.recipe("own", "lenet") == zoo.recipe("own", "resnet") | {"model": "lenet"} == own
+    assert zoo.recipe("own", "mlp") == {"model": "mlp", "epochs": 9, "batch_size": 8, "lr": 0.1, "augment": None}
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_every_data_set_has_a_recipe_for_every_network(dataset):
+    for name in (None, *zoo.MODELS):
+        found = zoo.recipe(dataset, name)
+        assert found.keys() == {"model", "epochs", "batch_size", "lr", "augment"}
+        assert found["batch_size"] == zoo.RECIPES[dataset]["batch_size"]  # a training goes on with the same
+    assert zoo.RECIPES.keys() == DATASETS.keys()

@@ -2,7 +2,7 @@
 
 Nothing in a file is run or imported: classes are found by name among those that are defined (``Described``), and a
 file cannot ask for more memory than it is long. It is written beside the one that it replaces, under one fixed name,
-and takes that one's place only when it is whole and on the disk.
+and takes that one's place only when it is whole and on the disk. Checksums tell later whether it still is.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,22 @@ FORMAT = "neonlite 1"
 NOT_OURS = "it is no checkpoint, or it was cut short; one is written by Model.save_params"
 BESIDE = ".part"  # at the end of the name under which a file is written
 
+Arrays = dict[str, np.ndarray[Any, Any]]
+
 
 class CheckpointError(ValueError):
     """A file that is no checkpoint, or none for this network: says which file, and what in it."""
 
 
-def write_checkpoint(path: Any, description: dict[str, Any], arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+def write_checkpoint(path: Any, description: dict[str, Any], arrays: Arrays) -> None:
     """Write arrays and a description (JSON data) to a file, whole or not at all."""
     from safetensors.numpy import save
 
     whole = Path(path)
     part = whole.with_name(whole.name + BESIDE)
-    data = save(
-        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
-        {FORMAT: json.dumps(description)},  # one entry: the library writes several in any order
-    )
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    text = json.dumps({**description, "crc32": checksums(description, arrays)})
+    data = save(arrays, {FORMAT: text})  # one entry: the library writes several in any order
     with open(part, "wb") as file:
         file.write(data)
         file.flush()
@@ -47,25 +49,46 @@ def write_checkpoint(path: Any, description: dict[str, Any], arrays: dict[str, n
             os.close(folder)
 
 
-def read_checkpoint(path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-    """Return the description and the arrays of a file. CheckpointError when it is no checkpoint."""
-    from safetensors import SafetensorError, safe_open
+def read_checkpoint(path: Any) -> tuple[dict[str, Any], Arrays]:
+    """Return the description and the arrays of a file.
 
-    file = Path(path)
-    if not file.is_file():
+    FileNotFoundError when there is none; CheckpointError when it is no checkpoint, or not as it was written.
+    """
+    from safetensors import safe_open
+
+    file, at, arrays = Path(path), "header", {}
+    if not file.exists():
         raise FileNotFoundError(f"{file}: there is no such file")
+    if not file.is_file():  # a pipe would be waited for, a device has no end
+        raise CheckpointError(f"{file}: it is no regular file: {NOT_OURS}")
     try:
         with safe_open(file, "numpy") as found:
             metadata = found.metadata() or {}
             if FORMAT not in metadata:
-                have = ", ".join(metadata) or "nothing"
+                have = ", ".join(metadata)[:80] or "nothing"
                 raise CheckpointError(f"{file}: it says {have} of itself, and not {FORMAT!r}: {NOT_OURS}")
-            arrays = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118 - no mapping
+            for at in found.keys():  # noqa: SIM118 - no mapping
+                arrays[at] = found.get_tensor(at)
+        at = "description"
         description = json.loads(metadata[FORMAT])
-    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"{file}: {error}: {NOT_OURS}") from None
-    if not isinstance(description, dict):
-        raise CheckpointError(f"{file}: the description is no dict; got {type(description).__name__}")
+        if not isinstance(description, dict):
+            raise TypeError(f"it is a dict; got {type(description).__name__}")
+        at, written = "crc32", description.pop("crc32", None)
+        if not isinstance(written, dict):
+            raise TypeError(f"it is a dict of checksums; got {type(written).__name__}")
+        at, kept = "description", checksums(description, arrays)
+    except (CheckpointError, OSError):
+        raise
+    except Exception as error:  # whatever the library, NumPy or JSON have against it
+        raise CheckpointError(f"{file}: {at}: {error}: {NOT_OURS}") from error
+    if changed := [name for name in written | kept if written.get(name) != kept.get(name)]:
+        raise CheckpointError(f"{file}: {', '.join(changed[:9])}: the bytes are not those that were written")
     return description, arrays
+
+
+def checksums(description: dict[str, Any], arrays: Arrays) -> dict[str, int]:
+    """Return the CRC-32 of a description, and of each array with its type and shape."""
+    found = {"description": zlib.crc32(json.dumps(description).encode())}
+    for name, array in arrays.items():
+        found[name] = zlib.crc32(array.data, zlib.crc32(f"{array.dtype.str}{array.shape}".encode()))
+    return found

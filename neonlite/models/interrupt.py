@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 
 class Interruptible:
-    """While it holds, Ctrl-C waits until ``check`` is called; a second one ends the step at once.
+    """While it holds, Ctrl-C waits until ``check`` is called; a second one ends at once what is not ``whole``.
 
     It has no effect outside the main thread, where Python does not see Ctrl-C, and where somebody else handles it.
     """
 
     def __init__(self) -> None:
-        self.pending = False
+        self.pending = self.held = False
         self.before: Any = None
 
     def __enter__(self) -> Interruptible:
@@ -25,10 +27,19 @@ class Interruptible:
         return self
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Take note of Ctrl-C; raise KeyboardInterrupt for the second one."""
-        if self.pending:
+        """Take note of Ctrl-C; raise KeyboardInterrupt for the second one, unless a step is under way."""
+        if self.pending and not self.held:
             raise KeyboardInterrupt
         self.pending = True
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Have every Ctrl-C wait: what is done here is done whole."""
+        self.held = True
+        try:
+            yield
+        finally:
+            self.held = False
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if there was Ctrl-C."""

@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend import NervanaObject
 from neonlite.callbacks import Listener
 from neonlite.data import ArrayIterator
 from neonlite.layers import GeneralizedCost, LayerContainer, Sequential
 from neonlite.layers.summary import Summary
-from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
+from neonlite.models.benchmark import FUNCTIONS, Benchmark
 from neonlite.models.interrupt import Interruptible
+from neonlite.models.kept import Kept
 from neonlite.models.state import State
 from neonlite.optree import describe
 from neonlite.transforms import Cost
 
 
-class Model(NervanaObject):
+class Model(Kept):
     """A network, with what it takes to train it, to judge it, and to keep it in a file.
 
-    ``layers``: a list of layers, a container, or the path of a file that ``save_params`` wrote.
+    ``layers``: a list of layers, a container, or the path of a file that ``save_params`` wrote (or what ``serialize``
+    returned), whose weights the model then has, and unless ``weights_only`` the state of its training. Buffers for
+    minibatches are made when they are first needed: loading takes as much memory as the file is long, whatever it says.
 
     >>> import neonlite as nl
     >>> from neonlite.data import ArrayIterator
@@ -43,7 +45,22 @@ class Model(NervanaObject):
            [11.]], dtype=float32)
     """
 
-    def __init__(self, layers: Any, dataset: Any = None, name: str | None = None, optimizer: Any = None) -> None:
+    generalized: Any = GeneralizedCost  # what a cost is made into
+    progress: ClassVar[dict[str, type]] = {  # how far it is: the numbers that files have
+        "epoch_index": int,
+        "minibatch_index": int,
+        "epoch_cost": float,
+        "total_cost": float,
+    }
+
+    def __init__(
+        self,
+        layers: Any,
+        dataset: Any = None,
+        weights_only: bool = False,
+        name: str | None = None,
+        optimizer: Any = None,
+    ) -> None:
         super().__init__(name or "model")
         self.cost: Any = None
         self.optimizer = optimizer
@@ -56,13 +73,13 @@ class Model(NervanaObject):
         self.finished = False  # a callback sets it to end the training
         self.initialized = False
         self.data_state: Any = None  # where the data is
-        self.loaded = False  # whether the data has yet to be brought there
-        if isinstance(layers, str | Path):
-            state = State(layers, *read_checkpoint(layers))
-            self.layers = state.network()
-            self.initialize(state.in_shape)
-            state.give(self)
-            self.name = name or state.field(str, "name")
+        self.listener = Listener()  # of the last fit
+        self.loaded: State | None = None  # what the next one brings its data and its listener to
+        if isinstance(layers, str | Path | dict):
+            state = State.read(layers)
+            self.name, self.layers = name or state.field(str, "name"), state.network()
+            if state.arrays is not None:
+                state.give(self, not weights_only)
         else:
             self.layers = layers if isinstance(layers, LayerContainer) else Sequential(layers)
         if dataset is not None:
@@ -75,13 +92,22 @@ class Model(NervanaObject):
         """Settle shapes and make buffers for a data set, or the shape of one; once. Then take the cost, if given."""
         shape = getattr(dataset, "shape", dataset)
         if not self.initialized:
-            self.layers.configure(shape)
-            self.layers.allocate()
-            self.layers.allocate_deltas()
+            self.allocate(shape)
             self.initialized = True
         if cost is not None and cost is not self.cost and cost is not getattr(self.cost, "costfunc", None):
-            self.cost = GeneralizedCost(cost) if isinstance(cost, Cost) else cost
+            self.cost = self.generalized(cost) if isinstance(cost, Cost) else cost
             self.cost.initialize(self.layers)
+
+    def allocate(self, shape: Any) -> None:
+        """Settle shapes and make buffers for data of a shape."""
+        self.layers.configure(shape)
+        self.layers.allocate()
+        self.layers.allocate_deltas()
+
+    @property
+    def data_shape(self) -> Any:
+        """The shape of the data: what the network takes."""
+        return self.layers.in_shape
 
     # --- learning ---
 
@@ -92,13 +118,16 @@ class Model(NervanaObject):
         ends it behind a whole step, after an error, and after ``load_params``, also in the middle of an epoch.
         """
         self.optimizer = optimizer
-        self.initialize(dataset, cost)
         self.finished = False
         listener = callbacks or Listener()
         with Interruptible() as interrupt:
-            if (self.minibatch_index or self.loaded) and self.data_state and hasattr(dataset, "set_state"):
+            with interrupt.whole():
+                self.initialize(dataset, cost)
+            if self.loaded is not None:
+                self.loaded.take_up(dataset, listener)
+            elif self.minibatch_index and self.data_state and hasattr(dataset, "set_state"):
                 dataset.set_state(self.data_state)
-            self.loaded = False
+            self.loaded, self.listener = None, listener
             self.ndata = dataset.ndata
             listener.on_train_begin(num_epochs)
             try:
@@ -112,22 +141,30 @@ class Model(NervanaObject):
                 listener.on_interrupt()
                 raise
             listener.on_train_end()
+            interrupt.check()
 
     def _epoch(self, dataset: Any, listener: Listener, interrupt: Interruptible) -> None:
         """Train on what is left of an epoch."""
         epoch = self.epoch_index
         for x, t in dataset:
             listener.on_minibatch_begin(epoch, self.minibatch_index)
-            with self._wide(x):
-                cost = self.step(x, t, epoch)
-            self.epoch_cost += cost
-            self.minibatch_index += 1
-            self.total_cost = self.epoch_cost / self.minibatch_index
-            self._note(dataset)
+            with interrupt.whole():
+                before = self.be.rng_get_state()
+                try:
+                    with self._wide(x):
+                        cost = self.step(x, t, epoch)
+                except BaseException:
+                    self.be.rng_set_state(before)  # the step comes again, with the same dropout
+                    raise
+                self.epoch_cost += cost
+                self.minibatch_index += 1
+                self.total_cost = self.epoch_cost / self.minibatch_index
+                self._note(dataset)
             listener.on_minibatch_end(epoch, self.minibatch_index - 1)
             interrupt.check()
-        self.epoch_index, self.minibatch_index, self.epoch_cost = epoch + 1, 0, 0.0
-        self._note(dataset)
+        with interrupt.whole():
+            self.epoch_index, self.minibatch_index, self.epoch_cost = epoch + 1, 0, 0.0
+            self._note(dataset)
 
     def step(self, x: Any, t: Any, epoch: int = 0) -> float:
         """Learn from one minibatch, and return its cost. An error leaves the weights as they were."""
@@ -139,6 +176,8 @@ class Model(NervanaObject):
 
     def fprop(self, x: Any, inference: bool = False) -> Any:
         """Return the outputs of the network."""
+        if not self.initialized and self.layers.in_shape is not None:
+            self.initialize(self.data_shape)
         return self.layers.fprop(x, inference)
 
     def bprop(self, delta: Any) -> Any:
@@ -234,22 +273,27 @@ class Model(NervanaObject):
     def _judged(self, dataset: Any) -> Iterator[tuple[Any, Any, Any, int]]:
         """Yield outputs, targets, the columns of rows that were not there before, and how many rows these are."""
         self.initialize(dataset)
+        before = dataset.get_state() if hasattr(dataset, "get_state") else None
         dataset.reset()
         left = dataset.ndata
-        for x, t in dataset:
-            if left <= 0:
-                break
-            with self._wide(x) as width:
-                n = min(left, width)
-                y = self.fprop(x, inference=True)
-                first = y[0] if isinstance(y, list) else y
-                steps = first.shape[1] // width
-                columns: Any = slice(0, None)
-                if n < width:
-                    columns = slice(0, n) if steps == 1 else [s * width + i for s in range(steps) for i in range(n)]
-                yield y, t, columns, n
-            left -= n
-        dataset.reset()
+        try:
+            for x, t in dataset:
+                if left <= 0:
+                    break
+                with self._wide(x) as width:
+                    n = min(left, width)
+                    y = self.fprop(x, inference=True)
+                    first = y[0] if isinstance(y, list) else y
+                    steps = first.shape[1] // width
+                    columns: Any = slice(0, None)
+                    if n < width:
+                        columns = slice(0, n) if steps == 1 else [s * width + i for s in range(steps) for i in range(n)]
+                    yield y, t, columns, n
+                left -= n
+        finally:
+            dataset.reset()
+            if before is not None:  # a training may go on with it
+                dataset.set_state({**before, "minibatch": 0})
 
     def summary(self, dataset: Any = None) -> Summary:
         """Return what training takes: shapes, parameters, arithmetic, memory."""
@@ -257,30 +301,18 @@ class Model(NervanaObject):
         found: Summary = self.layers.summary(None if self.initialized else shape, self.cost, self.optimizer)
         return found
 
-    # --- keeping ---
+    def benchmark(
+        self,
+        dataset: Any,
+        inference: bool = False,
+        cost: Any = None,
+        optimizer: Any = None,
+        niterations: int = 20,
+        nskip: int = 2,
+    ) -> dict[str, dict[str, float]]:
+        """Return the milliseconds of "fprop", "bprop" and a whole "iteration": mean, median, min and max of each.
 
-    def get_weights(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all weights, as NumPy arrays: "fc.W" is the W of the layer fc."""
-        found: dict[str, NDArray[Any]] = self.layers.get_weights()
-        return found
-
-    def set_weights(self, weights: dict[str, Any], partial: bool = False) -> None:
-        """Copy arrays into the weights of their names: all, or with ``partial`` those given."""
-        self.layers.set_weights(weights, partial)
-
-    def save_params(self, path: Any, keep_states: bool = True) -> None:
-        """Write a file from which the model is made anew, and with ``keep_states`` its training goes on.
-
-        The file is there whole or not at all; one of that name stays until then.
+        ``Benchmark.time`` says how; that model, optimizer, random numbers and data go on as if nothing was.
         """
-        write_checkpoint(path, *State.of(self, keep_states))
-
-    def load_params(self, path: Any, load_states: bool = True) -> None:
-        """Take the weights of a file, and with ``load_states`` where its training was.
-
-        CheckpointError, before anything is changed, when it is no such file, or one of another network.
-        """
-        state = State(path, *read_checkpoint(path))
-        if not self.initialized:
-            self.initialize(state.in_shape)
-        state.give(self, load_states)
+        times = Benchmark(self, time_layers=False).time(dataset, inference, niterations, cost, optimizer, nskip)
+        return {name: {f.__name__: float(f(values)) for f in FUNCTIONS} for name, values in times.items()}

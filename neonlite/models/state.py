@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-import neonlite.optimizers  # noqa: F401 - a file names its classes
-from neonlite.backend import NervanaObject
-from neonlite.layers import Layer
-from neonlite.layers.serialize import check_items, state_items
-from neonlite.models.checkpoint import CheckpointError
+from neonlite.backend.description import known
+from neonlite.initializers import Initializer
+from neonlite.layers import Layer, LayerContainer
+from neonlite.layers.parameter import ParameterLayer, allocate_parameters
+from neonlite.layers.serialize import Item, check_items, dicts, pairs, state_items
+from neonlite.models.checkpoint import CheckpointError, read_checkpoint
+from neonlite.optimizers import Optimizer, Schedule
+from neonlite.transforms import Transform
 
-PROGRESS = {"epoch_index": int, "minibatch_index": int, "epoch_cost": float, "total_cost": float}
+MANY = 1000  # letters of an error: what a file says may be as long as the file
+WHOLE = 2**63  # what whole numbers in a file stay below
 
 
 class State(NamedTuple):
@@ -21,14 +26,27 @@ class State(NamedTuple):
 
     file: Any
     description: dict[str, Any]
-    arrays: dict[str, NDArray[Any]]
+    arrays: Any
+
+    @classmethod
+    def read(cls, source: Any) -> State:
+        """Return the state that a file has, or a dict of ``Model.serialize``; its arrays are None where that has none.
+
+        What is wrong with it is told by CheckpointError.
+        """
+        if isinstance(source, dict):
+            arrays = source.get("arrays")
+            if not isinstance(arrays, dict | None):
+                raise CheckpointError(f"the description: arrays are a dict; got {type(arrays).__name__}")
+            return cls("the description", {k: x for k, x in source.items() if k != "arrays"}, arrays)
+        return cls(source, *read_checkpoint(source))
 
     @staticmethod
     def of(model: Any, keep_states: bool = True) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the description and the arrays of a model; without ``keep_states`` those of the network alone."""
-        if not model.initialized:
+        if model.layers.in_shape is None:
             raise RuntimeError(f"{model.name}: it has no weights yet: call initialize(dataset) or fit first")
-        be = model.be
+        be, optimizer = model.be, model.optimizer
         description: dict[str, Any] = {
             "name": model.name,
             "layers": model.layers.get_description(),
@@ -39,15 +57,18 @@ class State(NamedTuple):
         if keep_states:
             description["training"] = {
                 "rng_state": list(be.rng_get_state()),
-                "optimizer": None if model.optimizer is None else model.optimizer.get_description(),
-                "optimizer_state": None if model.optimizer is None else model.optimizer.get_state(),
+                "optimizer": None if optimizer is None else optimizer.get_description(),
+                "optimizer_state": None if optimizer is None else optimizer.get_state(),
                 "data": model.data_state,
-                **{word: getattr(model, word) for word in PROGRESS},
+                "callbacks": model.callbacks_state,
+                **{word: getattr(model, word) for word in model.progress},
             }
             for layer in model.layers.leaves():
-                for i, states in enumerate(kept(layer)):
+                for i, (_, states) in enumerate(pairs(layer)):
                     arrays |= {f"states/{layer.name}/{i}/{k}": t.get() for k, t in enumerate(states)}
-        return description, arrays
+        return json.loads(json.dumps(description)), arrays  # nothing in it is shared with the model
+
+    # --- what it says ---
 
     def field(self, kind: Any, *path: str) -> Any:
         """Return what stands at a path of the description. CheckpointError when it is missing, or of another type."""
@@ -61,11 +82,28 @@ class State(NamedTuple):
         return value
 
     def checked(self, path: str, f: Callable[..., Any], *args: Any) -> Any:
-        """Return ``f(*args)``; CheckpointError, which names the field, when that is refused."""
+        """Return ``f(*args)``; CheckpointError, which names the field, when that is refused, for whatever reason."""
         try:
             return f(*args)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{self.file}: {path}: {error}") from None
+        except Exception as error:
+            words = str(error) or type(error).__name__
+            words = words if len(words) <= MANY else f"{words[:MANY]} ..."
+            raise CheckpointError(f"{self.file}: {path}: {words}") from error
+
+    def made(self, kind: Any, *path: str, parts: tuple[Any, ...]) -> Any:
+        """Return the object of a kind that is described, made of objects of some other kinds, and of no more."""
+
+        def make() -> Any:
+            for part in dicts(description):
+                named = isinstance(part.get("type"), str) and isinstance(part.get("config"), dict)
+                if named and not issubclass(known(part["type"]), (kind, *parts)):
+                    raise ValueError(f"{part['type']} has no place here")
+                if named and not isinstance(part["config"].get("name"), str | None):
+                    raise ValueError(f"a name is a word; got {part['config']['name']!r}")
+            return kind.recursive_gen(description)
+
+        description = self.field(dict, *path)
+        return self.checked(".".join(path), make)
 
     @property
     def in_shape(self) -> Any:
@@ -78,49 +116,129 @@ class State(NamedTuple):
         several = isinstance(found, list) and any(isinstance(x, list) for x in found)
         return [shape(x) for x in found] if several else shape(found)
 
+    @property
+    def callbacks(self) -> Any:
+        """What the listener of the training had to keep."""
+        return self.description.get("training", {}).get("callbacks")
+
+    def progress(self, kinds: dict[str, type]) -> dict[str, Any]:
+        """Return how far the training is: numbers by name."""
+
+        def one(word: str, kind: type) -> Any:
+            value = self.field((int, float), "training", word)
+            return self.checked(f"training.{word}", float if kind is float else whole, value)
+
+        return {word: one(word, kind) for word, kind in kinds.items()}
+
+    # --- a model is brought into it ---
+
     def network(self) -> Any:
-        """Return the network, made anew, without its weights."""
-        return self.checked("layers", Layer.recursive_gen, self.field(dict, "layers"))
+        """Return the network, made anew, without weights."""
+        return self.made(LayerContainer, "layers", parts=(Layer, Initializer, Transform))
+
+    def optimizer(self) -> Any:
+        """Return the optimizer, made anew, with its state; None when there was none."""
+        if self.field((dict, type(None)), "training", "optimizer") is None:
+            return None
+        optimizer = self.made(Optimizer, "training", "optimizer", parts=(Schedule,))
+        state = self.field(dict, "training", "optimizer_state")
+        self.checked("training.optimizer_state", same_form, state, optimizer.get_state())
+        self.checked("training.optimizer_state", optimizer.set_state, state)
+        return optimizer
 
     def give(self, model: Any, load_states: bool = True) -> None:
-        """Bring a model into this state: all of it, or, when anything does not fit, nothing."""
-        weights: dict[str, NDArray[Any]] = {}
-        states: dict[str, NDArray[Any]] = {}
-        for name, array in self.arrays.items():
+        """Bring a model into this state: all of it, or, when anything does not fit, nothing.
+
+        A network without shapes gets those of the file, and weights, but no buffers for a minibatch.
+        """
+        arrays: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "states": {}}
+        for name, array in (self.arrays or {}).items():
             kind, _, rest = name.partition("/")
-            (weights if kind == "weights" else states)[rest] = array
+            if kind not in arrays:
+                raise CheckpointError(f"{self.file}: {name}: arrays are weights/... and states/...")
+            arrays[kind][rest] = array
+        be, network = model.be, model.layers
         training = load_states and "training" in self.description
-        optimizer = rng = None
-        if training:
-            progress = {word: self.field((int, float), "training", word) for word in PROGRESS}
-            rng = tuple(self.field(list, "training", "rng_state"))
-            data = self.field((dict, type(None)), "training", "data")
-            optimizer = self.field((dict, type(None)), "training", "optimizer")
-            if optimizer is not None:
-                optimizer = self.checked("training.optimizer", NervanaObject.recursive_gen, optimizer)
-                steps = self.field(dict, "training", "optimizer_state")
-                self.checked("training.optimizer_state", optimizer.set_state, steps)
-        before = model.be.rng_get_state()
-        if rng is not None:
-            self.checked("training.rng_state", model.be.rng_set_state, rng)
+        new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and x.parameters[0] is None]
+        before = be.rng_get_state(), be.compat_mode, network.in_shape
         try:
-            found = self.checked("states", matched, model.layers, states) if training else []
-            self.checked("weights", model.set_weights, weights)
-        except CheckpointError:
-            model.be.rng_set_state(before)
+            if training:
+                progress = self.progress(model.progress)
+                data = self.field((dict, type(None)), "training", "data")
+                optimizer, rng = self.optimizer(), tuple(self.field(list, "training", "rng_state"))
+            if not model.initialized:
+                be.compat_mode = self.checked("backend.compat_mode", compatible, self.field(dict, "backend"))
+                self.checked("layers, in_shape", network.configure, self.in_shape)
+            self.checked("weights", hold, network, new, arrays["weights"])
+            states = self.checked("states", matched, network, arrays["states"]) if training else []
+            if training:
+                self.checked("training.rng_state", be.rng_set_state, rng)
+            self.checked("weights", network.set_weights, arrays["weights"])
+        except BaseException:
+            release(new)
+            be.rng_set_state(before[0])
+            be.compat_mode, network.in_shape = before[1:]
+            if before[2] is not None:
+                network.configure(before[2])
             raise
-        for layer, lists in found:
+        for layer, lists in states:
             layer.set_states(lists)
         if training:
-            vars(model).update(progress, data_state=data, optimizer=optimizer, loaded=True)
+            vars(model).update(progress, data_state=data, optimizer=optimizer, loaded=self._replace(arrays={}))
+
+    def take_up(self, dataset: Any, listener: Any) -> None:
+        """Bring the data of a training to where it was, and a listener into the state of the one before."""
+        data = self.field((dict, type(None)), "training", "data")
+        if data is not None and hasattr(dataset, "set_state"):
+            self.checked("training.data", dataset.set_state, data)
+        if self.callbacks is not None:
+            self.checked("training.callbacks", listener.set_state, self.callbacks)
 
 
-def kept(layer: Any) -> list[list[Any]]:
-    """Return what an optimizer keeps with a layer: a list for each of its parameters."""
-    if not layer.has_params:
-        return []
-    params = layer.get_params()
-    return [states for _, states in (params if isinstance(params, list) else [params])]
+def compatible(backend: dict[str, Any]) -> Any:
+    """Return the mode of a backend that is described. ValueError when there is none like it."""
+    mode = backend.get("compat_mode")
+    if mode not in (None, "caffe"):
+        raise ValueError(f"it is None or 'caffe'; got {mode!r}")
+    return mode
+
+
+def whole(value: Any) -> int:
+    """Return a whole number from 0. ValueError for anything else."""
+    if type(value) is not int or not 0 <= value < WHOLE:
+        raise ValueError(f"it is a whole number from 0; got {value!r}")
+    return value
+
+
+def same_form(state: Any, new: Any) -> None:
+    """Raise ValueError unless a state has all entries of a new one, with whole numbers from 0 where that has them."""
+    if isinstance(new, dict):
+        if not isinstance(state, dict) or state.keys() != new.keys():
+            raise ValueError(f"it has {', '.join(new)}; got {state!r}")
+        for key in new:
+            same_form(state[key], new[key])
+    elif type(new) is int:
+        whole(state)
+
+
+def hold(network: Any, new: list[Any], weights: dict[str, NDArray[Any]]) -> None:
+    """Give new layers their weights, without buffers for a minibatch. ValueError, before, unless arrays fit them."""
+    slots = [(layer.name, slot) for layer in new for slot in layer.slots()]
+    check_items(network, [Item(name, slot.name, slot, weights.get(f"{name}.{slot.name}")) for name, slot in slots])
+    allocate_parameters(new)
+    for layer in network.leaves():
+        if any(t is None for t in layer.stored.values()):
+            if hasattr(layer, "init_params"):  # statistics, as large as parameters
+                layer.init_params(layer.nfm)
+            else:  # one of your own
+                layer.allocate()
+
+
+def release(layers: list[Any]) -> None:
+    """Take from layers the weights that they were given."""
+    for layer in layers:
+        for name in (*layer.stored, *(slot.gradient for slot in layer.slots())):
+            setattr(layer, name, None)
 
 
 def matched(network: Any, arrays: dict[str, NDArray[Any]]) -> list[tuple[Any, list[list[Any]]]]:
@@ -128,7 +246,7 @@ def matched(network: Any, arrays: dict[str, NDArray[Any]]) -> list[tuple[Any, li
     rest, found = dict(arrays), []
     for layer in network.leaves():
         lists: list[list[Any]] = []
-        for i, _ in enumerate(kept(layer)):
+        for i, _ in enumerate(pairs(layer)):
             lists.append([])
             while (name := f"{layer.name}/{i}/{len(lists[-1])}") in rest:
                 lists[-1].append(rest.pop(name))

@@ -77,14 +77,21 @@ def resnet(nclass: int = 10, width: int = 16, blocks: int = 1) -> Layers:
     return [*layers, Pooling("all", op="avg"), head(nclass)]
 
 
-def autoencoder(maps: int = 8) -> Layers:
-    """Return a convolution that halves images, and its transpose that brings them back, for sizes that are odd."""
-    small = Conv((3, 3, maps), Kaiming(), strides=2, bias=Constant(0), activation=Rectlin())
-    return [small, Deconv((3, 3, 1), Kaiming(), strides=2, bias=Constant(0), activation=Logistic())]
+def autoencoder(maps: int = 8, channels: int = 1) -> Layers:
+    """Return a convolution that halves images, and its transpose that brings them back, for sizes that are even.
+
+    **Shapes**: (C, H, W) -> (maps, H / 2, W / 2) -> (C, H, W), values from 0 to 1.
+    """
+    way: dict[str, Any] = {"init": Kaiming(), "padding": 1, "strides": 2, "bias": Constant(0)}
+    small = Conv((4, 4, maps), activation=Rectlin(), **way)
+    return [small, Deconv((4, 4, channels), activation=Logistic(), **way)]
 
 
 def gan(shape: tuple[int, int, int] = (1, 8, 8), hidden: int = 64) -> GenerativeAdversarial:
-    """Return a generator of images and its discriminator, fully connected. Source: Goodfellow et al. 2014."""
+    """Return a generator of images (C, H, W) from -1 to 1, and its discriminator, fully connected, for GAN.
+
+    Source: Goodfellow et al. 2014, Generative Adversarial Nets, section 5.
+    """
     C, H, W = shape
     init = GlorotUniform()
     make = [affine(hidden, init, Rectlin()), affine(C * H * W, init, Tanh()), Reshape(shape)]
@@ -115,7 +122,10 @@ MODELS: dict[str, Callable[..., Any]] = {
     "resnet": resnet,
 }
 
-RECIPES: dict[str, dict[str, Any]] = {  # what a data set is trained with unless told: model, epochs, minibatch, rate
+# What a data set is trained with unless told: the network, epochs, the minibatch, the rate at first, and how images are
+# changed each time they are used. What a network needs otherwise stands under its name; never the minibatch, which has
+# to stay the same when a training goes on.
+RECIPES: dict[str, dict[str, Any]] = {
     "digits": {"model": "mlp", "epochs": 30, "batch_size": 32, "lr": 0.003},
     "iris": {"model": "mlp", "epochs": 60, "batch_size": 16, "lr": 0.01},
     "mnist5k": {"model": "lenet", "epochs": 12, "batch_size": 64, "lr": 0.002},
@@ -123,3 +133,17 @@ RECIPES: dict[str, dict[str, Any]] = {  # what a data set is trained with unless
     "mnist": {"model": "lenet", "epochs": 5, "batch_size": 128, "lr": 0.002},
     "cifar10": {"model": "cifar10_conv", "epochs": 10, "batch_size": 128, "lr": 0.002},
 }
+
+
+def recipe(dataset: str, model: str | None = None) -> dict[str, Any]:
+    """Return how a network is trained on a data set: model, epochs, batch_size, lr and augment.
+
+    ``model``: a name of MODELS; the one that suits the data set unless given.
+
+    >>> recipe("digits")
+    {'augment': None, 'model': 'mlp', 'epochs': 30, 'batch_size': 32, 'lr': 0.003}
+    """
+    common = RECIPES[dataset]
+    name = model or common["model"]
+    found = {key: value for key, value in common.items() if key not in MODELS}
+    return {"augment": None, **found, **common.get(name, {}), "model": name}

@@ -1,0 +1,166 @@
+"""How soon is there a first gradient, and how much is installed for it?  Whole processes, beside NumPy's own.
+
+python benchmarks/start.py            # two minutes: writes results/start.json and results/start.md
+python benchmarks/start.py --quick    # a smoke run of seconds, without the wheels: writes nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+from _table import RESULTS, cpus, elsewhere, machine, markdown, ratio, save, told
+
+ROOT = RESULTS.parents[1]
+LONGER, BYTES, DISTRIBUTIONS = 1.4, 25e6, 5  # at most: × NumPy's own start; of the core's wheels, and how many
+MOST = 10  # modules in the list of those that take longest to import
+NOTE = """\
+A whole process, from its start to its end, as a shell would see it. "first gradient" is of the mean of tanh(w x)²
+with respect to w, 3 × 4, by `Autodiff`, and in NumPy by hand; both print the same numbers. Processes run one after
+another, one of each kind a round, in random order; times are medians, "× numpy" is the median of the ratios of all
+rounds. Files are in the system's cache, and modules compiled. The wheels are those that pip chooses for this Python and
+system; a MB is a million bytes."""
+
+BY_HAND = """
+import numpy as np
+x = np.linspace(-1, 1, 20, dtype=np.float32).reshape(4, 5)
+w = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+y = np.tanh(w @ x)
+print((2 * y / y.size * (1 - y * y) @ x.T).round(4).tolist())
+"""
+OURS = """
+import neonlite as nl
+be = nl.gen_backend({runtime!r})
+x = be.array([[-1 + 2 * (5 * i + j) / 19 for j in range(5)] for i in range(4)])
+w = be.array([[-1 + 2 * (4 * i + j) / 11 for j in range(4)] for i in range(3)])
+(dw,) = nl.Autodiff(be.mean(be.square(be.tanh(be.dot(w, x)))), be).get_grad_asnumpyarray([w])
+print(dw.round(4).tolist())
+"""
+PROGRAMS = {
+    "python, nothing else": "",
+    "numpy, import": "import numpy",
+    "neonlite, import": "import neonlite",
+    "numpy, first gradient": BY_HAND,
+    "neonlite, first gradient": OURS.format(runtime="cpu"),
+}
+BESIDE = {"neonlite, import": "numpy, import", "neonlite, first gradient": "numpy, first gradient"}
+
+
+COMPILED = tempfile.TemporaryDirectory()  # modules, as pip leaves them when it installs; not all environments keep them
+
+
+def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a fresh process, where no folder is in the way of the installed packages."""
+    command = [sys.executable, *options, "-c", program]
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    variables["PYTHONPYCACHEPREFIX"] = COMPILED.name
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=COMPILED.name, env=variables)
+
+
+def measure(rounds: int) -> tuple[dict[str, list[float]], int]:
+    """Return the seconds of each program in each round, and in how many rounds the machine was quiet."""
+    order, shuffle, quiet = list(PROGRAMS), random.Random(0).shuffle, 0
+    times: dict[str, list[float]] = {name: [] for name in PROGRAMS}
+    outputs = {name: run(program).stdout for name, program in PROGRAMS.items()}  # and compile modules
+    if len({outputs[name] for name in PROGRAMS if "gradient" in name}) != 1:
+        raise AssertionError(f"the gradients differ: {outputs}")
+    for _ in range(rounds):
+        shuffle(order)
+        before, clock, mine = elsewhere(), time.perf_counter(), sum(os.times()[2:4])
+        for name in order:
+            start = time.perf_counter()
+            run(PROGRAMS[name])
+            times[name].append(time.perf_counter() - start)
+        others = elsewhere() - before - (sum(os.times()[2:4]) - mine)
+        quiet += others < (time.perf_counter() - clock) * cpus() / 20
+    return times, quiet
+
+
+def imports(program: str) -> list[tuple[float, float, str]]:
+    """Return (seconds without what it imports, seconds with it, name) of modules, the slowest by themselves first."""
+    found = []
+    for line in run(program, "-X", "importtime").stderr.splitlines():
+        if match := re.match(r"import time: +(\d+) \| +(\d+) \| +(\S+)", line):
+            found.append((int(match[1]) / 1e6, int(match[2]) / 1e6, match[3]))
+    return sorted(found, reverse=True)
+
+
+def wheels() -> dict[str, int] | None:
+    """Return the bytes of the wheels of the core: neonlite's, and those that it depends on; None without an index."""
+    core = [name for name in requires("neonlite") or () if "extra ==" not in name]
+    with tempfile.TemporaryDirectory() as folder:
+        pip = [sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check"]
+        for arguments in (
+            ["download", "--only-binary", ":all:", "--dest", folder, *core],
+            ["wheel", "--no-deps", "--wheel-dir", folder, str(ROOT)],
+        ):
+            if subprocess.run([*pip, *arguments], capture_output=True).returncode:
+                return None
+        return {path.name: path.stat().st_size for path in sorted(Path(folder).iterdir())}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a smoke run, of which nothing is written")
+    options = parser.parse_args()
+    about = machine("numpy", "array-api-compat", "opt-einsum", "safetensors", "tqdm")
+    rounds = 3 if options.quick else 31
+    times, quiet = measure(rounds)
+    rows: list[dict[str, Any]] = []
+    for name in PROGRAMS:
+        row: dict[str, Any] = {"process": name, "s": statistics.median(times[name])}
+        if name in BESIDE:
+            row["/ numpy"] = ratio(times[BESIDE[name]], times[name])
+        rows.append(row)
+    slow = imports(PROGRAMS["neonlite, first gradient"])
+    mine = [entry for entry in slow if entry[2].split(".")[0] == "neonlite"]
+    sizes = None if options.quick else wheels()
+
+    gradient = next(row for row in rows if row["process"] == "neonlite, first gradient")["/ numpy"]
+    page = ["# Start", f"`{' '.join(['python benchmarks/start.py', *sys.argv[1:]])}`"]
+    page.append("\n".join(f"- {k}: {v}" for k, v in (about | {"rounds": f"{rounds}, {quiet} of them quiet"}).items()))
+    hoped = f"Hoped for: a first gradient after at most {LONGER} times as long as NumPy's: {gradient:.2f}"
+    page += [hoped + ("." if gradient <= LONGER else " !"), NOTE]
+    cells = [[r["process"], told(r["s"]), f"{r['/ numpy']:.2f}" if "/ numpy" in r else ""] for r in rows]
+    page.append(markdown(["process", "time", "× numpy"], cells))
+    page.append(
+        f"What a first gradient imports: {len(slow)} modules, {len(mine)} of them neonlite's, which take "
+        f"{told(sum(entry[0] for entry in mine))} by themselves. By `-X importtime`, which is slower than none:"
+    )
+    cells = [[f"`{name}`", told(alone), told(with_others)] for alone, with_others, name in slow[:MOST]]
+    page.append(markdown(["module", "by itself", "with what it imports"], cells))
+    held = gradient <= LONGER
+    if sizes:
+        others = {name: n for name, n in sizes.items() if not name.startswith("neonlite-")}
+        total = sum(sizes.values())
+        fits = total <= BYTES and len(others) <= DISTRIBUTIONS
+        held = held and fits
+        page.append(
+            f"Wheels of the core: {len(others)} distributions, {sum(others.values()) / 1e6:.2f} MB; with its own "
+            f"{len(sizes)}, {total / 1e6:.2f} MB. Hoped for: {DISTRIBUTIONS} beside it, {BYTES / 1e6:g} MB in all"
+            + ("." if fits else " !")
+        )
+        page.append(markdown(["wheel", "MB"], [[name, f"{n / 1e6:.3f}"] for name, n in sizes.items()]))
+    elif not options.quick:
+        page.append("Wheels: not measured, pip did not get them.")
+    text = "\n\n".join(page) + "\n"
+    print(text)
+    if not options.quick:
+        report = {"machine": about, "rounds": rounds, "quiet": quiet, "rows": rows, "wheels": sizes}
+        report["imports"] = [{"module": name, "s": alone, "all s": both} for alone, both, name in slow[:MOST]]
+        save("start", report, text)
+    return int(not held)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
