@@ -40,8 +40,9 @@ NOTE = """\
 the last step. Across numbers of threads nothing is asked for: OpenBLAS and MKL add up in another order.
 **killed**: `kill -9`, again and again, until the training ends; each process but the first goes on from the file, where
 there is one yet. The file at the end has the bytes of one that was never killed. `neonlite train digits` is the command
-line, with dropout and shuffled rows; "augmented" is a convolutional network with batch norm, dropout, shuffled rows and
-images that are moved by chance. Moments are random, or aimed: a save, or a validation, begins, and it is killed then.
+line, with dropout and shuffled rows; it is also ended by Ctrl-C, at which it saves. "augmented" is a convolutional
+network with batch norm, dropout, shuffled rows and images that are moved by chance. Moments are random, or aimed: a
+save, or a validation, begins, and it is killed then.
 **killed while saving**: a process writes a model of some MB again and again, and is killed within a save; then the file
 is one of those that were written, whole, and beside it there is at most the file that the next save writes over.
 **interrupted**: Ctrl-C; the weights are those of a whole step, that step is the one that the model says it is at, and
@@ -63,11 +64,12 @@ def environment(threads: int = 1) -> dict[str, str]:
 class Training:
     """A process of ``_trainings.py``, or of a command, and the events that it tells."""
 
-    def __init__(self, *arguments: Any, threads: int = 1, command: Sequence[str] = ()) -> None:
+    def __init__(self, *arguments: Any, threads: int = 1, command: Sequence[str] = (), quiet: bool = False) -> None:
         script = str(Path(__file__).parent / "_trainings.py")
         line = [*command, *map(str, arguments)] if command else [script, *map(str, arguments)]
+        errors = subprocess.DEVNULL if quiet else None
         self.process = subprocess.Popen(
-            [sys.executable, *line], stdout=subprocess.PIPE, text=True, env=environment(threads)
+            [sys.executable, *line], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(threads)
         )
 
     def line(self) -> str:
@@ -85,9 +87,9 @@ class Training:
     def send(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def kill(self) -> None:
-        """Kill it, as `kill -9` does."""
-        self.process.kill()
+    def kill(self, by: int = signal.SIGKILL) -> None:
+        """End it by a signal, as `kill -9` does."""
+        self.process.send_signal(by)
         self.close()
 
     def close(self) -> int:
@@ -147,8 +149,8 @@ def same_seed(
 # --- killed ----------------------------------------------------------------------------------------------------------
 
 
-def killed(kills: int = 20, epochs: int = 60, seed: int = 0) -> list[Row]:
-    """Kill trainings by the command line, at random moments and at those of a save."""
+def killed(kills: int = 20, epochs: int = 60, by: int = signal.SIGKILL, seed: int = 0) -> list[Row]:
+    """Kill trainings by the command line, at random moments and at those of a save, or end them by Ctrl-C."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -157,7 +159,7 @@ def killed(kills: int = 20, epochs: int = 60, seed: int = 0) -> list[Row]:
 
         def begin(save_to: Path, *more: str) -> Training:
             options = ["-b", "cpu", "-e", str(epochs), "--no-progress-bar", "--save", str(save_to), *more]
-            return Training(*options, command=["-m", "neonlite.cli", "train", "digits"])
+            return Training(*options, command=["-m", "neonlite.cli", "train", "digits"], quiet=by == signal.SIGINT)
 
         def writing(since: int) -> bool:
             try:
@@ -198,12 +200,13 @@ def killed(kills: int = 20, epochs: int = 60, seed: int = 0) -> list[Row]:
                 if not training.runs:  # it came to its end before
                     ends.append((training.close(), digest(file) == wanted))
                     break
-                training.kill()
+                training.kill(by)
                 saving = writing(began)
                 first = "" if file.exists() else ", no file yet"
                 when[("saving" if saving else "in an epoch" if started else "starting") + first] += 1
     held = all(status == 0 and same for status, same in ends)
-    row = {"what": "neonlite train digits", "kills": kills, "when": dict(when), "trainings": len(ends), "held": held}
+    what = "neonlite train digits" + (", Ctrl-C" if by == signal.SIGINT else "")
+    row = {"what": what, "kills": kills, "when": dict(when), "trainings": len(ends), "held": held}
     return [row | {"sha256": wanted}]
 
 
@@ -427,7 +430,7 @@ def full() -> dict[str, Callable[[], list[Row]]]:
     """Return what is done for each table."""
     return {
         "same seed": same_seed,
-        "killed": lambda: killed() + killed_augmented(),
+        "killed": lambda: killed() + killed(by=signal.SIGINT) + killed_augmented(),
         "killed while saving": killed_while_saving,
         "interrupted": lambda: interrupted() + interrupted(25, "wide", 4) + interrupted(50, "wide", 6, twice=True),
         "memory": memory,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import random
 import sys
 import time
 from collections.abc import Sequence
@@ -261,8 +263,6 @@ def shape_of(given: argparse.Namespace) -> int | tuple[int, ...]:
 
 def bench(given: argparse.Namespace) -> None:
     """Time the steps of networks."""
-    import numpy as np
-
     from neonlite.data import ArrayIterator
     from neonlite.models import Model
     from neonlite.transforms import CrossEntropyMulti
@@ -270,14 +270,15 @@ def bench(given: argparse.Namespace) -> None:
     names = [given.backend] if given.backend else [found.name for found in info() if found.usable]
     names = [name for name in names if name != "strict" or given.backend]  # strict checks; it is not meant to be fast
     shape, n = shape_of(given), given.batch_size or 128
-    rows = np.random.default_rng(0).random((n, int(np.prod(shape))), np.float32)
+    draw = random.Random(0).random
+    rows = [[draw() for _ in range(math.prod(given.shape or given.sizes))] for _ in range(n)]
     print(f"milliseconds, medians of {given.iterations} steps of {n} rows of {shape}")
     print(f"{'':<24}{'forward':>10}{'back':>10}{'step':>10}{'rows/s':>12}")
     times = []
     for model in given.models or ["mlp", "lenet"]:
         for name in names:
             gen_backend(name, rng_seed=0, batch_size=n)
-            data = ArrayIterator(rows, np.arange(n) % 10, 10, lshape=shape)
+            data = ArrayIterator(rows, [i % 10 for i in range(n)], 10, lshape=shape)
             made = Model(network(model), data)
             found = made.benchmark(
                 data, cost=CrossEntropyMulti(), optimizer=make_optimizer("adam", 1e-3, 1), niterations=given.iterations

@@ -43,7 +43,6 @@ FLOORS = {
     "neonlite.optimizers": 4,
     "neonlite.initializers": 4,
     "neonlite.callbacks": 4,
-    "neonlite.history": 4,
     "neonlite.data": 4,
     "neonlite.models": 5,
     "neonlite.argparser": 6,

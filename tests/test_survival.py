@@ -50,6 +50,11 @@ def test_a_training_that_is_killed_and_goes_on_writes_the_same_file():
 
 
 @pytest.mark.slow
+def test_so_does_one_that_ctrl_c_ends_in_the_middle_of_an_epoch():
+    assert held(survival.killed(4, 12, signal.SIGINT))
+
+
+@pytest.mark.slow
 def test_so_does_one_with_augmentation_killed_in_a_step_a_save_and_a_validation():
     assert held(survival.killed_augmented(4, 3))
 
