@@ -105,10 +105,11 @@ def row(case: Case, seeds: Sequence[int], *more: str) -> dict[str, Any]:
 def line(found: dict[str, Any], seeds: Sequence[int]) -> list[str]:
     """Return a row of the table; a ``!`` where it is not as hoped for."""
     case = Case(**found["hoped for"])
-    limits = [f"≥ {case.right:g}"]
-    limits += [f"< {case.seconds:g} s"] * bool(case.seconds) + [f"< {case.parameters:,} parameters"] * bool(
-        case.parameters
-    )
+    limits = [f"≥ {case.right:g} %"]
+    if case.seconds:
+        limits.append(f"< {case.seconds:g} s")
+    if case.parameters:
+        limits.append(f"< {case.parameters:,} parameters")
     cells = [f"{case.dataset}, {case.model}", ", ".join(limits) + " !" * (not found["held"])]
     if "lacking" in found:
         return [*cells, "", "", *("" for _ in seeds), "", f"not here: {found['lacking']}"]
