@@ -134,7 +134,7 @@ def libraries() -> list[str] | None:
         from threadpoolctl import threadpool_info
     except ImportError:
         return None
-    return sorted(f"{x['internal_api']} {x['version'] or ''}: {x['num_threads']}" for x in threadpool_info())
+    return sorted(f"{x['internal_api']} {x['version'] or '?'}: {x['num_threads']}" for x in threadpool_info())
 
 
 def augmented(file: str, epochs: str, place: str) -> None:

@@ -10,6 +10,7 @@ import argparse
 import os
 import random
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -28,7 +29,8 @@ NOTE = """\
 A whole process, from its start to its end, as a shell would see it. "first gradient" is of the mean of tanh(w x)²
 with respect to w, 3 × 4, by `Autodiff`, and in NumPy by hand; both print the same numbers. Processes run one after
 another, one of each kind a round, in random order; times are medians, "× numpy" is the median of the ratios of all
-rounds. Files are in the system's cache, and modules compiled. The wheels are those that pip chooses for this Python and
+rounds. CPU time is that of all threads: it hardly depends on what else the machine does. Files are in the system's
+cache, and modules compiled, as pip leaves them. The wheels are those that pip chooses for this Python and
 system; a MB is a million bytes."""
 
 BY_HAND = """
@@ -67,23 +69,31 @@ def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=COMPILED.name, env=variables)
 
 
-def measure(rounds: int) -> tuple[dict[str, list[float]], int]:
-    """Return the seconds of each program in each round, and in how many rounds the machine was quiet."""
+def worked() -> float:
+    """Return the seconds that CPUs have worked for the processes that were run."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure(rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]], int]:
+    """Return the seconds of each program in each round, those of CPUs, and in how many rounds the machine was quiet."""
     order, shuffle, quiet = list(PROGRAMS), random.Random(0).shuffle, 0
     times: dict[str, list[float]] = {name: [] for name in PROGRAMS}
+    works: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     outputs = {name: run(program).stdout for name, program in PROGRAMS.items()}  # and compile modules
     if len({outputs[name] for name in PROGRAMS if "gradient" in name}) != 1:
         raise AssertionError(f"the gradients differ: {outputs}")
     for _ in range(rounds):
         shuffle(order)
-        before, clock, mine = elsewhere(), time.perf_counter(), sum(os.times()[2:4])
+        before, clock, mine = elsewhere(), time.perf_counter(), worked()
         for name in order:
-            start = time.perf_counter()
+            start, work = time.perf_counter(), worked()
             run(PROGRAMS[name])
             times[name].append(time.perf_counter() - start)
-        others = elsewhere() - before - (sum(os.times()[2:4]) - mine)
+            works[name].append(worked() - work)
+        others = elsewhere() - before - (worked() - mine)
         quiet += others < (time.perf_counter() - clock) * cpus() / 20
-    return times, quiet
+    return times, works, quiet
 
 
 def imports(program: str) -> list[tuple[float, float, str]]:
@@ -115,12 +125,14 @@ def main() -> int:
     options = parser.parse_args()
     about = machine("numpy", "array-api-compat", "opt-einsum", "safetensors", "tqdm")
     rounds = 3 if options.quick else 31
-    times, quiet = measure(rounds)
+    times, works, quiet = measure(rounds)
     rows: list[dict[str, Any]] = []
     for name in PROGRAMS:
         row: dict[str, Any] = {"process": name, "s": statistics.median(times[name])}
+        row["cpu s"] = statistics.median(works[name])
         if name in BESIDE:
             row["/ numpy"] = ratio(times[BESIDE[name]], times[name])
+            row["cpu / numpy"] = ratio(works[BESIDE[name]], works[name])
         rows.append(row)
     slow = imports(PROGRAMS["neonlite, first gradient"])
     mine = [entry for entry in slow if entry[2].split(".")[0] == "neonlite"]
@@ -131,8 +143,11 @@ def main() -> int:
     page.append("\n".join(f"- {k}: {v}" for k, v in (about | {"rounds": f"{rounds}, {quiet} of them quiet"}).items()))
     hoped = f"Hoped for: a first gradient after at most {LONGER} times as long as NumPy's: {gradient:.2f}"
     page += [hoped + ("." if gradient <= LONGER else " !"), NOTE]
-    cells = [[r["process"], told(r["s"]), f"{r['/ numpy']:.2f}" if "/ numpy" in r else ""] for r in rows]
-    page.append(markdown(["process", "time", "× numpy"], cells))
+    cells = []
+    for row in rows:
+        longer = [f"{row[word]:.2f}" if word in row else "" for word in ("/ numpy", "cpu / numpy")]
+        cells.append([row["process"], told(row["s"]), longer[0], told(row["cpu s"]), longer[1]])
+    page.append(markdown(["process", "time", "× numpy", "CPU time", "× numpy"], cells))
     page.append(
         f"What a first gradient imports: {len(slow)} modules, {len(mine)} of them neonlite's, which take "
         f"{told(sum(entry[0] for entry in mine))} by themselves. By `-X importtime`, which is slower than none:"
@@ -146,7 +161,7 @@ def main() -> int:
         fits = total <= BYTES and len(others) <= DISTRIBUTIONS
         held = held and fits
         page.append(
-            f"Wheels of the core: {len(others)} distributions, {sum(others.values()) / 1e6:.2f} MB; with its own "
+            f"Wheels of the core: {len(others)} distributions, {sum(others.values()) / 1e6:.2f} MB; with neonlite's "
             f"{len(sizes)}, {total / 1e6:.2f} MB. Hoped for: {DISTRIBUTIONS} beside it, {BYTES / 1e6:g} MB in all"
             + ("." if fits else " !")
         )

@@ -1,6 +1,6 @@
 """What does a training survive?  Being killed, also while it saves; being interrupted; and going on for long.
 
-python benchmarks/survival.py            # some 20 minutes: writes results/survival.json and results/survival.md
+python benchmarks/survival.py            # some ten minutes: writes results/survival.json and results/survival.md
 python benchmarks/survival.py --quick    # the short form of a minute: writes nothing
 python benchmarks/survival.py --only interrupted
 """
@@ -47,7 +47,7 @@ save, or a validation, begins, and it is killed then.
 is one of those that were written, whole, and beside it there is at most the file that the next save writes over.
 **interrupted**: Ctrl-C; the weights are those of a whole step, that step is the one that the model says it is at, and
 `fit`, called again in the same process, ends with the bits of the training that nobody interrupted. "twice": a second
-Ctrl-C right behind the first, which ends a step at once.
+Ctrl-C right behind the first, which ends judging and saving at once; a step is whole all the same.
 **memory**: how much the resident memory of a process grows in so many steps, with batches of 32 and Adam; "callbacks"
 are validation, its metric and a save each epoch."""
 

@@ -22,7 +22,7 @@ from neonlite import NervanaObject, cleanup_backend, gen_backend
 from neonlite.callbacks import Listener
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Gaussian
-from neonlite.layers import Affine, BatchNorm, Conv, Linear, Pooling
+from neonlite.layers import Affine, Conv, Linear, Pooling
 from neonlite.models import CheckpointError, Model
 from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
 from neonlite.models.state import State
@@ -113,11 +113,18 @@ NO_CHECKPOINTS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+SAYING = {
+    "another version": ["it says neonlite 2 of itself, and not 'neonlite 1'"],
+    "arrays alone": ["it says nothing of itself"],
+    "arrays with notes": ["it says format of itself"],
+}
+
+
 @pytest.mark.parametrize("name", NO_CHECKPOINTS)
 def test_what_is_no_checkpoint_is_named(tmp_path, whole, model, name):
     path = tmp_path / name
     path.write_bytes(NO_CHECKPOINTS[name](whole))
-    refused(model, path, "it is no checkpoint, or it was cut short")
+    refused(model, path, "it is no checkpoint, or it was cut short", *SAYING.get(name, []))
 
 
 def test_what_is_no_file_is_named(tmp_path, whole, model):
@@ -395,7 +402,10 @@ TRAININGS: dict[str, tuple[str, Any]] = {
 def test_a_network_that_is_none_is_not_made(tmp_path, whole, model, name):
     field, change = DESCRIPTIONS[name]
     Tempting.made = 0
-    refused(model, changed(whole, tmp_path / "m", change), field, acts=[Model])
+    path = changed(whole, tmp_path / "m", change)
+    refused(model, path, acts=[Model])
+    with pytest.raises(CheckpointError, match=f"m: (the description has no |layers, |){field}( |:|$)"):
+        Model(path)
     assert Tempting.made == 0
     assert [x.name for x in tmp_path.iterdir()] == ["m"]
 
@@ -446,13 +456,50 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path, whole, model, name):
 
 def test_a_network_without_weights_stays_so_when_a_file_is_refused(tmp_path, whole, model):
     path = changed(whole, tmp_path / "m", ARRAYS["one too many"][1])
-    fresh = Model([Linear(8, Gaussian(), name="hidden"), BatchNorm(name="norm")])
+    fresh = Model(network())
     with pytest.raises(CheckpointError):
         fresh.load_params(path)
     with pytest.raises(RuntimeError, match="it has no weights yet"):
         fresh.save_params(tmp_path / "n")
     fresh.initialize(5)  # other inputs than the file's
     assert fresh.get_weights()["hidden.W"].shape == (8, 5)
+
+
+def test_a_network_of_a_file_stays_as_it_is_when_another_is_refused(tmp_path):
+    gen_backend("cpu", rng_seed=1, batch_size=2)
+
+    def wide(n: int) -> Model:  # one weight, for images of any size
+        model = Model([Conv((1, 1, 1), Gaussian(), name="conv")])
+        model.initialize((1, n, n))
+        return model
+
+    wide(3).save_params(tmp_path / "m")
+    loaded, X = Model(tmp_path / "m"), np.ones((4, 1, 3, 3))
+    expected = loaded.predict(X)
+    loaded = Model(tmp_path / "m")
+    other = wide(5)
+    other.be.compat_mode = "caffe"
+    other.save_params(tmp_path / "other")
+    other.be.compat_mode = None
+    wrong = changed((tmp_path / "other").read_bytes(), tmp_path / "other", ARRAYS["one too many"][1])
+    for act in (loaded.load_params, Model([Linear(8, Gaussian())]).load_params, Model):
+        with pytest.raises(CheckpointError):
+            act(wrong)
+        assert loaded.be.compat_mode is None
+    assert loaded.layers.in_shape == (1, 3, 3)
+    assert loaded.layers.out_shape == (1, 3, 3)
+    assert np.array_equal(loaded.predict(X), expected)
+
+
+def test_a_model_of_a_file_goes_forward_and_back(tmp_path, whole):
+    be = gen_backend("cpu", rng_seed=1, batch_size=8)
+    (tmp_path / "m").write_bytes(whole)
+    model, X = Model(tmp_path / "m"), np.ones((8, 2), np.float32)
+    y = model.fprop(be.array(X.T), inference=True).get()
+    np.testing.assert_allclose(y.T, model.predict(X), rtol=1e-6)
+    model.fprop(be.array(X.T))
+    model.bprop(be.array(np.eye(CLASSES, 8)))
+    assert model.layers.gradients[0].get().any()
 
 
 def test_weights_of_another_network_are_told_in_a_table(tmp_path, whole):
@@ -521,6 +568,8 @@ def test_images_of_a_file_take_no_memory_before_there_are_some(tmp_path, sizes):
     model = Model(net)
     X = np.ones((4, 1, 5, 5), np.float32)
     model.fit(ArrayIterator(X, np.ones((4, 3)), make_onehot=False), MeanSquared(), Adam(), 1)
+    description = model.get_description(keep_states=True)
+    assert json.loads(json.dumps(description)) == description
     model.save_params(tmp_path / "m")
     whole, before = (tmp_path / "m").read_bytes(), be.memory().total
     path = changed(whole, tmp_path / "m", put("in_shape", value=[1, *sizes]))

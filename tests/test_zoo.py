@@ -66,7 +66,7 @@ def test_a_network_takes_images_of_the_size_of(name, shape):
 @pytest.mark.parametrize(
     ("name", "shape", "parameters"),
     [
-        ("mlp", 784, 784 * 200 + 200 + 200 * 10 + 10),
+        ("mlp", 784, 784 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10),
         ("lenet", (1, 28, 28), None),
         ("resnet", (3, 32, 32), None),
     ],

@@ -167,7 +167,7 @@ class Model(Kept):
             self._note(dataset)
 
     def step(self, x: Any, t: Any, epoch: int = 0) -> float:
-        """Learn from one minibatch, and return its cost. An error leaves the weights as they were."""
+        """Learn from one minibatch, and return its cost. An error leaves the weights that are learned as they were."""
         y = self.fprop(x)
         cost = float(self.cost.get_cost(y, t).item())
         self.bprop(self.cost.get_errors(y, t))

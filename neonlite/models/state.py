@@ -98,8 +98,6 @@ class State(NamedTuple):
                 named = isinstance(part.get("type"), str) and isinstance(part.get("config"), dict)
                 if named and not issubclass(known(part["type"]), (kind, *parts)):
                     raise ValueError(f"{part['type']} has no place here")
-                if named and not isinstance(part["config"].get("name"), str | None):
-                    raise ValueError(f"a name is a word; got {part['config']['name']!r}")
             return kind.recursive_gen(description)
 
         description = self.field(dict, *path)
