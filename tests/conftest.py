@@ -6,6 +6,7 @@ A runtime states what it has (``dtypes``, ``negative_steps``). What it lacks is 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -28,6 +29,9 @@ for name, package in {"mkl": "mkl", "torch": "torch", "gpu": "cupy"}.items():
         RUNTIMES.append(name)
     except (ImportError, RuntimeError) as error:
         ABSENT[name] = str(error)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs: tests press Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if "torch" in RUNTIMES:
     import torch
