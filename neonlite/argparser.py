@@ -16,7 +16,7 @@ from neonlite.backend import gen_backend
 from neonlite.backend.runtimes import choices
 
 DATATYPES = {"f16": "float16", "f32": "float32", "f64": "float64"}
-LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # of -v, by how often it is given
+LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # of no -v, one, and two
 
 
 class NeonArgparser(argparse.ArgumentParser):
@@ -141,9 +141,14 @@ class NeonArgparser(argparse.ArgumentParser):
     def _log(self, found: argparse.Namespace) -> None:
         """Send what is logged to the screen, and to a file."""
         log = logging.getLogger("neonlite")
-        log.setLevel(LEVELS[min(found.verbose, 2)])
+        log.setLevel(LEVELS[min(max(found.verbose, 1), 3) - 1])
+        if not log.hasHandlers():
+            log.addHandler(logging.StreamHandler())
         if found.log is not None:
-            handler = logging.FileHandler(found.log)
+            try:
+                handler = logging.FileHandler(found.log)
+            except OSError as error:
+                self.error(f"--log: {error}")
             handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
             log.addHandler(handler)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import random
 import sys
 import time
@@ -102,12 +103,16 @@ def rate(text: str) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what a command line says; return its exit status."""
-    given = parser().parse_args(arguments)
     try:
+        given = parser().parse_args(arguments)
         given.act(given)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # as in neonlite info | head: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (OSError, ImportError, ValueError, RuntimeError) as error:
         print(f"neonlite: {error}", file=sys.stderr)
         return 1
@@ -127,6 +132,8 @@ def train(given: argparse.Namespace) -> None:
 
     if given.plot and not find_spec("matplotlib"):
         raise ImportError('--plot draws with matplotlib: pip install "neonlite[viz]"')
+    if given.plot:
+        picture(given.plot)
     name, size = kept(given) if given.resume else (given.model, given.batch_size)
     way = recipe(given.dataset, name)
     be = gen_backend(given.backend, rng_seed=given.seed or 0, batch_size=size or way["batch_size"])
@@ -153,11 +160,24 @@ def train(given: argparse.Namespace) -> None:
         raise
     seconds = time.perf_counter() - began
     print(f"{accuracy(model, valid)}, after {model.epoch_index} epochs in {seconds:.1f} s")
+    if given.save and given.resume:
+        model.save_params(given.save)  # also when there was no epoch left
     if save:
         print(f"the model: {save}")
     if given.plot:
         callbacks.history.plot(given.plot)
         print(f"the curves: {given.plot}")
+
+
+def picture(path: Path) -> None:
+    """Raise an error, before training rather than behind it, when a picture can not be drawn, or not be written."""
+    from neonlite.callbacks.callback import writable
+    from neonlite.callbacks.history import History
+
+    endings = History().plot().canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in ("", *endings):
+        raise ValueError(f"--plot: {path}: pictures end in {', '.join('.' + ending for ending in endings)}")
+    writable("--plot", path)
 
 
 def accuracy(model: Any, valid: Any) -> str:
@@ -169,15 +189,18 @@ def accuracy(model: Any, valid: Any) -> str:
 
 def kept(given: argparse.Namespace) -> tuple[str | None, int]:
     """Return the network and the minibatch of the file that training goes on from; the command line leaves them out."""
+    from neonlite.data import DATASETS
     from neonlite.models.state import State
     from neonlite.models.zoo import MODELS
 
-    settled = [option for option in ("model", "optimizer", "batch_size", "seed") if getattr(given, option)]
+    settled = [option for option in ("model", "optimizer", "batch_size", "seed") if getattr(given, option) is not None]
     if settled:
         options = ", ".join(f"--{option.replace('_', '-')}" for option in settled)
         raise ValueError(f"{options}: {given.resume} settles that; leave it out, or train anew")
     state = State.read(given.resume)
-    name = state.field(str, "name").rpartition(".")[2]
+    learned, _, name = state.field(str, "name").rpartition(".")
+    if learned in DATASETS and learned != given.dataset:
+        raise ValueError(f"{given.resume} learned from {learned}: neonlite train {learned} --resume {given.resume}")
     return name if name in MODELS else None, state.field(int, "backend", "batch_size")
 
 
@@ -209,15 +232,19 @@ def make_optimizer(name: str, rate: float, epochs: int) -> Any:
 def judge(given: argparse.Namespace) -> None:
     """Judge a saved network."""
     from neonlite.data import DATASETS
+    from neonlite.layers.buffers import features
     from neonlite.models import Model
 
-    gen_backend(given.backend, batch_size=128)
+    be = gen_backend(given.backend, batch_size=128)
     model = Model(given.file)
     name = given.dataset or model.name.split(".")[0]
     if name not in DATASETS:
         raise ValueError(f"{given.file}: it does not say what it learned from: name one of {', '.join(DATASETS)}")
-    valid = DATASETS[name](given.data_dir).iterators(batch_size=128)[1]
-    print(accuracy(model, valid))
+    found = DATASETS[name](given.data_dir)
+    if features(model.layers.in_shape) != features(found.lshape):
+        raise ValueError(f"{given.file} takes inputs of {model.layers.in_shape}; those of {name} are {found.lshape}")
+    be.bsz = min(128, len(found.raw_test[1]))
+    print(accuracy(model, found.iterators()[1]))
 
 
 def tell(given: argparse.Namespace) -> None:
@@ -263,6 +290,7 @@ def shape_of(given: argparse.Namespace) -> int | tuple[int, ...]:
 
 def bench(given: argparse.Namespace) -> None:
     """Time the steps of networks."""
+    from neonlite.callbacks.callback import writable
     from neonlite.data import ArrayIterator
     from neonlite.models import Model
     from neonlite.transforms import CrossEntropyMulti
@@ -275,6 +303,10 @@ def bench(given: argparse.Namespace) -> None:
     print(f"milliseconds, medians of {given.iterations} steps of {n} rows of {shape}")
     print(f"{'':<24}{'forward':>10}{'back':>10}{'step':>10}{'rows/s':>12}")
     times = []
+    for model in given.models:  # before an hour of others
+        network(model)
+    if given.json:
+        writable("--json", given.json)
     for model in given.models or ["mlp", "lenet"]:
         for name in names:
             gen_backend(name, rng_seed=0, batch_size=n)

@@ -98,6 +98,8 @@ def writable(what: str, path: Any) -> str:
         raise IsADirectoryError(f"{what} is a file to be written; {file} is a folder")
     if not file.parent.is_dir():
         raise FileNotFoundError(f"{what}: {file} can not be written: there is no folder {file.parent}")
+    if not os.access(file.parent, os.W_OK):
+        raise PermissionError(f"{what}: {file} can not be written: the folder {file.parent} is read-only for you")
     return os.fspath(file)
 
 

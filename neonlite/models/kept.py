@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from neonlite.backend import NervanaObject
+from neonlite.callbacks.callback import writable
 from neonlite.models.checkpoint import write_checkpoint
 from neonlite.models.state import State
 
@@ -39,6 +40,7 @@ class Kept(NervanaObject):
 
         The file is there whole or not at all; one of that name stays until then.
         """
+        writable(f"{self.name}.save_params", path)
         write_checkpoint(path, *State.of(self, keep_states))
 
     def load_params(self, path: Any, load_states: bool = True) -> None:

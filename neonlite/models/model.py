@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.callbacks import Listener
+from neonlite.callbacks.callback import data_set, whole
 from neonlite.data import ArrayIterator
 from neonlite.layers import GeneralizedCost, LayerContainer, Sequential
 from neonlite.layers.summary import Summary
@@ -72,6 +73,7 @@ class Model(Kept):
         self.ndata = 0
         self.finished = False  # a callback sets it to end the training
         self.initialized = False
+        self.width = 0  # the minibatch that there are buffers for
         self.data_state: Any = None  # where the data is
         self.listener = Listener()  # of the last fit
         self.loaded: State | None = None  # what the next one brings its data and its listener to
@@ -93,7 +95,7 @@ class Model(Kept):
         shape = getattr(dataset, "shape", dataset)
         if not self.initialized:
             self.allocate(shape)
-            self.initialized = True
+            self.initialized, self.width = True, self.be.bsz
         if cost is not None and cost is not self.cost and cost is not getattr(self.cost, "costfunc", None):
             self.cost = self.generalized(cost) if isinstance(cost, Cost) else cost
             self.cost.initialize(self.layers)
@@ -117,9 +119,14 @@ class Model(Kept):
         ``cost``: a GeneralizedCost, or a cost such as CrossEntropyMulti(). It goes on where it was: after Ctrl-C, which
         ends it behind a whole step, after an error, and after ``load_params``, also in the middle of an epoch.
         """
+        listener = Listener() if callbacks is None else callbacks
+        self.check_fit(dataset, cost, optimizer, num_epochs, listener)
+        if self.loaded is not None and type(optimizer) is type(self.optimizer):
+            state = self.optimizer.get_state()
+            if optimizer.get_state().keys() == state.keys():
+                optimizer.set_state(state)  # one like that of the file goes on as that one would
         self.optimizer = optimizer
         self.finished = False
-        listener = callbacks or Listener()
         with Interruptible() as interrupt:
             with interrupt.whole():
                 self.initialize(dataset, cost)
@@ -143,6 +150,19 @@ class Model(Kept):
             listener.on_train_end()
             interrupt.check()
 
+    def check_fit(self, dataset: Any, cost: Any, optimizer: Any, num_epochs: Any, listener: Any) -> None:
+        """Raise TypeError or ValueError unless these are what ``fit`` takes."""
+        data_set(f"{self.name}.fit: dataset", dataset)
+        if isinstance(cost, type) or not (isinstance(cost, Cost) or hasattr(cost, "get_cost")):
+            raise TypeError(f"{self.name}.fit: cost is an object such as CrossEntropyMulti(); got {describe(cost)}")
+        if isinstance(optimizer, type) or not hasattr(optimizer, "optimize"):
+            raise TypeError(f"{self.name}.fit: optimizer is an object such as Adam(); got {describe(optimizer)}")
+        whole(f"{self.name}.fit: num_epochs", num_epochs, 0)
+        if isinstance(listener, type) or not hasattr(listener, "on_train_begin"):
+            raise TypeError(f"{self.name}.fit: callbacks are Callbacks(model), or a Listener; got {describe(listener)}")
+        if getattr(listener, "callbacks", None) is not None and listener.model is not self:
+            raise ValueError(f"{self.name}.fit: the callbacks are those of another model, {describe(listener.model)}")
+
     def _epoch(self, dataset: Any, listener: Listener, interrupt: Interruptible) -> None:
         """Train on what is left of an epoch."""
         epoch = self.epoch_index
@@ -162,6 +182,8 @@ class Model(Kept):
                 self._note(dataset)
             listener.on_minibatch_end(epoch, self.minibatch_index - 1)
             interrupt.check()
+        if not self.minibatch_index:
+            raise ValueError(f"{self.name}: epoch {epoch} has no minibatches; got {describe(dataset)}")
         with interrupt.whole():
             self.epoch_index, self.minibatch_index, self.epoch_cost = epoch + 1, 0, 0.0
             self._note(dataset)
@@ -192,6 +214,7 @@ class Model(Kept):
     def set_batch_size(self, N: int) -> None:
         """Make ready for minibatches of N."""
         self.layers.set_batch_size(N)
+        self.width = N
 
     def set_seq_len(self, S: int) -> None:
         """Make ready for inputs of S time steps."""
@@ -206,14 +229,13 @@ class Model(Kept):
             shape = shape[0]
         steps = shape[1] if isinstance(shape, tuple) and len(shape) == 2 else 1
         width = first.shape[1] // steps
-        if width == usual:
-            yield width
-            return
-        self.set_batch_size(width)
+        if width != self.width:  # narrower than others, or be.bsz was set since
+            self.set_batch_size(width)
         try:
             yield width
         finally:
-            self.set_batch_size(usual)
+            if width != usual:
+                self.set_batch_size(usual)
 
     def _note(self, dataset: Any) -> None:
         """Take note of where the data is, behind the minibatch that was learned from."""
@@ -224,6 +246,8 @@ class Model(Kept):
 
     def eval(self, dataset: Any, metric: Any) -> NDArray[np.float64]:
         """Return the mean of a metric over a data set, one number for each of its names. Each row counts once."""
+        if isinstance(metric, type | Cost) or not callable(metric):
+            raise TypeError(f"{self.name}.eval: a metric is an object such as Accuracy(); got {describe(metric)}")
         total: Any = 0
         rows = 0
         for y, t, columns, n in self._judged(dataset):
@@ -259,7 +283,7 @@ class Model(Kept):
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the outputs for an array of rows, (n, F) or (n, C, H, W): (n, outputs)."""
         shape = self.layers.in_shape
-        n = len(X)
+        n = len(X) if hasattr(X, "__len__") else 1
         usual = self.be.bsz
         data = ArrayIterator(X, lshape=shape, ragged=True) if n else None
         if data is None:
@@ -272,7 +296,7 @@ class Model(Kept):
 
     def _judged(self, dataset: Any) -> Iterator[tuple[Any, Any, Any, int]]:
         """Yield outputs, targets, the columns of rows that were not there before, and how many rows these are."""
-        self.initialize(dataset)
+        self.initialize(data_set(f"{self.name}: what is judged", dataset))
         before = dataset.get_state() if hasattr(dataset, "get_state") else None
         dataset.reset()
         left = dataset.ndata

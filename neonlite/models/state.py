@@ -144,6 +144,13 @@ class State(NamedTuple):
         self.checked("training.optimizer_state", optimizer.set_state, state)
         return optimizer
 
+    def names(self, network: Any) -> dict[str, str]:
+        """Return what the layers of the file are called in a network: the same, or else one after another."""
+        mine, theirs = network.leaves(), self.network().leaves()
+        if {x.name for x in mine} == {x.name for x in theirs} or [*map(type, mine)] != [*map(type, theirs)]:
+            return {}
+        return {old.name: new.name for old, new in zip(theirs, mine, strict=True)}
+
     def give(self, model: Any, load_states: bool = True) -> None:
         """Bring a model into this state: all of it, or, when anything does not fit, nothing.
 
@@ -156,6 +163,11 @@ class State(NamedTuple):
                 raise CheckpointError(f"{self.file}: {name}: arrays are weights/... and states/...")
             arrays[kind][rest] = array
         be, network = model.be, model.layers
+        names = self.names(network)
+        arrays = {
+            "weights": {renamed(key, ".", 1, names): x for key, x in arrays["weights"].items()},
+            "states": {renamed(key, "/", 2, names): x for key, x in arrays["states"].items()},
+        }
         training = load_states and "training" in self.description
         new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and x.parameters[0] is None]
         before = be.rng_get_state(), be.compat_mode, network.in_shape
@@ -191,6 +203,12 @@ class State(NamedTuple):
             self.checked("training.data", dataset.set_state, data)
         if self.callbacks is not None:
             self.checked("training.callbacks", listener.set_state, self.callbacks)
+
+
+def renamed(key: str, mark: str, parts: int, names: dict[str, str]) -> str:
+    """Return the name of an array, which begins with a layer's, with that layer's new name."""
+    layer, *rest = key.rsplit(mark, parts)
+    return mark.join([names.get(layer, layer), *rest])
 
 
 def compatible(backend: dict[str, Any]) -> Any:
