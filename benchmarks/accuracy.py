@@ -1,6 +1,6 @@
 """How well do the networks of the zoo learn?  As the command line trains them, with three seeds, judged at the end.
 
-python benchmarks/accuracy.py                  # half an hour: writes results/accuracy.json and results/accuracy.md
+python benchmarks/accuracy.py                  # 20 minutes: writes results/accuracy.json and results/accuracy.md
 python benchmarks/accuracy.py --quick          # a smoke run of one seed and one epoch each: writes nothing
 python benchmarks/accuracy.py --only digits
 
@@ -129,7 +129,7 @@ def main() -> int:
         if options.only in f"{case.dataset} {case.model}":
             rows.append(row(case, seeds, *more))
             print(*line(rows[-1], seeds), sep="  ", file=sys.stderr, flush=True)
-    about = machine("numpy")
+    about = {key: value for key, value in machine("numpy").items() if key != "used by others"}
     head = ["", "hoped for", "parameters", "epochs", *(f"right, seed {seed}" for seed in seeds), "seconds", "command"]
     words = "\n".join(f"- {key}: {value}" for key, value in about.items())
     ran = f"`{' '.join(['python benchmarks/accuracy.py', *sys.argv[1:]])}`"

@@ -40,12 +40,12 @@ def test_digits_by_convolutions():
 
 def test_mnist_of_5000_by_a_perceptron():
     """neonlite train mnist5k --model mlp --backend cpu --seed 1"""
-    learns("mnist5k", "mlp", 94.0)
+    learns("mnist5k", "mlp", 96.0)  # 94.7 without moved images
 
 
 def test_mnist_of_5000_by_convolutions_in_a_few_epochs():
     """neonlite train mnist5k --model lenet --backend cpu --seed 1 --epochs 5"""
-    learns("mnist5k", "lenet", 95.5, "--epochs", "5")
+    learns("mnist5k", "lenet", 96.8, "--epochs", "5")
 
 
 def test_fashion_by_a_perceptron_in_a_few_epochs():
