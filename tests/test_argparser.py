@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 
 import numpy as np
@@ -96,6 +97,20 @@ def test_the_log_is_written_to_a_file(tmp_path):
     assert (tmp_path / "run.log").read_text().endswith("said\n")
 
 
+@pytest.mark.parametrize(("words", "seen"), [("", 1), ("-v", 2), ("-v -v", 3), ("-vvv", 3)])
+def test_what_is_logged_is_seen_as_much_as_is_asked_for(words, seen):
+    script = """
+import logging
+from neonlite.argparser import NeonArgparser
+NeonArgparser().parse_args()
+log = logging.getLogger("neonlite")
+log.warning("warned"), log.info("told"), log.debug("all")
+"""
+    command = [sys.executable, "-c", script, "-b", "cpu", *words.split()]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stderr.split() == ["warned", "told", "all"][:seen]
+
+
 def test_a_function_is_given_what_it_takes():
     def made(batch_size, epochs, width=1): ...
 
@@ -112,6 +127,7 @@ def test_a_function_is_given_what_it_takes():
         ("-d f99", "invalid choice: 'f99'"),
         ("-z 0", "a whole number from 1; got 0"),
         ("-c /nowhere", "/nowhere"),
+        ("-b cpu -l /nowhere/log", "--log: [Errno 2] No such file or directory: '/nowhere/log'"),
         ("--nothing 3", "unrecognized arguments: --nothing"),
         ("-c {file}", "--nothing=3"),
     ],

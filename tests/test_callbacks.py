@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -412,6 +413,55 @@ def test_each_epoch_is_a_line_of_the_log(caplog):
     ]
 
 
+class Last(Callback):
+    """Writes down that training ends before its time, and may fail at it."""
+
+    def __init__(self, heard: list[str], word: str, turn: int, fails: bool = False) -> None:
+        super().__init__()
+        self.heard, self.word, self.turn, self.fails = heard, word, turn, fails
+
+    def on_interrupt(self):
+        self.heard.append(self.word)
+        if self.fails:
+            raise OSError(f"{self.word}: nobody reads on")
+
+
+def test_all_hear_in_their_order_that_training_is_interrupted_also_when_some_fail(tmp_path):
+    model, heard = start(), []
+    callbacks = Callbacks(model, progress_bar=False, save_path=tmp_path / "m")
+    for word, turn, fails in (("d", 3, True), ("a", 1, True), ("b", 1, False), ("c", 2, False), ("z", 9, True)):
+        callbacks.add_callback(Last(heard, word, turn, fails))
+    callbacks.add_callback(Stop(1, 2))
+    with pytest.raises(OSError, match="a: nobody reads on") as error:
+        fit(model, callbacks)
+    assert heard == ["a", "b", "c", "d", "z"]
+    assert isinstance(error.value.__context__, KeyboardInterrupt)  # what it ended for is not lost
+    assert Model(tmp_path / "m").minibatch_index == 3
+
+
+def test_two_ctrl_c_break_off_a_validation_and_no_training(tmp_path):
+    def press(y, t, calcrange):
+        if len(callbacks.history["cost, train"]) == 2 and not pressed:
+            pressed.append(True)
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+        return 1.0
+
+    press.metric_names = ["ones"]
+    pressed: list[bool] = []
+    fit(straight := start(), None)
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), metric=press, progress_bar=False, save_path=tmp_path / "m")
+    train, optimizer = data(shuffle=True), Adam(learning_rate=0.05)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(train, CrossEntropyMulti(), optimizer, 3, callbacks)
+    assert Model(tmp_path / "m").epoch_index == model.epoch_index == 2
+    model.fit(train, CrossEntropyMulti(), optimizer, 3, callbacks)
+    assert same(model.get_weights(), straight.get_weights())
+    assert [at for at, _ in callbacks.history["cost, train"]] == [1, 2, 3]
+    assert [at for at, _ in callbacks.history["ones"]] == [1, 3]  # it is not made up for
+
+
 # --- the bar ---------------------------------------------------------------------------------------------------------
 
 LEARN = """
@@ -796,6 +846,29 @@ def test_mistakes_are_told_before_training(what):
         given = {**given, "eval_set": data()}
     with pytest.raises(error, match=words):
         Callbacks(model, **given)
+
+
+def test_a_folder_that_is_read_only_is_told_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not (Path(path) == tmp_path and mode == os.W_OK))
+    with pytest.raises(PermissionError, match=f"save_path: {tmp_path}/m can not be written: .* is read-only for you"):
+        Callbacks(start(), save_path=tmp_path / "m")
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, int])
+def test_whole_numbers_may_be_those_of_numpy(kind):
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), eval_freq=kind(2), progress_bar=False)
+    callbacks.add_callback(heard := Heard(epoch_freq=[kind(1)], minibatch_freq=kind(0)))
+    fit(model, callbacks, kind(2))
+    assert heard.heard == [("train", 2), ("epoch", 0), ("epoch", 1), "end"]
+    assert type(heard.heard[0][1]) is int
+    assert [at for at, _ in callbacks.history["cost, validation"]] == [2]
+
+
+def test_a_gan_has_nothing_to_be_judged_by():
+    model, train = adversaries()
+    with pytest.raises(TypeError, match=r"a GAN is judged by what it makes: generate\(n\), GANCosts\(\)"):
+        Callbacks(model, eval_set=train, progress_bar=False)
 
 
 def test_more_mistakes_are_told_before_training(tmp_path, monkeypatch):

@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save
-from test_models import CLASSES, Interrupting, data, network, same, start
+from test_models import CLASSES, Interrupting, blobs, data, network, same, start
 
 from neonlite import NervanaObject, cleanup_backend, gen_backend
 from neonlite.callbacks import Listener
 from neonlite.data import ArrayIterator
-from neonlite.initializers import Gaussian
-from neonlite.layers import Affine, Conv, Linear, Pooling
+from neonlite.initializers import Constant, Gaussian
+from neonlite.layers import Affine, Conv, Dropout, Linear, Pooling
 from neonlite.models import CheckpointError, Model
 from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
 from neonlite.models.state import State
 from neonlite.optimizers import Adam, GradientDescentMomentum, MultiOptimizer, PowerSchedule
-from neonlite.transforms import CrossEntropyMulti, MeanSquared
+from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
 
 HUGE = 10**12
 DEEP = 100_000  # of nested lists
@@ -694,6 +694,78 @@ class Stopping(Interrupting, Silent):
         self.model.save_params(self.path)
 
 
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_optimizer_like_that_of_the_file_goes_on_as_that_one(tmp_path, at):
+    def fit(model: Model, epochs: int) -> Any:
+        optimizer = Adam(learning_rate=0.05)
+        model.fit(data(shuffle=True), CrossEntropyMulti(), optimizer, epochs)
+        assert model.optimizer is optimizer
+        return model.get_weights(), optimizer.t
+
+    expected = fit(start(), 3)
+    stopped = start()
+    fit(stopped, at)
+    stopped.save_params(tmp_path / "m")
+    model = Model(tmp_path / "m")
+    weights, t = fit(model, 3)
+    assert same(weights, expected[0])
+    assert t == expected[1]
+    assert fit(model, 4)[1] < t  # another one later on begins anew
+
+
+@pytest.mark.parametrize("names", [[None] * 3, ["out", "drop", "hidden"], ["a.b", "c/0/1", "d"]], ids=str)
+def test_layers_of_other_names_take_weights_and_states_by_order(tmp_path, names):
+    def learn(model: Model, epochs: int, optimizer: Any = None) -> Any:
+        model.fit(data(shuffle=True), CrossEntropyMulti(), optimizer or model.optimizer, epochs)
+        return list(model.get_weights().values())
+
+    def named(first: Any, second: Any, third: Any) -> Model:
+        return Model([
+            Affine(8, Gaussian(scale=0.5), bias=Constant(0), activation=Rectlin(), name=first),
+            Dropout(0.9, name=second),
+            Affine(CLASSES, Gaussian(scale=0.5), activation=Softmax(), name=third),
+        ])  # fmt: skip
+
+    straight = start()
+    expected = learn(straight, 3, Adam())
+    stopped = start()
+    learn(stopped, 2, Adam())
+    stopped.save_params(tmp_path / "m")
+    model = named(*names)
+    model.load_params(tmp_path / "m")
+    assert all(map(np.array_equal, learn(model, 3), expected))
+    alone = named(*names)
+    alone.load_params(tmp_path / "m", load_states=False)
+    assert all(map(np.array_equal, alone.get_weights().values(), stopped.get_weights().values()))
+
+
+def test_layers_of_the_same_names_take_weights_by_name_and_others_are_of_the_same_kind(tmp_path):
+    class Other(Linear):
+        """Another kind of layer, whose weights have the same shape."""
+
+    gen_backend("cpu", rng_seed=1, batch_size=8)
+    model, swapped = (Model([Linear(2, Gaussian(), name=name) for name in names]) for names in ("ab", "ba"))
+    model.initialize(2)
+    model.save_params(tmp_path / "m")
+    swapped.load_params(tmp_path / "m")
+    assert same(swapped.get_weights(), model.get_weights())
+    another = Model([Linear(2, Gaussian()), Other(2, Gaussian())])
+    with pytest.raises(CheckpointError, match=r"weights: .* weights and layers do not fit"):
+        another.load_params(tmp_path / "m")
+
+
+def test_other_data_begins_anew(tmp_path, whole):
+    (tmp_path / "m").write_bytes(whole)
+    gen_backend("cpu", rng_seed=1, batch_size=8)
+    X, y = blobs(40)
+    other = ArrayIterator(X, y, nclass=CLASSES)
+    with pytest.raises(CheckpointError, match=r"ndata = 60, here 40; .*; Model\(path, weights_only=True\) begins anew"):
+        Model(tmp_path / "m").fit(other, CrossEntropyMulti(), Adam(), 1)
+    model = Model(tmp_path / "m", weights_only=True)
+    model.fit(other, CrossEntropyMulti(), Adam(), 1)
+    assert model.epoch_index == 1
+
+
 def test_a_file_of_before_listeners_had_states_is_loaded(tmp_path, whole):
     gen_backend("cpu", rng_seed=1, batch_size=8)
     model = Model(changed(whole, tmp_path / "m", drop("training", "callbacks")))
@@ -768,6 +840,27 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     model.save_params(path)
     assert path.read_bytes() != before
     assert sorted(x.name for x in tmp_path.iterdir()) == ["m"]  # what was left over was used
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "words"),
+    [
+        ("", IsADirectoryError, "model.save_params is a file to be written; {folder} is a folder"),
+        (
+            "no/m",
+            FileNotFoundError,
+            "model.save_params: {folder}/no/m can not be written: there is no folder {folder}/no",
+        ),
+        ("closed/m", PermissionError, "model.save_params: {folder}/closed/m can not be written: .* read-only for you"),
+    ],
+)
+def test_where_no_file_can_be_is_told(tmp_path, monkeypatch, path, kind, words):
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: "closed" not in str(path))
+    model = start()
+    model.initialize(data())
+    with pytest.raises(kind, match=words.format(folder=tmp_path)):
+        model.save_params(tmp_path / path)
 
 
 def test_numbers_that_are_none_come_back(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from neonlite.cli import main
 from neonlite.models import Model
 from neonlite.models.zoo import MODELS
 
+FEW = ("-b", "cpu", "--no-progress-bar")
+
 
 def said(capsys: Any, *arguments: str) -> str:
     assert main(arguments) == 0
@@ -25,11 +28,10 @@ def said(capsys: Any, *arguments: str) -> str:
 
 def test_it_trains_keeps_goes_on_and_judges(capsys, tmp_path):
     file = str(tmp_path / "d.neon")
-    few = ("-b", "cpu", "--no-progress-bar")
-    text = said(capsys, "train", "digits", "-e", "3", "--save", file, *few)
+    text = said(capsys, "train", "digits", "-e", "3", "--save", file, *FEW)
     assert "digits: 1442 + 355 rows" in text
     assert "after 3 epochs" in text
-    text = said(capsys, "train", "digits", "-e", "5", "--resume", file, "--save", file, *few)
+    text = said(capsys, "train", "digits", "-e", "5", "--resume", file, "--save", file, *FEW)
     assert "after 5 epochs" in text
     right = float(text.split(" % of 355 right")[0].split()[-1])
     assert right > 90
@@ -58,9 +60,8 @@ def test_a_training_that_is_taken_up_ends_as_one_that_never_stopped(tmp_path):
 
 def test_a_training_that_is_taken_up_may_take_longer_with_another_rate(tmp_path):
     file = tmp_path / "i.neon"
-    few = ("-b", "cpu", "--no-progress-bar")
-    assert main(["train", "iris", "-e", "2", "--save", str(file), *few]) == 0
-    assert main(["train", "iris", "-e", "3", "--resume", str(file), "--lr", "0.5", "-s", f"{file}2", *few]) == 0
+    assert main(["train", "iris", "-e", "2", "--save", str(file), *FEW]) == 0
+    assert main(["train", "iris", "-e", "3", "--resume", str(file), "--lr", "0.5", "-s", f"{file}2", *FEW]) == 0
     model = Model(f"{file}2")
     assert model.epoch_index == 3
     assert model.optimizer.learning_rate == 0.5
@@ -77,6 +78,67 @@ def test_it_times_networks_on_the_runtimes_that_are_there(capsys, tmp_path):
     step, parts = times["ms"]["iteration"]["median"], (times["ms"][part]["median"] for part in ("fprop", "bprop"))
     assert 0 < max(parts) <= step
     assert f"mlp on cpu{step:>34.2f}"[:10] in text
+
+
+def test_what_goes_on_keeps_the_file_that_is_asked_for_also_when_nothing_is_left_to_do(capsys, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    said(capsys, "train", "iris", "-e", "2", "--save", str(first), *FEW)
+    said(capsys, "train", "iris", "--resume", str(first), "--save", str(second), *FEW)
+    assert second.read_bytes() == first.read_bytes()
+
+
+def test_a_file_is_judged_by_data_of_few_rows_and_not_by_other_data(capsys, tmp_path):
+    file = str(tmp_path / "i")
+    text = said(capsys, "train", "iris", "-e", "2", "--save", file, *FEW)
+    right = float(text.split(" % of 30 right")[0].split()[-1])
+    assert said(capsys, "eval", file, "-b", "cpu") == f"{right:.2f} % of 30 right\n"  # of minibatches of 128
+    assert main(["eval", file, "digits", "-b", "cpu"]) == 1
+    assert f"{file} takes inputs of 4; those of digits are (1, 8, 8)" in capsys.readouterr().err
+    assert main(["train", "digits", "--resume", file, "-b", "cpu"]) == 1
+    assert f"{file} learned from iris: neonlite train iris --resume {file}\n" in capsys.readouterr().err
+
+
+def test_a_minibatch_may_have_more_rows_than_there_are_to_judge_by(capsys):
+    assert " % of 355 right, after 1 epochs" in said(capsys, "train", "digits", "-z", "400", "-e", "1", *FEW)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("train iris -b cpu --plot {folder}/c.doc", "c.doc: pictures end in "),
+        ("train iris -b cpu --plot {folder}/no/c.png", "--plot: {folder}/no/c.png can not be written: there is no"),
+        ("bench mlp mlpp -b cpu -n 1 -z 2 --shape 4", "there is no network and no file mlpp"),
+        ("bench mlp -b cpu -n 1 -z 2 --shape 4 --json {folder}/no/t", "--json: {folder}/no/t can not be written"),
+    ],
+)
+def test_what_would_go_wrong_at_the_end_is_told_at_the_beginning(capsys, tmp_path, arguments, words):
+    if "--plot" in arguments:
+        pytest.importorskip("matplotlib")
+    assert main(arguments.format(folder=tmp_path).split()) == 1
+    found = capsys.readouterr()
+    assert words.format(folder=tmp_path) in found.err
+    assert "neonlite: " in found.err
+    assert "after" not in found.out
+    assert "mlp on cpu" not in found.out
+
+
+def test_ctrl_c_is_heard_while_it_starts(capsys, monkeypatch):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("neonlite.cli.parser", interrupted)
+    assert main([]) == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_it_ends_in_silence_when_nobody_reads_on():
+    command = [sys.executable, "-m", "neonlite.cli", "info"]
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}  # what is said is written when it ends
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 141
 
 
 def run(*arguments: str) -> Any:
@@ -153,6 +215,7 @@ def test_what_is_not_understood_is_told(capsys, arguments, words):
         ("train digits --resume /nowhere", "/nowhere: there is no such file"),
         ("train digits -w /nowhere", "digits.csv"),
         ("train digits --resume a --model mlp --seed 3", "--model, --seed: a settles that"),
+        ("train digits --resume a --seed 0", "--seed: a settles that"),
         ("train iris --model lenet -b cpu", "C"),
         ("draw lenett", "did you mean lenet?"),
         ("bench best", "there is no network and no file best"),

@@ -93,6 +93,16 @@ def test_the_iterators_of_a_data_set_give_its_rows(be, load):
             np.testing.assert_array_equal(t.get(), np.eye(data.nclass)[y[rows]].T)
 
 
+def test_a_minibatch_may_have_more_rows_than_there_are_to_judge_by(be):
+    data = iris()
+    valid = data.iterators(batch_size=100)[1]
+    ((x, t),) = valid
+    np.testing.assert_array_equal(x.get(), data.test[0].T)
+    assert t.shape == (3, 30)
+    be.bsz = 8
+    assert [x.shape[1] for x, _ in valid] == [8, 8, 8, 6]
+
+
 def test_train_iter_is_shuffled_and_valid_iter_is_not_and_they_stay(cpu):
     cpu.bsz = 30
     data = iris()

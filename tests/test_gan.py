@@ -12,9 +12,9 @@ from neonlite.callbacks import Listener
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian, Kaiming
 from neonlite.layers import Affine, BatchNorm, GeneralizedGANCost, GenerativeAdversarial, Linear
-from neonlite.models import GAN, Model, zoo
+from neonlite.models import GAN, CheckpointError, Model, zoo
 from neonlite.optimizers import Adam, GradientDescentMomentum, RMSProp
-from neonlite.transforms import GANCost, Logistic, MeanSquared, Rectlin
+from neonlite.transforms import Accuracy, GANCost, Logistic, MeanSquared, Rectlin
 
 INIT = Kaiming(local=False)
 
@@ -210,6 +210,45 @@ def test_a_gan_goes_on_from_a_file_with_the_same_bits(tmp_path, at):
         assert (again.gen_iterations, again.dis_iterations) == (straight.gen_iterations, straight.dis_iterations)
 
 
+OTHERS = {"noise_type": "uniform", "k": 2, "wgan_param_clamp": 0.25, "wgan_train_sched": True}
+
+
+@pytest.mark.parametrize("word", [*OTHERS, "noise_dim"])
+def test_a_gan_that_goes_on_is_made_like_the_one_before(tmp_path, word):
+    gan, data = small(**CRITIC)
+    gan.fit(data, GANCost(func="wasserstein"), Adam(), 1)
+    gan.save_params(tmp_path / "m")
+    same, other = GAN(tmp_path / "m", 2, **CRITIC), {"noise_dim": 3} if word == "noise_dim" else {word: OTHERS[word]}
+    given = {"noise_dim": 2, **CRITIC, **other}
+    with pytest.raises(CheckpointError, match=rf"m: training: {word} = .*, here {given[word]!r}: give the same"):
+        GAN(tmp_path / "m", **given)
+    weights = GAN(tmp_path / "m", **{**given, "noise_dim": 2}, weights_only=True).get_weights()
+    assert all(np.array_equal(x, weights[name]) for name, x in same.get_weights().items())
+
+
+def test_noise_of_several_numbers_goes_on_from_a_file(tmp_path):
+    gen_backend("cpu", rng_seed=5, batch_size=4)
+    data = ArrayIterator(cloud(8))
+    net = GenerativeAdversarial([Linear(2, INIT, name="make")], [Linear(1, INIT, name="judge")])
+    gan = GAN(net, (1, 2, 2), wgan_param_clamp=np.float32(0.5))
+    gan.fit(data, GANCost(func="wasserstein"), Adam(), 1)
+    gan.save_params(tmp_path / "m")
+    assert GAN(tmp_path / "m", (1, 2, 2), wgan_param_clamp=0.5).generate(3).shape == (3, 2)
+
+
+def test_a_gan_is_not_judged_by_data():
+    gan, data = small()
+    gan.initialize(data)
+    for act in (
+        lambda: gan.eval(data, Accuracy()),
+        lambda: gan.eval_cost(data),
+        lambda: gan.get_outputs(data),
+        lambda: gan.predict(np.zeros((4, 3))),
+    ):
+        with pytest.raises(TypeError, match=r"a GAN is judged by what it makes: generate\(n\), GANCosts\(\)"):
+            act()
+
+
 def test_pictures_between_epochs_change_nothing():
     class Drawing(Listener):
         def on_epoch_end(self, epoch):
@@ -281,7 +320,7 @@ def test_mistakes_are_told():
     for k in (0, 1.5, True):
         with pytest.raises(ValueError, match=rf"k, the steps .* is 1 or more; got {k}"):
             GAN(pair(), 2, k=k)
-    for limit in (0, -1, float("nan")):
+    for limit in (0, -1, float("nan"), "much"):
         with pytest.raises(ValueError, match="wgan_param_clamp is a number above 0"):
             GAN(pair(), 2, wgan_param_clamp=limit)
     with pytest.raises(TypeError, match=r"layers are GenerativeAdversarial\(generator, discriminator\)"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from neonlite import gen_backend
-from neonlite.callbacks import Listener
+from neonlite.callbacks import Callbacks, Listener
 from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Affine, BatchNorm, Dropout, GeneralizedCost, Linear, Multicost
@@ -125,6 +125,26 @@ def test_the_mean_cost_of_an_epoch_is_that_of_its_minibatches():
 
     model.fit(data(), CrossEntropyMulti(), Adam(), 1, callbacks=Noting())
     assert model.total_cost == pytest.approx(np.mean(costs), rel=1e-6)
+
+
+def test_training_goes_on_with_minibatches_of_another_size():
+    def line() -> Model:
+        return Model([Linear(CLASSES, Gaussian(), name="lin")])
+
+    be = gen_backend("cpu", rng_seed=1, batch_size=8)
+    model, other, optimizer = line(), line(), GradientDescentMomentum(0.01, 0.0)
+    model.fit(data(ragged=True), MeanSquared(), optimizer, 1)
+    weights = model.get_weights()
+    for n in (4, 8, 16):
+        be.bsz = n
+        other = line()
+        other.initialize(2)
+        other.set_weights(weights)
+        other.fit(data(ragged=True), MeanSquared(), GradientDescentMomentum(0.01, 0.0), 1)
+        model.fit(data(ragged=True), MeanSquared(), optimizer, model.epoch_index + 1)
+        weights = model.get_weights()
+        np.testing.assert_allclose(weights["lin.W"], other.get_weights()["lin.W"], rtol=1e-5)
+        assert np.array_equal(model.get_outputs(data(ragged=True)), model.predict(blobs()[0]))
 
 
 # --- stopping --------------------------------------------------------------------------------------------------------
@@ -421,3 +441,110 @@ def test_data_and_costs_that_do_not_fit_are_told_and_nothing_is_learned(name):
     assert same(model.get_weights(), before)
     model.fit(data(), CrossEntropyMulti(), Adam(learning_rate=0.05), 1)
     assert not same(model.get_weights(), before)
+
+
+class Once(NervanaDataIterator):
+    """Data that is used up after one epoch."""
+
+    ndata, nbatches, shape = 8, 1, 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = iter(ArrayIterator(*(part[:8] for part in blobs()), nclass=CLASSES))
+
+    def __iter__(self):
+        return self.rows
+
+
+def test_an_epoch_without_minibatches_is_told():
+    model = start()
+    with pytest.raises(ValueError, match=r"model: epoch 0 has no minibatches; got <test_models.Nothing"):
+        model.fit(Nothing(), CrossEntropyMulti(), Adam(), 3)
+    with pytest.raises(ValueError, match=r"model: epoch 1 has no minibatches; got <test_models.Once"):
+        model.fit(Once(), CrossEntropyMulti(), Adam(), 3)
+    assert model.epoch_index == 1
+
+
+NOT_TAKEN: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "arrays": ({"dataset": X}, TypeError, r"dataset is a data set, such as ArrayIterator\(X, y\); got array"),
+    "no data": ({"dataset": None}, TypeError, r"dataset is a data set, .*; got None"),
+    "a cost's class": ({"cost": CrossEntropyMulti}, TypeError, r"cost is an object such as CrossEntropyMulti\(\); got"),
+    "a class of costs": ({"cost": GeneralizedCost}, TypeError, "cost is an object .*; got <class"),
+    "a cost's name": ({"cost": "mse"}, TypeError, r"cost is an object such as CrossEntropyMulti\(\); got 'mse'"),
+    "a metric": ({"cost": Accuracy()}, TypeError, "cost is an object .*; got <neonlite"),
+    "no cost": ({"cost": None}, TypeError, "cost is an object .*; got None"),
+    "an optimizer's class": ({"optimizer": Adam}, TypeError, r"optimizer is an object such as Adam\(\); got <class"),
+    "no optimizer": ({"optimizer": None}, TypeError, "optimizer is an object .*; got None"),
+    "half an epoch": ({"num_epochs": 1.5}, TypeError, "num_epochs is a whole number from 0; got 1.5"),
+    "NumPy's one and a half": ({"num_epochs": np.float64(1.5)}, TypeError, "num_epochs is a whole number from 0"),
+    "epochs that are none": ({"num_epochs": True}, TypeError, "num_epochs is a whole number from 0; got True"),
+    "NumPy's truth": ({"num_epochs": np.True_}, TypeError, "num_epochs is a whole number from 0; got"),
+    "epochs as words": ({"num_epochs": "3"}, TypeError, "num_epochs is a whole number from 0; got '3'"),
+    "epochs before": ({"num_epochs": -1}, ValueError, "num_epochs is a whole number from 0; got -1"),
+    "a listener's class": ({"callbacks": Listener}, TypeError, r"callbacks are Callbacks\(model\), or a Listener; got"),
+    "an empty list": ({"callbacks": []}, TypeError, r"callbacks are Callbacks\(model\), or a Listener; got \[\]"),
+    "a list": ({"callbacks": [Listener()]}, TypeError, r"callbacks are Callbacks\(model\), or a Listener; got \[<"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_TAKEN)
+def test_what_fit_does_not_take_is_told_before_it_begins(name):
+    given, kind, words = NOT_TAKEN[name]
+    model = start()
+    args = {"dataset": data(), "cost": CrossEntropyMulti(), "optimizer": Adam(), "num_epochs": 1, **given}
+    with pytest.raises(kind, match=f"model.fit: {words}"):
+        model.fit(**args)
+    assert not model.initialized
+    assert model.optimizer is None
+
+
+def test_callbacks_of_another_model_are_told():
+    model, other = start(), start()
+    with pytest.raises(ValueError, match=r"model.fit: the callbacks are those of another model, <neonlite"):
+        model.fit(data(), CrossEntropyMulti(), Adam(), 1, Callbacks(other, progress_bar=False))
+
+
+@pytest.mark.parametrize("metric", [Accuracy, "accuracy", None, CrossEntropyMulti()], ids=str)
+def test_what_is_no_metric_is_told(metric):
+    model = start()
+    with pytest.raises(TypeError, match=r"model.eval: a metric is an object such as Accuracy\(\); got "):
+        model.eval(data(), metric)
+    assert not model.initialized
+
+
+class NoRows(Nothing):
+    """Data that says so."""
+
+    ndata = 0
+
+
+@pytest.mark.parametrize(
+    ("dataset", "kind", "words"),
+    [
+        (Nothing, ValueError, "what is judged has one row or more; <test_models.Nothing .* has none"),
+        (NoRows, ValueError, "what is judged has one row or more; <test_models.NoRows .* has none"),
+        (lambda: X, TypeError, r"what is judged is a data set, such as ArrayIterator\(X, y\); got array"),
+    ],
+)
+def test_what_can_not_be_judged_is_told(dataset, kind, words):
+    model = start()
+    model.initialize(data(), CrossEntropyMulti())
+    for act in (lambda given: model.eval(given, Accuracy()), model.eval_cost, model.get_outputs):
+        with pytest.raises(kind, match=f"model: {words}"):
+            act(dataset())
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "words"),
+    [
+        ([], ValueError, "takes one row or more"),
+        (None, TypeError, "got one of object: None"),
+        (3.0, ValueError, "of one row at least; got"),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_predicted_is_told(rows, kind, words):
+    model = start()
+    model.initialize(2)
+    with pytest.raises(kind, match=words):
+        model.predict(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,11 +78,15 @@ class Callback(NervanaObject, Listener):
 
 def whole(what: str, n: Any, low: int) -> int:
     """Return a whole number; TypeError when it is none, ValueError when it is too low."""
-    if not isinstance(n, int) or isinstance(n, bool):
+    try:
+        found = None if isinstance(n, bool) else operator.index(n)
+    except TypeError:
+        found = None
+    if found is None:
         raise TypeError(f"{what} is a whole number from {low}; got {describe(n)}")
-    if n < low:
+    if found < low:
         raise ValueError(f"{what} is a whole number from {low}; got {n}")
-    return n
+    return found
 
 
 def frequency(what: str, freq: Any, low: int = 0) -> Any:

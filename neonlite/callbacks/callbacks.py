@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 from neonlite.backend import NervanaObject
@@ -52,6 +51,8 @@ class Callbacks(NervanaObject, Listener):
         self.history = History()
         self.seconds: dict[str, float] = {}  # how long it took to find out what is noted
         self.callbacks: list[Callback] = []
+        if eval_set is not None:
+            model.check_judged()
         if eval_freq is not None and eval_set is None:
             raise ValueError(f"eval_freq={eval_freq} says how often eval_set is judged; there is no eval_set")
         if metric is not None and eval_set is None:
@@ -183,6 +184,11 @@ class Callbacks(NervanaObject, Listener):
 
     def on_interrupt(self) -> None:
         """Tell all that training ends before its time: an error of one, as of a closed pipe, keeps none from saving."""
-        with ExitStack() as stack:  # it calls the last one first, all of them, and then raises
-            for callback in sorted(self.callbacks, key=lambda x: x.turn, reverse=True):
-                stack.callback(callback.on_interrupt)
+        errors = []
+        for callback in sorted(self.callbacks, key=lambda x: x.turn):
+            try:
+                callback.on_interrupt()
+            except BaseException as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]

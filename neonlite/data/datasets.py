@@ -76,7 +76,10 @@ class Dataset:
     def iterators(
         self, batch_size: int | None = None, shuffle: bool = True, augment: Any = None
     ) -> tuple[ArrayIterator, ArrayIterator]:
-        """Return (train_set, valid_set), the second in order and unchanged; ``batch_size`` becomes the backend's."""
+        """Return (train_set, valid_set); ``batch_size`` becomes the backend's.
+
+        The second is in order and unchanged, and its last minibatch may be narrower: it may have few rows.
+        """
         if batch_size is not None:
             current().bsz = batch_size
 
@@ -84,7 +87,8 @@ class Dataset:
             scale = None if self.factor == 1.0 else self.factor
             return ArrayIterator(*rows, self.nclass, self.lshape, name=f"{self.name}.{part}", scale=scale, **options)
 
-        return made(self.raw_train, "train", shuffle=shuffle, augment=augment), made(self.raw_test, "valid")
+        train = made(self.raw_train, "train", shuffle=shuffle, augment=augment)
+        return train, made(self.raw_test, "valid", ragged=True)
 
     @property
     def train_iter(self) -> ArrayIterator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,7 +31,7 @@ class GAN(Model):
     ``noise_dim``: the shape of the noise; ``noise_type``: "normal", or "uniform" from -1 to 1. For ``GANCost(func=
     "wasserstein")``, ``wgan_param_clamp`` is the largest magnitude that a parameter of the discriminator keeps behind
     its step; and with ``wgan_train_sched`` it makes 100 steps instead of k in each of the first 25 of the generator,
-    and in every 500th.
+    and in every 500th. A file that training goes on from was written with all of these the same.
 
     Source: Goodfellow et al. 2014, algorithm 1; Arjovsky, Chintala and Bottou 2017, algorithm 1 and its published code.
     """
@@ -54,10 +55,12 @@ class GAN(Model):
             raise ValueError(f"noise_type is 'normal' or 'uniform'; got {noise_type!r}")
         if type(k) is not int or k < 1:
             raise ValueError(f"k, the steps of the discriminator for one of the generator, is 1 or more; got {k!r}")
-        if wgan_param_clamp is not None and not wgan_param_clamp > 0:
+        limit = wgan_param_clamp
+        if limit is not None and not (isinstance(limit, Real) and limit > 0):
             raise ValueError(f"wgan_param_clamp is a number above 0, or None for no limit; got {wgan_param_clamp!r}")
         self.noise_dim, self.noise_type, self.k = noise_dim, noise_type, k
-        self.wgan_param_clamp, self.wgan_train_sched = wgan_param_clamp, wgan_train_sched
+        self.wgan_param_clamp = None if limit is None else float(limit)
+        self.wgan_train_sched = bool(wgan_train_sched)
         self.gen_iterations = 0  # steps of the generator
         self.dis_iterations = 0  # steps of the discriminator since the last one
         self.cost_gen = math.nan  # the generator's cost in its last step
@@ -82,6 +85,13 @@ class GAN(Model):
     def data_shape(self) -> Any:
         """The shape of the data: what the generator makes."""
         return self.generator.out_shape
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the bits of a training: a file that is gone on from has the same."""
+        words = ("noise_type", "k", "wgan_param_clamp", "wgan_train_sched")
+        dim = list(self.noise_dim) if isinstance(self.noise_dim, tuple) else self.noise_dim
+        return {"noise_dim": dim, **{word: getattr(self, word) for word in words}}
 
     def allocate(self, shape: Any) -> None:
         """Settle shapes and make buffers. ValueError unless the generator makes what the data are."""
@@ -140,6 +150,10 @@ class GAN(Model):
         self.cost_gen = float(self.cost.get_cost(None, y, "gen").item())
         self.optimizer.optimize(self.generator.layers_to_optimize, epoch)
         self.gen_iterations, self.dis_iterations = self.gen_iterations + 1, 0
+
+    def check_judged(self) -> None:
+        """Raise TypeError: what it makes has no targets."""
+        raise TypeError(f"{self.name}: a GAN is judged by what it makes: generate(n), GANCosts()")
 
     # --- noise, and what comes of it ---
 

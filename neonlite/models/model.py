@@ -107,6 +107,11 @@ class Model(Kept):
         self.layers.allocate_deltas()
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What a training that goes on has to have like the one before, as data for JSON."""
+        return {}
+
+    @property
     def data_shape(self) -> Any:
         """The shape of the data: what the network takes."""
         return self.layers.in_shape
@@ -120,7 +125,8 @@ class Model(Kept):
         ends it behind a whole step, after an error, and after ``load_params``, also in the middle of an epoch.
         """
         listener = Listener() if callbacks is None else callbacks
-        self.check_fit(dataset, cost, optimizer, num_epochs, listener)
+        self.check_fit(dataset, cost, optimizer, listener)
+        num_epochs = whole(f"{self.name}.fit: num_epochs", num_epochs, 0)
         if self.loaded is not None and type(optimizer) is type(self.optimizer):
             state = self.optimizer.get_state()
             if optimizer.get_state().keys() == state.keys():
@@ -150,14 +156,13 @@ class Model(Kept):
             listener.on_train_end()
             interrupt.check()
 
-    def check_fit(self, dataset: Any, cost: Any, optimizer: Any, num_epochs: Any, listener: Any) -> None:
+    def check_fit(self, dataset: Any, cost: Any, optimizer: Any, listener: Any) -> None:
         """Raise TypeError or ValueError unless these are what ``fit`` takes."""
         data_set(f"{self.name}.fit: dataset", dataset)
         if isinstance(cost, type) or not (isinstance(cost, Cost) or hasattr(cost, "get_cost")):
             raise TypeError(f"{self.name}.fit: cost is an object such as CrossEntropyMulti(); got {describe(cost)}")
         if isinstance(optimizer, type) or not hasattr(optimizer, "optimize"):
             raise TypeError(f"{self.name}.fit: optimizer is an object such as Adam(); got {describe(optimizer)}")
-        whole(f"{self.name}.fit: num_epochs", num_epochs, 0)
         if isinstance(listener, type) or not hasattr(listener, "on_train_begin"):
             raise TypeError(f"{self.name}.fit: callbacks are Callbacks(model), or a Listener; got {describe(listener)}")
         if getattr(listener, "callbacks", None) is not None and listener.model is not self:
@@ -257,6 +262,7 @@ class Model(Kept):
 
     def eval_cost(self, dataset: Any) -> float:
         """Return the mean cost of a data set. Each row counts once. RuntimeError before there is a cost."""
+        self.check_judged()
         if self.cost is None:
             raise RuntimeError(f"{self.name} has no cost yet: initialize(dataset, cost), or fit, gives it one")
         costs = getattr(self.cost, "costs", [self.cost])
@@ -282,6 +288,7 @@ class Model(Kept):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the outputs for an array of rows, (n, F) or (n, C, H, W): (n, outputs)."""
+        self.check_judged()
         shape = self.layers.in_shape
         n = len(X) if hasattr(X, "__len__") else 1
         usual = self.be.bsz
@@ -294,8 +301,12 @@ class Model(Kept):
             if self.be.bsz != usual:
                 self.set_batch_size(usual)
 
+    def check_judged(self) -> None:
+        """Raise TypeError unless outputs for data say how good the model is: here they do."""
+
     def _judged(self, dataset: Any) -> Iterator[tuple[Any, Any, Any, int]]:
         """Yield outputs, targets, the columns of rows that were not there before, and how many rows these are."""
+        self.check_judged()
         self.initialize(data_set(f"{self.name}: what is judged", dataset))
         before = dataset.get_state() if hasattr(dataset, "get_state") else None
         dataset.reset()
@@ -318,6 +329,8 @@ class Model(Kept):
             dataset.reset()
             if before is not None:  # a training may go on with it
                 dataset.set_state({**before, "minibatch": 0})
+        if left == dataset.ndata:
+            raise ValueError(f"{self.name}: what is judged has one row or more; {describe(dataset)} has none")
 
     def summary(self, dataset: Any = None) -> Summary:
         """Return what training takes: shapes, parameters, arithmetic, memory."""

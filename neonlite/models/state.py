@@ -15,6 +15,7 @@ from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.serialize import Item, check_items, dicts, pairs, state_items
 from neonlite.models.checkpoint import CheckpointError, read_checkpoint
 from neonlite.optimizers import Optimizer, Schedule
+from neonlite.optree import shortened
 from neonlite.transforms import Transform
 
 MANY = 1000  # letters of an error: what a file says may be as long as the file
@@ -62,6 +63,7 @@ class State(NamedTuple):
                 "data": model.data_state,
                 "callbacks": model.callbacks_state,
                 **{word: getattr(model, word) for word in model.progress},
+                **model.settings,
             }
             for layer in model.layers.leaves():
                 for i, (_, states) in enumerate(pairs(layer)):
@@ -128,6 +130,14 @@ class State(NamedTuple):
 
         return {word: one(word, kind) for word, kind in kinds.items()}
 
+    def compare(self, settings: dict[str, Any]) -> None:
+        """Raise CheckpointError unless the training had these settings."""
+        had = self.field(dict, "training")
+        differ = [f"{word} = {had.get(word)!r}, here {x!r}" for word, x in settings.items() if had.get(word) != x]
+        if differ:
+            way_out = "give the same, or take the weights alone: weights_only=True, load_states=False"
+            raise CheckpointError(f"{self.file}: training: {shortened('; '.join(differ))}: {way_out}")
+
     # --- a model is brought into it ---
 
     def network(self) -> Any:
@@ -173,6 +183,7 @@ class State(NamedTuple):
         before = be.rng_get_state(), be.compat_mode, network.in_shape
         try:
             if training:
+                self.compare(model.settings)
                 progress = self.progress(model.progress)
                 data = self.field((dict, type(None)), "training", "data")
                 optimizer, rng = self.optimizer(), tuple(self.field(list, "training", "rng_state"))
@@ -200,7 +211,11 @@ class State(NamedTuple):
         """Bring the data of a training to where it was, and a listener into the state of the one before."""
         data = self.field((dict, type(None)), "training", "data")
         if data is not None and hasattr(dataset, "set_state"):
-            self.checked("training.data", dataset.set_state, data)
+            try:
+                self.checked("training.data", dataset.set_state, data)
+            except CheckpointError as error:
+                way_out = "Model(path, weights_only=True) begins anew with other data"
+                raise CheckpointError(f"{error}; {way_out}") from error.__cause__
         if self.callbacks is not None:
             self.checked("training.callbacks", listener.set_state, self.callbacks)
 

@@ -133,7 +133,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "digits": {"model": "mlp", "epochs": 60, "batch_size": 32, "lr": 0.003},
     "iris": {"model": "mlp", "epochs": 60, "batch_size": 16, "lr": 0.01},
     "mnist5k": {"model": "lenet", "epochs": 20, "batch_size": 64, "lr": 0.003, "augment": [Shift(1)]},
-    "fashion": {"model": "lenet", "epochs": 12, "batch_size": 128, "lr": 0.003, "augment": [Flip()]}
+    "fashion": {"model": "lenet", "epochs": 20, "batch_size": 128, "lr": 0.003, "augment": [Flip()]}
     | {"mlp": {"epochs": 30, "lr": 0.001, "augment": None}},
     "mnist": {"model": "lenet", "epochs": 5, "batch_size": 128, "lr": 0.003, "augment": [Shift(1)]},
     "cifar10": {"model": "cifar10_conv", "epochs": 10, "batch_size": 128, "lr": 0.002, "augment": [Flip()]},
