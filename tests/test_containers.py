@@ -1133,11 +1133,20 @@ MAKERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "Convolution_bias": (lambda: Convolution_bias((3, 3, 2), init=INIT, bias=INIT), GRAY),
     "Deconvolution": (lambda: Deconvolution((3, 3, 2), init=INIT), GRAY),
     "LookupTable": (lambda: LookupTable(7, 3, INIT, pad_idx=2), 4),
+    "MultiHeadAttention": (lambda: neonlite.layers.MultiHeadAttention(2, INIT, bias=INIT), (4, 3)),
+    "LearnedPosition": (lambda: neonlite.layers.LearnedPosition(3, INIT), (4, 3)),
     "Gain": (lambda: Gain(INIT), 5),
     "ByHand": (lambda: ByHand(INIT), 5),
 }
 NORMS = ["BatchNorm", "BatchNormAutodiff", "ShiftBatchNorm", "LayerNorm"]
 MAKERS |= {name: (getattr(neonlite.layers, name), GRAY) for name in NORMS}
+PLAIN = {"activation": Tanh(), "reset_cells": True}
+READERS = dict.fromkeys(("Recurrent", "BiRNN", "BiBNRNN"), PLAIN)
+READERS |= dict.fromkeys(("LSTM", "GRU", "BiLSTM"), PLAIN | {"gate_activation": Logistic()})
+MAKERS |= {
+    name: (lambda name=name, options=options: getattr(neonlite.layers, name)(3, INIT, **options), (5, 4))
+    for name, options in READERS.items()
+}
 LEARNING = [
     name for name, cls in vars(neonlite.layers).items() if isinstance(cls, type) and issubclass(cls, ParameterLayer)
 ]

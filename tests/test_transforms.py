@@ -17,11 +17,13 @@ from neonlite import Backend, NervanaObject, cleanup_backend, gen_backend
 from neonlite.transforms import (
     GELU,
     Accuracy,
+    BitsPerCharacter,
     BLEUScore,
     ColorNoise,
     Cost,
     CrossEntropyBinary,
     CrossEntropyMulti,
+    EditDistance,
     Explin,
     GANCost,
     Identity,
@@ -33,10 +35,12 @@ from neonlite.transforms import (
     MultiMetric,
     Normalizer,
     ObjectDetection,
+    Perplexity,
     PixelwiseSoftmax,
     PrecisionRecall,
     Rectlin,
     Rectlinclip,
+    SequenceAccuracy,
     Sign,
     SiLU,
     SmoothL1Loss,
@@ -697,6 +701,10 @@ def test_names_tell_what_a_metric_returns(cpu):
         "PrecisionRecall": ["Precision", "Recall"],
         "ObjectDetection": ["Accuracy", "SmoothL1Loss"],
         "BLEUScore": ["BLEU"],
+        "BitsPerCharacter": ["BitsPerCharacter"],
+        "Perplexity": ["Perplexity"],
+        "SequenceAccuracy": ["SequenceAccuracy"],
+        "EditDistance": ["EditDistance"],
         "MultiMetric": ["Accuracy"],
     }
 
@@ -800,6 +808,10 @@ def made() -> list[NervanaObject]:
         PrecisionRecall(4, binarize=True, epsilon=1e-3),
         ObjectDetection(),
         BLEUScore(unk="?"),
+        BitsPerCharacter(),
+        Perplexity(),
+        SequenceAccuracy(onehot=True),
+        EditDistance(eos=1),
         MultiMetric(Accuracy("a"), 1),
     ]
 

@@ -1,6 +1,13 @@
 """Layers: what a network is made of."""
 
 from neonlite.layers.activation import Activation, Dropout
+from neonlite.layers.attention import (
+    LearnedPosition,
+    MultiHeadAttention,
+    PositionalEncoding,
+    TransformerBlock,
+    attention,
+)
 from neonlite.layers.binary import BinaryLinear
 from neonlite.layers.branch import BranchNode, SingleOutputTree, SkipNode, Tree
 from neonlite.layers.check import check_layer
@@ -15,15 +22,32 @@ from neonlite.layers.merge import MergeBroadcast, MergeMultistream, MergeSum
 from neonlite.layers.norm import BatchNorm, BatchNormAutodiff, LayerNorm, ShiftBatchNorm
 from neonlite.layers.parameter import Learned, ParameterLayer, Slot
 from neonlite.layers.pooling import LRN, Pooling
+from neonlite.layers.recurrent import GRU, LSTM, BiBNRNN, BiLSTM, BiRNN, Recurrent
 from neonlite.layers.regions import RoiPooling
+from neonlite.layers.seq2seq import Decoder, Encoder, Seq2Seq
+from neonlite.layers.sequence import (
+    BiSum,
+    DeepBiLSTM,
+    DeepBiRNN,
+    RecurrentLast,
+    RecurrentMean,
+    RecurrentSum,
+    get_steps,
+)
 from neonlite.layers.shape import DataTransform, Reshape
 
 __all__ = [
+    "GRU",
     "LRN",
+    "LSTM",
     "Activation",
     "Affine",
     "BatchNorm",
     "BatchNormAutodiff",
+    "BiBNRNN",
+    "BiLSTM",
+    "BiRNN",
+    "BiSum",
     "Bias",
     "BinaryAffine",
     "BinaryLinear",
@@ -33,9 +57,13 @@ __all__ = [
     "Convolution",
     "Convolution_bias",
     "DataTransform",
+    "Decoder",
     "Deconv",
     "Deconvolution",
+    "DeepBiLSTM",
+    "DeepBiRNN",
     "Dropout",
+    "Encoder",
     "GeneralizedCost",
     "GeneralizedCostMask",
     "GeneralizedGANCost",
@@ -44,21 +72,32 @@ __all__ = [
     "LayerContainer",
     "LayerNorm",
     "Learned",
+    "LearnedPosition",
     "Linear",
     "LookupTable",
     "MergeBroadcast",
     "MergeMultistream",
     "MergeSum",
+    "MultiHeadAttention",
     "Multicost",
     "ParameterLayer",
     "Pooling",
+    "PositionalEncoding",
+    "Recurrent",
+    "RecurrentLast",
+    "RecurrentMean",
+    "RecurrentSum",
     "Reshape",
     "RoiPooling",
+    "Seq2Seq",
     "Sequential",
     "ShiftBatchNorm",
     "SingleOutputTree",
     "SkipNode",
     "Slot",
+    "TransformerBlock",
     "Tree",
+    "attention",
     "check_layer",
+    "get_steps",
 ]

@@ -296,6 +296,22 @@ class Layer(Stored):
         """The gradients of the parameters, in the same order."""
         return []
 
+    # --- what goes on from minibatch to minibatch ---
+
+    @property
+    def carried(self) -> dict[str, Any]:
+        """What the next minibatch begins with, arrays by name: nothing, but for layers that have a memory."""
+        return {}
+
+    def carry(self, arrays: dict[str, Any]) -> None:
+        """Have the next minibatch begin with what ``carried`` was; with nothing, as the first one."""
+        self.check_carried(arrays)
+
+    def check_carried(self, arrays: dict[str, Any]) -> None:
+        """Raise ValueError unless the layer can begin with these."""
+        if arrays:
+            raise ValueError(f"{self.name}: {self.classnm} has no memory to put {', '.join(arrays)} in")
+
     # --- its place ---
 
     def get_terminal(self) -> Any:

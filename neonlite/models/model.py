@@ -15,6 +15,7 @@ from neonlite.callbacks.callback import data_set, whole
 from neonlite.data import ArrayIterator
 from neonlite.layers import GeneralizedCost, LayerContainer, Sequential
 from neonlite.layers.summary import Summary
+from neonlite.models.beam import BeamSearch
 from neonlite.models.benchmark import FUNCTIONS, Benchmark
 from neonlite.models.interrupt import Interruptible
 from neonlite.models.kept import Kept
@@ -230,7 +231,7 @@ class Model(Kept):
         """Be ready for a minibatch that may be narrower than others; give its size."""
         usual, shape = self.be.bsz, self.layers.in_shape
         first = x[0] if isinstance(x, list | tuple) else x
-        if isinstance(x, list | tuple):
+        if isinstance(x, list | tuple) or isinstance(shape, list):
             shape = shape[0]
         steps = shape[1] if isinstance(shape, tuple) and len(shape) == 2 else 1
         width = first.shape[1] // steps
@@ -286,6 +287,16 @@ class Model(Kept):
             found.append(values.T if steps == 1 else values.reshape(-1, steps, n).transpose(2, 1, 0))
         return np.concatenate(found)
 
+    def get_outputs_beam(self, dataset: Any, num_beams: int = 0, steps: int | None = None) -> NDArray[np.int64]:
+        """Return the words that a Seq2Seq says to each row, (rows, steps): the likeliest each time, or by beams."""
+        search = BeamSearch(self.layers)
+
+        def run(x: Any) -> Any:
+            x = x[0] if isinstance(x, list | tuple) else x
+            return search.beamsearch(x, num_beams or 1, steps)[0][:, 0].T
+
+        return np.concatenate([y[:, columns].T for y, _, columns, _ in self._judged(dataset, run)])
+
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the outputs for an array of rows, (n, F) or (n, C, H, W): (n, outputs)."""
         self.check_judged()
@@ -304,11 +315,17 @@ class Model(Kept):
     def check_judged(self) -> None:
         """Raise TypeError unless outputs for data say how good the model is: here they do."""
 
-    def _judged(self, dataset: Any) -> Iterator[tuple[Any, Any, Any, int]]:
-        """Yield outputs, targets, the columns of rows that were not there before, and how many rows these are."""
+    def _judged(self, dataset: Any, run: Any = None) -> Iterator[tuple[Any, Any, Any, int]]:
+        """Yield outputs, targets, the columns of rows that were not there before, and how many rows these are.
+
+        Outputs are those of inference, unless ``run(x)`` says others.
+        """
         self.check_judged()
         self.initialize(data_set(f"{self.name}: what is judged", dataset))
         before = dataset.get_state() if hasattr(dataset, "get_state") else None
+        carried = [(layer, layer.carried) for layer in self.layers.leaves()]
+        for layer, _ in carried:
+            layer.carry({})  # what is judged begins anew
         dataset.reset()
         left = dataset.ndata
         try:
@@ -317,7 +334,7 @@ class Model(Kept):
                     break
                 with self._wide(x) as width:
                     n = min(left, width)
-                    y = self.fprop(x, inference=True)
+                    y = self.fprop(x, inference=True) if run is None else run(x)
                     first = y[0] if isinstance(y, list) else y
                     steps = first.shape[1] // width
                     columns: Any = slice(0, None)
@@ -329,6 +346,8 @@ class Model(Kept):
             dataset.reset()
             if before is not None:  # a training may go on with it
                 dataset.set_state({**before, "minibatch": 0})
+            for layer, arrays in carried:
+                layer.carry(arrays)
         if left == dataset.ndata:
             raise ValueError(f"{self.name}: what is judged has one row or more; {describe(dataset)} has none")
 

@@ -68,6 +68,7 @@ class State(NamedTuple):
             for layer in model.layers.leaves():
                 for i, (_, states) in enumerate(pairs(layer)):
                     arrays |= {f"states/{layer.name}/{i}/{k}": t.get() for k, t in enumerate(states)}
+                arrays |= {f"carried/{layer.name}/{name}": array for name, array in layer.carried.items()}
         return json.loads(json.dumps(description)), arrays  # nothing in it is shared with the model
 
     # --- what it says ---
@@ -166,17 +167,18 @@ class State(NamedTuple):
 
         A network without shapes gets those of the file, and weights, but no buffers for a minibatch.
         """
-        arrays: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "states": {}}
+        arrays: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "states": {}, "carried": {}}
         for name, array in (self.arrays or {}).items():
             kind, _, rest = name.partition("/")
             if kind not in arrays:
-                raise CheckpointError(f"{self.file}: {name}: arrays are weights/... and states/...")
+                raise CheckpointError(f"{self.file}: {name}: arrays are weights/..., states/... and carried/...")
             arrays[kind][rest] = array
         be, network = model.be, model.layers
         names = self.names(network)
         arrays = {
             "weights": {renamed(key, ".", 1, names): x for key, x in arrays["weights"].items()},
             "states": {renamed(key, "/", 2, names): x for key, x in arrays["states"].items()},
+            "carried": {renamed(key, "/", 1, names): x for key, x in arrays["carried"].items()},
         }
         training = load_states and "training" in self.description
         new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and x.parameters[0] is None]
@@ -192,6 +194,7 @@ class State(NamedTuple):
                 self.checked("layers, in_shape", network.configure, self.in_shape)
             self.checked("weights", hold, network, new, arrays["weights"])
             states = self.checked("states", matched, network, arrays["states"]) if training else []
+            carried = self.checked("carried", remembered, network, arrays["carried"])
             if training:
                 self.checked("training.rng_state", be.rng_set_state, rng)
             self.checked("weights", network.set_weights, arrays["weights"])
@@ -205,6 +208,8 @@ class State(NamedTuple):
         for layer, lists in states:
             layer.set_states(lists)
         if training:
+            for layer, memory in carried:
+                layer.carry(memory)
             vars(model).update(progress, data_state=data, optimizer=optimizer, loaded=self._replace(arrays={}))
 
     def take_up(self, dataset: Any, listener: Any) -> None:
@@ -218,6 +223,20 @@ class State(NamedTuple):
                 raise CheckpointError(f"{error}; {way_out}") from error.__cause__
         if self.callbacks is not None:
             self.checked("training.callbacks", listener.set_state, self.callbacks)
+
+
+def remembered(network: Any, arrays: dict[str, NDArray[Any]]) -> list[tuple[Any, dict[str, NDArray[Any]]]]:
+    """Return each layer with what it carries on to the next minibatch. ValueError when arrays and layers do not fit."""
+    memories: dict[str, dict[str, NDArray[Any]]] = {}
+    for key, array in arrays.items():
+        name, _, state = key.rpartition("/")
+        memories.setdefault(name, {})[state] = array
+    found = [(layer, memories.pop(layer.name, {})) for layer in network.leaves()]
+    if memories:
+        raise ValueError(f"no layer has a place for {', '.join(memories)}")
+    for layer, memory in found:
+        layer.check_carried(memory)
+    return found
 
 
 def renamed(key: str, mark: str, parts: int, names: dict[str, str]) -> str:

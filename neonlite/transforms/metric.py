@@ -149,6 +149,188 @@ class ObjectDetection(Metric):
         return self.be.concat([self._accuracy.columns(scores, labels), self._smooth(boxes, targets)])
 
 
+# --- of sequences --------------------------------------------------------------------------------------------------
+
+
+def unmasked(t: Any) -> tuple[Any, Any]:
+    """Return targets and their mask, given (t, mask), or t alone: the mask is then None."""
+    return (t[0], t[1]) if isinstance(t, list | tuple) and len(t) == 2 else (t, None)
+
+
+def weights(owner: Metric, t: Any, mask: Any) -> Any:
+    """Return how much each column counts, (1, columns): the most that a mask has in it, 1 without a mask."""
+    if mask is None:
+        return owner.be.ones((1, t.shape[1]))
+    if getattr(mask, "shape", None) not in (t.shape, (1, t.shape[1])):
+        raise ValueError(
+            f"{owner.classnm}: a mask has the shape of the targets, or (1, columns); "
+            f"got {describe(mask)} for {describe(t)}"
+        )
+    return owner.be.max(mask, axis=0)
+
+
+class BitsPerCharacter(Metric):
+    """The mean over columns of ``-log2 sum_i y_i t_i``: y (V, T * N) probabilities of tokens, t one-hot.
+
+    With targets (t, mask) the mean is over the columns that the mask lets through. The logarithm ends at -50 / ln 2.
+    """
+
+    metric_names: Sequence[str] = ("BitsPerCharacter",)
+
+    def columns(self, y: Any, t: Any) -> Any:
+        t, mask = unmasked(t)
+        alike(self, y, t)
+        count = weights(self, t, mask)
+        each = -self.be.safelog(self.be.sum(y * t, axis=0)) * count
+        return self.be.concat([self.be.where(count, each, 0), count])
+
+    def entropy(self, values: Any) -> Any:
+        """Return the mean cross-entropy of a token, in nats. ValueError when the mask lets none through."""
+        total, count = values.sum(axis=1)
+        if not count:
+            raise ValueError(f"{self.classnm}: the mask lets none of the {values.shape[1]} columns through")
+        return total / count
+
+    def summary(self, values: Any) -> Any:
+        return [self.entropy(values) / math.log(2)]
+
+
+class Perplexity(BitsPerCharacter):
+    """The exponential of the mean cross-entropy of a token: ``exp(mean(-ln sum_i y_i t_i))``, y (V, T * N), t one-hot.
+
+    It is as if so many tokens were equally likely each time. With targets (t, mask) the mean is over the columns that
+    the mask lets through. Of several minibatches ``2 ** (the mean of BitsPerCharacter)`` is the perplexity of all; the
+    mean of their perplexities is a little more.
+
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> y, t = be.array([[0.5, 0.25], [0.5, 0.75]]), be.array([[1.0, 1.0], [0.0, 0.0]])
+    >>> round(Perplexity()(y, t), 3)  # the root of 2 * 4
+    2.828
+    """
+
+    metric_names: Sequence[str] = ("Perplexity",)
+
+    def summary(self, values: Any) -> Any:
+        return [math.exp(self.entropy(values))]
+
+
+class OfSequences(Metric):
+    """The base of metrics that judge whole sequences: column t * N + n is step t of sequence n, N = be.bsz.
+
+    ``calcrange`` takes the same sequences in each step, as that of ``Model.eval`` does. A class of your own gives
+    ``columns(y, t)``, and ``sequences(values)`` of values (rows, T, n): one number a sequence.
+    """
+
+    _total = 0  # columns, before some are chosen
+
+    def sequences(self, values: Any) -> Any:
+        """Return a number for each of n sequences, given values (rows, T, n) on the host, the last row the mask."""
+        raise NotImplementedError(f"{self.classnm}: write sequences(values)")
+
+    def __call__(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> Any:
+        self._total = getattr(y, "shape", (0, 0))[-1]
+        try:
+            return super().__call__(y, t, calcrange)
+        finally:
+            del self._total
+
+    def summary(self, values: Any) -> Any:
+        N = self.be.bsz
+        steps = self._total // N if N and not self._total % N else 0
+        if not steps or values.shape[1] % steps:
+            raise ValueError(
+                f"{self.classnm}: columns are those of whole sequences, t * N + n; got {values.shape[1]} of "
+                f"{self._total} with be.bsz = {N}"
+            )
+        values = values.reshape(len(values), steps, -1)
+        values = values[:, :, values[-1].any(axis=0)]  # a sequence of which nothing counts is none
+        if not values.shape[2]:
+            raise ValueError(f"{self.classnm}: the mask lets no sequence through")
+        found = self.sequences(values)
+        return [sum(found) / len(found)]
+
+
+class SequenceAccuracy(OfSequences):
+    """The fraction of sequences that are right in every step and every bit: y and t (F, T * N) agree when rounded.
+
+    With ``onehot`` a step is right when the largest elements of y and t share a row, as of tokens. With targets
+    (t, mask) only the steps count where the mask is not 0. N is be.bsz.
+    """
+
+    metric_names: Sequence[str] = ("SequenceAccuracy",)
+
+    def __init__(self, onehot: bool = False, name: str | None = None) -> None:
+        super().__init__(name)
+        self.onehot = onehot
+
+    def columns(self, y: Any, t: Any) -> Any:
+        t, mask = unmasked(t)
+        alike(self, y, t)
+        count = weights(self, t, mask)
+        if self.onehot:
+            wrong = self.be.not_equal(self.be.argmax(y, axis=0), self.be.argmax(t, axis=0))
+        else:
+            wrong = self.be.maximum(self.be.not_equal(y > 0.5, t > 0.5), self.be.not_equal(y, y))  # NaN is no bit
+            if mask is not None and mask.shape == t.shape:
+                wrong = wrong * self.be.not_equal(mask, 0)
+            wrong = self.be.max(wrong, axis=0)
+        return self.be.concat([wrong, count])
+
+    def sequences(self, values: Any) -> Any:
+        return 1.0 - ((values[0] != 0) & (values[1] != 0)).any(axis=0)
+
+
+class EditDistance(OfSequences):
+    """The mean over sequences of how many tokens are to be inserted, removed or replaced to come from y to t.
+
+    y and t are one-hot or probabilities (V, T * N), of which the largest counts, or ids (1, T * N). With targets
+    (t, mask) the tokens count where the mask is not 0. ``eos``: the number of a token at which a sequence ends, that of
+    y at its own first one. N is be.bsz.
+
+    Source: Wagner and Fischer, "The string-to-string correction problem", 1974.
+    """
+
+    metric_names: Sequence[str] = ("EditDistance",)
+
+    def __init__(self, eos: int | None = None, name: str | None = None) -> None:
+        super().__init__(name)
+        self.eos = eos
+
+    def columns(self, y: Any, t: Any) -> Any:
+        t, mask = unmasked(t)
+        alike(self, y, t)
+        count = weights(self, t, mask)
+        return self.be.concat([*((x if x.shape[0] == 1 else self.be.argmax(x, axis=0)) * 1.0 for x in (y, t)), count])
+
+    def sequences(self, values: Any) -> Any:
+        found = []
+        for said, right, counts in values.transpose(2, 0, 1).tolist():
+            # y may be longer or shorter than t where its own end says so
+            there = [True] * len(counts) if self.eos in said else counts
+            found.append(levenshtein(self._ended(said, there), self._ended(right, counts)))
+        return found
+
+    def _ended(self, tokens: list[float], counts: list[Any]) -> list[float]:
+        """Return the tokens that count, up to the end."""
+        kept = [token for token, counted in zip(tokens, counts, strict=True) if counted]
+        return kept[: kept.index(self.eos)] if self.eos in kept else kept
+
+
+def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Return the smallest number of insertions, removals and replacements that make b of a.
+
+    >>> levenshtein("kitten", "sitting")
+    3
+    """
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        before, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (x != y))
+    return row[-1]
+
+
 class MultiMetric(Metric):
     """Another metric of one output out of several: ``metric(y[index], t[index])``."""
 

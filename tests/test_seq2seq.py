@@ -1,0 +1,647 @@
+"""Encoder and decoder: held to the textbook's loops, to slopes, to words read again; and the search by beams."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from allocations import buffers
+from test_recurrent import NOUT, close, textbook
+
+from neonlite import Backend, gen_backend
+from neonlite.data import Reversal
+from neonlite.initializers import Constant, Gaussian, GlorotUniform
+from neonlite.layers import (
+    GRU,
+    LSTM,
+    Affine,
+    BiLSTM,
+    BiRNN,
+    Decoder,
+    Encoder,
+    GeneralizedCost,
+    GeneralizedCostMask,
+    Layer,
+    LookupTable,
+    Recurrent,
+    Seq2Seq,
+    Sequential,
+)
+from neonlite.models import BeamSearch, Model
+from neonlite.optimizers import Adam, GradientDescentMomentum, PolySchedule
+from neonlite.transforms import Accuracy, CrossEntropyMulti, Logistic, Softmax, Tanh
+
+Array = np.ndarray[Any, Any]
+G = Gaussian(scale=0.4)
+V, N = 5, 3  # words, rows of a minibatch
+
+
+def made(be: Backend, net: Any, shapes: Any, N: int = N) -> Any:
+    """Return a network that is ready to run."""
+    be.bsz = N
+    net.configure(shapes)
+    net.allocate()
+    net.allocate_deltas()
+    return net
+
+
+def kind(which: str, nout: int = NOUT, **options: Any) -> Any:
+    make = {"LSTM": LSTM, "GRU": GRU, "Recurrent": Recurrent, "BiLSTM": BiLSTM, "BiRNN": BiRNN}[which]
+    gate = {} if which in ("Recurrent", "BiRNN") else {"gate_activation": Logistic()}
+    return make(nout, G, activation=Tanh(), **gate, **options)
+
+
+def says(scale: float = 1.0) -> Any:
+    return Affine(V, Gaussian(scale=scale), bias=Constant(0), activation=Softmax())
+
+
+def onehot(words: Array, nclass: int = V) -> Array:
+    """Return words (T, N) as (V, T N)."""
+    return np.eye(nclass)[words].transpose(2, 0, 1).reshape(nclass, -1)
+
+
+def shifted(words: Array) -> Array:
+    """Return one-hot words (T, N), each a step later, behind zeros."""
+    late = np.zeros((V, *words.shape))
+    late[:, 1:] = np.eye(V)[words[:-1]].transpose(2, 0, 1)
+    return late.reshape(V, -1)
+
+
+def said(y: Any, T: int) -> Array:
+    return y.get().argmax(axis=0).reshape(T, -1)
+
+
+# --- outputs and gradients ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["LSTM", "GRU", "Recurrent"])
+def test_a_decoder_goes_on_from_the_encoders_states_and_sends_errors_back(be64, which):
+    rng, T = np.random.default_rng(0), 3
+    net = made(be64, Seq2Seq([[kind(which)], [kind(which)]]), [(4, 2), (V, T)])
+    (encoder,), (decoder,) = net.encoder, net.decoder
+    x, previous, e = (rng.normal(size=(f, t * N)) for f, t in ((4, 2), (V, T), (NOUT, T)))
+    y = net.fprop([be64.array(x), be64.array(previous)])
+    nothing = np.zeros((NOUT, 2 * N))
+    _, _, _, last, _ = textbook(which, encoder.W.get(), x, nothing, 2)
+    want, dW, _, _, first = textbook(which, decoder.W.get(), previous, e, T, last)
+    close(y, want)
+    net.bprop(be64.array(e))
+    close(decoder.dW, dW)
+    _, dW, _, _, _ = textbook(which, encoder.W.get(), x, nothing, 2, last=first)
+    close(encoder.dW, dW)
+
+
+def words_of_both(be: Backend, rng: Any) -> tuple[Any, list[Any]]:
+    ids = [be.array(rng.integers(0, n, (1, t * N)), dtype="int32") for n, t in ((6, 4), (V, 3))]
+    return [(1, 4), (1, 3)], ids
+
+
+def vectors(be: Backend, rng: Any) -> tuple[Any, list[Any]]:
+    return [(4, 4), (V, 3)], [be.array(rng.normal(size=(f, t * N))) for f, t in ((4, 4), (V, 3))]
+
+
+# name -> (layers, connections, inputs)
+NETWORKS: dict[str, Any] = {
+    "LSTM": (lambda: [[kind("LSTM")], [kind("LSTM"), says()]], None, vectors),
+    "two layers of words": (
+        lambda: [
+            [LookupTable(6, 3, G), kind("GRU"), kind("LSTM", 2)],
+            [LookupTable(V, 2, G), kind("GRU"), kind("LSTM", 2), says()],
+        ],
+        None,
+        words_of_both,
+    ),
+    "one begins with the first of two": (
+        lambda: [[kind("GRU"), kind("GRU", 2)], [kind("GRU"), says()]],
+        [0],
+        vectors,
+    ),
+    "crossed": (
+        lambda: [[kind("GRU"), kind("LSTM", 2)], [kind("LSTM", 2), kind("Recurrent"), says()]],
+        [1, 0],
+        vectors,
+    ),
+    "two begin with one": (lambda: [[kind("LSTM")], [kind("LSTM"), kind("GRU"), says()]], [0, 0], vectors),
+    "an LSTM's h alone is handed on": (lambda: [[kind("LSTM")], [kind("GRU"), says()]], None, vectors),
+    "cells begin with 0": (lambda: [[kind("GRU")], [kind("LSTM"), says()]], None, vectors),
+    "read both ways": (lambda: [[kind("BiLSTM"), kind("BiRNN")], [kind("LSTM"), kind("GRU"), says()]], None, vectors),
+    "more behind the last states": (lambda: [[kind("GRU"), Affine(2, G)], [kind("GRU"), says()]], None, vectors),
+}
+
+
+@pytest.mark.parametrize("which", NETWORKS)
+def test_slopes_of_the_whole_network_are_its_gradients(which):
+    be, rng = gen_backend("cpu", rng_seed=1, datatype=np.float64), np.random.default_rng(0)
+    make, connections, inputs = NETWORKS[which]
+    be.bsz = N
+    shapes, x = inputs(be, rng)
+    net, cost = made(be, Seq2Seq(make(), connections), shapes), GeneralizedCostMask(CrossEntropyMulti())
+    cost.initialize(net)
+    t = be.array(onehot(rng.integers(0, V, (3, N))))
+    mask = be.array(np.array([[1] * N, [1] * (N - 1) + [0], [1] + [0] * (N - 1)]).reshape(1, -1))
+
+    def score() -> float:
+        return float(cost.get_cost(net.fprop(x), (t, mask)).item()) * 3 * N  # errors are not divided
+
+    y = net.fprop(x)
+    net.bprop(cost.get_errors(y, (t, mask)))
+    assert len(net.parameters) == len(net.gradients) == len({p.name for p in net.parameters})
+    idle = 0
+    for p, g in zip(net.parameters, net.gradients, strict=True):
+        values, got = p.get(), g.get()
+        for at in list(np.ndindex(values.shape))[:: max(1, values.size // 12)]:
+            ends = []
+            for step in (1e-6, -1e-6):
+                moved = values.copy()
+                moved[at] += step
+                p[:] = moved
+                ends.append(score())
+            p[:] = values
+            assert got[at] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=2e-8), p.name
+        idle += not got.any()
+    assert idle == {"one begins with the first of two": 1, "more behind the last states": 1}.get(which, 0)
+
+
+def test_deltas_are_there_for_those_who_want_them(be64):
+    net = Seq2Seq([[kind("LSTM")], [kind("LSTM")]])
+    net.prev_layer = True
+    made(be64, net, [(4, 2), (V, 3)])
+    rng = np.random.default_rng(0)
+    x, previous, e = (rng.normal(size=(f, t * N)) for f, t in ((4, 2), (V, 3), (NOUT, 3)))
+    net.fprop([be64.array(x), be64.array(previous)])
+    dx, dprevious = net.bprop(be64.array(e))
+    (encoder,), (decoder,) = net.encoder, net.decoder
+    nothing = np.zeros((NOUT, 2 * N))
+    _, _, _, last, _ = textbook("LSTM", encoder.W.get(), x, nothing, 2)
+    _, _, deltas, _, first = textbook("LSTM", decoder.W.get(), previous, e, 3, last)
+    close(dprevious, deltas)
+    close(dx, textbook("LSTM", encoder.W.get(), x, nothing, 2, last=first)[2])
+
+
+# --- word by word ---------------------------------------------------------------------------------------------------
+
+
+def translator(be: Backend, T: int = 4, ids: bool = False, start: int | None = None, which: str = "LSTM") -> Any:
+    """Return a network whose words differ from step to step."""
+    table = [LookupTable(V, 4, Gaussian(scale=2.0))] if ids else []
+    again = [LookupTable(V, 4, Gaussian(scale=2.0))] if ids else []
+    decoder = Decoder([*again, kind(which, 8), says(4.0)], start_index=start)
+    return made(be, Seq2Seq([[*table, kind(which, 8)], decoder]), [(1 if ids else V, T)] * 2)
+
+
+@pytest.mark.parametrize("which", ["LSTM", "GRU", "Recurrent"])
+def test_the_decoder_reads_its_own_words(be64, which):
+    T, rng = 4, np.random.default_rng(0)
+    net = translator(be64, T, which=which)
+    x = be64.array(rng.normal(size=(V, T * N)) * 3)
+    y = net.fprop(x, inference=True)
+    words, found = said(y, T), y.get()
+    assert len(np.unique(words)) > 1
+    again = net.fprop([x, be64.array(shifted(words))], inference=True)
+    close(again, found, 1e-12)
+
+
+@pytest.mark.parametrize("start", [None, 2])
+@pytest.mark.parametrize("ids", [False, True])
+def test_the_first_word_that_it_reads_is_told(be, ids, start):
+    T, rng = 4, np.random.default_rng(1)
+    net = translator(be, T, ids, start)
+    given = rng.integers(0, V, (T, N))
+    x = be.array(given.reshape(1, -1) if ids else onehot(given))
+    y = net.fprop(x, inference=True)
+    words, found = said(y, T), y.get()
+    late = np.vstack([np.full((1, N), start or 0), words[:-1]])
+    previous = late.reshape(1, -1) if ids else onehot(late)
+    if start is None and not ids:
+        previous = shifted(words)
+    again = net.fprop([x, be.array(previous)], inference=True)
+    close(again, found, 1e-5)
+    np.testing.assert_array_equal(said(again, T), words)
+
+
+def test_training_goes_on_as_if_nothing_had_been_said(cpu64):
+    T, rng = 4, np.random.default_rng(0)
+    x, previous, e = (cpu64.array(rng.normal(size=(V, T * N))) for _ in range(3))
+    net = translator(cpu64, T)
+
+    def learn() -> list[Array]:
+        y = net.fprop([x, previous]).get()
+        net.bprop(e)
+        return [y, *(g.get() for g in net.gradients)]
+
+    before = learn()
+    roots = [layer.outputs.root for layer in net.leaves() if layer.outputs is not None]
+    net.fprop(x, inference=True)
+    for one, other in zip(before, learn(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [layer.outputs.root for layer in net.leaves() if layer.outputs is not None] == roots
+    net.fprop(x, inference=True)
+    net.set_batch_size(N - 1)
+    net.set_batch_size(N)
+    for one, other in zip(before, learn(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.fixture
+def cpu64() -> Backend:
+    return gen_backend("cpu", rng_seed=1, datatype=np.float64)
+
+
+def test_other_lengths_and_batch_sizes_are_read_right(cpu64):
+    rng = np.random.default_rng(0)
+    net = translator(cpu64, 4)
+    W = [layer.W.get() for layer in (*net.encoder, *net.decoder) if isinstance(layer, LSTM)]
+    for T, n in ((2, 3), (4, 1), (3, 2)):
+        net.set_batch_size(n)
+        net.set_seq_len(T)
+        assert net.in_shape == [(V, T)] * 2
+        assert net.out_shape == (V, T)
+        x, previous = (rng.normal(size=(V, T * n)) for _ in range(2))
+        net.fprop([cpu64.array(x), cpu64.array(previous)], inference=True)
+        nothing = np.zeros((8, T * n))
+        outputs = long(W[1], previous, nothing, T, long(W[0], x, nothing, T)[1])[0]
+        close(net.decoder.layers[0].outputs, outputs)
+        y = net.fprop(cpu64.array(x), inference=True)
+        assert y.shape == (V, T * n)
+
+
+def long(W: Array, x: Array, e: Array, T: int, start: Any = None) -> Any:
+    """Return outputs and last states of a textbook LSTM of 8."""
+    import test_recurrent
+
+    before, test_recurrent.NOUT = test_recurrent.NOUT, 8
+    try:
+        found = textbook("LSTM", W, x, e, T, start)
+        return found[0], found[3]
+    finally:
+        test_recurrent.NOUT = before
+
+
+# --- beams ----------------------------------------------------------------------------------------------------------
+
+
+def probability(net: Any, be: Backend, x: Any, T: int, sentence: tuple[int, ...], end: int | None = None) -> Array:
+    """Return the logarithm of the probability of a sentence for each row: given as what the decoder reads."""
+    words = np.repeat(np.array(sentence)[:, None], N, axis=1)
+    y = net.fprop([x, be.array(shifted(words))], inference=True).get().reshape(V, T, N)
+    each = np.log(y[words[:, 0], np.arange(T)])
+    if end is not None and end in sentence:
+        each = each[: sentence.index(end) + 1]
+    return each.sum(axis=0)
+
+
+@pytest.mark.parametrize("which", ["LSTM", "GRU"])
+def test_enough_beams_find_all_sentences_in_order(be64, which):
+    T, rng = 3, np.random.default_rng(0)
+    net = translator(be64, T, which=which)
+    x = be64.array(rng.normal(size=(V, T * N)))
+    sentences, scores = BeamSearch(net).beamsearch(x, num_beams=V**T)
+    assert sentences.shape == (N, V**T, T)
+    every = list(itertools.product(range(V), repeat=T))
+    table = np.array([probability(net, be64, x, T, s) for s in every])
+    for n in range(N):
+        order = np.argsort(-table[:, n], kind="stable")
+        np.testing.assert_array_equal(sentences[n], np.array(every)[order])
+        np.testing.assert_allclose(scores[n], table[order, n], rtol=1e-10)
+    np.testing.assert_allclose(np.exp(scores).sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("beams", [1, 2, 4, 7])
+def test_a_few_beams_are_those_of_the_textbook(be64, beams):
+    T, rng = 4, np.random.default_rng(1)
+    net = translator(be64, T)
+    x = be64.array(rng.normal(size=(V, T * N)))
+    sentences, scores = BeamSearch(net).beamsearch(x, beams)
+
+    def logs(prefix: tuple[int, ...]) -> Array:
+        """Of each next word: (V, N)."""
+        words = np.array([*prefix, *[0] * (T - len(prefix))])
+        y = net.fprop([x, be64.array(shifted(np.repeat(words[:, None], N, axis=1)))], inference=True)
+        return np.log(y.get().reshape(V, T, N)[:, len(prefix)])
+
+    for n in range(N):
+        alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+        for _ in range(T):
+            grown = [(s + logs(w)[v, n], (*w, v)) for s, w in alive for v in range(V)]
+            alive = sorted(grown, key=lambda pair: -pair[0])[:beams]
+        np.testing.assert_array_equal(sentences[n], [w for _, w in alive])
+        np.testing.assert_allclose(scores[n], [s for s, _ in alive], rtol=1e-10)
+
+
+def test_one_beam_says_what_inference_says(be):
+    T, rng = 5, np.random.default_rng(0)
+    net = translator(be, T)
+    x = be.array(rng.normal(size=(V, T * N)))
+    words = said(net.fprop(x, inference=True), T)
+    sentences, scores = BeamSearch(net).beamsearch(x, num_beams=1)
+    np.testing.assert_array_equal(sentences[:, 0], words.T)
+    assert scores.shape == (N, 1)
+    longer, _ = BeamSearch(net).beamsearch(x, 1, steps=T + 2)
+    assert longer.shape == (N, 1, T + 2)
+    np.testing.assert_array_equal(longer[:, :, :T], sentences)
+
+
+def test_more_beams_find_no_worse_sentences(cpu64):
+    T, rng = 5, np.random.default_rng(3)
+    net = translator(cpu64, T)
+    x = cpu64.array(rng.normal(size=(V, T * N)) * 3)
+    best = [BeamSearch(net).beamsearch(x, k)[1][:, 0] for k in (1, 20, 400)]
+    assert (best[1] >= best[0] - 1e-12).all()
+    assert (best[2] >= best[1] - 1e-12).all()
+    assert (best[2] > best[0]).any()
+
+
+def test_nothing_comes_behind_the_end(cpu64):
+    T, end, rng = 3, 1, np.random.default_rng(0)
+    net = translator(cpu64, T)
+    x = cpu64.array(rng.normal(size=(V, T * N)))
+    sentences, scores = BeamSearch(net).beamsearch(x, V**T, end=end)
+    every = [s for s in itertools.product(range(V), repeat=T) if end not in s or set(s[s.index(end) :]) == {end}]
+    table = np.array([probability(net, cpu64, x, T, s, end) for s in every])
+    for n in range(N):
+        order = np.argsort(-table[:, n], kind="stable")
+        np.testing.assert_array_equal(sentences[n, : len(every)], np.array(every)[order])
+        np.testing.assert_allclose(scores[n, : len(every)], table[order, n], rtol=1e-10)
+        assert (scores[n, len(every) :] == -np.inf).all()
+    assert np.exp(scores).sum(axis=1) == pytest.approx(1)
+
+
+def test_words_that_cannot_be_are_last(cpu):
+    net = translator(cpu, 2)
+    (bias,) = [layer for layer in net.decoder if layer.classnm == "Bias"]
+    bias.W[:] = np.array([[0], [0], [-1e4], [0], [0]])
+    x = cpu.zeros((V, 2 * N))
+    sentences, scores = BeamSearch(net).beamsearch(x, V * V)
+    assert np.isfinite(scores[:, :16]).all()
+    assert (scores[:, 16:] == -np.inf).all()
+    assert (sentences[:, 16:] == 2).any(axis=2).all()
+
+
+# --- in a model -----------------------------------------------------------------------------------------------------
+
+
+def digits(which: str, hidden: int, V: int = 10) -> Seq2Seq:
+    """Return a network for digits, one-hot."""
+    gates = {"activation": Tanh(), "gate_activation": Logistic()}
+    make = {"LSTM": LSTM, "GRU": GRU}[which]
+    end = Affine(V, GlorotUniform(), bias=Constant(0), activation=Softmax(), name="out")
+    return Seq2Seq(
+        [
+            [make(hidden, GlorotUniform(), name="reads", **gates)],
+            [make(hidden, GlorotUniform(), name="says", **gates), end],
+        ],
+        name="translator",
+    )
+
+
+def test_a_model_learns_is_kept_and_goes_on(tmp_path):
+    be = gen_backend("cpu", rng_seed=1, batch_size=8)
+
+    def training() -> Any:
+        return Reversal(3, ndata=24)
+
+    model, data = Model(digits("GRU", 12)), training()
+    model.fit(data, CrossEntropyMulti(), Adam(learning_rate=0.01), num_epochs=2)
+    before = model.total_cost
+    model.save_params(tmp_path / "half.neon")
+    model.fit(data, CrossEntropyMulti(), model.optimizer, num_epochs=4)
+    assert model.total_cost < before
+    again = Model(tmp_path / "half.neon")
+    assert again.layers.in_shape == [(10, 3), (10, 3)]
+    assert [heir.name for heir, _ in again.layers.pairs] == ["says"]
+    be.rng_reset()
+    again.fit(training(), CrossEntropyMulti(), again.optimizer, num_epochs=4)
+    assert again.get_weights().keys() == model.get_weights().keys() == {"reads.W", "says.W", "out.W", "out_bias.W"}
+    for name, array in model.get_weights().items():
+        np.testing.assert_array_equal(again.get_weights()[name], array, err_msg=name)
+    np.testing.assert_array_equal(again.get_outputs(training()), model.get_outputs(training()))
+    assert model.get_outputs(training()).shape == (24, 3, 10)
+
+
+def test_a_model_is_judged_by_what_it_says_by_itself(cpu):
+    cpu.bsz, T = 4, 3
+    model = Model(digits("GRU", 6))
+    model.initialize(Reversal(T))
+    data = Reversal(T, ndata=10, get_prev_target=False)
+    score = model.eval(data, Accuracy())[0]
+    outputs = model.get_outputs(data)
+    right = []
+    for x, t in data:
+        words = said(model.fprop(x, inference=True), T)
+        right.append(words == said(t, T))
+    assert outputs.shape == (10, T, 10)
+    assert score == pytest.approx(np.concatenate(right, axis=1)[:, :10].mean())
+    np.testing.assert_array_equal(outputs.argmax(axis=2)[8:, :], words.T[:2])
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_model_says_words_by_beams(cpu, alone):
+    cpu.bsz, T = 4, 3
+    model = Model(digits("LSTM", 6))
+    model.initialize(Reversal(T))
+
+    def data() -> Any:
+        return Reversal(T, ndata=10, get_prev_target=not alone)
+
+    found = {k: model.get_outputs_beam(data(), k) for k in (0, 1, 3)}
+    assert {words.shape for words in found.values()} == {(10, T)}
+    np.testing.assert_array_equal(found[0], found[1])
+    search = BeamSearch(model.layers)
+    for k in (1, 3):
+        want = [search.beamsearch(x if alone else x[0], k)[0][:, 0] for x, _ in data()]
+        np.testing.assert_array_equal(found[k], np.concatenate(want)[:10])
+    assert model.get_outputs_beam(data(), 2, steps=5).shape == (10, 5)
+    with pytest.raises(TypeError, match="BeamSearch is for a Seq2Seq"):
+        Model([Affine(2, G)]).get_outputs_beam(data())
+
+
+def test_sentences_do_not_go_on_in_the_next_minibatch(cpu):
+    net = made(cpu, digits("LSTM", 6), [(10, 3), (10, 3)])
+    x = [cpu.array(np.random.default_rng(0).normal(size=(10, 3 * N))) for _ in range(2)]
+    first = net.fprop(x).get()
+    net.fprop(x[::-1])
+    np.testing.assert_array_equal(net.fprop(x).get(), first)
+    assert [layer.carried for layer in net.leaves()] == [{}] * 5
+
+
+def test_masks_leave_out_what_is_not_to_be_learned(cpu64):
+    net = made(cpu64, Seq2Seq([[kind("GRU")], [kind("GRU"), says()]]), [(4, 2), (V, 3)])
+    cost, rng = GeneralizedCostMask(CrossEntropyMulti()), np.random.default_rng(0)
+    model = Model(net)
+    x = [cpu64.array(rng.normal(size=(f, t * N))) for f, t in ((4, 2), (V, 3))]
+    model.initialize(net.in_shape, cost)
+    t, mask = onehot(rng.integers(0, V, (3, N))), cpu64.array(np.array([[1.0] * N + [0.0] * 2 * N]))
+    model.optimizer = GradientDescentMomentum(0.0, 0.0)
+    found = []
+    for other in (0, 1):
+        t[:, N:] = np.roll(t[:, N:], other, axis=0)
+        model.step(x, (cpu64.array(t), mask))
+        found.append([g.get() for g in net.gradients])
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert found[0][0].any()
+
+
+def test_it_is_made_anew_from_its_description(cpu):
+    net = Seq2Seq(
+        [
+            Encoder([LookupTable(6, 3, G), kind("GRU", name="low"), kind("GRU", name="high")], name="enc"),
+            Decoder([kind("GRU", name="d"), says()], start_index=2, name="dec"),
+        ],
+        decoder_connections=[1],
+        name="net",
+    )
+    description = json.loads(json.dumps(net.get_description()))
+    again = Layer.recursive_gen(description)
+    assert again.get_description() == net.get_description()
+    assert [(heir.name, source.name) for heir, source in again.pairs] == [("d", "high")]
+    assert (type(again.encoder), type(again.decoder), again.decoder.start_index) == (Encoder, Decoder, 2)
+    for x in (net, again):
+        made(cpu, x, [(1, 2), (V, 3)])
+    again.load_weights(net.serialize())
+    data = [cpu.array(np.arange(6)[None] % 6), cpu.ones((V, 9))]
+    np.testing.assert_array_equal(again.fprop(data).get(), net.fprop(data).get())
+
+
+def test_a_summary_and_a_copy(cpu):
+    cpu.bsz = N
+    net = digits("LSTM", 6)
+    told = net.summary([(10, 3), (10, 3)], GeneralizedCost(CrossEntropyMulti()), Adam())
+    assert net.in_shape is None
+    assert {row.name: row.parameters for row in told.rows if row.parameters} == {
+        "reads": 24 * 17,
+        "says": 24 * 17,
+        "out": 60,
+        "out_bias": 10,
+    }
+    assert all(row.flops for row in told.rows if row.parameters)
+    made(cpu, net, [(10, 3), (10, 3)])
+    x = cpu.array(np.random.default_rng(0).normal(size=(10, 3 * N)))
+    one = net.fprop(x, inference=True).get()
+    other = copy.deepcopy(net)
+    np.testing.assert_array_equal(other.fprop(x, inference=True).get(), one)
+    assert {source.name for _, source in other.pairs} == {"reads"}
+    assert other.pairs[0][1] is other.encoder.layers[0]
+
+
+def test_a_step_allocates_nothing():
+    be, T = gen_backend("cpu", rng_seed=1, batch_size=16), 5
+    net = Seq2Seq([[kind("LSTM", 32)], [kind("LSTM", 32), says()]])
+    made(be, net, [(24, T), (V, T)], 16)
+    cost, optimizer, rng = GeneralizedCost(CrossEntropyMulti()), Adam(gradient_clip_norm=5.0), np.random.default_rng(0)
+    cost.initialize(net)
+    x = [be.array(rng.normal(size=(f, T * 16))) for f in (24, V)]
+    t = be.array(onehot(rng.integers(0, V, (T, 16))))
+
+    def step() -> None:
+        net.bprop(cost.get_errors(net.fprop(x), t))
+        optimizer.optimize(net.layers_to_optimize, epoch=0)
+
+    step()
+    step()
+    assert buffers(step) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["LSTM", "GRU"])
+def test_digits_are_said_backwards(which):
+    gen_backend("cpu", rng_seed=1, batch_size=64)
+    model = Model(digits(which, 64))
+    optimizer = Adam(learning_rate=0.01, gradient_clip_norm=5.0, schedule=PolySchedule(10, 1.0))
+    model.fit(Reversal(5, ndata=6400), CrossEntropyMulti(), optimizer, num_epochs=9)
+    data = Reversal(5, ndata=1024, seed=7, get_prev_target=False)
+    search, right = BeamSearch(model.layers), []
+    for x, t in data:
+        want = said(t, 5)
+        words = said(model.fprop(x, inference=True), 5)
+        sentences, _ = search.beamsearch(x, num_beams=3)
+        right.append([(words == want).all(axis=0), (want == sentences[:, 0].T).all(axis=0)])
+    greedy, beam = np.concatenate(right, axis=1).mean(axis=1)
+    assert greedy > 0.99
+    assert beam > 0.99
+
+
+# --- mistakes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layers", "connections", "words"),
+    [
+        ([[]], None, "layers are two, an encoder and a decoder; got 1"),
+        (["LSTM", ""], None, r"one recurrent layer or more; the encoder's are enc0, the decoder's none"),
+        (
+            ["LSTM LSTM", "LSTM"],
+            None,
+            r"go together in pairs, or as .* the encoder's are enc0, enc1, the decoder's dec0",
+        ),
+        (["LSTM", "LSTM LSTM"], [0], r"for each of 2, a number from 0 to 0; .* got \[0\]"),
+        (["LSTM", "LSTM"], [1], r"for each of 1, a number from 0 to 0; .* got \[1\]"),
+        (["LSTM", "LSTM"], [-1], r"a number from 0 to 0; .* got \[-1\]"),
+        (["LSTM", "GRU4"], None, "dec0, in the decoder, begins with the states of enc0: .* it is 4 and 3"),
+        (["LSTM", "BiLSTM"], None, "dec0 reads both ways; a decoder does not know what comes later"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(cpu, layers, connections, words):
+    def part(text: Any, name: str) -> list[Any]:
+        found = [
+            kind(w.rstrip("4"), 4 if w.endswith("4") else NOUT, name=f"{name}{i}") for i, w in enumerate(text.split())
+        ]
+        return [*found, says()]
+
+    made_of = [part(x, name) if isinstance(x, str) else x for x, name in zip(layers, ("enc", "dec"), strict=False)]
+    with pytest.raises(ValueError, match=f"both: .*{words}"):
+        Seq2Seq(made_of, connections, name="both")
+
+
+@pytest.mark.parametrize("shape", [[(4, 2)], 5, [5, (V, 3)], [(4, 2), (V, 3), (V, 3)], [(4, 2), (2, 3, 3)]])
+def test_two_shapes_with_time_steps_are_needed(cpu, shape):
+    net = Seq2Seq([[kind("LSTM")], [kind("LSTM")]], name="both")
+    with pytest.raises(ValueError, match=r"both: two shapes \(F, T\), of x and of what the decoder reads; got"):
+        net.configure(shape)
+
+
+def test_inputs_are_those_of_both(cpu):
+    net = made(cpu, Seq2Seq([[kind("LSTM")], [kind("LSTM"), says()]], name="both"), [(4, 2), (V, 3)])
+    x, previous = cpu.zeros((4, 2 * N)), cpu.zeros((V, 3 * N))
+    for wrong in (x, [x], [x, previous, x]):
+        with pytest.raises(ValueError, match=r"both: inputs are \[x, previous\]: what the encoder reads, and for"):
+            net.fprop(wrong)
+    with pytest.raises(RuntimeError, match="both: bprop comes after fprop"):
+        net.bprop(cpu.zeros((V, 3 * N)))
+    net.fprop(x, inference=True)
+    with pytest.raises(RuntimeError, match="both: bprop comes after fprop"):
+        net.bprop(cpu.zeros((V, 3 * N)))
+    with pytest.raises(ValueError, match="a container has no alpha and beta"):
+        net.fprop([x, previous], beta=1.0)
+    with pytest.raises(ValueError, match=r"the inputs must have the shape \(4, 6\)"):
+        net.fprop([cpu.zeros((4, 9)), previous])
+
+
+def test_words_that_are_said_are_words_that_can_be_read(cpu):
+    net = made(cpu, Seq2Seq([[kind("LSTM")], Decoder([kind("LSTM"), says()], name="d")]), [(4, 2), (4, 3)])
+    with pytest.raises(ValueError, match=r"d: what it says, one of 5 words, .* ids \(1, T\), or one-hot \(5, T\); .*4"):
+        net.fprop(cpu.zeros((4, 2 * N)), inference=True)
+
+
+@pytest.mark.parametrize("start", [-1, 1.5, True, "go"])
+def test_a_start_is_a_word(cpu, start):
+    with pytest.raises(ValueError, match="d: start_index is a word, a whole number from 0, or None; got"):
+        Decoder([kind("LSTM")], start_index=start, name="d")
+
+
+def test_a_search_takes_whole_numbers(cpu):
+    net = translator(cpu, 3)
+    search, x = BeamSearch(net), cpu.zeros((V, 3 * N))
+    for options, words in (
+        ({"num_beams": 0}, "num_beams is a whole number from 1; got 0"),
+        ({"steps": 1.5}, "steps is a whole number from 1; got 1.5"),
+        ({"end": V}, "end is a word, a whole number from 0 to 4, or None; got 5"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            search.beamsearch(x, **options)
+    with pytest.raises(TypeError, match="BeamSearch is for a Seq2Seq, which says words; got"):
+        BeamSearch(Sequential([kind("LSTM")]))

@@ -1,0 +1,250 @@
+"""Are perplexity, whole sequences and edit distance what the textbook says, with masks, and over a data set?"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+
+from neonlite.data import ArrayIterator, Text
+from neonlite.initializers import Gaussian
+from neonlite.layers import Affine
+from neonlite.models import Model
+from neonlite.transforms import BitsPerCharacter, EditDistance, Perplexity, SequenceAccuracy, Softmax
+from neonlite.transforms.metric import OfSequences, levenshtein
+
+
+def distributions(rng, V, columns):
+    y = rng.random((V, columns)) + 0.01
+    return y / y.sum(axis=0)
+
+
+def onehot(ids, V):
+    return np.array([[float(i == c) for i in ids] for c in range(V)])
+
+
+# --- perplexity ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masked", [None, "columns", "whole"])
+def test_perplexity_is_e_to_the_mean_cross_entropy_of_a_token(be64, rng, masked):
+    V, columns = 5, 12
+    y, ids = distributions(rng, V, columns), rng.integers(0, V, columns)
+    counts = rng.choice([0.0, 1.0], columns) if masked else np.ones(columns)
+    t = be64.array(onehot(ids, V))
+    if masked:
+        t = (t, be64.array(counts[None] if masked == "columns" else counts * np.ones((V, 1))))
+    chosen = [1, 2, 4, 5, 9, 11]
+    for calcrange, places in ((slice(0, None), range(columns)), (chosen, chosen), (slice(2, 9), range(2, 9))):
+        nats = [-math.log(y[ids[c], c]) for c in places if counts[c]]
+        mean = sum(nats) / len(nats)
+        assert Perplexity()(be64.array(y), t, calcrange) == pytest.approx(math.exp(mean), rel=1e-12)
+        assert BitsPerCharacter()(be64.array(y), t, calcrange) == pytest.approx(mean / math.log(2), rel=1e-12)
+
+
+def test_guessing_is_as_perplexing_as_there_are_tokens_and_knowing_is_not_at_all(be):
+    t = be.array(onehot([0, 3, 7, 1], 8))
+    assert Perplexity()(be.ones((8, 4)) / 8, t) == pytest.approx(8, rel=1e-5)
+    assert BitsPerCharacter()(be.ones((8, 4)) / 8, t) == pytest.approx(3, rel=1e-5)
+    assert Perplexity()(t, t) == 1
+    assert BitsPerCharacter()(t, t) == 0
+    assert Perplexity()(1 - t, t) == pytest.approx(math.exp(50), rel=1e-4)
+
+
+def test_what_a_mask_shuts_out_does_not_count_whatever_it_is(be):
+    y = be.array([[0.5, np.nan, 0.25], [0.5, np.nan, 0.75]])
+    t, mask = be.array([[1.0, 1, 0], [0, 0, 1]]), be.array([[1.0, 0, 1]])
+    assert Perplexity()(y, (t, mask)) == pytest.approx(math.sqrt(2 * 4 / 3), rel=1e-6)
+    assert math.isnan(Perplexity()(y, t))
+
+
+def test_bits_over_a_text_are_the_mean_over_all_its_tokens(cpu):
+    cpu.bsz = 3
+    data = Text(4, text="a rose is a rose is a rose is a rose.")
+    model = Model([Affine(data.nclass, Gaussian(), activation=Softmax())])
+    model.initialize(data)
+    bits, count = 0.0, 0
+    for x, t in data:
+        y, right = model.fprop(x, inference=True).get(), t.get().argmax(axis=0)
+        bits -= sum(math.log2(y[right[c], c]) for c in range(len(right)))
+        count += len(right)
+    assert count == 36
+    assert model.eval(data, BitsPerCharacter())[0] == pytest.approx(bits / count, rel=1e-5)
+
+
+# --- whole sequences -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masked", [None, "columns", "whole"])
+@pytest.mark.parametrize(("F", "T", "N"), [(1, 1, 1), (2, 3, 4), (1, 2, 40), (3, 5, 2)])
+def test_a_sequence_is_right_when_all_its_rounded_bits_are(be, rng, F, T, N, masked):
+    be.bsz = N
+    for _ in range(5):
+        t = rng.choice([0.0, 1.0], (F, T, N))
+        y = np.where(rng.random((F, T, N)) < 0.12, 1 - t, t) * 0.8 + 0.1
+        shape = {None: (1, 1, 1), "columns": (1, T, N), "whole": (F, T, N)}[masked]
+        mask = rng.choice([0.0, 1.0], shape) if masked else np.ones(shape)
+        mask[:, :, 0] = 1
+        full = np.broadcast_to(mask, t.shape)
+        right = []
+        for n in range(N):
+            places = [(f, s) for f in range(F) for s in range(T) if full[f, s, n]]
+            if places:
+                right.append(all(round(y[f, s, n]) == t[f, s, n] for f, s in places))
+        targets = be.array(t.reshape(F, -1))
+        if masked:
+            targets = (targets, be.array(mask.reshape(len(mask), -1)))
+        assert SequenceAccuracy()(be.array(y.reshape(F, -1)), targets) == pytest.approx(np.mean(right))
+
+
+def test_a_sequence_of_tokens_is_right_when_all_are(be):
+    be.bsz = 2
+    t = be.array(onehot([0, 1, 2, 2, 1, 0], 3))  # 0 2 1 and 1 2 0
+    y = be.array(onehot([0, 1, 2, 0, 1, 0], 3) * 0.2 + 0.1)  # 0 2 1 and 1 0 0; nothing rounds to 1
+    assert SequenceAccuracy(onehot=True)(y, t) == 0.5
+    assert SequenceAccuracy()(y, t) == 0
+    assert SequenceAccuracy(onehot=True)(y, (t, be.array([[1.0, 1, 1, 0, 1, 1]]))) == 1
+
+
+def test_what_is_no_number_is_not_right(be):
+    be.bsz = 2
+    y, t = be.array([[np.nan, 0, 1, 1]]), be.array([[0.0, 0, 1, 1]])
+    assert SequenceAccuracy()(y, t) == 0.5
+
+
+def test_the_sequences_are_those_of_the_batch_size_and_may_be_chosen(be):
+    y, t = be.array([[1.0, 0, 1, 0, 1, 1]]), be.array([[1.0, 0, 1, 0, 1, 0]])
+    for N, share in ((1, 0.0), (2, 0.5), (3, 2 / 3), (6, 5 / 6)):
+        be.bsz = N
+        assert SequenceAccuracy()(y, t) == pytest.approx(share)
+    be.bsz = 3
+    assert SequenceAccuracy()(y, t, [0, 1, 3, 4]) == 1
+    assert SequenceAccuracy()(y, t, calcrange=[2, 5]) == 0
+    for wrong in (slice(0, 3, 2), slice(0, 2)):
+        SequenceAccuracy()(y, t, wrong)  # two steps of one sequence each: nothing tells that they are not
+    with pytest.raises(ValueError, match=r"columns are those of whole sequences, .* got 3 of 6 with be.bsz = 3"):
+        SequenceAccuracy()(y, t, slice(0, 3))
+    be.bsz = 4
+    with pytest.raises(ValueError, match=r"got 6 of 6 with be.bsz = 4"):
+        SequenceAccuracy()(y, t)
+
+
+def test_a_data_set_is_judged_with_each_sequence_once(cpu):
+    cpu.bsz = 4
+    rng = np.random.default_rng(3)
+    X = rng.choice([0.0, 1.0], (10, 1, 3))
+    y = np.where(rng.random(X.shape) < 0.15, 1 - X, X)
+    data = ArrayIterator(X, y, lshape=(1, 3), make_onehot=False)
+    model = Model([Affine(1, Gaussian())])
+    model.initialize(data)
+    model.layers.layers[0].W[:] = 1
+    right = [all(a == b for a, b in zip(X[i].ravel(), y[i].ravel(), strict=True)) for i in range(10)]
+    assert 0 < sum(right) < 10
+    assert model.eval(data, SequenceAccuracy())[0] == pytest.approx(np.mean(right))
+
+
+# --- edit distance -------------------------------------------------------------------------------------------------
+
+
+def distance(a, b):
+    """The definition: the least over the first step of each way to come from a to b."""
+
+    @cache
+    def least(i, j):
+        if i == len(a) or j == len(b):
+            return len(a) - i + len(b) - j
+        same = least(i + 1, j + 1) if a[i] == b[j] else math.inf
+        return min(same, 1 + least(i + 1, j), 1 + least(i, j + 1), 1 + least(i + 1, j + 1))
+
+    return least(0, 0)
+
+
+def test_levenshtein_is_the_least_number_of_edits():
+    known = [
+        ("kitten", "sitting", 3),
+        ("saturday", "sunday", 3),
+        ("", "abc", 3),
+        ("flaw", "lawn", 2),
+        ("gumbo", "gambol", 2),
+    ]
+    for a, b, d in known:
+        assert levenshtein(a, b) == levenshtein(b, a) == d
+    strings = ["".join(s) for n in range(5) for s in itertools.product("ab", repeat=n)]
+    for a, b in itertools.product(strings, strings):
+        assert levenshtein(a, b) == distance(a, b)
+
+
+@pytest.mark.parametrize("ids", [True, False])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("eos", [None, 0])
+def test_edit_distance_is_the_mean_over_sequences(be, rng, ids, masked, eos):
+    V, T, N = 4, 6, 5
+    be.bsz = N
+    for _ in range(4):
+        said, right = rng.integers(0, V, (2, T, N))
+        said = np.where(rng.random((T, N)) < 0.6, right, said)
+        lengths = rng.integers(1, T + 1, N) if masked else np.full(N, T)
+        mask = (np.arange(T)[:, None] < lengths).astype(float)
+        total = 0
+        for n in range(N):
+            a, b = said[:, n].tolist(), right[: lengths[n], n].tolist()
+            a = a[: a.index(eos) if eos in a else lengths[n]]
+            b = b[: b.index(eos)] if eos in b else b
+            total += distance(tuple(a), tuple(b))
+        y, t = (be.array(x.reshape(1, -1) if ids else onehot(x.reshape(-1), V)) for x in (said, right))
+        targets = (t, be.array(mask.reshape(1, -1))) if masked else t
+        assert EditDistance(eos)(y, targets) == pytest.approx(total / N)
+
+
+def test_an_own_end_makes_what_was_said_longer_or_shorter(be):
+    """Said "a b c ." and ". b c d" where "a b ." was right: one too many, and two too few."""
+    be.bsz = 2
+    y = be.array([[1, 0, 2, 2, 3, 3, 0, 4]], dtype="int32")
+    t = be.array([[1, 1, 2, 2, 0, 0, 0, 0]], dtype="int32")
+    mask = be.array([[1.0, 1, 1, 1, 1, 1, 0, 0]])
+    assert EditDistance(eos=0)(y, (t, mask)) == 1.5
+    assert EditDistance()(y, (t, mask)) == 1.5  # a b c for a b ., and . b c for a b .
+    assert EditDistance(eos=9)(y, (t, mask)) == 1.5
+
+
+# --- mistakes ------------------------------------------------------------------------------------------------------
+
+METRICS = [Perplexity(), BitsPerCharacter(), SequenceAccuracy(), SequenceAccuracy(onehot=True), EditDistance(eos=1)]
+every_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.classnm)
+
+
+@every_metric
+def test_what_does_not_fit_is_refused(cpu, metric):
+    cpu.bsz = 3
+    y = cpu.ones((4, 3), name="guess")
+    name = metric.classnm
+    for t, error, words in [
+        (cpu.ones((4, 2)), ValueError, rf"{name}: y and t have one shape, \(F, N\); got guess \(4, 3\)"),
+        ((cpu.ones((4, 2)), cpu.ones((1, 2))), ValueError, f"{name}: y and t have one shape"),
+        ([[1]], TypeError, f"{name} takes tensors and op-trees"),
+        ((y, cpu.ones((2, 3))), ValueError, rf"{name}: a mask has the shape of the targets, or \(1, columns\)"),
+        ((y, [1, 1, 1]), ValueError, f"{name}: a mask has the shape of the targets"),
+        ((y, cpu.zeros((1, 3))), ValueError, f"{name}: the mask lets (no|none of)"),
+    ]:
+        with pytest.raises(error, match=words):
+            metric(y, t)
+    with pytest.raises(ValueError, match="takes none of the 3 columns"):
+        metric(y, y, slice(3, None))
+
+
+@every_metric
+def test_a_description_makes_its_like(metric):
+    description = metric.get_description()
+    again = type(metric)(**description["config"])
+    assert again.get_description() == description
+    assert vars(again) == vars(metric)
+
+
+def test_names_tell_what_a_metric_returns():
+    names = ["Perplexity", "BitsPerCharacter", "SequenceAccuracy", "SequenceAccuracy", "EditDistance"]
+    assert [list(metric.metric_names) for metric in METRICS] == [[name] for name in names]
+    with pytest.raises(NotImplementedError, match=r"OfSequences: write sequences\(values\)"):
+        OfSequences().sequences(None)
