@@ -504,7 +504,9 @@ def test_callbacks_of_another_model_are_told():
         model.fit(data(), CrossEntropyMulti(), Adam(), 1, Callbacks(other, progress_bar=False))
 
 
-@pytest.mark.parametrize("metric", [Accuracy, "accuracy", None, CrossEntropyMulti()], ids=["class", "word", "none", "cost"])
+@pytest.mark.parametrize(
+    "metric", [Accuracy, "accuracy", None, CrossEntropyMulti()], ids=["class", "word", "none", "cost"]
+)
 def test_what_is_no_metric_is_told(metric):
     model = start()
     with pytest.raises(TypeError, match=r"model.eval: a metric is an object such as Accuracy\(\); got "):
