@@ -25,7 +25,7 @@ EXTRAS = {"viz": "matplotlib", "hdf5": "h5py", "datasets": "pooch", "notebook": 
 
 def parser() -> argparse.ArgumentParser:
     """Return what understands the command line."""
-    from neonlite.models.zoo import MODELS, RECIPES
+    from neonlite.models.zoo import MODELS, READERS, RECIPES
 
     top = argparse.ArgumentParser("neonlite", description="Train networks, look at them, and see what is installed.")
     top.add_argument("--version", action="version", version=f"neonlite {version('neonlite')}")
@@ -38,7 +38,8 @@ def parser() -> argparse.ArgumentParser:
 
     train_ = command(train, "train", "train a network on a data set")
     train_.add_argument("dataset", choices=RECIPES, help="%(choices)s")
-    train_.add_argument("--model", choices=MODELS, help="%(choices)s; else the one that suits the data set")
+    networks = [*MODELS, *READERS]
+    train_.add_argument("--model", choices=networks, help="%(choices)s; else the one that suits the data set")
     train_.add_argument("-e", "--epochs", type=whole, help="how many times all data is gone through")
     train_.add_argument("-z", "--batch-size", "--batch_size", type=whole, help="rows in a minibatch")
     train_.add_argument("--optimizer", choices=OPTIMIZERS, help="%(choices)s; adam unless given")
@@ -59,6 +60,14 @@ def parser() -> argparse.ArgumentParser:
     judge_.add_argument("dataset", choices=RECIPES, nargs="?", help="%(choices)s; else the one it learned from")
     common(judge_, data=True)
 
+    write_ = command(write, "sample", "have a network that learned from a text write")
+    write_.add_argument("file", type=Path, metavar="FILE", help="that train text --save wrote")
+    write_.add_argument("--prompt", default="", help="what the text begins with")
+    write_.add_argument("--length", type=whole, default=300, help="of what it writes, in characters; %(default)s")
+    write_.add_argument("--temperature", type=level, default=0.7, help="how much it dares; 0: nothing; %(default)s")
+    seed(write_)
+    common(write_)
+
     command(tell, "info", "tell which runtimes there are, and what others need")
 
     draw_ = command(draw, "draw", "print a network: layers, shapes, parameters, memory")
@@ -77,7 +86,9 @@ def common(command: argparse.ArgumentParser, data: bool = False, sizes: list[int
     """Add the options that several commands have."""
     command.add_argument("-b", "--backend", help=f"one of {', '.join(choices())}; mkl, where it is installed, else cpu")
     if data:
-        command.add_argument("-w", "--data-dir", "--data_dir", type=Path, metavar="FOLDER", help="where the data lies")
+        command.add_argument(
+            "-w", "--data-dir", "--data_dir", type=Path, metavar="PATH", help="where the data lies; a text's file"
+        )
     if sizes:
         shape = " ".join(map(str, sizes))
         command.add_argument("--shape", type=whole, nargs="+", help=f"of the inputs: C H W, or F; {shape} unless given")
@@ -99,6 +110,11 @@ def rate(text: str) -> float:
     if not 0 < found < float("inf"):
         raise argparse.ArgumentTypeError(f"a number above 0; got {text}")
     return found
+
+
+def level(text: str) -> float:
+    """Return a number from 0."""
+    return 0.0 if text == "0" else rate(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,31 +141,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def train(given: argparse.Namespace) -> None:
     """Train a network."""
     from neonlite.callbacks import Callbacks
-    from neonlite.data import DATASETS
     from neonlite.models import Model
-    from neonlite.models.zoo import MODELS, recipe
-    from neonlite.transforms import Accuracy, CrossEntropyMulti
+    from neonlite.models.zoo import MODELS, READERS, recipe
+    from neonlite.transforms import CrossEntropyMulti
 
     if given.plot and not find_spec("matplotlib"):
         raise ImportError('--plot draws with matplotlib: pip install "neonlite[viz]"')
     if given.plot:
         picture(given.plot)
-    name, size = kept(given) if given.resume else (given.model, given.batch_size)
+    name, size, notes = kept(given) if given.resume else (given.model, given.batch_size, {})
     way = recipe(given.dataset, name)
+    if (way["model"] in READERS) != (given.dataset == "text"):
+        fit = READERS if given.dataset == "text" else MODELS
+        raise ValueError(f"{way['model']} is no network for {given.dataset}; there are {', '.join(fit)}")
     be = gen_backend(given.backend, rng_seed=given.seed or 0, batch_size=size or way["batch_size"])
-    found = DATASETS[given.dataset](given.data_dir)
-    learn, valid = found.iterators(augment=way["augment"])
+    found, learn, valid = data(given.dataset, given.data_dir, way["augment"], notes)
     if given.resume:
         model = Model(given.resume)
         optimizer, epochs = taken_up(model.optimizer, given)
         about = str(given.resume)
     else:
         epochs = given.epochs or way["epochs"]
-        model = Model(MODELS[way["model"]](found.nclass), name=f"{given.dataset}.{way['model']}")
+        model = Model((MODELS | READERS)[way["model"]](found.nclass), name=f"{given.dataset}.{way['model']}")
+        model.notes = {"vocab": found.vocab} if given.dataset == "text" else {}
         optimizer = make_optimizer(given.optimizer or "adam", given.lr or way["lr"], epochs)
         about = f"{way['model']}, seed {be.rng_seed},"
     save, bar = given.save or given.resume, not given.no_progress_bar
-    callbacks = Callbacks(model, eval_set=valid, metric=Accuracy(), progress_bar=bar, save_path=save)
+    callbacks = Callbacks(model, eval_set=valid, metric=metric(given.dataset), progress_bar=bar, save_path=save)
     print(f"{found!r}; {about} on {be.name}")
     began = time.perf_counter()
     try:
@@ -159,7 +177,7 @@ def train(given: argparse.Namespace) -> None:
             print(f"to go on: neonlite train {given.dataset} --resume {save}", file=sys.stderr)
         raise
     seconds = time.perf_counter() - began
-    print(f"{accuracy(model, valid)}, after {model.epoch_index} epochs in {seconds:.1f} s")
+    print(f"{judged(given.dataset, model, valid)}, after {model.epoch_index} epochs in {seconds:.1f} s")
     if given.save and given.resume:
         model.save_params(given.save)  # also when there was no epoch left
     if save:
@@ -167,6 +185,33 @@ def train(given: argparse.Namespace) -> None:
     if given.plot:
         callbacks.history.plot(given.plot)
         print(f"the curves: {given.plot}")
+
+
+def data(name: str, path: Any, augment: Any = None, notes: dict[str, Any] | None = None) -> tuple[Any, Any, Any]:
+    """Return a data set, and what is learned from and judged by; of a text with the words of a model's notes."""
+    from neonlite.data import DATASETS
+    from neonlite.data.text import corpus
+
+    if name == "text":
+        found = corpus(path, vocab=(notes or {}).get("vocab"))
+        return found, *found.iterators()
+    images = DATASETS[name](path)
+    return images, *images.iterators(augment=augment)
+
+
+def metric(name: str) -> Any:
+    """Return what a network for a data set is judged by."""
+    from neonlite.transforms import Accuracy, BitsPerCharacter
+
+    return BitsPerCharacter() if name == "text" else Accuracy()
+
+
+def judged(name: str, model: Any, valid: Any) -> str:
+    """Return how well a network does on a validation set, in words."""
+    value = model.eval(valid, metric(name))[0]
+    if name == "text":
+        return f"{value:.3f} bits per character of {valid.length:,}"
+    return f"{100 * value:.2f} % of {valid.ndata} right"
 
 
 def picture(path: Path) -> None:
@@ -180,18 +225,10 @@ def picture(path: Path) -> None:
     writable("--plot", path)
 
 
-def accuracy(model: Any, valid: Any) -> str:
-    """Return how much of a validation set is told right, in words."""
-    from neonlite.transforms import Accuracy
-
-    return f"{100 * model.eval(valid, Accuracy())[0]:.2f} % of {valid.ndata} right"
-
-
-def kept(given: argparse.Namespace) -> tuple[str | None, int]:
-    """Return the network and the minibatch of the file that training goes on from; the command line leaves them out."""
-    from neonlite.data import DATASETS
+def kept(given: argparse.Namespace) -> tuple[str | None, int, dict[str, Any]]:
+    """Return the network, the minibatch and the notes of the file that training goes on from."""
     from neonlite.models.state import State
-    from neonlite.models.zoo import MODELS
+    from neonlite.models.zoo import MODELS, READERS, RECIPES
 
     settled = [option for option in ("model", "optimizer", "batch_size", "seed") if getattr(given, option) is not None]
     if settled:
@@ -199,9 +236,10 @@ def kept(given: argparse.Namespace) -> tuple[str | None, int]:
         raise ValueError(f"{options}: {given.resume} settles that; leave it out, or train anew")
     state = State.read(given.resume)
     learned, _, name = state.field(str, "name").rpartition(".")
-    if learned in DATASETS and learned != given.dataset:
+    if learned in RECIPES and learned != given.dataset:
         raise ValueError(f"{given.resume} learned from {learned}: neonlite train {learned} --resume {given.resume}")
-    return name if name in MODELS else None, state.field(int, "backend", "batch_size")
+    size, notes = state.field(int, "backend", "batch_size"), state.field(dict, "notes")
+    return name if name in MODELS | READERS else None, size, notes
 
 
 def taken_up(optimizer: Any, given: argparse.Namespace) -> tuple[Any, int]:
@@ -231,20 +269,42 @@ def make_optimizer(name: str, rate: float, epochs: int) -> Any:
 
 def judge(given: argparse.Namespace) -> None:
     """Judge a saved network."""
-    from neonlite.data import DATASETS
     from neonlite.layers.buffers import features
     from neonlite.models import Model
+    from neonlite.models.zoo import RECIPES
 
-    be = gen_backend(given.backend, batch_size=128)
+    be = gen_backend(given.backend, batch_size=1)
     model = Model(given.file)
     name = given.dataset or model.name.split(".")[0]
-    if name not in DATASETS:
-        raise ValueError(f"{given.file}: it does not say what it learned from: name one of {', '.join(DATASETS)}")
-    found = DATASETS[name](given.data_dir)
-    if features(model.layers.in_shape) != features(found.lshape):
-        raise ValueError(f"{given.file} takes inputs of {model.layers.in_shape}; those of {name} are {found.lshape}")
-    be.bsz = min(128, len(found.raw_test[1]))
-    print(accuracy(model, found.iterators()[1]))
+    if name not in RECIPES:
+        raise ValueError(f"{given.file}: it does not say what it learned from: name one of {', '.join(RECIPES)}")
+    found, _, valid = data(name, given.data_dir, notes=model.notes)
+    shape = valid.shape if name == "text" else found.lshape
+    if features(model.layers.in_shape) != features(shape):
+        raise ValueError(f"{given.file} takes inputs of {model.layers.in_shape}; those of {name} are {shape}")
+    be.bsz = max(1, min(32, valid.length // valid.time_steps)) if name == "text" else min(128, valid.ndata)
+    print(judged(name, model, valid))
+
+
+def write(given: argparse.Namespace) -> None:
+    """Have a network write."""
+    from neonlite.models import Model
+    from neonlite.models.sample import sample
+
+    gen_backend(given.backend, batch_size=1)
+    model = Model(given.file)
+    vocab = model.notes.get("vocab")
+    if not vocab:
+        raise ValueError(f"{given.file}: it has no vocabulary: neonlite train text --save FILE writes one that has")
+    prompt = given.prompt or "\n"
+    index = {word: i for i, word in enumerate(vocab)}
+    strange = sorted({letter for letter in prompt if letter not in index})
+    if strange:
+        raise ValueError(f"the prompt has letters that the network never read: {', '.join(map(repr, strange))}")
+    print(given.prompt, end="")
+    for word in sample(model, [index[letter] for letter in prompt], given.length, given.temperature, given.seed or 0):
+        print(vocab[word], end="", flush=True)
+    print()
 
 
 def tell(given: argparse.Namespace) -> None:

@@ -357,6 +357,12 @@ def text_file(path: Any, time_steps: int = 64, valid_split: float = 0.1, **optio
     return Corpus(Path(path).stem, {"train": train, "valid": valid}, time_steps, **options)
 
 
+def corpus(path: Any = None, time_steps: int = 64, **options: Any) -> Corpus:
+    """Return the text of a file, or the prose that Python brings, as ids: what ``neonlite train text`` reads."""
+    options = {"onehot_input": False, **options}
+    return prose(time_steps, **options) if path is None else text_file(path, time_steps, **options)
+
+
 class Shakespeare(Corpus):
     """Shakespeare's works in one file, shakespeare_input.txt or input.txt, of which the last tenth is to judge by.
 

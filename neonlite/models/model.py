@@ -75,12 +75,14 @@ class Model(Kept):
         self.finished = False  # a callback sets it to end the training
         self.initialized = False
         self.width = 0  # the minibatch that there are buffers for
+        self.notes: dict[str, Any] = {}  # what files are to say besides: data for JSON, as the words of a vocabulary
         self.data_state: Any = None  # where the data is
         self.listener = Listener()  # of the last fit
         self.loaded: State | None = None  # what the next one brings its data and its listener to
         if isinstance(layers, str | Path | dict):
             state = State.read(layers)
             self.name, self.layers = name or state.field(str, "name"), state.network()
+            self.notes = state.field(dict, "notes")
             if state.arrays is not None:
                 state.give(self, not weights_only)
         else:

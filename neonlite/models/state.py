@@ -50,6 +50,7 @@ class State(NamedTuple):
         be, optimizer = model.be, model.optimizer
         description: dict[str, Any] = {
             "name": model.name,
+            "notes": model.notes,
             "layers": model.layers.get_description(),
             "in_shape": model.layers.in_shape,
             "backend": {"type": be.name, "datatype": be.default, "compat_mode": be.compat_mode, "batch_size": be.bsz},

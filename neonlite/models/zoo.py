@@ -6,18 +6,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from neonlite.data import Flip, Shift
-from neonlite.initializers import Constant, GlorotUniform, Initializer, Kaiming
+from neonlite.initializers import Constant, Gaussian, GlorotUniform, Initializer, Kaiming, Uniform
 from neonlite.layers import (
+    GRU,
+    LSTM,
     Activation,
     Affine,
     Conv,
     Deconv,
     Dropout,
     GenerativeAdversarial,
+    LayerNorm,
+    LookupTable,
     MergeSum,
     Pooling,
+    PositionalEncoding,
+    Recurrent,
     Reshape,
     SkipNode,
+    TransformerBlock,
 )
 from neonlite.transforms import Logistic, Rectlin, Softmax, Tanh
 
@@ -103,6 +110,34 @@ def gan(shape: tuple[int, int, int] = (1, 8, 8), hidden: int = 64) -> Generative
     return GenerativeAdversarial(make, judge)
 
 
+def rnn(nclass: int, width: int = 256, depth: int = 1) -> Layers:
+    """Return layers that read a text, (1, T) words, and tell the probabilities of the next in each step: Recurrent."""
+    return reader(nclass, width, depth, lambda init: Recurrent(width, init, None, Tanh()))
+
+
+def lstm(nclass: int, width: int = 256, depth: int = 1) -> Layers:
+    """Return what ``rnn`` does, of LSTM layers."""
+    return reader(nclass, width, depth, lambda init: LSTM(width, init, None, Tanh(), Logistic()))
+
+
+def gru(nclass: int, width: int = 256, depth: int = 1) -> Layers:
+    """Return what ``rnn`` does, of GRU layers."""
+    return reader(nclass, width, depth, lambda init: GRU(width, init, None, Tanh(), Logistic()))
+
+
+def reader(nclass: int, width: int, depth: int, made: Callable[[Initializer], Any]) -> Layers:
+    """Return a table of words, recurrent layers, and the probabilities of words."""
+    layers = [made(Uniform(-(width**-0.5), width**-0.5)) for _ in range(depth)]
+    return [LookupTable(nclass, width // 2, Gaussian(scale=1.0)), *layers, head(nclass)]
+
+
+def transformer(nclass: int, width: int = 128, heads: int = 4, depth: int = 2, keep: float = 0.9) -> Layers:
+    """Return what ``rnn`` does, of causal transformer blocks, each normed before. Source: Vaswani et al. 2017."""
+    init = GlorotUniform()
+    blocks = [TransformerBlock(width, heads, 4 * width, init, causal=True, keep=keep) for _ in range(depth)]
+    return [LookupTable(nclass, width, Gaussian()), PositionalEncoding(), *blocks, LayerNorm(), head(nclass)]
+
+
 def head(nclass: int) -> Affine:
     """Return the layers that end a network with the probabilities of classes."""
     return affine(nclass, GlorotUniform(), Softmax())
@@ -126,6 +161,8 @@ MODELS: dict[str, Callable[..., Any]] = {
     "resnet": resnet,
 }
 
+READERS: dict[str, Callable[..., Any]] = {"rnn": rnn, "lstm": lstm, "gru": gru, "transformer": transformer}
+
 # What a data set is trained with unless told: the network, epochs, the minibatch, the rate at first, and how images are
 # changed each time they are used. What a network needs otherwise stands under its name; never the minibatch, which has
 # to stay the same when a training goes on.
@@ -135,6 +172,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "mnist5k": {"model": "lenet", "epochs": 20, "batch_size": 64, "lr": 0.003, "augment": [Shift(1)]},
     "fashion": {"model": "lenet", "epochs": 20, "batch_size": 128, "lr": 0.003, "augment": [Flip()]}
     | {"mlp": {"epochs": 30, "lr": 0.001, "augment": None}},
+    "text": {"model": "lstm", "epochs": 8, "batch_size": 32, "lr": 0.004},
     "mnist": {"model": "lenet", "epochs": 5, "batch_size": 128, "lr": 0.003, "augment": [Shift(1)]},
     "cifar10": {"model": "cifar10_conv", "epochs": 10, "batch_size": 128, "lr": 0.002, "augment": [Flip()]},
 }
@@ -150,5 +188,5 @@ def recipe(dataset: str, model: str | None = None) -> dict[str, Any]:
     """
     common = RECIPES[dataset]
     name = model or common["model"]
-    found = {key: value for key, value in common.items() if key not in MODELS}
+    found = {key: value for key, value in common.items() if key not in MODELS | READERS}
     return {"augment": None, **found, **common.get(name, {}), "model": name}

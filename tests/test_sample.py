@@ -1,0 +1,132 @@
+"""A network writes what it learned to write."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neonlite import gen_backend
+from neonlite.cli import main
+from neonlite.data import Text
+from neonlite.models import Model, zoo
+from neonlite.models.sample import drawn, one_by_one, sample, window
+from neonlite.optimizers import Adam
+from neonlite.transforms import BitsPerCharacter, CrossEntropyMulti
+
+VERSE = "tick tack tock, " * 40
+
+
+def trained(name: str, epochs: int = 12) -> tuple[Model, Text]:
+    gen_backend("cpu", rng_seed=1, batch_size=8)
+    text = Text(9, text=VERSE, onehot_input=False)  # pieces begin anywhere in the verse
+    model = Model(zoo.READERS[name](len(text.vocab), width=32))
+    model.fit(text, CrossEntropyMulti(), Adam(learning_rate=0.02), epochs)
+    return model, text
+
+
+@pytest.mark.parametrize("name", zoo.READERS)
+def test_a_network_that_learned_a_verse_says_it(name):
+    model, text = trained(name, 40 if name == "transformer" else 12)
+    said = sample(model, text.encode("tick tac").ravel().tolist(), 24, temperature=0)
+    assert "tick tac" + text.decode(list(said)) == VERSE[:32]
+
+
+@pytest.mark.parametrize("name", ["rnn", "lstm", "gru"])
+def test_word_by_word_a_network_tells_what_it_tells_of_all_words_at_once(name):
+    model, text = trained(name, 1)
+    words = text.encode("tick ta").ravel().tolist()
+    ways = []
+    for way in (window, one_by_one):
+        tell = way(model)
+        next(tell)
+        for layer in model.layers.leaves():
+            layer.carry({})
+        ways.append(tell.send(words))
+    np.testing.assert_allclose(ways[0], ways[1], rtol=1e-5)
+
+
+def test_words_are_drawn_as_probable_as_the_temperature_says():
+    p, n = np.array([0.5, 0.3, 0.2, 0.0]), 4000
+    rng = np.random.default_rng(0)
+    for temperature in (1.0, 0.5, 2.0):
+        wanted = p ** (1 / temperature) / (p ** (1 / temperature)).sum()
+        shares = np.bincount([drawn(p, temperature, rng) for _ in range(n)], minlength=4) / n
+        assert abs(shares - wanted).max() < 0.03
+        assert shares[3] == 0
+    assert {drawn(p, 0, rng) for _ in range(20)} == {0}
+
+
+def test_a_seed_says_the_same_again():
+    model, _ = trained("gru", 1)
+    first, again, other = (list(islice(sample(model, [1], 40, seed=seed), 40)) for seed in (3, 3, 4))
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("prompt", "temperature", "words"),
+    [([], 1, "one word or more"), ([99], 1, "from 0 below"), ([1], -1, "temperature is 0 or more")],
+)
+def test_what_is_no_beginning_is_told(prompt, temperature, words):
+    model, _ = trained("rnn", 1)
+    with pytest.raises(ValueError, match=words):
+        next(sample(model, prompt, 1, temperature))
+
+
+# --- on the command line ---------------------------------------------------------------------------------------------
+
+
+def said(capsys: Any, *arguments: str) -> str:
+    assert main(arguments) == 0, capsys.readouterr().err
+    out: str = capsys.readouterr().out
+    return out
+
+
+def test_a_text_is_learned_kept_judged_and_gone_on_with(capsys, tmp_path):
+    file, model = tmp_path / "verse.txt", str(tmp_path / "verse.neon")
+    file.write_text(VERSE * 6)
+    few = ("-w", str(file), "-b", "cpu")
+    text = said(capsys, "train", "text", "--model", "gru", "-e", "2", "-z", "4", "-s", model, "--no-progress-bar", *few)
+    assert "bits per character" in text
+    text = said(capsys, "train", "text", "--resume", model, "-e", "6", "--no-progress-bar", *few)
+    bits = text.split(" bits per character")[0].split()[-1]
+    assert float(bits) < 0.5
+    assert said(capsys, "eval", model, *few).startswith(f"{bits} bits")
+    assert (
+        said(capsys, "sample", model, "--prompt", "tick", "--length", "12", "--temperature", "0") == VERSE[:16] + "\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("train text --model mlp", "mlp is no network for text; there are rnn, lstm, gru, transformer"),
+        ("train digits --model lstm", "lstm is no network for digits"),
+        ("train text -w /nowhere", "/nowhere"),
+        ("sample /nowhere", "/nowhere: there is no such file"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, arguments, words):
+    assert main([*arguments.split(), "-b", "cpu"]) == 1
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.startswith("neonlite: ")
+
+
+def test_letters_that_were_never_read_and_files_without_a_vocabulary_are_told(capsys, tmp_path):
+    model, text = trained("gru", 1)
+    model.save_params(tmp_path / "no")
+    model.notes = {"vocab": text.vocab}
+    model.save_params(tmp_path / "yes")
+    assert main(["sample", str(tmp_path / "no"), "-b", "cpu"]) == 1
+    assert "it has no vocabulary: neonlite train text --save" in capsys.readouterr().err
+    assert main(["sample", str(tmp_path / "yes"), "--prompt", "tick Tock", "-b", "cpu"]) == 1
+    assert "letters that the network never read: 'T'" in capsys.readouterr().err
+
+
+def test_the_zoo_reads_better_than_by_chance():
+    for name in zoo.READERS:
+        model, text = trained(name, 2)
+        assert model.eval(text, BitsPerCharacter())[0] < np.log2(len(text.vocab))
