@@ -15,6 +15,7 @@ from neonlite.backend.bookkeeping import Bookkeeping
 from neonlite.backend.executors.pool import share
 from neonlite.backend.memory import Memory
 from neonlite.backend.plan import Plan, fits
+from neonlite.backend.prepared import Prepared
 from neonlite.backend.primitives.image_calls import ImageCalls
 from neonlite.backend.primitives.norm_calls import NormCalls
 from neonlite.backend.primitives.product_calls import ProductCalls
@@ -175,17 +176,39 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
             tree = value if tree is None else build(OPS["pair"], value, tree)
         return tree
 
-    def _run_several(self, tensors: Sequence[Tensor], tree: Any) -> None:
-        leaves = tree.leaves
-        crossed = any(overlap(x, y) != "none" for i, x in enumerate(tensors) for y in tensors[:i])
-        if leaves is None:
-            self._run_wide(tensors, tree, crossed)
-            return
-        clashes = self._clashes(tensors, leaves)
+    def prepare(self, tensors: Sequence[Tensor], values: Sequence[Any]) -> Prepared:
+        """Return what ``assign`` does, planned once: each call works it out with what the tensors hold then.
+
+        For what is run again and again on the same tensors, as the steps of a recurrent layer.
+
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> a, b = be.ones((1, 2)), be.ones((1, 2))
+        >>> fibonacci = be.prepare([a, b], [b, a + b])
+        >>> for _ in range(5):
+        ...     fibonacci()
+        >>> a.get()
+        array([[8., 8.]], dtype=float32)
+        """
+        return Prepared(self, tensors, values)
+
+    def _crossed(self, tensors: Sequence[Tensor]) -> bool:
+        """Tell whether two of the targets share memory."""
+        return any(overlap(x, y) != "none" for i, x in enumerate(tensors) for y in tensors[:i])
+
+    def _planned(self, tensors: Sequence[Tensor], tree: Any) -> Plan:
+        """Return the plan that works a tree out into tensors."""
+        crossed, clashes = self._crossed(tensors), self._clashes(tensors, tree.leaves)
         key = (tree[0], tuple(t.info for t in tensors), clashes, crossed)
-        plan = self._plans.get(key) or self._plan(key, tensors, tree, clashes, crossed)
+        plan: Plan = self._plans.get(key) or self._plan(key, tensors, tree, clashes, crossed)
         plan.used = self._age
-        self._execute(plan, tensors, leaves, tree)
+        return plan
+
+    def _run_several(self, tensors: Sequence[Tensor], tree: Any) -> None:
+        if tree.leaves is None:
+            self._run_wide(tensors, tree, self._crossed(tensors))
+        else:
+            self._execute(self._planned(tensors, tree), tensors, tree.leaves, tree)
 
     def _run_wide(self, tensors: Sequence[Tensor], tree: Any, crossed: bool = False) -> None:
         """Run a tree with too many leaves to carry: its plan is made each time, and not remembered."""

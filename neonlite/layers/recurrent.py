@@ -270,7 +270,7 @@ class Step(NamedTuple):
 
     def write(self, targets: Sequence[Tensor], trees: Sequence[Any]) -> Callable[[], Any]:
         """Return what works out trees together."""
-        return partial(self.path.be.assign, list(targets), list(trees))
+        return self.path.be.prepare(list(targets), list(trees))
 
 
 class Path:
@@ -369,7 +369,7 @@ class Path:
     def lessons(self, x: Tensor) -> Program:
         """Return what computes the gradients."""
         dot = self.be.compound_dot
-        program: Program = [partial(self.be.assign, [self.db], [self.be.sum(self.dz, axis=1)])]
+        program: Program = [self.be.prepare([self.db], [self.be.sum(self.dz, axis=1)])]
         for rows, pairs in self.layer.sources(self):
             for i, (dz, source) in enumerate(pairs):
                 program.append(partial(dot, dz[rows], source.T, self.dW_recur[rows], beta=float(i > 0)))
