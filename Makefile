@@ -28,7 +28,7 @@ test-slow: $(TESTED)  ## long random campaigns in short form
 	$(BIN)/pytest -n $(WORKERS) -m slow
 
 figures: .venv-peers/peers  ## every script in benchmarks/, beside the peers (PyTorch, JAX, numexpr, autograd)
-	set -e; for script in benchmarks/[!_]*.py; do .venv-peers/bin/python $$script; done
+	status=0; for script in benchmarks/[!_]*.py; do .venv-peers/bin/python $$script || status=1; done; exit $$status
 
 clean:  ## remove environments, caches and built files
 	rm -rf .venv .venv-peers .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

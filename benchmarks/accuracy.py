@@ -32,7 +32,9 @@ NOTE = """\
 Every number is from a process of its own, by the command in its row, with the recipe that stands in
 `neonlite/models/zoo.py`. "right" is the share of the test part, of which nothing is learned, that the network of the
 last epoch sorts rightly, in percent; no epoch is chosen by it. "seconds" are those of the whole process, Python's start
-and reading the data included, for the slowest seed. Recipes were found on parts held out of the training data."""
+and reading the data included, for the slowest seed. Recipes were tuned on parts held out of the training data, but for
+two: mlp got its second layer, and Fashion's lenet its last epochs, after a look at the test part. Rows may have been
+measured one by one (`--only`), and several seeds at the same time (`--jobs`): seconds are longer then."""
 
 
 class Case(NamedTuple):
