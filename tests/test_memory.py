@@ -546,6 +546,7 @@ def several_targets(be: Backend) -> None:
     Autodiff(tree, be).back_prop_grad([x, w], [dx, dw])
     be.assign([x, dx], [dx, x * 2])
     be.assign([x[1:], x[:-1]], [x[:-1], x[1:] + be.sum(x, axis=0)])
+    be.prepare([x, dx], [dx + 1, x * dx])()
 
 
 def products(be: Backend) -> None:
