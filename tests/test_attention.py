@@ -351,7 +351,10 @@ def test_gradients_add_up_where_asked(be64):
 @pytest.mark.parametrize("change", ["batch", "steps", "both"])
 def test_other_sizes_compute_what_a_new_layer_does(be64, change):
     T, N = (4 if change == "batch" else 7), (5 if change == "steps" else 2)
-    layers = lambda: [LearnedPosition(9, G), TransformerBlock(4, 2, 6, G, causal=True, keep=0.9)]  # noqa: E731
+
+    def layers():
+        return [LearnedPosition(9, G), TransformerBlock(4, 2, 6, G, causal=True, keep=0.9)]
+
     net, fresh = made(be64, layers(), (4, 4), 5), None
     net.bprop(net.fprop(data(be64, 4, 20)))
     if N != 5:

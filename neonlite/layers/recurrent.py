@@ -76,11 +76,11 @@ class Recurrence(ParameterLayer):
 
     def step(self, at: Step) -> Program:
         """Return what computes a step's states, in ``at.now``, out of ``at.z`` and of the states ``at.before``."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.classnm}: write step(at), the program of a step")
 
     def step_back(self, at: Step) -> Program:
         """Return what computes ``at.dz``, and makes of the path's ``errors`` those of the states before the step."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.classnm}: write step_back(at), the program of a step on the way back")
 
     def sources(self, path: Path) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
         """Return, for rows of W_recur, the errors and what they were multiplied with, as pairs over the steps."""

@@ -141,7 +141,7 @@ class DeepBiRNN(list[Any]):
 
 
 class DeepBiLSTM(list[Any]):
-    """BiLSTM layers, ``depth`` of them; those after the first read both ways of the one before."""
+    """BiLSTM layers, ``depth`` of them; those after the first split their inputs, so that each way reads its own."""
 
     def __init__(
         self,
