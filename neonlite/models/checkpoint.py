@@ -1,7 +1,8 @@
 """What is in a file that keeps a network?  Arrays and their names, as safetensors, and one description as JSON.
 
-Nothing in a file is run or imported: classes are found by name among those that are defined (``Described``), and a
-file cannot ask for more memory than it is long. It is written beside the one that it replaces, under one fixed name,
+Nothing in a file is run or imported: classes are found by name among those that are defined (``Described``), and the
+memory that it takes to read is bounded by its size, whatever it says: about once for arrays, and some thirty times at
+worst, for a description of nothing but brackets. It is written beside the one that it replaces, under one fixed name,
 and takes that one's place only when it is whole and on the disk. Checksums tell later whether it still is.
 """
 

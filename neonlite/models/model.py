@@ -29,7 +29,7 @@ class Model(Kept):
 
     ``layers``: a list of layers, a container, or the path of a file that ``save_params`` wrote (or what ``serialize``
     returned), whose weights the model then has, and unless ``weights_only`` the state of its training. Buffers for
-    minibatches are made when they are first needed: loading takes as much memory as the file is long, whatever it says.
+    minibatches are made when they are first needed: the memory of loading is bounded by the size of the file.
 
     >>> import neonlite as nl
     >>> from neonlite.data import ArrayIterator
