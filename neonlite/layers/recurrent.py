@@ -35,6 +35,7 @@ class Recurrence(ParameterLayer):
     gates = 1  # how many vectors of output_size a step makes of its inputs
     passed: tuple[str, ...] = ("h",)  # what goes on to the next step
     kept: tuple[str, ...] = ()  # what else the way back needs of each step
+    multiplied: tuple[str, ...] = ()  # which of these W_recur is multiplied with, besides h
     ways = 1  # 2: there and back
 
     def __init__(
@@ -84,7 +85,7 @@ class Recurrence(ParameterLayer):
 
     def sources(self, path: Path) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
         """Return, for rows of W_recur, the errors and what they were multiplied with, as pairs over the steps."""
-        return [(slice(None), path.shifted(path.dz))]
+        return [(slice(None), path.shifted())]
 
     # --- the four steps of a layer ---
 
@@ -248,25 +249,29 @@ class Step(NamedTuple):
 
     path: Path
     z: list[Tensor]  # the gates: at first what the inputs say, then their values
+    said: list[Tensor]  # what the states before say to each gate
     dz: list[Tensor]
     b: list[Tensor]
     before: dict[str, Tensor]
     now: dict[str, Tensor]
-    outer: Any  # the error of h from outside; None on the way there
-    all_z: Tensor  # (gates nout, N)
-    all_dz: Tensor
+    outer: Tensor  # the error of h from outside
 
     def product(self, x: Tensor, first: int = 0, last: int | None = None) -> Callable[[], Any]:
-        """Return what adds ``W_recur x`` to gates."""
+        """Return what computes ``said = W_recur x`` of gates."""
         rows = self.path.rows(first, last)
-        return partial(self.path.be.compound_dot, self.path.W_recur[rows], x, self.all_z[rows], beta=1.0)
+        return partial(self.path.be.compound_dot, self.path.W_recur[rows], x, self.path.said[rows])
+
+    @property
+    def sums(self) -> list[Any]:
+        """What all that speaks to each gate adds up to, once ``said`` is computed."""
+        return [z + said + b for z, said, b in zip(self.z, self.said, self.b, strict=True)]
 
     def product_back(
         self, target: Tensor, first: int = 0, last: int | None = None, beta: float = 0.0
     ) -> Callable[[], Any]:
         """Return what computes ``target = W_recur^T dz + beta target`` of gates."""
         rows = self.path.rows(first, last)
-        return partial(self.path.be.compound_dot, self.path.W_recur[rows].T, self.all_dz[rows], target, beta=beta)
+        return partial(self.path.be.compound_dot, self.path.W_recur[rows].T, self.path.dz[rows], target, beta=beta)
 
     def write(self, targets: Sequence[Tensor], trees: Sequence[Any]) -> Callable[[], Any]:
         """Return what works out trees together."""
@@ -274,7 +279,11 @@ class Step(NamedTuple):
 
 
 class Path:
-    """One way through time, there (k = 0) or back (k = 1): its weights, its buffers, and the programs of its steps."""
+    """One way through time, there (k = 0) or back (k = 1): its weights, its buffers, and the programs of its steps.
+
+    What a step computes with is (rows, N) of a buffer (T rows, N), so that it lies together in memory and is walked
+    through at once. Products over all steps take (rows, T N): what they need is laid out so as well, in ``wide``.
+    """
 
     def __init__(self, layer: Recurrence, k: int) -> None:
         self.layer, self.k, self.be = layer, k, layer.be
@@ -285,9 +294,11 @@ class Path:
         def buffer(name: str, shape: Any) -> Any:
             return layer.buffer(f"{name}{k or ''}", shape)
 
-        self.z, self.dz = buffer("z", (g * n, T)), buffer("dz", (g * n, T))
-        self.now = {"h": layer.outputs[k * n : (k + 1) * n]}
-        self.now |= {name: buffer(name, (n, T)) for name in (*layer.passed, *layer.kept) if name != "h"}
+        self.z, self.said, self.dz = buffer("z", T * g * n), buffer("said", g * n), buffer("dz", g * n)
+        self.now = {name: buffer(name, T * n) for name in dict.fromkeys(("h", *layer.passed, *layer.kept))}
+        self.outer = buffer("outer", T * n)
+        self.wide = {"h": layer.outputs[k * n : (k + 1) * n], "dz": buffer("dz, wide", (g * n, T))}
+        self.wide |= {name: buffer(f"{name}, wide", (n, T)) for name in layer.multiplied}
         self.first = {name: buffer(f"{name}, first", n) for name in layer.passed}
         self.errors = {name: buffer(f"d{name}", n) for name in layer.passed}
         self.spare = buffer("spare", n)
@@ -295,7 +306,7 @@ class Path:
         self.turned = self.W_input.T
         self.norm: Norm | None = None
         self.there: Program = []
-        self.back: tuple[Any, Program] = (None, [])
+        self.back: Program = []
         self.learned: tuple[Any, Program] = (None, [])
 
     def rows(self, first: int, last: int | None) -> slice:
@@ -309,22 +320,52 @@ class Path:
         return self.layer.nsteps - 1 - i if self.k else i
 
     def at(self, x: Tensor, i: int) -> Tensor:
+        """Return what x (T rows, N) has of the i-th step on this way."""
+        rows, t = x.shape[0] // self.layer.nsteps, self.place(i)
+        return x[t * rows : (t + 1) * rows]
+
+    def columns(self, x: Tensor, i: int) -> Tensor:
         """Return what x (rows, T N) has of the i-th step on this way."""
         N, t = self.be.bsz, self.place(i)
         return x[:, t * N : (t + 1) * N]
 
-    def step(self, i: int, error: Any = None) -> Step:
+    def step(self, i: int) -> Step:
         """Return the i-th step on this way."""
         n = self.layer.nout
-        z, dz = self.at(self.z, i), self.at(self.dz, i)
 
         def gates(x: Tensor) -> list[Tensor]:
             return [x[k * n : (k + 1) * n] for k in range(self.layer.gates)]
 
         before = {name: self.at(self.now[name], i - 1) if i else first for name, first in self.first.items()}
         now = {name: self.at(x, i) for name, x in self.now.items()}
-        outer = None if error is None else self.at(error[self.k * n : (self.k + 1) * n], i)
-        return Step(self, gates(z), gates(dz), gates(self.b), before, now, outer, z, dz)
+        z, said, dz, b = map(gates, (self.at(self.z, i), self.said, self.dz, self.b))
+        return Step(self, z, said, dz, b, before, now, self.at(self.outer, i))
+
+    def program(self) -> Program:
+        """Return what goes through time."""
+        steps = [self.layer.step(self.step(i)) for i in range(self.layer.nsteps)]
+        program = [do for step in steps for do in step]
+        for name in ("h", *self.layer.multiplied):
+            target = self.wide[name].reshape(-1, self.layer.nsteps, self.be.bsz)
+            program.append(self.be.prepare([target], [self.by_steps(self.now[name]).permute((1, 0, 2))]))
+        return program
+
+    def program_back(self) -> Program:
+        """Return what goes back, last step first."""
+        program: Program = []
+        for i in reversed(range(self.layer.nsteps)):
+            program += self.layer.step_back(self.step(i))
+            program.append(self.be.prepare([self.columns(self.wide["dz"], i)], [self.dz]))
+        return program
+
+    def by_steps(self, x: Tensor) -> Tensor:
+        """Return x (T rows, N) as (T, rows, N)."""
+        return x.reshape(self.layer.nsteps, -1, self.be.bsz)
+
+    def steps_of(self, x: Tensor) -> Tensor:
+        """Return x (rows, T N) as (T, rows, N); a copy of it where it has gaps."""
+        whole = x if x.is_contiguous else self.be.array(x)
+        return whole.reshape(-1, self.layer.nsteps, self.be.bsz).permute((1, 0, 2))
 
     def begin(self, given: list[Tensor] | None, fresh: bool) -> None:
         """Set the states that the first step begins with."""
@@ -336,27 +377,26 @@ class Path:
 
     def run(self, inputs: Tensor) -> None:
         """Go through time."""
-        if not self.there:
-            self.there = [do for i in range(self.layer.nsteps) for do in self.layer.step(self.step(i))]
+        self.there = self.there or self.program()
         self.read(self.layer.way_through(inputs, self.k))
         for do in self.there:
             do()
 
     def read(self, x: Tensor) -> None:
         """Compute what the inputs of all steps say."""
-        self.be.compound_dot(self.W_input, x, self.z)
+        self.be.batched_dot(self.W_input, self.steps_of(x), self.by_steps(self.z))
         if self.norm is not None:
             self.norm.run()
 
     def run_back(self, error: Tensor, ends: Sequence[Sequence[Tensor]]) -> None:
         """Go back, last step first; ``ends``: lists of errors of the final states, which add up."""
-        if self.back[0] is not error:
-            steps = (self.step(i, error) for i in reversed(range(self.layer.nsteps)))
-            self.back = error, [do for step in steps for do in self.layer.step_back(step)]
+        self.back = self.back or self.program_back()
+        n = self.layer.nout
+        self.by_steps(self.outer)[:] = self.steps_of(error[self.k * n : (self.k + 1) * n])
         for i, target in enumerate(self.errors.values()):
             found = [errors[i] for errors in ends if i < len(errors)]
             target[:] = sum(found[1:], found[0]) if found else 0
-        for do in self.back[1]:
+        for do in self.back:
             do()
 
     def learn(self, inputs: Tensor) -> None:
@@ -369,18 +409,19 @@ class Path:
     def lessons(self, x: Tensor) -> Program:
         """Return what computes the gradients."""
         dot = self.be.compound_dot
-        program: Program = [self.be.prepare([self.db], [self.be.sum(self.dz, axis=1)])]
+        dz = self.wide["dz"]
+        program: Program = [self.be.prepare([self.db], [self.be.sum(dz, axis=1)])]
         for rows, pairs in self.layer.sources(self):
-            for i, (dz, source) in enumerate(pairs):
-                program.append(partial(dot, dz[rows], source.T, self.dW_recur[rows], beta=float(i > 0)))
+            for i, (errors, source) in enumerate(pairs):
+                program.append(partial(dot, errors[rows], source.T, self.dW_recur[rows], beta=float(i > 0)))
         if self.norm is not None:
             program.append(self.norm.run_back)
-        return [*program, partial(dot, self.dz, x.T, self.dW_input)]
+        return [*program, partial(dot, dz, x.T, self.dW_input)]
 
-    def shifted(self, dz: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def shifted(self) -> list[tuple[Tensor, Tensor]]:
         """Return errors with the h of the step before them: of the first step, and of all others together."""
-        N, h = self.be.bsz, self.now["h"]
-        pairs = [(self.at(dz, 0), self.first["h"])]
+        N, h, dz = self.be.bsz, self.wide["h"], self.wide["dz"]
+        pairs = [(self.columns(dz, 0), self.first["h"])]
         if self.layer.nsteps > 1:
             pairs.append((dz[:, :-N], h[:, N:]) if self.k else (dz[:, N:], h[:, :-N]))
         return pairs
@@ -388,7 +429,7 @@ class Path:
     def pass_on(self, deltas: Tensor, alpha: float, beta: float) -> None:
         """Compute the errors of the inputs."""
         target = self.layer.way_through(deltas, self.k)
-        self.be.compound_dot(self.turned, self.dz, target, alpha=alpha, beta=beta)
+        self.be.compound_dot(self.turned, self.wide["dz"], target, alpha=alpha, beta=beta)
 
 
 # --- kinds -----------------------------------------------------------------------------------------------------------
@@ -411,7 +452,7 @@ class Recurrent(Recurrence):
     """
 
     def step(self, at: Step) -> Program:
-        h = self.activation(at.z[0] + at.b[0])
+        h = self.activation(at.sums[0])
         return [at.product(at.before["h"]), at.write([at.now["h"]], [h])]
 
     def step_back(self, at: Step) -> Program:
@@ -449,8 +490,9 @@ class LSTM(Gated):
     gates, passed, kept = 4, ("h", "c"), ("a",)
 
     def step(self, at: Step) -> Program:
-        i, f, o = (self.gate_activation(z + b) for z, b in zip(at.z[:3], at.b[:3], strict=True))
-        g = self.activation(at.z[3] + at.b[3])
+        *sums, last = at.sums
+        i, f, o = map(self.gate_activation, sums)
+        g = self.activation(last)
         c = f * at.before["c"] + i * g
         a = self.activation(c)
         targets = [*at.z, at.now["c"], at.now["a"], at.now["h"]]
@@ -475,12 +517,13 @@ class GRU(Gated):
     Source: Cho et al. 2014, equations 5 to 8, with u for 1 - z.
     """
 
-    gates, kept = 3, ("rh",)
+    gates, kept, multiplied = 3, ("rh",), ("rh",)
 
     def step(self, at: Step) -> Program:
         h, rh = at.before["h"], at.now["rh"]
-        r, u = (self.gate_activation(z + b) for z, b in zip(at.z[:2], at.b[:2], strict=True))
-        k = self.activation(at.z[2] + at.b[2])
+        *sums, last = at.sums
+        r, u = map(self.gate_activation, sums)
+        k = self.activation(last)
         return [
             at.product(h, 0, 2),
             at.write([at.z[0], at.z[1], rh], [r, u, r * h]),
@@ -500,7 +543,7 @@ class GRU(Gated):
         ]
 
     def sources(self, path: Path) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
-        return [(path.rows(0, 2), path.shifted(path.dz)), (path.rows(2, 3), [(path.dz, path.now["rh"])])]
+        return [(path.rows(0, 2), path.shifted()), (path.rows(2, 3), [(path.wide["dz"], path.wide["rh"])])]
 
 
 # --- both ways -------------------------------------------------------------------------------------------------------
@@ -602,18 +645,19 @@ class Norm:
     """What a BiBNRNN makes of a way's inputs: rows with the mean 0 and the variance 1."""
 
     def __init__(self, path: Path, rho: float, eps: float, gmean: Tensor, gvar: Tensor) -> None:
-        self.path, self.rho, self.eps, self.gmean, self.gvar = path, rho, eps, gmean, gvar
-        layer, k = path.layer, path.k or ""
-        self.normed = layer.buffer(f"normed{k}", (layer.nout, layer.nsteps))
-        self.inverse = layer.be.zeros((layer.nout, 1), name=f"{layer.name}.inverse{k}")
+        layer, k, n = path.layer, path.k or "", path.layer.nout
+        self.path, self.rho, self.eps = path, rho, eps
+        self.gmean, self.gvar = gmean.reshape(1, n, 1), gvar.reshape(1, n, 1)
+        self.normed = path.by_steps(layer.buffer(f"normed{k}", layer.nsteps * n))
+        self.inverse = layer.be.zeros((1, n, 1), name=f"{layer.name}.inverse{k}")
 
     def run(self) -> None:
         """Norm what the inputs say, in place."""
-        be, z = self.path.be, self.path.z
+        be, z = self.path.be, self.path.by_steps(self.path.z)
         if self.path.layer.tree is None:
             z[:] = (z - self.gmean) / be.sqrt(self.gvar + self.eps)
             return
-        mean, var = be.mean(z, axis=1), be.var(z, axis=1)
+        mean, var = be.mean(z, axis=(0, 2)), be.var(z, axis=(0, 2))
         running = [self.rho * old + (1 - self.rho) * new for old, new in ((self.gmean, mean), (self.gvar, var))]
         inverse = 1 / be.sqrt(var + self.eps)
         be.assign([self.gmean, self.gvar, self.inverse, self.normed], [*running, inverse, (z - mean) * inverse])
@@ -621,5 +665,5 @@ class Norm:
 
     def run_back(self) -> None:
         """Make of the errors of what was normed those of what the inputs said, in place."""
-        be, dz, y = self.path.be, self.path.dz, self.normed
-        dz[:] = self.inverse * (dz - be.mean(dz, axis=1) - y * be.mean(dz * y, axis=1))
+        be, dz, y = self.path.be, self.path.steps_of(self.path.wide["dz"]), self.normed
+        dz[:] = self.inverse * (dz - be.mean(dz, axis=(0, 2)) - y * be.mean(dz * y, axis=(0, 2)))
