@@ -17,6 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+import _characters
 import numpy as np
 from _table import Effort, Work, cpus, elsewhere, machine, markdown, ratio, save, seconds, told
 from threadpoolctl import threadpool_limits
@@ -32,7 +33,9 @@ from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
 torch: Any = import_module("torch") if find_spec("torch") else None
 RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
 N = 128  # images of a minibatch
-LIMITS = {"mlp 784-100-10": 1.0, "lenet": 3.0, "cifar": 3.0, "autoencoder": 3.0}  # as long as PyTorch, at most
+CHARACTERS = {"char lstm": "lstm", "char gru": "gru"}
+# as long as PyTorch, at most
+LIMITS = {"mlp 784-100-10": 1.0, "lenet": 3.0, "cifar": 3.0, "autoencoder": 3.0, "char lstm": 1.0, "char gru": 1.0}
 NEAR = 1e-4  # how far losses may differ, as a fraction, after ``STEPS`` steps from the same weights
 STEPS = 5
 RATE, STILL = 0.01, 1e-7  # learning rates: to compare with, and to measure with: weights stay as they are
@@ -46,6 +49,9 @@ in `inference_mode()`. Images come as each library wants them: (F, N), and (N, C
 channels last. Results are compared first: the losses of both after five steps from the same weights, and outputs for
 inference. Then steps are measured with a learning rate of 1e-7, so that all are alike: weights that are learned
 by heart lead to numbers so small that a CPU takes ten times as long for them. Minibatches are of 128 images, float32.
+"char lstm" and "char gru" read 64 texts in 64 steps of one of 98 characters, with 128 hidden units: a recurrent layer,
+and a linear one for each step, beside `nn.LSTM` or `nn.GRU` and `nn.Linear`. PyTorch's GRU multiplies first and resets
+then, so that its losses are others, and are not compared; the work is the same.
 Times are medians over rounds, in each of which every peer runs once, in random order, and with two threads after a
 rest; "× torch" is how many times as long as PyTorch, the median of the ratios of all rounds."""
 
@@ -209,9 +215,16 @@ def theirs(case: Case, net: Any, rate: float, last: bool) -> Peer:
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def peers(case: Case, runtimes: list[str], rate: float) -> dict[str, Peer]:
+def peers(case: Case | _characters.Characters, runtimes: list[str], rate: float) -> dict[str, Peer]:
     """Return the peers by name, all with the same weights."""
     found, net = {}, None
+    if isinstance(case, _characters.Characters):
+        for runtime in runtimes:
+            of_ours, net = _characters.ours(case, runtime, rate)
+            found[runtime] = Peer(*of_ours)
+        if torch:
+            found["torch"] = Peer(*_characters.theirs(torch, case, net, rate))
+        return found
     for runtime in runtimes:
         found[runtime], net = ours(case, runtime, rate)
     if torch:
@@ -223,6 +236,8 @@ def peers(case: Case, runtimes: list[str], rate: float) -> dict[str, Peer]:
 
 def compare(name: str, found: dict[str, Peer]) -> dict[str, float]:
     """Return the loss of each peer after some steps; AssertionError when they differ, or outputs for inference do."""
+    if name == "char gru":
+        found.pop("torch", None)  # which resets what the product makes of the state, not the state itself
     losses = {}
     for peer, work in found.items():
         for _ in range(STEPS):
@@ -261,6 +276,12 @@ def measure(works: dict[str, Work], effort: Effort, rest: float) -> tuple[dict[s
     return {peer: [times[peer] for times in (quiet if enough else rounds)] for peer in works}, enough
 
 
+def drawn(shape: tuple[int, ...], layers: list[str]) -> Case:
+    """Return the case of a network, with images that were drawn."""
+    rng = np.random.default_rng(0)
+    return Case(shape, layers, rng.random((N, *shape), np.float32), rng.integers(0, 10, N))
+
+
 def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) -> list[dict[str, Any]]:
     """Return what was measured of some networks, by so many threads."""
     pool.set_threads(threads)
@@ -268,9 +289,7 @@ def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) ->
         torch.set_num_threads(threads)
     found = []
     for name in names:
-        shape, layers = NETWORKS[name]
-        rng = np.random.default_rng(0)
-        case = Case(shape, layers, rng.random((N, *shape), np.float32), rng.integers(0, 10, N))
+        case = _characters.case(CHARACTERS[name]) if name in CHARACTERS else drawn(*NETWORKS[name])
         losses = compare(name, peers(case, runtimes, RATE))
         works = peers(case, runtimes, STILL)
         for way in ("step", "loss", "infer"):
@@ -304,7 +323,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="so many alone; nothing is written")
     options = parser.parse_args()
     runtimes = [options.runtime] if options.runtime else RUNTIMES
-    names = [name for name in NETWORKS if options.only in name]
+    names = [name for name in [*NETWORKS, *CHARACTERS] if options.only in name]
     counts = [options.threads] if options.threads else sorted({1, min(2, cpus())}, reverse=True)
     found = []
     for threads in counts:

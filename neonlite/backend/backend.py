@@ -132,7 +132,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         memory, values = target.memory, []
         clashes: Any = None  # as ``_clashes`` tells them
         for k, x in enumerate(leaves.values()):
-            if type(x) is Tensor:
+            if isinstance(x, Tensor):
                 values.append(x._array)
                 if x.memory is memory and (how := overlap(target, x)) != "none":
                     clashes = (*(clashes or ()), (0, k, how))
@@ -218,7 +218,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         self._execute(plan, tensors, leaves, tree)
 
     def _execute(self, plan: Plan, tensors: Sequence[Tensor], leaves: dict[int, Any], tree: Any) -> None:
-        values = [x._array if type(x) is Tensor else x for x in leaves.values()]
+        values = [x._array if isinstance(x, Tensor) else x for x in leaves.values()]
         try:
             plan.check(values)
             plan.run([t._array for t in tensors], values)
@@ -230,7 +230,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         found = [
             (i, k, how)
             for k, x in enumerate(leaves.values())
-            if type(x) is Tensor
+            if isinstance(x, Tensor)
             for i, t in enumerate(tensors)
             if x.memory is t.memory and (how := overlap(t, x)) != "none"
         ]

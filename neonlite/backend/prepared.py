@@ -19,7 +19,7 @@ class Prepared:
         if self.tree.leaves is not None:
             self.plan = be._planned(tensors, self.tree)
             self.arrays = [t._array for t in tensors]
-            self.leaves = [x._array if type(x) is Tensor else x for x in self.tree.leaves.values()]
+            self.leaves = [x._array if isinstance(x, Tensor) else x for x in self.tree.leaves.values()]
 
     def __call__(self) -> None:
         if self.leaves is None:  # too many to carry: planned anew each time

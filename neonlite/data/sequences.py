@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Backend, Tensor
+from neonlite.backend.onehot import OneHot
 from neonlite.data.iterator import Minibatches, State, check_numbers
 from neonlite.data.order import Epoch, words
 from neonlite.optree import describe
@@ -56,10 +57,9 @@ class Tokens:
     """
 
     def __init__(self, be: Backend, vocab_size: int, time_steps: int, onehot: bool, name: str) -> None:
-        self.shape = (vocab_size if onehot else 1, time_steps)
+        self.name, self.shape = name, (vocab_size if onehot else 1, time_steps)
         self._ids = Steps(be, 1, time_steps, f"{name}.ids" if onehot else name, "int32")
-        self._onehot = Steps(be, vocab_size, time_steps, name) if onehot else None
-        self._classes = be.array(np.arange(vocab_size).reshape(-1, 1), dtype="int32") if onehot else None
+        self._onehot: dict[int, OneHot] | None = {} if onehot else None
 
     def fill(self, width: int, parts: Iterable[tuple[slice, Array]], delay: int = 0) -> Tensor:
         """Write ids (T, m) into their columns, ``delay`` steps late, and return the tensor.
@@ -73,9 +73,9 @@ class Tokens:
             view[0, delay:, columns] = values[: len(values) - delay]
         if self._onehot is None:
             return ids
-        tensor, _ = self._onehot(width)
-        tensor[:] = self._onehot.be.equal(self._classes, ids)  # be.onehot would allocate, and refuse -1
-        return tensor
+        if width not in self._onehot:
+            self._onehot[width] = OneHot(self.shape[0], ids, self.name)
+        return self._onehot[width].show(all_known=not delay)
 
 
 # --- a long series -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ products over all steps at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from neonlite.backend import Tensor
@@ -18,6 +18,7 @@ from neonlite.optree import describe
 from neonlite.transforms import Transform
 
 Program = list[Callable[[], Any]]
+LOOKED_UP = 64  # rows of one-hot inputs from which a look-up is sooner than a product
 
 
 class Recurrence(ParameterLayer):
@@ -251,10 +252,10 @@ class Step(NamedTuple):
     z: list[Tensor]  # the gates: at first what the inputs say, then their values
     said: list[Tensor]  # what the states before say to each gate
     dz: list[Tensor]
-    b: list[Tensor]
+    b: list[Tensor] | None  # None where what the inputs say holds it already
     before: dict[str, Tensor]
     now: dict[str, Tensor]
-    outer: Tensor  # the error of h from outside
+    outer: Any  # the error of h from outside; None on the way there
 
     def product(self, x: Tensor, first: int = 0, last: int | None = None) -> Callable[[], Any]:
         """Return what computes ``said = W_recur x`` of gates."""
@@ -264,7 +265,8 @@ class Step(NamedTuple):
     @property
     def sums(self) -> list[Any]:
         """What all that speaks to each gate adds up to, once ``said`` is computed."""
-        return [z + said + b for z, said, b in zip(self.z, self.said, self.b, strict=True)]
+        sums = [z + said for z, said in zip(self.z, self.said, strict=True)]
+        return [x + b for x, b in zip(sums, self.b, strict=True)] if self.b else sums
 
     def product_back(
         self, target: Tensor, first: int = 0, last: int | None = None, beta: float = 0.0
@@ -296,7 +298,6 @@ class Path:
 
         self.z, self.said, self.dz = buffer("z", T * g * n), buffer("said", g * n), buffer("dz", g * n)
         self.now = {name: buffer(name, T * n) for name in dict.fromkeys(("h", *layer.passed, *layer.kept))}
-        self.outer = buffer("outer", T * n)
         self.wide = {"h": layer.outputs[k * n : (k + 1) * n], "dz": buffer("dz, wide", (g * n, T))}
         self.wide |= {name: buffer(f"{name}, wide", (n, T)) for name in layer.multiplied}
         self.first = {name: buffer(f"{name}, first", n) for name in layer.passed}
@@ -305,8 +306,8 @@ class Path:
         self.last = [self.at(self.now[name], -1) for name in layer.passed]
         self.turned = self.W_input.T
         self.norm: Norm | None = None
-        self.there: Program = []
-        self.back: Program = []
+        self.there: tuple[Any, Program] = (None, [])
+        self.back: tuple[Any, Program] = (None, [])
         self.learned: tuple[Any, Program] = (None, [])
 
     def rows(self, first: int, last: int | None) -> slice:
@@ -329,7 +330,7 @@ class Path:
         N, t = self.be.bsz, self.place(i)
         return x[:, t * N : (t + 1) * N]
 
-    def step(self, i: int) -> Step:
+    def step(self, i: int, error: Tensor | None = None, with_bias: bool = True) -> Step:
         """Return the i-th step on this way."""
         n = self.layer.nout
 
@@ -338,23 +339,28 @@ class Path:
 
         before = {name: self.at(self.now[name], i - 1) if i else first for name, first in self.first.items()}
         now = {name: self.at(x, i) for name, x in self.now.items()}
-        z, said, dz, b = map(gates, (self.at(self.z, i), self.said, self.dz, self.b))
-        return Step(self, z, said, dz, b, before, now, self.at(self.outer, i))
+        outer = None if error is None else self.columns(error[self.k * n : (self.k + 1) * n], i)
+        z, said, dz = map(gates, (self.at(self.z, i), self.said, self.dz))
+        return Step(self, z, said, dz, gates(self.b) if with_bias else None, before, now, outer)
 
-    def program(self) -> Program:
-        """Return what goes through time."""
-        steps = [self.layer.step(self.step(i)) for i in range(self.layer.nsteps)]
-        program = [do for step in steps for do in step]
+    def program(self, words: Tensor | None) -> Program:
+        """Return what goes through time; where there are words, each step looks its own up."""
+        program: Program = []
+        for i in range(self.layer.nsteps):
+            if words is not None:
+                looked_up = self.be.take(self.table, self.columns(words, i), axis=1)
+                program.append(self.be.prepare([self.at(self.z, i)], [looked_up]))
+            program += self.layer.step(self.step(i, with_bias=words is None))
         for name in ("h", *self.layer.multiplied):
             target = self.wide[name].reshape(-1, self.layer.nsteps, self.be.bsz)
             program.append(self.be.prepare([target], [self.by_steps(self.now[name]).permute((1, 0, 2))]))
         return program
 
-    def program_back(self) -> Program:
+    def program_back(self, error: Tensor) -> Program:
         """Return what goes back, last step first."""
         program: Program = []
         for i in reversed(range(self.layer.nsteps)):
-            program += self.layer.step_back(self.step(i))
+            program += self.layer.step_back(self.step(i, error))
             program.append(self.be.prepare([self.columns(self.wide["dz"], i)], [self.dz]))
         return program
 
@@ -377,26 +383,36 @@ class Path:
 
     def run(self, inputs: Tensor) -> None:
         """Go through time."""
-        self.there = self.there or self.program()
-        self.read(self.layer.way_through(inputs, self.k))
-        for do in self.there:
-            do()
-
-    def read(self, x: Tensor) -> None:
-        """Compute what the inputs of all steps say."""
-        self.be.batched_dot(self.W_input, self.steps_of(x), self.by_steps(self.z))
+        x = self.layer.way_through(inputs, self.k)
+        words = self.words_of(x)
+        if not self.there[1] or self.there[0] is not words:
+            self.there = words, self.program(words)
+        if words is None:
+            self.be.batched_dot(self.W_input, self.steps_of(x), self.by_steps(self.z))
+        else:
+            self.table[:] = self.W_input + self.b
         if self.norm is not None:
             self.norm.run()
+        for do in self.there[1]:
+            do()
+
+    def words_of(self, x: Tensor) -> Tensor | None:
+        """Return which rows of x have the ones, where that is known and a look-up is sooner than a product."""
+        return getattr(x, "words", None) if x.shape[0] >= LOOKED_UP and self.norm is None else None
+
+    @cached_property
+    def table(self) -> Tensor:
+        """What each word says to all gates, in its column."""
+        return self.be.zeros(self.W_input.shape, name=f"{self.layer.name}.table")
 
     def run_back(self, error: Tensor, ends: Sequence[Sequence[Tensor]]) -> None:
         """Go back, last step first; ``ends``: lists of errors of the final states, which add up."""
-        self.back = self.back or self.program_back()
-        n = self.layer.nout
-        self.by_steps(self.outer)[:] = self.steps_of(error[self.k * n : (self.k + 1) * n])
+        if self.back[0] is not error:
+            self.back = error, self.program_back(error)
         for i, target in enumerate(self.errors.values()):
             found = [errors[i] for errors in ends if i < len(errors)]
             target[:] = sum(found[1:], found[0]) if found else 0
-        for do in self.back:
+        for do in self.back[1]:
             do()
 
     def learn(self, inputs: Tensor) -> None:
@@ -408,15 +424,19 @@ class Path:
 
     def lessons(self, x: Tensor) -> Program:
         """Return what computes the gradients."""
-        dot = self.be.compound_dot
-        dz = self.wide["dz"]
-        program: Program = [self.be.prepare([self.db], [self.be.sum(dz, axis=1)])]
+        be, dz, words = self.be, self.wide["dz"], self.words_of(x)
+        program: Program = []
         for rows, pairs in self.layer.sources(self):
             for i, (errors, source) in enumerate(pairs):
-                program.append(partial(dot, errors[rows], source.T, self.dW_recur[rows], beta=float(i > 0)))
+                target = self.dW_recur[rows]
+                program.append(partial(be.compound_dot, errors[rows], source.T, target, beta=float(i > 0)))
+        if words is not None:  # one in each column, so that what all words learn together is what b learns
+            program.append(partial(be.compound_bprop_lut, self.layer.nsteps, words, dz, None, self.dW_input.T, None))
+            return [*program, be.prepare([self.db], [be.sum(self.dW_input, axis=1)])]
+        program.append(be.prepare([self.db], [be.sum(dz, axis=1)]))
         if self.norm is not None:
             program.append(self.norm.run_back)
-        return [*program, partial(dot, dz, x.T, self.dW_input)]
+        return [*program, partial(be.compound_dot, dz, x.T, self.dW_input)]
 
     def shifted(self) -> list[tuple[Tensor, Tensor]]:
         """Return errors with the h of the step before them: of the first step, and of all others together."""

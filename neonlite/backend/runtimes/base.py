@@ -60,6 +60,10 @@ class Runtime:
         """Return an array of the library as a NumPy array that shows the same memory; BufferError when it cannot."""
         return np.from_dlpack(array)
 
+    def closed(self, array: Any) -> Any:
+        """Return a view of an array that cannot be written, nor can views of it; None where there is no such thing."""
+        return None
+
     def layout(self, array: Any) -> tuple[int, tuple[int, ...]]:
         """Return the address of the first element, and the strides, both in bytes."""
         seen = self.share(array)

@@ -36,6 +36,12 @@ class NumPy(Runtime):
         """Return the array itself."""
         return array
 
+    def closed(self, array: Any) -> Any:
+        """Return a read-only view."""
+        view = array.view()
+        view.flags.writeable = False
+        return view
+
     def about(self) -> str:
         """Return the version and the threads."""
         return f"NumPy {np.__version__}, {threads()} threads"

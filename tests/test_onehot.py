@@ -1,0 +1,115 @@
+"""One-hot columns that know their words: layers look up what they would have multiplied, and get the same."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neonlite.backend.onehot import OneHot
+from neonlite.data import Text
+from neonlite.initializers import Gaussian
+from neonlite.layers import GRU, LSTM, BiBNRNN, BiLSTM, BiRNN, Recurrent
+from neonlite.layers.recurrent import LOOKED_UP
+from neonlite.transforms import Logistic, Tanh
+
+V, T, N, NOUT = LOOKED_UP + 3, 5, 2, 4
+GATES = {"activation": Tanh(), "gate_activation": Logistic()}
+KINDS: dict[str, Any] = {
+    "Recurrent": lambda **more: Recurrent(NOUT, Gaussian(scale=0.4), activation=Tanh(), **more),
+    "LSTM": lambda **more: LSTM(NOUT, Gaussian(scale=0.4), **GATES, **more),
+    "GRU": lambda **more: GRU(NOUT, Gaussian(scale=0.4), **GATES, **more),
+    "BiRNN": lambda **more: BiRNN(NOUT, Gaussian(scale=0.4), activation=Tanh(), **more),
+    "BiLSTM": lambda **more: BiLSTM(NOUT, Gaussian(scale=0.4), **GATES, **more),
+    "BiBNRNN": lambda **more: BiBNRNN(NOUT, Gaussian(scale=0.4), activation=Tanh(), **more),
+}
+
+
+def words(be: Any, seed: int = 0, nclass: int = V) -> Any:
+    return be.array(np.random.default_rng(seed).integers(0, nclass, (1, T * N)), dtype="int32")
+
+
+def dense(ids: Any, nclass: int = V) -> Any:
+    return (np.arange(nclass)[:, None] == ids.get()).astype(float)
+
+
+def made(be: Any, kind: str) -> Any:
+    be.bsz = N
+    layer = KINDS[kind](name=kind).configure((V, T))
+    layer.allocate()
+    return layer
+
+
+def test_ones_are_where_the_ids_say(be):
+    ids = words(be)
+    x = OneHot(V, ids, "x").show()
+    np.testing.assert_array_equal(x.get(), dense(ids))
+    ids[:] = be.array(np.full((1, T * N), 2), dtype="int32")
+    np.testing.assert_array_equal(x.show().get(), dense(ids))
+
+
+def test_a_column_without_a_word_is_zero_and_nobody_goes_by_the_ids(be):
+    ids = words(be)
+    ids[:, :1] = -1
+    x = OneHot(V, ids).show(all_known=False)
+    np.testing.assert_array_equal(x.get(), dense(ids))
+    assert x.words is None
+    assert not x.get()[:, 0].any()
+
+
+def test_nobody_writes_them_but_show(cpu):
+    x = OneHot(V, words(cpu), "letters").show()
+    with pytest.raises(ValueError, match=r"tensor letters .* copy it, be.array"):
+        x[:] = 0
+    for write in (lambda: cpu.assign([x], [x * 2]), lambda: x[:3].fill(1), lambda: x.T.set(np.zeros((T * N, V)))):
+        with pytest.raises(ValueError, match=r"read-only|is not written"):
+            write()
+    np.testing.assert_array_equal(x.get(), dense(x.ids))
+    assert type(copy.deepcopy(x)) is not OneHot
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_say_and_learn_the_same_as_with_a_plain_tensor(be64, kind):
+    rng = np.random.default_rng(1)
+    first, second = made(be64, kind), made(be64, kind)
+    W = rng.normal(size=first.W.shape)  # with biases that are not 0
+    first.W[:], second.W[:] = W, W
+    ids = words(be64)
+    known = OneHot(V, ids).show()
+    for seed in (2, 3):  # twice: the state goes on, and the same tensor has other words
+        ids[:] = words(be64, seed)
+        known.show()
+        plain, error = be64.array(dense(ids)), be64.array(rng.normal(size=first.outputs.shape))
+        for layer, x in ((first, known), (second, plain)):
+            layer.fprop(x)
+            layer.bprop(error)
+        for one, other in ((first.outputs, second.outputs), (first.dW, second.dW)):
+            np.testing.assert_allclose(one.get(), other.get(), rtol=1e-12, atol=1e-12)
+    known.show(all_known=False)  # from now on nobody may go by the ids
+    np.testing.assert_allclose(first.fprop(known).get(), second.fprop(plain).get(), rtol=1e-12, atol=1e-12)
+
+
+def test_it_is_a_look_up_and_not_a_product(cpu, monkeypatch):
+    layer, x = made(cpu, "LSTM"), OneHot(V, words(cpu)).show()
+    shapes = []
+    gemm = cpu.primitives.gemm
+    monkeypatch.setattr(
+        cpu.primitives, "gemm", lambda a, b, *more: (shapes.append((a.shape, b.shape)), gemm(a, b, *more))
+    )
+    layer.fprop(x)
+    layer.bprop(cpu.ones(layer.outputs.shape))
+    assert shapes
+    assert not [pair for pair in shapes if V in pair[0] + pair[1]]
+
+
+def test_a_text_gives_columns_that_know_their_words(cpu):
+    cpu.bsz = N
+    alphabet = [chr(ord("0") + i) for i in range(V)]
+    text = Text(T, text="".join(np.random.default_rng(0).choice(alphabet, 40)), vocab=alphabet, get_prev_target=True)
+    (x, previous), t = next(iter(text))
+    assert x.words is not None
+    assert t.words is not None
+    assert previous.words is None  # the first step has none
+    np.testing.assert_array_equal(x.get().argmax(axis=0), x.words.get()[0])
