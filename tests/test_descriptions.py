@@ -68,6 +68,7 @@ from neonlite.layers import (
     ShiftBatchNorm,
     SingleOutputTree,
     SkipNode,
+    SkipThought,
     TransformerBlock,
     Tree,
 )
@@ -208,6 +209,7 @@ def networks() -> dict[str, tuple[Any, Any]]:
             ),
             [(4, 2), (5, 3)],
         ),
+        "sentences": (SkipThought(5, 4, G, 3, LSTM, G, Tanh(), Logistic(), G, Constant(0.1)), [(1, 4), (1, 3), (1, 2)]),
         "gan": (
             GenerativeAdversarial(
                 [Affine(4, G, activation=Tanh())], Sequential([Affine(1, G, activation=Logistic())], "judge")
@@ -229,6 +231,8 @@ def inputs(be: Any, shape: Any, seed: int = 0) -> Any:
         return [inputs(be, x, seed) for x in shape]
     size = int(np.prod(shape)) if not isinstance(shape, tuple) or len(shape) != 2 else shape[0]
     steps = shape[1] if isinstance(shape, tuple) and len(shape) == 2 else 1
+    if size == 1:
+        return be.array(np.random.default_rng(seed).integers(5, size=(1, steps * be.bsz)), dtype="int32")
     return be.array(np.random.default_rng(seed).uniform(-1, 1, size=(size, steps * be.bsz)))
 
 

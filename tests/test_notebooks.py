@@ -34,7 +34,7 @@ def outputs(name):
 
 
 def test_there_are_notebooks_of_the_backend_op_trees_and_autodiff():
-    assert NOTEBOOKS.keys() >= {"01_backend", "02_optree", "03_autodiff", "04_layers", "05_training"}
+    assert NOTEBOOKS.keys() >= {"01_backend", "02_optree", "03_autodiff", "04_layers", "05_training", "06_sequences"}
 
 
 @every_notebook
@@ -62,6 +62,10 @@ def test_a_training_shows_its_curves_its_mistakes_and_a_line_an_epoch():
     written = "".join(output.text for output in found if output.get("name") == "stdout")
     epochs = [line.split()[1] for line in written.split("\n") if line.startswith(("Epoch", "\rEpoch"))]
     assert epochs == [*map(str, range(30)), *map(str, range(6))]
+
+
+def test_sequences_show_gates_gradients_a_copy_and_attention():
+    assert sum("image/png" in output.get("data", {}) for output in outputs("06_sequences")) == 4
 
 
 @pytest.mark.parametrize("name", ["01_backend", "02_optree", "03_autodiff", "04_layers"])

@@ -1054,6 +1054,35 @@ def test_sequences_have_time_steps(cpu, kind):
         kind(name="s").configure(5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_views_with_gaps_are_read_as_well(cpu64, kind):
+    cpu64.bsz = 2
+    layer = KINDS[kind]().configure((NIN, 3))
+    layer.allocate()
+    x, e = (cpu64.array(np.random.default_rng(n).normal(size=(n, 12))) for n in (NIN, layer.ways * NOUT))
+    found = []
+    for inputs, error in ((x[:, :6], e[:, :6]), (cpu64.array(x[:, :6]), cpu64.array(e[:, :6]))):
+        layer.reset()
+        y = layer.fprop(inputs).get()
+        layer.bprop(error)
+        found.append((y, layer.dW.get()))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-12, atol=1e-14)
+
+
+def test_a_sequence_that_is_too_long_says_what_makes_room(cpu):
+    cpu.bsz = 2
+    layer = KINDS["GRU"](name="reader").configure((NIN, 3))
+    layer.allocate()
+    with pytest.raises(ValueError, match=r"reader: .* has 5 time steps: set_seq_len\(5\) is for these"):
+        layer.fprop(cpu.zeros((NIN, 10)))
+    for steps in (0, 5.5, True):
+        with pytest.raises(ValueError, match=f"reader: time steps are a whole number from 1; got {steps}"):
+            layer.set_seq_len(steps)
+    with pytest.raises(RuntimeError, match="reader: it has no shapes yet"):
+        KINDS["GRU"](name="reader").set_seq_len(3)
+
+
 @pytest.mark.parametrize("shape", [5, (3, 2)])
 def test_halves_are_of_an_even_number(cpu, shape):
     with pytest.raises(ValueError, match=r"s: BiSum adds the halves of \(2 F, T\); the inputs' shape is"):

@@ -13,7 +13,7 @@ from allocations import buffers
 from test_recurrent import NOUT, close, textbook
 
 from neonlite import Backend, gen_backend
-from neonlite.data import Reversal
+from neonlite.data import ArrayIterator, Reversal
 from neonlite.initializers import Constant, Gaussian, GlorotUniform
 from neonlite.layers import (
     GRU,
@@ -571,7 +571,7 @@ def test_digits_are_said_backwards(which):
 @pytest.mark.parametrize(
     ("layers", "connections", "words"),
     [
-        ([[]], None, "layers are two, an encoder and a decoder; got 1"),
+        ([[]], None, "layers are two, an encoder and a decoder, each a list of layers if it has several; got 1: list"),
         (["LSTM", ""], None, r"one recurrent layer or more; the encoder's are enc0, the decoder's none"),
         (
             ["LSTM LSTM", "LSTM"],
@@ -581,7 +581,15 @@ def test_digits_are_said_backwards(which):
         (["LSTM", "LSTM LSTM"], [0], r"for each of 2, a number from 0 to 0; .* got \[0\]"),
         (["LSTM", "LSTM"], [1], r"for each of 1, a number from 0 to 0; .* got \[1\]"),
         (["LSTM", "LSTM"], [-1], r"a number from 0 to 0; .* got \[-1\]"),
-        (["LSTM", "GRU4"], None, "dec0, in the decoder, begins with the states of enc0: .* it is 4 and 3"),
+        (["LSTM", "LSTM"], "0", r"for each of 1, a number from 0 to 0; .* got '0'"),
+        (["LSTM", "LSTM"], 0, r"for each of 1, a number from 0 to 0; .* got 0"),
+        (
+            ["LSTM", "GRU4"],
+            None,
+            "dec0, in the decoder, begins with the states of enc0, in the encoder: both have the same output_size; "
+            "it is 4 and 3",
+        ),
+        (["LSTM GRU", "LSTM LSTM4"], None, "dec1, in the decoder, begins with the states of enc1.* it is 4 and 3"),
         (["LSTM", "BiLSTM"], None, "dec0 reads both ways; a decoder does not know what comes later"),
     ],
 )
@@ -595,6 +603,61 @@ def test_what_does_not_fit_together_is_named(cpu, layers, connections, words):
     made_of = [part(x, name) if isinstance(x, str) else x for x, name in zip(layers, ("enc", "dec"), strict=False)]
     with pytest.raises(ValueError, match=f"both: .*{words}"):
         Seq2Seq(made_of, connections, name="both")
+
+
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [
+        (lambda: kind("LSTM"), "got 1: LSTM"),
+        (lambda: [kind("LSTM"), kind("LSTM"), says()], "got 3: LSTM, LSTM, Affine"),
+        (lambda: [Encoder([kind("LSTM")]), Decoder([kind("LSTM")]), Decoder([kind("LSTM")])], "got 3: Encoder, Dec"),
+        (lambda: [Decoder([kind("LSTM")]), Encoder([kind("LSTM")])], "got 2: Decoder, Encoder"),
+        (lambda: [[kind("LSTM")], Encoder([kind("LSTM")])], "got 2: list, Encoder"),
+        (lambda: "two", "got 1: str"),
+        (lambda: None, "got 1: NoneType"),
+    ],
+)
+def test_layers_are_an_encoder_and_a_decoder(cpu, make, given):
+    with pytest.raises(ValueError, match=f"both: layers are two, an encoder and a decoder, each a list .*; {given}"):
+        Seq2Seq(make(), name="both")
+
+
+@pytest.mark.parametrize(("one", "two"), [*itertools.product(["LSTM", "GRU", "Recurrent"], repeat=2)])
+def test_layers_of_any_kind_go_together_when_they_are_of_one_size(cpu, one, two):
+    net = made(cpu, Seq2Seq([[kind(one)], [kind(two), says()]]), [(4, 2), (V, 3)])
+    ((heir, source),) = net.pairs
+    net.fprop([cpu.ones((4, 2 * N)), cpu.ones((V, 3 * N))])
+    assert len(heir.init_state) == min(len(source.final_states), len(heir.final_states))
+
+
+def test_data_without_time_steps_is_told_what_to_do(cpu):
+    cpu.bsz = 4
+    model = Model(Seq2Seq([[kind("LSTM")], [kind("LSTM"), says()]], name="both"))
+    flat = ArrayIterator(np.ones((8, V)), np.zeros(8, int), nclass=V)
+    message = r"both: two shapes \(F, T\), .* got 5: give the data set shape = \[\(F, T\), \(V, S\)\]"
+    with pytest.raises(ValueError, match=message):
+        model.fit(flat, CrossEntropyMulti(), Adam(), num_epochs=1)
+
+
+def test_a_sequence_that_does_not_fit_the_buffers_is_told(cpu):
+    net = Seq2Seq([[kind("LSTM")], [kind("LSTM"), says()]], name="both")
+    for x in (cpu.zeros((4, 2 * N)), [cpu.zeros((4, 2 * N)), cpu.zeros((V, 3 * N))]):
+        with pytest.raises(RuntimeError, match="both: it has no shapes yet: call configure"):
+            net.fprop(x, inference=True)
+    made(cpu, net, [(4, 2), (V, 3)])
+    x, previous = cpu.zeros((4, 2 * N)), cpu.zeros((V, 3 * N))
+    for wrong in ([cpu.zeros((4, 5 * N)), previous], [cpu.zeros((3, 2 * N)), previous], cpu.zeros((4, 2 * N + 1))):
+        message = (
+            rf"both: its inputs x must have the shape \(4, {2 * N}\), that of \(4, 2\) for the batch size {N}; got"
+        )
+        with pytest.raises(ValueError, match=message):
+            net.fprop(wrong, inference=True)
+    with pytest.raises(ValueError, match=rf"both: its inputs previous must have the shape \(5, {3 * N}\), .*\(5, 12\)"):
+        net.fprop([x, cpu.zeros((V, 4 * N))])
+    with pytest.raises(TypeError, match=r"both: its inputs previous are a tensor, be.array\(a\) makes one; got None"):
+        net.fprop([x, None])
+    net.set_seq_len(50)  # longer than any that there were buffers for
+    assert net.fprop([cpu.zeros((4, 50 * N)), cpu.zeros((V, 50 * N))]).shape == (V, 50 * N)
 
 
 @pytest.mark.parametrize("shape", [[(4, 2)], 5, [5, (V, 3)], [(4, 2), (V, 3), (V, 3)], [(4, 2), (2, 3, 3)]])
@@ -617,7 +680,7 @@ def test_inputs_are_those_of_both(cpu):
         net.bprop(cpu.zeros((V, 3 * N)))
     with pytest.raises(ValueError, match="a container has no alpha and beta"):
         net.fprop([x, previous], beta=1.0)
-    with pytest.raises(ValueError, match=r"the inputs must have the shape \(4, 6\)"):
+    with pytest.raises(ValueError, match=r"its inputs x must have the shape \(4, 6\)"):
         net.fprop([cpu.zeros((4, 9)), previous])
 
 

@@ -35,6 +35,7 @@ from neonlite.layers.sequence import (
     get_steps,
 )
 from neonlite.layers.shape import DataTransform, Reshape
+from neonlite.layers.skipthought import SkipThought
 
 __all__ = [
     "GRU",
@@ -94,6 +95,7 @@ __all__ = [
     "ShiftBatchNorm",
     "SingleOutputTree",
     "SkipNode",
+    "SkipThought",
     "Slot",
     "TransformerBlock",
     "Tree",

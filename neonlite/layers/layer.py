@@ -159,6 +159,10 @@ class Layer(Stored):
 
     def in_steps(self, S: int) -> Any:
         """Return the inputs' shape with S time steps."""
+        if type(S) is not int or S < 1:
+            raise ValueError(f"{self.name}: time steps are a whole number from 1; got {S!r}")
+        if self.in_shape is None:
+            raise RuntimeError(f"{self.name}: it has no shapes yet: call configure(shape) first")
         if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2:
             raise ValueError(f"{self.name}: inputs with time steps are (F, T); this layer has {self.in_shape}")
         return self.in_shape[0], S
@@ -279,9 +283,13 @@ class Layer(Stored):
         if not isinstance(x, Tensor):
             raise TypeError(f"{self.name}: {what} are a tensor, be.array(a) makes one; got {describe(x)}")
         if x.shape != (wanted := dims(shape, self.be.bsz)):
+            steps, rest = divmod(x.shape[1], self.be.bsz)
+            timed = isinstance(shape, tuple) and len(shape) == x.ndim == 2 and x.shape[0] == shape[0]
+            fits = timed and steps and not rest
+            hint = f", which has {steps} time steps: set_seq_len({steps}) is for these" if fits else ""
             raise ValueError(
                 f"{self.name}: {what} must have the shape {wanted}, that of {shape} for the batch size "
-                f"{self.be.bsz}; got {describe(x)}"
+                f"{self.be.bsz}; got {describe(x)}{hint}"
             )
 
     # --- parameters ---

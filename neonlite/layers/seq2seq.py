@@ -77,48 +77,23 @@ class Seq2Seq(LayerContainer):
     """
 
     def __init__(
-        self, layers: Iterable[Any], decoder_connections: Sequence[int] | None = None, name: str | None = None
+        self, layers: Sequence[Any], decoder_connections: Sequence[int] | None = None, name: str | None = None
     ) -> None:
-        two = list(layers)
-        if len(two) != 2:
-            raise ValueError(f"{name or 'Seq2Seq'}: layers are two, an encoder and a decoder; got {len(two)}")
+        two = list(layers) if isinstance(layers, list | tuple) else [layers]
+        if len(two) != 2 or isinstance(two[0], Decoder) or isinstance(two[1], Encoder):
+            raise ValueError(
+                f"{name or 'Seq2Seq'}: layers are two, an encoder and a decoder, each a list of layers if it has "
+                f"several; got {len(two)}: {', '.join(getattr(x, 'classnm', type(x).__name__) for x in two)}"
+            )
         super().__init__(
             [x if isinstance(x, kind) else kind(x) for x, kind in zip(two, (Encoder, Decoder), strict=True)], name
         )
         self.encoder, self.decoder = self.layers
         self.decoder_connections = decoder_connections
-        self.pairs = self.paired(decoder_connections)
+        self.pairs = paired(self.name, self.encoder, self.decoder, decoder_connections)
         for layer in recurrent(self):
             layer.reset_cells = True  # a sentence does not go on in the next minibatch
         self.no_error: Any = None  # of the encoder's outputs, which nobody reads
-
-    def paired(self, connections: Sequence[int] | None) -> list[tuple[Recurrence, Recurrence]]:
-        """Return each recurrent layer of the decoder, and that of the encoder whose states it begins with."""
-        sources, heirs = recurrent(self.encoder), recurrent(self.decoder)
-        have = f"the encoder's are {names(sources)}, the decoder's {names(heirs)}"
-        if not sources or not heirs:
-            raise ValueError(f"{self.name}: encoder and decoder have one recurrent layer or more; {have}")
-        if connections is None and len(sources) != len(heirs):
-            raise ValueError(
-                f"{self.name}: recurrent layers go together in pairs, or as decoder_connections says, which has the "
-                f"number of one of the encoder's for each of the decoder's; {have}"
-            )
-        which = list(range(len(heirs)) if connections is None else connections)
-        if len(which) != len(heirs) or not all(type(i) is int and 0 <= i < len(sources) for i in which):
-            raise ValueError(
-                f"{self.name}: decoder_connections has, for each of {len(heirs)}, a number from 0 to "
-                f"{len(sources) - 1}; {have}; got {connections}"
-            )
-        pairs = [(heir, sources[i]) for heir, i in zip(heirs, which, strict=True)]
-        for heir, source in pairs:
-            if heir.ways == 2:
-                raise ValueError(f"{self.name}: {heir.name} reads both ways; a decoder does not know what comes later")
-            if heir.nout != source.nout:
-                raise ValueError(
-                    f"{self.name}: {heir.name}, in the decoder, begins with the states of {source.name}: both have the "
-                    f"same output_size; it is {heir.nout} and {source.nout}"
-                )
-        return pairs
 
     # --- the four steps of a layer ---
 
@@ -129,7 +104,10 @@ class Seq2Seq(LayerContainer):
         several = isinstance(shape, list | tuple) and any(isinstance(x, list | tuple) for x in shape)
         shapes = [tuple(x) if isinstance(x, list) else x for x in (shape if several else [shape, shape])]
         if len(shapes) != 2 or not all(isinstance(x, tuple) and len(x) == 2 for x in shapes):
-            raise ValueError(f"{self.name}: two shapes (F, T), of x and of what the decoder reads; got {shape!r}")
+            raise ValueError(
+                f"{self.name}: two shapes (F, T), of x and of what the decoder reads; got {shape!r}: give the data set "
+                "shape = [(F, T), (V, S)], of F and V features, or 1 for words, and T and S time steps"
+            )
         for part, x in zip(self.layers, shapes, strict=True):
             part.configure(x)
         self.in_shape, self.out_shape = shapes, self.decoder.out_shape
@@ -158,6 +136,9 @@ class Seq2Seq(LayerContainer):
                 f"{self.name}: inputs are [x, previous]: what the encoder reads, and for the decoder the target of the "
                 f"step before; for inference x alone will do; got {describe(inputs)}"
             )
+        given = zip(("its inputs x", "its inputs previous"), inputs if several else [inputs], strict=False)
+        for (what, x), shape in zip(given, self.in_shape or (None, None), strict=False):
+            self.check(what, x, shape)
         if not several:
             return self.said(inputs)
         self.read(self.in_shape[1][1])
@@ -182,8 +163,7 @@ class Seq2Seq(LayerContainer):
     def encode(self, x: Any, inference: bool = True) -> None:
         """Read x, and have the decoder begin with what is left of it."""
         self.encoder.fprop(x, inference)
-        for heir, source in self.pairs:
-            heir.init_state = source.final_states[: len(heir.passed)]
+        hand_on(self.pairs)
 
     def read(self, steps: int) -> None:
         """Have the decoder read so many steps at a time, in the same memory."""
@@ -228,6 +208,50 @@ class Seq2Seq(LayerContainer):
     def get_terminal(self) -> Any:
         """Return the last layer of the decoder."""
         return self.decoder.get_terminal()
+
+
+def paired(
+    name: str, encoder: Any, decoder: Any, connections: Sequence[int] | None = None
+) -> list[tuple[Recurrence, Recurrence]]:
+    """Return each recurrent layer of a decoder, and that of the encoder whose states it begins with.
+
+    ValueError, which names a network, when they do not go together.
+    """
+    sources, heirs = recurrent(encoder), recurrent(decoder)
+    have = f"the encoder's are {names(sources)}, the decoder's {names(heirs)}"
+    if not sources or not heirs:
+        raise ValueError(f"{name}: encoder and decoder have one recurrent layer or more; {have}")
+    if connections is None and len(sources) != len(heirs):
+        raise ValueError(
+            f"{name}: recurrent layers go together in pairs, or as decoder_connections says, which has the number of "
+            f"one of the encoder's for each of the decoder's; {have}"
+        )
+    which = list(range(len(heirs))) if connections is None else connections
+    if (
+        not isinstance(which, list | tuple)
+        or len(which) != len(heirs)
+        or not all(type(i) is int and 0 <= i < len(sources) for i in which)
+    ):
+        raise ValueError(
+            f"{name}: decoder_connections has, for each of {len(heirs)}, a number from 0 to {len(sources) - 1}; {have}"
+            f"; got {connections!r}"
+        )
+    pairs = [(heir, sources[i]) for heir, i in zip(heirs, which, strict=True)]
+    for heir, source in pairs:
+        if heir.ways == 2:
+            raise ValueError(f"{name}: {heir.name} reads both ways; a decoder does not know what comes later")
+        if heir.nout != source.nout:
+            raise ValueError(
+                f"{name}: {heir.name}, in the decoder, begins with the states of {source.name}, in the encoder: both "
+                f"have the same output_size; it is {heir.nout} and {source.nout}"
+            )
+    return pairs
+
+
+def hand_on(pairs: Sequence[tuple[Recurrence, Recurrence]]) -> None:
+    """Have recurrent layers of a decoder begin with what is left of the encoder's."""
+    for heir, source in pairs:
+        heir.init_state = source.final_states[: len(heir.passed)]
 
 
 def recurrent(network: Any) -> list[Recurrence]:

@@ -37,6 +37,8 @@ class BeamSearch:
         word. There are fewer beams where there are fewer sentences.
         """
         net = self.seq2seq
+        if net.out_shape is None:
+            raise RuntimeError(f"{net.name}: it has no shapes yet: call configure(shape), then allocate()")
         wanted = {"num_beams": num_beams, "steps": net.out_shape[1] if steps is None else steps}
         for name, n in wanted.items():
             if isinstance(n, bool) or not isinstance(n, int) or n < 1:
