@@ -190,7 +190,7 @@ def train(given: argparse.Namespace) -> None:
 def data(name: str, path: Any, augment: Any = None, notes: dict[str, Any] | None = None) -> tuple[Any, Any, Any]:
     """Return a data set, and what is learned from and judged by; of a text with the words of a model's notes."""
     from neonlite.data import DATASETS
-    from neonlite.data.text import corpus
+    from neonlite.data.corpora import corpus
 
     if name == "text":
         found = corpus(path, vocab=(notes or {}).get("vocab"))

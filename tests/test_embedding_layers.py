@@ -115,6 +115,18 @@ def test_the_gradient_of_a_row_is_the_sum_of_the_errors_of_its_word(be, rng, dty
         np.testing.assert_allclose(layer.dW.get(), want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("vocabulary", "dim", "n"), [(7, 45, 30_000), (20_000, 3, 5_000), (1, 40, 300), (300, 1, 0)])
+def test_errors_of_many_words_are_added_up_word_by_word(be64, rng, vocabulary, dim, n):
+    often = rng.integers(0, max(vocabulary // 3, 1), n)  # many words never come, and others often
+    words = np.where(rng.random(n) < 0.8, often, rng.integers(0, vocabulary, n))
+    error, dW = rng.normal(size=(dim, n)), be64.array(np.full((vocabulary, dim), np.nan))
+    want, rows = np.zeros((vocabulary, dim)), error.T.copy()
+    for row, word in zip(rows, words.tolist(), strict=True):
+        want[word] += row
+    be64.compound_bprop_lut(1, be64.array(words.reshape(1, -1), dtype="int32"), be64.array(error), None, dW, None)
+    np.testing.assert_allclose(dW.get(), want, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 @pytest.mark.parametrize("pad_idx", [None, 2])
 def test_values_and_gradients_are_those_of_torch(be64, rng, pad_idx):

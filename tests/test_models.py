@@ -15,7 +15,18 @@ from neonlite import gen_backend
 from neonlite.callbacks import Callbacks, Listener
 from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import Affine, BatchNorm, Dropout, GeneralizedCost, Linear, Multicost
+from neonlite.layers import (
+    Affine,
+    BatchNorm,
+    BranchNode,
+    Dropout,
+    GeneralizedCost,
+    GeneralizedCostMask,
+    Linear,
+    Multicost,
+    SingleOutputTree,
+    Tree,
+)
 from neonlite.models import Benchmark, CheckpointError, Model
 from neonlite.models.state import State
 from neonlite.optimizers import Adam, GradientDescentMomentum
@@ -26,6 +37,7 @@ from neonlite.transforms import (
     Misclassification,
     Rectlin,
     Softmax,
+    SumSquared,
 )
 
 CLASSES = 3
@@ -413,6 +425,47 @@ class Nothing(NervanaDataIterator):
 
     def __iter__(self):
         return iter(())
+
+
+class Judged(NervanaDataIterator):
+    """The rows of another, with other targets."""
+
+    def __init__(self, rows: Any, targets: Any) -> None:
+        super().__init__()
+        self.rows, self.targets, self.shape = rows, targets, rows.shape
+        self.ndata, self.nbatches = rows.ndata, rows.nbatches
+
+    def __iter__(self):
+        return ((x, self.targets(t)) for x, t in self.rows)
+
+
+@pytest.mark.parametrize(("tree", "second"), [(Tree, False), (SingleOutputTree, True)])
+def test_an_output_that_is_not_there_or_has_no_target_is_no_part_of_the_cost(be64, tree, second):
+    be64.bsz = 8
+    rows = data()
+    branch = BranchNode("two")
+    model = Model(tree([[branch, Linear(CLASSES, Gaussian(0.1))], [branch, Linear(CLASSES, Gaussian(3.0))]]))
+    model.initialize(rows, Multicost([GeneralizedCost(MeanSquared()) for _ in range(2)], weights=[0.5, 2.0]))
+    model.cost.get_cost(*next((model.fprop(x), [t, t]) for x, t in rows))  # both are at work
+    found = model.eval_cost(Judged(rows, lambda t: [t, t if second else None]))
+    X, y = blobs()
+    outputs = X @ model.layers.leaves()[1].W.get().T
+    right = np.eye(CLASSES)[np.asarray(y).reshape(-1)]
+    assert found == pytest.approx(0.5 * np.mean((outputs - right) ** 2) / 2, rel=1e-9)
+
+
+def test_a_masked_cost_is_the_mean_over_all_rows_those_that_the_mask_shuts_out_as_zeros(be64):
+    be64.bsz = 8
+    rows = data()
+    model = Model([Linear(CLASSES, Gaussian(0.1))])
+    mask = [0.0, 1, 1, 0, 0, 1, 0, 1]
+    model.initialize(rows, GeneralizedCostMask(SumSquared()))
+    X, y = blobs()
+    off = X @ model.layers.leaves()[0].W.get().T - np.eye(CLASSES)[np.asarray(y).reshape(-1)]
+    counts = np.resize(mask, len(X))
+    wanted = sum(c * 0.5 * sum(e * e for e in row) for c, row in zip(counts, off, strict=True)) / len(X)
+    found = model.eval_cost(Judged(rows, lambda t: (t, be64.array([mask]))))
+    assert found == pytest.approx(wanted, rel=1e-9)
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------

@@ -113,3 +113,21 @@ def test_a_text_gives_columns_that_know_their_words(cpu):
     assert t.words is not None
     assert previous.words is None  # the first step has none
     np.testing.assert_array_equal(x.get().argmax(axis=0), x.words.get()[0])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 3000])
+@pytest.mark.parametrize(("n", "size"), [(0, 4), (1, 1), (7, 3), (700, 98), (50, 500)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
+def test_columns_are_added_up_where_words_say(cpu, dtype, n, size, rows):
+    rng = np.random.default_rng(0)
+    x, at = rng.integers(-9, 9, (rows, n)), rng.integers(-size, size, (1, n))
+    expected = np.zeros((size, rows))
+    for column, place in zip(x.T, at[0], strict=True):
+        expected[place] += column
+    gapped = cpu.zeros((rows, 2 * n + 2), dtype=dtype)[:, 1 : 2 * n + 1 : 2]
+    whole = cpu.array(x, dtype=dtype)
+    gapped[:] = whole
+    for t in (whole, gapped):
+        out = cpu.ones((rows, size), dtype=dtype)
+        out[:] = cpu.build("scatter", t, cpu.array(at, dtype="int64"), axis=1, size=size)
+        np.testing.assert_array_equal(out.get(), expected.T)

@@ -9,12 +9,25 @@ from functools import cache
 import numpy as np
 import pytest
 
-from neonlite.data import ArrayIterator, Text
-from neonlite.initializers import Gaussian
-from neonlite.layers import Affine
+from neonlite.data import ArrayIterator, NervanaDataIterator, Text
+from neonlite.initializers import Gaussian, IdentityInit
+from neonlite.layers import Affine, BranchNode, Linear, Tree
 from neonlite.models import Model
-from neonlite.transforms import BitsPerCharacter, EditDistance, Perplexity, SequenceAccuracy, Softmax
-from neonlite.transforms.metric import OfSequences, levenshtein
+from neonlite.transforms import (
+    Accuracy,
+    BitsPerCharacter,
+    EditDistance,
+    LogLoss,
+    Metric,
+    Misclassification,
+    MultiMetric,
+    Perplexity,
+    PrecisionRecall,
+    SequenceAccuracy,
+    Softmax,
+    TopKMisclassification,
+)
+from neonlite.transforms.metric import OfColumns, OfSequences, levenshtein
 
 
 def distributions(rng, V, columns):
@@ -146,6 +159,143 @@ def test_a_data_set_is_judged_with_each_sequence_once(cpu):
     assert model.eval(data, SequenceAccuracy())[0] == pytest.approx(np.mean(right))
 
 
+# --- a whole data set ----------------------------------------------------------------------------------------------
+
+V, T, N = 5, 3, 4
+
+
+class Given(NervanaDataIterator):
+    """Minibatches (y, t, mask) of N sequences, of which the last repeats some to be full; the mask may be None."""
+
+    def __init__(self, be, batches, ndata, shape=(V, T)):
+        super().__init__()
+        self.batches = [
+            (be.array(y), be.array(t) if mask is None else (be.array(t), be.array(mask))) for y, t, mask in batches
+        ]
+        self.ndata, self.nbatches, self.shape = ndata, len(batches), shape
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+def judged(be, data, metric):
+    """What a model that lets everything through is found to be worth."""
+    model = Model([Linear(data.shape[0], IdentityInit())])
+    model.initialize(data)
+    return model.eval(data, metric)
+
+
+@pytest.fixture
+def sequences(be64, rng):
+    """Return minibatches, and of each of their 10 sequences the steps that count: (said, right token) each."""
+    be64.bsz = N
+    batches, steps = [], []
+    for many in (0.9, 0.2, 0.0, 0.6):
+        y, ids = distributions(rng, V, T * N), rng.integers(0, V, T * N)
+        mask = (rng.random((1, T * N)) < many).astype(float)
+        batches.append((y, onehot(ids, V), mask))
+        rows = N if many != 0.6 else 2
+        steps += [[(y[:, t * N + n], ids[t * N + n]) for t in range(T) if mask[0, t * N + n]] for n in range(rows)]
+    return Given(be64, batches, 14), steps
+
+
+def test_of_masked_minibatches_each_token_counts_the_same(be64, sequences):
+    data, steps = sequences
+    tokens = [step for sequence in steps for step in sequence]
+    nats = sum(-math.log(y[i]) for y, i in tokens) / len(tokens)
+    wrong = sum(i != max(range(V), key=lambda k: y[k]) for y, i in tokens) / len(tokens)
+    second = sum(i not in sorted(range(V), key=lambda k: y[k])[-2:] for y, i in tokens) / len(tokens)
+    for metric, right in [
+        (Perplexity(), [math.exp(nats)]),
+        (BitsPerCharacter(), [nats / math.log(2)]),
+        (LogLoss(), [nats]),
+        (Misclassification(), [wrong]),
+        (Accuracy(), [1 - wrong]),
+        (TopKMisclassification(2), [nats, wrong, second]),
+    ]:
+        np.testing.assert_allclose(judged(be64, data, metric), right, 1e-12, err_msg=metric.classnm)
+    bits = judged(be64, data, BitsPerCharacter())[0]
+    assert judged(be64, data, Perplexity())[0] == pytest.approx(2**bits, rel=1e-12)
+
+
+def test_of_masked_minibatches_each_sequence_of_which_something_counts_does_once(be64, sequences):
+    data, steps = sequences
+    there = [sequence for sequence in steps if sequence]
+    assert 0 < len(there) < len(steps)
+    ids = [([max(range(V), key=lambda k: y[k]) for y, _ in sequence], [i for _, i in sequence]) for sequence in there]
+    far = sum(distance(tuple(said), tuple(right)) for said, right in ids) / len(ids)
+    assert judged(be64, data, EditDistance())[0] == pytest.approx(far, rel=1e-12)
+    same = sum(said == right for said, right in ids) / len(ids)
+    assert judged(be64, data, SequenceAccuracy(onehot=True))[0] == pytest.approx(same, rel=1e-12)
+
+
+def test_a_column_counts_as_much_as_its_mask_says(be64):
+    y, t = be64.array([[0.5, 0.25, 0.125, 0.5], [0.5, 0.75, 0.875, 0.5]]), be64.array(onehot([0, 0, 0, 1], 2))
+    mask = be64.array([[1.0, 0.5, 2.0, 0.0]])
+    assert BitsPerCharacter()(y, (t, mask)) == pytest.approx((1 * 1 + 0.5 * 2 + 2 * 3) / 3.5, rel=1e-12)
+    assert Accuracy()(y, (t, mask)) == pytest.approx(1 / 3.5, rel=1e-12)
+
+
+def test_a_set_of_which_a_mask_lets_nothing_through_is_refused(be64):
+    be64.bsz = N
+    y = np.ones((V, T * N)) / V
+    data = Given(be64, [(y, y, np.zeros((1, T * N)))] * 2, 2 * N)
+    for metric, what in ((Perplexity(), "column"), (Accuracy(), "column"), (SequenceAccuracy(), "sequence")):
+        with pytest.raises(ValueError, match=f"{metric.classnm}: the mask lets no {what} through"):
+            judged(be64, data, metric)
+
+
+def test_perplexity_of_a_text_is_e_to_the_mean_over_all_its_tokens(be64, rng):
+    be64.bsz = 2
+    data = Text(3, text="to be or not to be, that is the question")
+    model = Model([Affine(data.nclass, Gaussian(1.0), activation=Softmax())])
+    model.initialize(data)
+    nats, alone = [], []
+    for x, t in data:
+        y, right = model.fprop(x, inference=True).get(), t.get().argmax(axis=0)
+        nats.append([-math.log(y[right[c], c]) for c in range(len(right))])
+        alone.append(math.exp(np.mean(nats[-1])))
+    found = model.eval(data, Perplexity())[0]
+    assert found == pytest.approx(math.exp(np.mean(nats)), rel=1e-12)
+    assert found < np.mean(alone) * 0.99  # the mean of perplexities is another number
+
+
+@pytest.mark.parametrize("binarize", [False, True])
+def test_precision_and_recall_are_those_of_all_rows_together(be64, rng, binarize):
+    be64.bsz = N
+    y, t = (onehot(rng.integers(0, V, 3 * N), V) for _ in range(2))
+    batches = [(y[:, k : k + N], t[:, k : k + N], None) for k in range(0, 3 * N, N)]
+    said, true = ([row[:10].sum() for row in x] for x in (y, t))
+    right = [sum(a * b for a, b in zip(*rows, strict=True)) for rows in zip(y[:, :10], t[:, :10], strict=True)]
+    wanted = [np.mean([r / (n + 1e-6) for r, n in zip(right, of, strict=True)]) for of in (said, true)]
+    found = judged(be64, Given(be64, batches, 10, (V,)), PrecisionRecall(V, binarize))
+    np.testing.assert_allclose(found, wanted, 1e-12)
+
+
+def test_one_of_several_outputs_is_judged_as_by_itself(be64, sequences):
+    data, _ = sequences
+    branch = BranchNode("two")
+    model = Model(Tree([[branch, Linear(V, IdentityInit())], [branch, Linear(V, IdentityInit())]]))
+    alone = judged(be64, data, Perplexity())
+    data.batches = [(y, [t, None]) for y, t in data.batches]
+    model.initialize(data)
+    np.testing.assert_allclose(model.eval(data, MultiMetric(Perplexity(), 0)), alone, 1e-12)
+
+
+def test_what_says_its_own_call_is_averaged_over_rows(be64, sequences):
+    data, _ = sequences
+
+    class Own(Metric):
+        metric_names = ("Own",)
+
+        def __call__(self, y, t, calcrange=slice(0, None)):
+            return float(len(range(T * N)[calcrange] if isinstance(calcrange, slice) else calcrange))
+
+    assert not Own().adds_up
+    assert not MultiMetric(Own(), 0).adds_up
+    assert judged(be64, data, Own())[0] == pytest.approx((12 * T * N + 2 * T * 2) / 14)
+
+
 # --- edit distance -------------------------------------------------------------------------------------------------
 
 
@@ -212,7 +362,15 @@ def test_an_own_end_makes_what_was_said_longer_or_shorter(be):
 
 # --- mistakes ------------------------------------------------------------------------------------------------------
 
-METRICS = [Perplexity(), BitsPerCharacter(), SequenceAccuracy(), SequenceAccuracy(onehot=True), EditDistance(eos=1)]
+METRICS = [
+    Perplexity(),
+    BitsPerCharacter(),
+    SequenceAccuracy(),
+    SequenceAccuracy(onehot=True),
+    EditDistance(eos=1),
+    Accuracy(),
+    LogLoss(),
+]
 every_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.classnm)
 
 
@@ -244,7 +402,8 @@ def test_a_description_makes_its_like(metric):
 
 
 def test_names_tell_what_a_metric_returns():
-    names = ["Perplexity", "BitsPerCharacter", "SequenceAccuracy", "SequenceAccuracy", "EditDistance"]
-    assert [list(metric.metric_names) for metric in METRICS] == [[name] for name in names]
+    assert [list(metric.metric_names) for metric in METRICS] == [[metric.classnm] for metric in METRICS]
     with pytest.raises(NotImplementedError, match=r"OfSequences: write sequences\(values\)"):
         OfSequences().sequences(None)
+    with pytest.raises(NotImplementedError, match=r"OfColumns: write each\(y, t\)"):
+        OfColumns().each(None, None)

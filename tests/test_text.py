@@ -31,7 +31,7 @@ from neonlite.data import (
     text_file,
 )
 from neonlite.initializers import Gaussian
-from neonlite.layers import Affine, GeneralizedCost, LookupTable
+from neonlite.layers import Affine, GeneralizedCost, LookupTable, Sequential
 from neonlite.models import Model
 from neonlite.optimizers import RMSProp
 from neonlite.transforms import BitsPerCharacter, CrossEntropyMulti, Softmax
@@ -342,6 +342,64 @@ def test_nine_tokens_are_enough_for_four_columns_of_two(cpu):
     ((x, t),) = Text(2, text="abcdefghi")
     assert ["".join(row) for row in spelled(x, "abcdefghi", 4)] == ["ab", "cd", "ef", "gh"]
     assert ["".join(row) for row in spelled(t, "abcdefghi", 4)] == ["bc", "de", "fg", "hi"]
+
+
+def test_the_way_out_of_another_encoding_is_one(cpu, tmp_path):
+    cpu.bsz = 1
+    path = tmp_path / "a text's folder" / "café.txt"
+    path.parent.mkdir()
+    path.write_text("du café au lait", encoding="latin-1")
+    for read in (lambda: Text(2, path), lambda: text_file(path), lambda: TextNMT(2, [path, path])):
+        with pytest.raises(ValueError, match=r"byte 6 is 0xe9, .*Text takes text=") as error:
+            read()
+    said = re.search(r"text=(Path\(.*\)\.read_text\(encoding='latin-1'\))", str(error.value))
+    assert "é" in Text(2, text=eval(said[1])).vocab
+
+
+def test_a_file_that_is_no_whole_gz_is_named(cpu, tmp_path):
+    path = tmp_path / "text.txt.gz"
+    for data in (gzip.compress(POEM.encode())[:-9], b"no gz"):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"text.txt.gz is no whole .gz file"):
+            Text(2, path)
+
+
+def test_a_corpus_that_is_too_small_to_be_judged_by_tells_which_part(cpu, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(POEM)
+    corpus = text_file(path, 8, 0.1)
+    cpu.bsz = 4
+    assert corpus.train_iter.nbatches > 0
+    with pytest.raises(
+        ValueError, match=r"text.valid: a minibatch of 4 with 8 time steps takes 32 tokens .* there are 19"
+    ):
+        corpus.iterators(4)
+    path.write_text("a")
+    with pytest.raises(ValueError, match=r"text.txt: valid_split .* leaves characters on both sides of 1; got 0.1"):
+        text_file(path)
+
+
+def test_a_table_that_is_smaller_than_the_vocabulary_names_itself_and_the_token(be):
+    be.bsz = 2
+    it = Text(3, text=POEM, onehot_input=False)
+    table = LookupTable(it.nclass - 1, 4, Gaussian(), name="embedding")
+    net = Sequential([table])
+    net.configure(it.shape)
+    net.allocate()
+    last = it.nclass - 1
+    net.fprop(be.array([[last - 1] * 6], dtype="int32"))
+    x = next(x for x, _ in it if (x.get() == last).any())
+    with pytest.raises(IndexError, match=rf"embedding: words are whole numbers from 0 to {last - 1}; got {last}"):
+        net.fprop(x)
+
+
+def test_what_a_prompt_has_that_no_text_had_is_named(cpu):
+    cpu.bsz = 1
+    it = Text(2, text=POEM)
+    with pytest.raises(IndexError, match=r"'ß' is not in the vocabulary of \d+ tokens, and it has no '<unk>'"):
+        it.encode("the großmutter")
+    with_unk = Text(2, text=POEM, vocab=[*it.vocab, "<unk>"])
+    assert with_unk.encode("aß").tolist() == [it.token_to_index["a"], len(it.vocab)]
 
 
 def test_a_folder_is_no_text(cpu, tmp_path):

@@ -1,9 +1,11 @@
 """Data: what turns files and arrays into minibatches."""
 
 from neonlite.data.augment import Crop, Flip, Shift
+from neonlite.data.corpora import PTB, Corpus, HutterPrize, Shakespeare, prose, text_file
 from neonlite.data.datasets import DATASETS, Dataset, cifar10, digits, fashion, iris, mnist, mnist5k
 from neonlite.data.hdf5 import HDF5Iterator, HDF5IteratorAutoencoder, HDF5IteratorOneHot
 from neonlite.data.iterator import ArrayIterator, NervanaDataIterator
+from neonlite.data.sentences import clean_string, get_paddedXY, pad_data, pad_sentences
 from neonlite.data.sequences import (
     CopyTask,
     PrioritySortTask,
@@ -13,21 +15,9 @@ from neonlite.data.sequences import (
     Ticker,
     TimeSeries,
 )
-from neonlite.data.text import (
-    PTB,
-    TOKENIZERS,
-    Corpus,
-    HutterPrize,
-    Shakespeare,
-    Text,
-    TextNMT,
-    clean_string,
-    get_paddedXY,
-    pad_data,
-    pad_sentences,
-    prose,
-    text_file,
-)
+from neonlite.data.text import Text
+from neonlite.data.tokens import TOKENIZERS
+from neonlite.data.translation import TextNMT
 
 __all__ = [
     "DATASETS",

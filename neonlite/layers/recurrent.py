@@ -431,7 +431,8 @@ class Path:
                 target = self.dW_recur[rows]
                 program.append(partial(be.compound_dot, errors[rows], source.T, target, beta=float(i > 0)))
         if words is not None:  # one in each column, so that what all words learn together is what b learns
-            program.append(partial(be.compound_bprop_lut, self.layer.nsteps, words, dz, None, self.dW_input.T, None))
+            learned = be.build("scatter", dz, words, axis=1, size=x.shape[0])
+            program.append(be.prepare([self.dW_input], [learned]))
             return [*program, be.prepare([self.db], [be.sum(self.dW_input, axis=1)])]
         program.append(be.prepare([self.db], [be.sum(dz, axis=1)]))
         if self.norm is not None:

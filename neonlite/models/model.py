@@ -253,27 +253,33 @@ class Model(Kept):
     # --- judging ---
 
     def eval(self, dataset: Any, metric: Any) -> NDArray[np.float64]:
-        """Return the mean of a metric over a data set, one number for each of its names. Each row counts once."""
+        """Return a metric of a data set, one number for each of its names. Each row counts once.
+
+        It is that of all rows together, where the metric's sums over minibatches add up to it; else the mean over rows.
+        """
         if isinstance(metric, type | Cost) or not callable(metric):
             raise TypeError(f"{self.name}.eval: a metric is an object such as Accuracy(); got {describe(metric)}")
+        adds_up = getattr(metric, "adds_up", False)
         total: Any = 0
-        rows = 0
+        count: float = 0
         for y, t, columns, n in self._judged(dataset):
-            total = total + n * np.asarray(metric(y, t, calcrange=columns), np.float64)
-            rows += n
-        return np.atleast_1d(total / rows)
+            if adds_up:
+                sums, n = metric.sums(y, t, columns)
+            else:
+                sums = n * np.asarray(metric(y, t, calcrange=columns), np.float64)
+            total, count = total + sums, count + n
+        return np.atleast_1d(np.asarray(metric.summary(total, count) if adds_up else total / count, np.float64))
 
     def eval_cost(self, dataset: Any) -> float:
         """Return the mean cost of a data set. Each row counts once. RuntimeError before there is a cost."""
         self.check_judged()
         if self.cost is None:
             raise RuntimeError(f"{self.name} has no cost yet: initialize(dataset, cost), or fit, gives it one")
-        costs = getattr(self.cost, "costs", [self.cost])
-        weights = getattr(self.cost, "weights", [1.0])
         total, rows = 0.0, 0
         for y, t, columns, n in self._judged(dataset):
             self.cost.get_cost(y, t)
-            each = [w * float(cost.outputs.get()[:, columns].mean()) for cost, w in zip(costs, weights, strict=True)]
+            judged = self.cost.judged(y, t) if hasattr(self.cost, "judged") else [(self.cost, 1.0, y, t)]
+            each = [w * float(c.outputs.get()[:, columns].mean()) for c, w, _, target in judged if target is not None]
             total += n * sum(each)
             rows += n
         return total / rows

@@ -12,24 +12,67 @@ from neonlite.transforms.cost import SmoothL1Loss
 from neonlite.transforms.transform import Metric, alike, whole
 
 
-class LogLoss(Metric):
-    """The mean over columns of ``-ln sum_i y_i t_i``: y (classes, N) probabilities, t one-hot.
+def unmasked(t: Any) -> tuple[Any, Any]:
+    """Return targets and their mask, given (t, mask), or t alone: the mask is then None."""
+    return (t[0], t[1]) if isinstance(t, list | tuple) and len(t) == 2 else (t, None)
+
+
+def weights(owner: Metric, t: Any, mask: Any) -> Any:
+    """Return how much each column counts, (1, columns): the most that a mask has in it, 1 without a mask."""
+    if mask is None:
+        return owner.be.ones((1, t.shape[1]))
+    if getattr(mask, "shape", None) not in (t.shape, (1, t.shape[1])):
+        raise ValueError(
+            f"{owner.classnm}: a mask has the shape of the targets, or (1, columns); "
+            f"got {describe(mask)} for {describe(t)}"
+        )
+    return owner.be.max(mask, axis=0)
+
+
+class OfColumns(Metric):
+    """The base of metrics that are means over columns; with targets (t, mask), over those that the mask lets through.
+
+    A mask has the shape of t, or (1, columns); a column counts as much as the most that the mask has in it. A class of
+    your own gives ``each(y, t)``.
+    """
+
+    def each(self, y: Any, t: Any) -> Any:
+        """Return an op-tree with a row for each name and a value for each column of y, given targets of its shape."""
+        raise NotImplementedError(f"{self.classnm}: write each(y, t), an op-tree made with self.be")
+
+    def columns(self, y: Any, t: Any) -> Any:
+        t, mask = unmasked(t)
+        alike(self, y, t)
+        count = weights(self, t, mask)
+        return self.be.concat([self.be.where(count, self.each(y, t) * count, 0), count])
+
+    def sums(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> tuple[Any, float]:
+        total = self.chosen(y, t, calcrange).sum(axis=1)
+        return total[:-1], total[-1]
+
+    def summary(self, sums: Any, count: float) -> Any:
+        if not count:
+            raise ValueError(f"{self.classnm}: the mask lets no column through")
+        return sums / count
+
+
+class LogLoss(OfColumns):
+    """The mean over columns of ``-ln sum_i y_i t_i``: y (classes, N) probabilities, t one-hot, or (t, mask).
 
     The logarithm ends at -50.
     """
 
     metric_names: Sequence[str] = ("LogLoss",)
 
-    def columns(self, y: Any, t: Any) -> Any:
-        alike(self, y, t)
+    def each(self, y: Any, t: Any) -> Any:
         return -self.be.safelog(self.be.sum(y * t, axis=0))
 
 
-class TopKMisclassification(Metric):
+class TopKMisclassification(OfColumns):
     """The log loss, and the fractions of columns whose class is not the best, and not among the k best.
 
-    y (classes, N), t one-hot. Equal outputs share the places that are left: with b outputs above that of the right
-    class and e equal to it, itself among them, ``misclassified = 1 - clip((k - b) / e, 0, 1)``.
+    y (classes, N), t one-hot, or (t, mask). Equal outputs share the places that are left: with b outputs above that of
+    the right class and e equal to it, itself among them, ``misclassified = 1 - clip((k - b) / e, 0, 1)``.
 
     >>> import neonlite as nl
     >>> be = nl.gen_backend("cpu")
@@ -46,8 +89,7 @@ class TopKMisclassification(Metric):
         self.k = k
         self.metric_names = ["LogLoss", "Top1Misclass", f"Top{k}Misclass"]
 
-    def columns(self, y: Any, t: Any) -> Any:
-        alike(self, y, t)
+    def each(self, y: Any, t: Any) -> Any:
         classes = y.shape[0]
         if self.k > classes:
             raise ValueError(f"TopKMisclassification: k = {self.k} is more than the {classes} classes of {describe(y)}")
@@ -58,10 +100,11 @@ class TopKMisclassification(Metric):
         return self.be.concat([-self.be.safelog(self.be.sum(y * t, axis=0)), top1, topk])
 
 
-class Misclassification(Metric):
+class Misclassification(OfColumns):
     """The fraction of columns where the largest elements of y and t (classes, N) stand in different rows.
 
-    Of equal elements the first counts. ``steps`` is neon's number of time steps, and has no effect: all columns count.
+    Of equal elements the first counts. With targets (t, mask) it is that of the columns that the mask lets through.
+    ``steps`` is neon's number of time steps, and has no effect: all columns count.
     """
 
     metric_names: Sequence[str] = ("Top1Misclass",)
@@ -70,23 +113,25 @@ class Misclassification(Metric):
         super().__init__(name)
         self.steps = steps
 
-    def columns(self, y: Any, t: Any) -> Any:
-        alike(self, y, t)
+    def each(self, y: Any, t: Any) -> Any:
         if y.shape[0] == 1:
             raise ValueError(f"{self.classnm} compares two classes or more, a row each; got {describe(y)}")
         return self.be.not_equal(self.be.argmax(y, axis=0), self.be.argmax(t, axis=0))
 
 
 class Accuracy(Misclassification):
-    """The fraction of columns where the largest elements of y and t (classes, N), first of equals, share a row."""
+    """The fraction of columns where the largest elements of y and t (classes, N), first of equals, share a row.
+
+    With targets (t, mask) it is that of the columns that the mask lets through.
+    """
 
     metric_names: Sequence[str] = ("Accuracy",)
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name=name)
 
-    def columns(self, y: Any, t: Any) -> Any:
-        return 1 - super().columns(y, t)
+    def each(self, y: Any, t: Any) -> Any:
+        return 1 - super().each(y, t)
 
 
 class PrecisionRecall(Metric):
@@ -114,8 +159,8 @@ class PrecisionRecall(Metric):
             y = self.be.onehot(self.be.argmax(y, axis=0), axis=0, nclass=self.num_classes)
         return self.be.concat([y * t, y, t])
 
-    def summary(self, values: Any) -> Any:
-        counts = values.sum(axis=1).reshape(3, self.num_classes)
+    def summary(self, sums: Any, count: float) -> Any:
+        counts = sums.reshape(3, self.num_classes)
         return (counts[0] / (counts[1:] + self.epsilon)).mean(axis=1)
 
 
@@ -145,31 +190,15 @@ class ObjectDetection(Metric):
             boxes, targets = boxes * mask, targets * mask
         for part in (self._accuracy, self._smooth):
             part.be = self._be
+        alike(self, scores, labels, "scores and their labels")
         alike(self, boxes, targets, "boxes and their targets")
-        return self.be.concat([self._accuracy.columns(scores, labels), self._smooth(boxes, targets)])
+        return self.be.concat([self._accuracy.each(scores, labels), self._smooth(boxes, targets)])
 
 
 # --- of sequences --------------------------------------------------------------------------------------------------
 
 
-def unmasked(t: Any) -> tuple[Any, Any]:
-    """Return targets and their mask, given (t, mask), or t alone: the mask is then None."""
-    return (t[0], t[1]) if isinstance(t, list | tuple) and len(t) == 2 else (t, None)
-
-
-def weights(owner: Metric, t: Any, mask: Any) -> Any:
-    """Return how much each column counts, (1, columns): the most that a mask has in it, 1 without a mask."""
-    if mask is None:
-        return owner.be.ones((1, t.shape[1]))
-    if getattr(mask, "shape", None) not in (t.shape, (1, t.shape[1])):
-        raise ValueError(
-            f"{owner.classnm}: a mask has the shape of the targets, or (1, columns); "
-            f"got {describe(mask)} for {describe(t)}"
-        )
-    return owner.be.max(mask, axis=0)
-
-
-class BitsPerCharacter(Metric):
+class BitsPerCharacter(LogLoss):
     """The mean over columns of ``-log2 sum_i y_i t_i``: y (V, T * N) probabilities of tokens, t one-hot.
 
     With targets (t, mask) the mean is over the columns that the mask lets through. The logarithm ends at -50 / ln 2.
@@ -177,30 +206,15 @@ class BitsPerCharacter(Metric):
 
     metric_names: Sequence[str] = ("BitsPerCharacter",)
 
-    def columns(self, y: Any, t: Any) -> Any:
-        t, mask = unmasked(t)
-        alike(self, y, t)
-        count = weights(self, t, mask)
-        each = -self.be.safelog(self.be.sum(y * t, axis=0)) * count
-        return self.be.concat([self.be.where(count, each, 0), count])
-
-    def entropy(self, values: Any) -> Any:
-        """Return the mean cross-entropy of a token, in nats. ValueError when the mask lets none through."""
-        total, count = values.sum(axis=1)
-        if not count:
-            raise ValueError(f"{self.classnm}: the mask lets none of the {values.shape[1]} columns through")
-        return total / count
-
-    def summary(self, values: Any) -> Any:
-        return [self.entropy(values) / math.log(2)]
+    def summary(self, sums: Any, count: float) -> Any:
+        return super().summary(sums, count) / math.log(2)
 
 
-class Perplexity(BitsPerCharacter):
+class Perplexity(LogLoss):
     """The exponential of the mean cross-entropy of a token: ``exp(mean(-ln sum_i y_i t_i))``, y (V, T * N), t one-hot.
 
     It is as if so many tokens were equally likely each time. With targets (t, mask) the mean is over the columns that
-    the mask lets through. Of several minibatches ``2 ** (the mean of BitsPerCharacter)`` is the perplexity of all; the
-    mean of their perplexities is a little more.
+    the mask lets through; of a data set it is over all its tokens.
 
     >>> import neonlite as nl
     >>> be = nl.gen_backend("cpu")
@@ -211,8 +225,8 @@ class Perplexity(BitsPerCharacter):
 
     metric_names: Sequence[str] = ("Perplexity",)
 
-    def summary(self, values: Any) -> Any:
-        return [math.exp(self.entropy(values))]
+    def summary(self, sums: Any, count: float) -> Any:
+        return [math.exp(nats) for nats in super().summary(sums, count)]
 
 
 class OfSequences(Metric):
@@ -222,33 +236,26 @@ class OfSequences(Metric):
     ``columns(y, t)``, and ``sequences(values)`` of values (rows, T, n): one number a sequence.
     """
 
-    _total = 0  # columns, before some are chosen
-
     def sequences(self, values: Any) -> Any:
         """Return a number for each of n sequences, given values (rows, T, n) on the host, the last row the mask."""
         raise NotImplementedError(f"{self.classnm}: write sequences(values)")
 
-    def __call__(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> Any:
-        self._total = getattr(y, "shape", (0, 0))[-1]
-        try:
-            return super().__call__(y, t, calcrange)
-        finally:
-            del self._total
-
-    def summary(self, values: Any) -> Any:
-        N = self.be.bsz
-        steps = self._total // N if N and not self._total % N else 0
+    def sums(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> tuple[Any, float]:
+        values, total, N = self.chosen(y, t, calcrange), y.shape[1], self.be.bsz
+        steps = total // N if N and not total % N else 0
         if not steps or values.shape[1] % steps:
             raise ValueError(
                 f"{self.classnm}: columns are those of whole sequences, t * N + n; got {values.shape[1]} of "
-                f"{self._total} with be.bsz = {N}"
+                f"{total} with be.bsz = {N}"
             )
         values = values.reshape(len(values), steps, -1)
         values = values[:, :, values[-1].any(axis=0)]  # a sequence of which nothing counts is none
-        if not values.shape[2]:
+        return sum(self.sequences(values)), values.shape[2]
+
+    def summary(self, sums: Any, count: float) -> Any:
+        if not count:
             raise ValueError(f"{self.classnm}: the mask lets no sequence through")
-        found = self.sequences(values)
-        return [sum(found) / len(found)]
+        return [sums / count]
 
 
 class SequenceAccuracy(OfSequences):
@@ -341,12 +348,26 @@ class MultiMetric(Metric):
         self.metric, self.index = metric, index
         self.metric_names = metric.metric_names
 
-    def __call__(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> Any:
+    @property
+    def adds_up(self) -> bool:
+        return self.metric.adds_up
+
+    def one(self, y: Any, t: Any) -> tuple[Any, Any]:
+        """Return the output and its target."""
         for what, x in (("outputs", y), ("targets", t)):
             if type(x) not in (list, tuple) or not -len(x) <= self.index < len(x):
                 raise ValueError(f"MultiMetric(index={self.index}) takes several {what}; got {describe(x)}")
         self.metric.be = self._be
-        return self.metric(y[self.index], t[self.index], calcrange)
+        return y[self.index], t[self.index]
+
+    def sums(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> tuple[Any, float]:
+        return self.metric.sums(*self.one(y, t), calcrange)
+
+    def summary(self, sums: Any, count: float) -> Any:
+        return self.metric.summary(sums, count)
+
+    def __call__(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> Any:
+        return self.metric(*self.one(y, t), calcrange)
 
 
 class BLEUScore(Metric):

@@ -92,7 +92,9 @@ class Cost(NervanaObject):
 class Metric(NervanaObject):
     """The base of metrics: ``metric(y, t)`` is a number on the host, or an array with one for each of its names.
 
-    A class of your own gives ``metric_names`` and ``columns(y, t)``, from which the mean over columns is taken.
+    A class of your own gives ``metric_names`` and ``columns(y, t)``, from which the mean over columns is taken. Over
+    several minibatches ``sums`` are added up, and the ``summary`` is that of all; where ``__call__`` is a class's own,
+    it is the mean over minibatches.
     """
 
     metric_names: Sequence[str] = ()
@@ -101,22 +103,36 @@ class Metric(NervanaObject):
         """Return an op-tree with a row for each name and a value for each column of y."""
         raise NotImplementedError(f"{self.classnm}: write columns(y, t), an op-tree made with self.be")
 
-    def summary(self, values: Any) -> Any:
-        """Return one number a name, out of the chosen columns on the host: their mean."""
-        return values.mean(axis=1)
-
-    def __call__(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> Any:
-        """Return the metric over the columns in ``calcrange``, a slice or a list of column numbers.
-
-        ValueError when it takes no column.
-        """
+    def chosen(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> Any:
+        """Return the columns in ``calcrange``, on the host, in float64. ValueError when it takes none."""
         values = self.columns(y, t).asnumpyarray().astype("float64")
         if isinstance(calcrange, int):
             raise TypeError(f"{self.classnm}: calcrange is a slice, or a list of column numbers; got {calcrange}")
         chosen = values[:, calcrange]
         if not chosen.shape[1]:
             raise ValueError(f"{self.classnm}: calcrange {calcrange} takes none of the {values.shape[1]} columns")
-        numbers = self.summary(chosen)
+        return chosen
+
+    def sums(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> tuple[Any, float]:
+        """Return the sum of each row over the chosen columns, and how much these count: what minibatches add up to."""
+        values = self.chosen(y, t, calcrange)
+        return values.sum(axis=1), values.shape[1]
+
+    def summary(self, sums: Any, count: float) -> Any:
+        """Return one number a name, out of sums: the means."""
+        return sums / count
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the metric of several minibatches is the summary of their sums."""
+        return type(self).__call__ is Metric.__call__
+
+    def __call__(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> Any:
+        """Return the metric over the columns in ``calcrange``, a slice or a list of column numbers.
+
+        ValueError when it takes no column.
+        """
+        numbers = self.summary(*self.sums(y, t, calcrange))
         return numbers if len(self.metric_names) > 1 else float(numbers[0])
 
 

@@ -6,6 +6,7 @@ A test holds this table complete: every elementwise row of the op table has its 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,9 @@ OF_INTS = {"neg": "subtract(0, {x}, {z})", "rint": COPY}
 
 REDUCE: dict[str, str] = {"sum": "add", "max": "maximum", "min": "minimum"}
 
-CELLS = 1 << 16  # numbers that are scattered at once
+ROOM = 1 << 20  # numbers that are scattered at once
+LINE = 32  # of these, rows that are turned at once
+SOME = 256  # places that are gone through at once
 
 
 def words(step: Step) -> str | None:
@@ -81,45 +84,63 @@ def words(step: Step) -> str | None:
 def run_scatter(x: Any, indices: Any, out: Any, held: Any, *, axis: int, size: int) -> None:
     """Write zeros to which the slices of x are added at their indices.
 
-    ``np.add.at`` is fast for one index a number alone: so each number gets its own, some thousands at a time.
+    ``np.add.at`` takes a number at a time. Here the slices for one place are brought side by side, and added up there.
     """
-    places, below, cells, more, values, start, along, total = held
-    positions(indices, size, places, below)  # before anything is written: it may raise
-    total = total if total.size else out
-    total[...] = 0
-    before, after, many = len(start), len(along), scattered_at_once(x.shape, axis)
-    for numbers in (start, along):
-        numbers[...] = 1
-        np.add.accumulate(numbers, out=numbers)
-        numbers -= 1
-    for i in range(0, len(places), many):
-        some, part = places[i : i + many], x[(slice(None),) * axis + (slice(i, i + many),)]
-        cell, term, value = (buffer[: part.size].reshape(before, len(some), after) for buffer in (cells, more, values))
-        cell[...] = start[:, None, None]  # cell = (start * size + some) * after + along, in contiguous steps
-        term[...] = some[:, None]
-        np.add(np.multiply(cell, size, out=cell), term, out=cell)
-        term[...] = along
-        np.add(np.multiply(cell, after, out=cell), term, out=cell)
-        value.reshape(part.shape)[...] = part
-        np.add.at(total.reshape(-1), cell.reshape(-1), value.reshape(-1))
-    if total is not out:
-        out[...] = total
+    place, order, key, first, again, *buffers = held
+    positions(indices, size, place, again)  # before anything is written: it may raise
+    n, bits = len(place), len(place).bit_length()
+    order[...] = 1
+    np.subtract(np.add.accumulate(order, out=order), 1, out=order)
+    first[:n], first[n] = order, n
+    np.bitwise_or(np.left_shift(place, bits, out=key), order, out=key)
+    key.sort()  # by place, and those for one place in the order in which they came
+    np.right_shift(key, bits, out=place)
+    np.bitwise_and(key, (1 << bits) - 1, out=order)
+    again[:1] = False
+    np.equal(place[1:], place[:-1], out=again[1:])
+    np.copyto(first[:n], n, where=again)
+    first.sort()  # where each place begins in that order, and behind these n
+    count = n - int(np.count_nonzero(again))
+    place = np.take(place, first[:count], out=key[:count], mode="clip")
+    out[...] = 0
+    along, many = pieces(x.shape, axis)
+    if axis == x.ndim - 1 == 1 and count and x.dtype == buffers[0].dtype:  # rows are walked through as they are
+        for top in range(0, len(x), many):
+            part = x[top : top + many]
+            together, sums = (buffer[: part.size].reshape(part.shape) for buffer in buffers)
+            np.take(part, order, axis=1, out=together, mode="clip")
+            sums = sums.reshape(-1)[: len(part) * count].reshape(len(part), count)
+            np.add.reduceat(together, first[:count], axis=1, out=sums)
+            out[top : top + many, place] = sums
+        return
+    x, out = (np.moveaxis(a, (axis, along), (0, 1)) for a in (x, out))
+    for left in range(0, x.shape[1], many):
+        part = x[:, left : left + many]
+        slices, together = (buffer[: part.size].reshape(part.shape) for buffer in buffers)
+        for i in range(0, part.shape[1], LINE):
+            np.copyto(slices[:, i : i + LINE], part[:, i : i + LINE])
+        np.take(slices, order, axis=0, out=together, mode="clip")
+        sums = np.take(together, first[:count], axis=0, out=slices[:count], mode="clip")  # of most, the one there is
+        for i in range(0, count, SOME):
+            for k, (start, end) in enumerate(pairwise(first[i : min(i + SOME, count) + 1].tolist()), i):
+                if end - start > 1:
+                    np.add.reduce(together[start:end], axis=0, out=sums[k])
+        out[:, left : left + many][place] = sums
 
 
 def scatter_buffers(dtype: str, x: Shape, indices: Shape, *, axis: int, size: int) -> list[tuple[Shape, str]]:
     """Return the shapes and dtypes of the buffers that ``run_scatter`` works in."""
-    before, after, many = math.prod(x[:axis]), math.prod(x[axis + 1 :]), scattered_at_once(x, axis)
-    wide, out = "float32" if dtype == "float16" else dtype, (*x[:axis], size, *x[axis + 1 :])
-    cells: Shape = (before * many * after,)
-    numbers: list[tuple[Shape, str]] = [(cells, "int64"), (cells, "int64"), (cells, wide), ((before,), "int64")]
-    total = out if wide != dtype else (0,)
-    return [*take_buffers(dtype, x, indices, axis=axis), *numbers, ((after,), "int64"), (total, wide)]
+    along, many = pieces(x, axis)
+    n, numbers = x[axis], math.prod(x) // max(x[along], 1) * many
+    wide = "float32" if dtype == "float16" else dtype
+    return [*[((n,), "int64")] * 3, ((n + 1,), "int64"), ((n,), "bool"), ((numbers,), wide), ((numbers,), wide)]
 
 
-def scattered_at_once(shape: Shape, axis: int) -> int:
-    """Return how many slices are scattered at a time."""
-    slices = math.prod(shape) // max(shape[axis], 1)
-    return max(1, min(CELLS // max(slices, 1), shape[axis]))
+def pieces(shape: Shape, axis: int) -> tuple[int, int]:
+    """Return the longest other axis, and how much of it is scattered at once."""
+    along = max((a for a in range(len(shape)) if a != axis), key=lambda a: shape[a])
+    each = math.prod(shape) // max(shape[along], 1)
+    return along, max(1, min(ROOM // max(each, 1), shape[along]))
 
 
 def run_take(x: Any, indices: Any, out: Any, held: Any, *, axis: int) -> None:

@@ -264,7 +264,8 @@ class ProductCalls(Places):
         if "int" not in word.info.dtype:
             word = self.astype(word, "int32")
         each = error.T if pad_idx is None else self.where(word == pad_idx, 0, error.T)
-        total = alpha * self.build("scatter", each, word, axis=0, size=dW.shape[0])
+        total = self.build("scatter", each, word, axis=0, size=dW.shape[0])
+        total = total if alpha == 1 else alpha * total  # as it is, it goes right into dW
         self._named("compound_bprop_lut", dW.copy_from, total + beta * dW if beta else total)
         if error_t is not None:
             error_t[:] = error.T
