@@ -155,7 +155,7 @@ def train(given: argparse.Namespace) -> None:
         fit = READERS if given.dataset == "text" else MODELS
         raise ValueError(f"{way['model']} is no network for {given.dataset}; there are {', '.join(fit)}")
     be = gen_backend(given.backend, rng_seed=given.seed or 0, batch_size=size or way["batch_size"])
-    found, learn, valid = data(given.dataset, given.data_dir, way["augment"], notes)
+    found, learn, valid = data(given.dataset, given.data_dir, way["augment"], notes or way)
     if given.resume:
         model = Model(given.resume)
         optimizer, epochs = taken_up(model.optimizer, given)
@@ -163,7 +163,7 @@ def train(given: argparse.Namespace) -> None:
     else:
         epochs = given.epochs or way["epochs"]
         model = Model((MODELS | READERS)[way["model"]](found.nclass), name=f"{given.dataset}.{way['model']}")
-        model.notes = {"vocab": found.vocab} if given.dataset == "text" else {}
+        model.notes = {"vocab": found.vocab, "time_steps": found.time_steps} if given.dataset == "text" else {}
         optimizer = make_optimizer(given.optimizer or "adam", given.lr or way["lr"], epochs)
         about = f"{way['model']}, seed {be.rng_seed},"
     save, bar = given.save or given.resume, not given.no_progress_bar
@@ -188,12 +188,12 @@ def train(given: argparse.Namespace) -> None:
 
 
 def data(name: str, path: Any, augment: Any = None, notes: dict[str, Any] | None = None) -> tuple[Any, Any, Any]:
-    """Return a data set, and what is learned from and judged by; of a text with the words of a model's notes."""
+    """Return a data set, and what is learned from and judged by; of a text as a recipe or a model's notes say."""
     from neonlite.data import DATASETS
     from neonlite.data.corpora import corpus
 
     if name == "text":
-        found = corpus(path, vocab=(notes or {}).get("vocab"))
+        found = corpus(path, **{key: notes[key] for key in ("vocab", "time_steps") if notes and key in notes})
         return found, *found.iterators()
     images = DATASETS[name](path)
     return images, *images.iterators(augment=augment)

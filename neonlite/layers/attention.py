@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from neonlite.backend import Tensor
@@ -67,7 +68,8 @@ class MultiHeadAttention(ParameterLayer):
     ``W_out concat_h attention(Q_h, K_h, V_h) + b_out``, where ``[Q; K; V] = W_qkv x + b_qkv``, and the head h has rows
     ``h F / heads`` and following of each. ``causal``: a step looks at itself and at those before it. ``keep``: in
     training, the fraction of weights of the attention that stays, drawn anew each time; those are divided by keep.
-    ``bias``: what fills b_qkv and b_out; None for none.
+    ``bias``: what fills b_qkv and b_out; None for none. ``slopes``, a number for each head: how much is taken off its
+    scores for each step that a step is away, so that a head with a large one looks nearby.
 
     **Shapes**: (F, T) -> (F, T). W_qkv (3 F, F), W_out (F, F), b_qkv (3 F, 1), b_out (F, 1). After fprop ``weights``,
     (heads, N, T, T), has at [h, n, s, t] how much of step s step t takes.
@@ -75,7 +77,7 @@ class MultiHeadAttention(ParameterLayer):
     ``mask``, a tensor (1, T N) that you set, as for GeneralizedCostMask, has 0 at steps that are only there to fill up
     a sequence: nobody looks at them. What they compute themselves is for such a cost to leave out.
 
-    Source: Vaswani et al. 2017, section 3.2.2; ``keep``: Srivastava et al. 2014.
+    Source: Vaswani et al. 2017, section 3.2.2; ``keep``: Srivastava et al. 2014; ``slopes``: Press et al. 2022, ALiBi.
 
     >>> import neonlite as nl
     >>> from neonlite.initializers import GlorotUniform
@@ -96,6 +98,7 @@ class MultiHeadAttention(ParameterLayer):
         keep: float = 1.0,
         bias: Any = None,
         name: str | None = None,
+        slopes: Sequence[float] | None = None,
     ) -> None:
         super().__init__(init, name)
         if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
@@ -104,8 +107,12 @@ class MultiHeadAttention(ParameterLayer):
         if not 0 < self.keep <= 1:
             raise ValueError(f"{self.name}: keep, the fraction that stays, is above 0 and at most 1; got {keep!r}")
         self.heads, self.causal, self.bias = heads, causal, bias
+        self.slopes = None if slopes is None else [number(f"{self.name}: a slope", x) for x in slopes]
+        if self.slopes is not None and len(self.slopes) != heads:
+            raise ValueError(f"{self.name}: slopes are {heads} numbers, one for each head; got {len(self.slopes)}")
         self.mask: Any = None
         self.earlier: Any = None  # (T, T): where a step is no later than another
+        self.far: Any = None  # (heads, 1, T, T): what is taken off scores
         self.room: Any = None  # a buffer for the errors within
 
     def configure(self, in_obj: Any) -> MultiHeadAttention:
@@ -147,6 +154,10 @@ class MultiHeadAttention(ParameterLayer):
             step = be.array(list(range(T)))
             self.earlier = be.zeros((T, T), name=f"{self.name}.earlier")
             self.earlier[:] = be.less_equal(step, step.T)
+        if self.slopes is not None and (self.far is None or self.far.shape[2:] != (T, T)):
+            step, slope = be.array([list(range(T))]), be.reshape(be.array(self.slopes), (H, 1, 1, 1))
+            self.far = be.zeros((H, 1, T, T), name=f"{self.name}.far")
+            self.far[:] = slope * be.absolute(step - step.T)
         self.room = None
 
     def by_heads(self, *tensors: Any) -> list[list[Any]]:
@@ -204,7 +215,9 @@ class MultiHeadAttention(ParameterLayer):
             return be.transpose(be.reshape(y, (self.heads, F // self.heads, T, -1)), (0, 3, 2, 1))
 
         q, k, v = heads(0), heads(1), heads(2)
-        weights = shares(q @ k.T * self.scale, None if mask is None else mask.T, -1)
+        scores = q @ k.T * self.scale
+        scores = scores if self.far is None else scores - self.far
+        weights = shares(scores, None if mask is None else mask.T, -1)
         if thinned:
             weights = weights * self.kept.T * (1 / self.keep)
         mixed = be.reshape(be.transpose(weights @ v, (0, 3, 2, 1)), (F, -1))
@@ -239,7 +252,8 @@ class MultiHeadAttention(ParameterLayer):
             self.qkv[:] = self.qkv + self.b_qkv
         for q, k, weights in zip(self.q, self.k, self.weights_heads, strict=True):
             be.batched_dot(k.T, q, weights)
-        self.weights[:] = shares(self.scale * self.weights, allowed, 2)
+        scores = self.scale * self.weights
+        self.weights[:] = shares(scores if self.far is None else scores - self.far, allowed, 2)
         if self.keep < 1 and not inference:
             be.make_binary_mask(self.kept, self.keep)
             self.used[:] = self.weights * self.kept * (1 / self.keep)
@@ -350,7 +364,8 @@ class TransformerBlock(list[Any]):
     """``y = x + attention(norm(x))``, then ``y + W_2 f(W_1 norm(y) + b_1) + b_2``, for inputs of ``width`` features.
 
     A list of layers, as Affine is one: ``norm`` is a LayerNorm, f is ``activation``, W_1 (hidden, width). ``keep``:
-    the fraction that stays of the weights of the attention and of what is added to x and y. In the paper the norm
+    the fraction that stays of the weights of the attention and of what is added to x and y. ``slopes``: those of the
+    attention. In the paper the norm
     comes after the sum; before, it trains without a warm-up.
 
     **Shapes**: (width, T) -> (width, T). Source: Vaswani et al. 2017, section 3.1; Xiong et al. 2020, figure 1b.
@@ -371,9 +386,10 @@ class TransformerBlock(list[Any]):
         bias: Any = None,
         activation: Any = None,
         name: str | None = None,
+        slopes: Sequence[float] | None = None,
     ) -> None:
         bias = Constant(0) if bias is None else bias
-        look = MultiHeadAttention(heads, init, causal, keep, bias, name=name and f"{name}_heads")
+        look = MultiHeadAttention(heads, init, causal, keep, bias, name and f"{name}_heads", slopes)
         base = name or look.name
         think = [
             LayerNorm(name=f"{base}_norm_2"),
