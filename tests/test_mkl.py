@@ -20,6 +20,7 @@ import neonlite as nl
 from neonlite import Autodiff, Backend
 from neonlite.backend.executors import pool
 from neonlite.backend.mkl import blas
+from neonlite.backend.onednn import library as onednn
 from neonlite.backend.primitives.numpy_ import InPlace
 from neonlite.backend.runtimes import load, mkl_
 
@@ -79,7 +80,8 @@ def products(counting: Counting) -> blas.Products:
 def test_the_runtime_says_what_it_is():
     be = Backend("mkl")
     assert be.name == "mkl"
-    assert be.runtime.about() == f"MKL {version()}, {pool.threads()} threads, NumPy {np.__version__}"
+    numpy = f"NumPy {np.__version__}, {onednn.about()}"
+    assert be.runtime.about() == f"MKL {version()}, {pool.threads()} threads, {numpy}"
     assert ("mkl", True) in [found[:2] for found in nl.backend.info()]
 
 

@@ -445,6 +445,28 @@ class Primitives:
         with self.runtime.count.instead(2 * a.size * c.shape[-1]):
             super().summed(a, b, c, alpha, beta)  # type: ignore[misc]
 
+    def conv_fprop(self, layer: Any, *args: Any) -> None:
+        """Take the buffers of a convolution."""
+        with self.runtime.count.instead(2 * layer.sizeO * layer.sizeF // layer.K):
+            super().conv_fprop(layer, *args)  # type: ignore[misc]
+
+    def conv_bprop(self, layer: Any, *args: Any) -> None:
+        """Take the buffers of its derivative by the images."""
+        with self.runtime.count.instead(2 * layer.sizeO * layer.sizeF // layer.K):
+            super().conv_bprop(layer, *args)  # type: ignore[misc]
+
+    def conv_update(self, layer: Any, *args: Any) -> None:
+        """Take the buffers of its derivative by the filters."""
+        with self.runtime.count.instead(2 * layer.sizeO * layer.sizeF // layer.K):
+            super().conv_update(layer, *args)  # type: ignore[misc]
+
+    def _run(self, *args: Any) -> None:
+        """Do what oneDNN would do: nothing."""
+
+    def _finite(self, i: Any) -> bool:
+        """Tell whether oneDNN may look for maxima."""
+        return True
+
     def _multiplied(self, a: Any, b: Any, c: Any, alpha: float, beta: float, summed: bool) -> bool:
         """Tell whether MKL would multiply these."""
         form = self.form(a, b, c)

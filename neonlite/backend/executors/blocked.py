@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.backend.executors.generic import Generic
-from neonlite.backend.executors.numpy_words import BUFFERS, CALLS, OF_INTS, REDUCE, SHORT, WORDS, words
+from neonlite.backend.executors.numpy_words import BUFFERS, CALLS, OF_INTS, REDUCE, SHORT, WORDS, faster, words
 from neonlite.backend.executors.pool import share, threads
 from neonlite.backend.executors.quiet import Silence, hush, speak
 from neonlite.backend.plan import ALIGN, Const, Plan, Stage, Step, padded
@@ -324,6 +324,9 @@ class Region:
         last = {x: i for i, v in enumerate(order) for x in self.steps[v].ins if isinstance(x, int)}
         spells = {v: words(s) for v, s in self.steps.items()}
         names: dict[str, Any] = {name: getattr(np, name) for name in NAMES}
+        for v, step in self.steps.items():
+            if function := faster(step, math.prod(self.tile) if self.tiled else self.size):
+                names[f"fast_{step.op.name}"], spells[v] = function, f"fast_{step.op.name}({{x}}, {{z}})"
         outputs = {v: f"o{n}" for n, v in enumerate(self.outputs)}
         at = {v: i for i, v in enumerate(order)}
         late = [v for v in outputs if self._spoiled(v, v, at[v], last, spells[v])]

@@ -9,14 +9,20 @@ import numpy as np
 
 from neonlite.backend.executors.pool import threads
 from neonlite.backend.mkl.blas import Products, library
+from neonlite.backend.onednn.images import Images
+from neonlite.backend.onednn.library import about
 from neonlite.backend.runtimes.numpy_ import NumPy
+
+
+class Primitives(Images, Products):
+    """Images by oneDNN where it is installed, products by MKL."""
 
 
 class MKL(NumPy):
     """Arrays of NumPy, run block by block; products in MKL, on as many threads."""
 
     name = "mkl"
-    primitives = Products
+    primitives = Primitives
 
     def __init__(self, device_id: int = 0) -> None:
         super().__init__(device_id)
@@ -41,4 +47,4 @@ class MKL(NumPy):
     def about(self) -> str:
         """Return the versions and the threads."""
         version = re.search(r"Version ([\d.]+)", self.mkl.get_version_string())
-        return f"MKL {version and version[1]}, {threads()} threads, NumPy {np.__version__}"
+        return f"MKL {version and version[1]}, {threads()} threads, NumPy {np.__version__}, {about()}"

@@ -1,4 +1,4 @@
-"""The runtime 'cpu': NumPy, whose own namespace is the standard's."""
+"""The runtime 'cpu': NumPy, whose own namespace is the standard's, and oneDNN where it is installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from neonlite.backend.executors.blocked import Blocked
 from neonlite.backend.executors.pool import threads
 from neonlite.backend.executors.quiet import Silence
-from neonlite.backend.primitives.numpy_ import InPlace
+from neonlite.backend.onednn.images import Images
+from neonlite.backend.onednn.library import about
 from neonlite.backend.runtimes.base import Runtime
 
 
@@ -19,7 +20,7 @@ class NumPy(Runtime):
     name = "cpu"
     xp: Any = np
     executor = Blocked
-    primitives = InPlace
+    primitives = Images
 
     def put(self, array: Any) -> Any:
         """Return a copy."""
@@ -44,4 +45,4 @@ class NumPy(Runtime):
 
     def about(self) -> str:
         """Return the version and the threads."""
-        return f"NumPy {np.__version__}, {threads()} threads"
+        return f"NumPy {np.__version__}, {threads()} threads, {about()}"

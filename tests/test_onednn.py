@@ -1,0 +1,576 @@
+"""oneDNN: does it give what ``Generic`` gives, is it called where it should be, and what happens where it is not there?
+
+Shapes are drawn from a seeded generator; the truth is ``Generic`` in float64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from allocations import buffers
+
+from neonlite import Backend
+from neonlite.backend.executors import pool
+from neonlite.backend.onednn import functions, images, layouts, library
+from neonlite.backend.primitives.generic import Generic
+from neonlite.backend.runtimes import load
+
+Array = np.ndarray[Any, Any]
+
+HERE = library.found()
+needs = pytest.mark.skipif(HERE is None, reason=library.about())
+counts = pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.slow)])
+every_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
+every_scale = pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (0.5, 2.0)])
+
+
+@pytest.fixture
+def made() -> images.Images:
+    """Return the primitives, with nothing kept from before."""
+    return images.Images(load("cpu"))
+
+
+@pytest.fixture
+def plain() -> Generic:
+    return Generic(load("cpu"))
+
+
+def chains(made: images.Images) -> list[Any]:
+    """Return what was asked of oneDNN, in the order in which it was: chains, and None where it has nothing fast."""
+    return list(made.runtime.ledger.kept.__dict__.get("onednn", {}).values())
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def convolutions(be: Backend, dtype: str, count: int) -> Iterator[Any]:
+    """Yield layer objects of convolutions, flat and deep, and of their transposes."""
+    rng = np.random.default_rng(1)
+    yield be.conv_layer(dtype, 1, 1, 1)
+    yield be.conv_layer(dtype, 3, 2, 5, 1, 1, 9, 1, 1, 3, str_w=2, pad_w=1)  # in one direction alone
+    yield be.conv_layer(dtype, 2, 16, 32, 1, 9, 9, 1, 3, 3, pad_h=1, pad_w=1)
+    yield be.conv_layer(dtype, 8, 32, 16, 1, 6, 5)  # of one pixel
+    yield be.conv_layer(dtype, 2, 3, 16, 1, 12, 12, 1, 5, 5, str_h=2, str_w=2, pad_h=2, pad_w=2)
+    for k in range(count):
+        deep = k % 4 == 0
+        axes = "dhw" if deep else "hw"
+        one = {
+            f"{what}_{a}": int(rng.integers(low, 3)) for a in axes for what, low in (("pad", 0), ("str", 1), ("dil", 1))
+        }
+        N, C, K = (int(rng.choice(sizes)) for sizes in ((1, 2, 5, 8), (1, 3, 8, 16, 19), (1, 4, 16, 17)))
+        window = dict(zip("TRS", [int(n) for n in rng.integers(1, 4, 3)], strict=True)) | ({} if deep else {"T": 1})
+        if k % 3:
+            size = dict(zip("DHW", [int(n) for n in rng.integers(5, 10, 3)], strict=True)) | ({} if deep else {"D": 1})
+            yield be.conv_layer(dtype, N, C, K, **size, **window, **one)
+        else:
+            size = dict(zip("MPQ", [int(n) for n in rng.integers(5, 8, 3)], strict=True)) | ({} if deep else {"M": 1})
+            yield be.deconv_layer(dtype, N, C, K, **size, **window, **one)
+
+
+def poolings(be: Backend, dtype: str, op: str, count: int) -> Iterator[Any]:
+    rng = np.random.default_rng(2)
+    yield be.pool_layer(dtype, op, 1, 1)
+    yield be.pool_layer(dtype, op, 4, 3, 1, 20, 20, 1, 1, 20, 20)  # places up to 399
+    yield be.pool_layer(dtype, op, 3, 2, 1, 7, 5, 1, 1, 2, 1, str_h=3, str_w=2)  # cells that no window has
+    for k in range(count):
+        deep = k % 4 == 0
+        N, C = (int(rng.choice(sizes)) for sizes in ((1, 3, 8, 16, 33), (1, 2, 5)))
+        size = {"D": int(rng.integers(3, 6)) if deep else 1, "H": int(rng.integers(4, 9)), "W": int(rng.integers(4, 9))}
+        window = {a: int(rng.integers(1, 4)) for a in "TRS"} | ({} if deep else {"T": 1})
+        steps = {f"str_{a}": int(rng.integers(1, 4)) for a in "dhw"}
+        pads = {f"pad_{a}": int(rng.integers(0, n)) for a, n in zip("dhw", window.values(), strict=True)}
+        yield be.pool_layer(dtype, op, N, C, **size, **window, **steps, **pads)
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def near(got: Array, wanted: Array, case: Any, ulps: int = 64) -> None:
+    room = ulps * np.finfo(got.dtype).eps * max(1.0, float(np.abs(wanted).max()))
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=room, err_msg=repr(case))
+
+
+# --- convolution -----------------------------------------------------------------------------------------------------
+
+
+@needs
+@counts
+@every_scale
+@every_dtype
+def test_convolutions_are_as_those_of_generic(
+    made: images.Images, plain: Generic, cpu: Backend, dtype: str, alpha: float, beta: float, count: int
+) -> None:
+    rng = np.random.default_rng(3)
+    for layer in convolutions(cpu, dtype, count):
+        i, f, e = (normal(rng, shape, dtype) for shape in (layer.dimI, layer.dimF, layer.dimO))
+        for name, a, b, shape in (
+            ("conv_fprop", i, f, layer.dimO),
+            ("conv_bprop", f, e, layer.dimI),
+            ("conv_update", i, e, layer.dimF),
+        ):
+            got = normal(rng, shape, dtype)
+            wanted = got.astype(float)
+            if not beta:
+                got[...] = np.nan
+            kept = a.copy(), b.copy()
+            getattr(made, name)(layer, a, b, got, alpha, beta)
+            getattr(plain, name)(layer, a.astype(float), b.astype(float), wanted, alpha, beta)
+            near(got, wanted, (name, layer, layer.TRS, layer.dilation))
+            assert (a == kept[0]).all()
+            assert (b == kept[1]).all()
+    found = chains(made)
+    if dtype == "float64":
+        assert found == []  # which oneDNN has not
+    else:
+        assert len(found) > 2 * count  # all but those of one or two maps
+        assert None not in found
+
+
+@needs
+def test_a_nan_of_an_image_stays_in_its_windows(made: images.Images, cpu: Backend) -> None:
+    layer = cpu.conv_layer("float32", 2, 3, 20, 1, 6, 6, 1, 3, 3)
+    i, o = np.ones(layer.dimI, np.float32), np.zeros(layer.dimO, np.float32)
+    i[1, 0, 0, 0, 1] = np.nan
+    made.conv_fprop(layer, i, np.ones(layer.dimF, np.float32), o, 1.0, 0.0)
+    wanted = np.full(layer.dimO, 27.0)
+    wanted[:, :, 0, 0, 1] = np.nan
+    np.testing.assert_array_equal(o, wanted)
+
+
+# --- pooling ---------------------------------------------------------------------------------------------------------
+
+
+@needs
+@counts
+@every_dtype
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("op", ["max", "avg", "l2"])
+def test_poolings_are_as_those_of_generic(
+    made: images.Images, plain: Generic, cpu: Backend, op: str, beta: float, dtype: str, count: int
+) -> None:
+    rng = np.random.default_rng(4)
+    for layer in poolings(cpu, dtype, op, count):
+        i, e, o, d = (normal(rng, shape, dtype) for shape in (layer.dimI, layer.dimO, layer.dimO, layer.dimI))
+        i = np.round(2 * i) if op == "max" else i  # so that there are equal maxima
+        for places in ("int32", "int64") if max(layer.TRS) > 16 else ("uint8", "int32"):
+            for kept in (True, False):
+                case = layer, op, places, kept
+                found = [np.zeros(layer.dimO, places) if kept else None for _ in range(2)]
+                got, wanted, back, wanted_back = o.copy(), o.astype(float), d.copy(), d.astype(float)
+                made.pool_fprop(layer, i, got, found[0], beta)
+                plain.pool_fprop(layer, i.astype(float), wanted, found[1], beta)
+                near(got, wanted, case)
+                if op == "max" and kept:
+                    np.testing.assert_array_equal(*found, err_msg=repr(case))
+                made.pool_bprop(layer, i, e, back, found[0], 0.5, beta)
+                plain.pool_bprop(layer, i.astype(float), e.astype(float), wanted_back, found[1], 0.5, beta)
+                near(back, wanted_back, case)
+    asked = chains(made)
+    assert (None in asked) == (op == "l2" and dtype == "float32")
+    assert len(asked) >= (count if dtype == "float32" else 0)
+
+
+@needs
+def test_windows_over_maps_are_left_to_numpy(made: images.Images, plain: Generic, cpu: Backend) -> None:
+    layer = cpu.pool_layer("float32", "max", 4, 6, 1, 4, 4, 3, 1, 2, 2)
+    i, (o, wanted) = normal(np.random.default_rng(5), layer.dimI, "float32"), np.zeros((2, *layer.dimO), np.float32)
+    made.pool_fprop(layer, i, o, None, 0.0)
+    plain.pool_fprop(layer, i, wanted, None, 0.0)
+    np.testing.assert_array_equal(o, wanted)
+    assert chains(made) == [None]
+
+
+@needs
+@pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
+def test_maxima_of_what_is_not_finite_are_as_those_of_generic(
+    made: images.Images, plain: Generic, cpu: Backend, value: float
+) -> None:
+    layer = cpu.pool_layer("float32", "max", 8, 2, 1, 6, 6, 1, 1, 2, 2)
+    i = normal(np.random.default_rng(6), layer.dimI, "float32")
+    i[:, :, :2, :2] = value
+    i[1, 0, 5, 3, 2] = value
+    (o, wanted), (at, places) = np.zeros((2, *layer.dimO), np.float32), np.zeros((2, *layer.dimO), np.uint8)
+    made.pool_fprop(layer, i, o, at, 0.0)
+    plain.pool_fprop(layer, i, wanted, places, 0.0)
+    np.testing.assert_array_equal(o, wanted)
+    np.testing.assert_array_equal(at, places)
+
+
+# --- arrays that stay as oneDNN wrote them ---------------------------------------------------------------------------
+
+
+def a_chain(made: images.Images, be: Backend, seed: int, wraps: Callable[[Array], Any]) -> list[Array]:
+    """Run conv-relu-pool-conv-relu-pool twice, forwards and backwards, on some arrays; return all results."""
+    rng = np.random.default_rng(seed)
+    N, C, K, J = (int(rng.choice(sizes)) for sizes in ((1, 8, 17), (3, 16, 5), (16, 20, 32), (16, 7)))
+    H, R, pad = int(rng.integers(12, 16)), int(rng.integers(2, 5)), int(rng.integers(0, 2))
+    one = be.conv_layer("float32", N, C, K, 1, H, H + 1, 1, R, R, pad_h=pad, pad_w=pad)
+    two = be.pool_layer("float32", "max", N, K, 1, one.P, one.Q, 1, 1, 3, 2, str_h=2, str_w=2, pad_h=pad)
+    three = be.conv_layer("float32", N, K, J, 1, two.P, two.Q, 1, 3, 2)
+    four = be.pool_layer("float32", "max", N, J, 1, three.P, three.Q, 1, 1, 2, 2)
+    x, f, g, e = (normal(rng, shape, "float32") for shape in (one.dimI, one.dimF, three.dimF, four.dimO))
+    layers = one, two, three, four
+    outs, backs = (
+        [wraps(np.zeros(shape, np.float32)) for shape in shapes]
+        for shapes in zip(*((n.dimO, n.dimI) for n in layers), strict=True)
+    )
+    at, also = (wraps(np.zeros(n.dimO, np.uint8)) for n in (two, four))
+    u, v = np.zeros(one.dimF, np.float32), np.zeros(three.dimF, np.float32)
+
+    def relu(o: Any) -> None:
+        values = o.each(change=True) if isinstance(o, layouts.Stored) else o
+        np.maximum(values, 0, out=values)
+
+    def unrelu(d: Any, o: Any) -> None:
+        errors, values = layouts.read(d), layouts.read(o)
+        layouts.written(d, 1)[...] = errors * (values > 0)
+
+    for k in range(2):
+        start, error = wraps(x + k), wraps(e - k)
+        made.conv_fprop(one, start, f, outs[0], 1.0, 0.0)
+        relu(outs[0])
+        made.pool_fprop(two, outs[0], outs[1], at, 0.0)
+        made.conv_fprop(three, outs[1], g, outs[2], 1.0, 0.0)
+        relu(outs[2])
+        made.pool_fprop(four, outs[2], outs[3], also, 0.0)
+        made.pool_bprop(four, None, error, backs[3], also, 1.0, 0.0)
+        unrelu(backs[3], outs[2])
+        made.conv_update(three, outs[1], backs[3], v, 1.0, 0.0)
+        made.conv_bprop(three, g, backs[3], backs[2], 1.0, 0.0)
+        made.pool_bprop(two, None, backs[2], backs[1], at, 1.0, 0.0)
+        unrelu(backs[1], outs[0])
+        made.conv_update(one, start, backs[1], u, 0.5, k)
+        made.conv_bprop(one, f, backs[1], backs[0], 1.0, 0.0)
+    return [layouts.read(x).copy() for x in (*outs, *backs, at, also, u, v)]
+
+
+@needs
+@counts
+def test_chains_of_arrays_that_stay_as_they_lie_have_the_same_bits(cpu: Backend, count: int) -> None:
+    stayed = 0
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        share = seed % 3 / 2  # of the arrays: none, half, all
+        stored: list[layouts.Stored] = []
+
+        def wraps(array: Array, rng: Any = rng, share: float = share, stored: Any = stored) -> Any:
+            if rng.random() >= share:
+                return array
+            stored.append(layouts.Stored(array))
+            return stored[-1]
+
+        wanted = a_chain(images.Images(load("cpu")), cpu, seed, lambda array: array)
+        got = a_chain(layouts.Kept(load("cpu")), cpu, seed, wraps)
+        for x, y in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(x, y, err_msg=str(seed))
+        stayed += sum(x.layout is not None for x in stored)
+    assert stayed > 4 * count
+
+
+@needs
+def test_a_stored_array_is_current_wherever_it_is_read() -> None:
+    assert HERE is not None
+    values = np.arange(2 * 3 * 4, dtype=np.float32).reshape(3, 2, 4)
+    x = layouts.Stored(values.copy())
+    by_maps = HERE.layout((4, 3, 2), (6, 1, 3))  # N, C, W, told of an array (C, W, N)
+    by_pixels = HERE.layout((4, 3, 2), (6, 2, 1))
+    order = HERE.layout((4, 3, 2), (1, 8, 4))
+    x.lie(by_maps, order)
+    np.testing.assert_array_equal(x.each(), values.transpose(2, 1, 0).reshape(-1))
+    x.lie(by_pixels, order)
+    np.testing.assert_array_equal(x.each(), values.transpose(2, 0, 1).reshape(-1))
+    x.each(change=True)[...] += 1
+    x.lie(by_maps, order)
+    np.testing.assert_array_equal(x.each(), values.transpose(2, 1, 0).reshape(-1) + 1)
+    x.each(change=True)[...] *= 2
+    np.testing.assert_array_equal(x.read(), 2 * (values + 1))
+    x.write()[...] = 0
+    assert not x.each().any()
+    x.lie(by_maps, order)
+    assert not x.each().any()
+
+
+@needs
+def test_poolings_there_and_back_stay_as_their_images_lie(cpu: Backend) -> None:
+    made = layouts.Kept(load("cpu"))
+    a_chain(made, cpu, 0, layouts.Stored)
+    asked = [(key[2][1], chain is not None) for key, chain in made.runtime.ledger.kept.onednn.items() if key[2]]
+    assert sorted(asked) == [(False, True)] * 2 + [(True, True)] * 2
+
+
+# --- memory, threads, processes --------------------------------------------------------------------------------------
+
+
+def a_step(made: images.Images, be: Backend, seed: int = 7) -> tuple[Callable[[], None], list[Array]]:
+    """Return what runs a convolution and a pooling, forwards and backwards, and its results."""
+    rng = np.random.default_rng(seed)
+    conv = be.conv_layer("float32", 16, 8, 16, 1, 12, 12, 1, 3, 3)
+    pooled = be.pool_layer("float32", "max", 16, 16, 1, 10, 10, 1, 1, 2, 2)
+    i, f, e = (normal(rng, shape, "float32") for shape in (conv.dimI, conv.dimF, pooled.dimO))
+    o, p, d, di = (np.empty(shape, np.float32) for shape in (conv.dimO, pooled.dimO, conv.dimO, conv.dimI))
+    df, at = np.empty(conv.dimF, np.float32), np.empty(pooled.dimO, np.uint8)
+
+    def run() -> None:
+        made.conv_fprop(conv, i, f, o, 1.0, 0.0)
+        made.pool_fprop(pooled, o, p, at, 0.0)
+        made.pool_bprop(pooled, o, e, d, at, 1.0, 0.0)
+        made.conv_update(conv, i, d, df, 1.0, 0.0)
+        made.conv_bprop(conv, f, d, di, 0.5, 0.0)
+
+    return run, [o, p, at, d, df, di]
+
+
+@needs
+def test_nothing_is_allocated_once_it_has_run(made: images.Images, cpu: Backend) -> None:
+    run, _ = a_step(made, cpu)
+    run()
+    before = made.runtime.ledger.memory()
+    assert before.workspaces > 0
+    assert buffers(run) == []
+    assert made.runtime.ledger.memory() == before
+    made.runtime.ledger.forget()
+    assert made.runtime.ledger.memory().workspaces == 0
+
+
+@needs
+def test_the_number_of_threads_is_the_runtime_s_and_only_meanwhile(
+    made: images.Images, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert HERE is not None
+    seen: list[int] = []
+    execute = HERE.execute
+    monkeypatch.setattr(HERE, "execute", lambda *args: seen.append(HERE.get_threads()) or execute(*args))
+    before, wanted = HERE.get_threads(), None
+    for n in (1, 3):
+        monkeypatch.setattr(pool, "_threads", n)
+        run, results = a_step(made, cpu)
+        run()
+        assert {*seen} == {n}
+        assert HERE.get_threads() == before
+        seen.clear()
+        wanted = wanted or [x.copy() for x in results]
+        for got, x in zip(results, wanted, strict=True):
+            near(got.astype(np.float32), x, n)
+
+
+@needs
+def test_several_threads_convolve_at_once(made: images.Images, cpu: Backend) -> None:
+    alone = [a_step(made, cpu, seed) for seed in range(4)]
+    for run, _ in alone:
+        run()
+    together = [a_step(made, cpu, seed) for seed in range(4)]
+    workers = [threading.Thread(target=lambda run=run: [run() for _ in range(20)]) for run, _ in together]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for (_, got), (_, wanted) in zip(together, alone, strict=True):
+        for x, y in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+FORKED = """
+import os, signal
+import numpy as np
+from neonlite import Backend
+from neonlite.backend.executors import pool
+from neonlite.backend.onednn.images import Images
+pool.set_threads(2)
+be = Backend("cpu")
+layer = be.conv_layer("float32", 16, 16, 16, 1, 20, 20, 1, 3, 3)
+made = Images(be.runtime)
+i, f, o = (np.ones(shape, np.float32) for shape in (layer.dimI, layer.dimF, layer.dimO))
+made.conv_fprop(layer, i, f, o, 1.0, 0.0)
+if (child := os.fork()) == 0:
+    signal.alarm(20)
+    o[...] = 0
+    made.conv_fprop(layer, i, f, o, 1.0, 0.0)
+    os._exit(0 if (o == 144).all() else 1)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@needs
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes fork here")
+def test_a_forked_process_convolves() -> None:
+    got = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=True)
+    assert got.stdout.split() == ["0"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="tells no process what it has loaded")
+def test_to_import_neonlite_does_not_load_it() -> None:
+    modules = "neonlite.backend.onednn.images, neonlite.backend.onednn.functions"
+    code = f"import {modules}; print(open('/proc/self/maps').read())"
+    got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "libdnnl" not in got.stdout
+
+
+# --- functions -------------------------------------------------------------------------------------------------------
+
+SIG = functions.Function(functions.LOGISTIC, 64, functions.logistic)
+EXP = functions.Exp(functions.EXP, 64, np.exp)
+TRUTHS: dict[str, tuple[functions.Function, Callable[[Array], Array]]] = {
+    "sig": (SIG, lambda x: 1 / (1 + np.exp(-x))),
+    "exp": (EXP, np.exp),
+}
+
+
+@needs
+@pytest.mark.parametrize("word", TRUTHS)
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 1000, 65536, 100_003])
+def test_functions_are_right_to_some_units_in_the_last_place(word: str, size: int) -> None:
+    function, truth = TRUTHS[word]
+    for low, high, ulps in ((-86.9, 88.7, 6), (-10, 10, 4), (-1, 1, 3), (-1e-6, 1e-6, 2)):
+        x = np.random.default_rng(8).uniform(low, high, size).astype(np.float32)
+        wanted, out = truth(x.astype(float)), np.empty_like(x)
+        function(x, out)
+        assert np.abs((out - wanted) / np.spacing(wanted.astype(np.float32))).max() <= ulps
+        function(x, x)  # in place
+        np.testing.assert_array_equal(x, out)
+
+
+@needs
+@pytest.mark.parametrize("word", TRUTHS)
+def test_functions_of_infinities_nan_and_very_small_numbers(word: str) -> None:
+    function, truth = TRUTHS[word]
+    for value in (np.inf, -np.inf, np.nan, 0, -0.0, 1e-40, -1e-40, 88, 100, 1e30, -1e30, -86.95, -87.2, -90, -110):
+        x, out = np.full(256, 0.5, np.float32), np.empty(256, np.float32)
+        x[77] = value
+        function(x, out)
+        with np.errstate(over="ignore"):
+            wanted = truth(x.astype(float)).astype(np.float32)
+        near_zero = 0 if word == "exp" else 2e-38  # below, oneDNN gives 0
+        np.testing.assert_allclose(out, wanted, rtol=1e-6, atol=near_zero)
+
+
+@needs
+def test_functions_take_what_one_dnn_does_not() -> None:
+    wide = np.linspace(-3, 3, 400).reshape(20, 20)
+    for dtype, part in (
+        ("float64", np.s_[:]),
+        ("float32", np.s_[:, ::2]),
+        ("float32", np.s_[::2, 3:]),
+        ("float16", np.s_[:]),
+    ):
+        x = wide.astype(dtype)[part]
+        out = np.empty_like(wide.astype(dtype))[part]
+        SIG(x, out)
+        np.testing.assert_allclose(out, 1 / (1 + np.exp(-x.astype(float))), rtol=4 * float(np.finfo(dtype).eps))
+
+
+SHARED = """
+import numpy as np
+from neonlite.backend.executors import pool
+from neonlite.backend.onednn import functions, library
+pool.set_threads(3)
+oneDNN = library.library()
+function = functions.Function(functions.LOGISTIC, 64, functions.logistic)
+seen, execute = set(), oneDNN.execute
+def counting(*args):
+    seen.add(oneDNN.get_threads())
+    return execute(*args)
+oneDNN.execute = counting
+x, out = np.random.default_rng(9).standard_normal(1 << 16).astype(np.float32), np.empty((100, 1 << 16), np.float32)
+def work(numbers):
+    for n in numbers:
+        function(x, out[n])
+pool.share(work, len(out))
+print(seen, oneDNN.get_threads(), (out == out[0]).all())
+"""
+
+
+@needs
+def test_workers_run_functions_in_one_thread_each() -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "4"}  # that is what a new thread begins with
+    got = subprocess.run([sys.executable, "-c", SHARED], env=environment, capture_output=True, text=True, check=True)
+    assert got.stdout == "{1} 4 True\n"
+
+
+# --- where it is not there, or is another ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder, the only one in which oneDNN is looked for, under a name that no system has."""
+    monkeypatch.setattr(library, "folders", lambda: [tmp_path])
+    monkeypatch.setattr(library, "FILE", "libdnnl.so.3.of.a.test")
+    monkeypatch.setattr(library, "library", library.library.__wrapped__)
+    monkeypatch.setattr(library, "found", library.found.__wrapped__)
+    monkeypatch.setattr(images, "found", library.found)
+    monkeypatch.setattr(functions, "found", library.found)
+    return tmp_path
+
+
+def test_where_there_is_none_the_error_says_where_it_was_looked_for(nowhere: Path) -> None:
+    with pytest.raises(
+        ImportError, match=rf"libdnnl.so.3.of.a.test is not in {nowhere}: pip install \"neonlite\[onednn\]\""
+    ):
+        library.library()
+    (nowhere / "libdnnl.so.2").touch()
+    with pytest.raises(ImportError, match=f"there is {nowhere}/libdnnl.so.2, of another interface: pip install"):
+        library.library()
+    assert library.about().startswith("without oneDNN: libdnnl.so.3.of.a.test is not in")
+
+
+def test_a_file_that_is_no_library_is_named(nowhere: Path) -> None:
+    (nowhere / library.FILE).write_text("This is no library.")
+    with pytest.raises(ImportError, match=rf"oneDNN cannot be loaded: {nowhere}.* pip install"):
+        library.library()
+    assert library.found() is None
+
+
+def test_another_version_is_named() -> None:
+    older = library.Version(2, 7, 3)
+
+    class Ask:
+        restype: Any = None
+
+        def __call__(self) -> Any:
+            return ctypes.pointer(older)
+
+    with pytest.raises(ImportError, match=r"there/libdnnl.so is oneDNN 2.7.3, and neonlite calls 3.x: pip install"):
+        library.Library(SimpleNamespace(dnnl_version=Ask()), None, "there/libdnnl.so")
+    with pytest.raises(ImportError, match=r"there/libx.so is not oneDNN, as it has no dnnl_version: pip install"):
+        library.Library(SimpleNamespace(), None, "there/libx.so")
+
+
+def test_without_it_numpy_does_all(nowhere: Path, plain: Generic, cpu: Backend) -> None:
+    made = images.Images(load("cpu"))
+    layer = cpu.conv_layer("float32", 2, 3, 4, 1, 6, 6, 1, 3, 3)
+    pooled = cpu.pool_layer("float32", "max", 2, 3, 1, 6, 6, 1, 1, 2, 2)
+    rng = np.random.default_rng(10)
+    i, f = normal(rng, layer.dimI, "float32"), normal(rng, layer.dimF, "float32")
+    (o, wanted), (p, pooled_by_it) = (np.zeros((2, *shape), np.float32) for shape in (layer.dimO, pooled.dimO))
+    made.conv_fprop(layer, i, f, o, 1.0, 0.0)
+    plain.conv_fprop(layer, i, f, wanted, 1.0, 0.0)
+    near(o, wanted, layer)
+    made.pool_fprop(pooled, i, p, None, 0.0)
+    plain.pool_fprop(pooled, i, pooled_by_it, None, 0.0)
+    np.testing.assert_array_equal(p, pooled_by_it)
+    x, out = i.reshape(-1), np.empty(i.size, np.float32)
+    functions.Function(functions.LOGISTIC, 1, functions.logistic)(x, out)
+    near(out, 1 / (1 + np.exp(-x.astype(float))), "sig")
+
+
+def test_the_environment_can_do_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEONLITE_ONEDNN", "0")
+    assert library.found.__wrapped__() is None
+    assert library.about() == "without oneDNN, as NEONLITE_ONEDNN=0 says"
+
+
+@needs
+def test_an_error_of_one_dnn_says_which_call_and_why() -> None:
+    assert HERE is not None
+    with pytest.raises(library.Unsupported, match=r"oneDNN 3\..*: dnnl_memory_desc_create_with_tag: wrong arguments"):
+        HERE.open((-1, 2))
