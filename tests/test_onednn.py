@@ -503,6 +503,7 @@ def test_workers_run_functions_in_one_thread_each() -> None:
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty folder, the only one in which oneDNN is looked for, under a name that no system has."""
+    monkeypatch.delenv("NEONLITE_ONEDNN", raising=False)
     monkeypatch.setattr(library, "folders", lambda: [tmp_path])
     monkeypatch.setattr(library, "FILE", "libdnnl.so.3.of.a.test")
     monkeypatch.setattr(library, "library", library.library.__wrapped__)
