@@ -672,7 +672,8 @@ print({LOADED}[1:])
 
 
 @linux
-def test_mkl_shares_the_openmp_of_gnu_where_another_library_has_loaded_it():
+@pytest.mark.parametrize("layer", ["", "INTEL"])  # INTEL: what a process inherits from one that used MKL's own
+def test_mkl_shares_the_openmp_of_gnu_where_another_library_has_loaded_it(layer):
     code = f"""
 import ctypes
 try:
@@ -684,7 +685,7 @@ else:
     product(neonlite.Backend("mkl"))
     print({LOADED}[1:])
 """
-    told = python(code, MKL_THREADING_LAYER="")  # which this process may have set
+    told = python(code, MKL_THREADING_LAYER=layer)
     if told == "absent":
         pytest.skip("libgomp is not installed")
     assert told == "['mkl_gnu_thread']"

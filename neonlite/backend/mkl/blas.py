@@ -21,6 +21,7 @@ from neonlite.backend.executors.pool import threads
 from neonlite.backend.primitives.numpy_ import InPlace
 
 FILES = ("libmkl_rt.so.?", "mkl_rt.?.dll")  # as pip and conda name it
+LAYER = "MKL_THREADING_LAYER"  # which OpenMP MKL uses; mkl-service writes it down for processes that come after
 SMALL = 1 << 20  # multiplications up to which NumPy is done sooner: a call through ctypes takes some microseconds
 FORMS = 1024  # forms of products that are remembered
 HEAD = object.__basicsize__  # bytes of the head of an object
@@ -36,10 +37,13 @@ def library() -> Any:
 
     A process needs one OpenMP, or the threads of two get in each other's way. MKL brings its own, which also works in a
     process that was forked, as GNU's does not; PyTorch and oneDNN, loaded later, use it as well. Where they came first,
-    with GNU's, mkl-service lets MKL use GNU's, if it sees it: therefore GNU's is made global.
+    with GNU's, mkl-service lets MKL use GNU's, if it sees it: therefore GNU's is made global. A layer that a process
+    inherits from one that used MKL's own would make mkl-service end it.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libgomp.so.1", os.RTLD_NOLOAD | os.RTLD_GLOBAL)
+        if os.environ.get(LAYER) == "INTEL":
+            os.environ[LAYER] = "GNU"
     places = folders()
     found = [path for place in places for file in FILES for path in sorted(place.glob(file), reverse=True)]
     if not found:
