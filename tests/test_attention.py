@@ -213,31 +213,38 @@ def test_the_way_back_is_that_of_the_formula_and_of_slopes(cpu, heads, shape, N,
     assert report.ok, report
 
 
+@pytest.mark.parametrize("lags", [None, [0, 2]])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_head_looks_the_less_far_the_larger_its_slope_is(be64, causal):
+def test_a_head_looks_the_less_far_the_larger_its_slope_is(be64, causal, lags):
     slopes, T, N = [0.0, 0.5], 5, 3
     x = data(be64, 4, T * N)
-    flat, sloped = (made(be64, MultiHeadAttention(2, G, causal, slopes=s), (4, T), N) for s in (None, slopes))
+    flat, sloped = (
+        made(be64, MultiHeadAttention(2, G, causal, slopes=s, lags=s and lags), (4, T), N) for s in (None, slopes)
+    )
     sloped.W_qkv[:] = flat.W_qkv
     for layer in (flat, sloped):
         layer.fprop(x)
-    for h, slope in enumerate(slopes):
+    for h, (slope, lag) in enumerate(zip(slopes, lags or [0, 0], strict=True)):
         for t in range(T):
-            want = flat.weights.get()[h, :, :, t] * np.exp(-slope * abs(np.arange(T) - t))
+            want = flat.weights.get()[h, :, :, t] * np.exp(-slope * abs(t - np.arange(T) - lag))
             want /= want.sum(axis=1, keepdims=True)
             np.testing.assert_allclose(sloped.weights.get()[h, :, :, t], want, rtol=1e-10, atol=1e-14)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_way_back_of_heads_with_slopes_is_that_of_slopes(cpu, causal):
-    layer = MultiHeadAttention(2, G, causal, 0.6, Constant(0), slopes=[1.0, 0.25])
+    layer = MultiHeadAttention(2, G, causal, 0.6, Constant(0), slopes=[1.0, 0.25], lags=[2, 0])
     report = check_layer(layer, (4, 5), batch_size=3, tolerance=1e-7)
     assert report.ok, report
 
 
-def test_slopes_are_a_number_for_each_head():
+def test_slopes_and_lags_are_a_number_for_each_head():
     with pytest.raises(ValueError, match="look: slopes are 2 numbers, one for each head; got 3"):
         MultiHeadAttention(2, G, slopes=[1, 2, 3], name="look")
+    with pytest.raises(ValueError, match="look: lags are 2 numbers, one for each head; got 1"):
+        MultiHeadAttention(2, G, slopes=[1, 2], lags=[1], name="look")
+    with pytest.raises(ValueError, match="look: lags say where scores are highest"):
+        MultiHeadAttention(2, G, lags=[1, 2], name="look")
 
 
 def test_a_block_and_two_of_them_are_right(cpu):

@@ -48,6 +48,15 @@ def test_word_by_word_a_network_tells_what_it_tells_of_all_words_at_once(name):
     np.testing.assert_allclose(ways[0], ways[1], rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", zoo.READERS)
+def test_a_network_writes_the_same_from_its_file(name, tmp_path):
+    model, _ = trained(name, 1)
+    model.save_params(tmp_path / "verse.neon")
+    wrote = list(sample(model, [1, 2], 12))
+    gen_backend("cpu", batch_size=1)
+    assert list(sample(Model(tmp_path / "verse.neon"), [1, 2], 12)) == wrote
+
+
 def test_words_are_drawn_as_probable_as_the_temperature_says():
     p, n = np.array([0.5, 0.3, 0.2, 0.0]), 4000
     rng = np.random.default_rng(0)

@@ -69,7 +69,8 @@ class MultiHeadAttention(ParameterLayer):
     ``h F / heads`` and following of each. ``causal``: a step looks at itself and at those before it. ``keep``: in
     training, the fraction of weights of the attention that stays, drawn anew each time; those are divided by keep.
     ``bias``: what fills b_qkv and b_out; None for none. ``slopes``, a number for each head: how much is taken off its
-    scores for each step that a step is away, so that a head with a large one looks nearby.
+    scores for each step that a step is away, so that a head with a large one looks nearby; ``lags``: away from how many
+    steps back, for each head, 0 unless given.
 
     **Shapes**: (F, T) -> (F, T). W_qkv (3 F, F), W_out (F, F), b_qkv (3 F, 1), b_out (F, 1). After fprop ``weights``,
     (heads, N, T, T), has at [h, n, s, t] how much of step s step t takes.
@@ -77,7 +78,8 @@ class MultiHeadAttention(ParameterLayer):
     ``mask``, a tensor (1, T N) that you set, as for GeneralizedCostMask, has 0 at steps that are only there to fill up
     a sequence: nobody looks at them. What they compute themselves is for such a cost to leave out.
 
-    Source: Vaswani et al. 2017, section 3.2.2; ``keep``: Srivastava et al. 2014; ``slopes``: Press et al. 2022, ALiBi.
+    Source: Vaswani et al. 2017, section 3.2.2; ``keep``: Srivastava et al. 2014; ``slopes``: Press et al. 2022, ALiBi;
+    ``lags``: You, Sun and Iyyer 2020, Hard-coded Gaussian attention.
 
     >>> import neonlite as nl
     >>> from neonlite.initializers import GlorotUniform
@@ -99,6 +101,7 @@ class MultiHeadAttention(ParameterLayer):
         bias: Any = None,
         name: str | None = None,
         slopes: Sequence[float] | None = None,
+        lags: Sequence[int] | None = None,
     ) -> None:
         super().__init__(init, name)
         if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
@@ -108,8 +111,15 @@ class MultiHeadAttention(ParameterLayer):
             raise ValueError(f"{self.name}: keep, the fraction that stays, is above 0 and at most 1; got {keep!r}")
         self.heads, self.causal, self.bias = heads, causal, bias
         self.slopes = None if slopes is None else [number(f"{self.name}: a slope", x) for x in slopes]
-        if self.slopes is not None and len(self.slopes) != heads:
-            raise ValueError(f"{self.name}: slopes are {heads} numbers, one for each head; got {len(self.slopes)}")
+        self.lags = None if lags is None else [number(f"{self.name}: a lag", x) for x in lags]
+        for what, given in {"slopes": self.slopes, "lags": self.lags}.items():
+            if given is not None and len(given) != heads:
+                raise ValueError(f"{self.name}: {what} are {heads} numbers, one for each head; got {len(given)}")
+        if lags is not None and slopes is None:
+            raise ValueError(
+                f"{self.name}: lags say where scores are highest, slopes how much lower elsewhere: give both"
+            )
+        self.nin = 0  # features, which its slots are asked for before there are inputs
         self.mask: Any = None
         self.earlier: Any = None  # (T, T): where a step is no later than another
         self.far: Any = None  # (heads, 1, T, T): what is taken off scores
@@ -155,9 +165,10 @@ class MultiHeadAttention(ParameterLayer):
             self.earlier = be.zeros((T, T), name=f"{self.name}.earlier")
             self.earlier[:] = be.less_equal(step, step.T)
         if self.slopes is not None and (self.far is None or self.far.shape[2:] != (T, T)):
-            step, slope = be.array([list(range(T))]), be.reshape(be.array(self.slopes), (H, 1, 1, 1))
+            step = be.array([list(range(T))])
+            slope, lag = (be.reshape(be.array(x), (H, 1, 1, 1)) for x in (self.slopes, self.lags or [0] * H))
             self.far = be.zeros((H, 1, T, T), name=f"{self.name}.far")
-            self.far[:] = slope * be.absolute(step - step.T)
+            self.far[:] = slope * be.absolute(step - step.T - lag)
         self.room = None
 
     def by_heads(self, *tensors: Any) -> list[list[Any]]:
@@ -216,7 +227,7 @@ class MultiHeadAttention(ParameterLayer):
 
         q, k, v = heads(0), heads(1), heads(2)
         scores = q @ k.T * self.scale
-        scores = scores if self.far is None else scores - self.far
+        scores = scores if self.far is None else scores - self.far.T
         weights = shares(scores, None if mask is None else mask.T, -1)
         if thinned:
             weights = weights * self.kept.T * (1 / self.keep)
@@ -364,9 +375,9 @@ class TransformerBlock(list[Any]):
     """``y = x + attention(norm(x))``, then ``y + W_2 f(W_1 norm(y) + b_1) + b_2``, for inputs of ``width`` features.
 
     A list of layers, as Affine is one: ``norm`` is a LayerNorm, f is ``activation``, W_1 (hidden, width). ``keep``:
-    the fraction that stays of the weights of the attention and of what is added to x and y. ``slopes``: those of the
-    attention. In the paper the norm
-    comes after the sum; before, it trains without a warm-up.
+    the fraction that stays of the weights of the attention and of what is added to x and y. ``slopes``
+    and ``lags``: those of the attention. In the paper the norm comes after the sum; before, it trains without a
+    warm-up.
 
     **Shapes**: (width, T) -> (width, T). Source: Vaswani et al. 2017, section 3.1; Xiong et al. 2020, figure 1b.
 
@@ -387,9 +398,10 @@ class TransformerBlock(list[Any]):
         activation: Any = None,
         name: str | None = None,
         slopes: Sequence[float] | None = None,
+        lags: Sequence[int] | None = None,
     ) -> None:
         bias = Constant(0) if bias is None else bias
-        look = MultiHeadAttention(heads, init, causal, keep, bias, name and f"{name}_heads", slopes)
+        look = MultiHeadAttention(heads, init, causal, keep, bias, name and f"{name}_heads", slopes, lags)
         base = name or look.name
         think = [
             LayerNorm(name=f"{base}_norm_2"),
