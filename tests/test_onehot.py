@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from neonlite.backend.onehot import OneHot
-from neonlite.data import Text
+from neonlite.data import Text, TextNMT
 from neonlite.initializers import Gaussian
 from neonlite.layers import GRU, LSTM, BiBNRNN, BiLSTM, BiRNN, Recurrent
 from neonlite.layers.recurrent import LOOKED_UP
@@ -53,7 +53,7 @@ def test_ones_are_where_the_ids_say(be):
 def test_a_column_without_a_word_is_zero_and_nobody_goes_by_the_ids(be):
     ids = words(be)
     ids[:, :1] = -1
-    x = OneHot(V, ids).show(all_known=False)
+    x = OneHot(V, ids, gaps=True).show()
     np.testing.assert_array_equal(x.get(), dense(ids))
     assert x.words is None
     assert not x.get()[:, 0].any()
@@ -87,8 +87,10 @@ def test_layers_say_and_learn_the_same_as_with_a_plain_tensor(be64, kind):
             layer.bprop(error)
         for one, other in ((first.outputs, second.outputs), (first.dW, second.dW)):
             np.testing.assert_allclose(one.get(), other.get(), rtol=1e-12, atol=1e-12)
-    known.show(all_known=False)  # from now on nobody may go by the ids
-    np.testing.assert_allclose(first.fprop(known).get(), second.fprop(plain).get(), rtol=1e-12, atol=1e-12)
+    ids[:, :1] = -1  # a column of zeros: nobody may go by the ids
+    gapped = OneHot(V, ids, gaps=True).show()
+    plain = be64.array(dense(ids))
+    np.testing.assert_allclose(first.fprop(gapped).get(), second.fprop(plain).get(), rtol=1e-12, atol=1e-12)
 
 
 def test_it_is_a_look_up_and_not_a_product(cpu, monkeypatch):
@@ -102,6 +104,29 @@ def test_it_is_a_look_up_and_not_a_product(cpu, monkeypatch):
     layer.bprop(cpu.ones(layer.outputs.shape))
     assert shapes
     assert not [pair for pair in shapes if V in pair[0] + pair[1]]
+
+
+@pytest.mark.parametrize("wrong", [-1, V])
+def test_an_id_that_is_no_class_is_told(be, wrong):
+    ids = words(be)
+    x = OneHot(V, ids, "letters", gaps=wrong == V).show()
+    before = x.get()
+    ids[:, 3:4] = wrong
+    if wrong == V or x.words is not None:
+        with pytest.raises(IndexError, match=rf"letters .*: ids are from -?\d to {V - 1}; got"):
+            x.show()
+        np.testing.assert_array_equal(x.get(), before)
+
+
+def test_pairs_of_sentences_have_gaps(cpu, tmp_path):
+    cpu.bsz = 2
+    letters = [chr(ord("0") + i) for i in range(V)]
+    for language in ("a", "b"):
+        (tmp_path / f"t.{language}").write_text(" ".join(letters) + "\n1 2 3\n", encoding="utf-8")
+    x, _ = next(iter(TextNMT(V + 2, tmp_path, onehot_input=True, dataset="t", languages=("a", "b"))))
+    x = x[0] if isinstance(x, list) else x
+    assert (x.get().sum(axis=0) == 0).any()
+    assert getattr(x, "words", None) is None
 
 
 def test_a_text_gives_columns_that_know_their_words(cpu):

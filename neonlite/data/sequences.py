@@ -53,11 +53,13 @@ class Steps:
 class Tokens:
     """The tensors of tokens: ids (1, T * N), int32, or one-hot (V, T * N).
 
-    ``shape`` is (1, T) or (V, T). Where there is no token, which is written as -1, a one-hot column is 0.
+    ``shape`` is (1, T) or (V, T). With ``gaps`` there may be no token, which is written as -1: a one-hot column is 0.
     """
 
-    def __init__(self, be: Backend, vocab_size: int, time_steps: int, onehot: bool, name: str) -> None:
-        self.name, self.shape = name, (vocab_size if onehot else 1, time_steps)
+    def __init__(
+        self, be: Backend, vocab_size: int, time_steps: int, onehot: bool, name: str, gaps: bool = False
+    ) -> None:
+        self.gaps, self.name, self.shape = gaps, name, (vocab_size if onehot else 1, time_steps)
         self._ids = Steps(be, 1, time_steps, f"{name}.ids" if onehot else name, "int32")
         self._onehot: dict[int, OneHot] | None = {} if onehot else None
 
@@ -74,8 +76,8 @@ class Tokens:
         if self._onehot is None:
             return ids
         if width not in self._onehot:
-            self._onehot[width] = OneHot(self.shape[0], ids, self.name)
-        return self._onehot[width].show(all_known=not delay)
+            self._onehot[width] = OneHot(self.shape[0], ids, self.name, self.gaps)
+        return self._onehot[width].show()
 
 
 # --- a long series -------------------------------------------------------------------------------------------------
@@ -431,7 +433,7 @@ class Reversal(Drawn):
         self.nclass = int(vocab)
         self.onehot_input, self.get_prev_target = bool(onehot_input), bool(get_prev_target)
         self._inputs, self._previous, self._targets = (
-            Tokens(self.be, self.nclass, self.time_steps, onehot, f"{self.name}.{what}")
+            Tokens(self.be, self.nclass, self.time_steps, onehot, f"{self.name}.{what}", gaps=what == "previous")
             for what, onehot in (("inputs", onehot_input), ("previous", onehot_input), ("targets", True))
         )
         self.shape = [self._inputs.shape, self._previous.shape] if get_prev_target else self._inputs.shape

@@ -74,7 +74,7 @@ class Text(Contiguous):
         self.ids = ids_of(self.name, tokens, self.token_to_index)
         self.length = len(self.ids) - 1
         self._inputs, self._previous, self._targets = (
-            Tokens(self.be, self.nclass, self.time_steps, onehot, f"{self.name}.{what}")
+            Tokens(self.be, self.nclass, self.time_steps, onehot, f"{self.name}.{what}", gaps=what == "previous")
             for what, onehot in (("inputs", onehot_input), ("previous", onehot_input), ("targets", True))
         )
         self.shape = [self._inputs.shape, self._previous.shape] if get_prev_target else self._inputs.shape

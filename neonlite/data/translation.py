@@ -76,7 +76,7 @@ class TextNMT(Minibatches):
         self._mask_source = Source(self.be, mask, True)
         sizes = (len(self.vocabs[0]), self.nclass, self.nclass)
         self._inputs, self._previous, self._targets = (
-            Tokens(self.be, size, self.time_steps, onehot, f"{self.name}.{what}")
+            Tokens(self.be, size, self.time_steps, onehot, f"{self.name}.{what}", gaps=True)
             for size, what, onehot in zip(
                 sizes, ("inputs", "previous", "targets"), (onehot_input, onehot_input, True), strict=True
             )
