@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as in neonlite info | head: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (OSError, ImportError, ValueError, RuntimeError) as error:
+    except (OSError, ImportError, ValueError, IndexError, RuntimeError) as error:
         print(f"neonlite: {error}", file=sys.stderr)
         return 1
     return 0
@@ -164,6 +164,8 @@ def train(given: argparse.Namespace) -> None:
         epochs = given.epochs or way["epochs"]
         model = Model((MODELS | READERS)[way["model"]](found.nclass), name=f"{given.dataset}.{way['model']}")
         model.notes = {"vocab": found.vocab, "time_steps": found.time_steps} if given.dataset == "text" else {}
+        if given.dataset == "text" and given.data_dir:
+            model.notes["path"] = str(given.data_dir.resolve())
         optimizer = make_optimizer(given.optimizer or "adam", given.lr or way["lr"], epochs)
         about = f"{way['model']}, seed {be.rng_seed},"
     save, bar = given.save or given.resume, not given.no_progress_bar
@@ -174,7 +176,8 @@ def train(given: argparse.Namespace) -> None:
         model.fit(learn, CrossEntropyMulti(), optimizer, epochs, callbacks)
     except KeyboardInterrupt:
         if save:
-            print(f"to go on: neonlite train {given.dataset} --resume {save}", file=sys.stderr)
+            where = f" -w {given.data_dir}" if given.data_dir else ""
+            print(f"to go on: neonlite train {given.dataset} --resume {save}{where}", file=sys.stderr)
         raise
     seconds = time.perf_counter() - began
     print(f"{judged(given.dataset, model, valid)}, after {model.epoch_index} epochs in {seconds:.1f} s")
@@ -193,7 +196,10 @@ def data(name: str, path: Any, augment: Any = None, notes: dict[str, Any] | None
     from neonlite.data.corpora import corpus
 
     if name == "text":
-        found = corpus(path, **{key: notes[key] for key in ("vocab", "time_steps") if notes and key in notes})
+        known = {key: notes[key] for key in ("vocab", "time_steps") if notes and key in notes}
+        if path is None and notes and "path" in notes:
+            raise ValueError(f"it learned from {notes['path']}: say which text this is for, as in -w {notes['path']}")
+        found = corpus(path, **known)
         return found, *found.iterators()
     images = DATASETS[name](path)
     return images, *images.iterators(augment=augment)
@@ -324,7 +330,7 @@ def draw(given: argparse.Namespace) -> None:
 
     gen_backend(given.backend, batch_size=given.batch_size or 128)
     if given.model not in MODELS and Path(given.model).is_file():
-        print(Model(given.model).summary())
+        print(Model(given.model, weights_only=True).summary())
         return
     print(Sequential(network(given.model), name=given.model).summary(shape_of(given)))
 

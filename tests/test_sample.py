@@ -103,6 +103,13 @@ def test_a_text_is_learned_kept_judged_and_gone_on_with(capsys, tmp_path):
     bits = text.split(" bits per character")[0].split()[-1]
     assert float(bits) < 0.5
     assert said(capsys, "eval", model, *few).startswith(f"{bits} bits")
+    assert "Sequential" in said(capsys, "draw", model, "-b", "cpu")
+    for forgot in (["eval", model], ["train", "text", "--resume", model]):  # it is not read as another text
+        assert main([*forgot, "-b", "cpu"]) == 1
+        assert f"it learned from {file}: say which text this is for, as in -w" in capsys.readouterr().err
+    (tmp_path / "other.txt").write_text("TICK TACK " * 90)
+    assert main(["eval", model, "-w", str(tmp_path / "other.txt"), "-b", "cpu"]) == 1
+    assert "is not in the vocabulary" in capsys.readouterr().err
     assert (
         said(capsys, "sample", model, "--prompt", "tick", "--length", "12", "--temperature", "0") == VERSE[:16] + "\n"
     )
@@ -139,3 +146,40 @@ def test_the_zoo_reads_better_than_by_chance():
     for name in zoo.READERS:
         model, text = trained(name, 2)
         assert model.eval(text, BitsPerCharacter())[0] < np.log2(len(text.vocab))
+
+
+@pytest.mark.parametrize("name", zoo.READERS)
+def test_who_wrote_goes_on_learning_as_if_it_had_not(name):
+    weights = []
+    for length in (0, 5):
+        model, text = trained(name, 1)
+        before = model.eval(text, BitsPerCharacter())
+        list(islice(sample(model, [1, 2], 9), length))  # 5 of 9: it stops early
+        assert model.be.bsz == 8
+        np.testing.assert_array_equal(model.eval(text, BitsPerCharacter()), before)
+        model.fit(text, CrossEntropyMulti(), model.optimizer, 2)
+        weights.append([p.get() for layer in model.layers_to_optimize for p in layer.parameters])
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_text_in_other_steps_is_not_read_as_if_it_had_the_same():
+    model, _ = trained("lstm", 1)
+    for steps in (3, 18, 5):
+        other = Text(steps, text=VERSE, onehot_input=False)
+        told = rf"the data has {steps} time steps, the network is ready for 9: model.set_seq_len\({steps}\)"
+        with pytest.raises(ValueError, match=told):
+            model.eval(other, BitsPerCharacter())
+        with pytest.raises(ValueError, match=told):
+            model.fit(other, CrossEntropyMulti(), model.optimizer, 2)
+    model.set_seq_len(3)
+    assert model.eval(Text(3, text=VERSE, onehot_input=False), BitsPerCharacter())[0] > 0
+
+
+def test_a_state_of_another_batch_size_is_left_behind():
+    model, text = trained("lstm", 1)
+    model.be.bsz = 4
+    model.eval(Text(9, text=VERSE, onehot_input=False), BitsPerCharacter())
+    model.set_batch_size(4)
+    model.fit(Text(9, text=VERSE, onehot_input=False), CrossEntropyMulti(), model.optimizer, 2)
+    assert model.epoch_index == 2

@@ -99,9 +99,22 @@ class Model(Kept):
         if not self.initialized:
             self.allocate(shape)
             self.initialized, self.width = True, self.be.bsz
+        else:
+            self.check_steps(shape)
         if cost is not None and cost is not self.cost and cost is not getattr(self.cost, "costfunc", None):
             self.cost = self.generalized(cost) if isinstance(cost, Cost) else cost
             self.cost.initialize(self.layers)
+
+    def check_steps(self, shape: Any) -> None:
+        """Raise ValueError when data of a shape has other time steps than the network is ready for."""
+        wanted = self.data_shape
+        pairs = zip(shape, wanted, strict=False) if isinstance(wanted, list) else [(shape, wanted)]
+        for have, want in pairs:
+            if all(isinstance(x, tuple) and len(x) == 2 for x in (have, want)) and have[1] != want[1]:
+                raise ValueError(
+                    f"{self.name}: the data has {have[1]} time steps, the network is ready for {want[1]}: "
+                    f"model.set_seq_len({have[1]}) makes it ready for these"
+                )
 
     def allocate(self, shape: Any) -> None:
         """Settle shapes and make buffers for data of a shape."""

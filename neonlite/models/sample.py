@@ -26,13 +26,24 @@ def sample(model: Model, prompt: Sequence[int], length: int, temperature: float 
     if not len(prompt) or not all(0 <= word < words for word in prompt):
         raise ValueError(f"a prompt is of one word or more, whole numbers from 0 below {words}; got {list(prompt)}")
     rng, said = np.random.default_rng(seed), list(prompt)
-    recurrent = any(isinstance(layer, Recurrence) for layer in model.layers.leaves())
+    layers = list(model.layers.leaves())
+    recurrent = any(isinstance(layer, Recurrence) for layer in layers)
+    steps, usual = model.layers.in_shape[1], model.be.bsz
+    carried = [layer.carried for layer in layers]
     tell = one_by_one(model) if recurrent else window(model)
     next(tell)
-    for _ in range(length):
-        p = tell.send(said)
-        said.append(drawn(p.astype(np.float64), temperature, rng))
-        yield said[-1]
+    try:
+        for _ in range(length):
+            p = tell.send(said)
+            said.append(drawn(p.astype(np.float64), temperature, rng))
+            yield said[-1]
+    finally:  # a training may go on
+        if recurrent:
+            model.set_seq_len(steps)
+        if usual:
+            model.set_batch_size(usual)
+        for layer, arrays in zip(layers, carried, strict=True):
+            layer.carry(arrays)
 
 
 def drawn(p: NDArray[np.float64], temperature: float, rng: np.random.Generator) -> int:
