@@ -12,7 +12,7 @@ from neonlite.backend.onehot import OneHot
 from neonlite.data import Text, TextNMT
 from neonlite.initializers import Gaussian
 from neonlite.layers import GRU, LSTM, BiBNRNN, BiLSTM, BiRNN, Recurrent
-from neonlite.layers.recurrent import LOOKED_UP
+from neonlite.layers.path import LOOKED_UP
 from neonlite.transforms import Logistic, Tanh
 
 V, T, N, NOUT = LOOKED_UP + 3, 5, 2, 4

@@ -177,7 +177,7 @@ def test_a_text_in_other_steps_is_not_read_as_if_it_had_the_same():
 
 
 def test_a_state_of_another_batch_size_is_left_behind():
-    model, text = trained("lstm", 1)
+    model, _ = trained("lstm", 1)
     model.be.bsz = 4
     model.eval(Text(9, text=VERSE, onehot_input=False), BitsPerCharacter())
     model.set_batch_size(4)

@@ -460,8 +460,20 @@ class Primitives:
         with self.runtime.count.instead(2 * layer.sizeO * layer.sizeF // layer.K):
             super().conv_update(layer, *args)  # type: ignore[misc]
 
+    def recurrent_fprop(self, way: Any, *args: Any) -> None:
+        """Take the buffers of a way through time."""
+        with self.runtime.count.instead(way.flops):
+            super().recurrent_fprop(way, *args)  # type: ignore[misc]
+
+    def recurrent_bprop(self, way: Any, *args: Any) -> None:
+        """Take the buffers of the way back."""
+        with self.runtime.count.instead(2 * way.flops):
+            super().recurrent_bprop(way, *args)  # type: ignore[misc]
+
     def _run(self, *args: Any) -> None:
         """Do what oneDNN would do: nothing."""
+
+    _run_all = _show = _run
 
     def _finite(self, i: Any) -> bool:
         """Tell whether oneDNN may look for maxima."""

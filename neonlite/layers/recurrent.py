@@ -1,24 +1,16 @@
-"""Which layers read a sequence step by step?  Those that keep a state on their way through time.
-
-Data is (F, T N): column t N + n is time step t of row n of the minibatch. One product takes the inputs of all steps;
-then each step adds what it makes of the state before it. On the way back, too, the gradients of the weights are
-products over all steps at once.
-"""
+"""Which layers read a sequence step by step?  Those that keep a state on their way through time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from neonlite.backend import Tensor
 from neonlite.layers.layer import accumulates
 from neonlite.layers.parameter import Learned, ParameterLayer, Slot, fill
+from neonlite.layers.path import Program, Step, StepByStep, way_through_time
 from neonlite.optree import describe
-from neonlite.transforms import Transform
-
-Program = list[Callable[[], Any]]
-LOOKED_UP = 64  # rows of one-hot inputs from which a look-up is sooner than a product
+from neonlite.transforms import Logistic, Tanh, Transform
 
 
 class Recurrence(ParameterLayer):
@@ -38,6 +30,7 @@ class Recurrence(ParameterLayer):
     kept: tuple[str, ...] = ()  # what else the way back needs of each step
     multiplied: tuple[str, ...] = ()  # which of these W_recur is multiplied with, besides h
     ways = 1  # 2: there and back
+    known_as = ""  # by what name a backend may know all steps at once
 
     def __init__(
         self,
@@ -58,7 +51,7 @@ class Recurrence(ParameterLayer):
         self.split_inputs = False
         self.fresh = True  # whether there is no state to go on from
         self.given: dict[str, Any] = {}  # a state that is to be gone on from
-        self.paths: list[Path] = []
+        self.paths: list[Any] = []  # of Path
         self.init_state: Any = None  # what fprop begins with unless told otherwise: another layer's final states
         self.final_errors: list[Sequence[Tensor]] = []  # what came back from each layer that began with this one's
 
@@ -84,7 +77,7 @@ class Recurrence(ParameterLayer):
         """Return what computes ``at.dz``, and makes of the path's ``errors`` those of the states before the step."""
         raise NotImplementedError(f"{self.classnm}: write step_back(at), the program of a step on the way back")
 
-    def sources(self, path: Path) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
+    def sources(self, path: StepByStep) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
         """Return, for rows of W_recur, the errors and what they were multiplied with, as pairs over the steps."""
         return [(slice(None), path.shifted())]
 
@@ -120,7 +113,9 @@ class Recurrence(ParameterLayer):
                 setattr(self, f"{name}{end}", part)
             for name, part in zip(("dW_input", "dW_recur", "db"), self.parts(self.dW, k), strict=True):
                 setattr(self, f"{name}{end}", part)
-        self.paths = [Path(self, k) for k in range(self.ways)]
+        if self.paths:  # else it may have been given what a file keeps
+            self.given = {}
+        self.paths = [way_through_time(self, k) for k in range(self.ways)]
         self.fresh = True
 
     def parts(self, W: Tensor, k: int) -> list[Tensor]:
@@ -168,7 +163,8 @@ class Recurrence(ParameterLayer):
     @property
     def final_states(self) -> list[Tensor]:
         """The states of the last step; of a layer that reads both ways, those of the way there."""
-        return self.paths[0].last
+        last: list[Tensor] = self.paths[0].last
+        return last
 
     @accumulates
     def bprop(
@@ -182,10 +178,7 @@ class Recurrence(ParameterLayer):
         self.check_error(error)
         ends = self.final_errors if final_errors is None else [final_errors]
         for path in self.paths:
-            path.run_back(error, [] if path.k else ends)
-            path.learn(self.inputs)
-            if self.deltas is not None:
-                path.pass_on(self.deltas, alpha, beta if path.k == 0 or self.split_inputs else 1.0)
+            path.run_back(error, [] if path.k else ends, alpha, beta if path.k == 0 or self.split_inputs else 1.0)
         return self.deltas
 
     @property
@@ -245,214 +238,6 @@ class Filling:
                     fill(block, init)
 
 
-class Step(NamedTuple):
-    """What there is in one step of a way through time: tensors (nout, N), by gate or by name."""
-
-    path: Path
-    z: list[Tensor]  # the gates: at first what the inputs say, then their values
-    said: list[Tensor]  # what the states before say to each gate
-    dz: list[Tensor]
-    b: list[Tensor] | None  # None where what the inputs say holds it already
-    before: dict[str, Tensor]
-    now: dict[str, Tensor]
-    outer: Any  # the error of h from outside; None on the way there
-
-    def product(self, x: Tensor, first: int = 0, last: int | None = None) -> Callable[[], Any]:
-        """Return what computes ``said = W_recur x`` of gates."""
-        rows = self.path.rows(first, last)
-        return partial(self.path.be.compound_dot, self.path.W_recur[rows], x, self.path.said[rows])
-
-    @property
-    def sums(self) -> list[Any]:
-        """What all that speaks to each gate adds up to, once ``said`` is computed."""
-        sums = [z + said for z, said in zip(self.z, self.said, strict=True)]
-        return [x + b for x, b in zip(sums, self.b, strict=True)] if self.b else sums
-
-    def product_back(
-        self, target: Tensor, first: int = 0, last: int | None = None, beta: float = 0.0
-    ) -> Callable[[], Any]:
-        """Return what computes ``target = W_recur^T dz + beta target`` of gates."""
-        rows = self.path.rows(first, last)
-        return partial(self.path.be.compound_dot, self.path.W_recur[rows].T, self.path.dz[rows], target, beta=beta)
-
-    def write(self, targets: Sequence[Tensor], trees: Sequence[Any]) -> Callable[[], Any]:
-        """Return what works out trees together."""
-        return self.path.be.prepare(list(targets), list(trees))
-
-
-class Path:
-    """One way through time, there (k = 0) or back (k = 1): its weights, its buffers, and the programs of its steps.
-
-    What a step computes with is (rows, N) of a buffer (T rows, N), so that it lies together in memory and is walked
-    through at once. Products over all steps take (rows, T N): what they need is laid out so as well, in ``wide``.
-    """
-
-    def __init__(self, layer: Recurrence, k: int) -> None:
-        self.layer, self.k, self.be = layer, k, layer.be
-        n, T, g = layer.nout, layer.nsteps, layer.gates
-        self.W_input, self.W_recur, self.b = layer.parts(layer.W, k)
-        self.dW_input, self.dW_recur, self.db = layer.parts(layer.dW, k)
-
-        def buffer(name: str, shape: Any) -> Any:
-            return layer.buffer(f"{name}{k or ''}", shape)
-
-        self.z, self.said, self.dz = buffer("z", T * g * n), buffer("said", g * n), buffer("dz", g * n)
-        self.now = {name: buffer(name, T * n) for name in dict.fromkeys(("h", *layer.passed, *layer.kept))}
-        self.wide = {"h": layer.outputs[k * n : (k + 1) * n], "dz": buffer("dz, wide", (g * n, T))}
-        self.wide |= {name: buffer(f"{name}, wide", (n, T)) for name in layer.multiplied}
-        self.first = {name: buffer(f"{name}, first", n) for name in layer.passed}
-        self.errors = {name: buffer(f"d{name}", n) for name in layer.passed}
-        self.spare = buffer("spare", n)
-        self.last = [self.at(self.now[name], -1) for name in layer.passed]
-        self.turned = self.W_input.T
-        self.norm: Norm | None = None
-        self.there: tuple[Any, Program] = (None, [])
-        self.back: tuple[Any, Program] = (None, [])
-        self.learned: tuple[Any, Program] = (None, [])
-
-    def rows(self, first: int, last: int | None) -> slice:
-        """Return the rows of some gates."""
-        n = self.layer.nout
-        return slice(first * n, None if last is None else last * n)
-
-    def place(self, i: int) -> int:
-        """Return the time step of the i-th step on this way; -1 is the last."""
-        i = i % self.layer.nsteps
-        return self.layer.nsteps - 1 - i if self.k else i
-
-    def at(self, x: Tensor, i: int) -> Tensor:
-        """Return what x (T rows, N) has of the i-th step on this way."""
-        rows, t = x.shape[0] // self.layer.nsteps, self.place(i)
-        return x[t * rows : (t + 1) * rows]
-
-    def columns(self, x: Tensor, i: int) -> Tensor:
-        """Return what x (rows, T N) has of the i-th step on this way."""
-        N, t = self.be.bsz, self.place(i)
-        return x[:, t * N : (t + 1) * N]
-
-    def step(self, i: int, error: Tensor | None = None, with_bias: bool = True) -> Step:
-        """Return the i-th step on this way."""
-        n = self.layer.nout
-
-        def gates(x: Tensor) -> list[Tensor]:
-            return [x[k * n : (k + 1) * n] for k in range(self.layer.gates)]
-
-        before = {name: self.at(self.now[name], i - 1) if i else first for name, first in self.first.items()}
-        now = {name: self.at(x, i) for name, x in self.now.items()}
-        outer = None if error is None else self.columns(error[self.k * n : (self.k + 1) * n], i)
-        z, said, dz = map(gates, (self.at(self.z, i), self.said, self.dz))
-        return Step(self, z, said, dz, gates(self.b) if with_bias else None, before, now, outer)
-
-    def program(self, words: Tensor | None) -> Program:
-        """Return what goes through time; where there are words, each step looks its own up."""
-        program: Program = []
-        for i in range(self.layer.nsteps):
-            if words is not None:
-                looked_up = self.be.take(self.table, self.columns(words, i), axis=1)
-                program.append(self.be.prepare([self.at(self.z, i)], [looked_up]))
-            program += self.layer.step(self.step(i, with_bias=words is None))
-        for name in ("h", *self.layer.multiplied):
-            target = self.wide[name].reshape(-1, self.layer.nsteps, self.be.bsz)
-            program.append(self.be.prepare([target], [self.by_steps(self.now[name]).permute((1, 0, 2))]))
-        return program
-
-    def program_back(self, error: Tensor) -> Program:
-        """Return what goes back, last step first."""
-        program: Program = []
-        for i in reversed(range(self.layer.nsteps)):
-            program += self.layer.step_back(self.step(i, error))
-            program.append(self.be.prepare([self.columns(self.wide["dz"], i)], [self.dz]))
-        return program
-
-    def by_steps(self, x: Tensor) -> Tensor:
-        """Return x (T rows, N) as (T, rows, N)."""
-        return x.reshape(self.layer.nsteps, -1, self.be.bsz)
-
-    def steps_of(self, x: Tensor) -> Tensor:
-        """Return x (rows, T N) as (T, rows, N); a copy of it where it has gaps."""
-        whole = x if x.is_contiguous else self.be.array(x)
-        return whole.reshape(-1, self.layer.nsteps, self.be.bsz).permute((1, 0, 2))
-
-    def begin(self, given: list[Tensor] | None, fresh: bool) -> None:
-        """Set the states that the first step begins with."""
-        for i, (target, last) in enumerate(zip(self.first.values(), self.last, strict=True)):
-            if given is not None:
-                target[:] = given[i] if i < len(given) else 0
-            else:
-                target[:] = 0 if fresh or self.k else last
-
-    def run(self, inputs: Tensor) -> None:
-        """Go through time."""
-        x = self.layer.way_through(inputs, self.k)
-        words = self.words_of(x)
-        if not self.there[1] or self.there[0] is not words:
-            self.there = words, self.program(words)
-        if words is None:
-            self.be.batched_dot(self.W_input, self.steps_of(x), self.by_steps(self.z))
-        else:
-            self.table[:] = self.W_input + self.b
-        if self.norm is not None:
-            self.norm.run()
-        for do in self.there[1]:
-            do()
-
-    def words_of(self, x: Tensor) -> Tensor | None:
-        """Return which rows of x have the ones, where that is known and a look-up is sooner than a product."""
-        return getattr(x, "words", None) if x.shape[0] >= LOOKED_UP and self.norm is None else None
-
-    @cached_property
-    def table(self) -> Tensor:
-        """What each word says to all gates, in its column."""
-        return self.be.zeros(self.W_input.shape, name=f"{self.layer.name}.table")
-
-    def run_back(self, error: Tensor, ends: Sequence[Sequence[Tensor]]) -> None:
-        """Go back, last step first; ``ends``: lists of errors of the final states, which add up."""
-        if self.back[0] is not error:
-            self.back = error, self.program_back(error)
-        for i, target in enumerate(self.errors.values()):
-            found = [errors[i] for errors in ends if i < len(errors)]
-            target[:] = sum(found[1:], found[0]) if found else 0
-        for do in self.back[1]:
-            do()
-
-    def learn(self, inputs: Tensor) -> None:
-        """Compute the gradients, each over all steps at once."""
-        if self.learned[0] is not inputs:
-            self.learned = inputs, self.lessons(self.layer.way_through(inputs, self.k))
-        for do in self.learned[1]:
-            do()
-
-    def lessons(self, x: Tensor) -> Program:
-        """Return what computes the gradients."""
-        be, dz, words = self.be, self.wide["dz"], self.words_of(x)
-        program: Program = []
-        for rows, pairs in self.layer.sources(self):
-            for i, (errors, source) in enumerate(pairs):
-                target = self.dW_recur[rows]
-                program.append(partial(be.compound_dot, errors[rows], source.T, target, beta=float(i > 0)))
-        if words is not None:  # one in each column, so that what all words learn together is what b learns
-            learned = be.build("scatter", dz, words, axis=1, size=x.shape[0])
-            program.append(be.prepare([self.dW_input], [learned]))
-            return [*program, be.prepare([self.db], [be.sum(self.dW_input, axis=1)])]
-        program.append(be.prepare([self.db], [be.sum(dz, axis=1)]))
-        if self.norm is not None:
-            program.append(self.norm.run_back)
-        return [*program, partial(be.compound_dot, dz, x.T, self.dW_input)]
-
-    def shifted(self) -> list[tuple[Tensor, Tensor]]:
-        """Return errors with the h of the step before them: of the first step, and of all others together."""
-        N, h, dz = self.be.bsz, self.wide["h"], self.wide["dz"]
-        pairs = [(self.columns(dz, 0), self.first["h"])]
-        if self.layer.nsteps > 1:
-            pairs.append((dz[:, :-N], h[:, N:]) if self.k else (dz[:, N:], h[:, :-N]))
-        return pairs
-
-    def pass_on(self, deltas: Tensor, alpha: float, beta: float) -> None:
-        """Compute the errors of the inputs."""
-        target = self.layer.way_through(deltas, self.k)
-        self.be.compound_dot(self.turned, self.wide["dz"], target, alpha=alpha, beta=beta)
-
-
 # --- kinds -----------------------------------------------------------------------------------------------------------
 
 
@@ -497,6 +282,12 @@ class Gated(Recurrence):
     ) -> None:
         super().__init__(output_size, init, init_inner, activation, reset_cells, name)
         self.gate_activation = self.function("gate_activation", gate_activation)
+
+    @property
+    def known_as(self) -> str:  # type: ignore[override]
+        """The kind's name where the activations are as textbooks have them, and no step was written anew."""
+        usual = type(self.activation) is Tanh and type(self.gate_activation) is Logistic
+        return NAMES.get(type(self), "") if usual else ""
 
 
 class LSTM(Gated):
@@ -563,7 +354,7 @@ class GRU(Gated):
             at.product_back(error, 0, 2, beta=1.0),
         ]
 
-    def sources(self, path: Path) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
+    def sources(self, path: StepByStep) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
         return [(path.rows(0, 2), path.shifted()), (path.rows(2, 3), [(path.wide["dz"], path.wide["rh"])])]
 
 
@@ -665,7 +456,7 @@ class BiBNRNN(BiRNN):
 class Norm:
     """What a BiBNRNN makes of a way's inputs: rows with the mean 0 and the variance 1."""
 
-    def __init__(self, path: Path, rho: float, eps: float, gmean: Tensor, gvar: Tensor) -> None:
+    def __init__(self, path: StepByStep, rho: float, eps: float, gmean: Tensor, gvar: Tensor) -> None:
         layer, k, n = path.layer, path.k or "", path.layer.nout
         self.path, self.rho, self.eps = path, rho, eps
         self.gmean, self.gvar = gmean.reshape(1, n, 1), gvar.reshape(1, n, 1)
@@ -688,3 +479,6 @@ class Norm:
         """Make of the errors of what was normed those of what the inputs said, in place."""
         be, dz, y = self.path.be, self.path.steps_of(self.path.wide["dz"]), self.normed
         dz[:] = self.inverse * (dz - be.mean(dz, axis=(0, 2)) - y * be.mean(dz * y, axis=(0, 2)))
+
+
+NAMES: dict[type, str] = {LSTM: "lstm", BiLSTM: "lstm", GRU: "gru"}

@@ -9,13 +9,13 @@ import numpy as np
 
 from neonlite.backend.executors.pool import threads
 from neonlite.backend.mkl.blas import Products, library
-from neonlite.backend.onednn.images import Images
 from neonlite.backend.onednn.library import about
+from neonlite.backend.onednn.recurrent import Sequences
 from neonlite.backend.runtimes.numpy_ import NumPy
 
 
-class Primitives(Images, Products):
-    """Images by oneDNN where it is installed, products by MKL."""
+class Primitives(Sequences, Products):
+    """Images and sequences by oneDNN where it is installed, products by MKL."""
 
 
 class MKL(NumPy):

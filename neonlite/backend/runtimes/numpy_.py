@@ -9,8 +9,8 @@ import numpy as np
 from neonlite.backend.executors.blocked import Blocked
 from neonlite.backend.executors.pool import threads
 from neonlite.backend.executors.quiet import Silence
-from neonlite.backend.onednn.images import Images
 from neonlite.backend.onednn.library import about
+from neonlite.backend.onednn.recurrent import Sequences
 from neonlite.backend.runtimes.base import Runtime
 
 
@@ -20,7 +20,7 @@ class NumPy(Runtime):
     name = "cpu"
     xp: Any = np
     executor = Blocked
-    primitives = Images
+    primitives = Sequences
 
     def put(self, array: Any) -> Any:
         """Return a copy."""

@@ -1,0 +1,346 @@
+"""LSTM and GRU by oneDNN: do they say what the textbook and NumPy's steps say, and who goes through time at once?"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+from allocations import buffers
+from test_recurrent import compare
+
+from neonlite import Backend, cleanup_backend, gen_backend
+from neonlite.backend.executors import pool
+from neonlite.backend.onednn import images, library
+from neonlite.backend.onehot import OneHot
+from neonlite.initializers import Constant, Gaussian
+from neonlite.layers import GRU, LSTM, Affine, BiLSTM, GeneralizedCost, Recurrent, RecurrentLast, Sequential
+from neonlite.layers.path import AtOnce, StepByStep
+from neonlite.optimizers import GradientDescentMomentum
+from neonlite.transforms import Logistic, MeanSquared, Rectlin, Tanh
+
+Array = np.ndarray[Any, Any]
+G = Gaussian(scale=0.3)
+KINDS: dict[str, Any] = {"LSTM": LSTM, "GRU": GRU, "BiLSTM": BiLSTM}
+T, N, F, H = 9, 6, 20, 33
+every_kind = pytest.mark.parametrize("kind", KINDS)
+one_way = pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+pytestmark = pytest.mark.skipif(library.found() is None, reason=library.about())
+
+
+@pytest.fixture(params=["cpu", "mkl"])
+def be(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    if request.param == "mkl" and find_spec("mkl") is None:
+        pytest.skip("mkl is not installed")
+    yield gen_backend(request.param, rng_seed=1)
+    cleanup_backend()
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = pool.threads()
+    yield
+    pool.set_threads(before)
+
+
+def gated(kind: str, nout: int = H, **options: Any) -> Any:
+    return KINDS[kind](nout, G, activation=Tanh(), gate_activation=Logistic(), **options)
+
+
+def made(be: Backend, layer: Any, T: int = T, N: int = N, F: int = F) -> Any:
+    """Return a layer that is ready to run, with deltas, and biases other than 0."""
+    be.bsz = N
+    layer.configure((F, T))
+    layer.prev_layer = True
+    layer.allocate()
+    layer.allocate_deltas()
+    rng = np.random.default_rng(7)
+    layer.W[:] = rng.normal(size=layer.W.shape) * 0.4
+    return layer
+
+
+def in_steps(be: Backend, layer: Any, monkeypatch: Any, *sizes: int) -> Any:
+    """Return a layer that goes step by step, in float32 as well."""
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "found", lambda: None)
+        return made(be, layer, *sizes)
+
+
+def numbers(be: Backend, *shape: int, seed: int = 0) -> Any:
+    return be.array(np.random.default_rng(seed).normal(size=shape))
+
+
+def near(got: Any, want: Any, tolerance: float = 1e-5) -> None:
+    got, want = (x.get() if hasattr(x, "get") else x for x in (got, want))
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * max(1, abs(want).max()))
+
+
+# --- the same as elsewhere -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("N", [1, 4])
+@pytest.mark.parametrize("T", [5, 7, 64])
+@every_kind
+def test_outputs_and_all_gradients_are_the_textbooks(be, kind, T, N):
+    compare(be, kind, T, N, 1e-4 if T == 64 else 2e-5)
+
+
+@pytest.mark.parametrize("T", [5, 30])
+@one_way
+def test_so_they_are_with_a_state_to_begin_with_and_errors_of_the_last_one(be, kind, T):
+    compare(be, kind, T, 3, 5e-5, start=True)
+
+
+def test_each_way_may_read_its_half_of_the_inputs(be):
+    compare(be, "BiLSTM", 6, 3, 2e-5, split=True)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_sizes_that_were_drawn_say_what_steps_say(be, seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    T, N, H = (int(n) for n in rng.integers((5, 1, 1), (20, 20, 70)))
+    F = int(rng.integers(1, 4 * H + 1))
+    kind = list(KINDS)[seed % 3]
+    once, steps = made(be, gated(kind, H), T, N, F), in_steps(be, gated(kind, H), monkeypatch, T, N, F)
+    assert {type(x.paths[0]) for x in (once, steps)} == {AtOnce, StepByStep}
+    x, e = numbers(be, F, T * N), numbers(be, once.out_shape[0], T * N, seed=1)
+    alpha, beta = (1.0, 0.0) if seed % 2 else (2.0, 0.5)
+    for _ in range(2):  # the second goes on from the first
+        for layer in (once, steps):
+            layer.deltas[:] = 3
+            layer.fprop(x)
+            layer.bprop(e, alpha, beta)
+        for name in ("outputs", "deltas", "dW"):
+            near(getattr(once, name), getattr(steps, name))
+        for name in ("final_states", "initial_errors"):
+            for one, other in zip(getattr(once, name), getattr(steps, name), strict=True):
+                near(one, other)
+    near(once.fprop(x, inference=True), steps.fprop(x, inference=True))
+
+
+@every_kind
+def test_words_are_written_as_they_are(be, kind):
+    first, second = (made(be, gated(kind)) for _ in "ab")
+    ids = be.zeros((1, T * N), dtype="int32")
+    known = OneHot(F, ids)
+    e = numbers(be, first.out_shape[0], T * N)
+    for seed in range(3):
+        ids[:] = be.array(np.random.default_rng(seed).integers(0, F, (1, T * N)), dtype="int32")
+        x = be.array(known.show())
+        for layer, inputs in ((first, known), (second, x)):
+            layer.fprop(inputs)
+            layer.bprop(e)
+        np.testing.assert_array_equal(first.outputs.get(), second.outputs.get())
+        np.testing.assert_array_equal(first.dW.get(), second.dW.get())
+
+
+def test_views_with_gaps_and_other_orders_are_read(be):
+    layer = made(be, gated("LSTM"))
+    x, e = numbers(be, F, T * N + 5), numbers(be, H, T * N + 5)
+    turned = (numbers(be, T * N, F).T, numbers(be, T * N, H).T)
+    backwards = (x[::-1, 5:], e[:, 5:][:, ::-1])
+    for inputs, error in ((x[:, 5:], e[:, 5:]), turned, backwards):
+        found = []
+        for pair in ((inputs, error), (be.array(inputs.get()), be.array(error.get()))):
+            layer.reset()
+            layer.fprop(pair[0])
+            layer.bprop(pair[1])
+            found.append([t.get() for t in (layer.outputs, layer.dW, layer.deltas)])
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@every_kind
+def test_the_way_back_may_be_gone_twice(be, kind):
+    layer = made(be, gated(kind))
+    layer.fprop(numbers(be, F, T * N))
+    e = numbers(be, layer.out_shape[0], T * N, seed=1)
+    layer.bprop(e)
+    once = layer.dW.get(), layer.deltas.get()
+    layer.bprop(e)
+    np.testing.assert_array_equal(layer.dW.get(), once[0])
+    np.testing.assert_array_equal(layer.deltas.get(), once[1])
+
+
+@one_way
+def test_a_long_sequence_may_come_in_minibatches(be, kind):
+    long, short = made(be, gated(kind), 18), made(be, gated(kind), 6)
+    x = numbers(be, F, 18 * N)
+    whole = long.fprop(x).get()
+    parts = [short.fprop(be.array(part)).get() for part in np.split(x.get(), 3, axis=1)]
+    near(np.concatenate(parts, axis=1), whole)
+    kept = short.carried
+    again = made(be, gated(kind), 6)
+    again.carry(kept)
+    np.testing.assert_array_equal(again.fprop(x[:, : 6 * N]).get(), short.fprop(x[:, : 6 * N]).get())
+
+
+def test_other_sizes_are_read_in_the_same_layer(be, monkeypatch):
+    layer, steps = made(be, gated("LSTM", reset_cells=True)), in_steps(be, gated("LSTM", reset_cells=True), monkeypatch)
+    for length, rows in ((9, 6), (5, 2), (3, 6), (12, 9), (9, 6)):
+        for x in (layer, steps):
+            be.bsz = rows
+            with monkeypatch.context() as patch:
+                if x is steps:
+                    patch.setattr(images, "found", lambda: None)
+                x.set_seq_len(length)
+            x.fprop(numbers(be, F, length * rows))
+            x.bprop(numbers(be, H, length * rows, seed=1))
+        assert type(layer.paths[0]) is (AtOnce if length >= 5 else StepByStep)
+        for name in ("outputs", "deltas", "dW"):
+            near(getattr(layer, name), getattr(steps, name))
+
+
+@every_kind
+def test_a_copy_goes_its_own_way(be, kind):
+    layer = made(be, gated(kind))
+    x, e = numbers(be, F, T * N), be.ones((layer.out_shape[0], T * N))
+    layer.fprop(x)
+    layer.bprop(e)
+    other = copy.deepcopy(layer)
+    np.testing.assert_array_equal(layer.fprop(x).get(), other.fprop(x).get())  # also of the state it goes on with
+    layer.bprop(e)
+    before = layer.dW.get()
+    other.W[:] = 0
+    other.fprop(numbers(be, F, T * N, seed=5))
+    other.bprop(e)
+    assert (other.dW.get() != before).any()
+    np.testing.assert_array_equal(layer.dW.get(), before)
+    layer.bprop(e)
+    np.testing.assert_array_equal(layer.dW.get(), before)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
+@one_way
+def test_numbers_that_are_none_are_not_lost(be, kind, value, inference, monkeypatch):
+    x = numbers(be, F, T * N)
+    x[3, 2 * N + 1 : 2 * N + 2] = value
+    once, steps = made(be, gated(kind)), in_steps(be, gated(kind), monkeypatch)
+    found, want = (layer.fprop(x, inference=inference).get() for layer in (once, steps))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(want))
+    assert np.isnan(want).any() == np.isnan(value)
+
+
+# --- who goes at once ------------------------------------------------------------------------------------------------
+
+
+class Own(LSTM):
+    """A user's kind, which may have steps of its own."""
+
+
+@pytest.mark.parametrize(
+    ("layer", "T", "at_once"),
+    [
+        (lambda: gated("LSTM"), 5, True),
+        (lambda: gated("GRU"), 5, True),
+        (lambda: gated("BiLSTM"), 5, True),
+        (lambda: gated("LSTM"), 4, False),
+        (lambda: gated("LSTM", 4), 5, False),  # so many inputs for so few states may be words to be looked up
+        (lambda: LSTM(H, G, activation=Rectlin(), gate_activation=Logistic()), 5, False),
+        (lambda: GRU(H, G, activation=Tanh(), gate_activation=Tanh()), 5, False),
+        (lambda: Own(H, G, activation=Tanh(), gate_activation=Logistic()), 5, False),
+        (lambda: Recurrent(H, G, activation=Tanh()), 5, False),
+    ],
+)
+def test_who_goes_through_time_at_once(be, layer, T, at_once):
+    layer = made(be, layer(), T)
+    assert [type(path) for path in layer.paths] == [AtOnce if at_once else StepByStep] * layer.ways
+
+
+def test_without_onednn_and_with_64_bits_it_is_step_by_step(be, monkeypatch):
+    assert type(in_steps(be, gated("LSTM"), monkeypatch).paths[0]) is StepByStep
+    wide = gen_backend("cpu", datatype=np.float64)
+    assert type(made(wide, gated("LSTM")).paths[0]) is StepByStep
+
+
+# --- threads, processes, memory --------------------------------------------------------------------------------------
+
+
+def gone(layer: Any, be: Backend) -> list[Array]:
+    layer.reset()
+    layer.fprop(numbers(be, F, T * N))
+    layer.bprop(numbers(be, H, T * N, seed=1))
+    return [t.get() for t in (layer.outputs, layer.dW, layer.deltas)]
+
+
+@one_way
+def test_more_threads_or_fewer_change_nothing(be, kind, threads):
+    layer = made(be, gated(kind))
+    pool.set_threads(1)
+    want = gone(layer, be)
+    pool.set_threads(2)
+    for one, other in zip(gone(layer, be), want, strict=True):
+        near(one, other, 1e-6)
+    layer.reset()
+    layer.fprop(numbers(be, F, T * N))  # there with two, back with one
+    pool.set_threads(1)
+    layer.bprop(numbers(be, H, T * N, seed=1))
+    near(layer.dW, want[1], 1e-6)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_goes_through_time_too(be, threads):
+    pool.set_threads(2)
+    layer = made(be, gated("LSTM"))
+    want = gone(layer, be)
+    child = os.fork()
+    if not child:
+        same = all(np.allclose(a, b, atol=1e-5) for a, b in zip(gone(layer, be), want, strict=True))
+        os._exit(0 if same else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def network(be: Backend, kind: str) -> tuple[Any, Any, Any]:
+    """Return a network with its cost and optimizer."""
+    net = Sequential([gated(kind, name="first"), gated(kind, 24), RecurrentLast(), Affine(10, G, bias=Constant(0))])
+    return net, GeneralizedCost(MeanSquared()), GradientDescentMomentum(0.01, 0.9)
+
+
+def trained(be: Backend, kind: str, steps: int) -> tuple[Any, ...]:
+    """Return what a training holds after some steps, and the step."""
+    net, cost, optimizer = network(be, kind)
+    net.configure((F, T))
+    x = net.blank_inputs()
+    cost.initialize(net)
+    t = cost.blank_targets()
+    net.allocate()
+    net.allocate_deltas()
+
+    def step() -> None:
+        y = net.fprop(x)
+        cost.get_cost(y, t)
+        net.bprop(cost.get_errors(y, t))
+        optimizer.optimize(net.layers_to_optimize, epoch=0)
+
+    for _ in range(steps):
+        step()
+    return net, x, t, cost, optimizer, step
+
+
+@every_kind
+def test_a_step_allocates_nothing(be, kind):
+    be.bsz = 16
+    *_, step = trained(be, kind, 2)
+    assert buffers(step) == []
+
+
+@every_kind
+def test_a_summary_states_the_memory_to_the_byte_and_the_products(be, kind):
+    be.bsz = 16
+    net, cost, optimizer = network(be, kind)
+    stated = net.summary((F, T), cost, optimizer)
+    assert be.memory().total == 0
+    kept = trained(be, kind, 3)
+    assert {type(x.paths[0]) for x in kept[0].layers[:2]} == {AtOnce}
+    assert be.memory() == stated.memory
+    first = kept[0].layers[0]
+    assert first.paths[0].kept.nbytes > 0
+    products = 3 * 2 * first.ways * first.gates * H * T * 16 * (F + H)
+    assert products <= {row.name: row.flops for row in stated.rows}["first"] < 1.2 * products
