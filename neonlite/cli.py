@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -98,7 +99,7 @@ def common(command: argparse.ArgumentParser, data: bool = False, sizes: list[int
 
 def seed(command: argparse.ArgumentParser) -> None:
     """Add the seed."""
-    command.add_argument("-r", "--seed", "--rng_seed", type=int, help="of all random numbers; 0 unless given")
+    command.add_argument("-r", "--seed", "--rng_seed", type=natural, help="of all random numbers; 0 unless given")
 
 
 def rate(text: str) -> float:
@@ -114,7 +115,17 @@ def rate(text: str) -> float:
 
 def level(text: str) -> float:
     """Return a number from 0."""
-    return 0.0 if text == "0" else rate(text)
+    try:
+        return float(text) and rate(text)
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(f"a number from 0; got {text}") from None
+
+
+def natural(text: str) -> int:
+    """Return a whole number from 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a whole number from 0; got {text}")
+    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -155,7 +166,7 @@ def train(given: argparse.Namespace) -> None:
         fit = READERS if given.dataset == "text" else MODELS
         raise ValueError(f"{way['model']} is no network for {given.dataset}; there are {', '.join(fit)}")
     be = gen_backend(given.backend, rng_seed=given.seed or 0, batch_size=size or way["batch_size"])
-    found, learn, valid = data(given.dataset, given.data_dir, way["augment"], notes or way)
+    found, learn, valid = data(given.dataset, given.data_dir, way["augment"], notes or way, not size)
     if given.resume:
         model = Model(given.resume)
         optimizer, epochs = taken_up(model.optimizer, given)
@@ -165,7 +176,7 @@ def train(given: argparse.Namespace) -> None:
         model = Model((MODELS | READERS)[way["model"]](found.nclass), name=f"{given.dataset}.{way['model']}")
         model.notes = {"vocab": found.vocab, "time_steps": found.time_steps} if given.dataset == "text" else {}
         if given.dataset == "text" and given.data_dir:
-            model.notes["path"] = str(given.data_dir.resolve())
+            model.notes["text"] = given.data_dir.name
         optimizer = make_optimizer(given.optimizer or "adam", given.lr or way["lr"], epochs)
         about = f"{way['model']}, seed {be.rng_seed},"
     save, bar = given.save or given.resume, not given.no_progress_bar
@@ -176,7 +187,7 @@ def train(given: argparse.Namespace) -> None:
         model.fit(learn, CrossEntropyMulti(), optimizer, epochs, callbacks)
     except KeyboardInterrupt:
         if save:
-            where = f" -w {given.data_dir}" if given.data_dir else ""
+            where = f" -w {shlex.quote(str(given.data_dir))}" if given.data_dir else ""
             print(f"to go on: neonlite train {given.dataset} --resume {save}{where}", file=sys.stderr)
         raise
     seconds = time.perf_counter() - began
@@ -190,16 +201,25 @@ def train(given: argparse.Namespace) -> None:
         print(f"the curves: {given.plot}")
 
 
-def data(name: str, path: Any, augment: Any = None, notes: dict[str, Any] | None = None) -> tuple[Any, Any, Any]:
-    """Return a data set, and what is learned from and judged by; of a text as a recipe or a model's notes say."""
+def data(
+    name: str, path: Any, augment: Any = None, notes: dict[str, Any] | None = None, suited: bool = True
+) -> tuple[Any, Any, Any]:
+    """Return a data set, and what is learned from and judged by; of a text as a recipe or a model's notes say.
+
+    ``suited``: minibatches are smaller where a text has too few characters.
+    """
+    from neonlite.backend import current
     from neonlite.data import DATASETS
     from neonlite.data.corpora import corpus
 
     if name == "text":
         known = {key: notes[key] for key in ("vocab", "time_steps") if notes and key in notes}
-        if path is None and notes and "path" in notes:
-            raise ValueError(f"it learned from {notes['path']}: say which text this is for, as in -w {notes['path']}")
+        if path is None and notes and "text" in notes:
+            raise ValueError(f"it learned from {notes['text']}: say where the text lies that this is for: -w PATH")
         found = corpus(path, **known)
+        if suited:
+            most = (min(map(len, found.texts.values())) - 1) // found.time_steps
+            current().bsz = max(1, min(current().bsz, most))
         return found, *found.iterators()
     images = DATASETS[name](path)
     return images, *images.iterators(augment=augment)
@@ -216,7 +236,7 @@ def judged(name: str, model: Any, valid: Any) -> str:
     """Return how well a network does on a validation set, in words."""
     value = model.eval(valid, metric(name))[0]
     if name == "text":
-        return f"{value:.3f} bits per character of {valid.length:,}"
+        return f"{value:.3f} bits per character of {valid.ndata * valid.time_steps:,}"
     return f"{100 * value:.2f} % of {valid.ndata} right"
 
 
@@ -277,9 +297,10 @@ def judge(given: argparse.Namespace) -> None:
     """Judge a saved network."""
     from neonlite.layers.buffers import features
     from neonlite.models import Model
+    from neonlite.models.state import State
     from neonlite.models.zoo import RECIPES
 
-    be = gen_backend(given.backend, batch_size=1)
+    be = gen_backend(given.backend, batch_size=State.read(given.file).field(int, "backend", "batch_size"))
     model = Model(given.file)
     name = given.dataset or model.name.split(".")[0]
     if name not in RECIPES:
@@ -288,7 +309,8 @@ def judge(given: argparse.Namespace) -> None:
     shape = valid.shape if name == "text" else found.lshape
     if features(model.layers.in_shape) != features(shape):
         raise ValueError(f"{given.file} takes inputs of {model.layers.in_shape}; those of {name} are {shape}")
-    be.bsz = max(1, min(32, valid.length // valid.time_steps)) if name == "text" else min(128, valid.ndata)
+    if name != "text":
+        be.bsz = min(128, valid.ndata)
     print(judged(name, model, valid))
 
 
@@ -302,7 +324,7 @@ def write(given: argparse.Namespace) -> None:
     vocab = model.notes.get("vocab")
     if not vocab:
         raise ValueError(f"{given.file}: it has no vocabulary: neonlite train text --save FILE writes one that has")
-    prompt = given.prompt or "\n"
+    prompt = given.prompt or ("\n" if "\n" in vocab else vocab[0])
     index = {word: i for i, word in enumerate(vocab)}
     strange = sorted({letter for letter in prompt if letter not in index})
     if strange:

@@ -1196,3 +1196,29 @@ def test_a_file_with_another_state_is_refused(wrong, tmp_path):
     write_checkpoint(tmp_path / "other", description, arrays)
     with pytest.raises(CheckpointError, match=r"other: carried: lstm: states are h, c, of 12 rows each"):
         Model(tmp_path / "other")
+
+
+def test_words_are_not_read_as_numbers(cpu):
+    cpu.bsz = 2
+    layer = KINDS["LSTM"](name="reader").configure((1, 3))
+    layer.allocate()
+    with pytest.raises(ValueError, match="reader: LSTM reads vectors; .* int32: words go through a LookupTable first"):
+        layer.fprop(cpu.zeros((1, 6), dtype="int32"))
+
+
+def test_a_batch_size_that_is_set_by_hand_is_told(cpu):
+    cpu.bsz = 3
+    layer = KINDS["GRU"](name="reader").configure((NIN, 2))
+    with pytest.raises(RuntimeError, match="reader: it has no buffers yet"):
+        layer.final_state()
+    layer.allocate()
+    cpu.bsz = 2
+    with pytest.raises(
+        ValueError, match=r"reader: its buffers are for a batch size of 3; be.bsz is 2: set_batch_size\(2\)"
+    ):
+        layer.fprop(cpu.zeros((NIN, 4)))
+
+
+def test_steps_have_as_many_columns_each(cpu):
+    with pytest.raises(ValueError, match=r"5 steps have as many columns each; got .*\(3, 8\)"):
+        get_steps(cpu.zeros((3, 8)), (3, 5))

@@ -106,7 +106,7 @@ def test_a_text_is_learned_kept_judged_and_gone_on_with(capsys, tmp_path):
     assert "Sequential" in said(capsys, "draw", model, "-b", "cpu")
     for forgot in (["eval", model], ["train", "text", "--resume", model]):  # it is not read as another text
         assert main([*forgot, "-b", "cpu"]) == 1
-        assert f"it learned from {file}: say which text this is for, as in -w" in capsys.readouterr().err
+        assert "it learned from verse.txt: say where the text lies that this is for: -w PATH" in capsys.readouterr().err
     (tmp_path / "other.txt").write_text("TICK TACK " * 90)
     assert main(["eval", model, "-w", str(tmp_path / "other.txt"), "-b", "cpu"]) == 1
     assert "is not in the vocabulary" in capsys.readouterr().err
@@ -183,3 +183,17 @@ def test_a_state_of_another_batch_size_is_left_behind():
     model.set_batch_size(4)
     model.fit(Text(9, text=VERSE, onehot_input=False), CrossEntropyMulti(), model.optimizer, 2)
     assert model.epoch_index == 2
+
+
+def test_a_small_text_is_read_in_smaller_minibatches(capsys, tmp_path):
+    file, model = tmp_path / "small.txt", str(tmp_path / "small.neon")
+    file.write_text("no newline here, " * 90)  # 153 characters to judge by: two pieces of 64
+    few = ("-w", str(file), "-b", "cpu")
+    text = said(capsys, "train", "text", "--model", "gru", "-e", "1", "-s", model, "--no-progress-bar", *few)
+    bits = text.split(" bits per character of 128")[0].split()[-1]
+    assert said(capsys, "eval", model, *few) == f"{bits} bits per character of 128\n"
+    assert said(capsys, "sample", model, "--length", "3", "--temperature", "0.0", "-b", "cpu").strip("\n")
+    for wrong in (["--temperature", "-1"], ["--seed", "-1"], ["--temperature", "nan"]):
+        with pytest.raises(SystemExit):
+            main(["sample", model, *wrong, "-b", "cpu"])
+        assert "number from 0" in capsys.readouterr().err

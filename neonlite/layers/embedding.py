@@ -74,6 +74,7 @@ class LookupTable(ParameterLayer):
 
     def in_steps(self, S: int) -> Any:
         """Return the inputs' shape with S words."""
+        self.check_steps(S)
         return (1, S) if isinstance(self.in_shape, tuple) else S
 
     def index(self, x: Any) -> Any:

@@ -159,13 +159,17 @@ class Layer(Stored):
 
     def in_steps(self, S: int) -> Any:
         """Return the inputs' shape with S time steps."""
+        self.check_steps(S)
+        if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2:
+            raise ValueError(f"{self.name}: inputs with time steps are (F, T); this layer has {self.in_shape}")
+        return self.in_shape[0], S
+
+    def check_steps(self, S: Any) -> None:
+        """Raise ValueError unless S is a number of time steps, RuntimeError before there are shapes."""
         if type(S) is not int or S < 1:
             raise ValueError(f"{self.name}: time steps are a whole number from 1; got {S!r}")
         if self.in_shape is None:
             raise RuntimeError(f"{self.name}: it has no shapes yet: call configure(shape) first")
-        if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2:
-            raise ValueError(f"{self.name}: inputs with time steps are (F, T); this layer has {self.in_shape}")
-        return self.in_shape[0], S
 
     def blank_inputs(self) -> Any:
         """Return inputs that fit the layer, of zeros."""

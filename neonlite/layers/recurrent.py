@@ -131,6 +131,16 @@ class Recurrence(ParameterLayer):
     def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0, init_state: Any = None) -> Any:
         """Compute the states of all steps, from ``init_state`` on: an h (nout, N), or a list of all states."""
         self.accept(inputs)
+        if "int" in inputs.info.dtype:
+            raise ValueError(
+                f"{self.name}: {self.classnm} reads vectors; got {describe(inputs)} of {inputs.info.dtype}: words go "
+                "through a LookupTable first, or come as one-hot columns, onehot_input=True"
+            )
+        if self.outputs.shape[1] != inputs.shape[1]:
+            raise ValueError(
+                f"{self.name}: its buffers are for a batch size of {self.outputs.shape[1] // self.nsteps}; be.bsz is "
+                f"{self.be.bsz}: set_batch_size({self.be.bsz}) makes it ready"
+            )
         if beta:
             raise ValueError(
                 f"{self.name}: the states go on from step to step, so nothing else is added; got beta={beta}"
@@ -163,6 +173,8 @@ class Recurrence(ParameterLayer):
     @property
     def final_states(self) -> list[Tensor]:
         """The states of the last step; of a layer that reads both ways, those of the way there."""
+        if not self.paths:
+            raise RuntimeError(f"{self.name}: it has no buffers yet: call allocate() before")
         last: list[Tensor] = self.paths[0].last
         return last
 

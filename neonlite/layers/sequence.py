@@ -7,6 +7,7 @@ from typing import Any
 from neonlite.backend import Tensor
 from neonlite.layers.layer import Layer
 from neonlite.layers.recurrent import BiBNRNN, BiLSTM, BiRNN
+from neonlite.optree import describe
 from neonlite.transforms import Transform
 
 
@@ -14,7 +15,9 @@ def get_steps(x: Tensor, shape: Any) -> list[Tensor]:
     """Return views of the steps of x (F, T N), for the shape (F, T): T tensors (F, N)."""
     if not isinstance(shape, tuple) or len(shape) != 2:
         raise ValueError(f"steps are those of a shape (F, T); got {shape}")
-    n = x.shape[1] // shape[1]
+    n, rest = divmod(x.shape[1], shape[1])
+    if rest:
+        raise ValueError(f"{shape[1]} steps have as many columns each; got {describe(x)}")
     return [x[:, t * n : (t + 1) * n] for t in range(shape[1])]
 
 

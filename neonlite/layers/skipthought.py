@@ -203,6 +203,7 @@ class SkipThought(LayerContainer):
 
     def in_steps(self, S: int) -> list[Any]:
         """Return the shapes of the inputs with S time steps."""
+        self.check_steps(S)
         return [(1, S)] * 3
 
     def get_terminal(self) -> list[Any]:

@@ -344,7 +344,7 @@ class Model(Kept):
         self.check_judged()
         self.initialize(data_set(f"{self.name}: what is judged", dataset))
         before = dataset.get_state() if hasattr(dataset, "get_state") else None
-        carried = [(layer, layer.carried) for layer in self.layers.leaves()]
+        carried, ready = [(layer, layer.carried) for layer in self.layers.leaves()], self.width
         for layer, _ in carried:
             layer.carry({})  # what is judged begins anew
         dataset.reset()
@@ -368,7 +368,7 @@ class Model(Kept):
             if before is not None:  # a training may go on with it
                 dataset.set_state({**before, "minibatch": 0})
             for layer, arrays in carried:
-                layer.carry(arrays)
+                layer.carry(arrays if self.width == ready else {})
         if left == dataset.ndata:
             raise ValueError(f"{self.name}: what is judged has one row or more; {describe(dataset)} has none")
 

@@ -51,8 +51,8 @@ def drawn(p: NDArray[np.float64], temperature: float, rng: np.random.Generator) 
     if temperature == 0:
         return int(p.argmax())
     with np.errstate(divide="ignore"):  # a probability of 0 is never drawn
-        logs = np.log(p) / temperature
-    weights = np.exp(logs - logs.max())
+        logs = np.log(p)
+    weights = np.exp((logs - logs.max()) / temperature)
     return int(rng.choice(len(p), p=weights / weights.sum()))
 
 
