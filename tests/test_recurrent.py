@@ -1202,7 +1202,7 @@ def test_words_are_not_read_as_numbers(cpu):
     cpu.bsz = 2
     layer = KINDS["LSTM"](name="reader").configure((1, 3))
     layer.allocate()
-    with pytest.raises(ValueError, match="reader: LSTM reads vectors; .* int32: words go through a LookupTable first"):
+    with pytest.raises(ValueError, match=r"reader: LSTM reads vectors; .* int32: words go through a LookupTable first"):
         layer.fprop(cpu.zeros((1, 6), dtype="int32"))
 
 

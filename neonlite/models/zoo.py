@@ -132,9 +132,17 @@ def reader(nclass: int, width: int, depth: int, made: Callable[[Initializer], An
 
 
 def transformer(nclass: int, width: int = 128, heads: int = 4, depth: int = 2, keep: float = 0.9) -> Layers:
-    """Return what ``rnn`` does, of causal transformer blocks, each normed before. Source: Vaswani et al. 2017."""
+    """Return what ``rnn`` does, of causal transformer blocks, each normed before. Source: Vaswani et al. 2017.
+
+    Each head begins by looking somewhere else: the first at the word before, the second at about the one before that;
+    those of the second half look back from where they are, the last one far.
+    """
     init = GlorotUniform()
-    blocks = [TransformerBlock(width, heads, 4 * width, init, causal=True, keep=keep) for _ in range(depth)]
+    slopes = [8.0 ** (1 - h) for h in range(heads)]
+    lags = [h + 1 if h < heads // 2 else 0 for h in range(heads)]
+    blocks = [
+        TransformerBlock(width, heads, 4 * width, init, True, keep, slopes=slopes, lags=lags) for _ in range(depth)
+    ]
     return [LookupTable(nclass, width, Gaussian()), PositionalEncoding(), *blocks, LayerNorm(), head(nclass)]
 
 
@@ -172,7 +180,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "mnist5k": {"model": "lenet", "epochs": 20, "batch_size": 64, "lr": 0.003, "augment": [Shift(1)]},
     "fashion": {"model": "lenet", "epochs": 20, "batch_size": 128, "lr": 0.003, "augment": [Flip()]}
     | {"mlp": {"epochs": 30, "lr": 0.001, "augment": None}},
-    "text": {"model": "lstm", "epochs": 8, "batch_size": 32, "lr": 0.004},
+    "text": {"model": "lstm", "epochs": 8, "batch_size": 32, "lr": 0.004} | {"transformer": {"epochs": 20}},
     "mnist": {"model": "lenet", "epochs": 5, "batch_size": 128, "lr": 0.003, "augment": [Shift(1)]},
     "cifar10": {"model": "cifar10_conv", "epochs": 10, "batch_size": 128, "lr": 0.002, "augment": [Flip()]},
 }
