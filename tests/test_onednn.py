@@ -6,6 +6,7 @@ Shapes are drawn from a seeded generator; the truth is ``Generic`` in float64.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from allocations import buffers
 
 from neonlite import Backend
 from neonlite.backend.executors import pool
-from neonlite.backend.onednn import functions, images, layouts, library
+from neonlite.backend.onednn import functions, images, library
+from neonlite.backend.onednn.products import Products
 from neonlite.backend.primitives.generic import Generic
 from neonlite.backend.runtimes import load
 
@@ -207,106 +209,66 @@ def test_maxima_of_what_is_not_finite_are_as_those_of_generic(
     np.testing.assert_array_equal(at, places)
 
 
-# --- arrays that stay as oneDNN wrote them ---------------------------------------------------------------------------
+# --- products --------------------------------------------------------------------------------------------------------
+
+LAID = ("rows", "columns", "wide rows", "wide columns", "every other")
 
 
-def a_chain(made: images.Images, be: Backend, seed: int, wraps: Callable[[Array], Any]) -> list[Array]:
-    """Run conv-relu-pool-conv-relu-pool twice, forwards and backwards, on some arrays; return all results."""
-    rng = np.random.default_rng(seed)
-    N, C, K, J = (int(rng.choice(sizes)) for sizes in ((1, 8, 17), (3, 16, 5), (16, 20, 32), (16, 7)))
-    H, R, pad = int(rng.integers(12, 16)), int(rng.integers(2, 5)), int(rng.integers(0, 2))
-    one = be.conv_layer("float32", N, C, K, 1, H, H + 1, 1, R, R, pad_h=pad, pad_w=pad)
-    two = be.pool_layer("float32", "max", N, K, 1, one.P, one.Q, 1, 1, 3, 2, str_h=2, str_w=2, pad_h=pad)
-    three = be.conv_layer("float32", N, K, J, 1, two.P, two.Q, 1, 3, 2)
-    four = be.pool_layer("float32", "max", N, J, 1, three.P, three.Q, 1, 1, 2, 2)
-    x, f, g, e = (normal(rng, shape, "float32") for shape in (one.dimI, one.dimF, three.dimF, four.dimO))
-    layers = one, two, three, four
-    outs, backs = (
-        [wraps(np.zeros(shape, np.float32)) for shape in shapes]
-        for shapes in zip(*((n.dimO, n.dimI) for n in layers), strict=True)
-    )
-    at, also = (wraps(np.zeros(n.dimO, np.uint8)) for n in (two, four))
-    u, v = np.zeros(one.dimF, np.float32), np.zeros(three.dimF, np.float32)
-
-    def relu(o: Any) -> None:
-        values = o.each(change=True) if isinstance(o, layouts.Stored) else o
-        np.maximum(values, 0, out=values)
-
-    def unrelu(d: Any, o: Any) -> None:
-        errors, values = layouts.read(d), layouts.read(o)
-        layouts.written(d, 1)[...] = errors * (values > 0)
-
-    for k in range(2):
-        start, error = wraps(x + k), wraps(e - k)
-        made.conv_fprop(one, start, f, outs[0], 1.0, 0.0)
-        relu(outs[0])
-        made.pool_fprop(two, outs[0], outs[1], at, 0.0)
-        made.conv_fprop(three, outs[1], g, outs[2], 1.0, 0.0)
-        relu(outs[2])
-        made.pool_fprop(four, outs[2], outs[3], also, 0.0)
-        made.pool_bprop(four, None, error, backs[3], also, 1.0, 0.0)
-        unrelu(backs[3], outs[2])
-        made.conv_update(three, outs[1], backs[3], v, 1.0, 0.0)
-        made.conv_bprop(three, g, backs[3], backs[2], 1.0, 0.0)
-        made.pool_bprop(two, None, backs[2], backs[1], at, 1.0, 0.0)
-        unrelu(backs[1], outs[0])
-        made.conv_update(one, start, backs[1], u, 0.5, k)
-        made.conv_bprop(one, f, backs[1], backs[0], 1.0, 0.0)
-    return [layouts.read(x).copy() for x in (*outs, *backs, at, also, u, v)]
+def laid(array: Array, way: str) -> Array:
+    """Return an array of the same values that lies otherwise."""
+    if "columns" in way:
+        return laid(array.swapaxes(-1, -2), way.replace("columns", "rows")).swapaxes(-1, -2)
+    if way == "rows":
+        return array.copy(order="C")
+    step = 2 if way == "every other" else 1
+    room = np.full((*array.shape[:-1], 2 * array.shape[-1] + 3), np.nan, array.dtype)
+    part = room[..., 1 : 1 + step * array.shape[-1] : step]
+    part[...] = array
+    return part
 
 
 @needs
-@counts
-def test_chains_of_arrays_that_stay_as_they_lie_have_the_same_bits(cpu: Backend, count: int) -> None:
-    stayed = 0
-    for seed in range(count):
-        rng = np.random.default_rng(seed)
-        share = seed % 3 / 2  # of the arrays: none, half, all
-        stored: list[layouts.Stored] = []
-
-        def wraps(array: Array, rng: Any = rng, share: float = share, stored: Any = stored) -> Any:
-            if rng.random() >= share:
-                return array
-            stored.append(layouts.Stored(array))
-            return stored[-1]
-
-        wanted = a_chain(images.Images(load("cpu")), cpu, seed, lambda array: array)
-        got = a_chain(layouts.Kept(load("cpu")), cpu, seed, wraps)
-        for x, y in zip(got, wanted, strict=True):
-            np.testing.assert_array_equal(x, y, err_msg=str(seed))
-        stayed += sum(x.layout is not None for x in stored)
-    assert stayed > 4 * count
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (0.5, 0.0), (1.0, 1.0), (-2.0, 0.25)])
+@pytest.mark.parametrize("sizes", [(65, 70, 66), (1, 600, 700), (700, 1, 600), (300, 900, 1), (3, 5, 7)])
+def test_products_are_those_of_64_bits(cpu: Backend, sizes: Any, alpha: float, beta: float) -> None:
+    rng = np.random.default_rng(0)
+    m, k, n = sizes
+    products = Products(cpu.runtime)
+    for ways in itertools.product(LAID, LAID, LAID):
+        plain = [rng.normal(size=shape).astype("float32") for shape in ((m, k), (k, n), (m, n))]
+        a, b, c = (laid(array, way) for array, way in zip(plain, ways, strict=True))
+        if beta == 0:
+            c[...] = np.nan  # which is not read
+        products.gemm(a, b, c, alpha, beta)
+        a64, b64, c64 = (x.astype("float64") for x in plain)
+        wanted = alpha * (a64 @ b64) + (beta * c64 if beta else 0)
+        np.testing.assert_allclose(c, wanted, rtol=1e-5, atol=1e-5 * np.sqrt(k) * abs(alpha), err_msg=str(ways))
 
 
 @needs
-def test_a_stored_array_is_current_wherever_it_is_read() -> None:
-    assert HERE is not None
-    values = np.arange(2 * 3 * 4, dtype=np.float32).reshape(3, 2, 4)
-    x = layouts.Stored(values.copy())
-    by_maps = HERE.layout((4, 3, 2), (6, 1, 3))  # N, C, W, told of an array (C, W, N)
-    by_pixels = HERE.layout((4, 3, 2), (6, 2, 1))
-    order = HERE.layout((4, 3, 2), (1, 8, 4))
-    x.lie(by_maps, order)
-    np.testing.assert_array_equal(x.each(), values.transpose(2, 1, 0).reshape(-1))
-    x.lie(by_pixels, order)
-    np.testing.assert_array_equal(x.each(), values.transpose(2, 0, 1).reshape(-1))
-    x.each(change=True)[...] += 1
-    x.lie(by_maps, order)
-    np.testing.assert_array_equal(x.each(), values.transpose(2, 1, 0).reshape(-1) + 1)
-    x.each(change=True)[...] *= 2
-    np.testing.assert_array_equal(x.read(), 2 * (values + 1))
-    x.write()[...] = 0
-    assert not x.each().any()
-    x.lie(by_maps, order)
-    assert not x.each().any()
+def test_stacks_are_multiplied_one_matrix_after_another(cpu: Backend) -> None:
+    rng = np.random.default_rng(1)
+    products = Products(cpu.runtime)
+    a, b = rng.normal(size=(3, 70, 80)).astype("float32"), rng.normal(size=(3, 80, 90)).astype("float32")
+    c, total = np.empty((3, 70, 90), "float32"), np.empty((70, 90), "float32")
+    products.gemm(a, b, c)
+    np.testing.assert_allclose(c, a.astype("float64") @ b, rtol=1e-4, atol=1e-4)
+    products.gemm(a[0], b, c)
+    np.testing.assert_allclose(c, a[0].astype("float64") @ b, rtol=1e-4, atol=1e-4)
+    products.summed(a, b, total)
+    np.testing.assert_allclose(total, (a.astype("float64") @ b).sum(axis=0), rtol=1e-4, atol=1e-4)
 
 
 @needs
-def test_poolings_there_and_back_stay_as_their_images_lie(cpu: Backend) -> None:
-    made = layouts.Kept(load("cpu"))
-    a_chain(made, cpu, 0, layouts.Stored)
-    asked = [(key[2][1], chain is not None) for key, chain in made.runtime.ledger.kept.onednn.items() if key[2]]
-    assert sorted(asked) == [(False, True)] * 2 + [(True, True)] * 2
+def test_large_products_of_float32_are_one_dnn_s_and_others_are_not(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(Products, "_multiply", lambda self, form, a, *more: taken.append(a.shape))
+    for dtype, size in (("float32", 65), ("float32", 64), ("float64", 65)):
+        x = cpu.ones((size, size), dtype=dtype)
+        cpu.compound_dot(x, x, cpu.empty((size, size), dtype=dtype))
+    assert taken == [(65, 65)]
 
 
 # --- memory, threads, processes --------------------------------------------------------------------------------------

@@ -473,7 +473,7 @@ class Primitives:
     def _run(self, *args: Any) -> None:
         """Do what oneDNN would do: nothing."""
 
-    _run_all = _show = _run
+    _run_all = _show = _multiply = _run
 
     def _finite(self, i: Any) -> bool:
         """Tell whether oneDNN may look for maxima."""

@@ -10,8 +10,13 @@ from neonlite.backend.executors.blocked import Blocked
 from neonlite.backend.executors.pool import threads
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.onednn.library import about
+from neonlite.backend.onednn.products import Products
 from neonlite.backend.onednn.recurrent import Sequences
 from neonlite.backend.runtimes.base import Runtime
+
+
+class Primitives(Sequences, Products):
+    """Images, sequences and products by oneDNN where it is installed."""
 
 
 class NumPy(Runtime):
@@ -20,7 +25,7 @@ class NumPy(Runtime):
     name = "cpu"
     xp: Any = np
     executor = Blocked
-    primitives = Sequences
+    primitives: Any = Primitives
 
     def put(self, array: Any) -> Any:
         """Return a copy."""
