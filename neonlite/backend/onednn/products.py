@@ -63,12 +63,13 @@ class Products(InPlace):
 
     def gemm(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c``: matrices, or stacks of them."""
-        if not (a.dtype == b.dtype == c.dtype == SINGLE) or c.shape[-2] * c.shape[-1] * a.shape[-1] <= SMALL:
+        large = c.shape[-2] * c.shape[-1] * a.shape[-1] > SMALL
+        if not (large and a.dtype == b.dtype == c.dtype == SINGLE and found()):
             super().gemm(a, b, c, alpha, beta)
-        elif c.ndim == 3 and found():
+        elif c.ndim == 3:
             for x in range(len(c)):
                 self.gemm(a[x] if a.ndim == 3 else a, b[x] if b.ndim == 3 else b, c[x], alpha, beta)
-        elif (form := formed((a.shape, b.shape, c.shape), (a.strides, b.strides, c.strides))) and found():
+        elif form := formed((a.shape, b.shape, c.shape), (a.strides, b.strides, c.strides)):
             first, second = (b, a) if form.turned else (a, b)
             self._multiply(form, first, second, c, alpha, beta)
         else:
