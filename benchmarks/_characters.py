@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from _learner import learner
 
 from neonlite.backend import Backend, NervanaObject
 from neonlite.backend.onehot import OneHot
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import GRU, LSTM, Affine, GeneralizedCost, Sequential
-from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import CrossEntropyMulti, Logistic, Softmax, Tanh
 
 T, N, HIDDEN, VOCABULARY = 64, 64, 128, 98
@@ -38,25 +38,12 @@ def ours(of: Characters, runtime: str, rate: float) -> tuple[tuple[Any, ...], An
     recurrent = (LSTM if of.kind == "lstm" else GRU)(HIDDEN, GlorotUniform(), **options)
     net = Sequential([recurrent, Affine(VOCABULARY, GlorotUniform(), bias=Constant(0), activation=Softmax())])
     cost = GeneralizedCost(CrossEntropyMulti())
-    net.configure((VOCABULARY, T))
-    net.allocate()
-    net.allocate_deltas()
-    cost.initialize(net)
-    optimizer, layers = GradientDescentMomentum(rate, 0.9), net.layers_to_optimize
-    x, t = (OneHot(VOCABULARY, be.array(ids.reshape(1, -1), dtype="int32")).show() for ids in (of.ids[:-1], of.ids[1:]))
 
-    def step() -> None:
-        net.bprop(cost.get_errors(net.fprop(x), t))
-        optimizer.optimize(layers, epoch=0)
+    def data() -> Any:
+        parts = of.ids[:-1], of.ids[1:]
+        return [OneHot(VOCABULARY, be.array(ids.reshape(1, -1), dtype="int32")).show() for ids in parts]
 
-    def loss() -> float:
-        y = net.fprop(x)
-        found = float(cost.get_cost(y, t)[0, 0])
-        net.bprop(cost.get_errors(y, t))
-        optimizer.optimize(layers, epoch=0)
-        return found
-
-    return (step, loss, lambda: net.fprop(x, inference=True), lambda y: y.get().T), net
+    return learner(net, (VOCABULARY, T), cost, rate, data), net
 
 
 def theirs(torch: Any, of: Characters, net: Any, rate: float) -> tuple[Any, ...]:

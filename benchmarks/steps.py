@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import _characters
 import numpy as np
+from _learner import learner
 from _table import Effort, Work, cpus, elsewhere, machine, markdown, ratio, save, seconds, told
 from threadpoolctl import threadpool_limits
 
@@ -26,7 +27,6 @@ from neonlite.backend import Backend, NervanaObject
 from neonlite.backend.executors import pool
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import Affine, Conv, Deconv, GeneralizedCost, Pooling, Sequential
-from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
 
 # before MKL, or PyTorch would use MKL's library as well
@@ -110,26 +110,13 @@ def ours(case: Case, runtime: str, rate: float) -> tuple[Peer, Any]:
 
     net = Sequential([made(*read(layer)) for layer in case.layers])
     cost = GeneralizedCost(CrossEntropyMulti() if sorts(case) else MeanSquared())
-    net.configure(case.shape if len(case.shape) > 1 else case.shape[0])
-    net.allocate()
-    net.allocate_deltas()
-    cost.initialize(net)
-    optimizer, layers = GradientDescentMomentum(rate, 0.9), net.layers_to_optimize
-    x = be.array(case.x.reshape(N, -1).T)
-    t = be.array(np.eye(10)[:, case.labels]) if sorts(case) else x
 
-    def step() -> None:
-        net.bprop(cost.get_errors(net.fprop(x), t))
-        optimizer.optimize(layers, epoch=0)
+    def data() -> Any:
+        x = be.array(case.x.reshape(N, -1).T)
+        return x, be.array(np.eye(10)[:, case.labels]) if sorts(case) else x
 
-    def loss() -> float:
-        y = net.fprop(x)
-        found = float(cost.get_cost(y, t)[0, 0])
-        net.bprop(cost.get_errors(y, t))
-        optimizer.optimize(layers, epoch=0)
-        return found
-
-    return Peer(step, loss, lambda: net.fprop(x, inference=True), lambda y: y.get().T), net
+    shape = case.shape if len(case.shape) > 1 else case.shape[0]
+    return Peer(*learner(net, shape, cost, rate, data)), net
 
 
 def sorts(case: Case) -> bool:

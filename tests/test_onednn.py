@@ -24,6 +24,7 @@ from neonlite import Backend
 from neonlite.backend.executors import pool
 from neonlite.backend.onednn import functions, images, library
 from neonlite.backend.onednn.products import Products
+from neonlite.backend.onehot import OneHot
 from neonlite.backend.primitives.generic import Generic
 from neonlite.backend.runtimes import load
 
@@ -260,11 +261,54 @@ def test_stacks_are_multiplied_one_matrix_after_another(cpu: Backend) -> None:
 
 
 @needs
+@pytest.mark.parametrize("shift", [0, 1, 40 * 100, 41 * 100])
+def test_a_product_may_be_written_over_its_operands(cpu: Backend, shift: int) -> None:
+    products = Products(cpu.runtime)
+    for first in (True, False):
+        room = np.random.default_rng(2).normal(size=20_000).astype("float32")
+        other = np.random.default_rng(3).normal(size=(100, 100)).astype("float32")
+        x, c = room[:10_000].reshape(100, 100), room[shift : shift + 10_000].reshape(100, 100)
+        a, b = (x, other) if first else (other, x)
+        wanted = a.astype("float64") @ b
+        products.gemm(a, b, c)
+        np.testing.assert_allclose(c, wanted, rtol=1e-4, atol=1e-4)
+
+
+@needs
+def test_a_product_is_not_written_where_nothing_is_to_be_written(cpu: Backend) -> None:
+    x, closed = np.ones((100, 100), "float32"), np.zeros((100, 100), "float32")
+    closed.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        Products(cpu.runtime).gemm(x, x, closed)
+    assert not closed.any()
+    letters = OneHot(100, cpu.zeros((1, 100), dtype="int32"), "letters").show()
+    with pytest.raises(ValueError, match="read-only"):
+        cpu.compound_dot(cpu.ones((100, 100)), cpu.ones((100, 100)), letters)
+    assert letters.get().sum() == 100
+
+
+@needs
+def test_a_nan_times_zero_stays_one(cpu: Backend) -> None:
+    x, c = np.full((100, 100), np.nan, "float32"), np.zeros((100, 100), "float32")
+    Products(cpu.runtime).gemm(x, x, c, 0.0)
+    assert np.isnan(c).all()
+
+
+@needs
+def test_matrices_that_begin_between_two_numbers_are_multiplied_too(cpu: Backend) -> None:
+    raw = np.zeros(40_001, np.uint8)[1:].view("float32").reshape(100, 100)
+    raw[...] = np.random.default_rng(4).normal(size=(100, 100))
+    c = np.empty((100, 100), "float32")
+    Products(cpu.runtime).gemm(raw, raw, c)
+    np.testing.assert_allclose(c, raw.astype("float64") @ raw, rtol=1e-4, atol=1e-4)
+
+
+@needs
 def test_large_products_of_float32_are_one_dnn_s_and_others_are_not(
     cpu: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[Any] = []
-    monkeypatch.setattr(Products, "_multiply", lambda self, form, a, *more: taken.append(a.shape))
+    monkeypatch.setattr(Products, "_multiply", lambda self, library, form, a, *more: taken.append(a.shape))
     for dtype, size in (("float32", 65), ("float32", 64), ("float64", 65)):
         x = cpu.ones((size, size), dtype=dtype)
         cpu.compound_dot(x, x, cpu.empty((size, size), dtype=dtype))

@@ -479,6 +479,10 @@ class Primitives:
         """Tell whether oneDNN may look for maxima."""
         return True
 
+    def _fit(self, a: Any, b: Any, c: Any, alpha: float) -> bool:
+        """Tell whether oneDNN would multiply these."""
+        return alpha != 0
+
     def _multiplied(self, a: Any, b: Any, c: Any, alpha: float, beta: float, summed: bool) -> bool:
         """Tell whether MKL would multiply these."""
         form = self.form(a, b, c)

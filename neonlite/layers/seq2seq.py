@@ -100,12 +100,11 @@ class Seq2Seq(LayerContainer):
     def configure(self, in_obj: Any) -> Seq2Seq:
         """Take two shapes, (F, T) of x and of what the decoder reads; one shape is that of both."""
         self.be = self.be
-        shape = getattr(in_obj, "shape", in_obj)
-        several = isinstance(shape, list | tuple) and any(isinstance(x, list | tuple) for x in shape)
-        shapes = [tuple(x) if isinstance(x, list) else x for x in (shape if several else [shape, shape])]
+        shapes = shapes_of(in_obj, 2)
         if len(shapes) != 2 or not all(isinstance(x, tuple) and len(x) == 2 for x in shapes):
             raise ValueError(
-                f"{self.name}: two shapes (F, T), of x and of what the decoder reads; got {shape!r}: give the data set "
+                f"{self.name}: two shapes (F, T), of x and of what the decoder reads; "
+                f"got {getattr(in_obj, 'shape', in_obj)!r}: give the data set "
                 "shape = [(F, T), (V, S)], of F and V features, or 1 for words, and T and S time steps"
             )
         for part, x in zip(self.layers, shapes, strict=True):
@@ -208,6 +207,13 @@ class Seq2Seq(LayerContainer):
     def get_terminal(self) -> Any:
         """Return the last layer of the decoder."""
         return self.decoder.get_terminal()
+
+
+def shapes_of(in_obj: Any, count: int) -> list[Any]:
+    """Return the shapes of several inputs; one shape is that of all, ``count`` times."""
+    shape = getattr(in_obj, "shape", in_obj)
+    several = isinstance(shape, list | tuple) and any(isinstance(x, list | tuple) for x in shape)
+    return [tuple(x) if isinstance(x, list) else x for x in (shape if several else [shape] * count)]
 
 
 def paired(

@@ -14,7 +14,7 @@ from neonlite.layers.deltas import Deltas, Place
 from neonlite.layers.embedding import LookupTable
 from neonlite.layers.layer import NOT_YET
 from neonlite.layers.recurrent import Gated, Recurrence
-from neonlite.layers.seq2seq import Decoder, Encoder, hand_on, paired, recurrent
+from neonlite.layers.seq2seq import Decoder, Encoder, hand_on, paired, recurrent, shapes_of
 from neonlite.optree import describe
 from neonlite.transforms import Softmax
 
@@ -118,13 +118,11 @@ class SkipThought(LayerContainer):
     def configure(self, in_obj: Any) -> SkipThought:
         """Take three shapes (1, T), of words; one shape is that of all."""
         self.be = self.be
-        shape = getattr(in_obj, "shape", in_obj)
-        several = isinstance(shape, list | tuple) and any(isinstance(x, list | tuple) for x in shape)
-        shapes = [tuple(x) if isinstance(x, list) else x for x in (shape if several else [shape] * 3)]
+        shapes = shapes_of(in_obj, 3)
         if len(shapes) != 3 or not all(isinstance(x, tuple) and len(x) == 2 and x[0] == 1 for x in shapes):
             raise ValueError(
                 f"{self.name}: three shapes (1, T) of words, one a time step: of the sentence, and of what the "
-                f"decoders of the one before and of the one after read; got {shape!r}"
+                f"decoders of the one before and of the one after read; got {getattr(in_obj, 'shape', in_obj)!r}"
             )
         self.table.configure((1, sum(steps for _, steps in shapes)))
         for part, (_, steps) in zip(self.readers, shapes, strict=True):

@@ -55,7 +55,6 @@ class Chain(NamedTuple):
     call: Call
     into: tuple[Call | None, ...]  # of each operand
     back: Call | None  # of the result, the last argument
-    orders: tuple[Layout, ...] = ()  # of all arguments, as they lie outside
 
 
 class Images(InPlace):
@@ -157,7 +156,7 @@ class Images(InPlace):
     def _put(self, chain: Chain, operands: Sequence[Any], out: Any, alpha: float, beta: float) -> None:
         """Write ``out = alpha result + beta out``."""
         result = out if alpha == 1 and beta == 0 else self.scratch("result", out.shape, out)
-        call, into, back, _ = chain
+        call, into, back = chain
         copies = (*into, back)
         apart = [
             self._room(f"onednn {name}", layout.nbytes) if copy else None
@@ -178,7 +177,9 @@ class Images(InPlace):
 
     def _run(self, chain: Chain, arrays: Sequence[Any], apart: Sequence[Any], scratch: Any) -> None:
         """Run a primitive on operands and a result, each copied to or from a room of its own where there is one."""
-        call, into, back, _ = chain
+        call, into, back = chain
+        if not arrays[-1].flags.writeable:  # at which NumPy looks, and oneDNN does not
+            raise ValueError("output array is read-only")
         users = [address(array).value for array in arrays]
         places = [user if room is None else aligned(room) for user, room in zip(users, apart, strict=True)]
         spare = (aligned(scratch),) if scratch is not None else ()
@@ -215,7 +216,7 @@ def chained(library: Library, description: Handle, users: dict[int, Layout]) -> 
     pairs = [(users[n], call.layouts[n]) for n in users]
     *into, back = (None if user.same(own) else (user, own) for user, own in pairs)
     copies = tuple(copy and library.reorder(*copy) for copy in into)
-    return Chain(call, copies, library.reorder(*reversed(back)) if back else None, tuple(users.values()))
+    return Chain(call, copies, library.reorder(*reversed(back)) if back else None)
 
 
 class Convolution:

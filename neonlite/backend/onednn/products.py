@@ -12,42 +12,32 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.backend.executors.pool import threads
-from neonlite.backend.mkl.blas import ROWS, address, lie
+from neonlite.backend.mkl.blas import ROWS, address, lie, share
 from neonlite.backend.onednn.library import Library, found
 from neonlite.backend.primitives.numpy_ import InPlace
 
 SMALL = 1 << 18  # multiplications up to which NumPy is sooner, and uses one thread
-FORMS = 1024  # forms of products that are remembered
 SINGLE = np.dtype(np.float32)
 
 
 class Form(NamedTuple):
     """A product as ``dnnl_sgemm`` is told of it: all that follows from shapes and strides."""
 
-    turned: bool  # columns lie together in the result: its transpose is computed
-    head: tuple[Any, ...]  # whether operands are transposed; m, n, k
-    lda: int
-    ldb: int
-    ldc: int
+    turned: bool  # columns lie together in the result: its transpose is computed, of the operands in turn
+    head: tuple[bytes | int, ...]  # whether operands are transposed; m, n, k
+    lds: tuple[int, int, int]  # how many elements one row, or column, is from the next
 
 
-@lru_cache(FORMS)
-def formed(shapes: tuple[Any, ...], strides: tuple[Any, ...]) -> Form | None:
-    """Return the form of a product of float32 matrices; None when oneDNN has no words for it."""
-    (m, k), (k2, n), of_c = shapes
-    if k != k2 or of_c != (m, n):
+def formed(a: Any, b: Any, c: Any) -> Form | None:
+    """Return the form of a product of matrices; None when oneDNN has no words for it."""
+    (m, k), n = a.shape, b.shape[1]
+    of_a, of_b, of_c = lie(a), lie(b), lie(c)
+    if of_a is None or of_b is None or of_c is None:
         return None
-    lies = [lie(np.lib.stride_tricks.as_strided(SCALAR, x, s)) for x, s in zip(shapes, strides, strict=True)]
-    if None in lies:
-        return None
-    (a, lda), (b, ldb), (c, ldc) = lies  # type: ignore[misc]
-    ways = [b"N" if x == c else b"T" for x in (a, b)]
-    if c == ROWS:
-        return Form(False, (*ways, m, n, k), lda, ldb, ldc)
-    return Form(True, (*reversed(ways), n, m, k), ldb, lda, ldc)
-
-
-SCALAR = np.zeros(1, SINGLE)
+    ways = [b"N" if of[0] == of_c[0] else b"T" for of in (of_a, of_b)]
+    if of_c[0] == ROWS:
+        return Form(False, (*ways, m, n, k), (of_a[1], of_b[1], of_c[1]))
+    return Form(True, (*reversed(ways), n, m, k), (of_b[1], of_a[1], of_c[1]))
 
 
 @lru_cache(1)
@@ -64,22 +54,26 @@ class Products(InPlace):
     def gemm(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c``: matrices, or stacks of them."""
         large = c.shape[-2] * c.shape[-1] * a.shape[-1] > SMALL
-        if not (large and a.dtype == b.dtype == c.dtype == SINGLE and found()):
+        library = found() if large and a.dtype == b.dtype == c.dtype == SINGLE else None
+        if library is None:
             super().gemm(a, b, c, alpha, beta)
         elif c.ndim == 3:
             for x in range(len(c)):
                 self.gemm(a[x] if a.ndim == 3 else a, b[x] if b.ndim == 3 else b, c[x], alpha, beta)
-        elif form := formed((a.shape, b.shape, c.shape), (a.strides, b.strides, c.strides)):
-            first, second = (b, a) if form.turned else (a, b)
-            self._multiply(form, first, second, c, alpha, beta)
+        elif (form := formed(a, b, c)) and self._fit(a, b, c, alpha):
+            self._multiply(library, form, a, b, c, alpha, beta)
         else:
             super().gemm(a, b, c, alpha, beta)
 
-    def _multiply(self, form: Form, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
-        library = found()
-        if library is None:
-            return
-        places = address(a).value, form.lda, address(b).value, form.ldb, beta, address(c).value, form.ldc
+    def _fit(self, a: Any, b: Any, c: Any, alpha: float) -> bool:
+        """Tell whether all is well at which NumPy looks and oneDNN does not: where it writes, and NaNs times 0."""
+        aligned = a.flags.aligned and b.flags.aligned and c.flags.aligned
+        return aligned and c.flags.writeable and alpha != 0 and not share(a, c) and not share(b, c)
+
+    def _multiply(self, library: Library, form: Form, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
+        first, second = (b, a) if form.turned else (a, b)
+        lda, ldb, ldc = form.lds
+        places = address(first).value, lda, address(second).value, ldb, beta, address(c).value, ldc
         with library.using(threads()):
             status = function(library)(*form.head, alpha, *places)
         if status:

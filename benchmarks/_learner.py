@@ -1,0 +1,31 @@
+"""What is measured of a network of ours: a step of training, the same with its cost, and inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from neonlite.optimizers import GradientDescentMomentum
+
+
+def learner(net: Any, shape: Any, cost: Any, rate: float, data: Callable[[], Any]) -> tuple[Any, ...]:
+    """Return step, loss, infer and outputs of a network made ready for a shape; ``data()`` gives x and t."""
+    net.configure(shape)
+    net.allocate()
+    net.allocate_deltas()
+    cost.initialize(net)
+    optimizer, layers = GradientDescentMomentum(rate, 0.9), net.layers_to_optimize
+    x, t = data()
+
+    def step() -> None:
+        net.bprop(cost.get_errors(net.fprop(x), t))
+        optimizer.optimize(layers, epoch=0)
+
+    def loss() -> float:
+        y = net.fprop(x)
+        found = float(cost.get_cost(y, t)[0, 0])
+        net.bprop(cost.get_errors(y, t))
+        optimizer.optimize(layers, epoch=0)
+        return found
+
+    return step, loss, lambda: net.fprop(x, inference=True), lambda y: y.get().T
