@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,7 +19,18 @@ from neonlite.backend.executors import pool
 from neonlite.backend.onednn import images, library
 from neonlite.backend.onehot import OneHot
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import GRU, LSTM, Affine, BiLSTM, GeneralizedCost, Recurrent, RecurrentLast, Sequential
+from neonlite.layers import (
+    GRU,
+    LSTM,
+    Affine,
+    BiLSTM,
+    Dropout,
+    GeneralizedCost,
+    Linear,
+    Recurrent,
+    RecurrentLast,
+    Sequential,
+)
 from neonlite.layers.path import AtOnce, StepByStep
 from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import Logistic, MeanSquared, Rectlin, Tanh
@@ -225,6 +237,87 @@ def test_numbers_that_are_none_are_not_lost(be, kind, value, inference, monkeypa
     found, want = (layer.fprop(x, inference=inference).get() for layer in (once, steps))
     np.testing.assert_array_equal(np.isnan(found), np.isnan(want))
     assert np.isnan(want).any() == np.isnan(value)
+
+
+# --- how results lie -------------------------------------------------------------------------------------------------
+
+
+def reader(be: Backend, *layers: Any, sizes: tuple[int, int] = (T, N)) -> Any:
+    """Return a network that reads sequences, ready to learn, with weights other than 0."""
+    be.bsz, net = sizes[1], Sequential(layers)
+    net.configure((F, sizes[0]))
+    net.allocate(accumulate_updates=True)
+    net.allocate_deltas()
+    for n, layer in enumerate(net.layers_to_optimize):
+        layer.W[:] = np.random.default_rng(n).normal(size=layer.W.shape) * 0.4
+    return net
+
+
+def read(net: Any, be: Backend, length: int, rows: int) -> list[Array]:
+    """Return what a network says, when it learns and when it does not, and what it learns, twice added up."""
+    x, e = numbers(be, F, length * rows), numbers(be, net.out_shape[0], length * rows, seed=1)
+    found = [net.fprop(x, inference=True).get()]
+    for acc in (False, True):
+        net.set_acc_on(acc)
+        found.append(net.fprop(x).get())
+        net.bprop(e)
+    net.set_acc_on(False)
+    return [*found, *(layer.dW.get() for layer in net.layers_to_optimize)]
+
+
+@pytest.mark.parametrize("second", [*KINDS, "Recurrent"])
+@one_way
+def test_layers_in_a_row_say_and_learn_what_steps_do(be, kind, second, monkeypatch):
+    def layers() -> list[Any]:
+        makes = {"Recurrent": partial(Recurrent, 24, G, activation=Tanh())}
+        another = makes.get(second, partial(gated, second, 24))(reset_cells=True)
+        return [gated(kind, reset_cells=True), another, *Affine(10, G, bias=Constant(0.1), activation=Tanh())]
+
+    once = reader(be, *layers())
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "found", lambda: None)
+        steps = reader(be, *layers())
+    for length, rows in ((T, N), (5, 2), (12, 9), (T, N)):
+        be.bsz = rows
+        for net in (once, steps):
+            with monkeypatch.context() as patch:
+                if net is steps:
+                    patch.setattr(images, "found", lambda: None)
+                net.set_seq_len(length)
+        for one, other in zip(read(once, be, length, rows), read(steps, be, length, rows), strict=True):
+            near(one, other)
+
+
+@pytest.mark.parametrize(
+    ("after", "by_columns"),
+    [
+        (lambda: Linear(5, G), True),
+        (lambda: gated("LSTM"), True),
+        (lambda: gated("BiLSTM"), False),
+        (lambda: Recurrent(5, G, activation=Tanh()), False),
+        (lambda: Dropout(0.5), False),
+        (lambda: RecurrentLast(), False),
+    ],
+)
+def test_results_lie_by_columns_where_the_next_layer_reads_them_so(be, after, by_columns):
+    first, second, *_ = reader(be, gated("GRU"), after()).layers
+    assert first.by_columns == by_columns
+    tensors = [first.outputs, second.deltas] if by_columns else [first.outputs]
+    for tensor in tensors:
+        assert tensor._array.flags[("C_CONTIGUOUS", "F_CONTIGUOUS")[by_columns]]
+    assert not second.by_columns  # there is no layer after it
+    first.allocate(shared_outputs=be.zeros((H, T * N)))  # which others may read
+    assert not first.by_columns
+
+
+def test_results_that_lie_by_columns_are_not_copied(be, monkeypatch):
+    net = reader(be, gated("GRU"), gated("GRU"), Linear(5, G))
+    turned = []
+    monkeypatch.setattr(type(be.primitives), "_turn", lambda self, way, x, inside: turned.append(x.shape))
+    monkeypatch.setattr(type(be.primitives), "_go", lambda self, steps: None)
+    net.fprop(numbers(be, F, T * N))
+    net.bprop(numbers(be, 5, T * N))
+    assert turned == [(F, T * N)]  # only the data
 
 
 # --- who goes at once ------------------------------------------------------------------------------------------------

@@ -30,6 +30,11 @@ def elements(shape: Any) -> int:
     return features(shape) * columns(shape)
 
 
+def turned(buffer: Tensor) -> Tensor:
+    """Return the memory of a buffer, as one of the same shape that lies column by column."""
+    return buffer.reshape(*reversed(buffer.shape)).T
+
+
 class Buffered(NervanaObject):
     """What has buffers for a minibatch, of the size that ``be.bsz`` says when they are made."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
-from neonlite.layers.buffers import by_columns, columns, elements, features
+from neonlite.layers.buffers import by_columns, columns, elements, features, turned
 from neonlite.layers.deltas import Deltas, Place
 from neonlite.layers.serialize import Stored
 from neonlite.layers.summary import Summary, summary
@@ -69,6 +69,8 @@ class Layer(Stored):
 
     has_params = False
     in_place = False  # whether it may write its outputs over its inputs, and its deltas over the error
+    reads_columns = False  # whether inputs and deltas may as well lie column by column
+    by_columns = False  # whether its outputs, and their errors, lie so
     reads_outputs = True  # whether bprop may read the outputs that fprop left; else the next layer may overwrite them
     accumulates = staticmethod(accumulates)
 
@@ -125,6 +127,8 @@ class Layer(Stored):
         """Make the buffer of the deltas, or take a shared one; a first layer needs none."""
         if self.owns_delta and self.prev_layer is not None:
             self.deltas = self.buffer("deltas", self.in_shape, shared=global_deltas)
+            if getattr(self.prev_layer, "by_columns", False):
+                self.deltas = turned(self.deltas)
 
     def set_deltas(self, delta_buffers: Sequence[Tensor]) -> None:
         """Take the first of a list of buffers for the deltas, and turn the list around, so that two serve in turns."""

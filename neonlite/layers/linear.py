@@ -15,6 +15,7 @@ class Linear(ParameterLayer):
     With ``bsum``, ``batch_sum`` (nout, 1) takes the sums of the outputs' rows.
     """
 
+    reads_columns = True
     reads_outputs = False
 
     def __init__(

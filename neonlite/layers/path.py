@@ -20,10 +20,15 @@ LOOKED_UP = 64  # rows of one-hot inputs from which a look-up is sooner than a p
 
 def way_through_time(layer: Any, k: int) -> Path:
     """Return a way of a recurrent layer, there (k = 0) or back (k = 1): at once if the backend knows how."""
+    way = known(layer, k)
+    return AtOnce(layer, k, way) if way else StepByStep(layer, k)
+
+
+def known(layer: Any, k: int) -> Any:
+    """Return what the backend knows a way of a layer by that it goes at once; None when it has none."""
     sizes = layer.known_as, layer.nsteps, layer.be.bsz, layer.nread, layer.nout, k == 1
     ask = getattr(layer.be.primitives, "recurrent", None)
-    known = ask(sizes, layer.W.info.dtype) if ask and layer.known_as else None
-    return AtOnce(layer, k, known) if known else StepByStep(layer, k)
+    return ask(sizes, layer.be.default) if ask and layer.known_as else None
 
 
 class Path(ABC):
@@ -78,6 +83,7 @@ class AtOnce(Path):
         self.first, self.errors = self.states("{}, first"), self.states("d{}")
         self.last, self.ends = (list(self.states(name).values()) for name in ("{}, last", "d{}, last"))
         self.kept: Any = None  # from the way there to the way back
+        self.read: Tensor | None = None  # the inputs, where they are no words
 
     def states(self, name: str) -> dict[str, Tensor]:
         """Return a buffer for each state."""
@@ -94,6 +100,7 @@ class AtOnce(Path):
                 self.kept = self.buffer("kept", -(-room // self.be.bsz))
         x, y = layer.way_through(inputs, self.k), layer.outputs[self.k * n : (self.k + 1) * n]
         words = getattr(x, "words", None)
+        self.read = x if words is None else None
         arrays = [None if t is None else t._array for t in (self.kept if learns else None, x, y, words)]
         self.be.primitives.recurrent_fprop(self.known, *self.arrays, *arrays)
 
@@ -105,14 +112,15 @@ class AtOnce(Path):
 
     def run_back(self, error: Tensor, ends: Sequence[Sequence[Tensor]], alpha: float, beta: float) -> None:
         """Go back."""
-        n, deltas = self.layer.nout, self.layer.deltas
+        layer, n, deltas = self.layer, self.layer.nout, self.layer.deltas
         self.end(self.ends, ends)
         e = error[self.k * n : (self.k + 1) * n]
         gradients = self.dW_input, self.dW_recur, self.db
         groups = [[x._array for x in group] for group in (self.ends, self.errors.values(), gradients)]
-        target = None if deltas is None else self.layer.way_through(deltas, self.k)._array
-        primitives, kept = self.be.primitives, self.kept._array
-        primitives.recurrent_bprop(self.known, *self.arrays, kept, e._array, *groups, target, alpha, beta)
+        target = None if deltas is None else layer.way_through(deltas, self.k)._array
+        y = layer.outputs[self.k * n : (self.k + 1) * n]
+        arrays = [None if t is None else t._array for t in (self.kept, self.read, y, e)]
+        self.be.primitives.recurrent_bprop(self.known, *self.arrays, *arrays, *groups, target, alpha, beta)
 
 
 class StepByStep(Path):

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from neonlite.backend import Tensor
+from neonlite.layers.buffers import turned
 from neonlite.layers.layer import accumulates
 from neonlite.layers.parameter import Learned, ParameterLayer, Slot, fill
-from neonlite.layers.path import Program, Step, StepByStep, way_through_time
+from neonlite.layers.path import Program, Step, StepByStep, known, way_through_time
 from neonlite.optree import describe
 from neonlite.transforms import Logistic, Tanh, Transform
 
@@ -116,7 +117,16 @@ class Recurrence(ParameterLayer):
         if self.paths:  # else it may have been given what a file keeps
             self.given = {}
         self.paths = [way_through_time(self, k) for k in range(self.ways)]
+        reader = getattr(self.next_layer, "reads_columns", False)
+        self.by_columns = reader and self.reads_columns and shared_outputs is None
+        if self.by_columns:
+            self.outputs = turned(self.outputs)
         self.fresh = True
+
+    @property
+    def reads_columns(self) -> bool:  # type: ignore[override]
+        """Whether it goes through time at once: what goes there goes row by row of (T N, F)."""
+        return self.ways == 1 and known(self, 0) is not None
 
     def parts(self, W: Tensor, k: int) -> list[Tensor]:
         """Return the W_input, W_recur and b of a way within W."""

@@ -124,14 +124,15 @@ class Sequences(Images):
         else:
             xs, ys, *notes = self._rooms(way, kept)
         if words is None:
-            x = self._plain(x)
-            steps.append((self._turn(way, x, True), (x, xs)))
+            xs = self._in_steps(way, x, xs, steps)
         else:
             index = self.scratch("onednn index", (way.T * way.N,), INDEX)
             np.copyto(index, words.reshape(-1))
             self._show(xs, np.add(index, self._passage(starts, way), out=index), way.F)
-        steps.append((passage.call, (xs, *first, *inner, ys, *last, *notes)))
-        steps.append((self._turn(way, y, False), (ys, y)))
+        results = y if by_rows(y) else ys
+        steps.append((passage.call, (xs, *first, *inner, results, *last, *notes)))
+        if results is not y:
+            steps.append((self._turn(way, y, False), (ys, y)))
         self._go(steps)
 
     def recurrent_bprop(
@@ -141,6 +142,8 @@ class Sequences(Images):
         first: Sequence[Any],
         last: Sequence[Any],
         kept: Any,
+        x: Any,
+        y: Any,
         error: Any,
         ends: Sequence[Any],
         starts: Sequence[Any],
@@ -151,30 +154,33 @@ class Sequences(Images):
     ) -> None:
         """Compute the gradients, the errors ``starts`` of the first states, and ``deltas = alpha dE/dx + beta deltas``.
 
-        ``error`` is that of the results, ``ends`` those of the last states. There may be no deltas, None.
+        ``x`` and ``y`` are those of the way there, x None where there were words. ``error`` is that of the results,
+        ``ends`` those of the last states. There may be no deltas, None.
         """
         passage, kind = self._passage(back, way), KINDS[way.kind]
         layouts = passage.call.layouts
-        error, steps, inner = self._plain(error), *self._weights(way, passage, weights)
+        steps, inner = self._weights(way, passage, weights)
         xs, ys, notes = self._rooms(way, kept)
+        xs, ys = x if x is not None and by_rows(x) else xs, y if by_rows(y) else ys
         numbers = DIFF_DST, DIFF_SRC, WEIGHTS + ERROR, WEIGHTS + ERROR + 1
         errors, ds, *learned = [self._room(f"onednn {n}", layouts[n].nbytes) for n in numbers]
         theirs = [self.scratch(f"onednn gradient {n}", g.shape, g) for n, g in enumerate(gradients)]
         learned.append(theirs[-1])
         for room in learned:
             room[...] = 0  # gradients are added to what is there
-        steps.append((self._turn(way, error, True), (error, errors)))
-        forward = xs, *first, *inner, ys, *last, notes
-        steps.append((passage.call, (*forward, ds, *starts, *learned, errors, *ends)))
-        steps += [(copy, pair) for copy, *pair in zip(passage.out, learned, theirs, strict=False)]
+        errors = self._in_steps(way, error, errors, steps)
         result = deltas
-        if deltas is not None:
-            if alpha != 1 or beta != 0:
-                result = self.scratch("result", deltas.shape, deltas)
+        if deltas is not None and (alpha != 1 or beta != 0):
+            result = self.scratch("result", deltas.shape, deltas)
+        found = result if result is not None and by_rows(result) else ds
+        forward = xs, *first, *inner, ys, *last, notes
+        steps.append((passage.call, (*forward, found, *starts, *learned, errors, *ends)))
+        steps += [(copy, pair) for copy, *pair in zip(passage.out, learned, theirs, strict=False)]
+        if found is not result and result is not None:
             steps.append((self._turn(way, result, False), (ds, result)))
         self._go(steps)
-        for found, gradient in zip(theirs, gradients, strict=True):
-            sort(kind, found, gradient, kind.order[0])
+        for given, gradient in zip(theirs, gradients, strict=True):
+            sort(kind, given, gradient, kind.order[0])
         if result is not deltas:
             np.multiply(result, alpha, out=result)
             if beta != 0:
@@ -189,13 +195,16 @@ class Sequences(Images):
         """Return the copy of an array (rows, T N) to (T, N, rows), or back."""
         return self._passage(turned, way, x.shape[0], tuple(n // x.itemsize for n in x.strides), inside)
 
-    def _plain(self, x: Any) -> Any:
-        """Return an array as it is where oneDNN can read it, or a copy."""
-        if x.dtype == np.float32 and min(x.strides) > 0:
+    def _in_steps(self, way: Way, x: Any, room: Any, steps: list[Step]) -> Any:
+        """Return where an array (rows, T N) lies as (T, N, rows): there already, or in a room after one more step."""
+        if by_rows(x):
             return x
-        copy = self.scratch("onednn operand", x.shape, SINGLE)
-        np.copyto(copy, x)
-        return copy
+        if x.dtype != np.float32 or min(x.strides) <= 0:  # which oneDNN does not read
+            copy = self.scratch("onednn operand", x.shape, SINGLE)
+            np.copyto(copy, x)
+            x = copy
+        steps.append((self._turn(way, x, True), (x, room)))
+        return room
 
     def _sizes(self, way: Way) -> list[int]:
         """Return how many bytes the inputs, results and notes take that are kept, with room to begin a cache line."""
@@ -239,6 +248,11 @@ class Sequences(Images):
 
 Make = Callable[..., Any]
 Step = tuple[Call, Sequence[Any]]
+
+
+def by_rows(x: Any) -> bool:
+    """Tell whether an array (rows, T N) lies in memory as oneDNN's (T, N, rows) does."""
+    return bool(x.dtype == np.float32 and x.flags.f_contiguous and x.flags.aligned)
 
 
 def sort(kind: Kind, gates: Any, out: Any, first: int) -> None:
