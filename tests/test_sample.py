@@ -11,11 +11,14 @@ import pytest
 from neonlite import gen_backend
 from neonlite.cli import main
 from neonlite.data import Text
+from neonlite.initializers import Gaussian, IdentityInit
+from neonlite.layers import LSTM, Affine, BiLSTM, LookupTable, Recurrent, RecurrentLast
 from neonlite.models import Model, zoo
 from neonlite.models.sample import drawn, one_by_one, sample, window
 from neonlite.optimizers import Adam
-from neonlite.transforms import BitsPerCharacter, CrossEntropyMulti
+from neonlite.transforms import BitsPerCharacter, CrossEntropyMulti, Logistic, Softmax, Tanh
 
+G = Gaussian(scale=0.3)
 VERSE = "tick tack tock, " * 40
 
 
@@ -55,6 +58,40 @@ def test_a_network_writes_the_same_from_its_file(name, tmp_path):
     wrote = list(sample(model, [1, 2], 12))
     gen_backend("cpu", batch_size=1)
     assert list(sample(Model(tmp_path / "verse.neon"), [1, 2], 12)) == wrote
+
+
+@pytest.mark.parametrize("kind", [LSTM, Recurrent])
+def test_a_network_that_reads_one_hot_columns_writes_what_it_writes_of_numbers(kind):
+    gen_backend("cpu", rng_seed=1, batch_size=1)
+    options = {"gate_activation": Logistic()} if kind is LSTM else {}
+    wrote = []
+    for shape in ((1, 6), (5, 6)):
+        layers = [kind(8, G, activation=Tanh(), **options), Affine(5, G, activation=Softmax())]
+        model = Model([LookupTable(5, 5, IdentityInit()), *layers] if shape[0] == 1 else layers)
+        model.initialize(shape)
+        for n, layer in enumerate(model.layers.layers_to_optimize[-2:]):
+            layer.W[:] = np.random.default_rng(n).normal(size=layer.W.shape)
+        wrote.append(list(sample(model, [1, 2], 30)))
+        assert model.layers.in_shape == shape
+    assert wrote[0] == wrote[1]
+    assert len(set(wrote[0])) > 1
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape", "words"),
+    [
+        ([LSTM(8, G, activation=Tanh(), gate_activation=Logistic())], (5, 6), r"reads \(5, 6\) and tells \(8, 6\)"),
+        ([LookupTable(5, 8, G), Affine(5, G)], 4, r"reads 4 and tells"),
+        ([LSTM(8, G, activation=Tanh(), gate_activation=Logistic()), RecurrentLast(), Affine(5, G)], (5, 6), "tells 5"),
+        ([BiLSTM(4, G, activation=Tanh(), gate_activation=Logistic()), Affine(5, G)], (5, 6), "BiLSTM reads both ways"),
+    ],
+)
+def test_a_network_that_cannot_write_says_why(layers, shape, words):
+    gen_backend("cpu", batch_size=1)
+    model = Model(layers)
+    model.initialize(shape)
+    with pytest.raises(ValueError, match=words):
+        next(sample(model, [1], 3))
 
 
 def test_words_are_drawn_as_probable_as_the_temperature_says():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend import Tensor
 from neonlite.backend.numbers import number
+from neonlite.backend.onehot import OneHot
 from neonlite.layers.recurrent import Recurrence
 from neonlite.models.model import Model
 
@@ -17,9 +19,11 @@ def sample(model: Model, prompt: Sequence[int], length: int, temperature: float 
     """Yield ``length`` words, whole numbers, that go on behind a prompt.
 
     A word w is drawn with ``p_w^(1 / temperature)``, normed, of the probabilities p that the network tells: the higher
-    the temperature, the more is dared; 0 takes the likeliest. The network reads words (1, T), and tells probabilities
-    (words, T). ValueError for a prompt of nothing, for a word that is none, and for a temperature below 0.
+    the temperature, the more is dared; 0 takes the likeliest. The network reads words (1, T), or one-hot (words, T),
+    and tells probabilities (words, T). ValueError for another, for a prompt of nothing, for a word that is none, and
+    for a temperature below 0.
     """
+    check_writer(model)
     if number("temperature", temperature) < 0:
         raise ValueError(f"the temperature is 0 or more; got {temperature}")
     words = model.layers.out_shape[0]
@@ -46,6 +50,34 @@ def sample(model: Model, prompt: Sequence[int], length: int, temperature: float 
             layer.carry(arrays)
 
 
+def check_writer(model: Model) -> None:
+    """Raise ValueError unless a network reads words and tells of each next one how probable it is."""
+    read, told = model.layers.in_shape, model.layers.out_shape
+    if not all(isinstance(shape, tuple) and len(shape) == 2 for shape in (read, told)) or read[0] not in (1, told[0]):
+        raise ValueError(
+            "a network that writes reads words (1, T), or one-hot (V, T), and tells how probable each of V words is, "
+            f"(V, T); this one reads {read} and tells {told}"
+        )
+    for layer in model.layers.leaves():
+        if getattr(layer, "ways", 1) > 1:
+            raise ValueError(
+                f"{layer.name}: {layer.classnm} reads both ways, and nothing is yet behind what is to be written: "
+                "train a network with LSTM or GRU"
+            )
+
+
+def reader(model: Model, steps: int) -> Callable[[Any], Tensor]:
+    """Return what shows words (1, steps) to a network as it reads them: as numbers, or one-hot."""
+    ids, rows = model.be.zeros((1, steps), dtype="int32"), model.layers.in_shape[0]
+    onehot = OneHot(rows, ids) if rows > 1 else None
+
+    def show(words: Any) -> Tensor:
+        ids[:] = words
+        return ids if onehot is None else onehot.show()
+
+    return show
+
+
 def drawn(p: NDArray[np.float64], temperature: float, rng: np.random.Generator) -> int:
     """Return a word drawn with ``p^(1 / temperature)``; the likeliest for 0."""
     if temperature == 0:
@@ -58,28 +90,26 @@ def drawn(p: NDArray[np.float64], temperature: float, rng: np.random.Generator) 
 
 def one_by_one(model: Model) -> Any:
     """Take all words so far, and give the probabilities of the next, from a network that remembers what it read."""
-    be, network = model.be, model.layers
+    network = model.layers
     network.set_seq_len(1)
     model.set_batch_size(1)
     for layer in network.leaves():
         layer.carry({})
-    read, p = 0, None
-    x = be.empty((1, 1), dtype="int32")
+    read, p, show = 0, None, reader(model, 1)
     while True:
         said = yield p
         for word in said[read:]:
-            x[:] = word
-            p = network.fprop(x, inference=True).get()[:, 0]
+            p = network.fprop(show(word), inference=True).get()[:, 0]
         read = len(said)
 
 
 def window(model: Model) -> Any:
     """Take all words so far, and give the probabilities of the next, from a network that reads the last T of them."""
-    be, network = model.be, model.layers
+    network = model.layers
     steps = network.in_shape[1]
     model.set_batch_size(1)
-    x, p = be.zeros((1, steps), dtype="int32"), None
+    p, show = None, reader(model, steps)
     while True:
         said = (yield p)[-steps:]
-        x[:] = np.array([said + [0] * (steps - len(said))], np.int32)  # what comes behind is not looked at
-        p = network.fprop(x, inference=True).get()[:, len(said) - 1]
+        words = np.array([said + [0] * (steps - len(said))], np.int32)  # what comes behind is not looked at
+        p = network.fprop(show(words), inference=True).get()[:, len(said) - 1]
