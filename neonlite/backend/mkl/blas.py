@@ -22,7 +22,7 @@ from neonlite.backend.primitives.numpy_ import InPlace
 
 FILES = ("libmkl_rt.so.?", "mkl_rt.?.dll")  # as pip and conda name it
 LAYER = "MKL_THREADING_LAYER"  # which OpenMP MKL uses; mkl-service writes it down for processes that come after
-SMALL = 1 << 20  # multiplications up to which NumPy is done sooner: a call through ctypes takes some microseconds
+SMALL = 1 << 18  # multiplications up to which NumPy is sooner, and uses one thread
 FORMS = 1024  # forms of products that are remembered
 HEAD = object.__basicsize__  # bytes of the head of an object
 EFFORT = 1000  # steps in which NumPy looks for an element that two arrays share

@@ -53,7 +53,8 @@ class Products(InPlace):
 
     def gemm(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c``: matrices, or stacks of them."""
-        large = c.shape[-2] * c.shape[-1] * a.shape[-1] > SMALL
+        m, n = c.shape[-2:]
+        large = m * n * a.shape[-1] > SMALL and min(m, n) > 1  # NumPy is sooner with vectors, too
         library = found() if large and a.dtype == b.dtype == c.dtype == SINGLE else None
         if library is None:
             super().gemm(a, b, c, alpha, beta)
