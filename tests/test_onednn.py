@@ -247,6 +247,29 @@ def test_products_are_those_of_64_bits(cpu: Backend, sizes: Any, alpha: float, b
 
 
 @needs
+@counts
+@every_dtype
+def test_products_of_sizes_that_were_drawn_are_those_of_generic(
+    plain: Generic, cpu: Backend, dtype: str, count: int
+) -> None:
+    rng = np.random.default_rng(count)
+    products = Products(cpu.runtime)
+    for _ in range(count):
+        m, k, n = (int(x) for x in rng.integers(1, 200, 3))
+        stacked = rng.random(2) < 0.2
+        shapes = [
+            (3,) * part + shape for part, shape in zip((*stacked, any(stacked)), ((m, k), (k, n), (m, n)), strict=True)
+        ]
+        a, b, c = (laid(rng.normal(size=shape).astype(dtype), str(rng.choice(LAID))) for shape in shapes)
+        alpha, beta = ((1.0, 0.0), (1.0, 1.0), (-0.5, 0.25))[rng.integers(3)]
+        wanted = c.copy()
+        plain.gemm(a, b, wanted, alpha, beta)
+        products.gemm(a, b, c, alpha, beta)
+        near = (1e-6 if dtype == "float32" else 1e-14) * k
+        np.testing.assert_allclose(c, wanted, rtol=near, atol=near, err_msg=f"{shapes} {alpha} {beta}")
+
+
+@needs
 def test_stacks_are_multiplied_one_matrix_after_another(cpu: Backend) -> None:
     rng = np.random.default_rng(1)
     products = Products(cpu.runtime)

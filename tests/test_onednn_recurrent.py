@@ -112,7 +112,7 @@ def test_each_way_may_read_its_half_of_the_inputs(be):
     compare(be, "BiLSTM", 6, 3, 2e-5, split=True)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(30), *(pytest.param(n, marks=pytest.mark.slow) for n in range(30, 200))])
 def test_sizes_that_were_drawn_say_what_steps_say(be, seed, monkeypatch):
     rng = np.random.default_rng(seed)
     T, N, H = (int(n) for n in rng.integers((5, 1, 1), (20, 20, 70)))
