@@ -256,10 +256,8 @@ def test_products_of_sizes_that_were_drawn_are_those_of_generic(
     products = Products(cpu.runtime)
     for _ in range(count):
         m, k, n = (int(x) for x in rng.integers(1, 200, 3))
-        stacked = rng.random(2) < 0.2
-        shapes = [
-            (3,) * part + shape for part, shape in zip((*stacked, any(stacked)), ((m, k), (k, n), (m, n)), strict=True)
-        ]
+        in_a, in_b = (((3,) if rng.random() < 0.2 else ()) for _ in "ab")  # one or both may be a stack
+        shapes = [(*in_a, m, k), (*in_b, k, n), (*(in_a or in_b), m, n)]
         a, b, c = (laid(rng.normal(size=shape).astype(dtype), str(rng.choice(LAID))) for shape in shapes)
         alpha, beta = ((1.0, 0.0), (1.0, 1.0), (-0.5, 0.25))[rng.integers(3)]
         wanted = c.copy()
