@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -325,14 +326,19 @@ def test_matrices_that_begin_between_two_numbers_are_multiplied_too(cpu: Backend
 
 
 @needs
+@pytest.mark.parametrize("runtime", ["cpu", "mkl"])
 def test_large_products_of_float32_are_one_dnn_s_and_others_are_not(
-    cpu: Backend, monkeypatch: pytest.MonkeyPatch
+    runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if runtime == "mkl" and find_spec("mkl") is None:
+        pytest.skip("mkl is not installed")
+    be = Backend(runtime)
     taken: list[Any] = []
     monkeypatch.setattr(Products, "_multiply", lambda self, library, form, a, *more: taken.append(a.shape))
     for dtype, size in (("float32", 65), ("float32", 64), ("float64", 65)):
-        x = cpu.ones((size, size), dtype=dtype)
-        cpu.compound_dot(x, x, cpu.empty((size, size), dtype=dtype))
+        x = be.ones((size, size), dtype=dtype)
+        be.compound_dot(x, x, be.empty((size, size), dtype=dtype))
+    be.compound_dot(be.ones((1000, 1000)), be.ones((1000, 1)), be.empty((1000, 1)))  # a vector
     assert taken == [(65, 65)]
 
 

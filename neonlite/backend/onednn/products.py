@@ -49,12 +49,12 @@ def function(library: Library) -> Any:
 
 
 class Products(InPlace):
-    """Products of float32 by oneDNN where it is installed; small ones, and those of other dtypes, by NumPy."""
+    """Products of float32 by oneDNN where it is installed; small ones, and those of other dtypes, as without."""
 
     def gemm(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c``: matrices, or stacks of them."""
         m, n = c.shape[-2:]
-        large = m * n * a.shape[-1] > SMALL and min(m, n) > 1  # NumPy is sooner with vectors, too
+        large = m * n * a.shape[-1] > SMALL and min(m, n) > 1  # with vectors, too, others are sooner
         library = found() if large and a.dtype == b.dtype == c.dtype == SINGLE else None
         if library is None:
             super().gemm(a, b, c, alpha, beta)
