@@ -502,6 +502,65 @@ def test_functions_take_what_one_dnn_does_not() -> None:
         np.testing.assert_allclose(out, 1 / (1 + np.exp(-x.astype(float))), rtol=4 * float(np.finfo(dtype).eps))
 
 
+@needs
+@counts
+def test_copies_of_arrays_that_lie_otherwise_are_the_same_to_the_bit(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, copy = np.random.default_rng(count), functions.Copy(64)
+    made, make = [], functions.Copy.make
+    monkeypatch.setattr(functions.Copy, "make", lambda *args: made.append(args[2]) or make(*args))
+    for _ in range(count):
+        ndim = int(rng.integers(2, 5))
+        order = rng.permutation(ndim)  # of the axes in memory, where there are gaps as well
+        shape = rng.integers(1, (0, 0, 600, 60, 20)[ndim], ndim)
+        room = rng.integers(0, 1 << 32, shape[order] + rng.integers(0, 3, ndim), np.uint32).view(np.float32)
+        part = tuple(slice(n) for n in shape[order])
+        x, out, back = room[part].transpose(np.argsort(order)), np.zeros(shape, np.float32), np.zeros_like(room)
+        copy(x, out)
+        np.testing.assert_array_equal(out.view(np.uint32), np.ascontiguousarray(x).view(np.uint32))  # also of NaNs
+        copy(out, back[part].transpose(np.argsort(order)))
+        np.testing.assert_array_equal(back[part].view(np.uint32), room[part].view(np.uint32))
+    assert len(made) > count / 2
+
+
+@needs
+def test_copies_that_one_dnn_cannot_make_are_numpy_s() -> None:
+    copy = functions.Copy(64)
+    whole = np.random.default_rng(0).normal(size=(60, 70)).astype(np.float32)
+    between = np.frombuffer(bytes(1) + whole.tobytes(), np.float32, whole.size, 1).reshape(whole.shape)
+    for x in (
+        whole.T[::-1],
+        whole.T[:, ::-1],
+        whole.astype(float).T,
+        between.T,
+        np.broadcast_to(whole[:, :1], whole.shape).T,
+    ):
+        out = np.empty(x.shape, np.float32)
+        copy(x, out)
+        np.testing.assert_array_equal(out, x.astype(np.float32))
+    ints = np.empty((70, 60), np.int32)
+    copy(whole.T * 9, ints)
+    np.testing.assert_array_equal(ints, (whole.T * 9).astype(np.int32))
+    closed = np.zeros((70, 60), np.float32)
+    closed.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        copy(whole.T, closed)
+    assert not closed.any()
+
+
+@needs
+def test_a_transpose_is_copied_by_one_dnn(cpu: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, make = [], functions.Copy.make
+    monkeypatch.setattr(functions.Copy, "make", lambda *args: made.append(args[2]) or make(*args))
+    x, y = cpu.array(np.random.default_rng(0).normal(size=(301, 703))), cpu.empty((703, 301))
+    for source in (x.T, cpu.transpose(x)):
+        y[:] = 0
+        y[:] = source
+        np.testing.assert_array_equal(y.get(), x.get().T)
+    assert made
+
+
 SHARED = """
 import numpy as np
 from neonlite.backend.executors import pool

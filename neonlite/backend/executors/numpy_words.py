@@ -69,7 +69,7 @@ LINE = 32  # of these, rows that are turned at once
 SOME = 256  # places that are gone through at once
 
 
-FASTER = {"sig", "exp"}  # what another library may do faster than NumPy
+FASTER = {"sig", "exp", "stop_gradient"}  # what another library may do faster than NumPy
 
 
 def faster(step: Step, size: int) -> Any:
