@@ -43,7 +43,7 @@ class Activation(Layer):
             self.deltas = error
         if self.deltas is not None:
             operands = error, self.outputs, self.inputs, self.deltas, self.transform, self.shortcut, alpha, beta
-            self.back(self.be, operands, lambda: self.way_back(error, alpha, beta))
+            self.bprop_habit(self.be, operands, lambda: self.way_back(error, alpha, beta))
         return self.deltas
 
     def way_back(self, error: Any, alpha: float, beta: float) -> tuple[list[Any], list[Any]]:

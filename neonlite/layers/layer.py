@@ -86,7 +86,7 @@ class Layer(Stored):
         self.owns_output = True  # else it writes its outputs over its inputs
         self.owns_delta = True  # else it writes its deltas over the error
         self.tree: Any = None  # the formula of the last inputs
-        self.forth, self.back = Habit(), Habit()  # what fprop and bprop assign
+        self.fprop_habit, self.bprop_habit = Habit(), Habit()  # what fprop and bprop assign
         self.acc_on = False  # whether bprop adds to the gradients
         self.accumulated: list[Tensor] = []  # the gradients that it adds to
 
@@ -118,7 +118,7 @@ class Layer(Stored):
 
         ``accumulate_updates``: whether there are to be the buffers that ``set_acc_on(True)`` needs.
         """
-        self.tree, self.forth, self.back = None, Habit(), Habit()  # they may name buffers that were
+        self.tree, self.fprop_habit, self.bprop_habit = None, Habit(), Habit()  # they may name buffers that were
         if self.owns_output and self.out_shape is not None:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
@@ -205,7 +205,7 @@ class Layer(Stored):
         if inference or beta:
             self.outputs[:] = tree + beta * self.outputs if beta else tree
         else:
-            self.forth(self.be, (tree, self.outputs), lambda: ([self.outputs], [tree]))
+            self.fprop_habit(self.be, (tree, self.outputs), lambda: ([self.outputs], [tree]))
         return self.outputs
 
     @accumulates
@@ -218,7 +218,7 @@ class Layer(Stored):
         if not self.owns_delta:
             self.deltas = error
         operands = self.tree, error, self.deltas, alpha, beta
-        self.back(self.be, operands, lambda: self.way_back(error, alpha, beta))
+        self.bprop_habit(self.be, operands, lambda: self.way_back(error, alpha, beta))
         return self.deltas
 
     def way_back(self, error: Any, alpha: float, beta: float) -> tuple[list[Tensor], list[Any]]:

@@ -92,7 +92,10 @@ def faster(step: Step, size: int) -> Any:
 
 
 def words(step: Step, numbers: Sequence[bool] = ()) -> str | None:
-    """Return the words for a step; None when there are none, as for a user's own op. ``numbers``: which operands are."""
+    """Return the words for a step; None when there are none, as for a user's own op.
+
+    ``numbers`` tells of each operand whether it is a number.
+    """
     consts = [x.number if isinstance(x, Const) else None for x in step.ins]
     if len(consts) == 2 and (short := SHORT.get((step.op.name, consts[0], consts[1]))):
         return short
