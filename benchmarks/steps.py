@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import _characters
@@ -26,7 +28,7 @@ from threadpoolctl import threadpool_limits
 from neonlite.backend import Backend, NervanaObject
 from neonlite.backend.executors import pool
 from neonlite.initializers import Constant, GlorotUniform
-from neonlite.layers import Affine, Conv, Deconv, GeneralizedCost, Pooling, Sequential
+from neonlite.layers import Activation, Affine, Conv, Deconv, GeneralizedCost, MergeSum, Pooling, Sequential, SkipNode
 from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
 
 # before MKL, or PyTorch would use MKL's library as well
@@ -35,9 +37,12 @@ RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
 N = 128  # images of a minibatch
 CHARACTERS = {"char lstm": "lstm", "char gru": "gru"}
 # as long as PyTorch, at most
-LIMITS = {"mlp 784-100-10": 1.0, "lenet": 3.0, "cifar": 3.0, "autoencoder": 3.0, "char lstm": 1.0, "char gru": 1.0}
+LIMITS = {"mlp 784-100-10": 0.75, "lenet": 1.1, "cifar": 1.1, "autoencoder": 1.1, "resnet": 1.1}
+LIMITS |= {"char lstm": 1.0, "char gru": 1.0}
+MEMORY = {"resnet": 0.8}  # as much memory as PyTorch, at most
 NEAR = 1e-4  # how far losses may differ, as a fraction, after ``STEPS`` steps from the same weights
 STEPS = 5
+WAYS = ("step", "loss", "infer")
 RATE, STILL = 0.01, 1e-7  # learning rates: to compare with, and to measure with: weights stay as they are
 FULL, QUICK = Effort(2.0, 0.03, 7), Effort(0.0, 0.002, 2)
 REST = 0.25  # seconds until the threads of OpenBLAS (25 ms) and of OpenMP (200 ms) do not look for work any more
@@ -52,11 +57,16 @@ by heart lead to numbers so small that a CPU takes ten times as long for them. M
 "char lstm" and "char gru" read 64 texts in 64 steps of one of 98 characters, with 128 hidden units: a recurrent layer,
 and a linear one for each step, beside `nn.LSTM` or `nn.GRU` and `nn.Linear`. PyTorch's GRU multiplies first and resets
 then, so that its losses are others, and are not compared; the work is the same.
+"MB" is what a step takes at its peak, in a process of its own for each peer: the high-water mark of its resident memory
+(`VmHWM`) after the network, its data, cost and optimizer were made and five steps were gone, less the resident memory
+before, when both libraries were loaded. It counts what was allocated, workspaces and compiled kernels.
 Times are medians over rounds, in each of which every peer runs once, in random order, and with two threads after a
 rest; "× torch" is how many times as long as PyTorch, the median of the ratios of all rounds."""
 
 # A network is a shape, its layers, and its cost. "affine 100" has a bias and Rectlin, "norm 100" a batch norm and
 # Rectlin, "conv 5 16" filters of 5 x 5, 16 maps, a bias and Rectlin; "deconv 3 8 2 1" has stride 2 and padding 1.
+# "same 3 16 1" is a convolution with stride 1 that keeps the image's size, with batch norm and Rectlin; "block 16 1" a
+# residual block of two of 3 x 3, whose second has no Rectlin before the sum; "mean" is that of each map.
 NETWORKS: dict[str, tuple[tuple[int, ...], list[str]]] = {
     "mlp 784-100-10": ((784,), ["affine 100", "classes 10"]),
     "mlp 784-1024-1024-10": ((784,), ["affine 1024", "affine 1024", "classes 10"]),
@@ -67,6 +77,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], list[str]]] = {
         (1, 28, 28),
         ["conv 4 8", "pool 2", "conv 4 32", "pool 2", "deconv 4 8 1 0", "deconv 3 8 2 0", "image 2 1 2 1"],
     ),
+    "resnet": ((3, 32, 32), ["same 3 16 1", "block 16 1", "block 32 2", "block 64 2", "mean", "classes 10"]),
 }
 
 
@@ -96,9 +107,20 @@ def ours(case: Case, runtime: str, rate: float) -> tuple[Peer, Any]:
     NervanaObject.be = be = Backend(runtime, rng_seed=1, batch_size=N)
     more = {"init": GlorotUniform(), "bias": Constant(0), "activation": Rectlin()}
 
-    def made(kind: str, n: int, maps: int = 0, stride: int = 1, pad: int = 0) -> Any:
+    def same(size: int, maps: int, stride: int, activation: Any = None) -> Any:
+        shape, pad = (size, size, maps), size // 2
+        return Conv(shape, more["init"], strides=stride, padding=pad, batch_norm=True, activation=activation)
+
+    def made(kind: str, n: int = 0, maps: int = 0, stride: int = 1, pad: int = 0) -> Any:
         if kind == "pool":
             return Pooling(n)
+        if kind == "same":
+            return same(n, maps, stride, Rectlin())
+        if kind == "block":  # "block maps stride"
+            past = SkipNode() if maps == 1 else same(1, n, maps)
+            return [MergeSum([[same(3, n, maps, Rectlin()), same(3, n, 1)], past]), Activation(Rectlin())]
+        if kind == "mean":
+            return Pooling("all", op="avg")
         if kind in ("deconv", "image"):
             like = more if kind == "deconv" else more | {"activation": None}
             return Deconv((n, n, maps), strides=stride, padding=pad, **like)
@@ -134,7 +156,7 @@ def read(layer: str) -> Any:
 
 
 def theirs(case: Case, net: Any, rate: float, last: bool) -> Peer:
-    """Return the peer with the weights of a network of ours; ``last``: with images whose channels are last."""
+    """Return the peer with the weights of a network of ours, if any; ``last``: with images whose channels are last."""
     nn, F = torch.nn, torch.nn.functional
     stack: list[Any] = []
     shape = case.shape
@@ -142,10 +164,30 @@ def theirs(case: Case, net: Any, rate: float, last: bool) -> Peer:
     def size() -> tuple[int, ...]:
         return tuple(nn.Sequential(*stack)(torch.zeros(1, *shape)).shape[1:])
 
-    for kind, n, *rest in map(read, case.layers):
+    def same(inputs: int, kernel: int, maps: int, stride: int, *more: Any) -> Any:
+        conv = nn.Conv2d(inputs, maps, kernel, stride, kernel // 2, bias=False)
+        return nn.Sequential(conv, nn.BatchNorm2d(maps, 1e-3).eval(), *more)
+
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self, inputs: int, maps: int, stride: int) -> None:
+            super().__init__()
+            self.way = nn.Sequential(same(inputs, 3, maps, stride, nn.ReLU()), same(maps, 3, maps, 1))
+            self.past = nn.Identity() if stride == 1 else same(inputs, 1, maps, stride)
+
+        def forward(self, x: Any) -> Any:
+            return F.relu(self.way(x) + self.past(x))
+
+    for kind, *rest in map(read, case.layers):
         before = size() if stack else shape
+        n, *rest = rest or [0]
         if kind == "pool":
             stack.append(nn.MaxPool2d(n))
+        elif kind == "same":
+            stack.append(same(before[0], n, *rest, nn.ReLU()))
+        elif kind == "block":
+            stack.append(Block(before[0], n, *rest))
+        elif kind == "mean":
+            stack.append(nn.AdaptiveAvgPool2d(1))
         elif kind in ("deconv", "image"):
             stack += [nn.ConvTranspose2d(before[0], rest[0], n, rest[1], rest[2]), nn.ReLU()]
         elif kind == "conv":
@@ -157,11 +199,12 @@ def theirs(case: Case, net: Any, rate: float, last: bool) -> Peer:
     if not sorts(case):
         stack.pop()  # what gives images back ends without Rectlin
     model = nn.Sequential(*stack).train()
-    weights = iter(p.get() for layer in net.layers_to_optimize for p in layer.parameters)
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
+    weights = iter(p.get() for layer in net.layers_to_optimize for p in layer.parameters) if net else None
     with torch.no_grad():
-        for module in model:
-            norm = isinstance(module, nn.BatchNorm1d)
-            for parameter in reversed(list(module.parameters())) if norm else module.parameters():
+        for module in model.modules() if weights else ():
+            own = list(module.parameters(recurse=False))
+            for parameter in reversed(own) if module in norms else own:
                 array = next(weights)  # (C R S, K) of filters
                 array = array.T if parameter.ndim == 4 else array
                 parameter.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(parameter.shape))
@@ -184,8 +227,8 @@ def theirs(case: Case, net: Any, rate: float, last: bool) -> Peer:
 
     def outputs(_: Any) -> Any:
         model.eval()
-        of_norms = [layer for layer in net.layers if hasattr(layer, "gmean")]
-        for module, layer in zip([m for m in model if isinstance(m, nn.BatchNorm1d)], of_norms, strict=True):
+        of_norms = [layer for layer in net.leaves() if hasattr(layer, "gmean")]
+        for module, layer in zip(norms, of_norms, strict=True):
             module.running_mean.copy_(torch.from_numpy(layer.gmean.get()[:, 0]))
             module.running_var.copy_(torch.from_numpy(layer.gvar.get()[:, 0]))
         return infer().reshape(N, -1).numpy()
@@ -269,6 +312,47 @@ def drawn(shape: tuple[int, ...], layers: list[str]) -> Case:
     return Case(shape, layers, rng.random((N, *shape), np.float32), rng.integers(0, 10, N))
 
 
+def case_of(name: str) -> Case | _characters.Characters:
+    """Return the case of a name."""
+    return _characters.case(CHARACTERS[name]) if name in CHARACTERS else drawn(*NETWORKS[name])
+
+
+def resident(which: str) -> int:
+    """Return bytes that this process has in memory, "VmRSS", or had at most, "VmHWM"."""
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(which))
+    return int(line.split()[1]) * 1024
+
+
+def peak(name: str, peer: str, threads: int) -> int:
+    """Return the bytes that a few steps of a peer take at their peak, in this process."""
+    pool.set_threads(threads)
+    if torch:
+        torch.set_num_threads(threads)
+    case = case_of(name)
+    Path("/proc/self/clear_refs").write_text("5")  # the mark begins anew
+    before = resident("VmRSS")
+    if isinstance(case, _characters.Characters):
+        net = None if peer in RUNTIMES else _characters.ours(case, RUNTIMES[0], RATE)[1]  # whose weights it takes
+        before = resident("VmRSS")
+        step = (_characters.theirs(torch, case, net, RATE) if net else _characters.ours(case, peer, RATE)[0])[0]
+    elif peer in RUNTIMES:
+        step = ours(case, peer, RATE)[0].step
+    else:
+        step = theirs(case, None, RATE, peer.endswith("last")).step
+    for _ in range(STEPS):
+        step()
+    return resident("VmHWM") - before
+
+
+def peaks(name: str, found: list[str], threads: int) -> dict[str, int]:
+    """Return ``peak`` of each peer, each in a process of its own."""
+    taken = {}
+    for peer in found:
+        command = [sys.executable, __file__, "--peak", peer, "--only", name, "--threads", str(threads)]
+        taken[peer] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return taken
+
+
 def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) -> list[dict[str, Any]]:
     """Return what was measured of some networks, by so many threads."""
     pool.set_threads(threads)
@@ -276,15 +360,18 @@ def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) ->
         torch.set_num_threads(threads)
     found = []
     for name in names:
-        case = _characters.case(CHARACTERS[name]) if name in CHARACTERS else drawn(*NETWORKS[name])
+        case = case_of(name)
         losses = compare(name, peers(case, runtimes, RATE))
         works = peers(case, runtimes, STILL)
-        for way in ("step", "loss", "infer"):
+        taken = peaks(name, list(works), threads) if effort is FULL and Path("/proc/self/clear_refs").exists() else {}
+        for way in WAYS:
             times, quiet = measure({p: getattr(work, way) for p, work in works.items()}, effort, REST * (threads > 1))
             row: dict[str, Any] = {"network": name, "way": way, "threads": threads, "quiet": quiet, "losses": losses}
             row |= {f"{peer} s": statistics.median(t) for peer, t in times.items()}
             if best := min((p for p in times if p.startswith("torch")), key=lambda p: row[f"{p} s"], default=None):
                 row |= {f"{peer} / torch": ratio(times[best], times[peer]) for peer in runtimes}
+            if way == WAYS[0] and taken:
+                row |= {f"{peer} bytes": taken[peer] for peer in taken}
             found.append(row)
             print(*line(row, runtimes), sep="  ", flush=True)
     return found
@@ -299,6 +386,11 @@ def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
         longer = row.get(f"{peer} / torch")
         missed = longer and row["way"] == "step" and longer > LIMITS.get(row["network"], longer)
         cells.append(f"{longer:.2f}{' !' if missed else ''}" if longer else "")
+    least = min((row[key] for key in row if key.startswith("torch") and key.endswith("bytes")), default=0)
+    for peer in (*runtimes, "torch", "torch, channels last"):
+        taken = row.get(f"{peer} bytes", 0)
+        missed = peer in runtimes and least and taken / least > MEMORY.get(row["network"], taken)
+        cells.append(f"{taken / 1e6:.1f}{' !' if missed else ''}" if taken else "")
     return cells
 
 
@@ -308,7 +400,11 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="WORD", help="the networks with this word; nothing is written")
     parser.add_argument("--runtime", choices=RUNTIMES, help="this one alone; nothing is written")
     parser.add_argument("--threads", type=int, help="so many alone; nothing is written")
+    parser.add_argument("--peak", metavar="PEER", help="print the bytes that this one takes for the network --only")
     options = parser.parse_args()
+    if options.peak:
+        print(peak(options.only, options.peak, options.threads or 1))
+        return
     runtimes = [options.runtime] if options.runtime else RUNTIMES
     names = [name for name in [*NETWORKS, *CHARACTERS] if options.only in name]
     counts = [options.threads] if options.threads else sorted({1, min(2, cpus())}, reverse=True)
@@ -318,10 +414,13 @@ def main() -> None:
             found += rows(names, runtimes, threads, QUICK if options.quick else FULL)
     about = machine("numpy", "mkl", "torch") | {"threads": ", ".join(map(str, counts))}
     head = ["network", "way", "threads", *runtimes, "torch", "torch, channels last"]
-    table = markdown([*head, *(f"{peer} × torch" for peer in runtimes)], [line(row, runtimes) for row in found])
+    head += [f"{peer} × torch" for peer in runtimes]
+    head += [f"{peer}, MB" for peer in (*runtimes, "torch", "torch, channels last")]
+    table = markdown(head, [line(row, runtimes) for row in found])
     words = "\n".join(f"- {key}: {value}" for key, value in about.items())
     hoped = ", ".join(f"{name} {limit:g}" for name, limit in LIMITS.items())
-    target = f"Hoped for, of a step: at most so many times as long as PyTorch: {hoped}; a miss has a `!`. "
+    target = f"Hoped for, of a step: at most so many times as long as PyTorch: {hoped}; and at most so many times its "
+    target += f"memory: {', '.join(f'{name} {limit:g}' for name, limit in MEMORY.items())}; a miss has a `!`. "
     target += "`~`: other processes used the machine meanwhile."
     parts = ["# Training steps", f"`{' '.join(['python benchmarks/steps.py', *sys.argv[1:]])}`", words, target, NOTE]
     report = "\n\n".join([*parts, table]) + "\n"

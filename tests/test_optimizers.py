@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import neonlite as nl
+from neonlite.backend.prepared import Prepared
 from neonlite.optimizers import (
     Adadelta,
     Adagrad,
@@ -346,8 +347,8 @@ def test_one_buffer_is_one_plan_and_no_step_makes_another(be, monkeypatch, name)
     optimizer, layers = MAKERS[name](), network(be)
     optimizer.schedule = ExpSchedule(0.1)
     train(optimizer, layers, 2)
-    calls, plans, assign = [], len(be._plans), be.assign
-    monkeypatch.setattr(be, "assign", lambda *args: calls.append(len(args[0])) or assign(*args))
+    calls, plans, run = [], len(be._plans), Prepared.__call__
+    monkeypatch.setattr(Prepared, "__call__", lambda update: calls.append(len(update.tensors)) or run(update))
     for epoch in range(5):
         optimizer.optimize(layers, epoch)
     assert calls == [1 + len(optimizer.keeps)] * 5
@@ -355,8 +356,8 @@ def test_one_buffer_is_one_plan_and_no_step_makes_another(be, monkeypatch, name)
 
 
 def test_what_lies_apart_is_updated_apart(cpu, monkeypatch):
-    calls, assign = [], cpu.assign
-    monkeypatch.setattr(cpu, "assign", lambda *args: calls.append(args[0][0].shape) or assign(*args))
+    calls, run = [], Prepared.__call__
+    monkeypatch.setattr(Prepared, "__call__", lambda update: calls.append(update.tensors[0].shape) or run(update))
     layers = network(cpu)
     train(GDM(0.1, 0.9), [layers[1], layers[3], layers[0]], 1)  # 2 lies between
     assert sorted(calls) == [(1, 7), (16, 1)]

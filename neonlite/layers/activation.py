@@ -42,11 +42,15 @@ class Activation(Layer):
         if not self.owns_delta:
             self.deltas = error
         if self.deltas is not None:
-            delta = error if self.shortcut else self.transform.backward(error, self.outputs, self.inputs)
-            delta = self.scaled(delta, alpha, beta)
-            if delta is not self.deltas:
-                self.deltas[:] = delta
+            operands = error, self.outputs, self.inputs, self.deltas, self.transform, self.shortcut, alpha, beta
+            self.bprop_habit(self.be, operands, lambda: self.way_back(error, alpha, beta))
         return self.deltas
+
+    def way_back(self, error: Any, alpha: float, beta: float) -> tuple[list[Any], list[Any]]:
+        """Return what bprop writes to, and the op-tree of what it writes there."""
+        delta = error if self.shortcut else self.transform.backward(error, self.outputs, self.inputs)
+        delta = self.scaled(delta, alpha, beta)
+        return ([], []) if delta is self.deltas else ([self.deltas], [delta])
 
 
 class Dropout(Layer):

@@ -13,6 +13,7 @@ from typing import Any
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
+from neonlite.backend.prepared import Habit
 from neonlite.layers.buffers import by_columns, columns, elements, features, turned
 from neonlite.layers.deltas import Deltas, Place
 from neonlite.layers.serialize import Stored
@@ -87,7 +88,7 @@ class Layer(Stored):
         self.owns_output = True  # else it writes its outputs over its inputs
         self.owns_delta = True  # else it writes its deltas over the error
         self.tree: Any = None  # the formula of the last inputs
-        self.way: Any = ((), None)  # what bprop assigned last, behind what it was made of
+        self.fprop_habit, self.bprop_habit = Habit(), Habit()  # what fprop and bprop assign
         self.acc_on = False  # whether bprop adds to the gradients
         self.accumulated: list[Tensor] = []  # the gradients that it adds to
 
@@ -119,7 +120,7 @@ class Layer(Stored):
 
         ``accumulate_updates``: whether there are to be the buffers that ``set_acc_on(True)`` needs.
         """
-        self.tree, self.way = None, ((), None)  # they may name buffers that were
+        self.tree, self.fprop_habit, self.bprop_habit = None, Habit(), Habit()  # they may name buffers that were
         if self.owns_output and self.out_shape is not None:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
@@ -205,7 +206,10 @@ class Layer(Stored):
         tree = self.prepare(inputs, inference)
         if not self.owns_output:
             self.outputs = inputs
-        self.outputs[:] = tree + beta * self.outputs if beta else tree
+        if inference or beta:
+            self.outputs[:] = tree + beta * self.outputs if beta else tree
+        else:
+            self.fprop_habit(self.be, (tree, self.outputs), lambda: ([self.outputs], [tree]))
         return self.outputs
 
     @accumulates
@@ -217,11 +221,8 @@ class Layer(Stored):
         self.check_error(error)
         if not self.owns_delta:
             self.deltas = error
-        operands = self.tree, error, self.deltas
-        key = (*map(id, operands), alpha, beta)
-        if self.way[0] != key:
-            self.way = key, self.way_back(error, alpha, beta), operands  # kept, so that no others get their ids
-        self.be.assign(*self.way[1])
+        operands = self.tree, error, self.deltas, alpha, beta
+        self.bprop_habit(self.be, operands, lambda: self.way_back(error, alpha, beta))
         return self.deltas
 
     def way_back(self, error: Any, alpha: float, beta: float) -> tuple[list[Tensor], list[Any]]:

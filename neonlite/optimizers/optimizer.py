@@ -12,6 +12,7 @@ from typing import Any
 
 from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.numbers import check, number
+from neonlite.backend.prepared import Prepared
 from neonlite.initializers import wide
 from neonlite.ops import FLOATS
 from neonlite.optimizers.schedule import CONSTANT, Schedule, check_schedule
@@ -99,8 +100,8 @@ class Optimizer(NervanaObject):
         limit = self.gradient_clip_norm
         step = within_norm(limit, rate, network) if limit else rate
         updates = [self._update(be, row, rate, step) for row in network.rows]
-        for (w, _, *states), values in zip(network.rows, updates, strict=True):
-            be.assign([w, *states], values)
+        for row, values in enumerate(updates):
+            network.assign(row, values)
         self.t += 1
 
     def get_state(self) -> dict[str, Any]:
@@ -114,10 +115,12 @@ class Optimizer(NervanaObject):
     def _update(self, be: Any, row: Row, rate: float, step: Any) -> list[Any]:
         """Return the new values of weights and states."""
         w, dw, *states = row
-        g = be.astype(dw, wide(w)) / be.bsz
+        dtype = wide(w)
+        g, full = (x if x.info.dtype == dtype else be.astype(x, dtype) for x in (dw, w))
+        g = g / be.bsz
         if limit := self.gradient_clip_value:
             g = be.clip(g, -limit, limit)
-        new, *others = self.rule(be, be.astype(w, wide(w)), g, states, rate, step)
+        new, *others = self.rule(be, full, g, states, rate, step)
         if limit := self.param_clip_value:
             new = be.clip(new, -limit, limit)
         if self.stochastic_round and w.info.dtype == "float16":
@@ -201,6 +204,15 @@ class Network:
         self.squares = self.be.zeros((len(self.rows), 1), dtype=dtype)  # the sum of squares of each row's gradients
         self.places = list(self.squares)
         self.step: Tensor = self.be.zeros((1, 1), dtype=dtype)
+        self.prepared: dict[int, Prepared] = {}  # the updates of rows, of which the next differ in numbers alone
+
+    def assign(self, row: int, values: Sequence[Any]) -> None:
+        """Write the new values of a row: of weights and states."""
+        prepared = self.prepared.get(row)
+        if prepared is None or not prepared.take(values):
+            w, _, *states = self.rows[row]
+            prepared = self.prepared[row] = self.be.prepare([w, *states], values)
+        prepared()
 
 
 def get_param_list(layer_list: Iterable[Any]) -> list[Parameter]:

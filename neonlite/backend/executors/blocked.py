@@ -322,7 +322,7 @@ class Region:
         """Write the region as a Python function of its inputs, outputs, results of reductions and scratch registers."""
         order = list(self.steps)
         last = {x: i for i, v in enumerate(order) for x in self.steps[v].ins if isinstance(x, int)}
-        spells = {v: words(s) for v, s in self.steps.items()}
+        spells = {v: words(s, [not self.plan.dtype(x) for x in s.ins]) for v, s in self.steps.items()}
         names: dict[str, Any] = {name: getattr(np, name) for name in NAMES}
         for v, step in self.steps.items():
             if function := faster(step, math.prod(self.tile) if self.tiled else self.size):
@@ -339,6 +339,14 @@ class Region:
             name = f"c{x.number}_{dtype}".replace("-", "m")
             names[name] = np.asarray(x.number, dtype)  # twice as fast as a Python number
             return name
+
+        spares: dict[str, str] = {}  # registers that hold something within one step
+
+        def spare(dtype: str) -> str:
+            if dtype not in spares:
+                spares[dtype] = f"r{len(self.registers)}"
+                self.registers.append(dtype)
+            return spares[dtype]
 
         lines: list[str] = []
         for i, v in enumerate(order):
@@ -358,15 +366,15 @@ class Region:
                     text(Const(n), step.common) if f"{{{w}}}" in spell else "" for w, n in (("one", 1), ("minus", -1))
                 )
                 slots = dict(zip("xyw", operands, strict=False))
-                lines += spell.format(z=place[v], m="m", one=one, minus=minus, **slots).split("; ")
+                slots |= {w: spare(dtype) for w, dtype in (("m", "bool"), ("s", step.dtype)) if f"{{{w}}}" in spell}
+                lines += spell.format(z=place[v], one=one, minus=minus, **slots).split("; ")
         lines += [f"copyto({outputs[v]}, {place[v]})" for v in late]
-        self.registers += ["bool"] * any("{m}" in (spell or "") for spell in spells.values())
         arguments = [
             *(place[v] for v in self.inputs),
             *outputs.values(),
             *(f"p{n}" for n in range(len(self.reductions))),
         ]
-        arguments += ["m" if dtype == "bool" else f"r{n}" for n, dtype in enumerate(self.registers)]
+        arguments += [f"r{n}" for n in range(len(self.registers))]
         self.source = f"def region({', '.join(arguments)}):\n    " + "\n    ".join(lines)
         exec(compile(self.source, "<region>", "exec"), names)
         self.body: Callable[..., None] = names["region"]
@@ -451,15 +459,16 @@ class Region:
     @property
     def is_whole_plan(self) -> bool:
         """Whether the function itself is all there is to do: small operands, leaves only, targets written at once."""
-        plan = self.plan
-        return not (self.tiled or self.reductions or plan.stored or self.outputs != plan.tops) and all(
+        plan, results = self.plan, [*self.outputs, *self.reductions]
+        return not (self.tiled or self.squeezed or plan.stored or sorted(results) != sorted(plan.tops)) and all(
             x < len(plan.leaves) for x in self.inputs
         )
 
     def runner(self) -> Runner:
         """Return the runner of a plan that is this region and nothing more."""
         body, bound, make = self.body, self.executor.bound, self._registers_of_one
-        everything = self.inputs == list(range(len(self.plan.leaves)))
+        inputs, places = self.inputs, [self.plan.tops.index(v) for v in (*self.outputs, *self.reductions)]
+        everything = inputs == list(range(len(self.plan.leaves))) and places == sorted(places)
 
         def run(targets: Sequence[Array], leaves: Sequence[Any]) -> None:
             state = hush()
@@ -469,8 +478,12 @@ class Region:
                 speak(state)
 
         def run_with_registers(targets: Sequence[Array], leaves: Sequence[Any]) -> None:
-            with Silence():
-                body(*(leaves[x] for x in self.inputs), *targets, *bound(self, make))
+            registers = bound(self, make)
+            state = hush()
+            try:
+                body(*[leaves[x] for x in inputs], *[targets[i] for i in places], *registers)
+            finally:
+                speak(state)
 
         return run if everything and not self.registers else run_with_registers
 
@@ -548,7 +561,7 @@ NAMES = sorted(
     {
         word
         for text in [*WORDS.values(), *SHORT.values(), *OF_INTS.values()]
-        for word in re.findall(r"([a-z_0-9]+)\(", text)
+        for word in re.findall(r"(?<!\.)\b([a-z_0-9]+)\(", text)
     }
     | {*REDUCE.values()}
 )

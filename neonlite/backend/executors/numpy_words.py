@@ -1,11 +1,14 @@
 """How does NumPy spell an op?  As ufunc calls into given buffers: {x}, {y}, {w} operands, {z} the result, {m} a mask.
 
+{s} is a buffer like the result, where a number is spread out.
+
 A test holds this table complete: every elementwise row of the op table has its words here.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +29,7 @@ WORDS: dict[str, str] = {
     "exp2": "exp2({x}, {z})",
     "log": "log({x}, {z})",
     "log2": "log2({x}, {z})",
-    "safelog": "maximum({x}, 0, out={z}); log({z}, {z}); maximum({z}, -50, out={z})",
+    "safelog": "{s}.fill(0); maximum({x}, {s}, out={z}); log({z}, {z}); {s}.fill(-50); maximum({z}, {s}, out={z})",
     "sig": "multiply({x}, {minus}, {z}); exp({z}, {z}); add({one}, {z}, {z}); divide({one}, {z}, {z})",
     "tanh": "tanh({x}, {z})",
     "rint": "rint({x}, {z})",
@@ -59,6 +62,12 @@ SHORT: dict[tuple[str, int | None, int | None], str] = {
     ("pow", None, 2): "square({x}, {z})",
 }
 
+# where an operand is a number: NumPy compares two arrays four times as fast as an array and a number
+BESIDE_NUMBER = {
+    name: (f"{{s}}.fill({{x}}); {name}({{s}}, {{y}}, out={{z}})", f"{{s}}.fill({{y}}); {name}({{x}}, {{s}}, out={{z}})")
+    for name in ("maximum", "minimum")
+}
+
 # the words for ints, where they differ
 OF_INTS = {"neg": "subtract(0, {x}, {z})", "rint": COPY}
 
@@ -82,13 +91,18 @@ def faster(step: Step, size: int) -> Any:
     return function if function and function.least <= size else None
 
 
-def words(step: Step) -> str | None:
-    """Return the words for a step; None when there are none, as for a user's own op."""
+def words(step: Step, numbers: Sequence[bool] = ()) -> str | None:
+    """Return the words for a step; None when there are none, as for a user's own op.
+
+    ``numbers`` tells of each operand whether it is a number.
+    """
     consts = [x.number if isinstance(x, Const) else None for x in step.ins]
     if len(consts) == 2 and (short := SHORT.get((step.op.name, consts[0], consts[1]))):
         return short
     if step.dtype not in FLOATS and step.op.name in OF_INTS:
         return OF_INTS[step.op.name]
+    if any(numbers) and step.dtype in FLOATS and step.op.name in BESIDE_NUMBER:
+        return BESIDE_NUMBER[step.op.name][not numbers[0]]
     if step.op.name == "shift" and not step.attrs["value"]:
         return "exp2({y}, {z}); multiply({x}, {z}, {z})"
     return WORDS.get(step.op.name)

@@ -38,8 +38,9 @@ class ProductCalls(Places):
     def _matrices(
         self, name: str, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float, relu: bool, bsum: Tensor | None
     ) -> Tensor:
-        self._named(name, self._check_open)
-        forms = tuple([getattr(t, "info", None) for t in (A, B, C)])
+        if self.closed:
+            self._named(name, self._check_open)
+        forms = getattr(A, "info", None), getattr(B, "info", None), getattr(C, "info", None)
         if forms not in self._fitting:
             self._own(name, A=A, B=B, C=C)
             if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0] or C.shape != (A.shape[0], B.shape[1]):
@@ -76,7 +77,8 @@ class ProductCalls(Places):
     def _product(
         self, name: str, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float, relu: bool, bsum: Tensor | None
     ) -> Tensor:
-        alpha, beta = self._numbers(name, alpha=alpha, beta=beta)
+        if type(alpha) is not float or type(beta) is not float:
+            alpha, beta = self._numbers(name, alpha=alpha, beta=beta)
         if bsum is not None:
             self._own(name, bsum=bsum)
             self._check_columns(name, C, bsum=bsum)
