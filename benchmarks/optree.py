@@ -1,4 +1,4 @@
-"""How fast is an op-tree?  Beside NumPy, PyTorch and numexpr, on as many threads each, in one process.
+"""How fast is an op-tree?  Beside NumPy, PyTorch, numexpr and JAX, on as many threads each, in one process.
 
 python benchmarks/optree.py            # all of it, some minutes: writes results/optree.json and results/optree.md
 python benchmarks/optree.py --quick    # a smoke run of seconds, with small arrays: writes nothing
@@ -28,15 +28,21 @@ from neonlite.backend.executors import pool
 
 torch: Any = import_module("torch") if find_spec("torch") else None
 numexpr: Any = import_module("numexpr") if find_spec("numexpr") else None
+jax: Any = import_module("jax") if find_spec("jax") else None
+absent: dict[str, str] = {name: "not installed" for name in ("torch", "numexpr", "jax") if not globals()[name]}
 
 EPS = 1e-3
+NUMPY, EAGER, COMPILED = "numpy", "torch eager", "torch.compile"
+COMPARED = 1 << 24  # elements that are compared with NumPy's; of more, as many of the first rows as have so many
 NOTE = """\
 Two columns: the expression is worked out into a *given* output, or into a *fresh* one, which for large arrays costs the
-page faults of new memory. Plain expressions of NumPy and PyTorch have no given output; where a peer has none, its fresh
-time stands for both. neonlite builds its tree anew in every call, as user code does, unless the case says otherwise.
-Before anything is timed, every peer's result is compared with NumPy's in float64. Times are medians over rounds, in
-each of which every peer runs once, in random order; "× numpy" is how many times as fast as NumPy's plain expression:
-the median of the ratios of all rounds. "By hand" is what a patient user would write: a floor, not a peer."""
+page faults of new memory. NumPy's plain expressions and `jax.jit` have no given output; of PyTorch's it takes what the
+last op makes. Where a peer has none, its fresh time stands for both. "torch.compile" is the plain expression, compiled
+for its shape with Inductor and g++; `jax.jit` has as many threads as there are CPUs. neonlite builds its tree anew in
+every call, as user code does, unless the case says otherwise. Before anything is timed, every peer's result is held to
+NumPy's in float64. Times are medians over rounds, in each of which every peer runs once, in random order; "× numpy" is
+how many times as fast as NumPy's plain expression: the median of the ratios of all rounds. "By hand" is what a patient
+user would write: a floor, not a peer."""
 
 
 class Peer(NamedTuple):
@@ -90,6 +96,31 @@ class Operands:
         peer = Peer("numexpr", lambda: numexpr.evaluate(text, names), lambda: numexpr.evaluate(text, names, out=out))
         return [peer] if numexpr else []
 
+    def eager(self, fresh: Callable[..., Any], last: Callable[..., Any]) -> list[Peer]:
+        """Return PyTorch, if it is installed: the expression as it is, its last op into a given output, and compiled.
+
+        ``fresh(x)`` is the expression, and ``last(x, out)`` the same with its last op into ``out``.
+        """
+        if not torch:
+            return []
+        t, out = self.torch[0], self.torch_out
+        peers = [Peer(EAGER, lambda: fresh(t), lambda: last(t, out))]
+        try:
+            into = torch.compile(lambda x, y: y.copy_(fresh(x)), dynamic=False)
+            new = torch.compile(fresh, dynamic=False)
+            into(t, out), new(t)
+        except Exception as error:  # there is no compiler, or one that it cannot use
+            absent[COMPILED] = f"does not work here: {str(error).splitlines()[0][:80]}"
+            return peers
+        return [*peers, Peer(COMPILED, lambda: new(t), lambda: into(t, out))]
+
+    def jitted(self, formula: Callable[..., Any]) -> list[Peer]:
+        """Return JAX, if it is installed, for a formula of x."""
+        if not jax:
+            return []
+        x, jit = jax.numpy.asarray(self.x), jax.jit(formula)
+        return [Peer("jax.jit", lambda: jit(x).block_until_ready())]
+
 
 # --- the expressions -----------------------------------------------------------------------------------------------
 
@@ -111,10 +142,11 @@ def logistic(be: nl.Backend, shape: tuple[int, int]) -> Peers:
 
     peers = [o.neonlite(lambda be, x, *_: 1 / (1 + be.exp(-x)))]
     peers += [Peer("numpy", lambda: plain(x)), Peer("numpy by hand", given=by_hand), *o.numexpr("1 / (1 + exp(-x))")]
+    peers += o.jitted(lambda x: 1 / (1 + jax.numpy.exp(-x)))
+    peers += o.eager(lambda t: 1 / (1 + torch.exp(-t)), lambda t, to: torch.reciprocal(1 + torch.exp(-t), out=to))
     if torch:
         t, to = o.torch[0], o.torch_out
         peers += [
-            Peer("torch eager", lambda: 1 / (1 + torch.exp(-t))),
             Peer("torch by hand", given=lambda: torch.neg(t, out=to).exp_().add_(1).reciprocal_()),
             Peer("torch.sigmoid", lambda: torch.sigmoid(t), lambda: torch.sigmoid(t, out=to)),
         ]
@@ -136,12 +168,35 @@ def tanh_derivative(be: nl.Backend, shape: tuple[int, int]) -> Peers:
 
     peers = [o.neonlite(lambda be, x, *_: plain(x, be.tanh))]
     peers += [Peer("numpy", lambda: plain(x)), Peer("numpy by hand", given=by_hand), *o.numexpr("1 - tanh(x)**2")]
+    peers += o.jitted(lambda x: plain(x, jax.numpy.tanh))
+    peers += o.eager(lambda t: plain(t, torch.tanh), lambda t, to: torch.sub(1, torch.square(torch.tanh(t)), out=to))
     if torch:
         t, to = o.torch[0], o.torch_out
-        peers += [
-            Peer("torch eager", lambda: plain(t, torch.tanh)),
-            Peer("torch by hand", given=lambda: torch.tanh(t, out=to).square_().neg_().add_(1)),
-        ]
+        peers += [Peer("torch by hand", given=lambda: torch.tanh(t, out=to).square_().neg_().add_(1))]
+    return peers, plain
+
+
+def leaky(be: nl.Backend, shape: tuple[int, int]) -> Peers:
+    """Return a leaky rectifier and a shift: arithmetic alone, where memory is the limit."""
+    o = Operands(be, shape)
+    x, out = o.x, o.out
+
+    def plain(x: Any, maximum: Any = np.maximum) -> Any:
+        return maximum(x, 0.1 * x) * 1.5 - 0.5
+
+    def by_hand() -> Any:
+        np.multiply(x, 0.1, out)
+        np.maximum(x, out, out=out)
+        np.multiply(out, 1.5, out)
+        return np.subtract(out, 0.5, out)
+
+    peers = [o.neonlite(lambda be, x, *_: plain(x, be.maximum))]
+    peers += [Peer("numpy", lambda: plain(x)), Peer("numpy by hand", given=by_hand)]
+    peers += o.numexpr("where(x > 0, x, 0.1 * x) * 1.5 - 0.5")
+    peers += o.jitted(lambda x: plain(x, jax.numpy.maximum))
+    peers += o.eager(
+        lambda t: plain(t, torch.maximum), lambda t, to: torch.sub(torch.maximum(t, 0.1 * t) * 1.5, 0.5, out=to)
+    )
     return peers, plain
 
 
@@ -221,20 +276,20 @@ def small_again(be: nl.Backend, shape: tuple[int, int]) -> Peers:
     return small(be, shape, kept=True)
 
 
-NUMPY, EAGER = "numpy", "torch eager"
 AHEAD = [Target(peer, faster=1) for peer in (EAGER, "torch.sigmoid", "numexpr")]
 SMALL = [Target(NUMPY, longer=2.2, ways=("given",)), Target(EAGER, faster=1, ways=("given",))]
 AGAIN = [Target(NUMPY, longer=1.4, ways=("given",))]
-MIDDLE = [Target(NUMPY, faster=1), Target(EAGER, longer=1.4)]
+TREES = [Target(EAGER, longer=0.8, ways=("given",)), Target(COMPILED, longer=1.0, ways=("given",))]
+SIZES = ((100, 1000), (100, 10_000), (1000, 10_000), (10_000, 10_000))  # 1e5 to 1e8 elements
 CASES: list[tuple[str, Callable[..., Peers], tuple[int, int], list[Target]]] = [
     ("1/(1+exp(-1*x)), built and run", small, (32, 32), SMALL),
     ("1/(1+exp(-1*x)), built once and run again", small_again, (32, 32), AGAIN),
     ("logistic, 1/(1+exp(-x))", logistic, (100, 100), [Target(NUMPY, longer=1.3)]),
-    ("logistic, 1/(1+exp(-x))", logistic, (100, 1000), MIDDLE),
-    ("logistic, 1/(1+exp(-x))", logistic, (100, 3000), MIDDLE),
-    ("logistic, 1/(1+exp(-x))", logistic, (100, 10_000), MIDDLE),
-    ("logistic, 1/(1+exp(-x))", logistic, (1000, 10_000), [Target(NUMPY, faster=3), *AHEAD]),
-    ("derivative of tanh, 1-tanh(x)^2", tanh_derivative, (1000, 10_000), [Target(NUMPY, faster=2)]),
+    *[("logistic, 1/(1+exp(-x))", logistic, shape, TREES) for shape in SIZES[:2]],
+    ("logistic, 1/(1+exp(-x))", logistic, SIZES[2], [Target(NUMPY, faster=3), *AHEAD, *TREES]),
+    ("logistic, 1/(1+exp(-x))", logistic, SIZES[3], TREES),
+    *[("derivative of tanh, 1-tanh(x)^2", tanh_derivative, shape, TREES) for shape in SIZES],
+    *[("leaky rectifier, max(x, 0.1 x) 1.5 - 0.5", leaky, shape, TREES) for shape in SIZES],
     ("batch norm over axis 1", batch_norm, (1000, 10_000), [Target(NUMPY, faster=2)]),
     ("softmax over axis 0", softmax, (1000, 10_000), [Target(NUMPY, faster=2)]),
 ]
@@ -246,12 +301,13 @@ def compare(
     """Check every peer's result, time all, and return the rows and the verdicts."""
     be = nl.Backend("cpu")
     peers, plain = make(be, shape)
-    expected = plain(Operands(be, shape).x.astype(np.float64))
+    first = max(1, COMPARED // shape[1])  # rows
+    expected = plain(Operands(be, shape).x[:first].astype(np.float64))
     works = {(peer.name, way): getattr(peer, way) for peer in peers for way in ("given", "fresh") if getattr(peer, way)}
     for (peer, _), work in works.items():
         result = np.asarray(work())
         assert result.dtype == np.float32, f"{peer} computes in {result.dtype}"
-        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5, err_msg=peer)
+        np.testing.assert_allclose(result[:first], expected, rtol=1e-4, atol=1e-5, err_msg=peer)
     del expected, result
     times, quiet = measure(works, effort)
     rows: list[dict[str, Any]] = []
@@ -395,8 +451,7 @@ def peers_table(rows: list[dict[str, Any]]) -> str:
             line += [told(row["seconds"]) if row["speed"] else ""]
             line += [f"{row['speed'][other]:.2f}" if other in row["speed"] else "" for other in (NUMPY, EAGER)]
         lines.append(line)
-    missing = [name for name, module in (("torch", torch), ("numexpr", numexpr)) if not module]
-    return markdown(head, [*lines, *([f"{name}: not installed", *[""] * 6] for name in missing)])
+    return markdown(head, [*lines, *([f"{name}: {why}", *[""] * 6] for name, why in absent.items())])
 
 
 def main() -> None:
@@ -423,7 +478,7 @@ def main() -> None:
     jobs["memory"] = partial(memory, (1000, 10_000 // min(shrink, 10)))
     jobs["import"] = partial(imports, 3 if options.quick else 25)
 
-    about = {"neonlite": nl.__version__, **machine("numpy", "torch", "numexpr"), "threads": options.threads}
+    about = {"neonlite": nl.__version__, **machine("numpy", "torch", "numexpr", "jax"), "threads": options.threads}
     head = [
         "# Op-trees beside their peers",
         f"`{' '.join(['python benchmarks/optree.py', *sys.argv[1:]])}`",
