@@ -33,6 +33,7 @@ absent: dict[str, str] = {name: "not installed" for name in ("torch", "numexpr",
 
 EPS = 1e-3
 NUMPY, EAGER, COMPILED = "numpy", "torch eager", "torch.compile"
+PEERS = NUMPY, EAGER, COMPILED, "numexpr", "jax.jit"  # of the overview
 COMPARED = 1 << 24  # elements that are compared with NumPy's; of more, as many of the first rows as have so many
 NOTE = """\
 Two columns: the expression is worked out into a *given* output, or into a *fresh* one, which for large arrays costs the
@@ -124,10 +125,10 @@ class Operands:
 
 # --- the expressions -----------------------------------------------------------------------------------------------
 
-Peers = tuple[list[Peer], Callable[[Any], Any]]  # the peers, and the plain formula of x that they are held to
+Made = tuple[list[Peer], Callable[[Any], Any]]  # the peers, and the plain formula of x that they are held to
 
 
-def logistic(be: nl.Backend, shape: tuple[int, int]) -> Peers:
+def logistic(be: nl.Backend, shape: tuple[int, int]) -> Made:
     o = Operands(be, shape)
     x, out = o.x, o.out
 
@@ -153,7 +154,7 @@ def logistic(be: nl.Backend, shape: tuple[int, int]) -> Peers:
     return peers, plain
 
 
-def tanh_derivative(be: nl.Backend, shape: tuple[int, int]) -> Peers:
+def tanh_derivative(be: nl.Backend, shape: tuple[int, int]) -> Made:
     o = Operands(be, shape)
     x, out = o.x, o.out
 
@@ -176,7 +177,7 @@ def tanh_derivative(be: nl.Backend, shape: tuple[int, int]) -> Peers:
     return peers, plain
 
 
-def leaky(be: nl.Backend, shape: tuple[int, int]) -> Peers:
+def leaky(be: nl.Backend, shape: tuple[int, int]) -> Made:
     """Return a leaky rectifier and a shift: arithmetic alone, where memory is the limit."""
     o = Operands(be, shape)
     x, out = o.x, o.out
@@ -200,7 +201,7 @@ def leaky(be: nl.Backend, shape: tuple[int, int]) -> Peers:
     return peers, plain
 
 
-def batch_norm(be: nl.Backend, shape: tuple[int, int]) -> Peers:
+def batch_norm(be: nl.Backend, shape: tuple[int, int]) -> Made:
     o = Operands(be, shape)
     x, gamma, beta, out, spare = o.x, o.gamma, o.beta, o.out, np.empty_like(o.x)
 
@@ -229,7 +230,7 @@ def batch_norm(be: nl.Backend, shape: tuple[int, int]) -> Peers:
     return peers, plain
 
 
-def softmax(be: nl.Backend, shape: tuple[int, int]) -> Peers:
+def softmax(be: nl.Backend, shape: tuple[int, int]) -> Made:
     o = Operands(be, shape)
     x, out = o.x, o.out
 
@@ -256,7 +257,7 @@ def softmax(be: nl.Backend, shape: tuple[int, int]) -> Peers:
     return peers, plain
 
 
-def small(be: nl.Backend, shape: tuple[int, int], kept: bool = False) -> Peers:
+def small(be: nl.Backend, shape: tuple[int, int], kept: bool = False) -> Made:
     """Return what it costs to build and run a tree of five nodes; or, ``kept``, to run one that was built before."""
     o = Operands(be, shape)
     x, tree = o.x, 1 / (1 + be.exp(-1 * o.tensors[0]))
@@ -272,7 +273,7 @@ def small(be: nl.Backend, shape: tuple[int, int], kept: bool = False) -> Peers:
     return peers, plain
 
 
-def small_again(be: nl.Backend, shape: tuple[int, int]) -> Peers:
+def small_again(be: nl.Backend, shape: tuple[int, int]) -> Made:
     return small(be, shape, kept=True)
 
 
@@ -281,7 +282,7 @@ SMALL = [Target(NUMPY, longer=2.2, ways=("given",)), Target(EAGER, faster=1, way
 AGAIN = [Target(NUMPY, longer=1.4, ways=("given",))]
 TREES = [Target(EAGER, longer=0.8, ways=("given",)), Target(COMPILED, longer=1.0, ways=("given",))]
 SIZES = ((100, 1000), (100, 10_000), (1000, 10_000), (10_000, 10_000))  # 1e5 to 1e8 elements
-CASES: list[tuple[str, Callable[..., Peers], tuple[int, int], list[Target]]] = [
+CASES: list[tuple[str, Callable[..., Made], tuple[int, int], list[Target]]] = [
     ("1/(1+exp(-1*x)), built and run", small, (32, 32), SMALL),
     ("1/(1+exp(-1*x)), built once and run again", small_again, (32, 32), AGAIN),
     ("logistic, 1/(1+exp(-x))", logistic, (100, 100), [Target(NUMPY, longer=1.3)]),
@@ -295,9 +296,7 @@ CASES: list[tuple[str, Callable[..., Peers], tuple[int, int], list[Target]]] = [
 ]
 
 
-def compare(
-    name: str, make: Callable[..., Peers], shape: tuple[int, int], targets: list[Target], effort: Effort
-) -> Any:
+def compare(name: str, make: Callable[..., Made], shape: tuple[int, int], targets: list[Target], effort: Effort) -> Any:
     """Check every peer's result, time all, and return the rows and the verdicts."""
     be = nl.Backend("cpu")
     peers, plain = make(be, shape)
@@ -436,6 +435,22 @@ def section(case: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def overview(cases: list[dict[str, Any]]) -> str:
+    """Return a line for each expression and size: how long neonlite takes, and how many times as long as its peers.
+
+    Each with a given output where it has one.
+    """
+    lines = []
+    for case in cases:
+        if "peer" in case["rows"][0]:
+            taken = {row["peer"]: row["seconds"] for row in reversed(case["rows"])}  # of two, the one that is given
+            taken |= {row["peer"]: row["seconds"] for row in case["rows"] if row["output"] == "given"}
+            ours = taken["neonlite"]
+            ratios = [f"{ours / taken[peer]:.2f}" if peer in taken else "" for peer in PEERS]
+            lines.append([f"{case['case']}{'' if case['quiet'] else ' ~'}", told(ours), *ratios])
+    return markdown(["expression", "neonlite", *(f"× {peer}" for peer in PEERS)], lines)
+
+
 def plain_table(rows: list[dict[str, Any]]) -> str:
     return markdown(list(rows[0]), [[told(v) if k == "seconds" else f"{v}" for k, v in row.items()] for row in rows])
 
@@ -494,7 +509,8 @@ def main() -> None:
     verdicts = [t["met"] for case in cases for t in case["targets"]]
     print(f"\n{sum(verdicts)} of {len(verdicts)} targets met")
     if not (options.quick or options.only):
-        save("optree", {"machine": about, "cases": cases}, "\n\n".join([*head, *map(section, cases)]) + "\n")
+        glance = f"## At a glance\n\nHow many times as long neonlite takes, into given outputs.\n\n{overview(cases)}"
+        save("optree", {"machine": about, "cases": cases}, "\n\n".join([*head, glance, *map(section, cases)]) + "\n")
 
 
 if __name__ == "__main__":
