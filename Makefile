@@ -10,7 +10,11 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow figures clean
+.PHONY: help demo test test-slow bench figures clean
+
+# What is measured beside peers, and what is long and has none.
+BENCHES := $(wildcard $(patsubst %,benchmarks/%.py,optree threads products convolution primitives sequences steps))
+CAMPAIGNS := $(filter-out $(BENCHES),$(wildcard benchmarks/[!_]*.py))
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -27,12 +31,20 @@ test: $(TESTED)  ## format, lint, types, tests, doctests and notebooks (under 10
 test-slow: $(TESTED)  ## long random campaigns in short form
 	$(BIN)/pytest -n $(WORKERS) -m slow
 
-figures: .venv-peers/peers  ## every script in benchmarks/, beside the peers (PyTorch, JAX, numexpr, autograd)
-	status=0; for script in benchmarks/[!_]*.py; do .venv-peers/bin/python $$script || status=1; done; exit $$status
+bench: .venv-peers/peers  ## speed and memory beside PyTorch, JAX and numexpr: tables, also in benchmarks/results/
+	$(call each,$(BENCHES))
+
+figures: .venv-peers/peers  ## what bench does, and the long campaigns: accuracy, start, survival
+	$(call each,$(BENCHES) $(CAMPAIGNS))
 
 clean:  ## remove environments, caches and built files
 	rm -rf .venv .venv-peers .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# One script after another, also after one that failed; $(1): scripts.
+define each
+@status=0; for script in $(1); do .venv-peers/bin/python $$script || status=1; done; exit $$status
+endef
 
 # --- environments ---
 

@@ -1,4 +1,4 @@
-"""How fast is an op-tree?  Beside NumPy, PyTorch and numexpr, on as many threads each, in one process.
+"""How fast is an op-tree?  Beside NumPy, PyTorch, numexpr and JAX, on as many threads each, in one process.
 
 python benchmarks/optree.py            # all of it, some minutes: writes results/optree.json and results/optree.md
 python benchmarks/optree.py --quick    # a smoke run of seconds, with small arrays: writes nothing
@@ -28,15 +28,22 @@ from neonlite.backend.executors import pool
 
 torch: Any = import_module("torch") if find_spec("torch") else None
 numexpr: Any = import_module("numexpr") if find_spec("numexpr") else None
+jax: Any = import_module("jax") if find_spec("jax") else None
+absent: dict[str, str] = {name: "not installed" for name in ("torch", "numexpr", "jax") if not globals()[name]}
 
 EPS = 1e-3
+NUMPY, EAGER, COMPILED = "numpy", "torch eager", "torch.compile"
+PEERS = NUMPY, EAGER, COMPILED, "numexpr", "jax.jit"  # of the overview
+COMPARED = 1 << 24  # elements that are compared with NumPy's; of more, as many of the first rows as have so many
 NOTE = """\
 Two columns: the expression is worked out into a *given* output, or into a *fresh* one, which for large arrays costs the
-page faults of new memory. Plain expressions of NumPy and PyTorch have no given output; where a peer has none, its fresh
-time stands for both. neonlite builds its tree anew in every call, as user code does, unless the case says otherwise.
-Before anything is timed, every peer's result is compared with NumPy's in float64. Times are medians over rounds, in
-each of which every peer runs once, in random order; "× numpy" is how many times as fast as NumPy's plain expression:
-the median of the ratios of all rounds. "By hand" is what a patient user would write: a floor, not a peer."""
+page faults of new memory. NumPy's plain expressions and `jax.jit` have no given output; of PyTorch's it takes what the
+last op makes. Where a peer has none, its fresh time stands for both. "torch.compile" is the plain expression, compiled
+for its shape with Inductor and g++; `jax.jit` has as many threads as there are CPUs. neonlite builds its tree anew in
+every call, as user code does, unless the case says otherwise. Before anything is timed, every peer's result is held to
+NumPy's in float64. Times are medians over rounds, in each of which every peer runs once, in random order; "× numpy" is
+how many times as fast as NumPy's plain expression: the median of the ratios of all rounds. "By hand" is what a patient
+user would write: a floor, not a peer."""
 
 
 class Peer(NamedTuple):
@@ -90,13 +97,38 @@ class Operands:
         peer = Peer("numexpr", lambda: numexpr.evaluate(text, names), lambda: numexpr.evaluate(text, names, out=out))
         return [peer] if numexpr else []
 
+    def eager(self, fresh: Callable[..., Any], last: Callable[..., Any]) -> list[Peer]:
+        """Return PyTorch, if it is installed: the expression as it is, its last op into a given output, and compiled.
+
+        ``fresh(x)`` is the expression, and ``last(x, out)`` the same with its last op into ``out``.
+        """
+        if not torch:
+            return []
+        t, out = self.torch[0], self.torch_out
+        peers = [Peer(EAGER, lambda: fresh(t), lambda: last(t, out))]
+        try:
+            into = torch.compile(lambda x, y: y.copy_(fresh(x)), dynamic=False)
+            new = torch.compile(fresh, dynamic=False)
+            into(t, out), new(t)
+        except Exception as error:  # there is no compiler, or one that it cannot use
+            absent[COMPILED] = f"does not work here: {str(error).splitlines()[0][:80]}"
+            return peers
+        return [*peers, Peer(COMPILED, lambda: new(t), lambda: into(t, out))]
+
+    def jitted(self, formula: Callable[..., Any]) -> list[Peer]:
+        """Return JAX, if it is installed, for a formula of x."""
+        if not jax:
+            return []
+        x, jit = jax.numpy.asarray(self.x), jax.jit(formula)
+        return [Peer("jax.jit", lambda: jit(x).block_until_ready())]
+
 
 # --- the expressions -----------------------------------------------------------------------------------------------
 
-Peers = tuple[list[Peer], Callable[[Any], Any]]  # the peers, and the plain formula of x that they are held to
+Made = tuple[list[Peer], Callable[[Any], Any]]  # the peers, and the plain formula of x that they are held to
 
 
-def logistic(be: nl.Backend, shape: tuple[int, int]) -> Peers:
+def logistic(be: nl.Backend, shape: tuple[int, int]) -> Made:
     o = Operands(be, shape)
     x, out = o.x, o.out
 
@@ -111,17 +143,18 @@ def logistic(be: nl.Backend, shape: tuple[int, int]) -> Peers:
 
     peers = [o.neonlite(lambda be, x, *_: 1 / (1 + be.exp(-x)))]
     peers += [Peer("numpy", lambda: plain(x)), Peer("numpy by hand", given=by_hand), *o.numexpr("1 / (1 + exp(-x))")]
+    peers += o.jitted(lambda x: 1 / (1 + jax.numpy.exp(-x)))
+    peers += o.eager(lambda t: 1 / (1 + torch.exp(-t)), lambda t, to: torch.reciprocal(1 + torch.exp(-t), out=to))
     if torch:
         t, to = o.torch[0], o.torch_out
         peers += [
-            Peer("torch eager", lambda: 1 / (1 + torch.exp(-t))),
             Peer("torch by hand", given=lambda: torch.neg(t, out=to).exp_().add_(1).reciprocal_()),
             Peer("torch.sigmoid", lambda: torch.sigmoid(t), lambda: torch.sigmoid(t, out=to)),
         ]
     return peers, plain
 
 
-def tanh_derivative(be: nl.Backend, shape: tuple[int, int]) -> Peers:
+def tanh_derivative(be: nl.Backend, shape: tuple[int, int]) -> Made:
     o = Operands(be, shape)
     x, out = o.x, o.out
 
@@ -136,16 +169,39 @@ def tanh_derivative(be: nl.Backend, shape: tuple[int, int]) -> Peers:
 
     peers = [o.neonlite(lambda be, x, *_: plain(x, be.tanh))]
     peers += [Peer("numpy", lambda: plain(x)), Peer("numpy by hand", given=by_hand), *o.numexpr("1 - tanh(x)**2")]
+    peers += o.jitted(lambda x: plain(x, jax.numpy.tanh))
+    peers += o.eager(lambda t: plain(t, torch.tanh), lambda t, to: torch.sub(1, torch.square(torch.tanh(t)), out=to))
     if torch:
         t, to = o.torch[0], o.torch_out
-        peers += [
-            Peer("torch eager", lambda: plain(t, torch.tanh)),
-            Peer("torch by hand", given=lambda: torch.tanh(t, out=to).square_().neg_().add_(1)),
-        ]
+        peers += [Peer("torch by hand", given=lambda: torch.tanh(t, out=to).square_().neg_().add_(1))]
     return peers, plain
 
 
-def batch_norm(be: nl.Backend, shape: tuple[int, int]) -> Peers:
+def leaky(be: nl.Backend, shape: tuple[int, int]) -> Made:
+    """Return a leaky rectifier and a shift: arithmetic alone, where memory is the limit."""
+    o = Operands(be, shape)
+    x, out = o.x, o.out
+
+    def plain(x: Any, maximum: Any = np.maximum) -> Any:
+        return maximum(x, 0.1 * x) * 1.5 - 0.5
+
+    def by_hand() -> Any:
+        np.multiply(x, 0.1, out)
+        np.maximum(x, out, out=out)
+        np.multiply(out, 1.5, out)
+        return np.subtract(out, 0.5, out)
+
+    peers = [o.neonlite(lambda be, x, *_: plain(x, be.maximum))]
+    peers += [Peer("numpy", lambda: plain(x)), Peer("numpy by hand", given=by_hand)]
+    peers += o.numexpr("where(x > 0, x, 0.1 * x) * 1.5 - 0.5")
+    peers += o.jitted(lambda x: plain(x, jax.numpy.maximum))
+    peers += o.eager(
+        lambda t: plain(t, torch.maximum), lambda t, to: torch.sub(torch.maximum(t, 0.1 * t) * 1.5, 0.5, out=to)
+    )
+    return peers, plain
+
+
+def batch_norm(be: nl.Backend, shape: tuple[int, int]) -> Made:
     o = Operands(be, shape)
     x, gamma, beta, out, spare = o.x, o.gamma, o.beta, o.out, np.empty_like(o.x)
 
@@ -174,7 +230,7 @@ def batch_norm(be: nl.Backend, shape: tuple[int, int]) -> Peers:
     return peers, plain
 
 
-def softmax(be: nl.Backend, shape: tuple[int, int]) -> Peers:
+def softmax(be: nl.Backend, shape: tuple[int, int]) -> Made:
     o = Operands(be, shape)
     x, out = o.x, o.out
 
@@ -201,7 +257,7 @@ def softmax(be: nl.Backend, shape: tuple[int, int]) -> Peers:
     return peers, plain
 
 
-def small(be: nl.Backend, shape: tuple[int, int], kept: bool = False) -> Peers:
+def small(be: nl.Backend, shape: tuple[int, int], kept: bool = False) -> Made:
     """Return what it costs to build and run a tree of five nodes; or, ``kept``, to run one that was built before."""
     o = Operands(be, shape)
     x, tree = o.x, 1 / (1 + be.exp(-1 * o.tensors[0]))
@@ -217,41 +273,40 @@ def small(be: nl.Backend, shape: tuple[int, int], kept: bool = False) -> Peers:
     return peers, plain
 
 
-def small_again(be: nl.Backend, shape: tuple[int, int]) -> Peers:
+def small_again(be: nl.Backend, shape: tuple[int, int]) -> Made:
     return small(be, shape, kept=True)
 
 
-NUMPY, EAGER = "numpy", "torch eager"
 AHEAD = [Target(peer, faster=1) for peer in (EAGER, "torch.sigmoid", "numexpr")]
 SMALL = [Target(NUMPY, longer=2.2, ways=("given",)), Target(EAGER, faster=1, ways=("given",))]
 AGAIN = [Target(NUMPY, longer=1.4, ways=("given",))]
-MIDDLE = [Target(NUMPY, faster=1), Target(EAGER, longer=1.4)]
-CASES: list[tuple[str, Callable[..., Peers], tuple[int, int], list[Target]]] = [
+TREES = [Target(EAGER, longer=0.8, ways=("given",)), Target(COMPILED, longer=1.0, ways=("given",))]
+SIZES = ((100, 1000), (100, 10_000), (1000, 10_000), (10_000, 10_000))  # 1e5 to 1e8 elements
+CASES: list[tuple[str, Callable[..., Made], tuple[int, int], list[Target]]] = [
     ("1/(1+exp(-1*x)), built and run", small, (32, 32), SMALL),
     ("1/(1+exp(-1*x)), built once and run again", small_again, (32, 32), AGAIN),
     ("logistic, 1/(1+exp(-x))", logistic, (100, 100), [Target(NUMPY, longer=1.3)]),
-    ("logistic, 1/(1+exp(-x))", logistic, (100, 1000), MIDDLE),
-    ("logistic, 1/(1+exp(-x))", logistic, (100, 3000), MIDDLE),
-    ("logistic, 1/(1+exp(-x))", logistic, (100, 10_000), MIDDLE),
-    ("logistic, 1/(1+exp(-x))", logistic, (1000, 10_000), [Target(NUMPY, faster=3), *AHEAD]),
-    ("derivative of tanh, 1-tanh(x)^2", tanh_derivative, (1000, 10_000), [Target(NUMPY, faster=2)]),
+    *[("logistic, 1/(1+exp(-x))", logistic, shape, TREES) for shape in SIZES[:2]],
+    ("logistic, 1/(1+exp(-x))", logistic, SIZES[2], [Target(NUMPY, faster=3), *AHEAD, *TREES]),
+    ("logistic, 1/(1+exp(-x))", logistic, SIZES[3], TREES),
+    *[("derivative of tanh, 1-tanh(x)^2", tanh_derivative, shape, TREES) for shape in SIZES],
+    *[("leaky rectifier, max(x, 0.1 x) 1.5 - 0.5", leaky, shape, TREES) for shape in SIZES],
     ("batch norm over axis 1", batch_norm, (1000, 10_000), [Target(NUMPY, faster=2)]),
     ("softmax over axis 0", softmax, (1000, 10_000), [Target(NUMPY, faster=2)]),
 ]
 
 
-def compare(
-    name: str, make: Callable[..., Peers], shape: tuple[int, int], targets: list[Target], effort: Effort
-) -> Any:
+def compare(name: str, make: Callable[..., Made], shape: tuple[int, int], targets: list[Target], effort: Effort) -> Any:
     """Check every peer's result, time all, and return the rows and the verdicts."""
     be = nl.Backend("cpu")
     peers, plain = make(be, shape)
-    expected = plain(Operands(be, shape).x.astype(np.float64))
+    first = max(1, COMPARED // shape[1])  # rows
+    expected = plain(Operands(be, shape).x[:first].astype(np.float64))
     works = {(peer.name, way): getattr(peer, way) for peer in peers for way in ("given", "fresh") if getattr(peer, way)}
     for (peer, _), work in works.items():
         result = np.asarray(work())
         assert result.dtype == np.float32, f"{peer} computes in {result.dtype}"
-        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5, err_msg=peer)
+        np.testing.assert_allclose(result[:first], expected, rtol=1e-4, atol=1e-5, err_msg=peer)
     del expected, result
     times, quiet = measure(works, effort)
     rows: list[dict[str, Any]] = []
@@ -380,6 +435,22 @@ def section(case: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def overview(cases: list[dict[str, Any]]) -> str:
+    """Return a line for each expression and size: how long neonlite takes, and how many times as long as its peers.
+
+    Each with a given output where it has one.
+    """
+    lines = []
+    for case in cases:
+        if "peer" in case["rows"][0]:
+            taken = {row["peer"]: row["seconds"] for row in reversed(case["rows"])}  # of two, the one that is given
+            taken |= {row["peer"]: row["seconds"] for row in case["rows"] if row["output"] == "given"}
+            ours = taken["neonlite"]
+            ratios = [f"{ours / taken[peer]:.2f}" if peer in taken else "" for peer in PEERS]
+            lines.append([f"{case['case']}{'' if case['quiet'] else ' ~'}", told(ours), *ratios])
+    return markdown(["expression", "neonlite", *(f"× {peer}" for peer in PEERS)], lines)
+
+
 def plain_table(rows: list[dict[str, Any]]) -> str:
     return markdown(list(rows[0]), [[told(v) if k == "seconds" else f"{v}" for k, v in row.items()] for row in rows])
 
@@ -395,8 +466,7 @@ def peers_table(rows: list[dict[str, Any]]) -> str:
             line += [told(row["seconds"]) if row["speed"] else ""]
             line += [f"{row['speed'][other]:.2f}" if other in row["speed"] else "" for other in (NUMPY, EAGER)]
         lines.append(line)
-    missing = [name for name, module in (("torch", torch), ("numexpr", numexpr)) if not module]
-    return markdown(head, [*lines, *([f"{name}: not installed", *[""] * 6] for name in missing)])
+    return markdown(head, [*lines, *([f"{name}: {why}", *[""] * 6] for name, why in absent.items())])
 
 
 def main() -> None:
@@ -423,7 +493,7 @@ def main() -> None:
     jobs["memory"] = partial(memory, (1000, 10_000 // min(shrink, 10)))
     jobs["import"] = partial(imports, 3 if options.quick else 25)
 
-    about = {"neonlite": nl.__version__, **machine("numpy", "torch", "numexpr"), "threads": options.threads}
+    about = {"neonlite": nl.__version__, **machine("numpy", "torch", "numexpr", "jax"), "threads": options.threads}
     head = [
         "# Op-trees beside their peers",
         f"`{' '.join(['python benchmarks/optree.py', *sys.argv[1:]])}`",
@@ -439,7 +509,8 @@ def main() -> None:
     verdicts = [t["met"] for case in cases for t in case["targets"]]
     print(f"\n{sum(verdicts)} of {len(verdicts)} targets met")
     if not (options.quick or options.only):
-        save("optree", {"machine": about, "cases": cases}, "\n\n".join([*head, *map(section, cases)]) + "\n")
+        glance = f"## At a glance\n\nHow many times as long neonlite takes, into given outputs.\n\n{overview(cases)}"
+        save("optree", {"machine": about, "cases": cases}, "\n\n".join([*head, glance, *map(section, cases)]) + "\n")
 
 
 if __name__ == "__main__":

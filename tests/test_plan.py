@@ -982,3 +982,28 @@ def test_a_shared_part_is_worked_out_once_however_often_it_is_used(be):
         tree = tree + tree
     assert be.plan(tree).distinct == 100
     assert tree.asnumpyarray().item() == 2.0**100
+
+
+# --- a number beside a tensor ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 30), (300, 500)])
+@pytest.mark.parametrize("number", [0, -3, 2.5, float("inf")])
+def test_the_larger_and_the_smaller_of_a_tensor_and_a_number(cpu, dtype, shape, number):
+    if dtype == "int32" and isinstance(number, float):
+        number = 3
+    a = (np.random.default_rng(0).standard_normal(shape) * 4).astype(dtype)
+    if dtype != "int32":
+        a.flat[:: max(1, a.size // 3)] = np.nan
+    x, out = cpu.array(a, dtype=dtype), cpu.empty(shape, dtype=dtype)
+    for tree, expected in (
+        (cpu.maximum(x, number), np.where(np.isnan(a) | (a > number), a, a.dtype.type(number))),
+        (cpu.minimum(number, x), np.where(np.isnan(a) | (a < number), a, a.dtype.type(number))),
+    ):
+        out[:] = tree
+        np.testing.assert_array_equal(out.get(), expected)
+    x[:, ::-1][:] = cpu.maximum(x[:, ::-1], number) * 2 + cpu.minimum(1, x[:, ::-1])  # in place, two in one region
+    with np.errstate(all="ignore"):
+        expected = np.maximum(a, a.dtype.type(number)) * a.dtype.type(2) + np.minimum(a, a.dtype.type(1))
+    np.testing.assert_allclose(x.get(), expected, rtol=1e-3)

@@ -7,6 +7,9 @@ import copy
 import numpy as np
 import pytest
 
+from neonlite.backend import Backend
+from neonlite.backend.prepared import Habit
+
 
 def test_a_prepared_assignment_takes_what_the_tensors_hold_then(be):
     x, y, z = (be.array(a) for a in ([[1.0, 2.0]], [[0.0, 0.0]], [[0.0, 0.0]]))
@@ -72,3 +75,103 @@ def test_mistakes_are_told_at_once_and_those_of_numbers_when_it_is_run(be):
     with pytest.raises(IndexError, match=r"be.take"):
         taken()
     assert x.get().tolist() == [[1, 1], [1, 1]]
+
+
+# --- what comes again with other numbers, and what comes again as it was ---------------------------------------------
+
+
+def test_other_numbers_are_taken_without_another_plan(be):
+    x, y = be.array([[1.0, 2.0]]), be.zeros((1, 2))
+    prepared = be.prepare([y], [x * 0.5 + 100])
+    prepared()
+    plans = len(be._plans)
+    assert prepared.take([x * 0.25 + 200])
+    assert y.get().tolist() == [[100.5, 101]]  # taken, and not run yet
+    prepared()
+    assert y.get().tolist() == [[200.25, 200.5]]
+    assert len(be._plans) == plans
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x, z: z * 0.5 + 100,  # another tensor
+        lambda x, z: x * 0.5 - 100,  # another op
+        lambda x, z: x * 0.5 + 0.5,  # a number twice
+        lambda x, z: x * 0.5 + 1,  # a number that is part of the structure
+        lambda x, z: x[:, :1] * 0.5 + 100,  # another shape
+    ],
+)
+def test_what_differs_in_more_than_numbers_is_not_taken(be, other):
+    x, z, y = be.array([[1.0, 2.0]]), be.array([[3.0, 4.0]]), be.zeros((1, 2))
+    prepared = be.prepare([y], [x * 0.5 + 100])
+    assert not prepared.take([other(x, z)])
+    prepared()
+    assert y.get().tolist() == [[100.5, 101]]
+
+
+def test_a_number_that_does_not_fit_is_told_when_it_is_run(be):
+    x, y = be.array([[1, 2]], dtype="int32"), be.zeros((1, 2), dtype="int32")
+    prepared = be.prepare([y], [x + 100])
+    assert prepared.take([x + 2**40])
+    with pytest.raises(OverflowError, match="does not fit int32"):
+        prepared()
+    assert y.get().tolist() == [[0, 0]]
+
+
+def test_what_is_prepared_does_not_run_on_a_backend_that_was_cleaned_up():
+    be = Backend("cpu")
+    x = be.ones((1, 2))
+    double = be.prepare([x], [2 * x])
+    double()
+    be.cleanup_backend()
+    with pytest.raises(RuntimeError, match="clean"):
+        double()
+    assert x.get().tolist() == [[2, 2]]
+
+
+def test_a_habit_spells_out_what_is_new_and_prepares_what_comes_again(be):
+    x, y, out = be.array([[1.0]]), be.array([[10.0]]), be.zeros((1, 1))
+    spelled, habit = [], Habit()
+
+    def run(of, factor):
+        def spell():
+            spelled.append(factor)
+            return [out], [of * factor]
+
+        habit(be, (of, factor), spell)
+        return out.get().item()
+
+    two, three = 2.0, 3.0
+    assert [run(x, two), run(x, two), run(x, two)] == [2, 2, 2]
+    assert spelled == [2]
+    x[:] = 5
+    assert run(x, two) == 10  # what the tensor holds then
+    assert (run(y, two), run(y, two), run(y, three), run(x, two)) == (20, 20, 30, 10)
+    assert spelled == [2, 2, 3, 2]
+
+
+def test_a_habit_that_could_not_begin_begins_anew(be):
+    x, out, habit = be.array([[1.0]]), be.zeros((1, 1)), Habit()
+    with pytest.raises(ZeroDivisionError):
+        habit(be, (x,), lambda: ([out], [x / (1 // 0)]))
+    habit(be, (x,), lambda: ([out], [x + 1]))
+    habit(be, (x,), lambda: ([out], [x + 1]))
+    assert out.get().item() == 2
+
+
+def test_a_habit_of_nothing_and_one_of_arrays_are_fine(be):
+    x, nothing, arrays = be.zeros((1, 2)), Habit(), Habit()
+    for _ in range(3):
+        nothing(be, (x,), lambda: ([], []))
+        arrays(be, (x,), lambda: ([x], [np.array([[1.0, 2.0]])]))
+    assert x.get().tolist() == [[1, 2]]
+
+
+def test_a_copy_of_a_habit_begins_anew(be):
+    x, out, habit = be.array([[1.0]]), be.zeros((1, 1)), Habit()
+    for _ in range(2):
+        habit(be, (x,), lambda: ([out], [x + 1]))
+    other, z = copy.deepcopy((habit, x))
+    other(be, (z,), lambda: ([out], [z + 10]))
+    assert out.get().item() == 11
