@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from neonlite.backend.stored import run
 from neonlite.backend.tensor import Tensor
 
 
@@ -18,8 +19,8 @@ class Prepared:
         self.leaves: list[Any] | None = None
         if self.tree.leaves is not None:
             self.plan = be._planned(tensors, self.tree)
-            self.arrays = [t._array for t in tensors]
-            self.leaves = [x._array if isinstance(x, Tensor) else x for x in self.tree.leaves.values()]
+            self.arrays = [t.storage for t in tensors]
+            self.leaves = [x.storage if isinstance(x, Tensor) else x for x in self.tree.leaves.values()]
 
     def __call__(self) -> None:
         if self.leaves is None:  # too many to carry: planned anew each time
@@ -28,7 +29,10 @@ class Prepared:
         try:
             if self.plan.bounds:
                 self.plan.check(self.leaves)
-            self.plan.run(self.arrays, self.leaves)
+            if self.be.ledger.has_rooms:
+                run(self.plan, self.tensors, self.tree.leaves.values())
+            else:
+                self.plan.run(self.arrays, self.leaves)
         except Exception as error:
             raise self.be._explained(error, self.tensors, self.tree) from error
 

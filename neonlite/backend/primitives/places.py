@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any
 
 from neonlite.backend.making import Making
+from neonlite.backend.stored import Images, read, written
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.words import Words
 from neonlite.ops import FLOATS
@@ -111,5 +112,14 @@ class Places(Making, Words):
         out[:] = place
 
     def _shaped(self, t: Tensor, shape: tuple[int, ...]) -> Any:
-        """Return the array of a contiguous tensor in another shape."""
-        return self.runtime.reshape(t._array, shape)
+        """Return the array of a contiguous tensor in another shape, to be read."""
+        return self.runtime.reshape(read(t), shape)
+
+    def _target(self, t: Tensor, shape: tuple[int, ...]) -> Any:
+        """Return the array of a contiguous tensor in another shape, to be written."""
+        return self.runtime.reshape(written(t), shape)
+
+    def _images(self, t: Tensor, shape: tuple[int, ...]) -> Any:
+        """Return images for a primitive to read or write: the array, or where they lie, if it has rooms for them."""
+        array = self.runtime.reshape(t.storage, shape)
+        return Images(t, array) if self.primitives.has_rooms else array

@@ -7,6 +7,7 @@ from typing import Any
 
 from neonlite.backend.executors.quiet import hush, speak
 from neonlite.backend.primitives.places import Places
+from neonlite.backend.stored import read, written
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.optree import describe
 
@@ -87,7 +88,7 @@ class ProductCalls(Places):
                 C[:] = self.maximum(C, 0)
         else:
             A, B = self._wider(A), self._wider(B)
-            array = self.primitives.scratch("result", C.shape, A._array)
+            array = self.primitives.scratch("result", C.shape, A.storage)
             product = Tensor(array, self.leaf_info(C.shape, A.info.dtype))
             self._multiply(A, B, product, alpha, 0.0)
             value = self.maximum(product, 0) if relu else product
@@ -103,7 +104,7 @@ class ProductCalls(Places):
         multiply = self.primitives.summed if A.ndim == B.ndim == 3 and C.ndim == 2 else self.primitives.gemm
         state = hush()
         try:
-            multiply(A._array, B._array, C._array, alpha, beta)
+            multiply(read(A), read(B), written(C, whole=beta == 0), alpha, beta)
         finally:
             speak(state)
 
