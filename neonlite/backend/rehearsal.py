@@ -456,10 +456,10 @@ class Primitives:
         with self.runtime.count.instead(2 * layer.sizeO * layer.sizeF // layer.K):
             super().conv_bprop(layer, *args)  # type: ignore[misc]
 
-    def conv_update(self, layer: Any, *args: Any) -> bool:
+    def conv_update(self, layer: Any, *args: Any) -> None:
         """Take the buffers of its derivative by the filters."""
         with self.runtime.count.instead(2 * layer.sizeO * layer.sizeF // layer.K):
-            return bool(super().conv_update(layer, *args))  # type: ignore[misc]
+            super().conv_update(layer, *args)  # type: ignore[misc]
 
     def recurrent_fprop(self, way: Any, *args: Any) -> None:
         """Take the buffers of a way through time."""

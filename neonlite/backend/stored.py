@@ -188,6 +188,18 @@ class Images(NamedTuple):
         return self.array
 
 
+def brought(t: Any, form: Form, keeper: Keeper) -> Stored | None:
+    """Return the room with the numbers of a tensor, copied there unless they are; None if it has others."""
+    if not can_lie_apart(t):
+        return None
+    stored = room_of(t, keeper)
+    with MOVING:
+        if not stored.apart:
+            keeper.turn(form, t.storage, stored.begin(t, form), False)
+            stored.end(in_order=True)
+        return stored if stored.has(t, form) else None
+
+
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 
@@ -213,20 +225,24 @@ def run(plan: Any, targets: Sequence[Any], leaves: Collection[Any]) -> None:
 
 
 def common(plan: Any, targets: Sequence[Any], operands: Sequence[Any]) -> Stored | None:
-    """Return the room of an operand if a plan can be run where that lies, and would have it copied else; or None."""
-    if not any(not stored.in_order for x in operands if (stored := found(x))) or not plan.is_elementwise:
+    """Return a room that lies as those of all operands, if a plan can be run there; None if it cannot, or should not.
+
+    It should where that takes no more copies than to have all operands in order.
+    """
+    rooms = [(x, stored) for x in operands if (stored := found(x)) and not stored.in_order]
+    if not rooms or not plan.is_elementwise:
         return None
-    like, shape = None, targets[0].shape
-    for x in operands:
-        if x.shape == shape:
-            stored = found(x)
-            if stored is None or not stored.has(x, stored.form if like is None else like.form):
-                return None
-            like = stored
+    (_, like), shape = rooms[0], targets[0].shape
+    dtype = like.place.dtype.name
+    wide = {x.span + (id(x.memory),): x for x in operands if x.shape == shape}.values()
+    if any(x.shape != shape or not stored.has(x, like.form) for x, stored in rooms):
+        return None
+    others = [x for x in wide if not ((stored := found(x)) and stored.has(x, like.form))]
+    if 2 * len(others) > len(wide) or any(x.info.dtype != dtype for x in others):
+        return None
     for t in targets:
         stored = t.memory.stored if can_lie_apart(t) else None
         mine = can_lie_apart(t) and (stored is None or not stored.apart or stored.span == t.span)
-        alike = like is not None and like.place.dtype.name == t.info.dtype
-        if not mine or not alike or sum(t.memory is other.memory for other in targets) > 1:
+        if not mine or t.info.dtype != dtype or sum(t.memory is other.memory for other in targets) > 1:
             return None
-    return like
+    return like if all(brought(x, like.form, like.keeper) for x in others) else None

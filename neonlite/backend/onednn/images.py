@@ -19,7 +19,6 @@ from neonlite.backend.executors.pool import threads
 from neonlite.backend.mkl.blas import address
 from neonlite.backend.onednn.library import (
     BIAS,
-    DIFF_BIAS,
     DIFF_DST,
     DIFF_SRC,
     DIFF_WEIGHTS,
@@ -40,11 +39,12 @@ from neonlite.backend.onednn.library import (
 )
 from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
 from neonlite.backend.primitives.numpy_ import InPlace
-from neonlite.backend.stored import MOVING, Form, can_lie_apart, emptied, room_of
+from neonlite.backend.stored import Form, brought, can_lie_apart, emptied
 from neonlite.backend.stored import Images as Apart
 from neonlite.backend.tensor import c_strides
 
 FORMS = 1024  # primitives that a thread keeps
+WIDE = 4096  # numbers that are added to at a time
 ALIGN = 64  # bytes of a cache line, with which arrays of oneDNN begin
 DIRECT = 1  # to convolve by definition; other ways are less precise
 POOLING = {"max": 0x1FF, "avg": 0x3FF}  # a mean is that of what lies inside the image
@@ -78,7 +78,7 @@ class Images(InPlace):
         Tell whether a bias (K,) was added to it.
         """
         added = bias is not None and alpha == 1 and beta == 0
-        if chain := self._convolution(fprop, layer, i, added):
+        if chain := self._convolution(fprop, layer, i, *(True,) * added):
             self._put(chain, (i, f), o, alpha, beta, bias if added else None)
             return added
         super().conv_fprop(layer, read(i), f, written(o, beta), alpha, beta)
@@ -91,20 +91,31 @@ class Images(InPlace):
         else:
             super().conv_bprop(layer, f, read(e), written(d, beta), alpha, beta)
 
-    def conv_update(self, layer: ConvLayer, i: Any, e: Any, u: Any, alpha: float, beta: float, b: Any = None) -> bool:
-        """Compute ``u = alpha dE/df + beta u`` of the error e = dE/do; tell whether b (K,) was made its sums by map."""
-        if chain := self._convolution(update, layer, i, b is not None):
-            self._put(chain, (i, e), u, alpha, beta, b)
-            return b is not None
-        super().conv_update(layer, read(i), read(e), u, alpha, beta)
-        return False
+    def conv_update(self, layer: ConvLayer, i: Any, e: Any, u: Any, alpha: float, beta: float) -> None:
+        """Compute ``u = alpha dE/df + beta u`` of the error e = dE/do."""
+        if chain := self._convolution(update, layer, i):
+            self._put(chain, (i, e), u, alpha, beta)
+        else:
+            super().conv_update(layer, read(i), read(e), u, alpha, beta)
 
-    def _convolution(self, make: Make, layer: ConvLayer, like: Any, with_bias: bool = False) -> Chain | None:
+    def sum_maps(self, room: Any, out: Any) -> None:
+        """Put the sum of each map of images that lie apart into an array (C,).
+
+        Pixels are added up a few thousand numbers at a time, as NumPy is slow where rows are short. oneDNN would sum
+        along with ``conv_update``, and take half as long again for both.
+        """
+        maps, pixels = len(out), room.size // len(out)
+        side = next(n for n in range(max(1, min(WIDE // maps, pixels)), 0, -1) if pixels % n == 0)
+        sums = self.scratch("sums", (side * maps,), out)
+        np.add.reduce(room.reshape(-1, side * maps), axis=0, out=sums)
+        np.add.reduce(sums.reshape(side, maps), axis=0, out=out)
+
+    def _convolution(self, make: Make, layer: ConvLayer, like: Any, *with_bias: bool) -> Chain | None:
         maps = layer.C
         if maps < FEWEST[make]:
             return None
         sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
-        return self._made(make, layer, like, sizes, *(with_bias,) * with_bias)
+        return self._made(make, layer, like, sizes, *with_bias)
 
     # --- pooling ---
 
@@ -265,14 +276,8 @@ class Images(InPlace):
 
     def _images(self, n: int, x: Any) -> Any:
         """Return images as they lie apart, copied there unless they do: to the room of their memory, or to one here."""
-        if isinstance(x, Apart) and can_lie_apart(x.tensor):
-            stored = room_of(x.tensor, self)
-            with MOVING:
-                if not stored.apart:
-                    self.turn(x.form, x.array, stored.begin(x.tensor, x.form), False)
-                    stored.end(in_order=True)
-                if stored.has(x.tensor, x.form):
-                    return stored.room
+        if isinstance(x, Apart) and (stored := brought(x.tensor, x.form, self)):
+            return stored.room
         array = read(x)
         place = self._row(n, array.nbytes, array.dtype)
         self.turn(form_of(array), array, place, False)
@@ -370,7 +375,7 @@ class Convolution:
     however many maps there are. How filters lie is for oneDNN to choose.
     """
 
-    def __init__(self, library: Library, layer: ConvLayer, with_bias: bool) -> None:
+    def __init__(self, library: Library, layer: ConvLayer, with_bias: bool = False) -> None:
         self.library = library
         first = 2 if layer.D == layer.T == layer.M == 1 else 1  # of the axes that a filter slides along
         inner, (C, *window, K) = slice(first, 4), (layer.dimF[0], *layer.dimF[first:])
@@ -403,7 +408,7 @@ class Convolution:
 
     def chain(self, description: Handle, images: Sequence[int], filters: int, *arguments: int) -> Chain:
         """Return a primitive with these arguments; filters are copied to where it takes them, or from there."""
-        known = dict.fromkeys((BIAS, DIFF_BIAS), self.bias) if self.bias else None
+        known = {BIAS: self.bias} if self.bias else None
         call = self.library.primitive(description, *arguments, known=known)
         pair = self.filters, call.layouts[filters]
         if pair[0].same(pair[1]):
@@ -420,18 +425,17 @@ def fprop(library: Library, layer: ConvLayer, with_bias: bool = False) -> Chain:
 
 def bprop(library: Library, layer: ConvLayer) -> Chain:
     """Return the errors of images, of filters and the errors of results."""
-    made = Convolution(library, layer, False)
+    made = Convolution(library, layer)
     images, filters, _ = made.arrays
     description = made.backward("data", images, filters, made.results.handle)
     return made.chain(description, (DIFF_DST, DIFF_SRC), WEIGHTS, WEIGHTS, DIFF_DST, DIFF_SRC)
 
 
-def update(library: Library, layer: ConvLayer, with_bias: bool = False) -> Chain:
-    """Return the errors of filters, and those of a bias, of images and the errors of results."""
-    made = Convolution(library, layer, with_bias)
+def update(library: Library, layer: ConvLayer) -> Chain:
+    """Return the errors of filters, of images and the errors of results."""
+    made = Convolution(library, layer)
     description = made.backward("weights", *made.arrays, made.results.handle)
-    arguments = SRC, DIFF_DST, DIFF_WEIGHTS, *(DIFF_BIAS,) * with_bias
-    return made.chain(description, (SRC, DIFF_DST), DIFF_WEIGHTS, *arguments)
+    return made.chain(description, (SRC, DIFF_DST), DIFF_WEIGHTS, SRC, DIFF_DST, DIFF_WEIGHTS)
 
 
 class Windows:

@@ -12,7 +12,8 @@ import numpy as np
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.primitives.geometry import ConvLayer, LayerShape, LRNLayer, PoolLayer
 from neonlite.backend.primitives.layer_objects import LayerObjects
-from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.stored import found
+from neonlite.backend.tensor import Tensor
 from neonlite.optree import describe
 
 IMAGE, FILTERS, RESULT = "(C, D, H, W, N)", "(C, T, R, S, K)", "(K, M, P, Q, N)"
@@ -66,7 +67,8 @@ class ImageCalls(LayerObjects):
         def run(place: Tensor, alpha: float, beta: float) -> bool:
             arrays = self._images(images, layer.dimI), self._shaped(filters, layer.dimF)
             o = self._images(place, layer.dimO)
-            more = [self._shaped(bias, (layer.K,))] if not beta and self._fits(bias, images) else []
+            simple = bias is not None and bias.is_contiguous and bias.info.dtype == images.info.dtype and not beta
+            more = [self._shaped(bias, (layer.K,))] if simple and self.primitives.has_rooms else []
             return bool(self.primitives.conv_fprop(layer, *arrays, o, alpha, beta, *more))
 
         images, filters = self._dense(I), self._dense(F)
@@ -148,13 +150,6 @@ class ImageCalls(LayerObjects):
                     self._finish(place, maps, X, None if added else bias, bsum, relu, brelu, slope)
         return out
 
-    def _fits(self, column: Tensor | None, images: Tensor, *others: Tensor) -> bool:
-        """Tell whether a convolution may add a bias, or sum errors for its gradient, along with its own work."""
-        if column is None or not self.primitives.has_rooms:
-            return False
-        alone = all(overlap(column, t) == "none" for t in (images, *others))
-        return alone and column.is_contiguous and column.info.dtype == images.info.dtype
-
     def _finish(
         self,
         place: Tensor,
@@ -182,7 +177,17 @@ class ImageCalls(LayerObjects):
     def _sum_maps(self, maps: Tensor, out: Tensor) -> None:
         """Put the sum of each row into a tensor, of any shape of as many elements."""
         with self._place(out, maps) as place:
-            place.reshape(-1, 1)[:] = self.sum(maps, axis=1)
+            column = place.reshape(-1, 1)
+            if maps.info.dtype != column.info.dtype or not self._sum_apart(maps, column):
+                column[:] = self.sum(maps, axis=1)
+
+    def _sum_apart(self, maps: Tensor, column: Tensor) -> bool:
+        """Put the sum of each row into a column, if they lie apart as images with so many maps; tell whether they do."""
+        stored = found(maps) if self.primitives.has_rooms else None
+        if stored is None or stored.in_order or not stored.has(maps, stored.form) or stored.form.maps != len(maps):
+            return False
+        self.primitives.sum_maps(stored.room, self._target(column, (len(maps),)))
+        return True
 
     def update_conv(
         self,
@@ -222,16 +227,11 @@ class ImageCalls(LayerObjects):
             self._own("update_conv", grad_bias=grad_bias)
             if grad_bias.size != layer.K:
                 raise ValueError(f"be.update_conv: grad_bias has the shape {(layer.K, 1)}; got {describe(grad_bias)}")
-        along = self._fits(grad_bias, images, errors, out)
-        if grad_bias is not None and not along:
             self._sum_maps(errors.reshape(layer.K, -1), grad_bias)
         for _ in range(repeat):
             with self._place(out, I, E, start=bool(beta)) as place, Silence():
                 arrays = self._images(images, layer.dimI), self._images(errors, layer.dimO)
-                more = [self._target(grad_bias, (layer.K,))] if along else []
-                summed = self.primitives.conv_update(layer, *arrays, self._target(place, layer.dimF), alpha, beta, *more)
-        if grad_bias is not None and along and not summed:
-            self._sum_maps(errors.reshape(layer.K, -1), grad_bias)
+                self.primitives.conv_update(layer, *arrays, self._target(place, layer.dimF), alpha, beta)
         return out  # type: ignore[no-any-return]
 
     # --- pooling ---
