@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neonlite import Backend, NervanaObject
-from neonlite.backend import stored
 from neonlite.backend.onednn import images, library
 from neonlite.backend.primitives.numpy_ import InPlace
 from neonlite.backend.tensor import Tensor
@@ -191,8 +191,14 @@ class Machine:
     def tell(self, rng: Any) -> Any:
         """Return what is in some part."""
         part = self.part(rng, [BIG, SMALL, THIN][int(rng.integers(3))])
-        ways = [Tensor.get, lambda t: np.array(t, copy=True), lambda t: self.be.sum(t).asnumpyarray(), lambda t: t.T[:, :9].get()]
+        ways = [
+            Tensor.get,
+            lambda t: np.array(t, copy=True),
+            lambda t: self.be.sum(t).asnumpyarray(),
+            lambda t: t.T[:, :9].get(),
+        ]
         return ways[int(rng.integers(len(ways)))](part)
+
 
 def near(got: Any, wanted: Any) -> None:
     room = 1e-5 * max(1.0, float(np.abs(wanted).max(initial=0)))
@@ -213,3 +219,294 @@ def test_programs_say_the_same_with_rooms_and_without(program: list[tuple[str, i
             near(*said)
     for mine, theirs in zip(with_rooms.memories, without.memories, strict=True):
         near(mine.get(), theirs.get())
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[[], Any]] = {
+    "conv": lambda: Conv((3, 3, 4), Gaussian(), padding=1, bias=Constant(0.1), activation=Rectlin()),
+    "strided": lambda: Conv((3, 3, 6), Gaussian(), strides=2, padding=1),
+    "normed": lambda: Conv((3, 3, 5), Gaussian(), padding=1, batch_norm=True, activation=Rectlin()),
+    "deconv": lambda: Deconv((2, 2, 3), Gaussian(), bias=Constant(0.1), activation=Tanh()),
+    "max": lambda: Pooling(2, strides=1),
+    "avg": lambda: Pooling(2, op="avg", strides=1),
+    "dropout": lambda: Dropout(0.7),
+    "leaky": lambda: Activation(Rectlin(slope=0.1)),
+    "logistic": lambda: Activation(Logistic()),
+    "norm": lambda: BatchNorm(),
+    "residual": lambda: MergeSum([Conv((3, 3, 4), Gaussian(), padding=1), Conv((1, 1, 4), Gaussian())]),
+    "skip": lambda: MergeSum([Sequential([BatchNorm(), Activation(Rectlin())]), SkipNode()]),
+    "inception": lambda: MergeBroadcast(
+        [Conv((1, 1, 3), Gaussian(), activation=Rectlin()), Pooling(3, strides=1, padding=1)], merge="depth"
+    ),
+}
+
+
+def trained(be: Backend, parts: list[str]) -> list[Any]:
+    """Return what a network computes in two steps: outputs, deltas, gradients; and then for inference."""
+    NervanaObject.be = be
+    net = Sequential([Conv((1, 1, 4), Gaussian()), *(PARTS[part]() for part in parts)])
+    net.configure((3, 9, 9)).allocate()
+    net.layers[0].prev_layer = True
+    net.allocate_deltas()
+    rng, told = np.random.default_rng(5), []
+    x = be.zeros((3 * 81, N))
+    for _ in range(2):
+        x[:] = rng.standard_normal(x.shape)
+        y = net.fprop(x)
+        if rng.integers(2):
+            told.append(y.get())
+        told.append(net.bprop(be.array(rng.standard_normal(y.shape))).get())
+        told += [g.get() for g in net.gradients]
+    return [*told, net.fprop(x, inference=True).get()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=5))
+def test_networks_learn_the_same_with_rooms_and_without(parts: list[str]) -> None:
+    found, wanted = trained(Backend("cpu", rng_seed=1, batch_size=N), parts), trained(plain(), parts)
+    for mine, theirs in zip(found, wanted, strict=True):
+        room = 2e-4 * max(1.0, float(np.abs(theirs).max()))
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=room)
+
+
+def test_a_chain_of_convolutions_copies_nothing_between_them(turns: list[bool]) -> None:
+    NervanaObject.be = be = Backend("cpu", rng_seed=1, batch_size=8)
+    more = {"init": Gaussian(), "bias": Constant(0.1), "activation": Rectlin()}
+    net = Sequential([
+        Conv((3, 3, 8), **more), Pooling(2), Conv((3, 3, 16), **more), Dropout(1.0), Pooling(2, op="avg"),
+        MergeSum([Conv((3, 3, 16), padding=1, **more), Conv((1, 1, 16), **more)]), Affine(10, **more),
+    ])  # fmt: skip
+    net.configure((3, 18, 18)).allocate()
+    net.allocate_deltas()
+    x, e = be.zeros((3 * 18 * 18, 8)), be.ones((10, 8))
+    for _ in range(3):
+        turns.clear()
+        x[:] = np.random.default_rng(1).standard_normal(x.shape)
+        net.fprop(x)
+        mask = [False]  # of dropout, which is drawn in order
+        assert turns == [False, *mask, True]  # the images; what the product reads
+        net.bprop(e)
+        assert turns[3:] == [False]  # the error of the product
+
+
+# --- one thing at a time ---------------------------------------------------------------------------------------------
+
+
+class Case:
+    """A convolution whose results lie apart, and what they are."""
+
+    def __init__(self, be: Backend, dims: tuple[int, int, int] = (4, 6, 6), outputs: Tensor | None = None) -> None:
+        rng, (C, H, W) = np.random.default_rng(3), dims
+        self.be, be.bsz = be, N
+        self.layer = be.conv_layer("float32", N, C, C, H=H, W=W, R=1, S=1)
+        self.I, self.F = be.array(rng.integers(-3, 4, (C * H * W, N))), be.array(np.eye(C))
+        self.O = be.zeros((C * H * W, N)) if outputs is None else outputs
+        self.wanted = self.I.get()
+        self.run()
+
+    def run(self) -> None:
+        self.be.fprop_conv(self.layer, self.I, self.F, self.O)
+
+    @property
+    def is_apart(self) -> bool:
+        room = self.O.memory.stored  # type: ignore[attr-defined]
+        return room is not None and room.apart and not room.in_order
+
+
+@pytest.fixture
+def case(cpu: Backend) -> Case:
+    return Case(cpu)
+
+
+def test_results_lie_apart_until_they_are_read_and_are_copied_once(case: Case, turns: list[bool]) -> None:
+    assert case.is_apart
+    assert np.array_equal(case.O.get(), case.wanted)
+    assert not case.is_apart
+    assert np.array_equal(case.O.T.get(), case.wanted.T)
+    assert turns == [True]
+
+
+def test_a_part_that_is_written_is_written_and_the_rest_stays(case: Case) -> None:
+    case.O[3:5] = 7.0
+    case.wanted[3:5] = 7
+    assert np.array_equal(case.O.get(), case.wanted)
+    case.run()
+    case.O.reshape(4, 36, N)[1] = case.O.reshape(4, 36, N)[2]
+    case.wanted[3:5] = case.I.get()[3:5]
+    case.wanted.reshape(4, 36, N)[1] = case.wanted.reshape(4, 36, N)[2]
+    assert np.array_equal(case.O.get(), case.wanted)
+
+
+def test_what_is_written_whole_is_not_copied_before(case: Case, turns: list[bool]) -> None:
+    case.O[:] = 2.0
+    case.run()
+    case.O[:] = case.wanted
+    case.run()
+    case.be.compound_dot(case.be.zeros((144, 9)), case.be.zeros((9, N)), case.O)
+    case.run()
+    case.O[:] = case.be.zeros((144, 1)) + 1
+    assert turns == []
+    assert (case.O.get() == 1).all()
+
+
+def test_a_product_that_adds_to_what_lies_apart_adds_to_it(case: Case) -> None:
+    case.be.compound_dot(case.be.ones((144, 1)), case.be.ones((1, N)), case.O, beta=1.0)
+    assert np.array_equal(case.O.get(), case.wanted + 1)
+
+
+def test_what_fails_leaves_a_target_that_lies_apart_as_it_was(case: Case) -> None:
+    rows = case.be.array(np.full((1, 144), 500), dtype="int32")
+    with pytest.raises(IndexError):
+        case.O[:] = case.be.take(case.I, rows, axis=0)
+    assert np.array_equal(case.O.get(), case.wanted)
+
+
+def test_memory_that_others_look_at_has_no_room_any_more(case: Case) -> None:
+    for look in (np.asarray, np.from_dlpack, lambda t: t._array):
+        case = Case(case.be)
+        seen = look(case.O[2:])
+        assert np.array_equal(seen, case.wanted[2:])
+        case.O[:] = 0
+        case.run()
+        assert not case.is_apart
+        assert np.array_equal(seen, case.wanted[2:])
+        seen.flags.writeable and seen.__setitem__(0, 9)
+        assert np.array_equal(case.O.get()[2:], seen)
+
+
+def test_to_print_a_tensor_or_to_copy_it_does_not_take_its_room(case: Case) -> None:
+    text, twin, other = repr(case.O), copy.deepcopy(case.O), case.be.array(case.O)
+    assert str(int(case.wanted[0, 0])) in text
+    assert np.array_equal(twin.get(), case.wanted) and np.array_equal(other.get(), case.wanted)
+    case.run()
+    assert case.is_apart
+
+
+def test_memory_of_other_libraries_has_no_room(cpu: Backend) -> None:
+    theirs = np.zeros((144, N), np.float32)
+    case = Case(cpu, outputs=cpu.from_dlpack(theirs))
+    assert np.array_equal(theirs, case.wanted)
+
+
+def test_tensors_can_be_read_after_the_backend_was_cleaned_up(case: Case) -> None:
+    case.be.cleanup_backend()
+    assert case.is_apart
+    assert np.array_equal(case.O.get(), case.wanted)
+
+
+def test_rooms_are_in_the_ledger_and_go_with_the_memory(cpu: Backend) -> None:
+    case = Case(cpu, (16, 20, 20))
+    cpu.memory()
+    before, O = cpu.memory().workspaces, case.O
+    size = O.nbytes
+    case.O = cpu.zeros(O.shape)
+    case.run()
+    assert cpu.memory().workspaces == before + size + images.ALIGN
+    for _ in range(3):
+        case.run()
+    assert cpu.memory().workspaces == before + size + images.ALIGN
+    del O
+    assert cpu.memory().workspaces == before
+
+
+def test_nothing_is_allocated_for_rooms_that_are_there(cpu: Backend) -> None:
+    case = Case(cpu, (16, 20, 20))
+    out, layer = cpu.zeros((16 * 20 * 20, N)), cpu.pool_layer("float32", "max", N, C=16, H=20, W=20, R=2, S=2)
+    pooled, places, bias = cpu.zeros((1600, N)), cpu.zeros((1600, N), "uint8"), cpu.zeros((16, 1))
+    dF = cpu.zeros((16, 16))
+
+    def step() -> None:
+        case.run()
+        case.O[:] = cpu.maximum(case.O, 0)
+        cpu.fprop_pool(layer, case.O, pooled, places)
+        cpu.bprop_pool(layer, None, pooled, out, argmax=places)
+        cpu.update_conv(case.layer, case.I, out, dF, grad_bias=bias)
+        cpu.bprop_conv(case.layer, case.F, out, case.I)
+        cpu.sum(case.O, axis=1)
+
+    step()
+    assert buffers(step) == []
+
+
+def test_many_threads_may_read_what_lies_apart(cpu: Backend) -> None:
+    case, found = Case(cpu, (32, 30, 30)), []
+    for _ in range(5):
+        case.run()
+        gate = threading.Barrier(4)
+
+        def look(gate: threading.Barrier = gate) -> None:
+            gate.wait()
+            found.append(np.array_equal(case.O.get(), case.wanted))
+
+        threads = [threading.Thread(target=look) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert found == [True] * 20
+
+
+def test_deltas_need_not_persist_and_nothing_is_copied_for_the_next_who_takes_their_place(
+    cpu: Backend, turns: list[bool]
+) -> None:
+    place = cpu.zeros((200, N), persist_values=False)
+    case = Case(cpu, outputs=place.share((144, N)))
+    part = place.share((50, N))
+    part[:] = 3.0
+    assert turns == [False]  # the images that were read
+    assert (part.get() == 3).all()
+    case.run()
+    other = place.reshape(-1, 1)[288:].reshape(56, N)
+    other[:] = 4.0  # beside the images, which stay
+    assert np.array_equal(case.O.get(), case.wanted)
+    assert (other.get() == 4).all()
+
+
+def test_without_onednn_there_are_no_rooms(cpu: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "found", lambda: None)
+    case = Case(cpu)
+    assert not case.be.ledger.has_rooms
+    assert np.array_equal(case.O.get(), case.wanted)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int8", "int64"])
+def test_places_of_maxima_lie_apart_in_whatever_dtype_they_are(cpu: Backend, dtype: str) -> None:
+    case = Case(cpu)
+    layer = cpu.pool_layer("float32", "max", N, C=4, H=6, W=6, R=3, S=2)
+    pooled, places = cpu.zeros((4 * 2 * 3, N)), cpu.zeros((4 * 2 * 3, N), dtype)
+    cpu.fprop_pool(layer, case.O, pooled, places)
+    windows = case.wanted.reshape(4, 2, 3, 3, 2, N).transpose(0, 1, 3, 5, 2, 4).reshape(4, 2, 3, N, 6)
+    assert np.array_equal(places.get().reshape(4, 2, 3, N), windows.argmax(-1))
+    assert np.array_equal(pooled.get().reshape(4, 2, 3, N), windows.max(-1))
+    back = cpu.zeros(case.O.shape)
+    cpu.bprop_pool(layer, None, pooled, back, argmax=places)
+    assert back.get().sum() == pooled.get().sum()
+
+
+def test_maxima_of_numbers_that_lie_apart_are_those_of_numpy_also_of_nan(cpu: Backend) -> None:
+    case = Case(cpu)
+    case.I[34::36] = np.nan  # a pixel, as 0 * NaN is NaN in its other maps
+    case.run()
+    layer = cpu.pool_layer("float32", "max", N, C=4, H=6, W=6, R=2, S=2)
+    pooled, places = cpu.zeros((36, N)), cpu.zeros((36, N), "uint8")
+    cpu.fprop_pool(layer, case.O, pooled, places)
+    wanted = case.I.get().reshape(4, 3, 2, 3, 2, N).max(axis=(2, 4))
+    assert np.array_equal(pooled.get(), wanted.reshape(36, N), equal_nan=True)
+    assert np.isnan(wanted).any()
+
+
+@pytest.mark.parametrize("dims", [(1, 7, 5), (3, 1, 1), (16, 20, 20), (5, 13, 1), (5000, 1, 1)])
+def test_sums_of_maps_that_lie_apart_are_as_those_in_order(cpu: Backend, dims: tuple[int, int, int]) -> None:
+    case = Case(cpu, dims) if dims[0] < 1000 else None
+    if case is None or not case.is_apart:  # too few maps, or too many, for this convolution
+        rng = np.random.default_rng(0)
+        room = rng.standard_normal(math.prod(dims) * N).astype(np.float32)
+        out = np.zeros(dims[0], np.float32)
+        cpu.primitives.sum_maps(room, out)
+        near(out, room.reshape(-1, dims[0]).sum(axis=0, dtype=float))
+        return
+    b = cpu.zeros((dims[0], 1))
+    cpu.update_conv(case.layer, case.I, case.O, cpu.zeros((dims[0], dims[0])), grad_bias=b)
+    assert case.is_apart
+    near(b.get(), case.wanted.reshape(dims[0], -1).sum(axis=1, keepdims=True, dtype=float))

@@ -117,7 +117,7 @@ class Tensor(Operand):
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
-        values = np.array2string(np.asarray(self), precision=4, threshold=60, edgeitems=3, prefix="Tensor(")
+        values = np.array2string(self.peek(), precision=4, threshold=60, edgeitems=3, prefix="Tensor(")
         return f"Tensor({values}, {name}{self.shape}, {self.info.dtype}, {self.backend.name})"
 
     def _repr_html_(self) -> str:
@@ -125,7 +125,7 @@ class Tensor(Operand):
 
         head = f"<b>{escape(self.name or 'Tensor')}</b> {self.shape} {self.info.dtype} on {escape(self.backend.name)}"
         if self.ndim > 2 or self.size > 400:
-            return f"{head}<pre>{escape(np.array2string(np.asarray(self), precision=4, threshold=60))}</pre>"
+            return f"{head}<pre>{escape(np.array2string(self.peek(), precision=4, threshold=60))}</pre>"
         rows = ("".join(f"<td>{x:.4g}</td>" for x in row) for row in self.get().tolist())
         return f"{head}<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
@@ -134,6 +134,13 @@ class Tensor(Operand):
     def get(self) -> np.ndarray[Any, Any]:
         """Return a copy of the values as a NumPy array."""
         return self.backend.runtime.get(read(self))  # type: ignore[no-any-return]
+
+    def peek(self) -> np.ndarray[Any, Any]:
+        """Return the values as a NumPy array to be read at once: the tensor's own memory where that can be shown."""
+        try:
+            return self.backend.runtime.share(read(self))  # type: ignore[no-any-return]
+        except (BufferError, TypeError, RuntimeError):
+            return self.get()
 
     def asnumpyarray(self) -> np.ndarray[Any, Any]:
         """Return the values as a NumPy array; the same as ``get``."""

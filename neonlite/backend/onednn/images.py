@@ -70,9 +70,7 @@ class Images(InPlace):
 
     # --- convolution ---
 
-    def conv_fprop(
-        self, layer: ConvLayer, i: Any, f: Any, o: Any, alpha: float, beta: float, bias: Any = None
-    ) -> bool:
+    def conv_fprop(self, layer: ConvLayer, i: Any, f: Any, o: Any, alpha: float, beta: float, bias: Any = None) -> bool:
         """Compute ``o = alpha conv(i, f) + beta o``: (C, D, H, W, N), (C, T, R, S, K), (K, M, P, Q, N).
 
         Tell whether a bias (K,) was added to it.

@@ -102,9 +102,13 @@ class ProductCalls(Places):
 
     def _multiply(self, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float) -> None:
         multiply = self.primitives.summed if A.ndim == B.ndim == 3 and C.ndim == 2 else self.primitives.gemm
+        if self.ledger.has_rooms:
+            arrays = read(A), read(B), written(C, whole=beta == 0)
+        else:
+            arrays = A.storage, B.storage, C.storage
         state = hush()
         try:
-            multiply(read(A), read(B), written(C, whole=beta == 0), alpha, beta)
+            multiply(*arrays, alpha, beta)
         finally:
             speak(state)
 
