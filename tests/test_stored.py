@@ -224,20 +224,21 @@ def test_programs_say_the_same_with_rooms_and_without(program: list[tuple[str, i
 # --- networks --------------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[], Any]] = {
-    "conv": lambda: Conv((3, 3, 4), Gaussian(), padding=1, bias=Constant(0.1), activation=Rectlin()),
-    "strided": lambda: Conv((3, 3, 6), Gaussian(), strides=2, padding=1),
-    "normed": lambda: Conv((3, 3, 5), Gaussian(), padding=1, batch_norm=True, activation=Rectlin()),
-    "deconv": lambda: Deconv((2, 2, 3), Gaussian(), bias=Constant(0.1), activation=Tanh()),
+    "conv": lambda: Conv((3, 3, 4), Gaussian(0.0, 0.3), padding=1, bias=Constant(0.1), activation=Rectlin()),
+    "strided": lambda: Conv((3, 3, 6), Gaussian(0.0, 0.3), strides=2, padding=1),
+    "normed": lambda: Conv((3, 3, 5), Gaussian(0.0, 0.3), padding=1, batch_norm=True, activation=Rectlin()),
+    "deconv": lambda: Deconv((2, 2, 3), Gaussian(0.0, 0.3), bias=Constant(0.1), activation=Tanh()),
     "max": lambda: Pooling(2, strides=1),
     "avg": lambda: Pooling(2, op="avg", strides=1),
     "dropout": lambda: Dropout(0.7),
     "leaky": lambda: Activation(Rectlin(slope=0.1)),
     "logistic": lambda: Activation(Logistic()),
     "norm": lambda: BatchNorm(),
-    "residual": lambda: MergeSum([Conv((3, 3, 4), Gaussian(), padding=1), Conv((1, 1, 4), Gaussian())]),
+    "normed 16": lambda: Conv((3, 3, 16), Gaussian(0.0, 0.3), padding=1, batch_norm=True, activation=Rectlin()),
+    "residual": lambda: MergeSum([Conv((3, 3, 4), Gaussian(0.0, 0.3), padding=1), Conv((1, 1, 4), Gaussian(0.0, 0.3))]),
     "skip": lambda: MergeSum([Sequential([BatchNorm(), Activation(Rectlin())]), SkipNode()]),
     "inception": lambda: MergeBroadcast(
-        [Conv((1, 1, 3), Gaussian(), activation=Rectlin()), Pooling(3, strides=1, padding=1)], merge="depth"
+        [Conv((1, 1, 3), Gaussian(0.0, 0.3), activation=Rectlin()), Pooling(3, strides=1, padding=1)], merge="depth"
     ),
 }
 
@@ -245,7 +246,7 @@ PARTS: dict[str, Callable[[], Any]] = {
 def trained(be: Backend, parts: list[str]) -> list[Any]:
     """Return what a network computes in two steps: outputs, deltas, gradients; and then for inference."""
     NervanaObject.be = be
-    net = Sequential([Conv((1, 1, 4), Gaussian()), *(PARTS[part]() for part in parts)])
+    net = Sequential([Conv((1, 1, 4), Gaussian(0.0, 0.3)), *(PARTS[part]() for part in parts)])
     net.configure((3, 9, 9)).allocate()
     net.layers[0].prev_layer = True
     net.allocate_deltas()
@@ -272,7 +273,7 @@ def test_networks_learn_the_same_with_rooms_and_without(parts: list[str]) -> Non
 
 def test_a_chain_of_convolutions_copies_nothing_between_them(turns: list[bool]) -> None:
     NervanaObject.be = be = Backend("cpu", rng_seed=1, batch_size=8)
-    more = {"init": Gaussian(), "bias": Constant(0.1), "activation": Rectlin()}
+    more = {"init": Gaussian(0.0, 0.3), "bias": Constant(0.1), "activation": Rectlin()}
     net = Sequential([
         Conv((3, 3, 8), **more), Pooling(2), Conv((3, 3, 16), **more), Dropout(1.0), Pooling(2, op="avg"),
         MergeSum([Conv((3, 3, 16), padding=1, **more), Conv((1, 1, 16), **more)]), Affine(10, **more),
