@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neonlite import Backend, NervanaObject
+from neonlite.backend import stored
 from neonlite.backend.onednn import images, library
 from neonlite.backend.primitives.numpy_ import InPlace
 from neonlite.backend.tensor import Tensor
@@ -379,9 +380,18 @@ def test_memory_that_others_look_at_has_no_room_any_more(case: Case) -> None:
 def test_to_print_a_tensor_or_to_copy_it_does_not_take_its_room(case: Case) -> None:
     text, twin, other = repr(case.O), copy.deepcopy(case.O), case.be.array(case.O)
     assert str(int(case.wanted[0, 0])) in text
-    assert np.array_equal(twin.get(), case.wanted) and np.array_equal(other.get(), case.wanted)
+    assert np.array_equal(twin.get(), case.wanted)
+    assert np.array_equal(other.get(), case.wanted)
     case.run()
     assert case.is_apart
+
+
+def test_a_transpose_is_no_other_name_for_what_lies_apart(cpu: Backend) -> None:
+    x, y = Case(cpu, (2, 1, 1)), Case(cpu, (2, 1, 1))
+    x.O.get()  # it is in both places now
+    out = cpu.zeros((2, 2))
+    out[:] = x.O.T * 2 + x.O + y.O
+    assert np.array_equal(out.get(), x.wanted.T * 2 + x.wanted + y.wanted)
 
 
 def test_memory_of_other_libraries_has_no_room(cpu: Backend) -> None:
@@ -495,6 +505,22 @@ def test_maxima_of_numbers_that_lie_apart_are_those_of_numpy_also_of_nan(cpu: Ba
     wanted = case.I.get().reshape(4, 3, 2, 3, 2, N).max(axis=(2, 4))
     assert np.array_equal(pooled.get(), wanted.reshape(36, N), equal_nan=True)
     assert np.isnan(wanted).any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("near", [1, 1 << 6, 1 << 20])
+def test_numbersare_copied_in_pieces_to_where_they_are_copied_at_once(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch, near: int, dtype: str
+) -> None:
+    monkeypatch.setattr(images, "LARGE", 1)
+    monkeypatch.setattr(images, "NEAR", near)
+    for form in (stored.Form(3, 12, 4), stored.Form(16, 7, 3), stored.Form(1, 5, 1), stored.Form(2, 1, 9)):
+        numbers = np.random.default_rng(0).integers(0, 99, form).astype(dtype)
+        room, back = np.zeros(numbers.size, dtype), np.zeros_like(numbers)
+        cpu.primitives.turn(form, numbers, room, False)
+        assert np.array_equal(room.reshape(form[::-1]), numbers.transpose())
+        cpu.primitives.turn(form, back, room, True)
+        assert np.array_equal(back, numbers)
 
 
 @pytest.mark.parametrize("dims", [(1, 7, 5), (3, 1, 1), (16, 20, 20), (5, 13, 1), (5000, 1, 1)])

@@ -446,10 +446,16 @@ class Primitives:
         with self.runtime.count.instead(2 * a.size * c.shape[-1]):
             super().summed(a, b, c, alpha, beta)  # type: ignore[misc]
 
-    def conv_fprop(self, layer: Any, *args: Any) -> bool:
+    def conv_fprop(self, layer: Any, *args: Any) -> None:
         """Take the buffers of a convolution."""
         with self.runtime.count.instead(2 * layer.sizeO * layer.sizeF // layer.K):
-            return bool(super().conv_fprop(layer, *args))  # type: ignore[misc]
+            super().conv_fprop(layer, *args)  # type: ignore[misc]
+
+    def conv_with_bias(self, layer: Any, *args: Any) -> bool:
+        """Take the buffers of a convolution to which a bias is added, if that can be done at once."""
+        added = bool(super().conv_with_bias(layer, *args))  # type: ignore[misc]
+        self.runtime.count.add(added * (2 * layer.sizeO * layer.sizeF // layer.K + layer.sizeO))
+        return added
 
     def conv_bprop(self, layer: Any, *args: Any) -> None:
         """Take the buffers of its derivative by the images."""

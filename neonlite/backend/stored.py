@@ -10,6 +10,7 @@ memory at a time. Memory that others may look at without asking has none.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +19,15 @@ from neonlite.backend.memory import Held
 from neonlite.optree import Operand
 
 MOVING = threading.RLock()  # held by who copies between a memory and its room
+
+
+def _forked() -> None:
+    global MOVING
+    MOVING = threading.RLock()  # some thread may have held it that is not in the new process
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Form(NamedTuple):
@@ -234,7 +244,7 @@ def common(plan: Any, targets: Sequence[Any], operands: Sequence[Any]) -> Stored
         return None
     (_, like), shape = rooms[0], targets[0].shape
     dtype = like.place.dtype.name
-    wide = {x.span + (id(x.memory),): x for x in operands if x.shape == shape}.values()
+    wide = {(*x.span, x.strides, id(x.memory)): x for x in operands if x.shape == shape}.values()
     if any(x.shape != shape or not stored.has(x, like.form) for x, stored in rooms):
         return None
     others = [x for x in wide if not ((stored := found(x)) and stored.has(x, like.form))]

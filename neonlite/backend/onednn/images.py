@@ -1,8 +1,8 @@
 """How does oneDNN work on images?  It convolves where the maps of a pixel lie side by side, and pools as they lie.
 
-oneDNN has nothing but a slow loop for (C, D, H, W, N): so images are copied to (N, D, H, W, C), in a room that goes with
-their memory, and results are left there, for the next convolution or pooling; ``backend/stored.py`` sees to those who
-want them in order. What has no such room is copied there and back.
+oneDNN has nothing but a slow loop for (C, D, H, W, N): so images are copied to (N, D, H, W, C), in a room that goes
+with their memory, and results are left there, for the next convolution or pooling; ``backend/stored.py`` sees to those
+who want them in order. What has no such room is copied there and back.
 
 When images are pooled it does not matter which axis counts images, and which their maps. So (C, H, W, N) are C images
 of H by W pixels with N maps, which lie side by side, and nothing is copied.
@@ -10,6 +10,7 @@ of H by W pixels with N maps, which lie side by side, and nothing is copied.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -45,6 +46,8 @@ from neonlite.backend.tensor import c_strides
 
 FORMS = 1024  # primitives that a thread keeps
 WIDE = 4096  # numbers that are added to at a time
+LARGE = 1 << 23  # bytes of images that are copied in pieces
+NEAR = 1 << 11  # bytes of a map in such a piece
 ALIGN = 64  # bytes of a cache line, with which arrays of oneDNN begin
 DIRECT = 1  # to convolve by definition; other ways are less precise
 POOLING = {"max": 0x1FF, "avg": 0x3FF}  # a mean is that of what lies inside the image
@@ -70,17 +73,19 @@ class Images(InPlace):
 
     # --- convolution ---
 
-    def conv_fprop(self, layer: ConvLayer, i: Any, f: Any, o: Any, alpha: float, beta: float, bias: Any = None) -> bool:
-        """Compute ``o = alpha conv(i, f) + beta o``: (C, D, H, W, N), (C, T, R, S, K), (K, M, P, Q, N).
+    def conv_fprop(self, layer: ConvLayer, i: Any, f: Any, o: Any, alpha: float, beta: float) -> None:
+        """Compute ``o = alpha conv(i, f) + beta o``: (C, D, H, W, N), (C, T, R, S, K), (K, M, P, Q, N)."""
+        if chain := self._convolution(fprop, layer, i):
+            self._put(chain, (i, f), o, alpha, beta)
+        else:
+            super().conv_fprop(layer, read(i), f, written(o, beta), alpha, beta)
 
-        Tell whether a bias (K,) was added to it.
-        """
-        added = bias is not None and alpha == 1 and beta == 0
-        if chain := self._convolution(fprop, layer, i, *(True,) * added):
-            self._put(chain, (i, f), o, alpha, beta, bias if added else None)
-            return added
-        super().conv_fprop(layer, read(i), f, written(o, beta), alpha, beta)
-        return False
+    def conv_with_bias(self, layer: ConvLayer, i: Any, f: Any, o: Any, bias: Any) -> bool:
+        """Compute ``o = conv(i, f) + bias``, with (K,) of these, if oneDNN has a fast way; tell whether it has."""
+        chain = self._convolution(fprop, layer, i, True)
+        if chain:
+            self._put(chain, (i, f), o, more=bias)
+        return chain is not None
 
     def conv_bprop(self, layer: ConvLayer, f: Any, e: Any, d: Any, alpha: float, beta: float) -> None:
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do."""
@@ -290,8 +295,12 @@ class Images(InPlace):
 
     def turn(self, form: Form, array: Any, room: Any, back: bool) -> None:
         """Copy images from (C, D, H, W, N) to a room, or back."""
-        if call := self._ready("onednn copies", turning, array.dtype, (form, array.dtype, back), (form, back)):
-            self._run(call, (room, array) if back else (array, room))
+        pixels = piece(form, array.dtype.itemsize)
+        more = pixels, array.dtype, back
+        if call := self._ready("onednn copies", turning, form, form, more):
+            steps = form.images * pixels * array.dtype.itemsize, form.maps * pixels * array.dtype.itemsize
+            order = slice(None, None, -1 if back else 1)
+            self._run(call, (array, room)[order], steps[order], form.pixels // pixels)
         else:
             apart, images = room.reshape(form[::-1]), self.xp.permute_dims(array.reshape(form), (2, 1, 0))
             np.copyto(images, apart) if back else np.copyto(apart, images)
@@ -313,14 +322,18 @@ class Images(InPlace):
         """Return where in a room the first cache line begins."""
         return -int(address(room).value) % ALIGN
 
-    def _run(self, call: Call, arrays: Sequence[Any]) -> None:
-        """Run a primitive on arrays."""
-        self._execute(call, arrays, self._room("onednn scratch", call.scratch.nbytes) if call.spare else None)
+    def _run(self, call: Call, arrays: Sequence[Any], steps: Sequence[int] = (), times: int = 1) -> None:
+        """Run a primitive on arrays; several times, with so many bytes from each place to the next."""
+        scratch = self._room("onednn scratch", call.scratch.nbytes) if call.spare else None
+        self._execute(call, arrays, scratch, steps, times)
 
-    def _execute(self, call: Call, arrays: Sequence[Any], scratch: Any) -> None:
+    def _execute(self, call: Call, arrays: Sequence[Any], scratch: Any, steps: Sequence[int], times: int) -> None:
         spare = () if scratch is None else (aligned(scratch),)
+        places = [address(x).value for x in arrays]
         with call.library.using(threads()):
-            call(*(address(x).value for x in arrays), *spare)
+            call(*places, *spare)
+            for k in range(1, times):
+                call(*(place + k * step for place, step in zip(places, steps, strict=True)), *spare)
 
 
 def read(x: Any) -> Any:
@@ -357,12 +370,24 @@ def in_order(library: Library, sizes: Sequence[int], axes: Sequence[int], dtype:
     return library.layout([sizes[a] for a in axes], [strides[a] for a in axes], dtype)
 
 
-def turning(library: Library, dtype: Any, form: Form, back: bool) -> Call:
-    """Return the copy of images (maps, pixels, images) to (images, pixels, maps), or back."""
+def piece(form: Form, itemsize: int) -> int:
+    """Return how many pixels are copied at a time: all, unless images are too many for the processor's cache.
+
+    Then oneDNN goes from page to page of memory, twice as slowly as with a few pixels at a time.
+    """
+    if math.prod(form) * itemsize < LARGE:
+        return form.pixels
+    most = max(1, NEAR // (form.images * itemsize))
+    return next(n for n in range(min(most, form.pixels), 0, -1) if form.pixels % n == 0)
+
+
+def turning(library: Library, form: Form, pixels: int, dtype: Any, back: bool) -> Call:
+    """Return the copy of some pixels of images (maps, pixels, images) to (images, pixels, maps), or back."""
     if dtype.name not in DTYPES:
         raise Unsupported(f"a copy of {dtype}")
-    images = in_order(library, form, (2, 1, 0), dtype.name)
-    apart = in_order(library, form[::-1], (0, 1, 2), dtype.name)
+    sizes, wide = (form.images, pixels, form.maps), form.pixels
+    images = library.layout(sizes, (1, form.images, wide * form.images), dtype.name)
+    apart = library.layout(sizes, (wide * form.maps, form.maps, 1), dtype.name)
     return library.reorder(*((apart, images) if back else (images, apart)))
 
 

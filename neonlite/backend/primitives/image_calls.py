@@ -67,9 +67,13 @@ class ImageCalls(LayerObjects):
         def run(place: Tensor, alpha: float, beta: float) -> bool:
             arrays = self._images(images, layer.dimI), self._shaped(filters, layer.dimF)
             o = self._images(place, layer.dimO)
-            simple = bias is not None and bias.is_contiguous and bias.info.dtype == images.info.dtype and not beta
-            more = [self._shaped(bias, (layer.K,))] if simple and self.primitives.has_rooms else []
-            return bool(self.primitives.conv_fprop(layer, *arrays, o, alpha, beta, *more))
+            simple = bias is not None and bias.is_contiguous and bias.info.dtype == images.info.dtype
+            if simple and alpha == 1 and not beta and self.primitives.has_rooms:
+                more = o, self._shaped(bias, (layer.K,))
+                if added := self.primitives.conv_with_bias(layer, *arrays, *more):
+                    return bool(added)
+            self.primitives.conv_fprop(layer, *arrays, o, alpha, beta)
+            return False
 
         images, filters = self._dense(I), self._dense(F)
         more = (X, bias, bsum, alpha, beta, relu, brelu, slope, repeat)
@@ -182,7 +186,7 @@ class ImageCalls(LayerObjects):
                 column[:] = self.sum(maps, axis=1)
 
     def _sum_apart(self, maps: Tensor, column: Tensor) -> bool:
-        """Put the sum of each row into a column, if they lie apart as images with so many maps; tell whether they do."""
+        """Put the sums of rows into a column, if these lie apart as the maps of images; tell whether they do."""
         stored = found(maps) if self.primitives.has_rooms else None
         if stored is None or stored.in_order or not stored.has(maps, stored.form) or stored.form.maps != len(maps):
             return False

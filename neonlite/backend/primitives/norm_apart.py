@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neonlite.backend.primitives.places import Places
-from neonlite.backend.stored import Stored, brought, can_lie_apart, emptied, found, written
+from neonlite.backend.stored import Stored, brought, can_lie_apart, emptied, found
 from neonlite.backend.tensor import Tensor
 
 WIDE = 4096  # numbers in a row
