@@ -62,11 +62,12 @@ def plain() -> Backend:
 
 # --- programs --------------------------------------------------------------------------------------------------------
 
-BIG, SMALL, THIN = (4, 6, 6), (8, 3, 3), (4, 3, 3)
+BIG, DEEP, SMALL, THIN = (4, 6, 6), (16, 3, 3), (8, 3, 3), (4, 3, 3)
 CONVOLUTIONS = [
     (BIG, BIG, {"C": 4, "K": 4, "H": 6, "W": 6, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}),
     (BIG, SMALL, {"C": 4, "K": 8, "H": 6, "W": 6, "R": 2, "S": 2, "str_h": 2, "str_w": 2}),
     (SMALL, SMALL, {"C": 8, "K": 8, "H": 3, "W": 3}),
+    (DEEP, DEEP, {"C": 16, "K": 16, "H": 3, "W": 3}),  # as many numbers as big ones, in another order
 ]
 ROWS = 4 * 6 * 6 + 30  # of a memory, in which images lie from some row on
 

@@ -69,8 +69,8 @@ class Stored:
         return self.place[: self.array.size]
 
     def has(self, t: Any, form: Form) -> bool:
-        """Tell whether the room has the numbers of just this tensor, as just these images."""
-        return self.apart and self.span == t.span and self.form == form and t.is_contiguous
+        """Tell whether what lies apart is just this tensor, as just these images."""
+        return self.span == t.span and self.form == form and bool(t.is_contiguous)
 
     def settle(self) -> None:
         """See to it that the memory has the numbers."""

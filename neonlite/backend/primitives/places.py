@@ -90,9 +90,15 @@ class Places(Making, Words):
         wide = self._computed_in(t.info.dtype)
         if t.is_contiguous and wide == t.info.dtype:
             return t
-        whole = self.empty(t.shape, wide)
+        whole = self._passing(t.shape, wide)
         whole[:] = t
         return whole
+
+    def _passing(self, shape: tuple[int, ...], dtype: str) -> Tensor:
+        """Return a tensor for one call, which is not worth a room where images lie apart."""
+        made = self.empty(shape, dtype)
+        made.memory.is_shown = True  # type: ignore[attr-defined]
+        return made
 
     @contextmanager
     def _place(self, out: Tensor, *operands: Tensor | None, start: bool = False) -> Iterator[Tensor]:
@@ -105,7 +111,7 @@ class Places(Making, Words):
         if out.is_contiguous and wide == out.info.dtype and alone:
             yield out
             return
-        place = self.empty(out.shape, wide)
+        place = self._passing(out.shape, wide)
         if start:
             place[:] = out
         yield place
