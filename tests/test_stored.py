@@ -475,6 +475,23 @@ def test_deltas_need_not_persist_and_nothing_is_copied_for_the_next_who_takes_th
     assert (other.get() == 4).all()
 
 
+def test_what_lies_apart_stays_when_other_images_need_the_room(cpu: Backend) -> None:
+    place = cpu.zeros((300, N), persist_values=False)
+    first = Case(cpu, outputs=place[:144])
+    second = Case(cpu, outputs=place[150:294])
+    assert second.is_apart
+    assert np.array_equal(first.O.get(), first.wanted)
+    assert np.array_equal(second.O.get(), second.wanted)
+
+
+def test_every_other_row_is_written_and_those_between_stay(cpu: Backend) -> None:
+    memory = cpu.zeros((160, N))
+    case = Case(cpu, outputs=memory[4:148])
+    memory[::2] = 5.0
+    case.wanted[::2] = 5
+    assert np.array_equal(case.O.get(), case.wanted)
+
+
 def test_without_onednn_there_are_no_rooms(cpu: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "found", lambda: None)
     case = Case(cpu)
