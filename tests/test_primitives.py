@@ -1197,14 +1197,15 @@ class Guard:
     }
 
     def __init__(self, primitives: Any) -> None:
-        self.primitives = primitives
+        self.primitives, self.has_rooms = primitives, primitives.has_rooms
 
     def __getattr__(self, name: str) -> Any:
-        def guarded(*args: Any) -> None:
-            arrays = {n: x for n, x in enumerate(args) if isinstance(x, np.ndarray)}
+        def guarded(*args: Any) -> Any:
+            each = {n: getattr(x, "array", x) for n, x in enumerate(args)}
+            arrays = {n: x for n, x in each.items() if isinstance(x, np.ndarray)}
             for n in self.results[name] & {*arrays}:
                 assert not any(np.shares_memory(arrays[n], x) for m, x in arrays.items() if m != n), (name, n)
-            getattr(self.primitives, name)(*args)
+            return getattr(self.primitives, name)(*args)
 
         return guarded
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neonlite.backend import stored
 from neonlite.backend.bookkeeping import Bookkeeping
 from neonlite.backend.executors.pool import share
 from neonlite.backend.memory import Memory
@@ -133,7 +134,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         clashes: Any = None  # as ``_clashes`` tells them
         for k, x in enumerate(leaves.values()):
             if isinstance(x, Tensor):
-                values.append(x._array)
+                values.append(x.storage)
                 if x.memory is memory and (how := overlap(target, x)) != "none":
                     clashes = (*(clashes or ()), (0, k, how))
             else:
@@ -147,7 +148,10 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         try:
             if plan.bounds:
                 plan.check(values)
-            plan.run((target._array,), values)
+            if self.ledger.has_rooms:
+                stored.run(plan, (target,), leaves.values())
+            else:
+                plan.run((target.storage,), values)
         except Exception as error:
             raise self._explained(error, [target], tree) from error
 
@@ -218,10 +222,9 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         self._execute(plan, tensors, leaves, tree)
 
     def _execute(self, plan: Plan, tensors: Sequence[Tensor], leaves: dict[int, Any], tree: Any) -> None:
-        values = [x._array if isinstance(x, Tensor) else x for x in leaves.values()]
         try:
-            plan.check(values)
-            plan.run([t._array for t in tensors], values)
+            plan.check(list(leaves.values()))
+            stored.run(plan, tensors, leaves.values())
         except Exception as error:
             raise self._explained(error, tensors, tree) from error
 
@@ -321,7 +324,8 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         if not fits(two_dims(values.shape), target.shape):
             raise ValueError(f"an array {values.shape} cannot be assigned to {describe(target)}: the shapes differ")
         try:
-            self.runtime.write(target._array, values.reshape(two_dims(values.shape)), target.info.dtype)
+            array = stored.written(target, whole=True)
+            self.runtime.write(array, values.reshape(two_dims(values.shape)), target.info.dtype)
         except ValueError as error:
             raise ValueError(f"{error} (while writing to {describe(target)})") from None
 
@@ -439,8 +443,8 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
     def _fill(self, out: Tensor, fill: Callable[[Any], Any]) -> None:
         """Let ``fill`` write an array of the host: the tensor's own where it is one."""
         self._check_open()
-        if isinstance(out._array, np.ndarray):
-            fill(out._array)
+        if isinstance(out.storage, np.ndarray):
+            fill(stored.written(out, whole=True))
         else:
             fill(array := np.empty(out.shape, out.info.dtype))
             self.write(out, array)

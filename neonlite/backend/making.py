@@ -267,7 +267,7 @@ class Making:
         if isinstance(values, OpTreeNode):
             values = values.astensor()
         if isinstance(values, Tensor):
-            return np.asarray(values)
+            return values.peek()
         try:
             array = np.asarray(values)
         except ValueError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from neonlite.backend.plan import size
 
@@ -37,10 +37,12 @@ class Memory(NamedTuple):
 class Held:
     """Some memory that is entered in a ledger: it lives as long as the memory does, and notes when that goes."""
 
-    __slots__ = ("entry", "note")
+    __slots__ = ("entry", "is_shown", "note", "stored")
 
     entry: tuple[str, int]
     note: Callable[[tuple[str, int]], None]
+    stored: Any  # the room where its numbers may lie in another order
+    is_shown: bool  # whether others may look at it without asking, so that it has no such room
 
     def __del__(self) -> None:
         self.note(self.entry)
@@ -60,12 +62,13 @@ class Ledger:
         self.notes: deque[tuple[str, int]] = deque()
         self.note = self.notes.append
         self.lock = threading.RLock()  # of whoever adds up
+        self.has_rooms = False  # whether numbers of a tensor may be elsewhere than in its memory, or ever were
 
     def hold(self, nbytes: int, kind: str = "tensors") -> Held:
         """Enter some bytes; the entry lasts as long as what is returned."""
         held = Held()  # this is called for every tensor: a constructor would take longer
         held.entry = (kind, -nbytes)
-        held.note = self.note
+        held.note, held.stored, held.is_shown = self.note, None, False
         held.note((kind, nbytes))
         if len(self.notes) > MANY:
             self._add_up()

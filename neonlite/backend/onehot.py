@@ -31,7 +31,7 @@ class OneHot(Tensor):
     def show(self) -> OneHot:
         """Write the ones where ids are now, and return the tensor. IndexError for an id that is no class."""
         lowest = -1 if self.words is None else 0
-        ids = np.asarray(self.ids)
+        ids = self.ids.peek()
         if ids.min(initial=0) < lowest or ids.max(initial=-1) >= self.shape[0]:
             raise IndexError(f"{self._words()}: ids are from {lowest} to {self.shape[0] - 1}; got {self.ids}")
         self._open[:] = self.backend.equal(self._classes, self.ids)  # be.onehot would allocate, and refuse -1

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from neonlite.ops import OPS, Op, Shape, bits, broadcast
@@ -108,6 +109,18 @@ class Plan:
         self.stored = self._stored()
         self.guests = self._guests()
         self.offsets, self.arena_bytes = self._pack()
+
+    @cached_property
+    def is_elementwise(self) -> bool:
+        """Whether all is one shape, or a single number, and each element is made of those in its place alone.
+
+        Then it does not matter in which order elements lie, if it is the same for all.
+        """
+        shape = self.targets[0].shape
+        leaves = [x.shape for x in self.leaves if isinstance(x, Info)]
+        made = all(step.kind == "elementwise" for step in self.steps) and not self.failing
+        alike = all(s == shape or math.prod(s) == 1 for s in [*leaves, *(step.shape for step in self.steps)])
+        return made and alike and all(target.shape == shape for target in self.targets)
 
     # --- steps ---
 

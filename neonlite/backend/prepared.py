@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any
 
+from neonlite.backend.stored import run
 from neonlite.backend.tensor import Tensor
 from neonlite.optree import Operand
 
@@ -30,11 +31,14 @@ class Prepared:
             return
         if self.be.closed:
             self.be._check_open()
-        leaves = [x._array if isinstance(x, Tensor) else x for x in self.leaves]
+        leaves = [x.storage if isinstance(x, Tensor) else x for x in self.leaves]
         try:
             if self.plan.bounds:
                 self.plan.check(leaves)
-            self.plan.run([t._array for t in self.tensors], leaves)
+            if self.be.ledger.has_rooms:
+                run(self.plan, self.tensors, self.leaves)
+            else:
+                self.plan.run([t.storage for t in self.tensors], leaves)
         except Exception as error:
             raise self.be._explained(error, self.tensors, self.tree) from error
 

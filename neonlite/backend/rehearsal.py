@@ -27,6 +27,7 @@ from neonlite.backend.primitives.generic import Generic as Plain
 from neonlite.backend.primitives.products import Products
 from neonlite.backend.random import Streams
 from neonlite.backend.runtimes.base import Runtime
+from neonlite.backend.stored import written
 from neonlite.backend.tensor import Tensor
 from neonlite.optree import OpTreeNode, describe
 
@@ -450,6 +451,12 @@ class Primitives:
         with self.runtime.count.instead(2 * layer.sizeO * layer.sizeF // layer.K):
             super().conv_fprop(layer, *args)  # type: ignore[misc]
 
+    def conv_with_bias(self, layer: Any, *args: Any) -> bool:
+        """Take the buffers of a convolution to which a bias is added, if that can be done at once."""
+        added = bool(super().conv_with_bias(layer, *args))  # type: ignore[misc]
+        self.runtime.count.add(added * (2 * layer.sizeO * layer.sizeF // layer.K + layer.sizeO))
+        return added
+
     def conv_bprop(self, layer: Any, *args: Any) -> None:
         """Take the buffers of its derivative by the images."""
         with self.runtime.count.instead(2 * layer.sizeO * layer.sizeF // layer.K):
@@ -470,10 +477,14 @@ class Primitives:
         with self.runtime.count.instead(2 * way.flops):
             super().recurrent_bprop(way, *args)  # type: ignore[misc]
 
-    def _run(self, *args: Any) -> None:
+    def _execute(self, *args: Any) -> None:
         """Do what oneDNN would do: nothing."""
 
-    _run_all = _show = _multiply = _run
+    _run_all = _show = _multiply = _execute
+
+    def _start(self, room: Any) -> int:
+        """Return where a room begins, as there are no cache lines."""
+        return 0
 
     def _finite(self, i: Any) -> bool:
         """Tell whether oneDNN may look for maxima."""
@@ -565,4 +576,4 @@ class Rehearsal(Backend):
 
     def _fill(self, out: Tensor, fill: Callable[[Any], Any]) -> None:
         self._check_open()
-        fill(out._array)
+        fill(written(out, whole=True))

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from neonlite.backend.stored import read, shown
 from neonlite.ops import Box, Shape, bits, boxed, permuted, reshaped
 from neonlite.optree import Info, Operand, OpTreeNode, describe, swapped
 
@@ -29,7 +30,6 @@ class Tensor(Operand):
     _min_dims = 2
     __slots__ = (
         "__weakref__",
-        "_array",
         "base",
         "info",
         "memory",
@@ -39,6 +39,7 @@ class Tensor(Operand):
         "rounding",
         "span",
         "start",
+        "storage",
         "strides",
     )
 
@@ -54,7 +55,7 @@ class Tensor(Operand):
         span: tuple[int, int] | None = None,
         memory: object = None,
     ) -> None:
-        self._array = array
+        self.storage = array  # which is read and written by ``stored.read`` and ``stored.written``
         self.info = info
         self.name = name
         self.base = base  # the tensor this is a view of, if any
@@ -103,6 +104,11 @@ class Tensor(Operand):
         return self.root
 
     @property
+    def _array(self) -> Any:
+        """The array, with the numbers in it from now on."""
+        return shown(self)
+
+    @property
     def _tensor(self) -> Any:
         return self._array
 
@@ -111,7 +117,7 @@ class Tensor(Operand):
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
-        values = np.array2string(np.asarray(self), precision=4, threshold=60, edgeitems=3, prefix="Tensor(")
+        values = np.array2string(self.peek(), precision=4, threshold=60, edgeitems=3, prefix="Tensor(")
         return f"Tensor({values}, {name}{self.shape}, {self.info.dtype}, {self.backend.name})"
 
     def _repr_html_(self) -> str:
@@ -119,7 +125,7 @@ class Tensor(Operand):
 
         head = f"<b>{escape(self.name or 'Tensor')}</b> {self.shape} {self.info.dtype} on {escape(self.backend.name)}"
         if self.ndim > 2 or self.size > 400:
-            return f"{head}<pre>{escape(np.array2string(np.asarray(self), precision=4, threshold=60))}</pre>"
+            return f"{head}<pre>{escape(np.array2string(self.peek(), precision=4, threshold=60))}</pre>"
         rows = ("".join(f"<td>{x:.4g}</td>" for x in row) for row in self.get().tolist())
         return f"{head}<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
@@ -127,7 +133,14 @@ class Tensor(Operand):
 
     def get(self) -> np.ndarray[Any, Any]:
         """Return a copy of the values as a NumPy array."""
-        return self.backend.runtime.get(self._array)  # type: ignore[no-any-return]
+        return self.backend.runtime.get(read(self))  # type: ignore[no-any-return]
+
+    def peek(self) -> np.ndarray[Any, Any]:
+        """Return the values as a NumPy array to be read at once: the tensor's own memory where that can be shown."""
+        try:
+            return self.backend.runtime.share(read(self))  # type: ignore[no-any-return]
+        except (BufferError, TypeError, RuntimeError):
+            return self.get()
 
     def asnumpyarray(self) -> np.ndarray[Any, Any]:
         """Return the values as a NumPy array; the same as ``get``."""
@@ -153,7 +166,7 @@ class Tensor(Operand):
 
     def __dlpack_device__(self) -> Any:
         """Return the device that the memory is on, in DLPack's numbers."""
-        return self._array.__dlpack_device__()
+        return self.storage.__dlpack_device__()
 
     def set(self, ary: Any) -> Tensor:
         """Copy values of the same shape from the host, and return the tensor."""
@@ -188,7 +201,7 @@ class Tensor(Operand):
         shape = tuple(count for _, count, _ in box)
         start = self.start + sum(first * stride for (first, _, _), stride in zip(box, self.strides, strict=True))
         strides = tuple(step * stride for (_, _, step), stride in zip(box, self.strides, strict=True))
-        whole = self._view(self._array[boxed(box)], shape, strides, start, "slice", {"index": box})
+        whole = self._view(self.storage[boxed(box)], shape, strides, start, "slice", {"index": box})
         while drop and whole.ndim > 2:
             whole = whole._without(drop.pop(0))
             drop = [a - 1 for a in drop]
@@ -234,7 +247,7 @@ class Tensor(Operand):
     def _without(self, axis: int) -> Tensor:
         """Return a view without an axis of one element."""
         keep = [i for i in range(self.ndim) if i != axis]
-        array = self._array[tuple(0 if i == axis else FULL for i in range(self.ndim))]
+        array = self.storage[tuple(0 if i == axis else FULL for i in range(self.ndim))]
         shape, strides = tuple(self.shape[i] for i in keep), tuple(self.strides[i] for i in keep)
         return self._view(array, shape, strides, self.start, "reshape", {"to": shape})
 
@@ -251,7 +264,7 @@ class Tensor(Operand):
             raise ValueError(
                 f"{self._words()} is a view with gaps and cannot be reshaped in place: copy it first, be.array(t)"
             )
-        array = self.backend.runtime.reshape(self._array, to)
+        array = self.backend.runtime.reshape(self.storage, to)
         return self._view(array, to, c_strides(to), self.start, "reshape", {"to": to})
 
     @property
@@ -265,7 +278,7 @@ class Tensor(Operand):
             shape = permuted(self.shape, axes=axes)
         except ValueError as error:
             raise ValueError(f"{self._words()}.permute({axes}): {error}") from None
-        array = self.backend.xp.permute_dims(self._array, axes)
+        array = self.backend.xp.permute_dims(self.storage, axes)
         strides = tuple(self.strides[a] for a in axes)
         return self._view(array, shape, strides, self.start, "transpose", {"axes": axes})
 

@@ -59,6 +59,7 @@ class Deltas:
         """Make the buffers, by ``make(name, elements)``, and hand them out."""
         for number, place in enumerate(self.places):
             buffer = make(f"deltas {number}", place.size)
+            buffer.root.persist_values = False  # who takes a place again needs nothing of what was there
             for taker in place.takers:
                 taker(buffer)
 

@@ -25,7 +25,8 @@ AXES = 12  # that a list of sizes has room for
 DTYPES = {"float32": 3, "int32": 4, "uint8": 6}
 ANY, CPU, IN_ORDER, GIVEN, IMPLEMENTATION = 1, 1, 1, 1, 8
 TRAINING, INFERENCE = 64, 96
-SRC, DST, WEIGHTS, WORKSPACE, SCRATCHPAD, DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 1, 17, 33, 64, 80, 129, 145, 161
+SRC, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 17, 33, 41, 64, 80
+DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 129, 145, 161
 LAYOUT_OF = {SRC: 129, DIFF_SRC: 130, WEIGHTS: 131, DIFF_WEIGHTS: 132, DST: 133, DIFF_DST: 134, WORKSPACE: 135}
 LAYOUT_OF[SCRATCHPAD] = 136
 PROBLEMS = {1: "out of memory", 2: "wrong arguments", 3: "not implemented", 5: "an error while it ran"}
@@ -207,9 +208,10 @@ class Library:
         args = source.handle, self.engine, target.handle, self.engine, self.plain
         return Call(self, self.describe("reorder", *args), {SRC: source, DST: target})
 
-    def primitive(self, description: Handle, *arguments: int) -> Call:
+    def primitive(self, description: Handle, *arguments: int, known: dict[int, Layout] | None = None) -> Call:
         """Return the primitive of a description, to be called with the addresses of some arguments."""
-        return Call(self, description, {n: self.layout_of(description, n) for n in arguments})
+        known = known or {}
+        return Call(self, description, {n: known.get(n) or self.layout_of(description, n) for n in arguments})
 
 
 class Call:

@@ -9,3 +9,5 @@ from neonlite.backend.primitives.regions import Regions
 
 class Generic(Convolutions, Pooling, Regions):
     """Every primitive, for any array library: the reference that each faster one is held to."""
+
+    has_rooms = False  # whether images may lie in rooms, and convolutions add a bias and sum errors themselves

@@ -119,6 +119,8 @@ class DeconvLayer(ConvLayer):
 class PoolLayer(LayerShape):
     """Pooling of (C, D, H, W, N) over windows (J, T, R, S) to (K, M, P, Q, N): ``op`` is max, avg or l2."""
 
+    lies_apart = False  # whether the images lay in a room when they were last pooled
+
     def __init__(
         self,
         backend: Any,

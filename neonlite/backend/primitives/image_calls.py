@@ -12,6 +12,7 @@ import numpy as np
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.primitives.geometry import ConvLayer, LayerShape, LRNLayer, PoolLayer
 from neonlite.backend.primitives.layer_objects import LayerObjects
+from neonlite.backend.stored import found
 from neonlite.backend.tensor import Tensor
 from neonlite.optree import describe
 
@@ -63,9 +64,16 @@ class ImageCalls(LayerObjects):
         self._sized("fprop_conv", layer, I=i, F=f, O=o)
         relu = relu or layer.relu
 
-        def run(place: Tensor, alpha: float, beta: float) -> None:
-            arrays = self._shaped(images, layer.dimI), self._shaped(filters, layer.dimF)
-            self.primitives.conv_fprop(layer, *arrays, self._shaped(place, layer.dimO), alpha, beta)
+        def run(place: Tensor, alpha: float, beta: float) -> bool:
+            arrays = self._images(images, layer.dimI), self._shaped(filters, layer.dimF)
+            o = self._images(place, layer.dimO)
+            simple = bias is not None and bias.is_contiguous and bias.info.dtype == images.info.dtype
+            if simple and alpha == 1 and not beta and self.primitives.has_rooms:
+                more = o, self._shaped(bias, (layer.K,))
+                if added := self.primitives.conv_with_bias(layer, *arrays, *more):
+                    return bool(added)
+            self.primitives.conv_fprop(layer, *arrays, o, alpha, beta)
+            return False
 
         images, filters = self._dense(I), self._dense(F)
         more = (X, bias, bsum, alpha, beta, relu, brelu, slope, repeat)
@@ -98,9 +106,10 @@ class ImageCalls(LayerObjects):
         f, e, d = (F, layer.dimF, FILTERS), (E, layer.dimO, RESULT), (grad_I, layer.dimI, IMAGE)
         self._sized("bprop_conv", layer, F=f, E=e, grad_I=d)
 
-        def run(place: Tensor, alpha: float, beta: float) -> None:
-            arrays = self._shaped(filters, layer.dimF), self._shaped(errors, layer.dimO)
-            self.primitives.conv_bprop(layer, *arrays, self._shaped(place, layer.dimI), alpha, beta)
+        def run(place: Tensor, alpha: float, beta: float) -> bool:
+            arrays = self._shaped(filters, layer.dimF), self._images(errors, layer.dimO)
+            self.primitives.conv_bprop(layer, *arrays, self._images(place, layer.dimI), alpha, beta)
+            return False
 
         filters, errors = self._dense(F), self._dense(E)
         more = (X, bias, bsum, alpha, beta, relu, brelu, slope, repeat)
@@ -109,7 +118,7 @@ class ImageCalls(LayerObjects):
     def _convolve(
         self,
         name: str,
-        run: Callable[[Tensor, float, float], None],
+        run: Callable[[Tensor, float, float], bool],
         out: Tensor,
         maps: int,
         operands: tuple[Tensor, ...],
@@ -123,7 +132,7 @@ class ImageCalls(LayerObjects):
         slope: float,
         repeat: int,
     ) -> Tensor:
-        """Run a convolution into ``out``, and what is to follow it."""
+        """Run a convolution into ``out``, and what is to follow it; ``run`` tells whether it has added the bias."""
         (repeat,) = self._whole_numbers(name, 1, repeat=repeat)
         alpha, beta, slope = self._numbers(name, alpha=alpha, beta=beta, slope=slope)
         given = {k: t for k, t in (("X", X), ("bias", bias), ("bsum", bsum)) if t is not None}
@@ -140,9 +149,9 @@ class ImageCalls(LayerObjects):
                 if beta and X is not None and X is not place:
                     place[:] = self._dense(X).reshape(place.shape)
                 with Silence():
-                    run(place, alpha, beta)
+                    added = run(place, alpha, beta)
                 if not beta:
-                    self._finish(place, maps, X, bias, bsum, relu, brelu, slope)
+                    self._finish(place, maps, X, None if added else bias, bsum, relu, brelu, slope)
         return out
 
     def _finish(
@@ -172,7 +181,17 @@ class ImageCalls(LayerObjects):
     def _sum_maps(self, maps: Tensor, out: Tensor) -> None:
         """Put the sum of each row into a tensor, of any shape of as many elements."""
         with self._place(out, maps) as place:
-            place.reshape(-1, 1)[:] = self.sum(maps, axis=1)
+            column = place.reshape(-1, 1)
+            if maps.info.dtype != column.info.dtype or not self._sum_apart(maps, column):
+                column[:] = self.sum(maps, axis=1)
+
+    def _sum_apart(self, maps: Tensor, column: Tensor) -> bool:
+        """Put the sums of rows into a column, if these lie apart as the maps of images; tell whether they do."""
+        stored = found(maps) if self.primitives.has_rooms else None
+        if stored is None or stored.in_order or not stored.has(maps, stored.form) or stored.form.maps != len(maps):
+            return False
+        self.primitives.sum_maps(stored.room, self._target(column, (len(maps),)))
+        return True
 
     def update_conv(
         self,
@@ -215,8 +234,8 @@ class ImageCalls(LayerObjects):
             self._sum_maps(errors.reshape(layer.K, -1), grad_bias)
         for _ in range(repeat):
             with self._place(out, I, E, start=bool(beta)) as place, Silence():
-                arrays = self._shaped(images, layer.dimI), self._shaped(errors, layer.dimO)
-                self.primitives.conv_update(layer, *arrays, self._shaped(place, layer.dimF), alpha, beta)
+                arrays = self._images(images, layer.dimI), self._images(errors, layer.dimO)
+                self.primitives.conv_update(layer, *arrays, self._target(place, layer.dimF), alpha, beta)
         return out  # type: ignore[no-any-return]
 
     # --- pooling ---
@@ -238,9 +257,9 @@ class ImageCalls(LayerObjects):
         self._sized("fprop_pool", layer, I=(I, layer.dimI, IMAGE), O=(O, layer.dimO, RESULT))
         places = self._places("fprop_pool", layer, argmax)
         (beta,) = self._numbers("fprop_pool", beta=beta)
-        images, numbers = self._shaped(self._dense(I), layer.dimI), self._numbered(layer, places)
+        images, numbers = self._images(self._dense(I), layer.dimI), self._numbered(layer, places)
         with self._place(O, I, start=bool(beta)) as place, Silence():
-            self.primitives.pool_fprop(layer, images, self._shaped(place, layer.dimO), numbers, beta)
+            self.primitives.pool_fprop(layer, images, self._images(place, layer.dimO), numbers, beta)
         if places is not None and places is not argmax:  # argmax has gaps
             argmax[:] = places
         return O
@@ -277,10 +296,10 @@ class ImageCalls(LayerObjects):
             self._sized("bprop_pool", layer, I=(I, layer.dimI, IMAGE))
         alpha, beta = self._numbers("bprop_pool", alpha=alpha, beta=beta)
         numbers = self._numbered(layer, self._places("bprop_pool", layer, argmax))
-        images = None if I is None else self._shaped(self._dense(I), layer.dimI)
-        errors = self._shaped(self._dense(E), layer.dimO)
+        images = None if I is None else self._images(self._dense(I), layer.dimI)
+        errors = self._images(self._dense(E), layer.dimO)
         with self._place(grad_I, I, E, start=bool(beta)) as place, Silence():
-            self.primitives.pool_bprop(layer, images, errors, self._shaped(place, layer.dimI), numbers, alpha, beta)
+            self.primitives.pool_bprop(layer, images, errors, self._images(place, layer.dimI), numbers, alpha, beta)
         return grad_I  # type: ignore[no-any-return]
 
     def _is_places(self, layer: PoolLayer, second: Any, third: Any) -> bool:
@@ -289,7 +308,7 @@ class ImageCalls(LayerObjects):
         return numbers or (isinstance(second, Tensor) and second.size == layer.sizeI != layer.sizeO)
 
     def _numbered(self, layer: PoolLayer, places: Tensor | None) -> Any:
-        return None if places is None else self._shaped(places, layer.dimO)
+        return None if places is None else self._images(places, layer.dimO)
 
     def _places(self, primitive: str, layer: PoolLayer, argmax: Any) -> Tensor | None:
         """Return an argmax buffer, or a copy without gaps, after checks; None where there is, or is to be, none."""
@@ -330,7 +349,7 @@ class ImageCalls(LayerObjects):
         alpha, beta, ascale, bpower = self._scales("fprop_lrn", alpha, beta, ascale, bpower)
         images = self._shaped(self._dense(I), layer.dimI)
         with self._place(O, I, denom, start=bool(beta)) as o, self._place(denom, I) as d, Silence():
-            places = self._shaped(o, layer.dimI), self._shaped(d, layer.dimI)
+            places = self._target(o, layer.dimI), self._target(d, layer.dimI)
             self.primitives.lrn_fprop(layer, images, *places, alpha, beta, ascale, bpower)
         return O
 
@@ -358,7 +377,7 @@ class ImageCalls(LayerObjects):
         alpha, beta, ascale, bpower = self._scales("bprop_lrn", alpha, beta, ascale, bpower)
         i, e, d = (self._shaped(self._dense(t), layer.dimI) for t in (I, E, denom))
         with self._place(delta, I, O, E, denom, start=bool(beta)) as place, Silence():
-            out = self._shaped(place, layer.dimI)
+            out = self._target(place, layer.dimI)
             self.primitives.lrn_bprop(layer, i, e, out, d, alpha, beta, ascale, bpower)
         return delta
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from neonlite.backend.primitives.places import Places
+from neonlite.backend.primitives.norm_apart import NormApart
 from neonlite.backend.tensor import Tensor
 from neonlite.optree import describe
 
 
-class NormCalls(Places):
+class NormCalls(NormApart):
     """The backend's methods for batch normalization."""
 
     def compound_fprop_bn(
@@ -45,6 +45,10 @@ class NormCalls(Places):
         rows = {"xsum": xsum, "xvar": xvar, "gmean": gmean, "gvar": gvar, "gamma": gamma, "beta": beta}
         self._features("compound_fprop_bn", {"x": x, "y": y}, rows, batch=not inference)
         eps, rho, accumbeta = self._numbers("compound_fprop_bn", eps=eps, rho=rho, accumbeta=accumbeta)
+        columns = xsum, xvar, gmean, gvar, gamma, beta
+        plain = not (binary or relu or accumbeta)
+        if plain and self._fprop_bn_apart(x, y, columns, eps, rho, inference, not compute_batch_sum):
+            return y
         times = self.shift if binary else self.multiply
         x, mean, var = self._widened(x), gmean, gvar
         if not inference:
@@ -81,6 +85,9 @@ class NormCalls(Places):
         rows = {"grad_gamma": grad_gamma, "grad_beta": grad_beta, "xsum": xsum, "xvar": xvar, "gamma": gamma}
         self._features("compound_bprop_bn", {"x": x, "delta_out": delta_out, "delta_in": delta_in}, rows)
         (eps,) = self._numbers("compound_bprop_bn", eps=eps)
+        columns = grad_gamma, grad_beta, xsum, xvar, gamma
+        if not binary and self._bprop_bn_apart(delta_out, delta_in, x, columns, eps):
+            return delta_out
         times = self.shift if binary else self.multiply
         error, inv = self._widened(delta_in), 1 / self.sqrt(self._widened(xvar) + eps)
         xhat = times(self._widened(x) - xsum, inv)

@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any
 
 from neonlite.backend.making import Making
+from neonlite.backend.stored import Images, read, written
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.words import Words
 from neonlite.ops import FLOATS
@@ -89,9 +90,15 @@ class Places(Making, Words):
         wide = self._computed_in(t.info.dtype)
         if t.is_contiguous and wide == t.info.dtype:
             return t
-        whole = self.empty(t.shape, wide)
+        whole = self._passing(t.shape, wide)
         whole[:] = t
         return whole
+
+    def _passing(self, shape: tuple[int, ...], dtype: str) -> Tensor:
+        """Return a tensor for one call, which is not worth a room where images lie apart."""
+        made = self.empty(shape, dtype)
+        made.memory.is_shown = True  # type: ignore[attr-defined]
+        return made
 
     @contextmanager
     def _place(self, out: Tensor, *operands: Tensor | None, start: bool = False) -> Iterator[Tensor]:
@@ -104,12 +111,21 @@ class Places(Making, Words):
         if out.is_contiguous and wide == out.info.dtype and alone:
             yield out
             return
-        place = self.empty(out.shape, wide)
+        place = self._passing(out.shape, wide)
         if start:
             place[:] = out
         yield place
         out[:] = place
 
     def _shaped(self, t: Tensor, shape: tuple[int, ...]) -> Any:
-        """Return the array of a contiguous tensor in another shape."""
-        return self.runtime.reshape(t._array, shape)
+        """Return the array of a contiguous tensor in another shape, to be read."""
+        return self.runtime.reshape(read(t), shape)
+
+    def _target(self, t: Tensor, shape: tuple[int, ...]) -> Any:
+        """Return the array of a contiguous tensor in another shape, to be written."""
+        return self.runtime.reshape(written(t), shape)
+
+    def _images(self, t: Tensor, shape: tuple[int, ...]) -> Any:
+        """Return images for a primitive to read or write: the array, or where they lie, if it has rooms for them."""
+        array = self.runtime.reshape(t.storage, shape)
+        return Images(t, array) if self.primitives.has_rooms else array

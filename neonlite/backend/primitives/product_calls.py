@@ -7,6 +7,7 @@ from typing import Any
 
 from neonlite.backend.executors.quiet import hush, speak
 from neonlite.backend.primitives.places import Places
+from neonlite.backend.stored import read, written
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.optree import describe
 
@@ -89,7 +90,7 @@ class ProductCalls(Places):
                 C[:] = self.maximum(C, 0)
         else:
             A, B = self._wider(A), self._wider(B)
-            array = self.primitives.scratch("result", C.shape, A._array)
+            array = self.primitives.scratch("result", C.shape, A.storage)
             product = Tensor(array, self.leaf_info(C.shape, A.info.dtype))
             self._multiply(A, B, product, alpha, 0.0)
             value = self.maximum(product, 0) if relu else product
@@ -103,9 +104,13 @@ class ProductCalls(Places):
 
     def _multiply(self, A: Tensor, B: Tensor, C: Tensor, alpha: float, beta: float) -> None:
         multiply = self.primitives.summed if A.ndim == B.ndim == 3 and C.ndim == 2 else self.primitives.gemm
+        if self.ledger.has_rooms:
+            arrays = read(A), read(B), written(C, whole=beta == 0)
+        else:
+            arrays = A.storage, B.storage, C.storage
         state = hush()
         try:
-            multiply(A._array, B._array, C._array, alpha, beta)
+            multiply(*arrays, alpha, beta)
         finally:
             speak(state)
 

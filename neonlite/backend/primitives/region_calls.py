@@ -9,6 +9,7 @@ import numpy as np
 
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.primitives.places import Places
+from neonlite.backend.stored import read
 from neonlite.backend.tensor import Tensor
 from neonlite.optree import describe
 
@@ -41,7 +42,7 @@ class RegionCalls(Places):
         (spatial_scale,) = self._numbers(name, spatial_scale=spatial_scale)
         images = self._shaped(self._dense(I), (*image, batch))
         with self._place(O, I) as o, self._place(argmax) as places, Silence():
-            shaped = self._shaped(o, bins), self._shaped(places, bins)
+            shaped = self._target(o, bins), self._target(places, bins)
             self.primitives.roi_fprop(images, regions, *shaped, spatial_scale)
         return O
 
@@ -70,7 +71,7 @@ class RegionCalls(Places):
             raise IndexError(f"be.{name}: argmax holds pixels, -1 to {H * W - 1}; got {describe(argmax)} with others")
         errors, places = self._shaped(self._dense(I), bins), self._shaped(self._dense(argmax), bins)
         with self._place(O, I, argmax) as place, Silence():
-            self.primitives.roi_bprop(errors, regions, places, self._shaped(place, (*image, batch)))
+            self.primitives.roi_bprop(errors, regions, places, self._target(place, (*image, batch)))
         return O
 
     def _regions(
@@ -95,7 +96,7 @@ class RegionCalls(Places):
         if tensors["argmax"].info.dtype not in ("int32", "int64"):
             raise TypeError(f"be.{name}: argmax holds int32; got {tensors['argmax'].info.dtype}")
         self._one_float(name, I=tensors["I"], O=tensors["O"])
-        regions, batch = self.primitives.numbers(rois._array), tensors["I"].size // pixels
+        regions, batch = self.primitives.numbers(read(rois)), tensors["I"].size // pixels
         if not all(math.isfinite(x) for x in (regions.min(initial=0), regions.max(initial=0))):
             raise ValueError(f"be.{name}: rois are finite numbers; got {describe(rois)} with others")
         images = regions[:, 0]
