@@ -161,11 +161,12 @@ def test_a_habit_that_could_not_begin_begins_anew(be):
 
 
 def test_a_habit_of_nothing_and_one_of_arrays_are_fine(be):
-    x, nothing, arrays = be.zeros((1, 2)), Habit(), Habit()
-    for _ in range(3):
+    x, array, nothing, arrays = be.zeros((1, 2)), np.zeros((1, 2)), Habit(), Habit()
+    for n in range(3):
+        array[:] = n
         nothing(be, (x,), lambda: ([], []))
-        arrays(be, (x,), lambda: ([x], [np.array([[1.0, 2.0]])]))
-    assert x.get().tolist() == [[1, 2]]
+        arrays(be, (x,), lambda: ([x], [array]))
+        assert x.get().tolist() == [[n, n]]  # what the array holds then
 
 
 def test_a_copy_of_a_habit_begins_anew(be):
@@ -173,5 +174,7 @@ def test_a_copy_of_a_habit_begins_anew(be):
     for _ in range(2):
         habit(be, (x,), lambda: ([out], [x + 1]))
     other, z = copy.deepcopy((habit, x))
+    assert other.operands == ()
     other(be, (z,), lambda: ([out], [z + 10]))
     assert out.get().item() == 11
+    assert habit.operands == (x,)
