@@ -487,16 +487,17 @@ def test_what_lies_apart_stays_when_other_images_need_the_room(cpu: Backend) -> 
 def test_operands_are_read_before_their_room_is_another_ones(cpu: Backend) -> None:
     place = cpu.zeros((300, N))
     case, target = Case(cpu, outputs=place[:144]), place[150:294]
-    target[:] = cpu.minimum(case.O, 1)
-    assert np.array_equal(target.get(), np.minimum(case.wanted, 1))
+    other = Case(cpu)
+    target[:] = cpu.minimum(other.O + 1, 1) * case.O
+    assert np.array_equal(target.get(), np.minimum(other.wanted + 1, 1) * case.wanted)
     case.run()
     case.O[:], target = case.O * 2, place[1:145]
     target[:] = case.O + 1
     assert np.array_equal(target.get(), case.wanted * 2 + 1)
-    case.run()
-    cpu.assign([place[:144], place[150:294]], [case.O + 1, case.O + 2])
-    assert np.array_equal(place.get()[:144], case.wanted + 1)
-    assert np.array_equal(place.get()[150:294], case.wanted + 2)
+    place = cpu.zeros((300, N))
+    cpu.assign([place[:144], place[150:294]], [other.O + 1, other.O + 2])
+    assert np.array_equal(place.get()[:144], other.wanted + 1)
+    assert np.array_equal(place.get()[150:294], other.wanted + 2)
 
 
 def test_operands_are_brought_along_where_they_are_no_more_than_those_that_lie_apart(
