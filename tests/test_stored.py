@@ -494,6 +494,7 @@ def test_operands_are_read_before_their_room_is_another_ones(cpu: Backend) -> No
     case.O[:], target = case.O * 2, place[1:145]
     target[:] = case.O + 1
     assert np.array_equal(target.get(), case.wanted * 2 + 1)
+    other.run()
     place = cpu.zeros((300, N))
     cpu.assign([place[:144], place[150:294]], [other.O + 1, other.O + 2])
     assert np.array_equal(place.get()[:144], other.wanted + 1)
