@@ -484,6 +484,47 @@ def test_what_lies_apart_stays_when_other_images_need_the_room(cpu: Backend) -> 
     assert np.array_equal(second.O.get(), second.wanted)
 
 
+def test_operands_are_read_before_their_room_is_another_ones(cpu: Backend) -> None:
+    place = cpu.zeros((300, N))
+    case, target = Case(cpu, outputs=place[:144]), place[150:294]
+    other = Case(cpu)
+    target[:] = cpu.minimum(other.O + 1, 1) * case.O
+    assert np.array_equal(target.get(), np.minimum(other.wanted + 1, 1) * case.wanted)
+    case.run()
+    case.O[:], target = case.O * 2, place[1:145]
+    target[:] = case.O + 1
+    assert np.array_equal(target.get(), case.wanted * 2 + 1)
+    other.run()
+    place = cpu.zeros((300, N))
+    cpu.assign([place[:144], place[150:294]], [other.O + 1, other.O + 2])
+    assert np.array_equal(place.get()[:144], other.wanted + 1)
+    assert np.array_equal(place.get()[150:294], other.wanted + 2)
+
+
+def test_operands_are_brought_along_where_they_are_no_more_than_those_that_lie_apart(
+    case: Case, turns: list[bool]
+) -> None:
+    be = case.be
+    others = [be.ones((144, N)) for _ in range(3)]
+    case.O[:] = case.O + others[0]
+    assert turns == [False]
+    case.O[:] = case.O + others[0] + others[1]
+    assert turns == [False] * 2
+    case.run()
+    case.O[:] = case.O + others[2] + be.zeros((144, N))
+    assert turns == [False] * 2 + [True]
+    assert np.array_equal(case.O.get(), case.wanted + 1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint8", "int32", "float64"])
+def test_operands_and_targets_of_any_dtype_lie_apart(case: Case, dtype: str) -> None:
+    be, mask = case.be, np.random.default_rng(1).integers(0, 3, (144, N))
+    out = be.zeros((144, N), dtype)
+    out[:] = be.maximum(case.O, 0) * be.array(mask, dtype)
+    assert np.array_equal(out.get(), np.maximum(case.wanted, 0) * mask)
+    assert case.is_apart
+
+
 def test_every_other_row_is_written_and_those_between_stay(cpu: Backend) -> None:
     memory = cpu.zeros((160, N))
     case = Case(cpu, outputs=memory[4:148])

@@ -243,16 +243,15 @@ def common(plan: Any, targets: Sequence[Any], operands: Sequence[Any]) -> Stored
     if not rooms or not plan.is_elementwise:
         return None
     (_, like), shape = rooms[0], targets[0].shape
-    dtype = like.place.dtype.name
     wide = {(*x.span, x.strides, id(x.memory)): x for x in operands if x.shape == shape}.values()
     if any(x.shape != shape or not stored.has(x, like.form) for x, stored in rooms):
         return None
     others = [x for x in wide if not ((stored := found(x)) and stored.has(x, like.form))]
-    if 2 * len(others) > len(wide) or any(x.info.dtype != dtype for x in others):
+    if 2 * len(others) > len(wide):
         return None
     for t in targets:
         stored = t.memory.stored if can_lie_apart(t) else None
         mine = can_lie_apart(t) and (stored is None or not stored.apart or stored.span == t.span)
-        if not mine or t.info.dtype != dtype or sum(t.memory is other.memory for other in targets) > 1:
+        if not mine or sum(t.memory is other.memory for other in targets) > 1:
             return None
     return like if all(brought(x, like.form, like.keeper) for x in others) else None
