@@ -16,17 +16,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neonlite.backend.executors.fusion import EFFORT, SLOTS, fuse
 from neonlite.backend.executors.generic import Generic
 from neonlite.backend.executors.numpy_words import BUFFERS, CALLS, OF_INTS, REDUCE, SHORT, WORDS, faster, words
 from neonlite.backend.executors.pool import share, threads
 from neonlite.backend.executors.quiet import Silence, hush, speak
+from neonlite.backend.executors.sums import adding, factors_of
 from neonlite.backend.plan import ALIGN, Const, Plan, Stage, Step, padded
 from neonlite.ops import Axes, Shape, reduced
 
 WHOLE = 1 << 17  # elements up to which a stage is run at once: its operands fit the cache as they are
 BLOCK = 1 << 16  # elements of a block: a few of them, in float32, fit the second-level cache
+LARGE = 1 << 18  # elements of a block, at most, where there is one op, or a chain
+SHARES = 4  # of them, at least, where there are sums
 RUN = 1 << 12  # elements along the last axis, at least, when a block is reduced along an earlier one
-THREADED = 1 << 18  # elements from which a second thread pays
+THREADED = 1 << 18  # elements from which a second thread may pay
+WORTH = 1 << 21  # cheap ops on an element each from which it does
 BOUND = 256  # plans and regions whose views a thread remembers
 
 Array = np.ndarray[Any, Any]
@@ -208,11 +213,29 @@ class Region:
         self.inputs = [x for x in dict.fromkeys(self._operands()) if x not in self.steps]
         self.arguments = [*self.inputs, *self.outputs, *self.reductions]
         self.squeezed = any(not self.steps[v].attrs.get("keepdims", True) for v in self.reductions)
+        self.steps, self.chains = fuse(plan, self.steps, stage.domain, self.outputs)
+        self.block = self._block()
         self.tiled = self.size > WHOLE
         if self.tiled:
             self._lay_out()
         self._write()
         self._find_places()
+
+    def _block(self) -> int:
+        """Return the elements of a block: many where nothing has to stay in the cache from one op to the next.
+
+        All threads are to have some. Where that could change sums, the number of threads must not matter.
+        """
+        if len(self.steps) - len(self.reductions) > 1:
+            return BLOCK
+        sums = any(self.steps[v].op.name == "sum" for v in self.reductions)
+        shares = SHARES if sums else threads()
+        return max(BLOCK, min(LARGE, -(-self.size // shares)))
+
+    @property
+    def at_once(self) -> int:
+        """How many elements are worked out at once."""
+        return math.prod(self.tile) if self.tiled else self.size
 
     def _operands(self) -> Iterator[int]:
         return (x for s in self.steps.values() for x in s.ins if isinstance(x, int))
@@ -257,14 +280,14 @@ class Region:
         """Fill a block from the last axis; but first from a reduced earlier axis, so that partials are few."""
         last = len(self.sizes) - 1
         tile = [1] * len(self.sizes)
-        room = BLOCK
+        room = self.block
         order = list(range(last, -1, -1))
         if cut and last not in cut:
             order = [*sorted(cut, reverse=True), *(i for i in order if i not in cut)]
             room //= min(RUN, self.sizes[last])
         for i in order:
             if i == last and last not in cut:
-                room = BLOCK // math.prod(tile)
+                room = self.block // math.prod(tile)
             pieces = -(-self.sizes[i] // max(1, min(self.sizes[i], room))) if self.sizes[i] else 1
             tile[i] = max(1, -(-self.sizes[i] // pieces))
             if i == last and pieces > 1:
@@ -303,7 +326,15 @@ class Region:
     @property
     def workers(self) -> int:
         """How many threads share the blocks."""
-        return min(threads(), self.blocks) if self.tiled and self.size >= THREADED else 1
+        pays = self.tiled and self.size >= THREADED and self.size * self.effort >= WORTH
+        return min(threads(), self.blocks) if pays else 1
+
+    @cached_property
+    def effort(self) -> int:
+        """How many cheap ops take as long as what is done with one element; a chain is like two."""
+        alone = sum(EFFORT.get(step.op.name, 1) for v, step in self.steps.items() if v not in self.chains)
+        links = (link.op for fused in self.chains.values() for link in fused.chain.links)
+        return alone + 2 * len(self.chains) + sum(EFFORT.get(op, 0) for op in links)
 
     def needs(self, workers: int = 0) -> int:
         """Return the bytes of the arena that are taken: temporaries, partial results, registers of all workers."""
@@ -320,12 +351,16 @@ class Region:
 
     def _write(self) -> None:
         """Write the region as a Python function of its inputs, outputs, results of reductions and scratch registers."""
+        sums = self._sums()
         order = list(self.steps)
         last = {x: i for i, v in enumerate(order) for x in self.steps[v].ins if isinstance(x, int)}
         spells = {v: words(s, [not self.plan.dtype(x) for x in s.ins]) for v, s in self.steps.items()}
+        spells |= {v: fused.words for v, fused in self.chains.items()}
         names: dict[str, Any] = {name: getattr(np, name) for name in NAMES}
         for v, step in self.steps.items():
-            if function := faster(step, math.prod(self.tile) if self.tiled else self.size):
+            if v in self.chains:
+                names[f"chain{v}"] = self.chains[v].chain
+            elif function := faster(step, self.at_once):
                 names[f"fast_{step.op.name}"], spells[v] = function, f"fast_{step.op.name}({{x}}, {{z}})"
         outputs = {v: f"o{n}" for n, v in enumerate(self.outputs)}
         at = {v: i for i, v in enumerate(order)}
@@ -357,7 +392,12 @@ class Region:
                 names[f"a{n}"] = tuple(self.cut[n]) if self.tiled else self._axes(v)
                 names[f"d{n}"] = accumulator(step)
                 line = f"{REDUCE[step.op.name]}.reduce({operands[0]}, axis=a{n}, dtype=d{n}, out=p{n}, keepdims=True)"
+                if add := sums.get(v):
+                    names[f"add{n}"] = add
+                    line = f"add{n}({', '.join(operands)}, p{n})"
                 lines.append(line)
+            elif v in self.chains:
+                lines.append(f"chain{v}({', '.join([*operands, place[v]])})")
             elif spell is None:
                 names |= {f"f{i}": step.op.run, f"k{i}": step.attrs, "xp": np}
                 lines.append(f"copyto({place[v]}, f{i}(xp, {', '.join(operands)}, **k{i}), casting='unsafe')")
@@ -365,7 +405,7 @@ class Region:
                 one, minus = (
                     text(Const(n), step.common) if f"{{{w}}}" in spell else "" for w, n in (("one", 1), ("minus", -1))
                 )
-                slots = dict(zip("xyw", operands, strict=False))
+                slots = dict(zip(SLOTS, operands, strict=False))
                 slots |= {w: spare(dtype) for w, dtype in (("m", "bool"), ("s", step.dtype)) if f"{{{w}}}" in spell}
                 lines += spell.format(z=place[v], one=one, minus=minus, **slots).split("; ")
         lines += [f"copyto({outputs[v]}, {place[v]})" for v in late]
@@ -378,6 +418,23 @@ class Region:
         self.source = f"def region({', '.join(arguments)}):\n    " + "\n    ".join(lines)
         exec(compile(self.source, "<region>", "exec"), names)
         self.body: Callable[..., None] = names["region"]
+
+    def _sums(self) -> dict[int, Callable[..., None]]:
+        """Return what adds up faster than NumPy, by reductions, which take the factors of products of their own."""
+        found = {}
+        shape = tuple(self.tile) if self.tiled else self.domain
+        for n, v in enumerate(self.reductions):
+            step, axes = self.steps[v], tuple(self.cut[n]) if self.tiled else self._axes(v)
+            (x,) = step.ins
+            plain = isinstance(x, int) and x in self.steps and x not in self.chains and x not in self.outputs
+            alone = plain and sum(x in other.ins for other in self.steps.values()) == 1
+            factors = factors_of(self.plan, self.steps[x], self.domain) if alone else ()  # type: ignore[index]
+            if add := adding(step, shape, axes, bool(factors)):
+                found[v] = add
+                if factors:
+                    del self.steps[x]  # type: ignore[arg-type]
+                    self.steps[v] = step._replace(ins=factors)
+        return found
 
     def _registers(
         self,
@@ -571,7 +628,7 @@ def read_late(spell: str | None, n: int) -> bool:
     """Tell whether an op reads its operand n after it has begun to write the result: they need two places."""
     parts = (spell or "").split("; ")
     first = next((i for i, part in enumerate(parts) if "{z}" in part), len(parts))
-    return any("{" + "xyw"[n] + "}" in part for part in parts[first + 1 :])
+    return any("{" + SLOTS[n] + "}" in part for part in parts[first + 1 :])
 
 
 def accumulator(step: Step) -> Any:
