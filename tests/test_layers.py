@@ -1116,3 +1116,76 @@ def test_weights_do_not_take_inputs_of_another_shape(be):
     layer.configure(4)
     with pytest.raises(ValueError, match=r"fc\.W .*\(2, 3\) was made for other inputs; those of shape 4 need \(2, 4\)"):
         layer.allocate()
+
+
+# --- steps that come again, and those that differ ----------------------------------------------------------------------
+
+
+class Cubed(Layer):
+    def configure(self, in_obj):
+        super().configure(in_obj)
+        self.out_shape = self.in_shape
+        return self
+
+    def formula(self, x):
+        return x * x * x
+
+
+def made_ready(layer, be, N):
+    be.bsz = N
+    layer.configure(3)
+    layer.prev_layer = True
+    layer.allocate()
+    layer.allocate_deltas()
+    return layer
+
+
+@pytest.mark.parametrize("kind", ["formula", "activation"])
+def test_a_step_with_another_operand_is_another_step(cpu, kind):
+    layer = made_ready(Cubed() if kind == "formula" else Activation(Rectlin()), cpu, 2)
+    f, slope = (
+        (lambda x: x**3, lambda x: 3 * x**2) if kind == "formula" else (lambda x: np.maximum(x, 0), lambda x: x > 0)
+    )
+    rng = np.random.default_rng(0)
+    inputs, errors = ([cpu.array(rng.standard_normal((3, 2))) for _ in range(2)] for _ in range(2))
+    deltas = np.zeros((3, 2))
+    for x, error, alpha, beta in [
+        *[(inputs[0], errors[0], 1.0, 0.0)] * 3,
+        *[(inputs[0], errors[1], 1.0, 0.0)] * 2,
+        *[(inputs[1], errors[1], 1.0, 0.0)] * 2,
+        *[(inputs[1], errors[1], 2.0, 0.0)] * 2,
+        *[(inputs[1], errors[1], 2.0, 0.5)] * 2,
+        (inputs[0], errors[0], 1.0, 0.0),
+    ]:
+        x[:] = x + 0.1  # the same tensor may hold others
+        np.testing.assert_allclose(layer.fprop(x).get(), f(x.get()), rtol=1e-5)
+        deltas = alpha * slope(x.get()) * error.get() + beta * deltas
+        np.testing.assert_allclose(layer.bprop(error, alpha, beta).get(), deltas, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(layer.fprop(x, inference=True).get(), f(x.get()), rtol=1e-5)
+        before = layer.outputs.get()
+        np.testing.assert_allclose(layer.fprop(x, beta=0.5).get(), f(x.get()) + before / 2, rtol=1e-5)
+        layer.fprop(x)
+
+
+def test_a_step_after_another_batch_size_is_another_step(cpu):
+    layer = made_ready(Cubed(), cpu, 2)
+    for N in (2, 2, 5, 5, 2):
+        if cpu.bsz != N:
+            layer.set_batch_size(N)
+        x, error = (cpu.array(np.random.default_rng(k).standard_normal((3, N))) for k in range(2))
+        for _ in range(3):
+            np.testing.assert_allclose(layer.fprop(x).get(), x.get() ** 3, rtol=1e-5)
+            np.testing.assert_allclose(layer.bprop(error).get(), 3 * x.get() ** 2 * error.get(), rtol=1e-5)
+
+
+def test_an_activation_follows_its_shortcut_and_its_transform(cpu):
+    layer = made_ready(Activation(Logistic()), cpu, 2)
+    x, error = (cpu.array(np.random.default_rng(k).standard_normal((3, 2))) for k in range(2))
+    y = 1 / (1 + np.exp(-x.get()))
+    for shortcut in (False, False, True, True, False):
+        layer.shortcut = shortcut
+        layer.fprop(x)
+        expected = error.get() * (1 if shortcut else y * (1 - y))
+        np.testing.assert_allclose(layer.bprop(error).get(), expected, rtol=1e-5)
+    layer.transform = Normalizer(divisor=4.0)
+    np.testing.assert_allclose(layer.bprop(error).get(), error.get() / 4, rtol=1e-5)
