@@ -51,8 +51,11 @@ def seconds(work: Work, calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def measure(peers: dict[Any, Work], effort: Effort) -> tuple[dict[Any, list[float]], bool]:
-    """Return the seconds a call of each peer in each round, and whether the machine was quiet meanwhile."""
+def measure(peers: dict[Any, Work], effort: Effort, rest: float = 0.0) -> tuple[dict[Any, list[float]], bool]:
+    """Return the seconds a call of each peer in each round, and whether the machine was quiet meanwhile.
+
+    ``rest``: seconds before each peer, in which the threads of the one before it stop looking for work.
+    """
     calls = {}
     for peer, work in peers.items():
         work()
@@ -63,6 +66,7 @@ def measure(peers: dict[Any, Work], effort: Effort) -> tuple[dict[Any, list[floa
         shuffle(order)
         before, clock, times = elsewhere(), time.perf_counter(), {}
         for peer in order:
+            time.sleep(rest)
             seconds(peers[peer], max(1, calls[peer] // 4))
             times[peer] = seconds(peers[peer], calls[peer])
         rounds.append(times)

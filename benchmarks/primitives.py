@@ -1,0 +1,476 @@
+"""How fast is one primitive?  Convolution, pooling, normalization, softmax, products: beside PyTorch's, one by one.
+
+python benchmarks/primitives.py            # a quarter of an hour: writes results/primitives.json and .md
+python benchmarks/primitives.py --quick    # a smoke run with small sizes: writes nothing
+python benchmarks/primitives.py --only pool --runtime cpu
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+from _table import QUICK, Effort, Work, buffers, machine, markdown, measure, ratio, save, told
+
+from neonlite import Backend
+from neonlite.backend.executors import pool
+from neonlite.backend.onednn import library
+from neonlite.transforms import Softmax
+
+# before MKL, or PyTorch would use MKL's library as well
+torch: Any = import_module("torch") if find_spec("torch") else None
+aten = torch.ops.aten if torch else None
+RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
+FULL = Effort(2.0, 0.02, 9)
+REST = 0.25  # seconds until the threads of OpenBLAS (25 ms) and of OpenMP (200 ms) do not look for work any more
+LIMIT = 1.0  # as long as PyTorch, at most
+EPS, RHO = 1e-3, 0.9
+LRN = 5, 1e-4, 0.75  # channels, ascale and bpower of Krizhevsky et al.
+NOTE = """\
+A pass of neonlite is one call of the backend - `fprop_conv`, `bprop_conv`, `update_conv`, `fprop_pool`, `bprop_pool`,
+`fprop_lrn`, `bprop_lrn`, `compound_fprop_bn`, `compound_bprop_bn`, `compound_dot` - or one op-tree that is built and
+run: softmax, its `backward`, and a mask that is drawn and multiplied by. All write into given tensors, with images
+(C, D, H, W, N). PyTorch runs the operator of ATen for the same pass, without autograd where there is one (normalization
+over channels has none), into given tensors where they are taken: not for convolutions, batch norm and dropout. Its
+images are (N, C, H, W), and once more with channels last; the sooner of both counts. Results are compared before
+anything is timed, but for dropout, which is drawn. Times are medians over rounds, in each of which every peer runs once,
+in random order, and with two threads after a rest; "× torch" is how many times as long as PyTorch, the median of the
+ratios of all rounds. "Buffers" are those of 1 kB and more that NumPy asks for in one call after the first, in this
+thread."""
+
+Result = Callable[[], Any]
+Passes = dict[str, tuple[Work, Result]]  # what runs, and what tells the result, as neonlite lays it out
+
+
+class Sizes(NamedTuple):
+    """N images (C, D, H, W), K filters or C maps, and windows (T, R, S), all of them as long as wide."""
+
+    N: int
+    C: int
+    H: int
+    K: int
+    R: int
+    pad: int = 0
+    stride: int = 1
+    D: int = 1
+    T: int = 1
+
+    @property
+    def named(self) -> dict[str, int]:
+        """All of them, as ``conv_layer`` and ``pool_layer`` name them."""
+        deep = {"pad_d": self.pad, "str_d": self.stride} if self.T > 1 else {"str_d": 1}
+        flat = {"pad_h": self.pad, "pad_w": self.pad, "str_h": self.stride, "str_w": self.stride}
+        return {"D": self.D, "H": self.H, "W": self.H, "T": self.T, "R": self.R, "S": self.R} | flat | deep
+
+    @property
+    def axes(self) -> int:
+        """Along how many axes windows move."""
+        return 3 if self.T > 1 else 2
+
+    def along(self, deep: int, flat: int) -> list[int]:
+        """Return a number for each of these axes."""
+        return [deep, flat, flat][-self.axes :]
+
+    def __str__(self) -> str:
+        image = f"{self.D} x {self.H} x {self.H}" if self.D > 1 else f"{self.H} x {self.H}"
+        window = f"{self.T} x {self.R} x {self.R}" if self.T > 1 else f"{self.R} x {self.R}"
+        what = "" if self.K == self.C else f" -> {self.K}"
+        more = f"{f', padded by {self.pad}' if self.pad else ''}{f', stride {self.stride}' if self.stride > 1 else ''}"
+        return f"{self.N} images {self.C}{what}, {image}" + (f", by {window}{more}" if self.R else "")
+
+
+def drawn(*shapes: tuple[int, ...]) -> list[Any]:
+    """Return normal numbers, the same for all who ask."""
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape, np.float32) for shape in shapes]
+
+
+# --- convolution -----------------------------------------------------------------------------------------------------
+
+
+def ours_conv(be: Backend, s: Sizes) -> Passes:
+    layer = be.conv_layer("float32", s.N, s.C, s.K, **s.named)
+    x, f, e = map(be.array, drawn(layer.dimI, layer.dimF, layer.dimO))
+    o, d, u = (be.empty(dim) for dim in (layer.dimO, layer.dimI, layer.dimF))
+    return {
+        "fprop": (lambda: be.fprop_conv(layer, x, f, o), o.get),
+        "bprop": (lambda: be.bprop_conv(layer, f, e, d), d.get),
+        "update": (lambda: be.update_conv(layer, x, e, u), u.get),
+    }
+
+
+def theirs_conv(s: Sizes, last: bool) -> Passes:
+    layer = Backend("cpu").conv_layer("float32", s.N, s.C, s.K, **s.named)
+    x, f, e = (lent(a, s, last) for a in drawn(layer.dimI, layer.dimF, layer.dimO))
+    how = [s.stride] * s.axes, [s.pad] * s.axes, [1] * s.axes, False, [0] * s.axes, 1
+
+    def back(*wanted: bool) -> Callable[[], Any]:
+        return lambda: aten.convolution_backward(e, x, f, None, *how, [*wanted, False])
+
+    bprop, update = back(True, False), back(False, True)
+    return {
+        "fprop": (lambda: aten.convolution(x, f, None, *how), lambda: told_back(aten.convolution(x, f, None, *how))),
+        "bprop": (bprop, lambda: told_back(bprop()[0])),
+        "update": (update, lambda: told_back(update()[1])),
+    }
+
+
+def lent(a: Any, s: Sizes, last: bool) -> Any:
+    """Return an array (C, D, H, W, N) as PyTorch's (N, C, D, H, W), without D where windows do not move along it."""
+    a = np.ascontiguousarray(np.moveaxis(a if s.axes == 3 else a[:, 0], -1, 0))
+    order = torch.channels_last_3d if s.axes == 3 else torch.channels_last
+    return torch.from_numpy(a).contiguous(memory_format=order) if last else torch.from_numpy(a)
+
+
+def told_back(t: Any) -> Any:
+    """Return a tensor of PyTorch as an array (C, D, H, W, N)."""
+    a = np.moveaxis(t.numpy(), 0, -1)
+    return a if a.ndim == 5 else a[:, None]
+
+
+def ours_deconv(be: Backend, s: Sizes) -> Passes:
+    """The transpose, whose images are the results of a convolution."""
+    return {"fprop": ours_conv(be, s)["bprop"], "bprop": ours_conv(be, s)["fprop"]}
+
+
+def theirs_deconv(s: Sizes, last: bool) -> Passes:
+    layer = Backend("cpu").conv_layer("float32", s.N, s.C, s.K, **s.named)
+    x, f, e = (lent(a, s, last) for a in drawn(layer.dimI, layer.dimF, layer.dimO))
+    how = [s.stride] * s.axes, [s.pad] * s.axes, [1] * s.axes, True
+    left = [(n + 2 * s.pad - s.R) % s.stride for n in layer.DHW[-s.axes :]]  # what no window reaches
+    forward = lambda: aten.convolution(e, f, None, *how, left, 1)  # noqa: E731
+    back = lambda: aten.convolution_backward(x, e, f, None, *how, left, 1, [True, False, False])  # noqa: E731
+    return {"fprop": (forward, lambda: told_back(forward())), "bprop": (back, lambda: told_back(back()[0]))}
+
+
+# --- pooling ---------------------------------------------------------------------------------------------------------
+
+
+def ours_pool(op: str) -> Callable[[Backend, Sizes], Passes]:
+    def passes(be: Backend, s: Sizes) -> Passes:
+        layer = be.pool_layer("float32", op, s.N, s.C, **s.named)
+        x, e = map(be.array, drawn(layer.dimI, layer.dimO))
+        o, d = be.empty(layer.dimO), be.empty(layer.dimI)
+        places = be.empty(layer.dimO, "uint8") if op == "max" else None
+        be.fprop_pool(layer, x, o, places)
+        return {
+            "fprop": (lambda: be.fprop_pool(layer, x, o, places), o.get),
+            "bprop": (lambda: be.bprop_pool(layer, e, d, places), d.get),
+        }
+
+    return passes
+
+
+def theirs_pool(op: str) -> Callable[[Sizes, bool], Passes]:
+    def passes(s: Sizes, last: bool) -> Passes:
+        layer = Backend("cpu").pool_layer("float32", op, s.N, s.C, **s.named)
+        x, e = (lent(a, s, last) for a in drawn(layer.dimI, layer.dimO))
+        o, d, how = torch.empty_like(e), torch.empty_like(x), ([s.R] * 2, [s.stride] * 2, [s.pad] * 2)
+        if op == "max":
+            places = aten.max_pool2d_with_indices(x, *how)[1]
+            max_back = aten.max_pool2d_with_indices_backward
+            return {
+                "fprop": (lambda: aten.max_pool2d_with_indices(x, *how, out=o, indices=places), lambda: told_back(o)),
+                "bprop": (lambda: max_back(e, x, *how, [1, 1], False, places, grad_input=d), lambda: told_back(d)),
+            }
+        how += False, False, None  # a mean is that of what lies inside the image
+        return {
+            "fprop": (lambda: aten.avg_pool2d(x, *how, out=o), lambda: told_back(o)),
+            "bprop": (lambda: aten.avg_pool2d_backward(e, x, *how, grad_input=d), lambda: told_back(d)),
+        }
+
+    return passes
+
+
+# --- normalization ---------------------------------------------------------------------------------------------------
+
+
+def ours_lrn(be: Backend, s: Sizes) -> Passes:
+    J, ascale, bpower = LRN
+    layer = be.lrn_layer("float32", s.N, s.C, s.D, s.H, s.H, J)
+    x, e = map(be.array, drawn(layer.dimI, layer.dimO))
+    o, d, denom = (be.empty(layer.dimI) for _ in range(3))
+    scales = {"ascale": ascale, "bpower": bpower}
+    be.fprop_lrn(layer, x, o, denom, **scales)
+    return {
+        "fprop": (lambda: be.fprop_lrn(layer, x, o, denom, **scales), o.get),
+        "bprop": (lambda: be.bprop_lrn(layer, x, o, e, d, denom, **scales), d.get),
+    }
+
+
+def theirs_lrn(s: Sizes, last: bool) -> Passes:
+    J, ascale, bpower = LRN
+    shape = s.C, s.D, s.H, s.H, s.N
+    x, e = (lent(a, s, last) for a in drawn(shape, shape))
+    norm = torch.nn.functional.local_response_norm
+    leaf = x.clone().requires_grad_()
+    with torch.enable_grad():
+        y = norm(leaf, J, ascale, bpower, 1.0)
+    back = lambda: torch.autograd.grad(y, leaf, e, retain_graph=True)[0]  # noqa: E731
+    forward = lambda: norm(x, J, ascale, bpower, 1.0)  # noqa: E731
+    return {"fprop": (forward, lambda: told_back(forward())), "bprop": (back, lambda: told_back(back()))}
+
+
+def ours_norm(be: Backend, s: Sizes) -> Passes:
+    columns = s.D * s.H * s.H * s.N
+    x, e, gamma, beta = map(be.array, drawn((s.C, columns), (s.C, columns), (s.C, 1), (s.C, 1)))
+    y, d = be.empty(x.shape), be.empty(x.shape)
+    mean, var, gmean, gvar, by_gamma, by_beta = (be.zeros((s.C, 1)) for _ in range(6))
+    forward = lambda: be.compound_fprop_bn(x, mean, var, gmean, gvar, gamma, beta, y, EPS, RHO)  # noqa: E731
+    forward()
+    shape = s.C, s.D, s.H, s.H, s.N
+    return {
+        "fprop": (forward, lambda: y.get().reshape(shape)),
+        "bprop": (
+            lambda: be.compound_bprop_bn(d, by_gamma, by_beta, e, x, mean, var, gamma, EPS),
+            lambda: d.get().reshape(shape),
+        ),
+    }
+
+
+def theirs_norm(s: Sizes, last: bool) -> Passes:
+    shape = s.C, s.D, s.H, s.H, s.N
+    columns = s.D * s.H * s.H * s.N
+    wide = drawn((s.C, columns), (s.C, columns), (s.C, 1), (s.C, 1))
+    x, e = (lent(a.reshape(shape), s, last) for a in wide[:2])
+    gamma, beta = (torch.from_numpy(a[:, 0]) for a in wide[2:])
+    means = torch.zeros(s.C), torch.zeros(s.C)
+    forward = lambda: aten.native_batch_norm(x, gamma, beta, *means, True, 1 - RHO, EPS)  # noqa: E731
+    _, mean, inv = forward()
+    every = [True] * 3
+    back = lambda: aten.native_batch_norm_backward(e, x, gamma, *means, mean, inv, True, EPS, every)  # noqa: E731
+    return {"fprop": (forward, lambda: told_back(forward()[0])), "bprop": (back, lambda: told_back(back()[0]))}
+
+
+# --- of matrices -----------------------------------------------------------------------------------------------------
+
+
+def ours_softmax(be: Backend, shape: tuple[int, int]) -> Passes:
+    x, e = map(be.array, drawn(shape, shape))
+    y, d, softmax = be.empty(shape), be.empty(shape), Softmax()
+    softmax.be = be
+    y[:] = softmax(x)
+
+    def forward() -> None:
+        y[:] = softmax(x)
+
+    def back() -> None:
+        d[:] = softmax.backward(e, y)
+
+    return {"fprop": (forward, y.get), "bprop": (back, d.get)}
+
+
+def theirs_softmax(shape: tuple[int, int], last: bool) -> Passes:
+    x, e = map(torch.from_numpy, drawn(shape, shape))
+    y, d, back = torch.softmax(x, 0), torch.empty(shape), aten._softmax_backward_data
+    return {
+        "fprop": (lambda: aten._softmax(x, 0, False, out=y), y.numpy),
+        "bprop": (lambda: back(e, y, 0, torch.float32, grad_input=d), d.numpy),
+    }
+
+
+def ours_dropout(be: Backend, shape: tuple[int, int]) -> Passes:
+    (x,) = map(be.array, drawn(shape))
+    y, mask = be.empty(shape), be.empty(shape)
+
+    def forward() -> None:
+        be.make_binary_mask(mask, 0.5)
+        y[:] = x * mask * 2
+
+    return {"fprop": (forward, lambda: None)}
+
+
+def theirs_dropout(shape: tuple[int, int], last: bool) -> Passes:
+    (x,) = map(torch.from_numpy, drawn(shape))
+    return {"fprop": (lambda: aten.native_dropout(x, 0.5, True), lambda: None)}
+
+
+def ours_gemm(be: Backend, sizes: tuple[int, int, int]) -> Passes:
+    m, k, n = sizes
+    a, b = map(be.array, drawn((m, k), (k, n)))
+    c = be.empty((m, n))
+    return {"product": (lambda: be.compound_dot(a, b, c), c.get)}
+
+
+def theirs_gemm(sizes: tuple[int, int, int], last: bool) -> Passes:
+    m, k, n = sizes
+    a, b = map(torch.from_numpy, drawn((m, k), (k, n)))
+    c = torch.empty(m, n)
+    return {"product": (lambda: torch.mm(a, b, out=c), c.numpy)}
+
+
+# --- what is measured ------------------------------------------------------------------------------------------------
+
+
+class Primitive(NamedTuple):
+    """How both do it, whether channels may come last, what is measured, and a small one of it."""
+
+    ours: Callable[[Backend, Any], Passes]
+    theirs: Callable[[Any, bool], Passes]
+    images: bool
+    cases: dict[str, Any]
+    small: Any
+
+
+CONVOLUTIONS = {
+    "VGG 1": Sizes(4, 3, 224, 64, 3, 1),
+    "VGG 6": Sizes(4, 128, 56, 256, 3, 1),
+    "VGG 11": Sizes(8, 512, 14, 512, 3, 1),
+    "ResNet 1": Sizes(8, 3, 224, 64, 7, 3, 2),
+    "ResNet 1 x 1": Sizes(16, 64, 56, 256, 1),
+    "ResNet 1 x 1, stride 2": Sizes(16, 256, 56, 512, 1, 0, 2),
+    "ResNet 3 x 3": Sizes(16, 128, 28, 128, 3, 1),
+    "ResNet 3 x 3, stride 2": Sizes(16, 128, 56, 128, 3, 1, 2),
+    "CIFAR 1": Sizes(128, 3, 32, 16, 5),
+    "CIFAR 2": Sizes(128, 16, 14, 32, 5),
+    "deep": Sizes(4, 16, 28, 32, 3, 1, D=8, T=3),
+}
+POOLINGS = {
+    "VGG": Sizes(8, 64, 112, 64, 2, 0, 2),
+    "ResNet": Sizes(8, 64, 112, 64, 3, 1, 2),
+    "CIFAR": Sizes(128, 16, 28, 16, 2, 0, 2),
+    "a whole map": Sizes(32, 512, 7, 512, 7),
+}
+NORMALIZED = {"AlexNet 1": Sizes(16, 96, 27, 96, 0), "AlexNet 2": Sizes(16, 256, 13, 256, 0)}
+NORMALIZED |= {"ResNet": Sizes(16, 64, 56, 64, 0), "CIFAR": Sizes(128, 32, 14, 32, 0)}
+SMALL = Sizes(4, 3, 9, 8, 3, 1, 2)
+POOLED, FLAT = Sizes(4, 3, 9, 3, 3, 1, 2), Sizes(4, 3, 6, 3, 0)
+MATRICES = {f"{m} x {n}": (m, n) for m, n in ((10, 128), (98, 4096), (1000, 128), (1000, 4096))}
+PRODUCTS = {
+    f"{m} x {k} x {n}": (m, k, n)
+    for m, k, n in (
+        (32, 32, 32),
+        (100, 784, 128),
+        (512, 128, 64),
+        (1000, 4096, 128),
+        (64, 576, 12544),
+        (1024, 1024, 1024),
+    )
+}
+PRIMITIVES = {
+    "conv": Primitive(ours_conv, theirs_conv, True, CONVOLUTIONS, SMALL),
+    "deconv": Primitive(
+        ours_deconv,
+        theirs_deconv,
+        True,
+        {"DCGAN": Sizes(32, 64, 32, 128, 5, 2, 2), "autoencoder": Sizes(128, 8, 14, 8, 3, 1, 2)},
+        SMALL,
+    ),
+    "max pool": Primitive(ours_pool("max"), theirs_pool("max"), True, POOLINGS, POOLED),
+    "avg pool": Primitive(ours_pool("avg"), theirs_pool("avg"), True, POOLINGS, POOLED),
+    "lrn": Primitive(ours_lrn, theirs_lrn, True, NORMALIZED, FLAT),
+    "batch norm": Primitive(ours_norm, theirs_norm, True, NORMALIZED, FLAT),
+    "softmax": Primitive(ours_softmax, theirs_softmax, False, MATRICES, (5, 7)),
+    "dropout": Primitive(
+        ours_dropout, theirs_dropout, False, {"98 x 4096": (98, 4096), "100 x 128": (100, 128)}, (5, 7)
+    ),
+    "gemm": Primitive(ours_gemm, theirs_gemm, False, PRODUCTS, (5, 7, 3)),
+}
+
+
+def passes(primitive: Primitive, case: Any, runtimes: list[str]) -> dict[str, dict[str, Work]]:
+    """Return {pass: {peer: work}}, after a comparison of all results."""
+    found = {runtime: primitive.ours(Backend(runtime), case) for runtime in runtimes}
+    if torch:
+        found["torch"] = primitive.theirs(case, False)
+        if primitive.images:
+            found["torch, channels last"] = primitive.theirs(case, True)
+    works: dict[str, dict[str, Work]] = {}
+    for name in found[runtimes[0]]:
+        works[name] = {peer: each[name][0] for peer, each in found.items()}
+        results = {}
+        for peer, work in works[name].items():
+            work()
+            results[peer] = found[peer][name][1]()
+        first = results[runtimes[0]]
+        for peer, result in results.items():
+            if first is not None:
+                near = 1e-3 * np.abs(first).max()
+                np.testing.assert_allclose(result, first, rtol=1e-3, atol=near, err_msg=f"{name}, {peer}")
+    return works
+
+
+def large_buffers(work: Work) -> int:
+    """Return how many buffers of 1 kB and more NumPy asks for in one call."""
+    with buffers() as sizes:
+        work()
+    return sum(n >= 1000 for n in sizes)
+
+
+def rows(words: list[str], runtimes: list[str], quick: bool) -> list[dict[str, Any]]:
+    """Return what was measured of the cases with all of some words in their names."""
+    found = []
+    for name, primitive in PRIMITIVES.items():
+        for case, sizes in ({"small": primitive.small} if quick else primitive.cases).items():
+            if not all(word in f"{name}, {case}" for word in words):
+                continue
+            for way, peers in passes(primitive, sizes, runtimes).items():
+                rest = REST * (pool.threads() > 1 and not quick)
+                times, quiet = measure(peers, QUICK if quick else FULL, rest)
+                told = str(sizes) if isinstance(sizes, Sizes) else " x ".join(map(str, sizes))
+                row: dict[str, Any] = {"primitive": name, "case": case, "sizes": told, "pass": way, "quiet": quiet}
+                row |= {f"{peer} s": statistics.median(t) for peer, t in times.items()}
+                row |= {f"{peer} buffers": large_buffers(peers[peer]) for peer in runtimes}
+                if best := min((p for p in times if p.startswith("torch")), key=lambda p: row[f"{p} s"], default=None):
+                    row |= {f"{peer} / torch": ratio(times[best], times[peer]) for peer in runtimes}
+                found.append(row)
+                print(*line(row, runtimes), sep="  ", flush=True)
+    return found
+
+
+def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
+    """Return a row of the table; a ``!`` where it takes longer than hoped for, ``~`` where it was not quiet."""
+    cells = [f"{row['primitive']}, {row['case']}{'' if row['quiet'] else ' ~'}", row["pass"]]
+    for peer in (*runtimes, "torch", "torch, channels last"):
+        cells.append(told(row[f"{peer} s"]) if f"{peer} s" in row else "")
+    for peer in runtimes:
+        longer = row.get(f"{peer} / torch")
+        cells.append(f"{longer:.2f}{' !' if round(longer, 2) > LIMIT else ''}" if longer else "")
+    return [*cells, " ".join(str(row[f"{peer} buffers"]) for peer in runtimes)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a smoke run, of which nothing is written")
+    parser.add_argument("--only", nargs="*", metavar="WORD", help="the cases with these words; nothing is written")
+    parser.add_argument("--runtime", choices=RUNTIMES, help="this one alone; nothing is written")
+    options = parser.parse_args()
+    runtimes = [options.runtime] if options.runtime else RUNTIMES
+    if torch:
+        torch.set_num_threads(pool.threads())
+        torch.set_grad_enabled(False)
+    found = rows(options.only or [], runtimes, options.quick)
+    about = machine("numpy", "mkl", "torch") | {"oneDNN": library.about(), "threads": pool.threads()}
+    head = [
+        "primitive",
+        "pass",
+        *runtimes,
+        "torch",
+        "channels last",
+        *(f"{peer} × torch" for peer in runtimes),
+        "buffers",
+    ]
+    table = markdown(head, [line(row, runtimes) for row in found])
+    words = "\n".join(f"- {key}: {value}" for key, value in about.items())
+    ours = [row[f"{peer} / torch"] for row, peer in itertools.product(found, runtimes) if f"{peer} / torch" in row]
+    target = f"Hoped for: at most {LIMIT:g} times as long as PyTorch; a miss has a `!`. "
+    target += f"Met: {sum(round(x, 2) <= LIMIT for x in ours)} of {len(ours)}. "
+    target += "`~`: other processes used the machine meanwhile."
+    sizes = {f"{row['primitive']}, {row['case']}": row["sizes"] for row in found}
+    what = markdown(["primitive", "sizes"], sizes.items())
+    parts = ["# Primitives", f"`{' '.join(['python benchmarks/primitives.py', *sys.argv[1:]])}`", words, target, NOTE]
+    page = "\n\n".join([*parts, table, what]) + "\n"
+    print(page)
+    if not (options.quick or options.only or options.runtime):
+        save("primitives", {"machine": about, "rows": found}, page)
+
+
+if __name__ == "__main__":
+    main()
