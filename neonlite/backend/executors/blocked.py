@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neonlite.backend.executors.fusion import SLOTS, fuse
 from neonlite.backend.executors.generic import Generic
 from neonlite.backend.executors.numpy_words import BUFFERS, CALLS, OF_INTS, REDUCE, SHORT, WORDS, faster, words
 from neonlite.backend.executors.pool import share, threads
@@ -25,6 +26,7 @@ from neonlite.ops import Axes, Shape, reduced
 
 WHOLE = 1 << 17  # elements up to which a stage is run at once: its operands fit the cache as they are
 BLOCK = 1 << 16  # elements of a block: a few of them, in float32, fit the second-level cache
+LARGE = 1 << 18  # elements of a block where there is one op, or a chain: nothing has to stay in the cache meanwhile
 RUN = 1 << 12  # elements along the last axis, at least, when a block is reduced along an earlier one
 THREADED = 1 << 18  # elements from which a second thread pays
 BOUND = 256  # plans and regions whose views a thread remembers
@@ -208,11 +210,18 @@ class Region:
         self.inputs = [x for x in dict.fromkeys(self._operands()) if x not in self.steps]
         self.arguments = [*self.inputs, *self.outputs, *self.reductions]
         self.squeezed = any(not self.steps[v].attrs.get("keepdims", True) for v in self.reductions)
+        self.steps, self.chains = fuse(plan, self.steps, stage.domain, self.outputs)
+        self.block = LARGE if len(self.steps) - len(self.reductions) <= 1 else BLOCK
         self.tiled = self.size > WHOLE
         if self.tiled:
             self._lay_out()
         self._write()
         self._find_places()
+
+    @property
+    def at_once(self) -> int:
+        """How many elements are worked out at once."""
+        return math.prod(self.tile) if self.tiled else self.size
 
     def _operands(self) -> Iterator[int]:
         return (x for s in self.steps.values() for x in s.ins if isinstance(x, int))
@@ -257,14 +266,14 @@ class Region:
         """Fill a block from the last axis; but first from a reduced earlier axis, so that partials are few."""
         last = len(self.sizes) - 1
         tile = [1] * len(self.sizes)
-        room = BLOCK
+        room = self.block
         order = list(range(last, -1, -1))
         if cut and last not in cut:
             order = [*sorted(cut, reverse=True), *(i for i in order if i not in cut)]
             room //= min(RUN, self.sizes[last])
         for i in order:
             if i == last and last not in cut:
-                room = BLOCK // math.prod(tile)
+                room = self.block // math.prod(tile)
             pieces = -(-self.sizes[i] // max(1, min(self.sizes[i], room))) if self.sizes[i] else 1
             tile[i] = max(1, -(-self.sizes[i] // pieces))
             if i == last and pieces > 1:
@@ -323,9 +332,12 @@ class Region:
         order = list(self.steps)
         last = {x: i for i, v in enumerate(order) for x in self.steps[v].ins if isinstance(x, int)}
         spells = {v: words(s, [not self.plan.dtype(x) for x in s.ins]) for v, s in self.steps.items()}
+        spells |= {v: fused.words for v, fused in self.chains.items()}
         names: dict[str, Any] = {name: getattr(np, name) for name in NAMES}
         for v, step in self.steps.items():
-            if function := faster(step, math.prod(self.tile) if self.tiled else self.size):
+            if v in self.chains:
+                names[f"chain{v}"] = self.chains[v].chain
+            elif function := faster(step, self.at_once):
                 names[f"fast_{step.op.name}"], spells[v] = function, f"fast_{step.op.name}({{x}}, {{z}})"
         outputs = {v: f"o{n}" for n, v in enumerate(self.outputs)}
         at = {v: i for i, v in enumerate(order)}
@@ -358,6 +370,8 @@ class Region:
                 names[f"d{n}"] = accumulator(step)
                 line = f"{REDUCE[step.op.name]}.reduce({operands[0]}, axis=a{n}, dtype=d{n}, out=p{n}, keepdims=True)"
                 lines.append(line)
+            elif v in self.chains:
+                lines.append(f"chain{v}({', '.join([*operands, place[v]])})")
             elif spell is None:
                 names |= {f"f{i}": step.op.run, f"k{i}": step.attrs, "xp": np}
                 lines.append(f"copyto({place[v]}, f{i}(xp, {', '.join(operands)}, **k{i}), casting='unsafe')")
@@ -365,7 +379,7 @@ class Region:
                 one, minus = (
                     text(Const(n), step.common) if f"{{{w}}}" in spell else "" for w, n in (("one", 1), ("minus", -1))
                 )
-                slots = dict(zip("xyw", operands, strict=False))
+                slots = dict(zip(SLOTS, operands, strict=False))
                 slots |= {w: spare(dtype) for w, dtype in (("m", "bool"), ("s", step.dtype)) if f"{{{w}}}" in spell}
                 lines += spell.format(z=place[v], one=one, minus=minus, **slots).split("; ")
         lines += [f"copyto({outputs[v]}, {place[v]})" for v in late]
@@ -571,7 +585,7 @@ def read_late(spell: str | None, n: int) -> bool:
     """Tell whether an op reads its operand n after it has begun to write the result: they need two places."""
     parts = (spell or "").split("; ")
     first = next((i for i, part in enumerate(parts) if "{z}" in part), len(parts))
-    return any("{" + "xyw"[n] + "}" in part for part in parts[first + 1 :])
+    return any("{" + SLOTS[n] + "}" in part for part in parts[first + 1 :])
 
 
 def accumulator(step: Step) -> Any:
