@@ -230,27 +230,56 @@ class Plan:
         """Gather the steps: as early as their operands allow, and together when they run over the same shape."""
         level = dict.fromkeys(range(len(self.leaves)), 0)  # the round in which a value is worked out
         ready = dict(level)  # the round in which it can be read from memory
-        groups: dict[tuple[int, str, Any], list[int]] = defaultdict(list)
         for v, step in self.numbered:
             ins = [x for x in step.ins if isinstance(x, int)]
             if step.kind == "view":
                 level[v] = ready[v] = ready[ins[0]]
                 continue
-            if step.kind in ("elementwise", "reduction"):
-                domain = self.shape(step.ins[0]) if step.kind == "reduction" else step.shape
+            if domain := self._domain(step):
                 here = [self._flows(x, domain) for x in ins]
                 level[v] = max([level[x] if flows else ready[x] for x, flows in zip(ins, here, strict=True)], default=0)
-                groups[level[v], "region", domain].append(v)
             else:
                 level[v] = max([ready[x] for x in ins], default=0)
-                groups[level[v], "call", v].append(v)
             ready[v] = level[v] + 1
+        self._put_off(level)
+        groups: dict[tuple[int, str, Any], list[int]] = defaultdict(list)
+        for v, step in self.numbered:
+            if step.kind != "view":
+                domain = self._domain(step)
+                groups[level[v], "region" if domain else "call", domain or v].append(v)
         order = sorted(groups, key=lambda key: key[0])
         stages = [
             Stage(kind, domain if kind == "region" else self.shape(domain), groups[n, kind, domain])
             for n, kind, domain in order
         ]
         return stages, {v: i for i, stage in enumerate(stages) for v in stage.steps}
+
+    def _domain(self, step: Step) -> Shape | None:
+        """Return the shape over which a step runs block by block; None where it does not."""
+        if step.kind == "reduction":
+            return self.shape(step.ins[0])
+        return step.shape if step.kind == "elementwise" else None
+
+    def _put_off(self, level: dict[int, int]) -> None:
+        """Put steps off until they are needed: what is read at once where it is made need not be written meanwhile.
+
+        A reduction waits until its operand is read anyway.
+        """
+        readers: dict[int, list[int]] = defaultdict(list)
+        for v, step in self.numbered:
+            for x in {x for x in step.ins if isinstance(x, int)}:
+                readers[x].append(v)
+        for v, step in reversed(self.numbered):
+            needed = {level[u] for u in readers[v]}
+            if not needed or any(self.made(u).kind == "view" for u in readers[v]):
+                continue
+            if step.kind == "elementwise" and v not in self.tops and len(needed) == 1:
+                if all(self._domain(self.made(u)) == step.shape for u in readers[v]):
+                    level[v] = needed.pop()
+            elif step.kind == "reduction":
+                x, domain = step.ins[0], self._domain(step)
+                beside = {level[u] for u in readers[x] if self._domain(self.made(u)) == domain}  # type: ignore[index]
+                level[v] = max((n for n in beside if level[v] <= n < min(needed)), default=level[v])
 
     def _flows(self, x: int, domain: Shape) -> bool:
         """Tell whether a value can be used by the stage that makes it: it comes out block by block."""

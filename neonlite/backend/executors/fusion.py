@@ -63,10 +63,10 @@ def fuse(
             readers[x] = readers.get(x, 0) + 1
 
     def number(x: int | Const) -> bool:
-        return isinstance(x, Const) or plan.dtype(x) is None
+        return not plan.dtype(x)
 
     def whole(x: int | Const) -> bool:
-        return isinstance(x, int) and plan.dtype(x) is not None and plan.shape(x) == domain
+        return isinstance(x, int) and not number(x) and plan.shape(x) == domain
 
     growing: dict[int, Growing] = {}
     for v, step in steps.items():

@@ -50,16 +50,17 @@ class NormCalls(NormApart):
         if plain and self._fprop_bn_apart(x, y, columns, eps, rho, inference, not compute_batch_sum):
             return y
         times = self.shift if binary else self.multiply
-        x, mean, var = self._widened(x), gmean, gvar
+        x, mean, var, targets, values = self._widened(x), gmean, gvar, [], []
         if not inference:
-            xsum[:] = self.mean(x, axis=1) if compute_batch_sum else xsum * (1.0 / x.shape[1])
-            d = x - xsum
-            xvar[:] = self.mean(times(d, d), axis=1)
-            self.assign([gmean, gvar], [rho * gmean + (1 - rho) * xsum, rho * gvar + (1 - rho) * xvar])
-            mean, var = xsum, xvar
-        value = times(times(x - mean, 1 / self.sqrt(self._widened(var) + eps)), gamma) + beta
+            mean = self.mean(x, axis=1) if compute_batch_sum else xsum * (1.0 / x.shape[1])
+            d = x - mean
+            var = self.mean(times(d, d), axis=1)
+            targets = [xsum, xvar, gmean, gvar]
+            values = [mean, var, rho * gmean + (1 - rho) * mean, rho * gvar + (1 - rho) * var]
+        d = x + -mean  # not d from above, which would have to be kept: to read that takes as long as to read x
+        value = times(times(d, 1 / self.sqrt(self._widened(var) + eps)), gamma) + beta
         value = self.maximum(value, 0) if relu else value
-        y[:] = value + accumbeta * y if accumbeta else value
+        self.assign([*targets, y], [*values, value + accumbeta * y if accumbeta else value])
         return y
 
     def compound_bprop_bn(
@@ -92,6 +93,7 @@ class NormCalls(NormApart):
         error, inv = self._widened(delta_in), 1 / self.sqrt(self._widened(xvar) + eps)
         xhat = times(self._widened(x) - xsum, inv)
         by_gamma, by_beta = self.sum(xhat * error, axis=1), self.sum(error, axis=1)
+        xhat = times(self._widened(x) + -xsum, inv)  # anew, as d in the forward pass
         error = error - (times(xhat, by_gamma) + by_beta) * (1.0 / x.shape[1])
         self.assign([grad_gamma, grad_beta, delta_out], [by_gamma, by_beta, times(times(error, gamma), inv)])
         return delta_out
