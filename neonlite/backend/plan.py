@@ -278,7 +278,7 @@ class Plan:
                     level[v] = needed.pop()
             elif step.kind == "reduction":
                 x, domain = step.ins[0], self._domain(step)
-                beside = {level[u] for u in readers[x] if self._domain(self.made(u)) == domain}  # type: ignore[index]
+                beside = {level[u] for u in readers[x] if self._domain(self.made(u)) == domain}
                 level[v] = max((n for n in beside if level[v] <= n < min(needed)), default=level[v])
 
     def _flows(self, x: int, domain: Shape) -> bool:

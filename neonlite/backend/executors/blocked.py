@@ -21,6 +21,7 @@ from neonlite.backend.executors.generic import Generic
 from neonlite.backend.executors.numpy_words import BUFFERS, CALLS, OF_INTS, REDUCE, SHORT, WORDS, faster, words
 from neonlite.backend.executors.pool import share, threads
 from neonlite.backend.executors.quiet import Silence, hush, speak
+from neonlite.backend.executors.sums import adding, factors_of
 from neonlite.backend.plan import ALIGN, Const, Plan, Stage, Step, padded
 from neonlite.ops import Axes, Shape, reduced
 
@@ -329,6 +330,7 @@ class Region:
 
     def _write(self) -> None:
         """Write the region as a Python function of its inputs, outputs, results of reductions and scratch registers."""
+        sums = self._sums()
         order = list(self.steps)
         last = {x: i for i, v in enumerate(order) for x in self.steps[v].ins if isinstance(x, int)}
         spells = {v: words(s, [not self.plan.dtype(x) for x in s.ins]) for v, s in self.steps.items()}
@@ -369,6 +371,9 @@ class Region:
                 names[f"a{n}"] = tuple(self.cut[n]) if self.tiled else self._axes(v)
                 names[f"d{n}"] = accumulator(step)
                 line = f"{REDUCE[step.op.name]}.reduce({operands[0]}, axis=a{n}, dtype=d{n}, out=p{n}, keepdims=True)"
+                if add := sums.get(v):
+                    names[f"add{n}"] = add
+                    line = f"add{n}({', '.join(operands)}, p{n})"
                 lines.append(line)
             elif v in self.chains:
                 lines.append(f"chain{v}({', '.join([*operands, place[v]])})")
@@ -392,6 +397,23 @@ class Region:
         self.source = f"def region({', '.join(arguments)}):\n    " + "\n    ".join(lines)
         exec(compile(self.source, "<region>", "exec"), names)
         self.body: Callable[..., None] = names["region"]
+
+    def _sums(self) -> dict[int, Callable[..., None]]:
+        """Return what adds up faster than NumPy, by reductions, which take the factors of products of their own."""
+        found = {}
+        shape = tuple(self.tile) if self.tiled else self.domain
+        for n, v in enumerate(self.reductions):
+            step, axes = self.steps[v], tuple(self.cut[n]) if self.tiled else self._axes(v)
+            (x,) = step.ins
+            plain = isinstance(x, int) and x in self.steps and x not in self.chains and x not in self.outputs
+            alone = plain and sum(x in other.ins for other in self.steps.values()) == 1
+            factors = factors_of(self.plan, self.steps[x], self.domain) if alone else ()  # type: ignore[index]
+            if add := adding(step, shape, axes, bool(factors)):
+                found[v] = add
+                if factors:
+                    del self.steps[x]  # type: ignore[arg-type]
+                    self.steps[v] = step._replace(ins=factors)
+        return found
 
     def _registers(
         self,
