@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import neonlite.backend.backend as backend_module
 from neonlite import Autodiff, Backend, optree
-from neonlite.backend.executors import blocked, pool
+from neonlite.backend.executors import blocked, fusion, pool, sums
 from neonlite.backend.plan import Plan
 from neonlite.ops import OPS, TABLE
 
@@ -74,6 +74,11 @@ def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, thre
     whole, block, run, align, threaded = {"8": (4, 8, 2, 2, 16), "30": (31, 30, 4, 1, 60)}[request.param.split()[-1]]
     for name, value in {"WHOLE": whole, "BLOCK": block, "RUN": run, "ALIGN": align, "THREADED": threaded}.items():
         monkeypatch.setattr(blocked, name, value)
+    monkeypatch.setattr(blocked, "LARGE", 2 * block)
+    monkeypatch.setattr(fusion, "ENOUGH", 1)
+    for name, value in {"LEAST": 1, "LEAST_OF_PARTS": 2, "SHORT": 3, "LONG": 5}.items():
+        monkeypatch.setattr(sums, name, value)
+    sums.even.cache_clear()
     return Backend("cpu")
 
 

@@ -7,7 +7,6 @@ register meanwhile; sums, products, quotients and roots come out with the same b
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import c_float
@@ -203,11 +202,24 @@ def laid_out(library: Library, shapes: Sequence[Shape]) -> list[Layout]:
 
 
 def alike(shapes: Sequence[Shape]) -> list[Shape]:
-    """Return shapes with as many axes as one another, two at least.
+    """Return shapes with as many axes as one another: two at least, and those merged that all arrays walk together.
 
     Where a number is repeated along a row, rows become the second axis: oneDNN has code for that, and for no other.
     """
     out = shapes[OUT]
-    rows = any(shape[-1] < out[-1] and math.prod(shape) > 1 for shape in shapes)
-    axes = max(2, len(out) + rows)
-    return [(1,) * (axes - len(shape)) + shape for shape in shapes]
+    shapes = [(1,) * (len(out) - len(shape)) + shape for shape in shapes]
+    merged: list[list[int]] = []  # the sizes of all arrays along each axis
+    for sizes in zip(*shapes, strict=True):
+        repeated = [size < sizes[OUT] for size in sizes]
+        if sizes[OUT] == 1:
+            continue
+        if merged and repeated == [size < merged[-1][OUT] for size in merged[-1]]:
+            merged[-1] = [a * b for a, b in zip(merged[-1], sizes, strict=True)]
+        else:
+            merged.append(list(sizes))
+    rows = len(merged) > 1 and any(
+        1 == last < merged[-1][OUT] and before > 1 for before, last in zip(*merged[-2:], strict=True)
+    )
+    while len(merged) < 2 + rows:
+        merged.insert(0, [1] * len(shapes))
+    return list(zip(*merged, strict=True))

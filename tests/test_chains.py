@@ -1,0 +1,307 @@
+"""Chains of ops that oneDNN does in one pass, sums by einsum, and steps that wait: numbers as op by op, and when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from allocations import buffers
+
+from neonlite import Backend
+from neonlite.backend.executors import fusion, pool, sums
+from neonlite.backend.onednn import chains, library
+
+Array = np.ndarray[Any, Any]
+
+needs = pytest.mark.skipif(library.found() is None, reason=library.about())
+counts = pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-40, 1e38, -3e38, 1e-30], np.float32)
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Return the ops of every chain that oneDNN works out from now on, however few elements it has."""
+    found: list[tuple[str, ...]] = []
+    primitive = chains.Chain._primitive
+
+    def noted(self: chains.Chain, arrays: Any) -> Any:
+        made = primitive(self, arrays)
+        if made is not None and self.fits(arrays):
+            found.append(tuple(link.op for link in self.links))
+        return made
+
+    monkeypatch.setattr(chains.Chain, "_primitive", noted)
+    monkeypatch.setattr(fusion, "ENOUGH", 1)
+    return found
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...], special: bool = False) -> Array:
+    """Return normal numbers, and with ``special`` among them those that are easily lost."""
+    x = rng.standard_normal(shape).astype(np.float32)
+    if special:
+        at = rng.random(shape) < 0.2
+        x[at] = rng.choice(SPECIAL, int(at.sum()))
+    return x
+
+
+def same_bits(got: Array, wanted: Array, what: Any = "") -> None:
+    """Compare every element, and the signs of zeros; a NaN is as good as another."""
+    np.testing.assert_array_equal(got, wanted, err_msg=repr(what))
+    np.testing.assert_array_equal(np.signbit(got)[got == 0], np.signbit(wanted)[got == 0], err_msg=repr(what))
+
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y,
+}
+
+
+def grown(rng: np.random.Generator, be: Any, operands: list[tuple[Any, Any]], ops: int) -> tuple[Any, Any, list[str]]:
+    """Return a tree in which each op takes the one before it, what NumPy makes of it op by op, and its ops."""
+    (tree, value), said = operands[0], []
+    for _ in range(ops):
+        name = str(rng.choice([*BINARY, *BINARY, "sqr", "sqrt"]))
+        if name in BINARY:
+            t, a = operands[rng.integers(len(operands))]
+            turned = -1 if rng.integers(2) else 1
+            tree, value = BINARY[name](*(tree, t)[::turned]), BINARY[name](*(value, a)[::turned])
+        else:
+            tree, value = (be.square(tree), np.square(value)) if name == "sqr" else (be.sqrt(tree), np.sqrt(value))
+        said.append(name)
+    return tree, value, said
+
+
+@needs
+@counts
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_chains_have_the_bits_that_numpy_has_op_by_op(cpu: Backend, called: list[Any], count: int) -> None:
+    rng = np.random.default_rng(0)
+    for k in range(count):
+        rows, columns = (int(n) for n in rng.integers(1, 70, 2))
+        deep = (int(rng.integers(1, 4)),) if k % 5 == 0 else ()
+        whole = (*deep, rows, columns)
+        shapes = [whole, whole, (1, columns), (rows, 1), (1, 1)]
+        arrays = [normal(rng, shape, special=k % 2 == 0) for shape in shapes]
+        tensors = [cpu.array(a) for a in arrays]
+        numbers = [2, 0.1, -3.5]
+        operands = [*zip(tensors, arrays, strict=True), *((n, np.float32(n)) for n in numbers)]
+        tree, wanted, said = grown(rng, cpu, operands, int(rng.integers(2, 10)))
+        out = cpu.empty(whole) if k % 3 else tensors[k % 2]  # a target that is an operand, too
+        out[:] = tree
+        same_bits(out.get(), np.broadcast_to(wanted, whole), (whole, said))
+    assert len(called) > count / 2
+    assert {op for ops in called for op in ops} == {"add", "sub", "mul", "div", "sqr", "sqrt"}
+
+
+@needs
+@pytest.mark.parametrize(
+    ("formula", "ops"),
+    [
+        (lambda be, x, y, c, r: (x - c) * y + 2, [("sub", "mul", "add")]),
+        (lambda be, x, y, c, r: y - (x - r) * 0.5, [("sub", "mul", "sub")]),
+        (lambda be, x, y, c, r: be.square((x - r) / y), [("sub", "div", "sqr")]),
+        (lambda be, x, y, c, r: (lambda d: d * d)(x - r), [("sub", "sqr")]),
+        (lambda be, x, y, c, r: be.sig(x * y + c), [("mul", "add", "sig")]),
+        (lambda be, x, y, c, r: be.exp(x - be.max(x, axis=0)), [("sub", "exp")]),
+        (lambda be, x, y, c, r: 1 / (x * y), []),  # which oneDNN cannot go on with
+        (lambda be, x, y, c, r: be.exp(x + y), []),
+        (lambda be, x, y, c, r: (lambda d: (d + 1) * d)(x * y), [("add", "mul")]),  # d is read twice
+        (lambda be, x, y, c, r: be.maximum(x * y, 0) + 1, []),  # whose NaN oneDNN would lose
+    ],
+)
+def test_what_becomes_a_chain(
+    cpu: Backend, called: list[Any], formula: Callable[..., Any], ops: list[tuple[str, ...]]
+) -> None:
+    rng = np.random.default_rng(0)
+    x, y, c, r = (cpu.array(normal(rng, shape)) for shape in ((40, 50), (40, 50), (1, 50), (40, 1)))
+    got = formula(cpu, x, y, c, r).astensor().get()
+    assert called == ops
+    strict = Backend("strict")
+    wanted = formula(strict, *(strict.array(t.get()) for t in (x, y, c, r))).astensor().get()
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6 * np.abs(wanted).max())
+
+
+@needs
+def test_what_is_kept_is_no_link(cpu: Backend, called: list[Any]) -> None:
+    rng = np.random.default_rng(0)
+    x, y = cpu.array(normal(rng, (40, 50))), cpu.array(normal(rng, (40, 50)))
+    product, outs = x * y, [cpu.empty((40, 50)) for _ in range(2)]
+    cpu.assign(outs, [product, product + 1])
+    assert called == []
+    np.testing.assert_array_equal(outs[0].get(), x.get() * y.get())
+    np.testing.assert_array_equal(outs[1].get(), x.get() * y.get() + 1)
+
+
+@needs
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int32"])
+def test_chains_are_of_float32_alone(cpu: Backend, called: list[Any], dtype: str) -> None:
+    x = cpu.array(np.arange(2000).reshape(40, 50) % 7, dtype=dtype)
+    ((x + 1) * x - 2).astensor()
+    assert called == []
+
+
+@needs
+def test_an_operand_with_gaps_is_left_to_numpy(cpu: Backend, called: list[Any]) -> None:
+    x = cpu.array(normal(np.random.default_rng(0), (40, 50)))
+    got = ((x.T + 1) * 2).astensor().get()
+    assert called == []
+    np.testing.assert_array_equal(got, (x.get().T + 1) * np.float32(2))
+
+
+@needs
+@pytest.mark.parametrize(
+    ("high", "low"), [(0.0, -np.inf), (0.0, -100.0), (0.0, -87.1), (np.nan, 0.0), (np.inf, 0.0), (3e38, -3e38)]
+)
+def test_an_exponential_that_onednn_would_lose_is_left_to_numpy(
+    cpu: Backend, called: list[Any], high: float, low: float
+) -> None:
+    a = np.zeros((40, 50), np.float32)
+    a[3, 4], a[7, 4] = high, low
+    x = cpu.array(a)
+    with np.errstate(all="ignore"):
+        wanted = np.exp(a - a[:1])
+    got = cpu.exp(x - x[:1]).astensor().get()
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    assert called == ([] if np.isnan(high) or low < -86.9 else [("sub", "exp")])
+
+
+@needs
+def test_a_softmax_is_one_and_as_that_of_numpy(cpu: Backend, called: list[Any]) -> None:
+    x = normal(np.random.default_rng(0), (98, 500)) * 5
+    e = np.exp(x.astype(float) - x.max(0))
+    got = cpu.softmax(cpu.array(x)).astensor().get()
+    assert called == [("sub", "exp")]
+    np.testing.assert_allclose(got, e / e.sum(0), rtol=3e-6, atol=1e-12)
+
+
+@needs
+def test_chains_in_blocks_are_the_same_in_every_number_of_threads(cpu: Backend, called: list[Any]) -> None:
+    rng, before = np.random.default_rng(0), pool.threads()
+    a, c = normal(rng, (700, 900)), normal(rng, (700, 1))
+    x, r, seen = cpu.array(a), cpu.array(c), set()
+    try:
+        for n in (1, 2, 5):
+            pool.set_threads(n)
+            seen.add(((x - r) * 0.5 + x).astensor().get().tobytes())
+    finally:
+        pool.set_threads(before)
+    assert seen == {((a - c) * np.float32(0.5) + a).tobytes()}
+    assert called
+
+
+@needs
+def test_a_chain_allocates_nothing_once_it_has_run(cpu: Backend, called: list[Any]) -> None:
+    x, out = cpu.array(normal(np.random.default_rng(0), (400, 500))), cpu.empty((400, 500))
+    run = cpu.prepare([out], [(x - cpu.sum(x, axis=1)) * 0.5 + cpu.sum(x * out, axis=1)])
+    run()
+    assert buffers(run) == []
+    assert called
+
+
+def test_without_onednn_there_are_no_chains(cpu: Backend, called: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "found", lambda: None)
+    a = normal(np.random.default_rng(0), (41, 53))
+    x = cpu.array(a)
+    np.testing.assert_array_equal(((x - 0.25) * x + 1.5).astensor().get(), (a - np.float32(0.25)) * a + np.float32(1.5))
+    assert called == []
+
+
+@needs
+def test_a_shape_that_onednn_has_no_code_for_is_left_to_numpy(
+    cpu: Backend, called: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: Any) -> None:
+        raise library.Unsupported("this")
+
+    monkeypatch.setattr(library.Library, "describe", unsupported)
+    a = normal(np.random.default_rng(0), (43, 59))
+    x = cpu.array(a)
+    np.testing.assert_array_equal(((x - 0.75) * x + 1.5).astensor().get(), (a - np.float32(0.75)) * a + np.float32(1.5))
+    assert called == []
+
+
+# --- sums ------------------------------------------------------------------------------------------------------------
+
+ROWS = [(3, 5), (1, 8192), (9, 8191), (2, 8193), (3, 16384), (2, 20021), (4, 25088), (7, 3, 50176), (1, 1), (5, 0)]
+
+
+@pytest.mark.parametrize("shape", ROWS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("factors", [1, 2])
+def test_sums_of_rows_are_precise(shape: tuple[int, ...], dtype: str, factors: int) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [(rng.standard_normal(shape) + 3).astype(dtype) for _ in range(factors)]
+    out = np.full((*shape[:-1], 1), np.nan, dtype)
+    sums.add_rows(*arrays, out)
+    wanted = math.prod(arrays[1:], start=arrays[0].astype(float)).sum(-1, keepdims=True)
+    np.testing.assert_allclose(out, wanted, rtol=32 * np.finfo(dtype).eps)
+
+
+def test_rows_with_gaps_are_added_up_in_uneven_parts() -> None:
+    x = np.random.default_rng(0).standard_normal((4, 2 * 40000)).astype(np.float32)[:, ::2] + 3
+    out = np.empty((4, 1), np.float32)
+    sums.add_rows(np.broadcast_to(x[:1], (4, 40000)), x, out)
+    np.testing.assert_allclose(out, (x[:1].astype(float) * x).sum(1, keepdims=True), rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_sum_shows_what_is_no_number(value: float) -> None:
+    x = np.ones((3, 30000), np.float32)
+    x[1, 20000] = value
+    out = np.empty((3, 1), np.float32)
+    sums.add_rows(x, out)
+    np.testing.assert_array_equal(out[:, 0], [30000, value, 30000])
+
+
+@counts
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_of_trees_are_those_of_float64(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch, dtype: str, count: int
+) -> None:
+    monkeypatch.setattr(sums, "LEAST", 1)
+    rng, added = np.random.default_rng(1), []
+    for name in ("add_rows", "add_columns"):
+        add = getattr(sums, name)
+        monkeypatch.setattr(sums, name, lambda *a, add=add, name=name: (added.append((name, len(a))), add(*a)))
+    for k in range(count):
+        shape = tuple(int(n) for n in rng.integers(1, 60, 2 + (k % 7 == 0)))
+        a, b = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+        x, y = cpu.array(a, dtype=dtype), cpu.array(b, dtype=dtype)
+        axis = int(rng.integers(len(shape)))
+        formula = [lambda x, y: x, lambda x, y: x * y, lambda x, y: x * x, lambda x, y: x * y + x][k % 4]
+        got = cpu.sum(formula(x, y), axis=axis).astensor().get()
+        wanted = formula(a.astype(float), b.astype(float)).sum(axis, keepdims=True)
+        near = 64 * np.finfo(dtype).eps * (1 + np.abs(wanted).max())
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=near, err_msg=repr((shape, axis, k % 4)))
+    assert {("add_rows", 2), ("add_rows", 3), ("add_columns", 3)} <= set(added)
+
+
+# --- steps that wait -------------------------------------------------------------------------------------------------
+
+
+def stages(be: Backend, *trees: Any) -> list[str]:
+    plan = be.plan(*trees)
+    return [" ".join(step.op.name for v in stage.steps if (step := plan.step(v))) for stage in plan.stages]
+
+
+def test_a_step_waits_until_it_is_read(cpu: Backend) -> None:
+    x, r = cpu.ones((40, 50)), cpu.ones((40, 1))
+    assert stages(cpu, (x - r) / cpu.sqrt(cpu.sum(x, axis=1))) == ["sum", "sqrt", "sub div"]
+
+
+def test_a_sum_waits_until_its_operand_is_read_anyway(cpu: Backend) -> None:
+    x, y = cpu.ones((40, 50)), cpu.ones((40, 50))
+    small = cpu.sum(y, axis=1)
+    tree = (cpu.sum(x * small, axis=1) + cpu.sum(x, axis=1)) * x
+    assert stages(cpu, tree) == ["sum", "mul sum sum", "add", "mul"]
+
+
+def test_what_is_read_early_and_late_is_worked_out_early(cpu: Backend) -> None:
+    x, y = cpu.ones((40, 50)), cpu.ones((40, 50))
+    d = x - y
+    assert stages(cpu, d / cpu.sum(d, axis=1)) == ["sub sum", "div"]
