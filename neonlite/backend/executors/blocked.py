@@ -27,7 +27,8 @@ from neonlite.ops import Axes, Shape, reduced
 
 WHOLE = 1 << 17  # elements up to which a stage is run at once: its operands fit the cache as they are
 BLOCK = 1 << 16  # elements of a block: a few of them, in float32, fit the second-level cache
-LARGE = 1 << 18  # elements of a block where there is one op, or a chain: nothing has to stay in the cache meanwhile
+LARGE = 1 << 18  # elements of a block, at most, where there is one op, or a chain
+SHARES = 4  # of them, at least, where there are sums
 RUN = 1 << 12  # elements along the last axis, at least, when a block is reduced along an earlier one
 THREADED = 1 << 18  # elements from which a second thread pays
 BOUND = 256  # plans and regions whose views a thread remembers
@@ -212,12 +213,23 @@ class Region:
         self.arguments = [*self.inputs, *self.outputs, *self.reductions]
         self.squeezed = any(not self.steps[v].attrs.get("keepdims", True) for v in self.reductions)
         self.steps, self.chains = fuse(plan, self.steps, stage.domain, self.outputs)
-        self.block = LARGE if len(self.steps) - len(self.reductions) <= 1 else BLOCK
+        self.block = self._block()
         self.tiled = self.size > WHOLE
         if self.tiled:
             self._lay_out()
         self._write()
         self._find_places()
+
+    def _block(self) -> int:
+        """Return the elements of a block: many where nothing has to stay in the cache from one op to the next.
+
+        All threads are to have some. Where that could change sums, the number of threads must not matter.
+        """
+        if len(self.steps) - len(self.reductions) > 1:
+            return BLOCK
+        sums = any(self.steps[v].op.name == "sum" for v in self.reductions)
+        shares = SHARES if sums else threads()
+        return max(BLOCK, min(LARGE, -(-self.size // shares)))
 
     @property
     def at_once(self) -> int:
