@@ -19,6 +19,7 @@ from conftest import RUNTIMES, lacks, refused
 from reference import REFERENCE, each, numeric_gradient, off, slope
 
 from neonlite import Autodiff, Backend
+from neonlite.backend.executors import blocked
 from neonlite.backend.executors.blocked import THREADED, WHOLE
 from neonlite.backend.executors.numpy_words import WORDS
 from neonlite.ops import OPS, TABLE, Op, missing
@@ -849,6 +850,12 @@ LARGE, LARGER, DEEP = (367, 391), (727, 731), (29, 67, 83)
 def test_the_large_arrays_are_large() -> None:
     assert WHOLE < math.prod(LARGE) < THREADED < math.prod(LARGER)
     assert math.prod(DEEP) > WHOLE
+
+
+@pytest.fixture(autouse=True)
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads share all that is large, cheap as it may be."""
+    monkeypatch.setattr(blocked, "WORTH", 0)
 
 
 @pytest.fixture

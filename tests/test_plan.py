@@ -59,7 +59,9 @@ def counted() -> Iterator[tuple[Callable[..., Any], list[int]]]:
 
 
 @pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Return what sets the number of threads, which share all that is large from now on, cheap as it may be."""
+    monkeypatch.setattr(blocked, "WORTH", 0)
     before = pool.threads()
     yield pool.set_threads
     pool.set_threads(before)

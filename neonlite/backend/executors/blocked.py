@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neonlite.backend.executors.fusion import SLOTS, fuse
+from neonlite.backend.executors.fusion import EFFORT, SLOTS, fuse
 from neonlite.backend.executors.generic import Generic
 from neonlite.backend.executors.numpy_words import BUFFERS, CALLS, OF_INTS, REDUCE, SHORT, WORDS, faster, words
 from neonlite.backend.executors.pool import share, threads
@@ -30,7 +30,8 @@ BLOCK = 1 << 16  # elements of a block: a few of them, in float32, fit the secon
 LARGE = 1 << 18  # elements of a block, at most, where there is one op, or a chain
 SHARES = 4  # of them, at least, where there are sums
 RUN = 1 << 12  # elements along the last axis, at least, when a block is reduced along an earlier one
-THREADED = 1 << 18  # elements from which a second thread pays
+THREADED = 1 << 18  # elements from which a second thread may pay
+WORTH = 1 << 21  # cheap ops on an element each from which it does
 BOUND = 256  # plans and regions whose views a thread remembers
 
 Array = np.ndarray[Any, Any]
@@ -325,7 +326,15 @@ class Region:
     @property
     def workers(self) -> int:
         """How many threads share the blocks."""
-        return min(threads(), self.blocks) if self.tiled and self.size >= THREADED else 1
+        pays = self.tiled and self.size >= THREADED and self.size * self.effort >= WORTH
+        return min(threads(), self.blocks) if pays else 1
+
+    @cached_property
+    def effort(self) -> int:
+        """How many cheap ops take as long as what is done with one element; a chain is like two."""
+        alone = sum(EFFORT.get(step.op.name, 1) for v, step in self.steps.items() if v not in self.chains)
+        links = (link.op for fused in self.chains.values() for link in fused.chain.links)
+        return alone + 2 * len(self.chains) + sum(EFFORT.get(op, 0) for op in links)
 
     def needs(self, workers: int = 0) -> int:
         """Return the bytes of the arena that are taken: temporaries, partial results, registers of all workers."""

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SLOTS = "xywabcdefghijklnopqrst"  # what the operands of a step are called in its words; m is a mask, z the result
 ENOUGH = 1 << 16  # elements times ops from which a chain pays
-COSTLY = {"exp": 8, "sig": 8}  # ops that count for more
+# ops that take as long as so many cheap ones
+EFFORT = dict.fromkeys(("exp", "exp2", "log", "log2", "safelog", "sig", "tanh"), 8) | {"pow": 16, "shift": 16}
 FIRST = {"add", "sub", "mul", "div"}  # ops with which a chain may begin
 
 
@@ -38,7 +39,7 @@ class Growing(NamedTuple):
     @property
     def work(self) -> int:
         """How much there is to do with each element."""
-        return sum(COSTLY.get(link.op, 1) for link in self.links)
+        return sum(EFFORT.get(link.op, 1) for link in self.links)
 
     def taken(self, x: int | Const) -> int:
         """Return the number of an operand."""
