@@ -61,6 +61,7 @@ class BatchNorm(Normalization):
         self.wide: Any = None  # the inputs that x shows
         self.own_deltas: Any = None
         self.spare: Any = None
+        self.seen: dict[str, tuple[Tensor, Tensor]] = {}  # tensors, and what they are as (nfm, columns)
         self.allparams: Any = None  # beta, gamma, gmean, gvar; None when the inputs are others than before
 
     def configure(self, in_obj: Any) -> BatchNorm:
@@ -76,6 +77,7 @@ class BatchNorm(Normalization):
         super().allocate(shared_outputs, accumulate_updates)
         self.init_params(self.nfm)
         self.wide = self.spare = None  # y is to show the new outputs, and the batch may have another size
+        self.seen = {}
 
     def init_params(self, nfm: int) -> None:
         """Make the statistics of ``nfm`` features, unless they are there, and list them with the parameters."""
@@ -148,7 +150,15 @@ class BatchNorm(Normalization):
             accumbeta=accumbeta,
             binary=self.binary,
             inference=inference,
+            layer=self,
         )
+
+    def _by_feature(self, name: str, x: Tensor) -> Tensor:
+        """Return a tensor as (nfm, columns): the same one for the same tensor as the last time."""
+        if self.seen.get(name, (None,))[0] is not x:
+            self.seen[name] = x, x.reshape(self.nfm, -1)
+        wide: Tensor = self.seen[name][1]
+        return wide
 
     @accumulates
     def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
@@ -160,16 +170,17 @@ class BatchNorm(Normalization):
                 self.spare = self.be.empty_like(error, name=f"{self.name}.spare")
             target = self.spare
         self.be.compound_bprop_bn(
-            target.reshape(self.nfm, -1),
+            self._by_feature("target", target),
             self.grad_gamma,
             self.grad_beta,
-            error.reshape(self.nfm, -1),
+            self._by_feature("error", error),
             self.x,
             self.xmean,
             self.xvar,
             self.gamma,
             self.eps,
             self.binary,
+            layer=self,
         )
         if self.deltas is not None and (alpha != 1 or beta):
             self.deltas[:] = self.scaled(target, alpha, beta)

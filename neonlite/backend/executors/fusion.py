@@ -15,7 +15,7 @@ from neonlite.ops import Shape
 if TYPE_CHECKING:
     from neonlite.backend.onednn.chains import Chain, Link
 
-SLOTS = "xywabcdefghijklnopqrst"  # what the operands of a step are called in its words; m is a mask, z the result
+SLOTS = "xywabcdefghijklnopqrtuv"  # what the operands of a step are called in its words; m, s and z are others
 ENOUGH = 1 << 16  # elements times ops from which a chain pays
 # ops that take as long as so many cheap ones
 EFFORT = dict.fromkeys(("exp", "exp2", "log", "log2", "safelog", "sig", "tanh"), 8) | {"pow": 16, "shift": 16}

@@ -7,8 +7,7 @@ register meanwhile; sums, products, quotients and roots come out with the same b
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import c_float
 from functools import cache
 from typing import Any, NamedTuple
@@ -16,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.backend.mkl.blas import address
-from neonlite.backend.onednn.functions import EXP, LOGISTIC, LOWEST, SIZES
-from neonlite.backend.onednn.library import DST, GIVEN, SRC, Call, Handle, Layout, Library, Unsupported, found
+from neonlite.backend.onednn.functions import EXP, LOGISTIC, LOWEST, Function
+from neonlite.backend.onednn.library import DST, GIVEN, SRC, Call, Handle, Layout, Library, Unsupported
 from neonlite.backend.tensor import c_strides
 from neonlite.ops import Shape
 
@@ -90,27 +89,30 @@ class Made(NamedTuple):
     room: Array
 
 
-class Chain:
+class Chain(Function):
     """A chain of float32 by oneDNN, where operands and result are contiguous; NumPy does the rest.
 
     Some of its ``count`` operands are numbers. ``exp`` comes second, behind a difference.
     """
 
     def __init__(self, links: tuple[Link, ...], count: int, numbers: frozenset[int]) -> None:
-        self.links, self.count, self.numbers = links, count, numbers
-        self.arrays = [*(n for n in range(count) if n not in numbers), OUT]
-        self.exponential = any(link.op == "exp" for link in links)
-        self.held = threading.local()  # a primitive runs in one thread at a time
         names = [f"x{n}" for n in range(count)]
         lines = spelled(links).format(*names, z="z").split("; ")
         scope = dict(WORDS)
         exec("\n    ".join([f"def plain({', '.join(names)}, z):", *lines]), scope)
-        self.plain: Callable[..., None] = scope["plain"]
+        super().__init__(0, 0, scope["plain"])
+        self.links, self.count, self.numbers = links, count, numbers
+        self.arrays = [*(n for n in range(count) if n not in numbers), OUT]
+        self.exponential = any(link.op == "exp" for link in links)
 
     def __call__(self, *arrays: Any) -> None:
         """Put what the chain makes of all but the last into the last."""
-        made = self._primitive(arrays)
-        if made is None or not self.fits(arrays):
+        key = self.key(*arrays)
+        try:
+            made: Made | None = self.held.calls[key]
+        except (AttributeError, KeyError):
+            made = self._made(key)
+        if made is None or not self.fits(*arrays):
             self.plain(*arrays)
             return
         call, places, room = made
@@ -123,42 +125,25 @@ class Chain:
             with call.library.using(1):
                 call(*where)
 
-    def fits(self, arrays: Sequence[Any]) -> bool:
+    def key(self, *arrays: Any) -> tuple[Shape, ...]:
+        """Return the shapes of the operands that are arrays, and of the result."""
+        return tuple([arrays[n].shape for n in self.arrays])
+
+    def fits(self, *arrays: Any) -> bool:
         """Tell whether oneDNN can do it: the exponential function of no NaN, and of nothing too low."""
         for n in self.arrays:
-            if not arrays[n].flags.c_contiguous:
+            flags = arrays[n].flags
+            if not (flags.c_contiguous and flags.aligned):
                 return False
+        if not arrays[OUT].flags.writeable:
+            return False
         if self.exponential:
             low, high = np.minimum.reduce(arrays[0], axis=None), np.maximum.reduce(arrays[1], axis=None)
             return bool(low - high >= LOWEST)  # a comparison with NaN is false
         return True
 
-    def _primitive(self, arrays: Sequence[Any]) -> Made | None:
-        """Return the primitive of this thread, made when first asked for; None when there is none."""
-        shapes = tuple([arrays[n].shape for n in self.arrays])
-        try:
-            made: Made | None = self.held.calls[shapes]
-        except (AttributeError, KeyError):
-            made = self._first(shapes)
-        return made
-
-    def _first(self, shapes: tuple[Shape, ...]) -> Made | None:
-        """Make the primitive for some shapes, the last of which is the result's, and keep it."""
-        calls: dict[Any, Made | None] = self.held.__dict__.setdefault("calls", {})
-        library = found()
-        # a worker of ours does nothing else with oneDNN; other threads keep the number that they have
-        self.held.alone = library is not None and threading.current_thread().name.startswith("neonlite")
-        if len(calls) >= SIZES:
-            calls.clear()
-        try:
-            calls[shapes] = self._made(library, shapes) if library else None
-        except Unsupported:
-            calls[shapes] = None
-        if library and self.held.alone:
-            library.set_threads(1)
-        return calls[shapes]
-
-    def _made(self, library: Library, shapes: tuple[Shape, ...]) -> Made:
+    def make(self, library: Library, shapes: tuple[Shape, ...]) -> Made:
+        """Return the primitive for some shapes, in one thread."""
         layouts = dict(zip(self.arrays, laid_out(library, shapes), strict=True))
         room = np.full(self.count - MINUS, -1, np.float32)
         start, single = address(room).value, laid_out(library, [(1,), shapes[OUT]])[0]
@@ -182,9 +167,8 @@ class Chain:
         attributes = library.make("primitive_attr", "primitive_attr_create")
         library.call("primitive_attr_set_scratchpad_mode", attributes, GIVEN)
         library.call("primitive_attr_set_post_ops", attributes, after)
-        with library.using(1):
-            description = library.describe("binary", library.engine, *pair, taken(DST, OUT), attributes)
-            call = Call(library, description, arguments)
+        description = library.describe("binary", library.engine, *pair, taken(DST, OUT), attributes)
+        call = Call(library, description, arguments)
         if call.spare:
             raise Unsupported(f"oneDNN {library.version}: a chain that needs room to work in")
         return Made(call, places, room)

@@ -27,7 +27,7 @@ ONE, MINUS = np.float32(1), np.float32(-1)
 class Function:
     """A function of float32 by oneDNN, of contiguous arrays; NumPy does the rest."""
 
-    def __init__(self, kind: int, least: int, plain: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, kind: int, least: int, plain: Callable[..., Any]) -> None:
         self.kind, self.least, self.plain = kind, least, plain
         self.held = threading.local()  # a primitive runs in one thread at a time
 
@@ -57,16 +57,16 @@ class Function:
         """Return what the primitive depends on."""
         return x.size
 
-    def make(self, library: Library, key: Any) -> Call:
+    def make(self, library: Library, key: Any) -> Any:
         """Return the primitive for a key, in one thread."""
         row = library.layout((key,), (1,)).handle
         args = INFERENCE, self.kind, row, row, c_float(0), c_float(0), library.plain
         return library.primitive(library.describe("eltwise_forward", library.engine, *args), SRC, DST)
 
-    def _made(self, key: Any) -> Call | None:
+    def _made(self, key: Any) -> Any:
         """Return the primitive of this thread for a key; None when there is none."""
         library = found()
-        calls: dict[Any, Call | None] = self.held.__dict__.setdefault("calls", {})
+        calls: dict[Any, Any] = self.held.__dict__.setdefault("calls", {})
         # a worker of ours does nothing else with oneDNN; other threads keep the number that they have
         self.held.alone = library is not None and threading.current_thread().name.startswith("neonlite")
         if len(calls) >= SIZES:

@@ -5,8 +5,10 @@ Source: Ioffe and Szegedy 2015; with ``binary`` by powers of two alone, Courbari
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from neonlite.backend.prepared import Assignment
 from neonlite.backend.primitives.norm_apart import NormApart
 from neonlite.backend.tensor import Tensor
 from neonlite.optree import describe
@@ -50,17 +52,22 @@ class NormCalls(NormApart):
         if plain and self._fprop_bn_apart(x, y, columns, eps, rho, inference, not compute_batch_sum):
             return y
         times = self.shift if binary else self.multiply
-        x, mean, var, targets, values = self._widened(x), gmean, gvar, [], []
-        if not inference:
-            mean = self.mean(x, axis=1) if compute_batch_sum else xsum * (1.0 / x.shape[1])
-            d = x - mean
-            var = self.mean(times(d, d), axis=1)
-            targets = [xsum, xvar, gmean, gvar]
-            values = [mean, var, rho * gmean + (1 - rho) * mean, rho * gvar + (1 - rho) * var]
-        d = x + -mean  # not d from above, which would have to be kept: to read that takes as long as to read x
-        value = times(times(d, 1 / self.sqrt(self._widened(var) + eps)), gamma) + beta
-        value = self.maximum(value, 0) if relu else value
-        self.assign([*targets, y], [*values, value + accumbeta * y if accumbeta else value])
+
+        def assignment() -> Assignment:
+            wide, mean, var, targets, values = self._widened(x), gmean, gvar, [], []
+            if not inference:
+                mean = self.mean(wide, axis=1) if compute_batch_sum else xsum * (1.0 / x.shape[1])
+                d = wide - mean
+                var = self.mean(times(d, d), axis=1)
+                targets = [xsum, xvar, gmean, gvar]
+                values = [mean, var, rho * gmean + (1 - rho) * mean, rho * gvar + (1 - rho) * var]
+            d = wide + -mean  # not d from above, which would have to be kept: to read that takes as long as to read x
+            value = times(times(d, 1 / self.sqrt(self._widened(var) + eps)), gamma) + beta
+            value = self.maximum(value, 0) if relu else value
+            return [*targets, y], [*values, value + accumbeta * y if accumbeta else value]
+
+        how = eps, rho, compute_batch_sum, accumbeta, relu, binary, inference
+        self._again(layer, "fprop_habit", (x, xsum, xvar, gmean, gvar, gamma, beta, y, *how), assignment)
         return y
 
     def compound_bprop_bn(
@@ -90,13 +97,25 @@ class NormCalls(NormApart):
         if not binary and self._bprop_bn_apart(delta_out, delta_in, x, columns, eps):
             return delta_out
         times = self.shift if binary else self.multiply
-        error, inv = self._widened(delta_in), 1 / self.sqrt(self._widened(xvar) + eps)
-        xhat = times(self._widened(x) - xsum, inv)
-        by_gamma, by_beta = self.sum(xhat * error, axis=1), self.sum(error, axis=1)
-        xhat = times(self._widened(x) + -xsum, inv)  # anew, as d in the forward pass
-        error = error - (times(xhat, by_gamma) + by_beta) * (1.0 / x.shape[1])
-        self.assign([grad_gamma, grad_beta, delta_out], [by_gamma, by_beta, times(times(error, gamma), inv)])
+
+        def assignment() -> Assignment:
+            error, inv = self._widened(delta_in), 1 / self.sqrt(self._widened(xvar) + eps)
+            xhat = times(self._widened(x) - xsum, inv)
+            by_gamma, by_beta = self.sum(xhat * error, axis=1), self.sum(error, axis=1)
+            xhat = times(self._widened(x) + -xsum, inv)  # anew, as d in the forward pass
+            error = error - (times(xhat, by_gamma) + by_beta) * (1.0 / x.shape[1])
+            return [grad_gamma, grad_beta, delta_out], [by_gamma, by_beta, times(times(error, gamma), inv)]
+
+        operands = delta_out, grad_gamma, grad_beta, delta_in, x, xsum, xvar, gamma, eps, binary
+        self._again(layer, "bprop_habit", operands, assignment)
         return delta_out
+
+    def _again(self, layer: Any, habit: str, operands: tuple[Any, ...], assignment: Callable[[], Assignment]) -> None:
+        """Assign, by the habit of the layer if there is one."""
+        if (known := getattr(layer, habit, None)) is not None:
+            known(self, operands, assignment)
+        else:
+            self.assign(*assignment())
 
     def _widened(self, x: Tensor) -> Any:
         """Return halves as float32, in which their sums and squares are kept."""
