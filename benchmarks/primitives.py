@@ -28,7 +28,7 @@ from neonlite.transforms import Softmax
 torch: Any = import_module("torch") if find_spec("torch") else None
 aten = torch.ops.aten if torch else None
 RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
-FULL = Effort(2.0, 0.02, 9)
+FULL = Effort(1.0, 0.02, 5)
 REST = 0.25  # seconds until the threads of OpenBLAS (25 ms) and of OpenMP (200 ms) do not look for work any more
 LIMIT = 1.0  # as long as PyTorch, at most
 EPS, RHO = 1e-3, 0.9

@@ -206,6 +206,23 @@ def test_a_chain_allocates_nothing_once_it_has_run(cpu: Backend, called: list[An
     assert called
 
 
+@needs
+@pytest.mark.parametrize("rows", [2, 3])
+def test_a_chain_does_not_write_what_is_read_only_nor_where_numbers_lie_askew(rows: int) -> None:
+    links = chains.Link("sub", 1), chains.Link("mul", 2, True)
+    run = chains.chain(links, 3, frozenset({2}))
+    x = normal(np.random.default_rng(0), (rows, 40))
+    out = np.zeros((rows, 40), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        run(x, x[:1], 2.0, out)
+    assert not out.any()
+    askew = np.zeros(out.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(rows, 40)
+    assert not run.fits(x, x[:1], 2.0, askew)
+    run(x, x[:1], 2.0, askew)
+    np.testing.assert_array_equal(askew, (x - x[:1]) * 2)
+
+
 def test_without_onednn_there_are_no_chains(cpu: Backend, called: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "found", lambda: None)
     a = normal(np.random.default_rng(0), (41, 53))
