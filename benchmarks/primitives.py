@@ -38,9 +38,9 @@ A pass of neonlite is one call of the backend - `fprop_conv`, `bprop_conv`, `upd
 `fprop_lrn`, `bprop_lrn`, `compound_fprop_bn`, `compound_bprop_bn`, `compound_dot` - or one op-tree that is built and
 run: softmax, its `backward`, and a mask that is drawn and multiplied by. All write into given tensors, with images
 (C, D, H, W, N). PyTorch runs the operator of ATen for the same pass, into given tensors where it takes them: not for
-convolutions, batch norm and dropout; normalization over channels goes back by autograd. Its images are (N, C, H, W), and
-once more with channels last; the sooner of both counts. Results are compared before anything is timed, but for dropout,
-which is drawn. Times are medians over rounds, in each of which every peer runs once, in random order, and with two
+convolutions, batch norm and dropout; normalization over channels goes back by autograd. Its images are (N, C, H, W),
+and once more with channels last; the sooner of both counts. Results are compared before anything is timed, but for
+dropout, which is drawn. Times are medians over rounds, in each of which every peer runs once, in random order, and with two
 threads after a rest; "× torch" is how many times as long as PyTorch, the median of the ratios of all rounds. "Buffers"
 are those of 1 kB and more that NumPy asks for in one call after the first, in this thread."""
 
