@@ -40,9 +40,9 @@ run: softmax, its `backward`, and a mask that is drawn and multiplied by. All wr
 (C, D, H, W, N). PyTorch runs the operator of ATen for the same pass, into given tensors where it takes them: not for
 convolutions, batch norm and dropout; normalization over channels goes back by autograd. Its images are (N, C, H, W),
 and once more with channels last; the sooner of both counts. Results are compared before anything is timed, but for
-dropout, which is drawn. Times are medians over rounds, in each of which every peer runs once, in random order, and with two
-threads after a rest; "× torch" is how many times as long as PyTorch, the median of the ratios of all rounds. "Buffers"
-are those of 1 kB and more that NumPy asks for in one call after the first, in this thread."""
+dropout, which is drawn. Times are medians over rounds, in each of which every peer runs once, in random order, and
+with two threads after a rest; "× torch" is how many times as long as PyTorch, the median of the ratios of all rounds.
+"Buffers" are those of 1 kB and more that NumPy asks for in one call after the first, in this thread."""
 
 Result = Callable[[], Any]
 Passes = dict[str, tuple[Work, Result]]  # what runs, and what tells the result, as neonlite lays it out
