@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -124,6 +125,21 @@ def test_what_becomes_a_chain(
     strict = Backend("strict")
     wanted = formula(strict, *(strict.array(t.get()) for t in (x, y, c, r))).astensor().get()
     np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6 * np.abs(wanted).max())
+
+
+@needs
+@pytest.mark.parametrize("whole", [(2, 63, 1), (2, 40, 30), (16, 16, 16), (2, 3, 4, 5), (17, 33), (1, 5, 3)])
+def test_operands_are_repeated_along_the_axes_that_they_lack(whole: tuple[int, ...]) -> None:
+    rng, links = np.random.default_rng(0), [chains.Link("sub", 1), chains.Link("mul", 2), chains.Link("sub", 1, True)]
+    run, made = chains.chain(tuple(links), 3, frozenset()), 0
+    shapes = list(itertools.product(*[{1, n} for n in whole]))
+    for one, other in itertools.product(shapes, shapes):
+        x, y, z = (normal(rng, shape) for shape in (whole, one, other))
+        out = np.empty(whole, np.float32)
+        run(x, y, z, out)
+        same_bits(out, y - (x - y) * z, (one, other))
+        made += run.held.calls[run.key(x, y, z, out)] is not None
+    assert made >= len(shapes)
 
 
 @needs
