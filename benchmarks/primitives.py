@@ -30,7 +30,7 @@ from neonlite.transforms import Softmax
 torch: Any = import_module("torch") if find_spec("torch") else None
 aten = torch.ops.aten if torch else None
 RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
-FULL = Effort(2.0, 0.02, 9)
+FULL = Effort(1.0, 0.02, 5)
 REST = 0.25  # seconds until the threads of OpenBLAS (25 ms) and of OpenMP (200 ms) do not look for work any more
 LIMIT, LIMITS = 1.0, {"chain": 1.05}  # as long as PyTorch, at most
 NEAR = 1e-4  # how far results may differ, as a fraction of their norm
@@ -40,14 +40,14 @@ NOTE = """\
 A pass of neonlite is one call of the backend - `fprop_conv`, `bprop_conv`, `update_conv`, `fprop_pool`, `bprop_pool`,
 `fprop_lrn`, `bprop_lrn`, `compound_fprop_bn`, `compound_bprop_bn`, `compound_dot` - or one op-tree that is built and
 run: softmax, its `backward`, and a mask that is drawn and multiplied by. All write into given tensors, with images
-(C, D, H, W, N). PyTorch runs the operator of ATen for the same pass, without autograd where there is one (normalization
-over channels has none), into given tensors where they are taken: not for convolutions, batch norm and dropout. Its
-images are (N, C, H, W), and once more with channels last; the sooner of both counts. Results are compared before
-anything is timed, but for dropout, which is drawn. A chain is of layers, convolutions with bias and Rectlin one after
-another, beside modules of PyTorch, with the errors of images and the gradients of weights on the way back. Times are
-medians over rounds, in each of which every peer runs once, in random order, and with two threads after a rest;
-"× torch" is how many times as long as PyTorch, the median of the ratios of all rounds. "Buffers" are those of 1 kB and
-more that NumPy asks for in one call after the first, in this thread."""
+(C, D, H, W, N). PyTorch runs the operator of ATen for the same pass, into given tensors where it takes them: not for
+convolutions, batch norm and dropout; normalization over channels goes back by autograd. Its images are (N, C, H, W),
+and once more with channels last; the sooner of both counts. Results are compared before anything is timed, but for
+dropout, which is drawn. A chain is of layers, convolutions with bias and Rectlin one after another, beside modules of
+PyTorch, with the errors of images and the gradients of weights on the way back. Times are medians over rounds, in each
+of which every peer runs once, in random order, and with two threads after a rest; "× torch" is how many times as long
+as PyTorch, the median of the ratios of all rounds. "Buffers" are those of 1 kB and more that NumPy asks for in one call
+after the first, in this thread."""
 
 Result = Callable[[], Any]
 Passes = dict[str, tuple[Work, Result]]  # what runs, and what tells the result, as neonlite lays it out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -127,6 +128,21 @@ def test_what_becomes_a_chain(
 
 
 @needs
+@pytest.mark.parametrize("whole", [(2, 63, 1), (2, 40, 30), (16, 16, 16), (2, 3, 4, 5), (17, 33), (1, 5, 3)])
+def test_operands_are_repeated_along_the_axes_that_they_lack(whole: tuple[int, ...]) -> None:
+    rng, links = np.random.default_rng(0), [chains.Link("sub", 1), chains.Link("mul", 2), chains.Link("sub", 1, True)]
+    run, made = chains.chain(tuple(links), 3, frozenset()), 0
+    shapes = list(itertools.product(*[{1, n} for n in whole]))
+    for one, other in itertools.product(shapes, shapes):
+        x, y, z = (normal(rng, shape) for shape in (whole, one, other))
+        out = np.empty(whole, np.float32)
+        run(x, y, z, out)
+        same_bits(out, y - (x - y) * z, (one, other))
+        made += run.held.calls[run.key(x, y, z, out)] is not None
+    assert made >= len(shapes)
+
+
+@needs
 def test_what_is_kept_is_no_link(cpu: Backend, called: list[Any]) -> None:
     rng = np.random.default_rng(0)
     x, y = cpu.array(normal(rng, (40, 50))), cpu.array(normal(rng, (40, 50)))
@@ -204,6 +220,23 @@ def test_a_chain_allocates_nothing_once_it_has_run(cpu: Backend, called: list[An
     run()
     assert buffers(run) == []
     assert called
+
+
+@needs
+@pytest.mark.parametrize("rows", [2, 3])
+def test_a_chain_does_not_write_what_is_read_only_nor_where_numbers_lie_askew(rows: int) -> None:
+    links = chains.Link("sub", 1), chains.Link("mul", 2, True)
+    run = chains.chain(links, 3, frozenset({2}))
+    x = normal(np.random.default_rng(0), (rows, 40))
+    out = np.zeros((rows, 40), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        run(x, x[:1], 2.0, out)
+    assert not out.any()
+    askew = np.zeros(out.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(rows, 40)
+    assert not run.fits(x, x[:1], 2.0, askew)
+    run(x, x[:1], 2.0, askew)
+    np.testing.assert_array_equal(askew, (x - x[:1]) * 2)
 
 
 def test_without_onednn_there_are_no_chains(cpu: Backend, called: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -619,3 +619,30 @@ def test_each_of_two_backends_has_layers_of_its_own(cpu):
     assert layer.fprop(other.ones((2, 3))).backend is other
     assert layer.gmean.backend is other
     assert made(cpu, Linear(2, Constant(1)), 2, 3).W.backend is cpu
+
+
+def test_a_batch_norm_that_comes_again_builds_nothing_and_sees_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    be = gen_backend("cpu", batch_size=4)
+    rng, built = np.random.default_rng(0), []
+    assign = Backend.assign
+    monkeypatch.setattr(Backend, "assign", lambda self, *a: (built.append(len(a[0])), assign(self, *a))[1])
+    layer = BatchNorm(rho=0.5, eps=0.1, name="norm")
+    layer.configure(Reshape((3, 2, 5)).configure((3, 2, 5)))
+    layer.allocate()
+    layer.allocate_deltas()
+    x, e, mean = be.empty((30, 4)), be.empty((30, 4)), 0.0
+    for n in range(5):
+        a, b = rng.standard_normal((2, 30, 4)).astype(np.float32)
+        x[:], e[:] = a, b
+        y, d = layer.fprop(x).get(), layer.bprop(e).get()
+        wide, error = a.reshape(3, 40), b.reshape(3, 40)
+        xhat = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 0.1)
+        np.testing.assert_allclose(y.reshape(3, 40), xhat, atol=1e-5)
+        by_gamma, by_beta = (xhat * error).mean(1, keepdims=True), error.mean(1, keepdims=True)
+        wanted = (error - xhat * by_gamma - by_beta) / np.sqrt(wide.var(1, keepdims=True) + 0.1)
+        np.testing.assert_allclose(d.reshape(3, 40), wanted, atol=1e-5)
+        mean = 0.5 * mean + 0.5 * wide.mean(1, keepdims=True)
+        np.testing.assert_allclose(layer.gmean.get(), mean, atol=1e-6)
+        if n == 1:
+            built.clear()
+    assert built == []

@@ -1,9 +1,10 @@
 """Run a plan with NumPy, block by block: every stage is one pass over memory in pieces that stay in the cache.
 
 Each elementwise region becomes a small Python function of ufunc calls with given outputs - ``Region.source`` shows it -
-which is called on the whole operands when they are small, and on one block after another when they are not, shared by
-several threads when they are large (ufuncs release the interpreter's lock). Where blocks begin depends on shapes
-alone, and partial sums are added in the order of the blocks, so results do not depend on the number of threads.
+and of chains of ops that oneDNN does at once. It is called on the whole operands when they are small, and on one block
+after another when they are not, shared by several threads when there is much to do (ufuncs release the interpreter's
+lock). Where sums are cut depends on shapes alone, and partial sums are added in the order of the blocks, so results do
+not depend on the number of threads.
 """
 
 from __future__ import annotations

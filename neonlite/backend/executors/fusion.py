@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SLOTS = "xywabcdefghijklnopqrtuv"  # what the operands of a step are called in its words; m, s and z are others
 ENOUGH = 1 << 16  # elements times ops from which a chain pays
+MOST = 1 << 7  # ops that a chain may count for
 # ops that take as long as so many cheap ones
 EFFORT = dict.fromkeys(("exp", "exp2", "log", "log2", "safelog", "sig", "tanh"), 8) | {"pow": 16, "shift": 16}
 FIRST = {"add", "sub", "mul", "div"}  # ops with which a chain may begin
@@ -55,6 +56,9 @@ def fuse(
 
     What is ``kept`` is needed elsewhere as well.
     """
+    size = math.prod(domain)
+    if size * MOST < ENOUGH:  # so that small trees load no library
+        return steps, {}
     from neonlite.backend.onednn.chains import LONGEST, Link, chain, continues, spelled
     from neonlite.backend.onednn.library import found
 
@@ -95,7 +99,6 @@ def fuse(
                 if whole(first):
                     growing[v] = grown = Growing([], [first], [v])
                     grown.links.append(Link(name, grown.taken(second)))
-    size = math.prod(domain)
     chains = {v: grown for v, grown in growing.items() if len(grown.links) > 1 and size * grown.work >= ENOUGH}
     if not chains or found() is None:
         return steps, {}

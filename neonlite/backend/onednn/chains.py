@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from ctypes import c_float
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from neonlite.backend.tensor import c_strides
 from neonlite.ops import Shape
 
 LONGEST = 16  # ops of a chain
+KEPT = 1024  # chains
 BINARY = {"add": 0x1FFF0, "mul": 0x1FFF1, "div": 0x1FFF4, "sub": 0x1FFF5}
 UNARY = {"sqr": 0x23, "sqrt": 0x25, "sig": LOGISTIC, "exp": EXP}
 SECOND, POST_OP = 2, 1 << 15  # arguments: the second operand, and the n-th op of those that come after
@@ -61,9 +62,9 @@ class Link(NamedTuple):
 
     def steps(self) -> list[tuple[str, int | None]]:
         """Return what oneDNN does: y - x is -x + y, with the same bits, as it has no other way."""
-        return (
-            [("mul", MINUS), ("add", self.operand)] if self.turned and self.op == "sub" else [(self.op, self.operand)]
-        )
+        if self.turned and self.op == "sub":
+            return [("mul", MINUS), ("add", self.operand)]
+        return [(self.op, self.operand)]
 
 
 MINUS, OUT = -2, -1  # operands: the number -1, and the result
@@ -174,7 +175,7 @@ class Chain(Function):
         return Made(call, places, room)
 
 
-@cache
+@lru_cache(KEPT)
 def chain(links: tuple[Link, ...], count: int, numbers: frozenset[int]) -> Chain:
     """Return the chain of some links: one for all who ask."""
     return Chain(links, count, numbers)
