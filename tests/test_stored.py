@@ -327,6 +327,7 @@ def test_results_lie_apart_until_they_are_read_and_are_copied_once(case: Case, t
     assert np.array_equal(case.O.get(), case.wanted)
     assert not case.is_apart
     assert np.array_equal(case.O.T.get(), case.wanted.T)
+    assert np.array_equal(case.I.get(), case.wanted)  # which is in both places
     assert turns == [True]
 
 
@@ -393,6 +394,19 @@ def test_a_transpose_is_no_other_name_for_what_lies_apart(cpu: Backend) -> None:
     out = cpu.zeros((2, 2))
     out[:] = x.O.T * 2 + x.O + y.O
     assert np.array_equal(out.get(), x.wanted.T * 2 + x.wanted + y.wanted)
+
+
+def test_ops_that_look_at_other_places_find_the_numbers_in_order(cpu: Backend) -> None:
+    case, out = Case(cpu, (2, 1, 1)), cpu.zeros((2, 2))
+    for tree, wanted in (
+        (cpu.dot(case.O, case.O), case.wanted @ case.wanted),
+        ((case.O * 1).T + case.O, case.wanted.T + case.wanted),
+        (case.O * cpu.array([[3.0]]) + case.I[:1, :1], case.wanted * 3 + case.wanted[0, 0]),
+        (case.O - cpu.sum(case.O, axis=1), case.wanted - case.wanted.sum(axis=1, keepdims=True)),
+    ):
+        case.run()
+        out[:] = tree
+        assert np.array_equal(out.get(), wanted)
 
 
 def test_memory_of_other_libraries_has_no_room(cpu: Backend) -> None:
