@@ -509,6 +509,11 @@ def test_operands_are_read_before_their_room_is_another_ones(cpu: Backend) -> No
     target[:] = case.O + 1
     assert np.array_equal(target.get(), case.wanted * 2 + 1)
     other.run()
+    images, mean = cpu.zeros((144, N)), cpu.zeros((1, 1))
+    cpu.assign([images, mean], [other.O + 1, cpu.array([[2.0]]) * 2])  # of which one has another shape
+    assert np.array_equal(images.get(), other.wanted + 1)
+    assert mean.get() == 4
+    other.run()
     place = cpu.zeros((300, N))
     cpu.assign([place[:144], place[150:294]], [other.O + 1, other.O + 2])
     assert np.array_equal(place.get()[:144], other.wanted + 1)
