@@ -407,6 +407,17 @@ def test_ops_that_look_at_other_places_find_the_numbers_in_order(cpu: Backend) -
         case.run()
         out[:] = tree
         assert np.array_equal(out.get(), wanted)
+    wide, square = Case(cpu, (8, 1, 1)), cpu.zeros((4, 4))
+    square[:] = cpu.dot(wide.O.reshape(4, 4), wide.O.reshape(4, 4))
+    assert np.array_equal(square.get(), wide.wanted.reshape(4, 4) @ wide.wanted.reshape(4, 4))
+
+
+def test_products_read_either_factor_in_order(case: Case) -> None:
+    ones, out = case.be.ones((N, 5)), case.be.zeros((144, 5))
+    assert np.array_equal(case.be.compound_dot(case.O, ones, out).get(), case.wanted @ ones.get())
+    case.run()
+    turned = case.be.zeros((5, N))
+    assert np.array_equal(case.be.compound_dot(case.be.ones((5, 144)), case.O, turned).get()[0], case.wanted.sum(0))
 
 
 def test_memory_of_other_libraries_has_no_room(cpu: Backend) -> None:
