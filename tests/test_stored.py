@@ -412,6 +412,25 @@ def test_ops_that_look_at_other_places_find_the_numbers_in_order(cpu: Backend) -
     assert np.array_equal(square.get(), wide.wanted.reshape(4, 4) @ wide.wanted.reshape(4, 4))
 
 
+def test_primitives_without_rooms_read_and_write_in_order(cpu: Backend) -> None:
+    case, over, found = Case(cpu), Case(cpu), []
+    for be, I, O in ((cpu, case.O, over.O), (other := plain(), other.array(case.wanted), other.zeros((144, N)))):
+        layer = be.lrn_layer("float32", N, C=4, H=6, W=6, J=3)
+        found.append(be.fprop_lrn(layer, I, O, be.zeros((144, N))).get())
+    near(*found)
+
+
+def test_sums_of_maps_are_those_of_the_maps_that_are_asked_for(cpu: Backend) -> None:
+    for dims, rows, layer in (
+        ((4, 6, 6), 144, {"C": 16, "K": 16, "H": 3, "W": 3}),  # other maps
+        ((8, 6, 3), 72, {"C": 8, "K": 8, "H": 3, "W": 3}),  # some of the pixels
+    ):
+        case, maps = Case(cpu, dims), layer["K"]
+        conv, b = cpu.conv_layer("float32", N, **layer), cpu.zeros((maps, 1))
+        cpu.update_conv(conv, cpu.ones((rows, N)), case.O[:rows], cpu.zeros((maps, maps)), grad_bias=b)
+        near(b.get().ravel(), case.wanted[:rows].reshape(maps, -1).sum(axis=1))
+
+
 def test_products_read_either_factor_in_order(case: Case) -> None:
     ones, out = case.be.ones((N, 5)), case.be.zeros((144, 5))
     assert np.array_equal(case.be.compound_dot(case.O, ones, out).get(), case.wanted @ ones.get())
