@@ -574,6 +574,14 @@ def test_operands_and_targets_of_any_dtype_lie_apart(case: Case, dtype: str) -> 
     assert case.is_apart
 
 
+def test_images_in_one_memory_do_not_take_each_others_room(cpu: Backend) -> None:
+    place, double = cpu.zeros((300, N)), cpu.array(2 * np.eye(4))
+    case, target = Case(cpu, outputs=place[:144]), place[150:294]
+    cpu.fprop_conv(case.layer, case.O, double, target)
+    assert np.array_equal(target.get(), 2 * case.wanted)
+    assert np.array_equal(case.O.get(), case.wanted)
+
+
 def test_every_other_row_is_written_and_those_between_stay(cpu: Backend) -> None:
     memory = cpu.zeros((160, N))
     case = Case(cpu, outputs=memory[4:148])
