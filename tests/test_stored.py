@@ -327,6 +327,7 @@ def test_results_lie_apart_until_they_are_read_and_are_copied_once(case: Case, t
     assert np.array_equal(case.O.get(), case.wanted)
     assert not case.is_apart
     assert np.array_equal(case.O.T.get(), case.wanted.T)
+    assert np.array_equal(case.I.get(), case.wanted)  # which is in both places
     assert turns == [True]
 
 
@@ -393,6 +394,49 @@ def test_a_transpose_is_no_other_name_for_what_lies_apart(cpu: Backend) -> None:
     out = cpu.zeros((2, 2))
     out[:] = x.O.T * 2 + x.O + y.O
     assert np.array_equal(out.get(), x.wanted.T * 2 + x.wanted + y.wanted)
+
+
+def test_ops_that_look_at_other_places_find_the_numbers_in_order(cpu: Backend) -> None:
+    case, out = Case(cpu, (2, 1, 1)), cpu.zeros((2, 2))
+    for tree, wanted in (
+        (cpu.dot(case.O, case.O), case.wanted @ case.wanted),
+        ((case.O * 1).T + case.O, case.wanted.T + case.wanted),
+        (case.O * cpu.array([[3.0]]) + case.I[:1, :1], case.wanted * 3 + case.wanted[0, 0]),
+        (case.O - cpu.sum(case.O, axis=1), case.wanted - case.wanted.sum(axis=1, keepdims=True)),
+    ):
+        case.run()
+        out[:] = tree
+        assert np.array_equal(out.get(), wanted)
+    wide, square = Case(cpu, (8, 1, 1)), cpu.zeros((4, 4))
+    square[:] = cpu.dot(wide.O.reshape(4, 4), wide.O.reshape(4, 4))
+    assert np.array_equal(square.get(), wide.wanted.reshape(4, 4) @ wide.wanted.reshape(4, 4))
+
+
+def test_primitives_without_rooms_read_and_write_in_order(cpu: Backend) -> None:
+    case, over, found = Case(cpu), Case(cpu), []
+    for be, I, O in ((cpu, case.O, over.O), (other := plain(), other.array(case.wanted), other.zeros((144, N)))):
+        layer = be.lrn_layer("float32", N, C=4, H=6, W=6, J=3)
+        found.append(be.fprop_lrn(layer, I, O, be.zeros((144, N))).get())
+    near(*found)
+
+
+def test_sums_of_maps_are_those_of_the_maps_that_are_asked_for(cpu: Backend) -> None:
+    for dims, rows, layer in (
+        ((4, 6, 6), 144, {"C": 16, "K": 16, "H": 3, "W": 3}),  # other maps
+        ((8, 6, 3), 72, {"C": 8, "K": 8, "H": 3, "W": 3}),  # some of the pixels
+    ):
+        case, maps = Case(cpu, dims), layer["K"]
+        conv, b = cpu.conv_layer("float32", N, **layer), cpu.zeros((maps, 1))
+        cpu.update_conv(conv, cpu.ones((rows, N)), case.O[:rows], cpu.zeros((maps, maps)), grad_bias=b)
+        near(b.get().ravel(), case.wanted[:rows].reshape(maps, -1).sum(axis=1))
+
+
+def test_products_read_either_factor_in_order(case: Case) -> None:
+    ones, out = case.be.ones((N, 5)), case.be.zeros((144, 5))
+    assert np.array_equal(case.be.compound_dot(case.O, ones, out).get(), case.wanted @ ones.get())
+    case.run()
+    turned = case.be.zeros((5, N))
+    assert np.array_equal(case.be.compound_dot(case.be.ones((5, 144)), case.O, turned).get()[0], case.wanted.sum(0))
 
 
 def test_memory_of_other_libraries_has_no_room(cpu: Backend) -> None:
@@ -495,6 +539,11 @@ def test_operands_are_read_before_their_room_is_another_ones(cpu: Backend) -> No
     target[:] = case.O + 1
     assert np.array_equal(target.get(), case.wanted * 2 + 1)
     other.run()
+    images, mean = cpu.zeros((144, N)), cpu.zeros((1, 1))
+    cpu.assign([images, mean], [other.O + 1, cpu.array([[2.0]]) * 2])  # of which one has another shape
+    assert np.array_equal(images.get(), other.wanted + 1)
+    assert mean.get() == 4
+    other.run()
     place = cpu.zeros((300, N))
     cpu.assign([place[:144], place[150:294]], [other.O + 1, other.O + 2])
     assert np.array_equal(place.get()[:144], other.wanted + 1)
@@ -523,6 +572,14 @@ def test_operands_and_targets_of_any_dtype_lie_apart(case: Case, dtype: str) -> 
     out[:] = be.maximum(case.O, 0) * be.array(mask, dtype)
     assert np.array_equal(out.get(), np.maximum(case.wanted, 0) * mask)
     assert case.is_apart
+
+
+def test_images_in_one_memory_do_not_take_each_others_room(cpu: Backend) -> None:
+    place, double = cpu.zeros((300, N)), cpu.array(2 * np.eye(4))
+    case, target = Case(cpu, outputs=place[:144]), place[150:294]
+    cpu.fprop_conv(case.layer, case.O, double, target)
+    assert np.array_equal(target.get(), 2 * case.wanted)
+    assert np.array_equal(case.O.get(), case.wanted)
 
 
 def test_every_other_row_is_written_and_those_between_stay(cpu: Backend) -> None:
