@@ -575,11 +575,21 @@ def test_operands_and_targets_of_any_dtype_lie_apart(case: Case, dtype: str) -> 
 
 
 def test_images_in_one_memory_do_not_take_each_others_room(cpu: Backend) -> None:
-    place, double = cpu.zeros((300, N)), cpu.array(2 * np.eye(4))
+    place, ones = cpu.zeros((300, N)), cpu.ones((36, 4))
     case, target = Case(cpu, outputs=place[:144]), place[150:294]
-    cpu.fprop_conv(case.layer, case.O, double, target)
-    assert np.array_equal(target.get(), 2 * case.wanted)
+    layer = cpu.conv_layer("float32", N, **CONVOLUTIONS[0][2])
+    wanted = cpu.fprop_conv(layer, case.I, ones, cpu.zeros((144, N))).get()
+    cpu.fprop_conv(layer, case.O, ones, target)
+    assert np.array_equal(target.get(), wanted)
     assert np.array_equal(case.O.get(), case.wanted)
+
+
+def test_maxima_are_added_to_what_is_there(case: Case) -> None:
+    layer = case.be.pool_layer("float32", "max", N, C=4, H=6, W=6, R=2, S=2)
+    pooled = case.be.ones((36, N))
+    case.be.fprop_pool(layer, case.O, pooled, case.be.zeros((36, N), "uint8"), beta=2.0)
+    wanted = case.wanted.reshape(4, 3, 2, 3, 2, N).max(axis=(2, 4)).reshape(36, N) + 2
+    assert np.array_equal(pooled.get(), wanted)
 
 
 def test_every_other_row_is_written_and_those_between_stay(cpu: Backend) -> None:
