@@ -1188,6 +1188,7 @@ class Guard:
 
     results: ClassVar = {
         "conv_fprop": {3},
+        "conv_with_bias": {3},
         "conv_bprop": {3},
         "conv_update": {3},
         "pool_fprop": {2, 3},
