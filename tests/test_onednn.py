@@ -24,10 +24,12 @@ from allocations import buffers
 from neonlite import Backend
 from neonlite.backend.executors import pool
 from neonlite.backend.onednn import functions, images, library
+from neonlite.backend.onednn.norms import Norms
 from neonlite.backend.onednn.products import Products
 from neonlite.backend.onehot import OneHot
 from neonlite.backend.primitives.generic import Generic
 from neonlite.backend.runtimes import load
+from neonlite.backend.stored import Form
 
 Array = np.ndarray[Any, Any]
 
@@ -209,6 +211,38 @@ def test_maxima_of_what_is_not_finite_are_as_those_of_generic(
     plain.pool_fprop(layer, i, wanted, places, 0.0)
     np.testing.assert_array_equal(o, wanted)
     np.testing.assert_array_equal(at, places)
+
+
+# --- batch normalization ----------------------------------------------------------------------------------------------
+
+
+@needs
+@counts
+def test_images_that_lie_apart_are_normalized_as_the_formula_says(count: int) -> None:
+    rng, norms = np.random.default_rng(count), Norms(load("cpu"))
+    for _ in range(count):
+        form = Form(*(int(n) for n in rng.integers(1, (70, 50, 12))))
+        eps = float(rng.choice([1e-5, 1e-3, 0.1]))
+        n, shape = form.pixels * form.images, (form.pixels * form.images, form.maps)
+        x, e = (rng.normal(rng.normal(), 3, shape).astype(np.float32) for _ in "xe")
+        gamma, beta, given, by_gamma, by_beta, mean = rng.normal(size=(6, form.maps)).astype(np.float32)
+        var, y = np.empty_like(mean), np.empty_like(x)
+        assert norms.can_norm(form, eps)
+        norms.norm_fprop(form, x, [gamma, beta, mean, var], y, eps, inference=False)
+        wide, error = x.astype(float), e.astype(float)
+        inv = 1 / np.sqrt(wide.var(axis=0) + eps)
+        hat = (wide - wide.mean(axis=0)) * inv
+        near = {"rtol": 1e-4, "atol": 1e-4 * inv.max()}
+        np.testing.assert_allclose(mean, wide.mean(axis=0), **near)
+        np.testing.assert_allclose(var, wide.var(axis=0), **near)
+        np.testing.assert_allclose(y, gamma * hat + beta, **near)
+        norms.norm_bprop(form, x, e, [mean, var, gamma, by_gamma, by_beta], e, eps)  # in place
+        np.testing.assert_allclose(by_gamma, (hat * error).sum(axis=0), rtol=1e-4, atol=1e-5 * n * inv.max())
+        np.testing.assert_allclose(by_beta, error.sum(axis=0), rtol=1e-4, atol=1e-5 * n)
+        wanted = (error - (hat * (hat * error).mean(axis=0) + error.mean(axis=0))) * gamma * inv
+        np.testing.assert_allclose(e, wanted, rtol=1e-3, atol=1e-4 * max(1, inv.max() ** 2))
+        norms.norm_fprop(form, x, [gamma, beta, given, var], y, eps, inference=True)
+        np.testing.assert_allclose(y, gamma * (wide - given) / np.sqrt(var.astype(float) + eps) + beta, **near)
 
 
 # --- products --------------------------------------------------------------------------------------------------------

@@ -467,6 +467,16 @@ class Primitives:
         with self.runtime.count.instead(2 * layer.sizeO * layer.sizeF // layer.K):
             super().conv_update(layer, *args)  # type: ignore[misc]
 
+    def norm_fprop(self, form: Any, *args: Any) -> None:
+        """Take the buffers of a batch normalization where images lie apart."""
+        with self.runtime.count.instead(8 * math.prod(form)):
+            super().norm_fprop(form, *args)  # type: ignore[misc]
+
+    def norm_bprop(self, form: Any, *args: Any) -> None:
+        """Take the buffers of its derivatives."""
+        with self.runtime.count.instead(12 * math.prod(form)):
+            super().norm_bprop(form, *args)  # type: ignore[misc]
+
     def recurrent_fprop(self, way: Any, *args: Any) -> None:
         """Take the buffers of a way through time."""
         with self.runtime.count.instead(way.flops):

@@ -16,7 +16,7 @@ import numpy as np
 
 from neonlite.backend.executors.pool import threads
 from neonlite.backend.mkl.blas import address
-from neonlite.backend.onednn.images import ALIGN, Images, aligned
+from neonlite.backend.onednn.images import ALIGN, aligned
 from neonlite.backend.onednn.library import (
     BIAS,
     DIFF_DST,
@@ -32,6 +32,7 @@ from neonlite.backend.onednn.library import (
     Layout,
     Library,
 )
+from neonlite.backend.onednn.norms import Norms
 from neonlite.backend.tensor import c_strides
 
 BACKWARD = 128
@@ -87,7 +88,7 @@ class Passage(NamedTuple):
     out: list[Call]
 
 
-class Sequences(Images):
+class Sequences(Norms):
     """Images and sequences of float32 by oneDNN; what it has no fast way for is left to NumPy."""
 
     def recurrent(self, way: Sequence[Any], dtype: str) -> Way | None:

@@ -48,8 +48,8 @@ class NormCalls(NormApart):
         self._features("compound_fprop_bn", {"x": x, "y": y}, rows, batch=not inference)
         eps, rho, accumbeta = self._numbers("compound_fprop_bn", eps=eps, rho=rho, accumbeta=accumbeta)
         columns = xsum, xvar, gmean, gvar, gamma, beta
-        plain = not (binary or relu or accumbeta)
-        if plain and self._fprop_bn_apart(x, y, columns, eps, rho, inference, not compute_batch_sum):
+        plain = not (binary or relu or accumbeta) and (compute_batch_sum or inference)
+        if plain and self._fprop_bn_apart(x, y, columns, eps, rho, inference):
             return y
         times = self.shift if binary else self.multiply
 
