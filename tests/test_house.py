@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from neonlite.backend.runtimes import KNOWN
 from neonlite.ops import OPS, TABLE, Op, missing
 
 HOUSE = Path(neonlite.__file__).parent
+DOCS = Path(__file__).parents[1] / "docs"
 FILES = sorted(HOUSE.rglob("*.py"))
 MODULES = {
     ".".join(["neonlite", *p.relative_to(HOUSE).with_suffix("").parts]).removesuffix(".__init__"): p for p in FILES
@@ -384,3 +386,14 @@ def test_the_axis_is_everything_unless_an_index_is_asked_for():
 
     assert [default(name) for name in ("sum", "max", "min", "mean", "var", "std")] == [None] * 6
     assert [default(name) for name in ("argmax", "argmin")] == [1, 1]
+
+
+def test_the_page_of_speed_has_the_tables_that_were_measured() -> None:
+    page = (DOCS / "performance.md").read_text()
+    assert page == runpy.run_path(str(DOCS / "make_performance.py"))["text"](), "run python docs/make_performance.py"
+    results = DOCS.parent / "benchmarks" / "results"
+    for name in ("steps", "products"):
+        rows = [line for line in (results / f"{name}.md").read_text().splitlines() if line.startswith("|")]
+        assert len(rows) > 3
+        assert "\n".join(rows) in page
+        assert f"`python benchmarks/{name}.py`" in page

@@ -84,14 +84,3 @@ def test_the_page_of_ops_is_what_the_table_says() -> None:
     assert (DOCS / "ops.md").read_text() == page, "run python docs/make_ops.py"
     assert "| `tanh` | `be.tanh` | the hyperbolic tangent of x | dx = `(dz * ((1) - (z * z)))` |" in page
     assert "| `rint` | `be.rint` | the whole number nearest to x; halves go to the even one | **flat** |" in page
-
-
-def test_the_page_of_speed_has_the_tables_that_were_measured() -> None:
-    page = (DOCS / "performance.md").read_text()
-    assert page == runpy.run_path(str(DOCS / "make_performance.py"))["text"](), "run python docs/make_performance.py"
-    results = DOCS.parent / "benchmarks" / "results"
-    for name in ("steps", "products"):
-        rows = [line for line in (results / f"{name}.md").read_text().splitlines() if line.startswith("|")]
-        assert len(rows) > 3
-        assert "\n".join(rows) in page
-        assert f"`python benchmarks/{name}.py`" in page
