@@ -120,15 +120,18 @@ def compiler_version() -> tuple[int, int]:
     return MACHINE.built // 1000, MACHINE.built % 1000 // 10
 
 
-class RawModule:
-    """Kernels from their text: compiled for the CPU, as the simulated driver does. Arguments are numbers of 64 bits."""
+class RawKernel:
+    """A kernel from its text: compiled for the CPU, as the simulated driver does. Arguments are numbers of 64 bits."""
 
-    def __init__(self, code: str, options: tuple[str, ...] = ()) -> None:
-        if not all(isinstance(option, str) and option.startswith("-") for option in options):
+    def __init__(self, code: str, name: str, options: tuple[str, ...] = ()) -> None:
+        if type(options) is not tuple or not all(option.startswith("-") for option in options):
             raise TypeError("options are a tuple of strings")
         self.code, self.driver = code, SimulatedDriver()
 
-    def get_function(self, name: str) -> Callable[..., None]:
+    @property
+    def kernel(self) -> Callable[..., None]:
+        """The function for the current device, compiled when it is first asked for."""
+        check()
         kernel = self.driver.compile(self.code)
 
         def launch(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
@@ -573,7 +576,7 @@ def modules() -> dict[str, ModuleType]:
         "asnumpy": asnumpy,
         "from_dlpack": from_dlpack,
         "ndarray": ndarray,
-        "RawModule": RawModule,
+        "RawKernel": RawKernel,
         "__version__": "14.2.0",
     }
     cuda = {

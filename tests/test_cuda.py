@@ -253,6 +253,10 @@ WAYS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]] = [
         for a, b in [((6, 8), (6, 1)), ((6, 1), (1, 8)), ((2, 3, 4), (2, 1, 4))]
         for how in ("strided", "backwards")
     ),
+    *(
+        ((2, 3, 8), (3, 8), how)
+        for how in [(), ("whole", "transposed"), ("strided", "strided"), ("whole", "backwards")]
+    ),
     ((3, 1, 4, 1), (1, 2, 1, 5), ("strided",)),
     ((2, 1, 2, 1, 3), (1, 2, 1, 2, 1), ()),
 ]
@@ -584,6 +588,14 @@ def everything(be: Backend) -> dict[str, str]:
         texts |= {f"{dtype} {n}": be.kernel(*trees[n : n + 8]) for n in range(0, len(trees), 8)}
         texts[f"{dtype} reduced"] = be.kernel(*reductions(be, a, 1)[:3], *reductions(be, a * b, 0)[:3], be.sum(a))
     return texts
+
+
+def test_places_are_counted_in_64_bits_where_there_are_more_than_2_to_the_31() -> None:
+    huge = Backend("cpu").rehearsal()
+    for shape, index in [((2**16, 2**15), "long long"), ((2**16, 2**15 - 1), "unsigned")]:
+        x, y = huge.zeros(shape), huge.zeros((1, shape[1]))
+        for tree in (x * y, huge.sum(x * 2, axis=1), huge.max(x, axis=0), huge.argmax(x, axis=(0, 1))):
+            assert f"typedef {index} Index;" in huge.kernel(tree)
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])

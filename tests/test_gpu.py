@@ -46,8 +46,7 @@ def where(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def op_by_op_unless_there_is_a_card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels on the stand-in are tried in test_cuda.py: here each test would wait for a compiler."""
-    callspec = getattr(request.node, "callspec", None)
-    if callspec is None or CARD not in callspec.params.values():
+    if request.node.get_closest_marker("gpu") is None:
         monkeypatch.setenv("NEONLITE_KERNELS", "0")
 
 

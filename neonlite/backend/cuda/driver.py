@@ -11,7 +11,7 @@ class CompileError(RuntimeError):
 
 
 # --fmad=false: x * y + z is rounded twice, as it is elsewhere, so + - * / and sqrt have the same bits on every runtime.
-OPTIONS = ("--std=c++17", "--fmad=false")
+OPTIONS = ("-std=c++17", "--fmad=false")
 
 
 class Driver(Protocol):
@@ -46,7 +46,7 @@ class CuPyDriver:
     def compile(self, source: str) -> Any:
         """Return CuPy's kernel."""
         try:
-            return self.cupy.RawModule(code=source, options=OPTIONS).get_function("kernel")
+            return self.cupy.RawKernel(source, "kernel", OPTIONS).kernel  # now, and for the current device
         except Exception as error:  # CompileException, which is none of the standard ones
             raise CompileError(f"NVRTC does not compile a kernel: {error}") from error
 

@@ -18,6 +18,8 @@ from neonlite.backend.executors.generic import Generic, Runner
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.plan import Plan, Stage
 
+BOUND = 256  # plans whose temporaries a thread remembers
+
 
 def written(plan: Plan, stage: Stage, xp: Any = None) -> Sequence[Kernel | Call] | None:
     """Return the kernels of a stage; None when it has none."""
@@ -71,10 +73,14 @@ class Cuda:
         """Return ``run(targets, leaves)``, and say in ``plan.needs`` how much of the arena it takes."""
         if os.environ.get("NEONLITE_KERNELS") == "0":
             return self.generic.compile(plan)
-        stages = [(stage, written(plan, stage, self.runtime.xp)) for stage in plan.stages]
-        work = max((kernel.work for _, found in stages for kernel in found or ()), default=0)
-        plan.needs = lambda: plan.arena_bytes + work
-        views = {v: step for v, step in plan.numbered if step.kind == "view"}
+        xp, views = self.runtime.xp, {v: step for v, step in plan.numbered if step.kind == "view"}
+        stages = []
+        for stage in plan.stages:
+            ins = {x for v in stage.steps for x in plan.made(v).ins if isinstance(x, int)}
+            stages.append((stage, written(plan, stage, xp), sorted(ins & views.keys())))
+        work = max((kernel.work for _, found, _ in stages for kernel in found or ()), default=0)
+        nbytes = plan.arena_bytes + work
+        plan.needs = lambda: nbytes
         direct = [(i, v) for i, v in enumerate(plan.tops) if plan.direct[i]]
         direct += [(i, v) for v, i in plan.guests.items()]
         copied = [(i, v) for i, v in enumerate(plan.tops) if not plan.direct[i]]
@@ -83,35 +89,32 @@ class Cuda:
             """Return a value; a view is made when first read, after what it shows was worked out."""
             if v not in values:
                 step = views[v]
-                values[v] = step.op.run(self.runtime.xp, value(step.ins[0], values), **step.attrs)  # type: ignore[arg-type]
+                values[v] = step.op.run(xp, value(step.ins[0], values), **step.attrs)  # type: ignore[arg-type]
             return values[v]
 
         def run(targets: Sequence[Any], leaves: Sequence[Any]) -> None:
             values = dict(enumerate(leaves))
-            arena = self.arena(plan.needs())
-            for v, start in plan.offsets.items():
-                step = plan.made(v)
-                room = arena[start : start + step.nbytes].view(getattr(self.runtime.xp, step.dtype))
-                values[v] = self.runtime.reshape(room, step.shape)
+            room = 0
+            if nbytes:
+                temporaries, room = self.bound(run, plan)
+                values.update(temporaries)
             for i, v in direct:
                 values[v] = targets[i]
-            work = self.runtime.layout(arena)[0] + plan.arena_bytes if arena is not None else 0
             with Silence():
-                for stage, found in stages:
-                    for v in stage.steps:
-                        for x in plan.made(v).ins:
-                            if isinstance(x, int) and x in views:
-                                value(x, values)
-                    self._run(plan, stage, found, values, work)
+                for stage, found, seen in stages:
+                    for v in seen:
+                        value(v, values)
+                    self._run(plan, stage, found, values, room)
                 for i, v in copied:
                     targets[i][...] = values[v]
 
         return run
 
     def _run(
-        self, plan: Plan, stage: Stage, found: Sequence[Kernel | Call] | None, values: dict[int, Any], work: int
+        self, plan: Plan, stage: Stage, found: Sequence[Kernel | Call] | None, values: dict[int, Any], room: int
     ) -> None:
-        launches = [launch for kernel in found or () for launch in kernel.launches(values, self.runtime.layout, work)]
+        """Run the kernels of a stage; op by op when it has none, or one does not compile: before any has run."""
+        launches = [launch for kernel in found or () for launch in kernel.launches(values, self.runtime.layout, room)]
         compiled = [self.kernel(source) for source, _, _ in launches]
         if found is None or None in compiled:
             self._run_generic(plan, stage, values)
@@ -140,14 +143,33 @@ class Cuda:
                 self.compiled[source] = None
         return self.compiled[source]
 
+    # --- buffers, one set a thread ---
+
+    def bound(self, key: Any, plan: Plan) -> tuple[dict[int, Any], int]:
+        """Return the temporaries of a plan in this thread's arena, and the address of the room to work in behind."""
+        arena, kept = self.arena(plan.needs()), self.ledger.kept.__dict__
+        bound: dict[Any, Any] = kept.setdefault("bound", {})
+        if key not in bound:
+            if len(bound) >= BOUND:
+                bound.clear()
+            made = {}
+            for v, start in plan.offsets.items():
+                step = plan.made(v)
+                flat = arena[start : start + step.nbytes].view(getattr(self.runtime.xp, step.dtype))
+                made[v] = self.runtime.reshape(flat, step.shape)
+            bound[key] = made, self.runtime.layout(arena)[0] + plan.arena_bytes
+        found: tuple[dict[int, Any], int] = bound[key]
+        return found
+
     def arena(self, nbytes: int) -> Any:
         """Return this thread's arena, at least so large."""
         kept = self.ledger.kept.__dict__
-        if nbytes > kept.get("arena_bytes", 0):
-            kept.pop("arena", None)  # what is too small goes first
+        if nbytes > kept.get("arena", (None, None, 0))[2]:
+            kept.pop("bound", None)  # what is too small, and the views of it, go first
+            kept.pop("arena", None)
             entry = self.ledger.hold(nbytes, "arena")
-            kept["arena"], kept["arena_bytes"] = (self.allocate(nbytes), entry), nbytes
-        return kept["arena"][0] if "arena" in kept else None
+            kept["arena"] = self.allocate(nbytes), entry, nbytes
+        return kept["arena"][0]
 
     def allocate(self, nbytes: int) -> Any:
         """Return so many bytes of new memory."""

@@ -150,10 +150,11 @@ class Kernel:
         self.reduced = math.prod(self.sizes[a] for a in self.cut)
         self.schedule = "map" if not self.reductions else "rows" if len(self.sizes) - 1 in self.cut else "columns"
         self.index = "unsigned" if self.size < 2**31 else "long long"
-        side_by_side = [x for x in self.arrays if x.contiguous and self._moves(x)]
-        wide = 16 // max((bits(x.dtype) // 8 for x in side_by_side), default=16)
+        side_by_side = [(n, bits(x.dtype) // 8) for n, x in enumerate(self.arrays) if x.contiguous and self._moves(x)]
+        wide = 16 // max((nbytes for _, nbytes in side_by_side), default=16)
         self.vector = 1 if self.schedule == "columns" or self.sizes[-1] % wide else wide
-        self.aligned = [(x.v, self.vector * bits(x.dtype) // 8) for x in side_by_side]
+        self.aligned = [(n, self.vector * nbytes) for n, nbytes in side_by_side]
+        self.strides = [(n, x.axes[a], bits(x.dtype) // 8) for n, x in enumerate(self.arrays) for a in self._steps(x)]
         self.lanes = 1
         if self.schedule == "rows":
             each = self.reduced // (WARP * self.vector)  # steps of a lane, of 32
@@ -164,12 +165,16 @@ class Kernel:
             while self.lanes < THREADS and THREADS // self.lanes >= 2 * max(self.results, 1):
                 self.lanes *= 2
         self.places = THREADS // self.lanes
-        blocks = -(-self.results // self.places)
+        self.blocks = -(-self.results // self.places)
         each = self.lanes * self.vector
-        few = min(SHARED_BLOCKS // max(blocks, 1), self.reduced // (each * LANE))
+        few = min(SHARED_BLOCKS // max(self.blocks, 1), self.reduced // (each * LANE))
         self.parts = max(1, few, -(-self.reduced // (each * LONGEST))) if self.reductions else 1
-        self.chunk = -(-self.reduced // (self.parts * self.vector)) * self.vector
-        self.blocks = blocks
+        chunk = -(-self.reduced // (self.parts * self.vector)) * self.vector
+        self.counts = [self.results, self.reduced, chunk] if self.reductions else [self.size]
+        kinds = {"float": 4, "double": 8, "long long": 8, "unsigned long long": 8}
+        self.rooms = [0]  # where the parts of each reduction lie in what is to work in, and where they end
+        for found in self.found if self.parts > 1 else ():
+            self.rooms.append(self.rooms[-1] + padded(kinds.get(found.kind, 16) * self.parts * self.results))
         self.texts: dict[tuple[str, int], str] = {}
 
     def _moves(self, x: Array) -> bool:
@@ -233,12 +238,13 @@ class Kernel:
             kind = self.found[n].kind if self.parts > 1 else MEMORY[self.steps[v].dtype]
             out.append(f"{kind}* s{n}")
         out += [f"{wide} {name}" for (_, wide), name in self.numbers.items()]
-        out += [f"long long {x.name}_{a}" for x, a in self._strides()]
+        out += [f"long long {x.name}_{a}" for x in self.arrays for a in self._steps(x)]
         out += ["long long K", "long long J", "long long chunk"] if self.reductions else ["long long I"]
         return out + [f"long long N{a}" for a in self.used]
 
-    def _strides(self) -> list[tuple[Array, int]]:
-        return [(x, a) for x in self.arrays if not x.contiguous for a in range(len(self.sizes)) if x.axes[a] >= 0]
+    def _steps(self, x: Array) -> list[int]:
+        """Return the axes on which an array has a stride of its own."""
+        return [] if x.contiguous else [a for a in range(len(self.sizes)) if x.axes[a] >= 0]
 
     def _map(self) -> list[str]:
         inner = self._pass({x.name: "i" for x in self.arrays if x.contiguous and x.sizes == self.sizes}, "        ")
@@ -292,7 +298,7 @@ class Kernel:
     def _place(self, x: Array) -> str:
         """Return where an array's element lies: the place on each axis times the elements that follow."""
         if not x.contiguous:
-            return " + ".join(f"i{a} * {x.name}_{a}" for a in range(len(self.sizes)) if x.axes[a] >= 0) or "0"
+            return " + ".join(f"i{a} * {x.name}_{a}" for a in self._steps(x)) or "0"
         text = ""
         for a in range(len(self.sizes)):
             if x.axes[a] >= 0 and self.sizes[a] != 1:
@@ -355,33 +361,32 @@ class Kernel:
     @property
     def work(self) -> int:
         """The bytes in which blocks leave their parts of results."""
-        return sum(self._room(n) for n in range(len(self.reductions))) if self.parts > 1 else 0
-
-    def _room(self, n: int) -> int:
-        each = 16 if self.found[n].kind.startswith("Best") else 4 if self.found[n].kind == "float" else 8
-        return padded(each * self.parts * self.results)
+        return self.rooms[-1]
 
     def launches(self, values: dict[int, Any], layout: Layout, work: int) -> Iterator[Launch]:
         """Yield (source, grid, arguments) of what is to be run, in order; at ``work`` there is room for parts."""
         if (self.results if self.reductions else self.size) == 0:
             return
-        at = {x.v: layout(values[x.v]) for x in self.arrays}
-        V = self.vector if all(at[v][0] % n == 0 for v, n in self.aligned) else 1
+        at = [layout(values[x.v]) for x in self.arrays]
+        V = self.vector
+        for n, nbytes in self.aligned:
+            if at[n][0] % nbytes:
+                V = 1
         results = [layout(values[v])[0] for v in self.reductions]
-        rooms = [work + sum(self._room(m) for m in range(n)) for n in range(len(results))]
-        source = self.source(vector=V)
-        arguments: list[int | float] = [at[x.v][0] for x in self.arrays]
-        arguments += rooms if self.parts > 1 else results
+        arguments: list[int | float] = [address for address, _ in at]
+        arguments += [work + room for room in self.rooms[:-1]] if self.parts > 1 else results
         for x, wide in self.numbers:
             arguments.append(float(values[x]) if wide == "double" else wrapped(int(values[x])))
-        arguments += [at[x.v][1][x.axes[a]] * 8 // bits(x.dtype) for x, a in self._strides()]
-        arguments += [self.results, self.reduced, self.chunk] if self.reductions else [self.size]
+        for n, axis, nbytes in self.strides:
+            arguments.append(at[n][1][axis] // nbytes)
+        source = self.source(vector=V)
+        arguments += self.counts
         arguments += [self.sizes[a] for a in self.used]
         blocks = self.blocks if self.reductions else min(-(-self.size // (THREADS * V)), BLOCKS)
         yield source, (blocks, self.parts), arguments
         if self.parts > 1:
-            for n, (result, room) in enumerate(zip(results, rooms, strict=True)):
-                yield self.last(n), (-(-self.results // WARP), 1), [result, room, self.parts, self.results]
+            for n, (result, room) in enumerate(zip(results, self.rooms, strict=False)):
+                yield self.last(n), (-(-self.results // WARP), 1), [result, work + room, self.parts, self.results]
 
     def last(self, n: int, name: str = "kernel") -> str:
         """Return the kernel that joins the parts of a reduction: part p of result k is p0[p K + k]."""
