@@ -36,7 +36,7 @@ template <class T> __device__ inline Best<T> winner(Best<T> a, Best<T> b, bool m
 {
     const bool none_a = a.value != a.value, none_b = b.value != b.value;
     const bool equal = a.value == b.value || (none_a && none_b);
-    return equal ? (b.place < a.place ? b : a) : (none_b || (more && !none_a) ? b : a);
+    return equal ? (b.place < a.place ? b : a) : (none_b || more ? b : a);
 }
 template <class T> __device__ inline Best<T> first_largest(Best<T> a, Best<T> b) { return winner(a, b, b.value > a.value); }
 template <class T> __device__ inline Best<T> first_smallest(Best<T> a, Best<T> b) { return winner(a, b, b.value < a.value); }
