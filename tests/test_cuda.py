@@ -368,6 +368,11 @@ def test_parts_of_results_lie_behind_the_temporaries() -> None:
     agree(trees, [np.rint(numbers(500, 801))], "float32", exact=True)
 
 
+def test_forty_reductions_are_spread_over_kernels() -> None:
+    x = [np.rint(numbers(20, 30))]
+    assert agree(lambda be, x: [be.sum(x * n + 0.5 * n, axis=0) for n in range(1, 41)], x, "float64", exact=True) == 3
+
+
 def test_a_sum_does_not_depend_on_how_often_it_is_taken_and_is_exact_to_rounding() -> None:
     x = numbers(3, 400_001, low=0)
     sim, sums = simulated(), set()
@@ -475,6 +480,21 @@ def test_what_has_no_kernel_is_worked_out_op_by_op(sim: Backend, plain: Backend)
             np.testing.assert_allclose(a, b, 1e-6, 1e-6)
     finally:
         del OPS["third_power"], Backend.third_power  # type: ignore[attr-defined]
+
+
+def test_very_long_stages_are_worked_out_op_by_op(sim: Backend) -> None:
+    chain = x = sim.ones((2, 2))
+    for n in range(1000):
+        chain = chain * 0.5 + float(n % 7)
+    wide = sum((sim.zeros((2, 2)).fill(n) for n in range(500)), start=x)
+    ran(sim)
+    made, total = (t.get() for t in sim.evaluate([chain, wide]))
+    assert not ran(sim)
+    assert (total == 1 + 499 * 250).all()
+    expected = 1.0
+    for n in range(1000):
+        expected = expected * 0.5 + n % 7
+    np.testing.assert_allclose(made, expected, 1e-6)
 
 
 def test_a_whole_number_to_a_negative_power_raises_and_the_target_stays_as_it_was(sim: Backend) -> None:

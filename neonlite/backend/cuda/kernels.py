@@ -33,6 +33,8 @@ SHARED_BLOCKS = 512  # as many blocks, at least, share a large reduction
 LANE = 16  # elements that a lane goes through, at least, before another block shares its result
 LONGEST = 4096  # and at most, so that rounding errors of a sum stay small
 WARP = 32
+SEVERAL = 16  # reductions in one kernel, at most: they have 48 kB of shared memory
+LONG = 400  # steps of a kernel, and operands, at most: compilers take long over long ones
 
 PREAMBLE = Path(__file__).with_name("preamble.cuh").read_text()
 
@@ -52,21 +54,23 @@ class Array(NamedTuple):
 
 
 def kernels(plan: Plan, stage: Stage) -> list[Kernel] | None:
-    """Return the kernels of a region; None when CUDA has no words for one of its steps.
+    """Return the kernels of a region; None when CUDA has no words for one of its steps, or it has too many of them.
 
     There is one for each set of axes that are reduced, and the last stores the elementwise results: they may lie where
     operands do.
     """
     steps = {v: plan.made(v) for v in stage.steps}
+    if len(steps) > LONG or len({x for step in steps.values() for x in step.ins}) > LONG:
+        return None
     for step in steps.values():
         if step.kind == "elementwise" and spelled(step, "xyw", _given(plan, step)) is None:
             return None
         if step.kind == "reduction" and step.op.name not in REDUCE:
             return None
-    groups: dict[Axes, list[int]] = {}
-    for v, step in steps.items():
-        if step.kind == "reduction":
-            groups.setdefault(tuple(a for a in step.attrs["axis"] if stage.domain[a] != 1), []).append(v)
+    groups: dict[tuple[Axes, int], list[int]] = {}
+    for n, v in enumerate(v for v, step in steps.items() if step.kind == "reduction"):
+        axes = tuple(a for a in steps[v].attrs["axis"] if stage.domain[a] != 1)
+        groups.setdefault((axes, n // SEVERAL), []).append(v)
     stored = [v for v, s in steps.items() if s.kind != "reduction" and (v in plan.stored or v in plan.tops)]
     if not stored and not groups:
         return []
