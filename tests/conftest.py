@@ -6,6 +6,7 @@ A runtime states what it has (``dtypes``, ``negative_steps``). What it lacks is 
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from neonlite import Backend, cleanup_backend, gen_backend
-from neonlite.backend.runtimes import load
+from neonlite.backend.runtimes import KNOWN, load
 
 RUNTIMES = ["cpu", "strict"]
 ABSENT: dict[str, str] = {}  # runtime -> why nothing runs on it
@@ -29,6 +30,12 @@ for name, package in {"mkl": "mkl", "torch": "torch", "gpu": "cupy"}.items():
         RUNTIMES.append(name)
     except (ImportError, RuntimeError) as error:
         ABSENT[name] = str(error)
+
+if os.environ.get(
+    "NEONLITE_TEST_SIMULATED"
+):  # the kernels of a card, on a C++ compiler: each takes a tenth of a second
+    KNOWN["simulated"] = ("neonlite.backend.cuda.simulated", "Simulated", "a C++ compiler")
+    RUNTIMES.append("simulated")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs: tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)

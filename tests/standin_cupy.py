@@ -19,6 +19,8 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from neonlite.backend.cuda.simulated import SimulatedDriver
+
 # --- the machine ----------------------------------------------------------------------------------------------------
 
 
@@ -116,6 +118,28 @@ def compiler_version() -> tuple[int, int]:
     if MACHINE.nvrtc:
         raise RuntimeError(MACHINE.nvrtc)
     return MACHINE.built // 1000, MACHINE.built % 1000 // 10
+
+
+class RawKernel:
+    """A kernel from its text: compiled for the CPU, as the simulated driver does. Arguments are numbers of 64 bits."""
+
+    def __init__(self, code: str, name: str, options: tuple[str, ...] = ()) -> None:
+        if type(options) is not tuple or not all(option.startswith("-") for option in options):
+            raise TypeError("options are a tuple of strings")
+        self.code, self.driver = code, SimulatedDriver()
+
+    @property
+    def kernel(self) -> Callable[..., None]:
+        """The function for the current device, compiled when it is first asked for."""
+        check()
+        kernel = self.driver.compile(self.code)
+
+        def launch(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
+            if not (isinstance(grid, tuple) and isinstance(block, tuple) and {*map(type, args)} <= {int, float}):
+                raise TypeError("a kernel is launched with tuples, and with numbers of Python's")
+            self.driver.launch(kernel, grid, *block, [x if isinstance(x, float) else int(np.int64(x)) for x in args])  # type: ignore[arg-type]
+
+        return launch
 
 
 # --- the border to NumPy --------------------------------------------------------------------------------------------
@@ -552,6 +576,7 @@ def modules() -> dict[str, ModuleType]:
         "asnumpy": asnumpy,
         "from_dlpack": from_dlpack,
         "ndarray": ndarray,
+        "RawKernel": RawKernel,
         "__version__": "14.2.0",
     }
     cuda = {

@@ -44,6 +44,13 @@ def where(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
+def op_by_op_unless_there_is_a_card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels on the stand-in are tried in test_cuda.py: here each test would wait for a compiler."""
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setenv("NEONLITE_KERNELS", "0")
+
+
+@pytest.fixture(autouse=True)
 def no_backend_afterwards() -> Iterator[None]:
     yield
     cleanup_backend()

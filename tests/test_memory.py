@@ -614,6 +614,7 @@ def words(be: Backend) -> None:
     be.evaluate([be.argmin(x, axis=0), be.broadcast_to(x[:1], (20, 30)), be.matmul(x, y.T), be.zeros_like(x) + 1])
     be.execute(OpTreeNode({"op": "assign", "shape": x.shape}, x, be.ones_like(x) * 2))
     be.plan(x * 2, out=x)
+    be.kernel(x * 2, out=x)
 
 
 def bookkeeping(be: Backend) -> None:

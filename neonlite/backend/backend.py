@@ -361,6 +361,42 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         crossed = any(overlap(x, y) != "none" for i, x in enumerate(targets) for y in targets[:i])
         return self._plan(None, targets, tree, self._clashes(targets, leaves), crossed)
 
+    def kernel(self, *trees: Any, out: Any = None) -> str:
+        """Return the CUDA kernels that work out some trees: text to read and to compile, on any runtime and machine.
+
+        ``out``: as for ``plan``.
+
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> x = be.ones((100, 64), name="x")
+        >>> print(be.kernel(1 / (1 + be.exp(-x))).split("---")[-1])  # behind the preamble
+        <BLANKLINE>
+        // x0: x (100, 64) float32
+        // y0: div of stage 1 (100, 64) float32
+        // y0 = (1 / (1 + exp(neg(x0))))
+        extern "C" __global__ void __launch_bounds__(256) stage_1(
+            const float* x0, float* y0, long long I)
+        {
+            ...
+                const Pack<float, V> x0s = load<V>(x0 + i);
+                Pack<float, V> y0s;
+                #pragma unroll
+                for (int q = 0; q < V; ++q) {
+                    const float v0 = -x0s.at[q];  // neg
+                    const float v1 = expf(v0);  // exp
+                    const float v2 = 1.0f + v1;  // add
+                    const float v3 = 1.0f / v2;  // div
+                    y0s.at[q] = v3;
+                }
+                store(y0 + i, y0s);
+            }
+        }
+        <BLANKLINE>
+        """
+        from neonlite.backend.cuda.executor import source
+
+        return source(self.plan(*trees, out=out))
+
     # --- memory ---
 
     def memory(self) -> Memory:

@@ -152,6 +152,14 @@ class Streams:
         """
         return self._fill(purpose, np.empty(n, np.uint32), 8, _lanes)
 
+    def blocks(self, purpose: str, n: int) -> tuple[int, int, int]:
+        """Takes the next n blocks of a stream, for a device that works them out itself.
+
+        Formula: (seed, PURPOSES[purpose], number of the first block), the key and the counter of the class's formula.
+        """
+        seed, first = self._take(purpose, n)
+        return seed, PURPOSES[purpose], first
+
     # --- real numbers ---
 
     def uniform(

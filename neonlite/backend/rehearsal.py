@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from neonlite.backend.backend import Backend
+from neonlite.backend.cuda.executor import Cuda
 from neonlite.backend.executors.blocked import Blocked
 from neonlite.backend.executors.generic import Generic
 from neonlite.backend.executors.pool import share
@@ -364,7 +365,8 @@ class Rehearsed(Runtime):
         self.negative_steps, self.halves = real.negative_steps, real.halves
         self.count = Count()
         self.xp = Namespace(self.count)
-        self.executor = Blocks if derived(real.executor, Blocked) else OpByOp
+        kinds = [(Blocked, Blocks), (Cuda, Kernels)]
+        self.executor = next((played for kind, played in kinds if derived(real.executor, kind)), OpByOp)
         primitives: Any = real.primitives if derived(real.primitives, Products) else Plain
         self.primitives = type("Primitives", (Primitives, primitives), {})
 
@@ -424,6 +426,12 @@ class Blocks(Played, Blocked):
     def allocate(self, nbytes: int) -> Any:
         """Return a stand-in for so much memory."""
         return np.broadcast_to(np.uint8(0), nbytes)
+
+
+class Kernels(Played, Cuda):
+    """The executor for a runtime whose own runs kernels."""
+
+    allocate = Blocks.allocate
 
 
 class OpByOp(Played, Generic):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from neonlite.backend.cuda.driver import CuPyDriver
+from neonlite.backend.cuda.executor import Cuda
 from neonlite.backend.runtimes.base import Runtime
 
 
 class CuPy(Runtime):
-    """Arrays of CuPy, run op by op. CuPy is imported when one is made: this file can be read where there is none.
+    """Arrays of CuPy; op-trees run as generated kernels.
 
+    CuPy is imported when one is made: this file can be read where there is none.
     RuntimeError when CuPy is there but cannot work: with what was found, and the way out.
     """
 
     name = "gpu"
+    executor: Any = Cuda
 
     def __init__(self, device_id: int = 0) -> None:
         import array_api_compat.cupy as namespace
@@ -21,6 +25,7 @@ class CuPy(Runtime):
 
         probe(cupy)
         self.xp, self.cupy = namespace, cupy
+        self.driver = CuPyDriver(cupy)
         super().__init__(device_id)
         # CuPy's current device is the thread's, and nothing of ours is in the way of it: the thread that makes a
         # backend is put on its device. Another thread stands on device 0, and a thread that made two backends on the

@@ -1,0 +1,59 @@
+"""What has a driver to do?  Hand out memory, compile a kernel, and run it: the narrow door to a card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+
+class CompileError(RuntimeError):
+    """A kernel did not compile: the compiler's words."""
+
+
+# --fmad=false: x * y + z is rounded twice, as it is elsewhere, so + - * / and sqrt have the same bits on every runtime.
+OPTIONS = ("-std=c++17", "--fmad=false")
+
+
+class Driver(Protocol):
+    """What runs kernels. ``compile`` takes the text of one that is named ``kernel``, with all that it needs."""
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return so many bytes of memory, as an array of uint8 of the runtime's library."""
+
+    def compile(self, source: str) -> Any:
+        """Return a kernel that can be launched; CompileError when it does not compile."""
+
+    def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
+        """Run a kernel on a grid of blocks. All arguments have 64 bits: addresses, whole numbers, doubles."""
+
+    def wait(self) -> None:
+        """Wait until everything has run."""
+
+
+class CuPyDriver:
+    """The driver of an NVIDIA card, by CuPy, which compiles with NVRTC and keeps what it compiled on disk.
+
+    Work goes to the stream that is CuPy's current one.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self.cupy = cupy
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return so many bytes of the card's memory, from CuPy's pool."""
+        return self.cupy.empty(nbytes, dtype="uint8")
+
+    def compile(self, source: str) -> Any:
+        """Return CuPy's kernel."""
+        try:
+            return self.cupy.RawKernel(source, "kernel", OPTIONS).kernel  # now, and for the current device
+        except Exception as error:  # CompileException, which is none of the standard ones
+            raise CompileError(f"NVRTC does not compile a kernel: {error}") from error
+
+    def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
+        """Run it on CuPy's current stream."""
+        kernel(grid, (block,), tuple(arguments))  # CuPy passes int as 64 bits, and float as double
+
+    def wait(self) -> None:
+        """Wait for the card."""
+        self.cupy.cuda.Device().synchronize()

@@ -1,0 +1,176 @@
+"""Run a plan with CUDA: every stage is a generated kernel or two; what has none is worked out op by op.
+
+``NEONLITE_KERNELS=0`` in the environment works everything out op by op.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from neonlite.backend.cuda.calls import Call, call
+from neonlite.backend.cuda.driver import CompileError
+from neonlite.backend.cuda.kernels import PREAMBLE, THREADS, Kernel, kernels
+from neonlite.backend.executors.generic import Generic, Runner
+from neonlite.backend.executors.quiet import Silence
+from neonlite.backend.plan import Plan, Stage
+
+BOUND = 256  # plans whose temporaries a thread remembers
+
+
+def written(plan: Plan, stage: Stage, xp: Any = None) -> Sequence[Kernel | Call] | None:
+    """Return the kernels of a stage; None when it has none."""
+    if stage.kind == "region":
+        return kernels(plan, stage)
+    found = call(plan, stage, xp)
+    return None if found is None else [found]
+
+
+def source(plan: Plan) -> str:
+    """Return the kernels of a plan as one text, with words on what each reads and writes."""
+    made: dict[int, str] = {}  # value -> where it comes from
+    texts = [f"/*\n{plan}\n*/", PREAMBLE]
+    for n, stage in enumerate(plan.stages, 1):
+        made |= {v: f"{plan.made(v).op.name} of stage {n}" for v in stage.steps}
+        names = " ".join(plan.made(v).op.name for v in stage.steps)
+        texts.append(f"// --- stage {n}: {stage.kind} {stage.domain}: {names} ---")
+        found = written(plan, stage)
+        if found is None:
+            texts[-1] += "\n// It has no kernel: the array library works it out."
+        for m, kernel in enumerate(found or ()):
+            name = f"stage_{n}" + f"_{m}" * (len(found or ()) > 1)
+            lines = [f"// {line}" for line in kernel.legend(partial(named, plan, made))]
+            texts.append("\n".join([*lines, kernel.source(name)]))
+            if isinstance(kernel, Kernel) and kernel.parts > 1:
+                texts += [kernel.last(k, f"{name}_joined_{k}") for k in range(len(kernel.reductions))]
+    return "\n".join(texts)
+
+
+def named(plan: Plan, made: dict[int, str], v: int) -> str:
+    """Return words for a value: a tensor's name, or the step and the stage that make it."""
+    words = plan.names[v] if v < len(plan.leaves) else made.get(v, "")
+    if not words:  # a view
+        return f"{plan.made(v).op.name} of {named(plan, made, plan.made(v).ins[0])}"  # type: ignore[arg-type]
+    return f"{words} {plan.shape(v)} {plan.dtype(v)}".strip() if plan.dtype(v) else f"the number {words}"
+
+
+class Cuda:
+    """The executor for arrays that a driver's kernels can reach; the runtime brings the driver.
+
+    It keeps an arena a thread, for temporaries and for parts of reductions, and every kernel that it compiled.
+    """
+
+    def __init__(self, runtime: Any, primitives: Any = None) -> None:
+        self.runtime, self.ledger = runtime, runtime.ledger
+        self.driver: Any = getattr(runtime, "driver", None)  # a rehearsal has none
+        self.generic = Generic(runtime)
+        self.compiled: dict[str, Any] = {}
+
+    def compile(self, plan: Plan) -> Runner:
+        """Return ``run(targets, leaves)``, and say in ``plan.needs`` how much of the arena it takes."""
+        if os.environ.get("NEONLITE_KERNELS") == "0":
+            return self.generic.compile(plan)
+        xp, views = self.runtime.xp, {v: step for v, step in plan.numbered if step.kind == "view"}
+        stages = []
+        for stage in plan.stages:
+            ins = {x for v in stage.steps for x in plan.made(v).ins if isinstance(x, int)}
+            stages.append((stage, written(plan, stage, xp), sorted(ins & views.keys())))
+        work = max((kernel.work for _, found, _ in stages for kernel in found or ()), default=0)
+        nbytes = plan.arena_bytes + work
+        plan.needs = lambda: nbytes
+        direct = [(i, v) for i, v in enumerate(plan.tops) if plan.direct[i]]
+        direct += [(i, v) for v, i in plan.guests.items()]
+        copied = [(i, v) for i, v in enumerate(plan.tops) if not plan.direct[i]]
+
+        def value(v: int, values: dict[int, Any]) -> Any:
+            """Return a value; a view is made when first read, after what it shows was worked out."""
+            if v not in values:
+                step = views[v]
+                values[v] = step.op.run(xp, value(step.ins[0], values), **step.attrs)  # type: ignore[arg-type]
+            return values[v]
+
+        def run(targets: Sequence[Any], leaves: Sequence[Any]) -> None:
+            values = dict(enumerate(leaves))
+            room = 0
+            if nbytes:
+                temporaries, room = self.bound(run, plan)
+                values.update(temporaries)
+            for i, v in direct:
+                values[v] = targets[i]
+            with Silence():
+                for stage, found, seen in stages:
+                    for v in seen:
+                        value(v, values)
+                    self._run(plan, stage, found, values, room)
+                for i, v in copied:
+                    targets[i][...] = values[v]
+
+        return run
+
+    def _run(
+        self, plan: Plan, stage: Stage, found: Sequence[Kernel | Call] | None, values: dict[int, Any], room: int
+    ) -> None:
+        """Run the kernels of a stage; op by op when it has none, or one does not compile: before any has run."""
+        launches = [launch for kernel in found or () for launch in kernel.launches(values, self.runtime.layout, room)]
+        compiled = [self.kernel(source) for source, _, _ in launches]
+        if found is None or None in compiled:
+            self._run_generic(plan, stage, values)
+            return
+        for kernel, (_, grid, arguments) in zip(compiled, launches, strict=True):
+            self.driver.launch(kernel, grid, THREADS, arguments)
+
+    def _run_generic(self, plan: Plan, stage: Stage, values: dict[int, Any]) -> None:
+        """Work a stage out op by op, and then write what outlives it into its place."""
+        made: dict[int, Any] = {}
+        for v in stage.steps:
+            made[v] = self.generic.value(plan.made(v), {**values, **made})
+        stored = {v: x for v, x in made.items() if v in values}
+        if len(stored) > 1:  # one may be a view of an operand that another is written over
+            stored = {v: self.runtime.xp.asarray(x, copy=True) for v, x in stored.items()}
+        for v, x in stored.items():
+            values[v][...] = x
+
+    def kernel(self, source: str) -> Any:
+        """Return the compiled kernel of a text; None, with a warning the first time, when it does not compile."""
+        if source not in self.compiled:
+            try:
+                self.compiled[source] = self.driver.compile(f"{PREAMBLE}\n{source}")
+            except CompileError as error:
+                warnings.warn(f"{error}\nIt is worked out op by op instead.", RuntimeWarning, stacklevel=2)
+                self.compiled[source] = None
+        return self.compiled[source]
+
+    # --- buffers, one set a thread ---
+
+    def bound(self, key: Any, plan: Plan) -> tuple[dict[int, Any], int]:
+        """Return the temporaries of a plan in this thread's arena, and the address of the room to work in behind."""
+        arena, kept = self.arena(plan.needs()), self.ledger.kept.__dict__
+        bound: dict[Any, Any] = kept.setdefault("bound", {})
+        if key not in bound:
+            if len(bound) >= BOUND:
+                bound.clear()
+            made = {}
+            for v, start in plan.offsets.items():
+                step = plan.made(v)
+                flat = arena[start : start + step.nbytes].view(getattr(self.runtime.xp, step.dtype))
+                made[v] = self.runtime.reshape(flat, step.shape)
+            bound[key] = made, self.runtime.layout(arena)[0] + plan.arena_bytes
+        found: tuple[dict[int, Any], int] = bound[key]
+        return found
+
+    def arena(self, nbytes: int) -> Any:
+        """Return this thread's arena, at least so large."""
+        kept = self.ledger.kept.__dict__
+        if nbytes > kept.get("arena", (None, None, 0))[2]:
+            kept.pop("bound", None)  # what is too small, and the views of it, go first
+            kept.pop("arena", None)
+            entry = self.ledger.hold(nbytes, "arena")
+            kept["arena"] = self.allocate(nbytes), entry, nbytes
+        return kept["arena"][0]
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return so many bytes of new memory."""
+        return self.driver.allocate(nbytes)

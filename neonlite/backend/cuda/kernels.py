@@ -1,0 +1,446 @@
+"""What is a stage in CUDA?  A kernel or two: one pass over a domain each, written here as text.
+
+A kernel computes steps that are elementwise over a domain, stores some of them, and may reduce others over the same
+axes. Axes that all its arrays walk together are merged first, so most kernels see one axis or two. The text knows
+which axes there are, dtypes, and how each array lies on the axes; sizes, strides and numbers are arguments. So one
+kernel serves every shape of a structure, and its text is what it is remembered by.
+
+Three schedules, each of blocks of 256 threads:
+
+* ``map``: a thread takes V elements side by side, 16 bytes, where memory is aligned, and goes on with a stride;
+* ``rows``: elements that are reduced lie side by side. 32 or 256 lanes share a result, each with V elements at a time;
+* ``columns``: results lie side by side, and so do their threads: reads are coalesced. The lanes of a result are apart.
+
+Lanes join what they found in shared memory, in a tree. Where results are few, several blocks share one, and a second
+kernel joins their parts, in order. How work is shared out depends on shapes alone, so the bits of a sum do, too.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from neonlite.backend.cuda.words import MEMORY, REDUCE, REGISTER, fill, literal, reduction, spelled
+from neonlite.backend.plan import Const, Plan, Stage, Step, padded
+from neonlite.ops import FLOATS, Axes, Shape, bits
+
+THREADS = 256  # in a block
+BLOCKS = 4096  # of a map, at most
+SHARED_BLOCKS = 512  # as many blocks, at least, share a large reduction
+LANE = 16  # elements that a lane goes through, at least, before another block shares its result
+LONGEST = 4096  # and at most, so that rounding errors of a sum stay small
+WARP = 32
+SEVERAL = 16  # reductions in one kernel, at most: they have 48 kB of shared memory
+LONG = 400  # steps of a kernel, and operands, at most: compilers take long over long ones
+
+PREAMBLE = Path(__file__).with_name("preamble.cuh").read_text()
+
+Layout = Callable[[Any], tuple[int, tuple[int, ...]]]  # address and strides of an array, in bytes
+Launch = tuple[str, tuple[int, int], list[int | float]]  # source, grid, arguments
+
+
+class Array(NamedTuple):
+    """An array that a kernel reads or writes."""
+
+    v: int
+    name: str  # x0, x1 ... are read, y0, y1 ... written
+    dtype: str
+    axes: Shape  # its own axis on each merged axis, for strides; -1 where it has none and is repeated
+    sizes: Shape  # along the merged axes
+    contiguous: bool
+
+
+def kernels(plan: Plan, stage: Stage) -> list[Kernel] | None:
+    """Return the kernels of a region; None when CUDA has no words for one of its steps, or it has too many of them.
+
+    There is one for each set of axes that are reduced, and the last stores the elementwise results: they may lie where
+    operands do.
+    """
+    steps = {v: plan.made(v) for v in stage.steps}
+    if len(steps) > LONG or len({x for step in steps.values() for x in step.ins}) > LONG:
+        return None
+    for step in steps.values():
+        if step.kind == "elementwise" and spelled(step, "xyw", _given(plan, step)) is None:
+            return None
+        if step.kind == "reduction" and step.op.name not in REDUCE:
+            return None
+    groups: dict[tuple[Axes, int], list[int]] = {}
+    for n, v in enumerate(v for v, step in steps.items() if step.kind == "reduction"):
+        axes = tuple(a for a in steps[v].attrs["axis"] if stage.domain[a] != 1)
+        groups.setdefault((axes, n // SEVERAL), []).append(v)
+    stored = [v for v, s in steps.items() if s.kind != "reduction" and (v in plan.stored or v in plan.tops)]
+    if not stored and not groups:
+        return []
+    last = len(groups) - 1
+    found = [Kernel(plan, steps, stage.domain, stored if n == last else [], vs) for n, vs in enumerate(groups.values())]
+    return found or [Kernel(plan, steps, stage.domain, stored, [])]
+
+
+def _given(plan: Plan, step: Step) -> str:
+    return plan.dtype(step.ins[0])
+
+
+class Kernel:
+    """A pass over a domain. ``source()`` is its text, ``launches()`` what is to be run with which arguments."""
+
+    def __init__(
+        self, plan: Plan, steps: dict[int, Step], domain: Shape, outputs: Sequence[int], reductions: Sequence[int]
+    ) -> None:
+        self.plan, self.outputs, self.reductions = plan, list(outputs), list(reductions)
+        self.used: list[int] = []  # the axes whose sizes are arguments
+        wanted = {*outputs, *reductions}
+        for v in reversed(steps):
+            if v in wanted:
+                wanted.update(x for x in steps[v].ins if isinstance(x, int))
+        self.steps = {v: step for v, step in steps.items() if v in wanted}
+        operands = dict.fromkeys((x, step.common) for step in self.steps.values() for x in step.ins)
+        inputs = dict.fromkeys(x for x, _ in operands if isinstance(x, int) and x not in self.steps and plan.dtype(x))
+        # numbers, as the widest type of their kind: the kernel rounds them
+        self.numbers = {
+            (x, wide): f"c{n}"
+            for n, (x, wide) in enumerate(
+                dict.fromkeys(
+                    (x, "double" if common in FLOATS else "long long")
+                    for x, common in operands
+                    if isinstance(x, int) and x not in self.steps and not plan.dtype(x)
+                )
+            )
+        }
+        self.found = [reduction(self.steps[v]) for v in self.reductions]
+        self._lay_out(domain, list(inputs))
+        self._share_out()
+
+    # --- geometry ---
+
+    def _lay_out(self, domain: Shape, inputs: list[int]) -> None:
+        """Merge axes that every array walks together."""
+        plan, ndim = self.plan, len(domain)
+        arrays = [(v, f"x{n}", plan.shape(v)) for n, v in enumerate(inputs)]
+        arrays += [(v, f"y{n}", domain) for n, v in enumerate(self.outputs)]
+        shapes = {name: (1,) * (ndim - len(shape)) + shape for _, name, shape in arrays}
+        reduced = self.steps[self.reductions[0]].attrs["axis"] if self.reductions else ()
+
+        def together(a: int, b: int) -> bool:
+            return (a in reduced) == (b in reduced) and all(
+                shapes[name][a] == shapes[name][b] == 1
+                or (plan.contiguous(v) and shapes[name][a] != 1 and shapes[name][b] != 1)
+                for v, name, _ in arrays
+            )
+
+        groups: list[list[int]] = []
+        for a in (a for a in range(ndim) if domain[a] != 1):
+            if groups and together(groups[-1][-1], a):
+                groups[-1].append(a)
+            else:
+                groups.append([a])
+        groups = groups or [[]]
+        self.sizes = tuple(math.prod(domain[a] for a in group) for group in groups)
+        self.cut = [i for i, group in enumerate(groups) if group and group[0] in reduced]
+        self.kept = [i for i in range(len(groups)) if i not in self.cut]
+        self.arrays: list[Array] = []
+        for v, name, shape in arrays:
+            short = ndim - len(shape)
+            axes = tuple(g[-1] - short if g and shapes[name][g[-1]] != 1 else -1 for g in groups)
+            sizes = tuple(math.prod(shapes[name][a] for a in g) for g in groups)
+            self.arrays.append(Array(v, name, plan.dtype(v), axes, sizes, plan.contiguous(v)))
+
+    def _share_out(self) -> None:
+        """Choose the schedule, and how many elements a thread takes at once."""
+        self.size = math.prod(self.sizes)
+        self.results = math.prod(self.sizes[a] for a in self.kept)
+        self.reduced = math.prod(self.sizes[a] for a in self.cut)
+        self.schedule = "map" if not self.reductions else "rows" if len(self.sizes) - 1 in self.cut else "columns"
+        self.index = "unsigned" if self.size < 2**31 else "long long"
+        side_by_side = [(n, bits(x.dtype) // 8) for n, x in enumerate(self.arrays) if x.contiguous and self._moves(x)]
+        wide = 16 // max((nbytes for _, nbytes in side_by_side), default=16)
+        self.vector = 1 if self.schedule == "columns" or self.sizes[-1] % wide else wide
+        self.aligned = [(n, self.vector * nbytes) for n, nbytes in side_by_side]
+        self.strides = [(n, x.axes[a], bits(x.dtype) // 8) for n, x in enumerate(self.arrays) for a in self._steps(x)]
+        self.lanes = 1
+        if self.schedule == "rows":
+            each = self.reduced // (WARP * self.vector)  # steps of a lane, of 32
+            self.lanes = WARP if each <= (32 if self.results >= 4096 else 4) else THREADS
+        elif self.schedule == "columns":
+            while self.lanes < min(self.reduced, THREADS // WARP):
+                self.lanes *= 2
+            while self.lanes < THREADS and THREADS // self.lanes >= 2 * max(self.results, 1):
+                self.lanes *= 2
+        self.places = THREADS // self.lanes
+        self.blocks = -(-self.results // self.places)
+        each = self.lanes * self.vector
+        few = min(SHARED_BLOCKS // max(self.blocks, 1), self.reduced // (each * LANE))
+        self.parts = max(1, few, -(-self.reduced // (each * LONGEST))) if self.reductions else 1
+        chunk = -(-self.reduced // (self.parts * self.vector)) * self.vector
+        self.counts = [self.results, self.reduced, chunk] if self.reductions else [self.size]
+        kinds = {"float": 4, "double": 8, "long long": 8, "unsigned long long": 8}
+        self.rooms = [0]  # where the parts of each reduction lie in what is to work in, and where they end
+        for found in self.found if self.parts > 1 else ():
+            self.rooms.append(self.rooms[-1] + padded(kinds.get(found.kind, 16) * self.parts * self.results))
+        self.texts: dict[tuple[str, int], str] = {}
+
+    def _moves(self, x: Array) -> bool:
+        """Tell whether an array goes on along the last axis; else one element serves all."""
+        return x.sizes[-1] == self.sizes[-1] if x.contiguous else x.axes[-1] >= 0
+
+    # --- the text ---
+
+    def source(self, name: str = "kernel", vector: int | None = None) -> str:
+        """Return the text of the kernel, for V elements at a time (its own choice unless told)."""
+        V = vector or self.vector
+        if (name, V) in self.texts:
+            return self.texts[name, V]
+        body = self._map() if self.schedule == "map" else self._reduction()
+        used = sorted({int(n) for n in re.findall(r"\bn(\d+)\b", "\n".join(body))})
+        sizes = [f"    const Index {', '.join(f'n{a} = N{a}' for a in used)};"] if used else []
+        head = [f"    constexpr int V = {V};  // elements side by side, for one thread at once"]
+        if self.reductions:
+            words = "threads of a result, results of a block"
+            head.append(f"    constexpr int LANES = {self.lanes}, PLACES = {self.places};  // {words}")
+        self.used = used
+        text = self.texts[name, V] = "\n".join(
+            [
+                *(f"// {line}" for line in self.formulas()),
+                f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}(',
+                f"    {', '.join(self._parameters())})",
+                "{",
+                f"    typedef {self.index} Index;",
+                *head,
+                *sizes,
+                *body,
+                "}",
+                "",
+            ]
+        )
+        return text
+
+    def formulas(self) -> Iterator[str]:
+        """Yield what is computed, a line for each result; parts that several use are spelled out in each."""
+        texts: dict[int, str] = {x.v: x.name for x in self.arrays if x.name[0] == "x"}
+        texts |= {x: name for (x, _), name in self.numbers.items()}
+        for v, step in self.steps.items():
+            words = [str(x.number) if isinstance(x, Const) else texts[x] for x in step.ins]
+            sign = SIGNS.get(step.op.name)
+            text = f"({words[0]} {sign} {words[1]})" if sign else f"{step.op.name}({', '.join(words)})"
+            texts[v] = text if len(text) < 90 else "..."
+        yield from (f"y{n} = {texts[v]}" for n, v in enumerate(self.outputs))
+        where = f" over axis {' and '.join(map(str, self.cut))} of {len(self.sizes)}" if len(self.sizes) > 1 else ""
+        yield from (f"s{n} = {texts[v]}{where}" for n, v in enumerate(self.reductions))
+
+    def legend(self, named: Callable[[int], str]) -> Iterator[str]:
+        """Yield what each argument is, in the words of ``named``."""
+        yield from (f"{x.name}: {named(x.v)}" for x in self.arrays)
+        yield from (f"{name}: {named(x)}" for (x, _), name in self.numbers.items())
+        yield from (f"s{n}: {named(v)}" for n, v in enumerate(self.reductions))
+
+    def _parameters(self) -> list[str]:
+        """Return the parameters; ``_arguments`` gives the arguments in the same order."""
+        out = [f"{'const ' * (x.name[0] == 'x')}{MEMORY[x.dtype]}* {x.name}" for x in self.arrays]
+        for n, v in enumerate(self.reductions):
+            kind = self.found[n].kind if self.parts > 1 else MEMORY[self.steps[v].dtype]
+            out.append(f"{kind}* s{n}")
+        out += [f"{wide} {name}" for (_, wide), name in self.numbers.items()]
+        out += [f"long long {x.name}_{a}" for x in self.arrays for a in self._steps(x)]
+        out += ["long long K", "long long J", "long long chunk"] if self.reductions else ["long long I"]
+        return out + [f"long long N{a}" for a in self.used]
+
+    def _steps(self, x: Array) -> list[int]:
+        """Return the axes on which an array has a stride of its own."""
+        return [] if x.contiguous else [a for a in range(len(self.sizes)) if x.axes[a] >= 0]
+
+    def _map(self) -> list[str]:
+        inner = self._pass({x.name: "i" for x in self.arrays if x.contiguous and x.sizes == self.sizes}, "        ")
+        return [
+            "    const Index stride = (Index)gridDim.x * blockDim.x * V;",
+            "    for (Index i = ((Index)blockIdx.x * blockDim.x + threadIdx.x) * V; i < I; i += stride) {",
+            *self._coordinates("i", list(range(len(self.sizes))), inner, "        "),
+            *inner,
+            "    }",
+        ]
+
+    def _reduction(self) -> list[str]:
+        by_rows = self.schedule == "rows"
+        inner = self._pass({}, "            ")
+        whose = ("% LANES", "/ LANES") if by_rows else ("/ PLACES", "% PLACES")
+        lines = [
+            f"    const int lane = threadIdx.x {whose[0]}, place = threadIdx.x {whose[1]};",
+            "    const Index k = (Index)blockIdx.x * PLACES + place;  // the number of the result",
+            "    const Index first = blockIdx.y * (Index)chunk, end = first + chunk < J ? first + chunk : J;",
+        ]
+        lines += [f"    {found.kind} a{n} = {found.start};" for n, found in enumerate(self.found)]
+        lines += [
+            "    if (k < K) {",
+            *self._coordinates("k", self.kept, inner, "        "),
+            "        #pragma unroll 4",
+            "        for (Index j = first + lane * V; j < end; j += LANES * V) {",
+            *self._coordinates("j", self.cut, inner, "            "),
+            *inner,
+            "        }",
+            "    }",
+        ]
+        for n, (v, found) in enumerate(zip(self.reductions, self.found, strict=True)):
+            lines += join(n, found, "1" if by_rows else "PLACES")
+            result = f"p{n}[threadIdx.x]"
+            if self.parts == 1:
+                result = narrow(fill(found.result, a=result), self.steps[v])
+            lines.append(f"    if (lane == 0 && k < K) s{n}[blockIdx.y * K + k] = {result};")
+        return lines
+
+    def _coordinates(self, flat: str, axes: list[int], inner: list[str], indent: str) -> list[str]:
+        """Return the places on some axes, of those that are used, from their number in C order."""
+        text = "\n".join(inner)
+        lines = []
+        for a in axes:
+            if re.search(rf"\bi{a}\b", text):
+                after = [f"n{b}" for b in axes if b > a]
+                place = " / ".join([flat, *after]) if len(after) < 2 else f"{flat} / ({' * '.join(after)})"
+                lines.append(f"{indent}const Index i{a} = {place}{f' % n{a}' * (a != axes[0])};")
+        return lines
+
+    def _place(self, x: Array) -> str:
+        """Return where an array's element lies: the place on each axis times the elements that follow."""
+        if not x.contiguous:
+            return " + ".join(f"i{a} * {x.name}_{a}" for a in self._steps(x)) or "0"
+        text = ""
+        for a in range(len(self.sizes)):
+            if x.axes[a] >= 0 and self.sizes[a] != 1:
+                text = f"({text}) * n{a} + i{a}" if " " in text else f"{text} * n{a} + i{a}" if text else f"i{a}"
+        return text or "0"
+
+    def _pass(self, places: dict[str, str], indent: str) -> list[str]:
+        """Return the lines that read V elements of each operand, work out the steps, and store and collect."""
+        lines, texts = [], {}
+        for x in self.arrays:
+            kind, place = MEMORY[x.dtype], places.get(x.name) or self._place(x)
+            moves = self._moves(x)
+            if x.name[0] == "y":
+                lines.append(f"{indent}Pack<{kind}, V> {x.name}s;")
+                continue
+            if moves and x.contiguous:
+                lines.append(f"{indent}const Pack<{kind}, V> {x.name}s = load<V>({x.name} + {place});")
+            elif moves:
+                along = f" + q * {x.name}_{len(self.sizes) - 1}"
+                lines.append(f"{indent}Pack<{kind}, V> {x.name}s;")
+                lines.append(f"{indent}for (int q = 0; q < V; ++q) {x.name}s.at[q] = {x.name}[{place}{along}];")
+            else:
+                lines.append(f"{indent}const {kind} {x.name}s = {x.name}[{place}];")
+            text = f"{x.name}s.at[q]" if moves else f"{x.name}s"
+            texts[x.v] = f"widened({text})" if x.dtype == "float16" else text
+        lines += [f"{indent}#pragma unroll", f"{indent}for (int q = 0; q < V; ++q) {{"]
+        for n, (v, step) in enumerate((v, step) for v, step in self.steps.items() if v not in self.reductions):
+            words = spelled(step, [self._operand(x, step, texts) for x in step.ins], _given(self.plan, step))
+            lines.append(f"{indent}    const {REGISTER[step.dtype]} v{n} = {words};  // {step.op.name}")
+            texts[v] = f"v{n}"
+        for n, v in enumerate(self.outputs):
+            lines.append(f"{indent}    y{n}s.at[q] = {narrow(texts[v], self.steps[v])};")
+        for n, (v, found) in enumerate(zip(self.reductions, self.found, strict=True)):
+            element = fill(
+                found.lift, x=self._operand(self.steps[v].ins[0], self.steps[v], texts), j="(long long)j + q"
+            )
+            lines.append(f"{indent}    a{n} = {fill(found.join, a=f'a{n}', b=element)};")
+        lines.append(f"{indent}}}")
+        for x in self.arrays:
+            if x.name[0] == "y":
+                place = places.get(x.name) or self._place(x)
+                if x.contiguous:
+                    lines.append(f"{indent}store({x.name} + {place}, {x.name}s);")
+                else:
+                    along = f" + q * {x.name}_{len(self.sizes) - 1}" * (x.axes[-1] >= 0)
+                    lines.append(f"{indent}for (int q = 0; q < V; ++q) {x.name}[{place}{along}] = {x.name}s.at[q];")
+        return lines
+
+    def _operand(self, x: int | Const, step: Step, texts: dict[int, str]) -> str:
+        """Return an operand of a step: a small number, an argument, an element, or what an earlier step made."""
+        if isinstance(x, Const):
+            return literal(x.number, step.common)
+        if x in texts:
+            return texts[x]
+        number = self.numbers[x, "double" if step.common in FLOATS else "long long"]
+        return f"rounded({number})" if step.common == "float16" else f"(({REGISTER[step.common]}){number})"
+
+    # --- running ---
+
+    @property
+    def work(self) -> int:
+        """The bytes in which blocks leave their parts of results."""
+        return self.rooms[-1]
+
+    def launches(self, values: dict[int, Any], layout: Layout, work: int) -> Iterator[Launch]:
+        """Yield (source, grid, arguments) of what is to be run, in order; at ``work`` there is room for parts."""
+        if (self.results if self.reductions else self.size) == 0:
+            return
+        at = [layout(values[x.v]) for x in self.arrays]
+        V = self.vector
+        for n, nbytes in self.aligned:
+            if at[n][0] % nbytes:
+                V = 1
+        results = [layout(values[v])[0] for v in self.reductions]
+        arguments: list[int | float] = [address for address, _ in at]
+        arguments += [work + room for room in self.rooms[:-1]] if self.parts > 1 else results
+        for x, wide in self.numbers:
+            arguments.append(float(values[x]) if wide == "double" else wrapped(int(values[x])))
+        for n, axis, nbytes in self.strides:
+            arguments.append(at[n][1][axis] // nbytes)
+        source = self.source(vector=V)
+        arguments += self.counts
+        arguments += [self.sizes[a] for a in self.used]
+        blocks = self.blocks if self.reductions else min(-(-self.size // (THREADS * V)), BLOCKS)
+        yield source, (blocks, self.parts), arguments
+        if self.parts > 1:
+            for n, (result, room) in enumerate(zip(results, self.rooms, strict=False)):
+                yield self.last(n), (-(-self.results // WARP), 1), [result, work + room, self.parts, self.results]
+
+    def last(self, n: int, name: str = "kernel") -> str:
+        """Return the kernel that joins the parts of a reduction: part p of result k is p0[p K + k]."""
+        found, step = self.found[n], self.steps[self.reductions[n]]
+        return "\n".join(
+            [
+                f"// s0 = the parts of {step.op.name}, joined",
+                f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}(',
+                f"    {MEMORY[step.dtype]}* s0, const {found.kind}* parts, long long P, long long K)",
+                "{",
+                f"    constexpr int LANES = {THREADS // WARP}, PLACES = {WARP};",
+                "    const int lane = threadIdx.x / PLACES, place = threadIdx.x % PLACES;",
+                "    const long long k = (long long)blockIdx.x * PLACES + place;",
+                f"    {found.kind} a0 = {found.start};",
+                "    if (k < K)",
+                "        for (long long p = lane; p < P; p += LANES)",
+                f"            a0 = {fill(found.join, a='a0', b='parts[p * K + k]')};",
+                *join(0, found, "PLACES"),
+                f"    if (lane == 0 && k < K) s0[k] = {narrow(fill(found.result, a='p0[threadIdx.x]'), step)};",
+                "}",
+                "",
+            ]
+        )
+
+
+def join(n: int, found: Any, apart: str) -> list[str]:
+    """Return the lines in which the lanes of a result join what they found: one half with the other, and so on."""
+    other = f"p{n}[threadIdx.x + far * {apart}]"
+    return [
+        f"    __shared__ {found.kind} p{n}[{THREADS}];",
+        f"    p{n}[threadIdx.x] = a{n};",
+        "    __syncthreads();",
+        "    for (int far = LANES / 2; far; far /= 2) {",
+        f"        if (lane < far) p{n}[threadIdx.x] = {fill(found.join, a=f'p{n}[threadIdx.x]', b=other)};",
+        "        __syncthreads();",
+        "    }",
+    ]
+
+
+def narrow(text: str, step: Step) -> str:
+    """Return a result as it is stored."""
+    if step.dtype == "float16":
+        return f"narrowed({text})"
+    return text
+
+
+def wrapped(number: int) -> int:
+    """Return a whole number of 64 bits as a signed one of the same bits."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<="}
+SIGNS |= {"gt": ">", "ge": ">="}

@@ -1,0 +1,78 @@
+// Runs a CUDA kernel on the CPU: what NVIDIA's compiler gives a kernel, in standard C++.
+//
+// Blocks run one after another. The threads of a block are fibres: __syncthreads() goes on to the next one, and returns
+// when all have come there. A kernel without it needs none, and its threads run one after another.
+#define SIMULATED
+#define __global__
+#define __device__
+#define __shared__ static  // one block at a time
+#define __launch_bounds__(n)
+#include <math.h>
+#include <string.h>
+#include <ucontext.h>
+
+struct dim3 { unsigned x, y, z; };
+static dim3 gridDim, blockDim, blockIdx, threadIdx;
+
+struct Fibre { bool done; ucontext_t context; char stack[30000]; };
+static Fibre* fibres;  // room for those of a block, given by the host
+static ucontext_t scheduler;
+static void (*body)();
+
+static void __syncthreads() { swapcontext(&fibres[threadIdx.x].context, &scheduler); }
+static void begin() { body(), fibres[threadIdx.x].done = true; }
+
+static void run_threads_together()
+{
+    for (unsigned t = 0; t < blockDim.x; ++t) {
+        Fibre& fibre = fibres[t];
+        fibre.done = false;
+        getcontext(&fibre.context);
+        fibre.context.uc_stack.ss_sp = fibre.stack;
+        fibre.context.uc_stack.ss_size = sizeof fibre.stack;
+        fibre.context.uc_link = &scheduler;
+        makecontext(&fibre.context, begin, 0);
+    }
+    for (bool some = true; some;) {
+        some = false;
+        for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x)
+            if (!fibres[threadIdx.x].done) some = true, swapcontext(&scheduler, &fibres[threadIdx.x].context);
+    }
+}
+
+static void run(const unsigned* grid, unsigned block, void (*kernel)(), void* room, bool together)
+{
+    gridDim = {grid[0], grid[1], 1}, blockDim = {block, 1, 1}, body = kernel, fibres = (Fibre*)room;
+    for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)
+        for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x)
+            if (together)
+                run_threads_together();
+            else
+                for (threadIdx.x = 0; threadIdx.x < block; ++threadIdx.x) body();
+}
+
+// --- arithmetic ---
+
+template <class To, class From> static To same_bits(From x) { To y; memcpy(&y, &x, sizeof y); return y; }
+static double __longlong_as_double(long long x) { return same_bits<double>(x); }
+static unsigned long long __umul64hi(unsigned long long x, unsigned long long y) { return (unsigned __int128)x * y >> 64; }
+
+struct Half { unsigned short bits; };
+static float widened(Half x)
+{
+    const int sign = x.bits >> 15, exponent = x.bits >> 10 & 31, digits = x.bits & 1023;
+    const float size = exponent == 31 ? (digits ? NAN : INFINITY)
+                                      : ldexpf(exponent ? 1024 + digits : digits, (exponent ? exponent : 1) - 25);
+    return sign ? -size : size;
+}
+static Half narrowed(double x)
+{
+    const unsigned short sign = signbit(x) ? 0x8000 : 0;
+    x = fabs(x);
+    if (x != x) return {(unsigned short)(sign | 0x7e00)};
+    if (x >= 65520) return {(unsigned short)(sign | 0x7c00)};  // halfway from the largest half to the next power of two
+    const int exponent = x < 0x1p-14 ? -14 : ilogb(x);  // the least normal number is 2^-14
+    const int digits = (int)rint(ldexp(x, 10 - exponent));  // from 1024 to 2048; fewer below the normal numbers
+    return {(unsigned short)(sign | (((exponent + 14) << 10) + digits))};
+}
+static Half narrowed(float x) { return narrowed((double)x); }

@@ -1,0 +1,124 @@
+"""How are kernels tried without a card?  By a C++ compiler: the text that a card would get is compiled for the CPU.
+
+``shim.h`` gives it blocks, threads, shared memory and barriers. Memory is NumPy's. Compiled kernels are kept in the
+user's cache folder (``NEONLITE_CACHE``, else ``$XDG_CACHE_HOME/neonlite``, else ``~/.cache/neonlite``). For tests and
+for teaching: a student's kernel runs, and fails, as it would on a card, but a thousand times as slowly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import struct
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neonlite.backend.cuda.driver import CompileError
+from neonlite.backend.cuda.executor import Cuda
+from neonlite.backend.cuda.kernels import THREADS
+from neonlite.backend.plan import ALIGN
+from neonlite.backend.primitives.generic import Generic as Primitives
+from neonlite.backend.runtimes.numpy_ import NumPy
+
+SHIM = Path(__file__).with_name("shim.h").read_text()
+# C's headers are read in half the time of C++'s; numbers are rounded and wrap as a card's do.
+OPTIONS = ["-O1", "-std=c++17", "-nostdinc++", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-w"]
+OPTIONS += ["-fPIC", "-shared"]
+
+
+class Simulated(NumPy):
+    """Arrays of NumPy, on which the kernels of a card run: ``Backend(Simulated())``. It is hidden: it has no name."""
+
+    name = "simulated"
+    executor: Any = Cuda
+    primitives: Any = Primitives
+
+    def __init__(self, device_id: int = 0) -> None:
+        super().__init__(device_id)
+        self.driver = SimulatedDriver()
+
+    def layout(self, array: Any) -> tuple[int, tuple[int, ...]]:
+        """Return the address of the first element, and the strides, both in bytes."""
+        return array.__array_interface__["data"][0], array.strides
+
+
+class SimulatedDriver:
+    """The driver of no card: kernels are functions of shared libraries, made by a C++ compiler (``$CXX``, else g++)."""
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return so many bytes that begin with a cache line, filled with 0xff: floats that nobody wrote are NaN."""
+        raw = np.full(nbytes + ALIGN, 0xFF, np.uint8)
+        start = -raw.ctypes.data % ALIGN
+        return raw[start : start + nbytes]
+
+    lock = threading.Lock()  # a kernel's threads are counted in variables of its library
+    room = np.empty(THREADS << 15, np.uint8)  # of their stacks
+
+    def compile(self, source: str) -> Any:
+        """Return a C function; it is compiled when the cache folder does not hold it."""
+        return compiled(whole(source)).launch
+
+    def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
+        """Run a kernel, block by block."""
+        packed = b"".join(struct.pack("d" if isinstance(x, float) else "q", x) for x in arguments)
+        with self.lock:
+            kernel((ctypes.c_uint * 2)(*grid), block, packed, ctypes.c_void_p(self.room.ctypes.data))
+
+    def wait(self) -> None:
+        """Return at once: everything has run."""
+
+
+def whole(source: str) -> str:
+    """Return the text of a kernel with the shim before it, and behind it a function that unpacks the arguments."""
+    found = re.search(r"\bkernel\(([^)]*)\)", source)
+    if found is None:
+        raise RuntimeError(f"no kernel in {source!r}")
+    types = [" ".join(parameter.split()[:-1]) for parameter in found[1].split(",")]
+    values = ", ".join(f"*({kind}*)(arguments + {8 * n})" for n, kind in enumerate(types))
+    together = str("__syncthreads" in source).lower()
+    return f"""{SHIM}
+{source}
+static char arguments[{8 * len(types)}];
+static void call() {{ kernel({values}); }}
+extern "C" void launch(const unsigned* grid, unsigned block, const char* given, void* room)
+{{
+    memcpy(arguments, given, sizeof arguments);
+    run(grid, block, call, room, {together});
+}}
+"""
+
+
+def compiled(text: str) -> Any:
+    """Return the shared library of a C++ text, from the cache folder or compiled into it: whole, or not at all."""
+    import subprocess
+    import tempfile
+
+    compiler = os.environ.get("CXX", "g++")
+    key = hashlib.sha256(" ".join([compiler, *OPTIONS, text]).encode()).hexdigest()[:32]
+    folder = cache()
+    path = folder / f"{key}.so"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as room:
+            code, made = Path(room, "kernel.cpp"), Path(room, "kernel.so")
+            code.write_text(text)
+            try:
+                run = subprocess.run([compiler, *OPTIONS, str(code), "-o", str(made)], capture_output=True, text=True)
+            except FileNotFoundError as error:
+                raise RuntimeError(f"a C++ compiler is needed: {compiler} is not there; CXX names another") from error
+            if run.returncode:
+                raise CompileError(f"{compiler} does not compile a kernel: {run.stderr}\n{text}")
+            made.replace(path)
+    return ctypes.CDLL(str(path))
+
+
+def cache() -> Path:
+    """Return the folder of compiled kernels."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("NEONLITE_CACHE") or Path(home, "neonlite"))

@@ -1,0 +1,680 @@
+"""Do generated CUDA kernels compute what NumPy does?  There is no card here: a C++ compiler runs them on the CPU.
+
+The oracle is ``Generic`` on NumPy's arrays, op by op, and shares no code with kernels. ``+ - * / sqrt`` and everything
+on whole numbers must agree to the bit. That the texts suit NVIDIA's compiler is asked of NVRTC, where it is installed.
+The whole of test_every_op.py runs on kernels too, in ``make test-slow``, or in any file by NEONLITE_TEST_SIMULATED=1.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import nvrtc
+import pytest
+import test_every_op as every
+from standin_cupy import installed
+
+from neonlite import Backend
+from neonlite.backend.cuda import kernels as kernels_module
+from neonlite.backend.cuda.driver import OPTIONS, CuPyDriver
+from neonlite.backend.cuda.simulated import Simulated, SimulatedDriver
+from neonlite.backend.cuda.words import EXACT, OF_INTS, REDUCE, SHORT, WORDS
+from neonlite.backend.executors.generic import Generic
+from neonlite.backend.runtimes.numpy_ import NumPy
+from neonlite.ops import FLOATS, INTS, OPS, TABLE
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
+
+DTYPES = [*FLOATS, "int8", "int32", "int64", "uint8", "uint32", "uint64"]
+
+
+class OpByOp(NumPy):
+    """Arrays of NumPy, op by op: the oracle."""
+
+    executor: Any = Generic
+
+
+class Counting(SimulatedDriver):
+    """A driver that remembers what it ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[str, tuple[int, int]]] = []
+
+    def compile(self, source: str) -> Any:
+        return source, super().compile(source)
+
+    def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
+        self.ran.append((kernel[0].removeprefix(kernels_module.PREAMBLE).strip(), grid))
+        super().launch(kernel[1], grid, block, arguments)
+
+
+def simulated(default_dtype: str = "float32") -> Backend:
+    be = Backend(Simulated(), rng_seed=1, default_dtype=default_dtype)
+    be.runtime.driver = be._executor.driver = Counting()
+    return be
+
+
+def ran(be: Backend) -> list[tuple[str, tuple[int, int]]]:
+    """Return what was run since the last time, and forget it."""
+    found, be.runtime.driver.ran = be.runtime.driver.ran, []
+    return found
+
+
+@pytest.fixture
+def sim() -> Backend:
+    return simulated()
+
+
+@pytest.fixture
+def plain() -> Backend:
+    return Backend(OpByOp(), rng_seed=1)
+
+
+CLOSE = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-14}
+
+
+def agree(
+    make: Callable[..., list[Any]], arrays: Sequence[Any], dtype: str, layouts: Any = (), exact: bool = False
+) -> int:
+    """Assert that kernels and NumPy agree on the trees ``make(be, *operands)``; return how many kernels ran."""
+    sim, values = simulated(), []
+    for be in (sim, Backend(OpByOp(), rng_seed=1)):
+        lay = [layouts[n] if n < len(layouts) else "whole" for n in range(len(arrays))]
+        operands = [LAYOUTS[how](be, be.array(x, dtype)) for x, how in zip(arrays, lay, strict=True)]
+        if be is sim:
+            ran(sim)
+        values.append([t.get() for t in be.evaluate(make(be, *operands))])
+    for n, (made, wanted) in enumerate(zip(*values, strict=True)):
+        assert (made.dtype, made.shape) == (wanted.dtype, wanted.shape)
+        if exact or made.dtype.kind in "iu":
+            np.testing.assert_array_equal(made, wanted, err_msg=f"tree {n}")
+        else:
+            close = CLOSE[made.dtype.name]
+            np.testing.assert_allclose(made, wanted, close, close, err_msg=f"tree {n}")
+    return len(ran(sim))
+
+
+def copied(be: Backend, x: Any, view: Callable[[Any], Any], room: tuple[int, ...]) -> Any:
+    """Return the values of x in a view of a larger tensor, all of whose other elements are 77."""
+    target = view(be.zeros(room, x.info.dtype).fill(77))
+    target[:] = x
+    return target
+
+
+def doubled(be: Backend, x: Any) -> Any:
+    return copied(be, x, lambda t: t[tuple(slice(1, None, 2) for _ in x.shape)], tuple(2 * n + 1 for n in x.shape))
+
+
+LAYOUTS: dict[str, Callable[[Backend, Any], Any]] = {
+    "whole": lambda be, x: x,
+    "transposed": lambda be, x: copied(be, x, lambda t: t.T, (*x.shape[:-2], x.shape[-1], x.shape[-2])),
+    "strided": doubled,
+    "backwards": lambda be, x: copied(be, x, lambda t: t[(slice(None, None, -1),) * x.ndim], x.shape),
+    "misaligned": lambda be, x: copied(be, x, lambda t: t[1:].reshape(x.shape), (x.size + 1, 1)),
+    "part of rows": lambda be, x: copied(be, x, lambda t: t[..., 1:-2], (*x.shape[:-1], x.shape[-1] + 3)),
+}
+
+
+def numbers(*shape: int, seed: int = 0, low: float = -3, high: float = 3) -> Any:
+    return np.random.default_rng(seed).uniform(low, high, shape)
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+def test_cuda_spells_every_elementwise_op_and_every_reduction() -> None:
+    assert set(WORDS) == {op.name for op in TABLE if op.kind == "elementwise"}
+    assert set(REDUCE) == {op.name for op in TABLE if op.kind == "reduction" or op.result == "index"}
+    assert set(OF_INTS) | EXACT | {name for name, _, _ in SHORT} <= set(WORDS)
+
+
+def elementwise(be: Backend, x: Any, y: Any, positive: Any) -> dict[str, Any]:
+    """Return a tree for each elementwise op that the dtype has without an error."""
+    trees, whole = {}, x.info.dtype not in FLOATS
+    for name in WORDS:
+        op = OPS[name]
+        a = positive if op.domain[0] > 0 else x
+        more = {1: (), 2: (positive if op.domain[0] > 0 or name == "shift" else y,), 3: (y, positive)}[op.arity]
+        if name == "cast":
+            trees |= {f"to {to}": be.astype(x, to) for to in (*FLOATS, *INTS) if to != x.info.dtype}
+        elif name == "pow" and whole:
+            trees |= {f"to the {n}": a**n for n in (0, 1, 2, 3, 5)}
+        elif name == "shift":
+            trees |= {"shift": be.shift(a, *more), "shift by": be.shift(x, y, value=False)}
+        else:
+            trees[name] = every.call(be, name, [a, *more], {})
+    trees |= {"a number": x * 2.5 - 3 + 100, "a small one": 2 - x, "powers": positive**2 + positive**1}
+    return trees
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (3, 7)], ids=["16 bytes at once", "one by one"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_elementwise_op_has_the_value_of_numpy(dtype: str, shape: tuple[int, int]) -> None:
+    low = 0 if dtype[0] == "u" else -3
+    arrays = [numbers(*shape, seed=n, low=low).round(n) for n in range(2)] + [numbers(*shape, seed=3, low=0.3).round(1)]
+    if dtype not in FLOATS:
+        arrays = [np.rint(9 * x) for x in arrays]
+    arrays[0].flat[:2] = arrays[1].flat[:2]  # some are equal
+    be = Backend("cpu")
+    names = list(elementwise(be, *(be.zeros((1, 1), dtype) for _ in range(3))))
+    for least in range(0, len(names), 16):
+
+        def some(be: Backend, *xs: Any, names: Any = names[least : least + 16]) -> list[Any]:
+            trees = elementwise(be, *xs)
+            return [trees[name] for name in names]
+
+        assert agree(some, arrays, dtype) == 1  # one pass for all
+
+
+ALL_BITS = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "sqrt",
+    "sqr",
+    "neg",
+    "abs",
+    "sgn",
+    "maximum",
+    "minimum",
+    "rint",
+    "where",
+    "finite",
+]
+ALL_BITS += ["eq", "ne", "lt", "le", "gt", "ge"]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_plain_arithmetic_has_the_bits_of_numpy_also_where_a_card_could_join_a_product_and_a_sum(dtype: str) -> None:
+    x, y, p = numbers(64, 8), numbers(64, 8, seed=1), numbers(64, 8, seed=2, low=1e-3)
+
+    def trees(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
+        made = [every.call(be, n, [p if n == "sqrt" else x, y, p][: OPS[n].arity], {}) for n in ALL_BITS]
+        return [*made, x * y + p, x * y - y * x, x / p * y - 0.1, 1e-3 * x - y / 3]
+
+    agree(trees, [x, y, p], dtype, exact=True)
+
+
+@pytest.mark.parametrize("name", [op.name for op in TABLE if op.kind == "elementwise" and op.name not in ("cast",)])
+def test_infinities_nan_and_zeros(sim: Backend, name: str) -> None:
+    for case in every.EDGES:
+        if case[0] == name:
+            every.test_at_the_edges_of_arithmetic(sim, *case)
+
+
+def test_infinities_and_nan_are_reduced_as_numpys() -> None:
+    x = [[1.0, math.nan, 3.0], [math.inf, 2.0, -math.inf], [-math.inf] * 3, [math.nan, 5.0, math.nan]]
+    for axis in (0, 1, (0, 1)):
+        agree(lambda be, x, axis=axis: [getattr(be, name)(x, axis=axis) for name in REDUCE], [x], "float32", exact=True)
+
+
+@pytest.mark.parametrize(("dtype", "values", "to", "expected"), every.CASTS, ids=str)
+def test_astype_casts_as_numpy_does(sim: Backend, dtype: str, values: Any, to: str, expected: Any) -> None:
+    every.test_astype_casts_as_numpy_does(sim, dtype, values, to, expected)
+
+
+def test_every_half_is_read_and_written() -> None:
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(256, 256)
+    sim = simulated()
+    made = (sim.array(halves, "float16") * 1.0).asnumpyarray()
+    np.testing.assert_array_equal(made, halves)
+    between = np.concatenate([halves, np.nextafter(halves, np.float16(0))]).astype(np.float64)
+    pairs = np.sort(between[np.isfinite(between)])
+    ties = (pairs[1:] + pairs[:-1]) / 2  # halfway
+    for x in (ties, np.nextafter(ties, np.inf), np.nextafter(ties, -np.inf), 10 * ties):
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(
+                sim.astype(sim.array(x, "float64"), "float16").asnumpyarray()[:, 0], x.astype(np.float16)
+            )
+
+
+# --- layouts --------------------------------------------------------------------------------------------------------
+
+WAYS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]] = [
+    *(((6, 8), (6, 8), (a, b)) for a in LAYOUTS for b in ("whole", "transposed")),
+    *(
+        (a, b, ())
+        for a, b in [((6, 8), (6, 1)), ((6, 8), (1, 8)), ((6, 8), (1, 1)), ((6, 1), (1, 8)), ((1, 1), (5, 7))]
+    ),
+    *(
+        (a, b, ())
+        for a, b in [((2, 3, 8), (2, 1, 8)), ((2, 3, 8), (3, 1)), ((2, 1, 8), (1, 3, 1)), ((2, 3, 4, 2), (3, 1, 2))]
+    ),
+    *(
+        (a, b, (how, how))
+        for a, b in [((6, 8), (6, 1)), ((6, 1), (1, 8)), ((2, 3, 4), (2, 1, 4))]
+        for how in ("strided", "backwards")
+    ),
+    *(
+        ((2, 3, 8), (3, 8), how)
+        for how in [(), ("whole", "transposed"), ("strided", "strided"), ("whole", "backwards")]
+    ),
+    ((3, 1, 4, 1), (1, 2, 1, 5), ("strided",)),
+    ((2, 1, 2, 1, 3), (1, 2, 1, 2, 1), ()),
+]
+
+
+@pytest.mark.parametrize(("x", "y", "layouts"), WAYS, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_operands_of_every_layout(dtype: str, x: Any, y: Any, layouts: Any) -> None:
+    a, b = np.rint(4 * numbers(*x)), np.rint(4 * numbers(*y, seed=1))
+    count = agree(lambda be, a, b: [a - b, be.where(a > b, a, b)], [a, b], dtype, layouts, exact=True)
+    assert count == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_results_are_written_into_views_and_nowhere_else(sim: Backend, layout: str) -> None:
+    x = numbers(6, 8).astype(np.float32)
+    target = LAYOUTS[layout](sim, sim.zeros((6, 8)))
+    before = target.root.get()
+    target[:] = sim.array(x) * 3
+    np.testing.assert_array_equal(target.get(), x * np.float32(3))
+    assert np.count_nonzero(target.root.get() == 77) == np.count_nonzero(before == 77)
+    target[:] = sim.sum(sim.array(x), axis=0) * sim.ones((6, 1))
+    np.testing.assert_allclose(target.get(), np.broadcast_to(x.sum(0), (6, 8)), 1e-6, 1e-6)
+
+
+def test_memory_is_moved_16_bytes_at_a_time_where_it_is_aligned(sim: Backend) -> None:
+    x = sim.zeros((1, 1601))
+    for tensor, expected in [
+        (x[:, :1600], 4),
+        (x[:, 1:1601], 1),  # 4 bytes off
+        (x[:, 4:1600], 4),
+        (x[:, :1599], 1),  # does not come out even
+        (sim.zeros((4, 6), "float64"), 2),
+        (sim.zeros((4, 6), "float16"), 8),
+        (sim.zeros((4, 4), "int8"), 16),
+        (sim.zeros((4, 8)).T, 1),
+    ]:
+        ran(sim)
+        tensor[:] = tensor + 1
+        ((text, _),) = ran(sim)
+        assert f"constexpr int V = {expected};" in text, (tensor.shape, text)
+
+
+# --- reductions -----------------------------------------------------------------------------------------------------
+
+
+def reductions(be: Backend, x: Any, axis: Any) -> list[Any]:
+    return [
+        *(getattr(be, n)(x * 2, axis=axis) for n in ("sum", "max", "min")),
+        be.sum(x, axis=axis, keepdims=False),
+        x * 2,
+    ]
+
+
+@pytest.mark.parametrize(
+    "shape", [(6, 8), (5, 7), (1, 9), (9, 1), (2, 3, 4), (3, 2, 1, 5), (70, 300), (300, 70), (2, 1, 2, 1, 2)], ids=str
+)
+def test_reductions_over_any_axes(shape: tuple[int, ...]) -> None:
+    x = np.rint(4 * numbers(*shape))  # sums of whole numbers are exact in any order
+    for k in range(1, len(shape) + 1):
+        for axis in itertools.combinations(range(len(shape)), k):
+            agree(lambda be, x, axis=axis: reductions(be, x, axis), [x], "float32", exact=True)
+            agree(lambda be, x, axis=axis: [be.argmax(x, axis=axis), be.argmin(x, axis=axis)], [x], "float32")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reductions_of_every_dtype(dtype: str) -> None:
+    x = np.rint(40 * numbers(33, 48, low=0 if dtype[0] == "u" else -3))
+    for axis in (0, 1, (0, 1)):
+        agree(lambda be, x, axis=axis: [*reductions(be, x, axis), be.argmax(x, axis=axis)], [x], dtype, exact=True)
+
+
+@pytest.mark.parametrize("layout", set(LAYOUTS) - {"whole"})
+def test_reductions_of_every_layout(layout: str) -> None:
+    for shape, axis in itertools.product([(6, 8), (3, 4, 8)], (0, 1, -1, None)):
+        x = np.rint(4 * numbers(*shape))
+        trees = lambda be, x, axis=axis: [*reductions(be, x, axis)[:4], be.argmax(x, axis=axis)]  # noqa: E731
+        agree(trees, [x], "float32", [layout], exact=True)
+
+
+def test_several_axes_are_reduced_beside_each_other_and_the_values_stored_last(sim: Backend) -> None:
+    x = np.rint(4 * numbers(6, 8)).astype(np.float32)
+    t = sim.array(x)
+    rows, columns, total = sim.zeros((6, 1)), sim.zeros((1, 8)), sim.zeros((1, 1))
+    ran(sim)
+    sim.assign([t, rows, columns, total], [t * 2, sim.sum(t * t, axis=1), sim.max(t, axis=0), sim.sum(t)])
+    assert len(ran(sim)) == 3
+    for made, expected in [(t, 2 * x), (rows, (x * x).sum(1, keepdims=True)), (columns, x.max(0, keepdims=True))]:
+        np.testing.assert_array_equal(made.get(), expected)
+    assert total.get() == x.sum()
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((7, 300_000), 1), ((300_000, 7), 0), ((600, 900), (0, 1)), ((9000, 2, 40), 0)]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+def test_a_few_large_results_are_shared_by_several_blocks(shape: tuple[int, ...], axis: Any, dtype: str) -> None:
+    x = np.rint(numbers(*shape))
+    x.flat[::997] = 7
+    assert agree(lambda be, x: [be.sum(x, axis=axis), be.max(x, axis=axis)], [x], dtype, exact=True) == 3
+    assert agree(lambda be, x: [be.argmax(x, axis=axis)], [x], dtype) == 2
+
+
+def test_parts_of_results_lie_behind_the_temporaries() -> None:
+    def trees(be: Backend, x: Any) -> list[Any]:
+        m, n = be.max(x), be.sum(x, axis=0)
+        return [be.sum((x - m) * 2) + m, be.max(x - n) * m]
+
+    agree(trees, [np.rint(numbers(500, 801))], "float32", exact=True)
+
+
+def test_forty_reductions_are_spread_over_kernels() -> None:
+    x = [np.rint(numbers(20, 30))]
+    assert agree(lambda be, x: [be.sum(x * n + 0.5 * n, axis=0) for n in range(1, 41)], x, "float64", exact=True) == 3
+
+
+def test_a_sum_does_not_depend_on_how_often_it_is_taken_and_is_exact_to_rounding() -> None:
+    x = numbers(3, 400_001, low=0)
+    sim, sums = simulated(), set()
+    t = sim.array(x)
+    for _ in range(3):
+        sums.add(sim.sum(t).asnumpyarray().item())
+    assert len(sums) == 1
+    assert abs(sums.pop() / x.astype(np.float32).sum(dtype=np.float64) - 1) < 1e-6
+
+
+def test_nothing_is_reduced_to_zeros(sim: Backend) -> None:
+    for shape, axis in [((0, 3), 0), ((3, 0), 1), ((0, 3), 1), ((2, 0, 2), (0, 1)), ((0, 0), None)]:
+        made = sim.sum(sim.zeros(shape), axis=axis)
+        np.testing.assert_array_equal(made.asnumpyarray(), np.zeros(made.shape))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n", "value", "total"),
+    every.test_a_sum_keeps_its_dtype_and_is_added_up_in_a_wider_one.pytestmark[0].args[1],
+)
+def test_sums_are_added_up_in_a_wider_dtype(sim: Backend, dtype: str, n: int, value: Any, total: Any) -> None:
+    every.test_a_sum_keeps_its_dtype_and_is_added_up_in_a_wider_one(sim, dtype, n, value, total)
+
+
+# --- gathers and draws ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["take", "onehot"])
+def test_gathers(sim: Backend, name: str) -> None:
+    for dtype, case in itertools.product(FLOATS, every.CASES[name]):
+        every.check_value(sim, case, dtype, "tensor")
+
+
+def test_indices_of_every_dtype_are_checked_before_anything_is_written(sim: Backend) -> None:
+    x, out = sim.array(numbers(5, 4)), sim.zeros((2, 4)).fill(9)
+    for dtype in INTS:
+        index = sim.array([[4, 1]], dtype)
+        np.testing.assert_array_equal(sim.take(x, index, 0).asnumpyarray(), x.get()[[4, 1]])
+        np.testing.assert_array_equal(sim.onehot(index, 0, nclass=5).asnumpyarray(), np.eye(5)[:, [4, 1]])
+    for bad in ([0, 5], [-6, 0]):
+        with pytest.raises(IndexError, match=f"index {bad[0] or bad[1]} is out of range: there are 5"):
+            out[:] = sim.take(x, bad, 0)
+    with pytest.raises(IndexError, match="label -1 is out of range"):
+        sim.onehot([-1, 0], 1, nclass=4, out=out)
+    assert (out.get() == 9).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(3, 5), (1, 8), (16, 16), (1, 1)], ids=str)
+def test_draws_have_the_words_of_the_stream_on_every_runtime(dtype: str, shape: tuple[int, int]) -> None:
+    sim, plain = simulated(dtype), Backend(OpByOp(), rng_seed=1, default_dtype=dtype)
+    for _ in range(3):  # the third begins where the second ended
+        made, wanted = (be.rand(*shape).asnumpyarray() for be in (sim, plain))
+        np.testing.assert_array_equal(made, wanted)
+        made, wanted = (be.randn(*shape).asnumpyarray() for be in (sim, plain))
+        np.testing.assert_allclose(made, wanted, CLOSE[dtype], 1e-14 if dtype == "float64" else 0)
+    assert sim.rng_get_state() == plain.rng_get_state()
+
+
+@pytest.mark.parametrize("first", [2**64 - 2, 2**128 - 1, 2**192 - 2, 2**256 - 3, 2**64 - 1, 5 * 2**64 - 1])
+def test_the_number_of_a_block_is_carried_over_all_four_words(first: int) -> None:
+    values = []
+    for be in (simulated(), Backend(OpByOp(), rng_seed=2**64 - 1)):
+        be.gen_rng(2**64 - 1)
+        be.streams._blocks["noise"] = first
+        values.append(be.rand(1, 40).asnumpyarray())
+    np.testing.assert_array_equal(*values)
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def test_targets_that_share_memory_with_operands(sim: Backend) -> None:
+    def program(be: Backend) -> list[Any]:
+        x, y = be.array(numbers(6, 6)), be.array(numbers(6, 6, seed=1))
+        x[:] = x * 2 + 1
+        x[:] = x.T
+        x[1:] = x[:-1] * 1
+        y[:, ::-1] = y + x
+        be.assign([x, y], [y, x])
+        be.assign([x, y], [x + be.sum(y), y - be.sum(x, axis=0)])
+        y[:] = be.softmax(y, axis=1)
+        x[:] = x - be.max(x, axis=0)
+        x[0] = be.sum(x, axis=0)
+        return [x.get(), y.get()]
+
+    for made, wanted in zip(program(sim), program(Backend(OpByOp())), strict=True):
+        np.testing.assert_allclose(made, wanted, 1e-5, 1e-5)
+
+
+def test_what_has_no_kernel_is_worked_out_op_by_op(sim: Backend, plain: Backend) -> None:
+    Backend.define_op("third_power", lambda xp, x: x * x * x, None)
+    try:
+        made = []
+        for be in (sim, plain):
+            x, y = be.array(numbers(5, 6)), be.array(np.arange(30).reshape(6, 5), "int32")
+            trees = [be.third_power(x) + be.dot(x, be.ones((6, 1))), y ** be.array([[2, 3, 1, 0, 2]], "int32") * 2]
+            trees += [
+                be.concat([x, x * 2]),
+                be.build("scatter", x, be.array([[0, 0, 1, 2, 1]], "int32"), axis=0, size=3),
+            ]
+            trees += [be.sum(be.third_power(x), axis=0), be.third_power(x) * 2]
+            made.append([t.get() for t in be.evaluate(trees)])
+        for a, b in zip(*made, strict=True):
+            np.testing.assert_allclose(a, b, 1e-6, 1e-6)
+    finally:
+        del OPS["third_power"], Backend.third_power  # type: ignore[attr-defined]
+
+
+def test_very_long_stages_are_worked_out_op_by_op(sim: Backend) -> None:
+    chain = x = sim.ones((2, 2))
+    for n in range(1000):
+        chain = chain * 0.5 + float(n % 7)
+    wide = sum((sim.zeros((2, 2)).fill(n) for n in range(500)), start=x)
+    ran(sim)
+    made, total = (t.get() for t in sim.evaluate([chain, wide]))
+    assert not ran(sim)
+    assert (total == 1 + 499 * 250).all()
+    expected = 1.0
+    for n in range(1000):
+        expected = expected * 0.5 + n % 7
+    np.testing.assert_allclose(made, expected, 1e-6)
+
+
+def test_a_whole_number_to_a_negative_power_raises_and_the_target_stays_as_it_was(sim: Backend) -> None:
+    x, y, out = (sim.array([n], dtype="int32") for n in ([2, 1], [3, -1], [7, 7]))
+    for tree in (x**y, 2**y, x**-1, x**-20):
+        with pytest.raises(ValueError, match="negative integer powers"):
+            out[:] = tree
+    assert out.get().tolist() == [[7, 7]]
+    out[:] = x**3 + x**20
+    assert out.get().tolist() == [[8 + 2**20, 2]]
+
+
+def test_a_kernel_that_does_not_compile_is_told_once_and_worked_out_op_by_op(sim: Backend, monkeypatch: Any) -> None:
+    monkeypatch.setitem(WORDS, "tanh", "no_such_function({x})")
+    x = sim.array([[0.0, 1.0]])
+    with pytest.warns(RuntimeWarning, match="no_such_function"):
+        np.testing.assert_allclose(sim.tanh(x).asnumpyarray(), np.tanh([[0, 1]]), 1e-6)
+    np.testing.assert_allclose(sim.tanh(x).asnumpyarray(), np.tanh([[0, 1]]), 1e-6)  # warnings are errors here
+    a, b, c = (sim.zeros((1, 2)).fill(n) for n in (0, 1, 2))
+    with pytest.warns(RuntimeWarning, match="no_such_function"):
+        sim.assign([a, b, c], [b, a, sim.tanh(a)])  # what is swapped is read before it is written
+    assert [t.get().tolist() for t in (a, b, c)] == [[[1, 1]], [[0, 0]], [[0, 0]]]
+
+
+def test_kernels_can_be_switched_off(sim: Backend, monkeypatch: Any) -> None:
+    monkeypatch.setenv("NEONLITE_KERNELS", "0")
+    assert (sim.ones((2, 2)) * 2 + 1).asnumpyarray().tolist() == [[3.0] * 2] * 2
+    assert not ran(sim)
+
+
+def test_cupys_driver_runs_what_the_simulated_one_does(monkeypatch: Any) -> None:
+    with installed():
+        gpu, wanted = Backend("gpu", rng_seed=1), Backend(OpByOp(), rng_seed=1)
+        assert type(gpu.runtime.driver) is CuPyDriver
+        made = []
+        for be in (gpu, wanted):
+            x, n = be.array(numbers(12, 40)), be.array(np.arange(480).reshape(12, 40), "uint64")
+            trees = [be.softmax(x * 1.5, axis=0), be.sum(x), n + (2**64 - 5), be.take(x.T, [3, -1], 1), be.rand(3, 3)]
+            made.append([t.get() for t in be.evaluate([*trees, be.dot(x, x.T), x[::2, ::-1] * 2])])
+        for a, b in zip(*made, strict=True):
+            np.testing.assert_allclose(a, b, 1e-5, 1e-5)
+        assert len(gpu._executor.compiled) >= 6
+        gpu.runtime.driver.wait()
+        monkeypatch.setitem(WORDS, "tanh", "no_such_function({x})")
+        with pytest.warns(RuntimeWarning, match="NVRTC does not compile a kernel"):
+            gpu.tanh(gpu.ones((1, 1))).asnumpyarray()
+
+
+def test_kernels_are_remembered_by_structure_whatever_the_shape_and_the_numbers(sim: Backend) -> None:
+    for shape in [(4, 8), (16, 4), (3, 100)]:
+        for number in (0.5, 2.5):
+            x, b = sim.ones(shape), sim.ones((shape[0], 1))
+            assert (sim.tanh(x * number) + b).asnumpyarray().shape == shape
+            sim.sum(x * number, axis=1).asnumpyarray()
+    texts = [text for text, _ in ran(sim) if "tanh" in text or "sum" in text]
+    assert (len(texts), len(set(texts))) == (12, 2)
+
+
+def test_threads_have_arenas_of_their_own(sim: Backend) -> None:
+    x = sim.array(numbers(40, 30))
+    wanted = sim.softmax(x, axis=1).asnumpyarray()
+    wrong: list[Any] = []
+
+    def work(k: int) -> None:
+        for _ in range(5):
+            made = sim.softmax(x + k, axis=1).asnumpyarray()
+            wrong.extend([] if np.allclose(made, wanted, 1e-5, 1e-6) else [made])
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_the_arena_is_in_the_ledger_and_a_rehearsal_knows_it_beforehand() -> None:
+    def work(be: Backend) -> Any:
+        x = be.zeros((64, 50_000))
+        be.softmax(x, axis=1).astensor()
+        be.sum(x).astensor()
+        return be.memory()
+
+    rehearsed, real = work(Backend(Simulated()).rehearsal()), work(simulated())
+    assert rehearsed == real
+    assert real.arena > 0
+
+
+# --- the text -------------------------------------------------------------------------------------------------------
+
+
+def everything(be: Backend) -> dict[str, str]:
+    """Return texts of every kind of kernel."""
+    x, c, r = be.ones((64, 96)), be.ones((64, 1)), be.ones((1, 96))
+    h, w, n = be.ones((64, 96), "float16"), be.ones((64, 96), "float64"), be.ones((64, 96), "int32")
+    deep = be.ones((64, 20, 33))
+    texts = {
+        "sigmoid": be.kernel(1 / (1 + be.exp(-x))),
+        "broadcast": be.kernel(be.tanh(x * c + r) - 2.5),
+        "strided": be.kernel(be.ones((96, 64)).T * x[:, ::-1], deep[:, ::2, 1:] * 2 + deep[:1, ::2, :-1]),
+        "deep": be.kernel(deep * be.ones((20, 1)) + be.ones((64, 1, 33))),
+        "softmax of rows": be.kernel(be.softmax(x, axis=1)),
+        "softmax of columns": be.kernel(be.softmax(x, axis=0)),
+        "variance": be.kernel(be.var(h, axis=1), be.var(w, axis=0)),
+        "totals": be.kernel(be.sum(be.ones((3000, 3000))), be.max(be.ones((900, 4000), "float16"))),
+        "places": be.kernel(
+            be.argmax(x, axis=1), be.argmin(w, axis=0), be.argmax(be.ones((999, 999), "int8"), axis=(0, 1))
+        ),
+        "gathers": be.kernel(
+            be.take(h, [1, 2], 0), be.onehot([1, 2], 0, nclass=3), be.onehot(n.reshape(1, -1), 1, nclass=3)
+        ),
+        "draws": be.kernel(be.rand(6, 7), be.randn(6, 7)),
+        "halves drawn": (halves := Backend("cpu", default_dtype="float16")).kernel(
+            halves.rand(6, 7), halves.randn(6, 7)
+        ),
+    }
+    for dtype in DTYPES:
+        a, b, p = (be.ones((64, 96), dtype) for _ in range(3))
+        trees = list(elementwise(be, a, b, p).values())
+        texts |= {f"{dtype} {n}": be.kernel(*trees[n : n + 8]) for n in range(0, len(trees), 8)}
+        texts[f"{dtype} reduced"] = be.kernel(*reductions(be, a, 1)[:3], *reductions(be, a * b, 0)[:3], be.sum(a))
+    return texts
+
+
+def test_places_are_counted_in_64_bits_where_there_are_more_than_2_to_the_31() -> None:
+    huge = Backend("cpu").rehearsal()
+    for shape, index in [((2**16, 2**15), "long long"), ((2**16, 2**15 - 1), "unsigned")]:
+        x, y = huge.zeros(shape), huge.zeros((1, shape[1]))
+        for tree in (x * y, huge.sum(x * 2, axis=1), huge.max(x, axis=0), huge.argmax(x, axis=(0, 1))):
+            assert f"typedef {index} Index;" in huge.kernel(tree)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_nvidias_compiler_takes_every_kernel_and_nothing_is_spilled(architecture: str) -> None:
+    if nvrtc.library() is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
+    for name, text in everything(Backend("cpu")).items():
+        made = nvrtc.compiled(text, architecture, OPTIONS)
+        assert made.spilled == 0, (name, made[:3])
+        if architecture == "sm_90" and name in ("sigmoid", "broadcast"):
+            assert re.search(r"ld\.global(\.nc)?\.v4", made.assembly)
+            assert "st.global.v4" in made.assembly
+            assert made.registers <= 40, made[:3]
+
+
+def test_the_text_of_a_tree_is_had_on_any_machine(plain: Backend) -> None:
+    x, y = plain.ones((30, 40), name="x"), plain.ones((30, 1), name="bias")
+    text = plain.kernel(plain.softmax(plain.dot(x, x.T) + y, axis=1))
+    for words in [
+        "// --- stage 1: call (30, 30): dot ---\n// It has no kernel",
+        "x1: bias (30, 1) float32",
+        "// y0 = (x0 + x1)",
+        "// --- stage 4: region (30, 30): sub exp sum",
+        "sum(exp((x0 - x1))) over axis 1 of 2",
+        "x0: exp of stage 4 (30, 30) float32",
+    ]:
+        assert words in text, text
+
+
+# --- every op once more, one by one: thousands of kernels -----------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", every.LAYOUTS)
+@pytest.mark.parametrize("dtype", every.CLOSE)
+@pytest.mark.parametrize("name", every.CASES)
+def test_the_value_is_what_the_textbook_says(sim: Backend, name: str, dtype: str, layout: str) -> None:
+    for case in every.CASES[name]:
+        every.check_value(sim, case, dtype, layout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
+@pytest.mark.parametrize("name", every.CASES)
+def test_the_value_of_ints_is_what_the_textbook_says(sim: Backend, name: str, dtype: str) -> None:
+    every.test_the_value_of_ints_is_what_the_textbook_says(sim, name, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", every.GRADIENTS)
+def test_the_gradient_is_that_of_finite_differences(name: str) -> None:
+    for case in every.GRADIENTS[name]:
+        every.check_gradient(simulated("float64"), case, "tensor")
