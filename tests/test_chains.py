@@ -342,3 +342,13 @@ def test_what_is_read_early_and_late_is_worked_out_early(cpu: Backend) -> None:
     x, y = cpu.ones((40, 50)), cpu.ones((40, 50))
     d = x - y
     assert stages(cpu, d / cpu.sum(d, axis=1)) == ["sub sum", "div"]
+
+
+@needs
+def test_what_is_taken_from_itself_is_no_number_where_it_is_infinite(cpu: Backend) -> None:
+    x, out = cpu.ones((512, 512)), cpu.zeros((512, 512))
+    x[3, 3] = np.inf
+    out[:] = cpu.exp(x - x)
+    found = out.get()
+    assert np.isnan(found[3, 3])
+    assert (np.delete(found.ravel(), 3 * 512 + 3) == 1).all()

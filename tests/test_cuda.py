@@ -329,7 +329,7 @@ def test_reductions_of_every_dtype(dtype: str) -> None:
         agree(lambda be, x, axis=axis: [*reductions(be, x, axis), be.argmax(x, axis=axis)], [x], dtype, exact=True)
 
 
-@pytest.mark.parametrize("layout", set(LAYOUTS) - {"whole"})
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "whole"])
 def test_reductions_of_every_layout(layout: str) -> None:
     for shape, axis in itertools.product([(6, 8), (3, 4, 8)], (0, 1, -1, None)):
         x = np.rint(4 * numbers(*shape))

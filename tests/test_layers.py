@@ -1189,3 +1189,28 @@ def test_an_activation_follows_its_shortcut_and_its_transform(cpu):
         np.testing.assert_allclose(layer.bprop(error).get(), expected, rtol=1e-5)
     layer.transform = Normalizer(divisor=4.0)
     np.testing.assert_allclose(layer.bprop(error).get(), error.get() / 4, rtol=1e-5)
+
+
+def test_an_activation_goes_back_by_what_its_transform_says_now(be: Backend) -> None:
+    class Own(Transform):
+        def __call__(self, x: Any) -> Any:
+            return self.be.maximum(x, 0)
+
+        def bprop(self, x: Any) -> Any:
+            return self.be.array((x.get() > 0).astype("float32"))
+
+    be.bsz = 4
+    for transform in (Own(), Rectlin(slope=0.1)):
+        layer = Activation(transform).configure(5)
+        layer.prev_layer = True
+        layer.allocate()
+        layer.allocate_deltas()
+        x, error = be.empty((5, 4)), be.ones((5, 4))
+        for seed in range(4):
+            values = np.random.default_rng(seed).normal(size=(5, 4))
+            x[:] = be.array(values)
+            slope = 0.0
+            if isinstance(transform, Rectlin):
+                slope = transform.slope = 0.1 * (1 + seed // 2)
+            layer.fprop(x)
+            np.testing.assert_allclose(layer.bprop(error).get(), np.where(values > 0, 1, slope), rtol=1e-6)

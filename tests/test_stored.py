@@ -663,3 +663,28 @@ def test_sums_of_maps_that_lie_apart_are_as_those_in_order(cpu: Backend, dims: t
     cpu.update_conv(case.layer, case.I, case.O, cpu.zeros((dims[0], dims[0])), grad_bias=b)
     assert case.is_apart
     near(b.get(), case.wanted.reshape(dims[0], -1).sum(axis=1, keepdims=True, dtype=float))
+
+
+def test_a_part_of_an_error_is_written_and_the_rest_stays(cpu: Backend) -> None:
+    cpu.bsz = 16
+    net = Sequential([Conv((3, 3, 8), Gaussian(0, 0.1)) for _ in range(3)])
+    net.configure((3, 16, 16))
+    net.allocate()
+    net.allocate_deltas()
+    rng, last = np.random.default_rng(0), net.layers[-1]
+    y = net.fprop(cpu.array(rng.normal(size=(768, 16))))
+    earlier, error = (cpu.array(rng.normal(size=y.shape)) for _ in "ab")
+    wanted = last.bprop(error).get()
+    last.bprop(earlier).get()
+    found = last.bprop(error)
+    found[:100] = 0
+    np.testing.assert_array_equal(found.get()[:100], 0)
+    np.testing.assert_array_equal(found.get()[100:], wanted[100:])
+
+
+@pytest.mark.parametrize(("pixels", "maps"), [(1_000_003, 2), (4_214_809, 1), (802_816, 3), (7, 5), (4096, 4096)])
+def test_sums_of_maps_are_as_precise_as_their_numbers(cpu: Backend, pixels: int, maps: int) -> None:
+    room = (np.random.default_rng(0).random((pixels, maps)) + 0.05).astype(np.float32)
+    out = np.empty(maps, np.float32)
+    cpu.primitives.sum_maps(room.reshape(-1), out)
+    np.testing.assert_allclose(out, room.sum(axis=0, dtype=float), rtol=1e-6)

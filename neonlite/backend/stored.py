@@ -118,14 +118,14 @@ def written(t: Any, whole: bool = False) -> Any:
 
 
 def covers(t: Any, stored: Stored) -> bool:
-    """Tell whether nothing that a room has is left when all of a tensor is written.
-
-    So it is when some of it is written, if the values in that memory are not to persist, as those of deltas.
-    """
+    """Tell whether nothing that a room has is left when all of a tensor is written."""
     (start, end), (first, last) = t.span, stored.span
-    if not t.is_contiguous:
-        return False
-    return (start <= first and last <= end) or (start < last and first < end and not t.root.persist_values)
+    return bool(t.is_contiguous and start <= first and last <= end)
+
+
+def begins_anew(t: Any, stored: Stored) -> bool:
+    """Tell whether a place is taken by another tensor, of values that are not to persist, as those of deltas."""
+    return bool(t.is_contiguous and t.span[0] == stored.span[0] and not t.root.persist_values)
 
 
 def shown(t: Any) -> Any:
@@ -158,7 +158,7 @@ def emptied(t: Any, form: Form, keeper: Keeper) -> Stored:
     """Return the room of a tensor, all of which is to be written there."""
     stored = room_of(t, keeper)
     with MOVING:
-        if stored.apart and not covers(t, stored):
+        if stored.apart and not (covers(t, stored) or begins_anew(t, stored)):
             stored.settle()
         stored.begin(t, form)
     return stored

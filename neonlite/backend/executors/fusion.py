@@ -96,7 +96,7 @@ def fuse(
         else:
             if name in FIRST:
                 first, second = ins if whole(ins[0]) or name in ("sub", "div") else reversed(ins)
-                if whole(first):
+                if whole(first) and first != second:
                     growing[v] = grown = Growing([], [first], [v])
                     grown.links.append(Link(name, grown.taken(second)))
     chains = {v: grown for v, grown in growing.items() if len(grown.links) > 1 and size * grown.work >= ENOUGH}

@@ -46,6 +46,7 @@ from neonlite.backend.tensor import c_strides
 
 FORMS = 1024  # primitives that a thread keeps
 WIDE = 4096  # numbers that are added to at a time
+ROWS = 64  # how many are added to each of them
 LARGE = 1 << 23  # bytes of images that are copied in pieces
 NEAR = 1 << 11  # bytes of a map in such a piece
 ALIGN = 64  # bytes of a cache line, with which arrays of oneDNN begin
@@ -104,14 +105,22 @@ class Images(InPlace):
     def sum_maps(self, room: Any, out: Any) -> None:
         """Put the sum of each map of images that lie apart into an array (C,).
 
-        Pixels are added up a few thousand numbers at a time, as NumPy is slow where rows are short. oneDNN would sum
-        along with ``conv_update``, and take half as long again for both.
+        Pixels are added up a few thousand numbers at a time, as NumPy is slow where rows are short, and a few rows to
+        each of the sums, so that errors stay small. oneDNN would sum along with ``conv_update``, and take half as long
+        again for both.
         """
         maps, pixels = len(out), room.size // len(out)
-        side = next(n for n in range(max(1, min(WIDE // maps, pixels)), 0, -1) if pixels % n == 0)
-        sums = self.scratch("sums", (side * maps,), out)
-        np.add.reduce(room.reshape(-1, side * maps), axis=0, out=sums)
-        np.add.reduce(sums.reshape(side, maps), axis=0, out=out)
+        side = max(1, min(WIDE // maps, pixels))
+        whole = pixels // side * side * maps
+        rows = room[:whole].reshape(-1, side * maps)
+        sums = self.scratch("sums", (-(-len(rows) // ROWS), side * maps), out)
+        for n, part in enumerate(sums):
+            np.add.reduce(rows[n * ROWS : (n + 1) * ROWS], axis=0, out=part)
+        np.add.reduce(sums.reshape(-1, maps), axis=0, dtype=np.float64, out=out)
+        if whole < room.size:
+            rest = self.scratch("sums of the rest", (maps,), out)
+            np.add.reduce(room[whole:].reshape(-1, maps), axis=0, dtype=np.float64, out=rest)
+            np.add(out, rest, out=out)
 
     def _convolution(self, make: Make, layer: ConvLayer, like: Any, *with_bias: bool) -> Chain | None:
         maps = layer.C

@@ -8,6 +8,8 @@ from neonlite.backend.primitives.places import Places
 from neonlite.backend.stored import Stored, brought, can_lie_apart, emptied, found
 from neonlite.backend.tensor import Tensor
 
+MANY = 1 << 18  # pixels of a map up to which the library's sums, one after another in float32, are precise enough
+
 
 class NormApart(Places):
     """Batch normalization where images lie apart: each tells whether it could be done there."""
@@ -63,5 +65,5 @@ class NormApart(Places):
         if stored is None or not stored.has(x, stored.form) or stored.form.maps != len(x):
             return None
         alike = all(t.info.dtype == x.info.dtype == "float32" and t.memory is not x.memory for t in columns)
-        fit = alike and all(t.is_contiguous for t in columns)
+        fit = alike and all(t.is_contiguous for t in columns) and stored.form.pixels * stored.form.images <= MANY
         return stored if fit and self.primitives.can_norm(stored.form, eps) else None
