@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -51,7 +52,7 @@ class Keeper(Protocol):
 class Stored:
     """The room of some memory. Numbers of a stretch are in the memory, in the room if they lie *apart*, or in both."""
 
-    __slots__ = ("apart", "array", "entry", "form", "in_order", "keeper", "place", "span")
+    __slots__ = ("apart", "array", "entry", "form", "in_order", "keeper", "owner", "place", "span")
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper = keeper
@@ -62,6 +63,7 @@ class Stored:
         self.array: Any = None  # the stretch of the memory, as a row
         self.place: Any = None  # the room, as a row that is as long or longer
         self.entry: Any = None  # of the room in the ledger
+        self.owner: Any = None  # a weak reference to the tensor whose numbers they are
 
     @property
     def room(self) -> Any:
@@ -81,7 +83,7 @@ class Stored:
 
     def begin(self, t: Any, form: Form) -> Any:
         """Return the room for a contiguous tensor, in which nothing is yet."""
-        self.apart, self.in_order = False, True
+        self.apart, self.in_order, self.owner = False, True, weakref.ref(t)
         self.span, self.form, self.array = t.span, form, t.storage.reshape(-1)
         if self.place is None or self.place.size < self.array.size:
             self.place = self.entry = None  # what is too small goes first
@@ -111,7 +113,7 @@ def read(t: Any) -> Any:
 def written(t: Any, whole: bool = False) -> Any:
     """Return the array of a tensor that is to be written. ``whole``: every element is, whatever it was."""
     if stored := found(t):
-        if not (whole and covers(t, stored)):
+        if not (whole and (covers(t, stored) or begins_anew(t, stored))):
             stored.settle()
         stored.apart, stored.in_order = False, True
     return t.storage
@@ -125,7 +127,17 @@ def covers(t: Any, stored: Stored) -> bool:
 
 def begins_anew(t: Any, stored: Stored) -> bool:
     """Tell whether a place is taken by another tensor, of values that are not to persist, as those of deltas."""
-    return bool(t.is_contiguous and t.span[0] == stored.span[0] and not t.root.persist_values)
+    if not t.is_contiguous or t.span[0] != stored.span[0] or t.root.persist_values:
+        return False
+    line, owner = [t], stored.owner and stored.owner()
+    while line[-1].base is not None:
+        line.append(line[-1].base)
+    before = owner
+    while before is not None and (before.base is not None or before is owner):
+        if any(before is x for x in line):  # a part of what lies there, or another view of it
+            return False
+        before = before.base
+    return owner is not None
 
 
 def shown(t: Any) -> Any:

@@ -113,14 +113,19 @@ class Images(InPlace):
         side = max(1, min(WIDE // maps, pixels))
         whole = pixels // side * side * maps
         rows = room[:whole].reshape(-1, side * maps)
-        sums = self.scratch("sums", (-(-len(rows) // ROWS), side * maps), out)
-        for n, part in enumerate(sums):
+        sums = self.scratch("sums", (-(-len(rows) // ROWS) + 1, side * maps), out)
+        for n, part in enumerate(sums[:-1]):
             np.add.reduce(rows[n * ROWS : (n + 1) * ROWS], axis=0, out=part)
-        np.add.reduce(sums.reshape(-1, maps), axis=0, dtype=np.float64, out=out)
-        if whole < room.size:
-            rest = self.scratch("sums of the rest", (maps,), out)
-            np.add.reduce(room[whole:].reshape(-1, maps), axis=0, dtype=np.float64, out=rest)
-            np.add(out, rest, out=out)
+        sums[-1] = 0
+        sums[-1, : room.size - whole] = room[whole:]
+        first = sums[0]
+        for part in sums[1:]:
+            np.add(first, part, out=first)
+        while side > 1:  # in pairs
+            half = side // 2
+            np.add(first[: half * maps], first[(side - half) * maps : side * maps], out=first[: half * maps])
+            side -= half
+        out[...] = first[:maps]
 
     def _convolution(self, make: Make, layer: ConvLayer, like: Any, *with_bias: bool) -> Chain | None:
         maps = layer.C
