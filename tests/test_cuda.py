@@ -2,7 +2,7 @@
 
 The oracle is ``Generic`` on NumPy's arrays, op by op, and shares no code with kernels. ``+ - * / sqrt`` and everything
 on whole numbers must agree to the bit. That the texts suit NVIDIA's compiler is asked of NVRTC, where it is installed.
-The whole of test_every_op.py runs on kernels too, in ``make test-slow``, or in any file by NEONLITE_TEST_SIMULATED=1.
+Most of test_every_op.py runs on kernels too, in ``make test-slow``; all, and any file, by NEONLITE_TEST_SIMULATED=1.
 """
 
 from __future__ import annotations
