@@ -91,9 +91,9 @@ class Operands:
 
         return Peer("neonlite", lambda: formula(be, *tensors).astensor(), given)
 
-    def numexpr(self, text: str) -> list[Peer]:
-        """Return numexpr, if it is installed, for a formula of x."""
-        names, out = {"x": self.x}, self.out
+    def numexpr(self, text: str, **numbers: float) -> list[Peer]:
+        """Return numexpr, if it is installed, for a formula of x and numbers: it takes those in the text as float64."""
+        names, out = {"x": self.x, **{name: np.float32(number) for name, number in numbers.items()}}, self.out
         peer = Peer("numexpr", lambda: numexpr.evaluate(text, names), lambda: numexpr.evaluate(text, names, out=out))
         return [peer] if numexpr else []
 
@@ -106,6 +106,7 @@ class Operands:
             return []
         t, out = self.torch[0], self.torch_out
         peers = [Peer(EAGER, lambda: fresh(t), lambda: last(t, out))]
+        torch.compiler.reset()  # it gives a function up that came with eight shapes; those of other sizes are done
         try:
             into = torch.compile(lambda x, y: y.copy_(fresh(x)), dynamic=False)
             new = torch.compile(fresh, dynamic=False)
@@ -193,7 +194,7 @@ def leaky(be: nl.Backend, shape: tuple[int, int]) -> Made:
 
     peers = [o.neonlite(lambda be, x, *_: plain(x, be.maximum))]
     peers += [Peer("numpy", lambda: plain(x)), Peer("numpy by hand", given=by_hand)]
-    peers += o.numexpr("where(x > 0, x, 0.1 * x) * 1.5 - 0.5")
+    peers += o.numexpr("where(x > 0, x, a * x) * b - c", a=0.1, b=1.5, c=0.5)
     peers += o.jitted(lambda x: plain(x, jax.numpy.maximum))
     peers += o.eager(
         lambda t: plain(t, torch.maximum), lambda t, to: torch.sub(torch.maximum(t, 0.1 * t) * 1.5, 0.5, out=to)

@@ -95,7 +95,7 @@ class Cuda:
         def run(targets: Sequence[Any], leaves: Sequence[Any]) -> None:
             values = dict(enumerate(leaves))
             room = 0
-            if nbytes:
+            if nbytes or plan.offsets:  # values without elements have places, too
                 temporaries, room = self.bound(run, plan)
                 values.update(temporaries)
             for i, v in direct:
