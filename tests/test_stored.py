@@ -366,6 +366,22 @@ def test_what_fails_leaves_a_target_that_lies_apart_as_it_was(case: Case) -> Non
     assert np.array_equal(case.O.get(), case.wanted)
 
 
+def test_what_is_interrupted_leaves_what_was_there_before(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise MemoryError
+
+    case.O[:] = case.O * 2
+    plan = case.be.plan(case.O * 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(images.Images, "_run", interrupted)
+        patch.setattr(plan, "run", interrupted)
+        for spoil in (case.run, lambda: stored.run(plan, [case.O], [case.O, 2])):
+            with pytest.raises(MemoryError):
+                spoil()
+            assert case.is_apart
+    assert np.array_equal(case.O.get(), 2 * case.wanted)
+
+
 def test_memory_that_others_look_at_has_no_room_any_more(case: Case) -> None:
     for look in (np.asarray, np.from_dlpack, lambda t: t._array):
         case = Case(case.be)

@@ -10,6 +10,7 @@ memory at a time. Memory that others may look at without asking has none.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -81,18 +82,30 @@ class Stored:
                 self.keeper.turn(self.form, self.array, self.room, True)
                 self.in_order = True
 
-    def begin(self, t: Any, form: Form) -> Any:
-        """Return the room for a contiguous tensor, in which nothing is yet."""
-        self.apart, self.in_order, self.owner = False, True, weakref.ref(t)
+    def emptied(self, size: int, like: Any) -> Any:
+        """Return a row of the room, to be written: as long as it has to be."""
+        if self.place is None or self.place.size < size:
+            self.apart, self.place, self.entry = False, None, None  # what is too small goes first
+            self.place, self.entry = self.keeper.room(like)
+        return self.place[:size]
+
+    def hold(self, t: Any, form: Form, in_order: bool) -> None:
+        """Say that the room has the numbers of a contiguous tensor, and whether its memory has them as well."""
         self.span, self.form, self.array = t.span, form, t.storage.reshape(-1)
-        if self.place is None or self.place.size < self.array.size:
-            self.place = self.entry = None  # what is too small goes first
-            self.place, self.entry = self.keeper.room(self.array)
-        return self.room
+        self.apart, self.in_order, self.owner = True, in_order, weakref.ref(t)
+
+
+class Emptied(NamedTuple):
+    """A room that is being written. Until that has ended, what was there before is what counts."""
+
+    stored: Stored
+    tensor: Any
+    form: Form
+    room: Any  # as a row
 
     def end(self, in_order: bool) -> None:
         """Say that the numbers are in the room, and whether they are in the memory as well."""
-        self.apart, self.in_order = True, in_order
+        self.stored.hold(self.tensor, self.form, in_order)
 
 
 def found(t: Any) -> Stored | None:
@@ -166,14 +179,14 @@ def room_of(t: Any, keeper: Keeper) -> Stored:
     return stored
 
 
-def emptied(t: Any, form: Form, keeper: Keeper) -> Stored:
+def emptied(t: Any, form: Form, keeper: Keeper) -> Emptied:
     """Return the room of a tensor, all of which is to be written there."""
     stored = room_of(t, keeper)
     with MOVING:
-        if stored.apart and not (covers(t, stored) or begins_anew(t, stored)):
+        if stored.apart and (stored.in_order or not (covers(t, stored) or begins_anew(t, stored))):
             stored.settle()
-        stored.begin(t, form)
-    return stored
+            stored.apart = False
+        return Emptied(stored, t, form, stored.emptied(math.prod(t.shape), t.storage.reshape(-1)))
 
 
 class Images(NamedTuple):
@@ -217,8 +230,9 @@ def brought(t: Any, form: Form, keeper: Keeper) -> Stored | None:
     stored = room_of(t, keeper)
     with MOVING:
         if not stored.apart:
-            keeper.turn(form, t.storage, stored.begin(t, form), False)
-            stored.end(in_order=True)
+            empty = emptied(t, form, keeper)
+            keeper.turn(form, t.storage, empty.room, False)
+            empty.end(in_order=True)
         return stored if stored.has(t, form) else None
 
 
@@ -241,9 +255,9 @@ def run(plan: Any, targets: Sequence[Any], leaves: Collection[Any]) -> None:
 
     values = [value(x) for x in leaves]
     rooms = [emptied(t, form, keeper) for t in targets]
-    plan.run([stored.room.reshape(shape) for stored in rooms], values)
-    for stored in rooms:
-        stored.end(in_order=False)
+    plan.run([empty.room.reshape(shape) for empty in rooms], values)
+    for empty in rooms:
+        empty.end(in_order=False)
 
 
 def common(plan: Any, targets: Sequence[Any], operands: Sequence[Any]) -> Stored | None:
