@@ -316,6 +316,62 @@ def test_stacks_are_multiplied_one_matrix_after_another(cpu: Backend) -> None:
     np.testing.assert_allclose(total, (a.astype("float64") @ b).sum(axis=0), rtol=1e-4, atol=1e-4)
 
 
+def woven(array: Array) -> Array:
+    """Return a stack of the same values, in which elements in the same place of all matrices are neighbours."""
+    return np.moveaxis(np.moveaxis(array, 0, -1).copy(), -1, 0)
+
+
+@needs
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("sizes", [(32, 64, 32, 64), (64, 2, 33, 70), (500, 3, 5, 40), (5, 70, 64, 70)])
+def test_stacks_are_multiplied_at_once_however_they_lie(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch, sizes: Any, threads: int
+) -> None:
+    X, m, k, n = sizes
+    rng, products, at_once = np.random.default_rng(0), Products(cpu.runtime), []
+    run = Products._run_stacks
+    monkeypatch.setattr(Products, "_run_stacks", lambda *args: at_once.append(1) or run(*args))
+    monkeypatch.setattr(pool, "_threads", threads)
+    for ways in itertools.product([*LAID[:4], "woven"], repeat=3):
+        plain = [rng.normal(size=shape).astype("float32") for shape in ((X, m, k), (X, k, n), (X, m, n))]
+        a, b, c = (woven(x) if way == "woven" else laid(x, way) for x, way in zip(plain, ways, strict=True))
+        a[-1, 0, 0] = np.nan
+        c[...] = np.nan  # which is not read
+        products.gemm(a, b, c)
+        wanted = plain[0].astype("float64") @ plain[1].astype("float64")
+        np.testing.assert_allclose(c[:, 1:], wanted[:, 1:], rtol=1e-5, atol=1e-5 * np.sqrt(k), err_msg=str(ways))
+        np.testing.assert_allclose(c[:-1, 0], wanted[:-1, 0], rtol=1e-5, atol=1e-5 * np.sqrt(k), err_msg=str(ways))
+        assert np.isnan(c[-1, 0]).all()
+    assert len(at_once) > 60  # of 125
+
+
+@needs
+def test_a_stack_of_one_is_multiplied_with_each_of_the_other(cpu: Backend) -> None:
+    a, b = np.random.default_rng(4).normal(size=(2, 8, 64, 64)).astype("float32")
+    c = np.empty((8, 64, 64), "float32")
+    for first, second in ((a[:1], b), (a, b[:1]), (np.broadcast_to(a[:1], a.shape), b), (a[::-1], b)):
+        Products(cpu.runtime).gemm(first, second, c)
+        np.testing.assert_allclose(c, first.astype("float64") @ second, rtol=1e-4, atol=1e-4)
+
+
+@needs
+def test_a_stack_may_be_written_over_its_operands(cpu: Backend) -> None:
+    for shift in (0, 64, 64 * 64):
+        room = np.random.default_rng(2).normal(size=9 * 64 * 64).astype("float32")
+        other = np.random.default_rng(3).normal(size=(8, 64, 64)).astype("float32")
+        x, c = (room[start : start + 8 * 64 * 64].reshape(8, 64, 64) for start in (0, shift))
+        wanted = x.astype("float64") @ other
+        Products(cpu.runtime).gemm(x, other, c)
+        np.testing.assert_allclose(c, wanted, rtol=1e-4, atol=1e-4)
+
+
+@needs
+def test_stacks_that_do_not_fit_are_refused(cpu: Backend) -> None:
+    a, b, c = np.ones((8, 64, 64), "float32"), np.ones((7, 64, 64), "float32"), np.ones((8, 64, 64), "float32")
+    with pytest.raises(ValueError, match="broadcast"):
+        Products(cpu.runtime).gemm(a, b, c)
+
+
 @needs
 @pytest.mark.parametrize("shift", [0, 1, 40 * 100, 41 * 100])
 def test_a_product_may_be_written_over_its_operands(cpu: Backend, shift: int) -> None:
