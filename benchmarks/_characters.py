@@ -1,10 +1,11 @@
-"""The networks of steps.py that read characters, ours and PyTorch's: a recurrent layer, and a linear one for each step.
+"""The networks of steps.py that read characters, ours and PyTorch's: by a recurrent layer or a transformer.
 
-PyTorch's layers have two biases for one of ours: the second stays at zero, with a learning rate of 0.
+PyTorch's recurrent layers have two biases for one of ours: the second stays at zero, with a learning rate of 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,46 +13,66 @@ from _learner import learner
 
 from neonlite.backend import Backend, NervanaObject
 from neonlite.backend.onehot import OneHot
-from neonlite.initializers import Constant, GlorotUniform
-from neonlite.layers import GRU, LSTM, Affine, GeneralizedCost, Sequential
+from neonlite.initializers import Constant, Gaussian, GlorotUniform
+from neonlite.layers import (
+    GRU,
+    LSTM,
+    Affine,
+    GeneralizedCost,
+    LayerNorm,
+    LookupTable,
+    PositionalEncoding,
+    Sequential,
+    TransformerBlock,
+)
 from neonlite.transforms import CrossEntropyMulti, Logistic, Softmax, Tanh
 
 T, N, HIDDEN, VOCABULARY = 64, 64, 128, 98
+HEADS, BLOCKS = 4, 2  # of the transformer
 
 
 class Characters(NamedTuple):
     """What is learned: each next character of N texts, in T steps."""
 
-    kind: str  # lstm or gru
+    kind: str  # lstm, gru or transformer
     ids: Any  # (T + 1, N)
 
 
 def case(kind: str) -> Characters:
-    """Return the case of a kind of layer, with characters that were drawn."""
+    """Return the case of a kind of network, with characters that were drawn."""
     return Characters(kind, np.random.default_rng(0).integers(0, VOCABULARY, (T + 1, N)))
+
+
+# --- ours ------------------------------------------------------------------------------------------------------------
 
 
 def ours(of: Characters, runtime: str, rate: float) -> tuple[tuple[Any, ...], Any]:
     """Return step, loss, infer and outputs, and the network; its weights are those of a fixed seed."""
     NervanaObject.be = be = Backend(runtime, rng_seed=1, batch_size=N)
-    options: dict[str, Any] = {"activation": Tanh(), "gate_activation": Logistic(), "reset_cells": True}
-    recurrent = (LSTM if of.kind == "lstm" else GRU)(HIDDEN, GlorotUniform(), **options)
-    net = Sequential([recurrent, Affine(VOCABULARY, GlorotUniform(), bias=Constant(0), activation=Softmax())])
-    cost = GeneralizedCost(CrossEntropyMulti())
+    init, words = GlorotUniform(), of.kind == "transformer"
+    if words:
+        blocks = [TransformerBlock(HIDDEN, HEADS, 4 * HIDDEN, init, causal=True) for _ in range(BLOCKS)]
+        layers = [LookupTable(VOCABULARY, HIDDEN, Gaussian()), PositionalEncoding(), *blocks, LayerNorm()]
+    else:
+        options: dict[str, Any] = {"activation": Tanh(), "gate_activation": Logistic(), "reset_cells": True}
+        layers = [(LSTM if of.kind == "lstm" else GRU)(HIDDEN, init, **options)]
+    net = Sequential([*layers, Affine(VOCABULARY, init, bias=Constant(0), activation=Softmax())])
 
     def data() -> Any:
-        parts = of.ids[:-1], of.ids[1:]
-        return [OneHot(VOCABULARY, be.array(ids.reshape(1, -1), dtype="int32")).show() for ids in parts]
+        x, labels = (be.array(ids, dtype="int32") for ids in (of.ids[:-1], of.ids[1:].reshape(1, -1)))
+        one_hot = OneHot(VOCABULARY, x.reshape(1, -1)).show()
+        return x if words else one_hot, OneHot(VOCABULARY, labels).show()
 
-    return learner(net, (VOCABULARY, T), cost, rate, data), net
+    return learner(net, (T,) if words else (VOCABULARY, T), GeneralizedCost(CrossEntropyMulti()), rate, data), net
 
 
-def theirs(torch: Any, of: Characters, net: Any, rate: float) -> tuple[Any, ...]:
-    """Return the same of PyTorch, with the weights of a network of ours."""
-    F = torch.nn.functional
+# --- PyTorch's -------------------------------------------------------------------------------------------------------
+
+
+def recurrent(torch: Any, of: Characters, net: Any) -> tuple[Any, Callable[[], Any]]:
+    """Return a recurrent layer with the weights of ours, and what gives its outputs (T, N, F)."""
     rnn = (torch.nn.LSTM if of.kind == "lstm" else torch.nn.GRU)(VOCABULARY, HIDDEN)
-    linear = torch.nn.Linear(HIDDEN, VOCABULARY)
-    recurrent, affine = net.layers_to_optimize[0], net.layers_to_optimize[1:]
+    layer = net.layers_to_optimize[0]
     # the gates of ours are i f o g, and r u k; of PyTorch's i f g o, and r u k
     order = [0, 1, 3, 2] if of.kind == "lstm" else [0, 1, 2]
 
@@ -59,28 +80,67 @@ def theirs(torch: Any, of: Characters, net: Any, rate: float) -> tuple[Any, ...]
         return torch.from_numpy(np.concatenate([np.split(t.get(), len(order))[k] for k in order]))
 
     with torch.no_grad():
-        rnn.weight_ih_l0.copy_(gates(recurrent.W_input))
-        rnn.weight_hh_l0.copy_(gates(recurrent.W_recur))
-        rnn.bias_ih_l0.copy_(gates(recurrent.b)[:, 0])
+        rnn.weight_ih_l0.copy_(gates(layer.W_input))
+        rnn.weight_hh_l0.copy_(gates(layer.W_recur))
+        rnn.bias_ih_l0.copy_(gates(layer.b)[:, 0])
         rnn.bias_hh_l0.zero_()
-        for parameter, layer in zip((linear.weight, linear.bias), affine, strict=True):
+    x = torch.nn.functional.one_hot(torch.from_numpy(of.ids[:-1]), VOCABULARY).float()
+    return rnn, lambda: rnn(x)[0]
+
+
+def transformer(torch: Any, of: Characters, net: Any) -> tuple[Any, Callable[[], Any]]:
+    """Return a transformer with the weights of ours, and what gives its outputs (T, N, F)."""
+    options: dict[str, Any] = {"activation": "gelu", "batch_first": True, "norm_first": True}
+    table, norm = torch.nn.Embedding(VOCABULARY, HIDDEN), torch.nn.LayerNorm(HIDDEN)
+    blocks = [torch.nn.TransformerEncoderLayer(HIDDEN, HEADS, 4 * HIDDEN, 0.0, **options) for _ in range(BLOCKS)]
+    parts = [table, *(part for b in blocks for part in (b.norm1, b.self_attn, b.norm2, b.linear1, b.linear2)), norm]
+    names = ("W", "gamma", "W_qkv", "b_qkv", "W_out", "b_out", "beta")  # in the order of PyTorch's
+    found = [getattr(layer, name, None) for layer in net.layers_to_optimize[:-2] for name in names]
+    tensors = [tensor for tensor in found if tensor is not None]
+    with torch.no_grad():
+        for parameter, tensor in zip((p for part in parts for p in part.parameters()), tensors, strict=True):
+            parameter.copy_(torch.from_numpy(tensor.get()).reshape(parameter.shape))
+    positions = next(
+        torch.from_numpy(layer.table.get().T) for layer in net.leaves() if isinstance(layer, PositionalEncoding)
+    )
+    later = torch.nn.Transformer.generate_square_subsequent_mask(T)
+    words = torch.from_numpy(of.ids[:-1].T.copy())
+
+    def outputs() -> Any:
+        y = table(words) + positions
+        for block in blocks:
+            y = block(y, src_mask=later, is_causal=True)
+        return norm(y).transpose(0, 1)
+
+    return torch.nn.ModuleList([table, *blocks, norm]), outputs
+
+
+def theirs(torch: Any, of: Characters, net: Any, rate: float) -> tuple[Any, ...]:
+    """Return step, loss, infer and outputs of PyTorch, with the weights of a network of ours."""
+    F, make = torch.nn.functional, transformer if of.kind == "transformer" else recurrent
+    model, read = make(torch, of, net)
+    linear = torch.nn.Linear(HIDDEN, VOCABULARY)
+    with torch.no_grad():
+        for parameter, layer in zip((linear.weight, linear.bias), net.layers_to_optimize[-2:], strict=True):
             parameter.copy_(torch.from_numpy(layer.W.get()).reshape(parameter.shape))
-    still = [rnn.bias_hh_l0]
-    moved = [rnn.weight_ih_l0, rnn.weight_hh_l0, rnn.bias_ih_l0, *linear.parameters()]
-    optimizer = torch.optim.SGD([{"params": moved}, {"params": still, "lr": 0.0}], rate, momentum=0.9)
-    x = F.one_hot(torch.from_numpy(of.ids[:-1]), VOCABULARY).float()
+    still = [p for name, p in model.named_parameters() if name == "bias_hh_l0"]
+    moved = [*linear.parameters(), *(p for name, p in model.named_parameters() if name != "bias_hh_l0")]
+    groups = [{"params": moved}, {"params": still, "lr": 0.0}] if still else moved
+    optimizer = torch.optim.SGD(groups, rate, momentum=0.9)
     labels = torch.from_numpy(of.ids[1:]).reshape(-1)
 
     def step() -> Any:
         optimizer.zero_grad(set_to_none=True)
-        y = linear(rnn(x)[0]).reshape(-1, VOCABULARY)
-        cost = F.cross_entropy(y, labels, reduction="sum") / N
+        cost = F.cross_entropy(linear(read()).reshape(-1, VOCABULARY), labels, reduction="sum") / N
         cost.backward()
         optimizer.step()
         return cost
 
     def infer() -> Any:
+        model.eval()
         with torch.inference_mode():
-            return F.softmax(linear(rnn(x)[0]), 2)
+            y = F.softmax(linear(read()), 2)
+        model.train()
+        return y
 
     return step, lambda: step().item() / T, infer, lambda y: y.reshape(-1, VOCABULARY).numpy()

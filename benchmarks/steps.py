@@ -35,10 +35,10 @@ from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
 torch: Any = import_module("torch") if find_spec("torch") else None
 RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
 N = 128  # images of a minibatch
-CHARACTERS = {"char lstm": "lstm", "char gru": "gru"}
+CHARACTERS = {"char lstm": "lstm", "char gru": "gru", "char transformer": "transformer"}
 # as long as PyTorch, at most
 LIMITS = {"mlp 784-100-10": 0.75, "lenet": 1.1, "cifar": 1.1, "autoencoder": 1.1, "resnet": 1.1}
-LIMITS |= {"char lstm": 1.0, "char gru": 1.0}
+LIMITS |= {"char lstm": 1.0, "char gru": 1.0, "char transformer": 1.0}
 MEMORY = {"resnet": 0.8}  # as much memory as PyTorch, at most
 NEAR = 1e-4  # how far losses may differ, as a fraction, after ``STEPS`` steps from the same weights
 STEPS = 5
@@ -54,9 +54,10 @@ in `inference_mode()`. Images come as each library wants them: (F, N), and (N, C
 channels last. Results are compared first: the losses of both after five steps from the same weights, and outputs for
 inference. Then steps are measured with a learning rate of 1e-7, so that all are alike: weights that are learned
 by heart lead to numbers so small that a CPU takes ten times as long for them. Minibatches are of 128 images, float32.
-"char lstm" and "char gru" read 64 texts in 64 steps of one of 98 characters, with 128 hidden units: a recurrent layer,
+"char" networks read 64 texts in 64 steps of one of 98 characters, with 128 hidden units: a recurrent layer,
 and a linear one for each step, beside `nn.LSTM` or `nn.GRU` and `nn.Linear`. PyTorch's GRU multiplies first and resets
-then, so that its losses are others, and are not compared; the work is the same.
+then, so that its losses are others, and are not compared; the work is the same. The transformer has two causal blocks
+of 4 heads and 512 hidden units, beside `nn.TransformerEncoderLayer`.
 "MB" is what a step takes at its peak, in a process of its own for each peer: the high-water mark of its resident memory
 (`VmHWM`) after the network, its data, cost and optimizer were made and five steps were gone, less the resident memory
 before, when both libraries were loaded. It counts what was allocated, workspaces and compiled kernels.
