@@ -198,10 +198,12 @@ def test_windows_over_maps_are_left_to_numpy(made: images.Images, plain: Generic
 
 
 @needs
+@pytest.mark.parametrize("shared", [1, 1 << 30])
 @pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
 def test_maxima_of_what_is_not_finite_are_as_those_of_generic(
-    made: images.Images, plain: Generic, cpu: Backend, value: float
+    made: images.Images, plain: Generic, cpu: Backend, monkeypatch: pytest.MonkeyPatch, value: float, shared: int
 ) -> None:
+    monkeypatch.setattr(images, "SHARED", shared)
     layer = cpu.pool_layer("float32", "max", 8, 2, 1, 6, 6, 1, 1, 2, 2)
     i = normal(np.random.default_rng(6), layer.dimI, "float32")
     i[:, :, :2, :2] = value
@@ -214,6 +216,20 @@ def test_maxima_of_what_is_not_finite_are_as_those_of_generic(
 
 
 # --- batch normalization ----------------------------------------------------------------------------------------------
+
+
+@needs
+@pytest.mark.parametrize("shared", [1, 1 << 30])
+@pytest.mark.parametrize("size", [1, 64, 97, 640])
+def test_one_number_that_is_not_finite_is_seen_wherever_it_is(
+    made: images.Images, monkeypatch: pytest.MonkeyPatch, size: int, shared: int
+) -> None:
+    monkeypatch.setattr(images, "SHARED", shared)
+    for n, value in itertools.product((0, size // 2, size - 1), (np.nan, np.inf, -np.inf)):
+        numbers = np.ones(size, np.float32)
+        assert made._finite(numbers)
+        numbers[n] = value
+        assert not made._finite(numbers)
 
 
 @needs
