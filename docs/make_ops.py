@@ -104,7 +104,7 @@ def text() -> str:
     """Return the page."""
     be = Backend("cpu", rng_seed=0)
     rows = [f"| `{op.name}` | {method(be, op)} | {cell(op.doc)} | {derivative(be, op)} |" for op in TABLE]
-    own = {op.method for op in TABLE} | {"build", "define_op"}
+    own = {op.method for op in TABLE} | {"build", "define_op", "elementwise_kernel", "raw_kernel"}
     made = [
         f"| `be.{name}` | {cell((inspect.getdoc(f) or '').splitlines()[0].removeprefix('Return ').rstrip('.'))} |"
         for name, f in vars(Words).items()

@@ -70,7 +70,7 @@ def check_grad(be: Backend, tree: OpTreeNode, tensors: Any = None, tolerance: fl
     ValueError for a tree that draws random numbers: it has another value each time.
     Source: the fourth-order central difference (f(x-2h) - 8 f(x-h) + 8 f(x+h) - f(x+2h)) / 12h.
     """
-    twin = Backend(be.name, rng_seed=0, default_dtype="float64")
+    twin = Backend(type(be.runtime)(be.runtime.device_id), rng_seed=0, default_dtype="float64")
     copies: dict[int, Any] = {}
     nodes: list[Any] = []
     for node in postorder(tree):

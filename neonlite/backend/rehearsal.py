@@ -559,6 +559,7 @@ class Rehearsal(Backend):
     """
 
     define_op = Backend.define_op  # for all backends, and not for rehearsals alone
+    elementwise_kernel, raw_kernel = Backend.elementwise_kernel, Backend.raw_kernel
 
     def __init__(self, be: Backend) -> None:
         self.of = repr(be)

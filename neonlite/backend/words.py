@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -323,4 +324,69 @@ class Words(Rows):
         OPS[name] = op = Op(name, run, grad, doc, arity=arity, kind=kind, shape=shape, result=result, may_fail=True)
         method = method_of(op)
         setattr(cls, name, method)
+        return method
+
+    @classmethod
+    def elementwise_kernel(
+        cls,
+        name: str,
+        operation: str,
+        run: Callable[..., Any] | None = None,
+        grad: Callable[..., Any] | None = missing,
+        doc: str = "an op of the user's",
+        result: str = "same",
+    ) -> Callable[..., Any]:
+        """Make an op of a CUDA expression, and return its method, ``be.name``: ``define_op`` for cards.
+
+        ``operation``: an expression of x, or of x and y, in which T is their type: "x / (1 + exp(-x))". It becomes a
+        line of the kernel that works out the tree around it. ``run`` and ``grad`` are as in ``define_op``; ``run``
+        serves other runtimes, which without it raise NotImplementedError. ``result``: "same", or "float" for an op
+        that makes floats of whole numbers. ValueError for a name that is taken.
+
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> swish = be.elementwise_kernel("swish", "x / (1 + exp(-x))", lambda xp, x: x / (1 + xp.exp(-x)))
+        >>> print(be.kernel(2 * be.swish(be.ones((4, 4), name="x"))).split("#pragma unroll")[-1])
+        <BLANKLINE>
+                for (int q = 0; q < V; ++q) {
+                    const float v0 = x0s.at[q] / (1 + exp(-x0s.at[q]));  // swish
+                    const float v1 = 2.0f * v0;  // mul
+                    y0s.at[q] = v1;
+                }
+                ...
+        """
+        from neonlite.backend.cuda.own import on_cards_only, spell
+
+        if not isinstance(operation, str) or not re.search(r"\bx\b", operation):
+            raise ValueError(f"be.elementwise_kernel: an operation is an expression of x; got {describe(operation)}")
+        arity = 2 if re.search(r"\by\b", operation) else 1
+        method = cls.define_op(name, run or on_cards_only(name), grad, "elementwise", arity, doc, None, result)
+        spell(name, operation)
+        return method
+
+    @classmethod
+    def raw_kernel(
+        cls,
+        name: str,
+        source: str,
+        shape: Callable[..., tuple[int, ...]],
+        launch: Callable[..., tuple[Any, ...]] | None = None,
+        run: Callable[..., Any] | None = None,
+        grad: Callable[..., Any] | None = missing,
+        doc: str = "an op of the user's",
+    ) -> Callable[..., Any]:
+        """Make an op of a whole CUDA kernel, and return its method, ``be.name``: ``define_op`` for cards.
+
+        ``source``: the text of ``extern "C" __global__ void name(T* z, const T* x, const T* y, ...)``: pointers to the
+        result and to one operand or two, all without gaps, then numbers of 64 bits, ``long long`` or ``double``; T is
+        the type of the elements. ``shape(x, y)`` gives the shape of the result. ``launch(z, x, y)`` gives, for the
+        shapes, the number of blocks of 256 threads, or that along x and y, and the numbers; without it, as many threads
+        as the result has elements, and that number. ``run`` and ``grad``: as in ``elementwise_kernel``. ValueError for
+        a name that is taken, and for a source with another kernel.
+        """
+        from neonlite.backend.cuda.own import RAW, Raw, blocks_for, on_cards_only
+
+        raw = Raw(name, source, launch or blocks_for)
+        method = cls.define_op(name, run or on_cards_only(name), grad, "library", raw.arity, doc, shape)
+        RAW[name] = raw
         return method

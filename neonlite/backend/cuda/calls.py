@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from neonlite.backend.cuda.kernels import BLOCKS, THREADS, Kernel, Launch, Layout, wrapped
+from neonlite.backend.cuda.own import RAW, Own
 from neonlite.backend.cuda.words import MEMORY, REDUCE, fill
 from neonlite.backend.plan import Plan, Stage
 from neonlite.ops import in_range
@@ -79,9 +80,11 @@ VALUES = {
 } | {("randn", dtype): NORMAL for dtype in ("float16", "float32", "float64")}
 
 
-def call(plan: Plan, stage: Stage, xp: Any) -> Call | Kernel | None:
+def call(plan: Plan, stage: Stage, xp: Any) -> Call | Kernel | Own | None:
     """Return the kernel of a call; None when there is none."""
     v = stage.steps[0]
+    if plan.made(v).op.name in RAW:
+        return Own(plan, v, xp)
     step = plan.made(v)
     if step.op.name in REDUCE and step.op.result == "index":
         return Kernel(plan, {v: step}, plan.shape(step.ins[0]), [], [v])

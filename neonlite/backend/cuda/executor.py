@@ -14,6 +14,7 @@ from typing import Any
 from neonlite.backend.cuda.calls import Call, call
 from neonlite.backend.cuda.driver import CompileError
 from neonlite.backend.cuda.kernels import PREAMBLE, THREADS, Kernel, kernels
+from neonlite.backend.cuda.own import Own
 from neonlite.backend.executors.generic import Generic, Runner
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.plan import Plan, Stage
@@ -21,7 +22,7 @@ from neonlite.backend.plan import Plan, Stage
 BOUND = 256  # plans whose temporaries a thread remembers
 
 
-def written(plan: Plan, stage: Stage, xp: Any = None) -> Sequence[Kernel | Call] | None:
+def written(plan: Plan, stage: Stage, xp: Any = None) -> Sequence[Kernel | Call | Own] | None:
     """Return the kernels of a stage; None when it has none."""
     if stage.kind == "region":
         return kernels(plan, stage)
@@ -111,7 +112,7 @@ class Cuda:
         return run
 
     def _run(
-        self, plan: Plan, stage: Stage, found: Sequence[Kernel | Call] | None, values: dict[int, Any], room: int
+        self, plan: Plan, stage: Stage, found: Sequence[Kernel | Call | Own] | None, values: dict[int, Any], room: int
     ) -> None:
         """Run the kernels of a stage; op by op when it has none, or one does not compile: before any has run."""
         launches = [launch for kernel in found or () for launch in kernel.launches(values, self.runtime.layout, room)]

@@ -1,0 +1,257 @@
+"""A user's own CUDA kernel is an op like any other: in trees, plans, gradients, texts; with NumPy where no card is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import nvrtc
+import pytest
+
+import neonlite as nl
+from neonlite import Autodiff, Backend
+from neonlite.backend.cuda.driver import OPTIONS
+from neonlite.backend.cuda.own import RAW
+from neonlite.backend.cuda.simulated import Simulated
+from neonlite.backend.cuda.words import WORDS
+from neonlite.ops import OPS
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, not here")
+
+ROWS = r"""
+// The norm of each row: a thread a row.
+extern "C" __global__ void norms(T* z, const T* x, long long rows, long long columns, double floor)
+{
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows) return;
+    T sum = 0;
+    for (long long j = 0; j < columns; ++j) sum += x[i * columns + j] * x[i * columns + j];
+    z[i] = sum < (T)floor ? (T)floor : sqrt(sum);
+}
+"""
+TURN = r"""
+extern "C" __global__ void turned(T* z, const T* x, const T* y, long long n)
+{
+    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) z[i] = x[n - 1 - i] + y[i];
+}
+"""
+NORMS: dict[str, Any] = {
+    "shape": lambda x: (x[0], 1),
+    "launch": lambda z, x: (-(-z[0] // 256), *x, 1e-30),
+    "grad": lambda be, dz, z, x: (dz * x / z,),
+}
+SWISH: dict[str, Any] = {"grad": lambda be, dz, z, x: (dz * (z + be.sig(x) * (1 - z)),)}
+
+
+@pytest.fixture
+def define() -> Iterator[Callable[..., Any]]:
+    """Give a door for kernels that are forgotten afterwards."""
+    made = []
+
+    def kernel(name: str, text: str, **options: Any) -> Any:
+        if name not in OPS:
+            made.append(name)
+        return (Backend.raw_kernel if "__global__" in text else Backend.elementwise_kernel)(name, text, **options)
+
+    yield kernel
+    for name in made:
+        for table in (OPS, WORDS, RAW):
+            table.pop(name, None)
+        if hasattr(Backend, name):
+            delattr(Backend, name)
+
+
+@pytest.fixture
+def sim() -> Backend:
+    return Backend(Simulated(), rng_seed=1)
+
+
+def numbers(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def swish(x: Any) -> Any:
+    return x / (1 + np.exp(-x))
+
+
+# --- elementwise ----------------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize(("dtype", "close"), [("float16", 3e-3), ("float32", 1e-6), ("float64", 1e-14)])
+def test_an_expression_has_its_value_in_every_float(define, sim, dtype, close):
+    define("swish", "x / (1 + exp(-x))")
+    x = numbers(9, 12).astype(dtype)
+    made = sim.swish(sim.array(x, dtype)).asnumpyarray()
+    assert made.dtype == dtype
+    np.testing.assert_allclose(made, swish(x.astype("float64")), close, close)
+
+
+@needs_compiler
+def test_an_expression_is_a_line_of_the_kernel_around_it(define, sim):
+    define("gap", "x > y ? (T)0.5 * (x - y) : 0")
+    x, y = (sim.array(numbers(6, 6, seed=n), name="xy"[n]) for n in (0, 1))
+    tree = 3 * sim.gap(x, y[:, :1]) - sim.gap(x.T, 2).T + sim.sum(sim.gap(x, y), axis=1)
+
+    def gap(x: Any, y: Any) -> Any:
+        return np.maximum(x - y, 0) / 2
+
+    X, Y = x.get(), y.get()
+    wanted = 3 * gap(X, Y[:, :1]) - gap(X.T, 2).T + gap(X, Y).sum(1, keepdims=True)
+    np.testing.assert_allclose(tree.asnumpyarray(), wanted, 1e-5, 1e-6)
+    assert len(sim.plan(3 * sim.gap(x, y) + 1).stages) == 1
+    assert "const float v0 = x0s.at[q] > x1s.at[q] ? (float)0.5 * (x0s.at[q] - x1s.at[q]) : 0;  // gap" in sim.kernel(
+        3 * sim.gap(x, y) + 1
+    )
+
+
+@needs_compiler
+def test_the_derivative_of_an_expression_is_checked_where_the_kernel_runs(define, sim):
+    define("swish", "x / (1 + exp(-x))", **SWISH)
+    x = sim.array(numbers(3, 4), name="x")
+    assert sim.check_grad(sim.swish(x) * x).ok
+    X = x.get().astype("float64")
+    slope = (swish(X + 1e-6) - swish(X - 1e-6)) / 2e-6
+    np.testing.assert_allclose(Autodiff(sim.swish(x), sim).get_grad_asnumpyarray(x), slope, 1e-4, 1e-4)
+
+
+def test_a_wrong_derivative_is_found(define):
+    define("swish", "x / (1 + exp(-x))", run=lambda xp, x: x / (1 + xp.exp(-x)), grad=lambda be, dz, z, x: (dz * z,))
+    be = Backend("cpu")
+    assert not be.check_grad(be.swish(be.array(numbers(3, 4), name="x"))).ok
+
+
+def test_every_runtime_has_the_function_that_was_given(be, define):
+    define("swish", "x / (1 + exp(-x))", run=lambda xp, x: x / (1 + xp.exp(-x)), **SWISH)
+    x = be.array(numbers(3, 4), name="x")
+    np.testing.assert_allclose((2 * be.swish(x)).asnumpyarray(), 2 * swish(x.get()), 1e-5, 1e-6)
+    assert str(be.swish(x)) == "({'shape': (3, 4), 'op': 'swish'}, x, None)"
+    assert "swish" in repr(be.plan(be.swish(x)))
+    assert "exp(-x0s.at[q])" in be.kernel(be.swish(x))
+
+
+def test_without_a_function_other_runtimes_name_the_way_out(be, define):
+    if be.name in ("gpu", "simulated"):
+        pytest.skip("it has kernels")
+    define("swish", "x / (1 + exp(-x))")
+    x = be.ones((2, 2))
+    with pytest.raises(NotImplementedError, match=r"be\.swish is a CUDA kernel.*run=lambda xp, x"):
+        be.swish(x).astensor()
+    with pytest.raises(NotImplementedError, match="defined without a derivative"):
+        Autodiff(be.swish(x), be).get_grad_op_tree([x])
+
+
+# --- whole kernels --------------------------------------------------------------------------------------------------
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "whole": lambda x: x,
+    "transposed": lambda x: x.T,
+    "every second": lambda x: x[::2, 1::2],
+    "backwards": lambda x: x[::-1],
+    "a tree": lambda x: x * 2 + 1,
+    "repeated": lambda x: x.backend.broadcast_to(x[:1], (5, x.shape[1])) if hasattr(x, "backend") else x[[0] * 5],
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_kernel_gets_operands_without_gaps(define, sim, way, dtype):
+    define("norms", ROWS, **NORMS)
+    x = numbers(300 if way == "whole" else 6, 7).astype(dtype)
+    out = sim.zeros((40, 3) if way != "whole" else (300, 3), dtype)
+    made, wanted = WAYS[way](sim.array(x, dtype)), np.linalg.norm(WAYS[way](x), axis=1, keepdims=True)
+    close = 1e-5 if dtype == "float32" else 1e-13
+    np.testing.assert_allclose(sim.norms(made).asnumpyarray(), wanted, close)
+    target = out[: len(wanted), 1:2]  # its elements lie apart
+    target[:] = 1 - sim.norms(made)
+    np.testing.assert_allclose(target.get(), 1 - wanted, close, close)
+    target[:] = sim.norms(made)
+    np.testing.assert_allclose(target.get(), wanted, close)
+    assert not out.get()[:, ::2].any()
+
+
+@needs_compiler
+def test_a_kernel_may_be_written_over_what_it_reads(define, sim):
+    define("turned", TURN, shape=lambda x, y: x)
+    x, y = numbers(3, 5), numbers(3, 5, seed=1)
+    X, Y = sim.array(x, "float64"), sim.array(y, "float64")
+    X[:] = sim.turned(X, Y)
+    np.testing.assert_array_equal(X.get(), x.ravel()[::-1].reshape(3, 5) + y)
+    empty = sim.turned(X[:0], Y[:0]).asnumpyarray()
+    assert empty.shape == (0, 5)
+
+
+@needs_compiler
+def test_the_derivative_of_a_kernel(define, sim):
+    define("norms", ROWS, **NORMS)
+    x = sim.array(numbers(4, 5), name="x")
+    assert sim.check_grad(sim.norms(x * x) / sim.sum(x * x, axis=1)).ok
+
+
+def test_a_kernel_is_shown_planned_and_counted_anywhere(define):
+    define("norms", ROWS, run=lambda xp, x: xp.sqrt(xp.sum(x * x, axis=1, keepdims=True)), **NORMS)
+    be = Backend("cpu")
+    x = be.array(numbers(4, 5), name="x")
+    np.testing.assert_allclose(be.norms(x).asnumpyarray(), np.linalg.norm(x.get(), axis=1, keepdims=True), 1e-6)
+    assert be.check_grad(be.norms(x)).ok
+    text = be.kernel(be.norms(x * 2) + 1)
+    assert "// z: norms of stage 2 (4, 1) float32\n// x: mul of stage 1 (4, 5) float32\n" in text
+    assert 'extern "C" __global__ void stage_2(float* z, const float* x, long long rows' in text
+    assert "call (4, 1): norms" in repr(be.plan(be.norms(x)))
+    r = be.rehearsal()
+    assert r.norms(r.ones((7, 3))).astensor().shape == (7, 1)
+
+
+def test_nvidias_compiler_takes_them(define):
+    if nvrtc.library() is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
+    define("swish", "x / (1 + exp(-x))")
+    define("norms", ROWS, **NORMS)
+    be = Backend("cpu")
+    for dtype in ("float32", "float64"):
+        x = be.ones((4, 6), dtype)
+        assert nvrtc.compiled(be.kernel(be.norms(be.swish(x))), "sm_90", OPTIONS).spilled == 0
+    assert nvrtc.compiled(be.kernel(be.swish(be.ones((4, 4), "float16"))), "sm_90", OPTIONS).spilled == 0
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------------
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("3 + 4", {}, r"an expression of x; got '3 \+ 4'"),
+    ("x *", {"name": "tanh"}, "the name 'tanh' is taken"),
+    ("__global__ void odd(T* z) {}", {"shape": len}, r'a kernel extern "C" __global__ void odd\(T\* z, const T\* x'),
+    ('extern "C" __global__ void other(T* z, T* x) {}', {"shape": len}, r"void odd\(T\* z"),
+    ('extern "C" __global__ void odd(T* z) {}', {"shape": len}, r"got 'extern \"C\" __global__ void odd\(T\* z\)'"),
+    ('extern "C" __global__ void odd(T* z, long long n, T* x) {}', {"shape": len}, "of the result, one operand or two"),
+]
+
+
+@pytest.mark.parametrize(("text", "options", "words"), WRONG, ids=str)
+def test_what_is_no_kernel_is_refused(define, text, options, words):
+    with pytest.raises(ValueError, match=words):
+        define(**{"name": "odd", "text": text, **options})
+    assert "odd" not in OPS.keys() | WORDS.keys() | RAW.keys()
+
+
+@needs_compiler
+def test_numbers_that_are_too_few_are_told(define, sim):
+    define("norms", ROWS, **{**NORMS, "launch": lambda z, x: (1, *x)})
+    with pytest.raises(ValueError, match=r"be\.norms.*takes 3 numbers behind the pointers, and launch\(\) gives 2"):
+        sim.norms(sim.ones((2, 2))).astensor()
+
+
+@needs_compiler
+def test_a_text_that_does_not_compile_is_told_in_the_compilers_words(define, sim):
+    define("odd", "x * no_such_word", run=lambda xp, x: 2 * x)
+    with pytest.warns(RuntimeWarning, match="no_such_word"):
+        assert sim.odd(sim.ones((1, 2))).asnumpyarray().tolist() == [[2, 2]]
+
+
+def test_the_current_backend_has_it_too(define):
+    define("swish", "x / (1 + exp(-x))", run=lambda xp, x: x / (1 + xp.exp(-x)))
+    be = nl.gen_backend("cpu")
+    assert be.swish(be.zeros((1, 1))).asnumpyarray() == 0
