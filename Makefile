@@ -13,7 +13,7 @@ BIN := .venv/bin
 .PHONY: help demo test test-slow bench figures clean
 
 # What is measured beside peers, and what is long and has none.
-BENCHES := $(wildcard $(patsubst %,benchmarks/%.py,optree threads products primitives sequences steps))
+BENCHES := $(wildcard $(patsubst %,benchmarks/%.py,optree threads products mkl_functions primitives sequences steps))
 CAMPAIGNS := $(filter-out $(BENCHES),$(wildcard benchmarks/[!_]*.py))
 
 help:  ## list the targets
