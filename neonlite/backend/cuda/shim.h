@@ -6,7 +6,7 @@
 #define __global__
 #define __device__
 #define __shared__ static  // one block at a time
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #include <math.h>
 #include <string.h>
 #include <ucontext.h>

@@ -22,8 +22,8 @@ import numpy as np
 from neonlite.backend.cuda.driver import CompileError
 from neonlite.backend.cuda.executor import Cuda
 from neonlite.backend.cuda.kernels import THREADS
+from neonlite.backend.cuda.primitives import equip
 from neonlite.backend.plan import ALIGN
-from neonlite.backend.primitives.generic import Generic as Primitives
 from neonlite.backend.runtimes.numpy_ import NumPy
 
 SHIM = Path(__file__).with_name("shim.h").read_text()
@@ -37,11 +37,11 @@ class Simulated(NumPy):
 
     name = "simulated"
     executor: Any = Cuda
-    primitives: Any = Primitives
 
     def __init__(self, device_id: int = 0) -> None:
         super().__init__(device_id)
         self.driver = SimulatedDriver()
+        equip(self)
 
     def layout(self, array: Any) -> tuple[int, tuple[int, ...]]:
         """Return the address of the first element, and the strides, both in bytes."""

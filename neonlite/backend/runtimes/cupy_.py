@@ -6,6 +6,7 @@ from typing import Any
 
 from neonlite.backend.cuda.driver import CuPyDriver
 from neonlite.backend.cuda.executor import Cuda
+from neonlite.backend.cuda.primitives import equip
 from neonlite.backend.runtimes.base import Runtime
 
 
@@ -27,6 +28,7 @@ class CuPy(Runtime):
         self.xp, self.cupy = namespace, cupy
         self.driver = CuPyDriver(cupy)
         super().__init__(device_id)
+        equip(self)
         # CuPy's current device is the thread's, and nothing of ours is in the way of it: the thread that makes a
         # backend is put on its device. Another thread stands on device 0, and a thread that made two backends on the
         # device of the second: where that is the wrong one, cupy.cuda.Device(n).use() comes before the work.

@@ -1,0 +1,18 @@
+"""Which primitives does a card work out by itself?  Those with kernels of their own; the rest is ``Generic``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neonlite.backend.cuda.launching import kernels_are_on
+from neonlite.backend.cuda.primitives_images import ImagePrimitives
+from neonlite.backend.primitives.generic import Generic
+
+
+class Primitives(ImagePrimitives):
+    """Primitives on a card. Halves are computed in float32, and rounded once."""
+
+
+def equip(runtime: Any) -> None:
+    """Give a runtime the primitives of a card, unless kernels are switched off."""
+    runtime.primitives, runtime.halves = (Primitives, False) if kernels_are_on() else (Generic, False)
