@@ -261,6 +261,46 @@ def test_images_that_lie_apart_are_normalized_as_the_formula_says(count: int) ->
         np.testing.assert_allclose(y, gamma * (wide - given) / np.sqrt(var.astype(float) + eps) + beta, **near)
 
 
+@needs
+@counts
+def test_features_in_order_are_standardized_row_by_row(count: int) -> None:
+    rng, norms = np.random.default_rng(count), Norms(load("cpu"))
+    for _ in range(count):
+        shape = tuple(int(n) for n in rng.integers(1, (50, 3000)))
+        eps, offset = float(rng.choice([1e-5, 1e-3, 0.1])), rng.normal(0, 30)
+        x = rng.normal(offset, 3, shape).astype(np.float32)
+        (mean, var), y = np.full((2, shape[0]), np.nan, np.float32), np.full_like(x, np.nan)
+        assert norms.standardize(x, mean, var, y, eps)
+        wide = x.astype(float)
+        ulps = 16 * np.finfo("float32").eps * np.abs(wide).max()
+        np.testing.assert_allclose(mean, wide.mean(axis=1), rtol=0, atol=ulps)
+        np.testing.assert_allclose(var, wide.var(axis=1), rtol=1e-5, atol=ulps**2)
+        inv = 1 / np.sqrt(wide.var(axis=1, keepdims=True) + eps)
+        np.testing.assert_allclose(y, (wide - wide.mean(axis=1, keepdims=True)) * inv, rtol=1e-5, atol=ulps * inv.max())
+
+
+@needs
+@pytest.mark.parametrize("shared", ["y", "xsum", "gamma", None])
+def test_a_batch_is_standardized_by_one_dnn_unless_tensors_share_memory(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch, shared: str | None
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(cpu.primitives, "standardize", lambda *args: asked.append(args))  # says that it cannot
+    x = cpu.array(np.random.default_rng(0).normal(size=(3, 8)))
+    columns = {name: cpu.ones((3, 1)) for name in ("xsum", "xvar", "gmean", "gvar", "gamma", "beta")}
+    y = x if shared == "y" else cpu.empty((3, 8))
+    if shared == "xsum":
+        columns["xsum"] = y.reshape(-1, 1)[:3]
+    elif shared == "gamma":
+        columns["gamma"] = columns["xvar"]
+    before = x.get().astype(float)
+    cpu.compound_fprop_bn(x, *columns.values(), y, 1e-3, 0.9)
+    assert bool(asked) == (shared is None)
+    hat = (before - before.mean(axis=1, keepdims=True)) / np.sqrt(before.var(axis=1, keepdims=True) + 1e-3)
+    if shared in (None, "y"):
+        np.testing.assert_allclose(y.get(), hat + 1, rtol=1e-5, atol=1e-5)
+
+
 # --- products --------------------------------------------------------------------------------------------------------
 
 LAID = ("rows", "columns", "wide rows", "wide columns", "every other")

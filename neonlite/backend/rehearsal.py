@@ -485,6 +485,12 @@ class Primitives:
         with self.runtime.count.instead(12 * math.prod(form)):
             super().norm_bprop(form, *args)  # type: ignore[misc]
 
+    def standardize(self, x: Any, *args: Any) -> bool:
+        """Take the buffers of rows that are normalized, if that can be done."""
+        done = bool(super().standardize(x, *args))  # type: ignore[misc]
+        self.runtime.count.add(done * 6 * x.size)
+        return done
+
     def recurrent_fprop(self, way: Any, *args: Any) -> None:
         """Take the buffers of a way through time."""
         with self.runtime.count.instead(way.flops):

@@ -1,4 +1,8 @@
-"""How does oneDNN normalize a batch of images?  Where they lie apart, map by map: one primitive there, and one back."""
+"""How does oneDNN normalize a batch?  Images where they lie apart, map by map: one primitive there, and one back.
+
+Features in order, of which each has a row, are what layer normalization takes for samples: it has a fast way for rows,
+and batch normalization has none.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +54,16 @@ class Norms(Images):
         mean, var, gamma, by_gamma, by_beta = columns
         self._run(self._norm(norm_back, form, eps), (x, mean, var, error, gamma, d, by_gamma, by_beta))
 
+    def standardize(self, x: Any, mean: Any, var: Any, y: Any, eps: float) -> bool:
+        """Compute ``y = (x - mean) / sqrt(var + eps)`` of rows, and their mean and variance, if oneDNN can; tell that.
+
+        x and y (rows, columns); mean and population variance (rows,), which are written.
+        """
+        call = self._ready("onednn norms", rows, x.shape, x.shape, (eps,))
+        if call is not None:
+            self._run(call, (x, mean, var, y))
+        return call is not None
+
     def _norm(self, make: Any, form: Form, *more: Any) -> Any:
         """Return the primitive of this thread; None when there is none."""
         return self._ready("onednn norms", make, form, form, more)
@@ -77,6 +91,14 @@ def norm(library: Library, form: Form, eps: float, inference: bool) -> Call:
     images, column = layouts(library, form)
     arguments = {SRC: images, SCALE: column, SHIFT: column, MEAN: column, VARIANCE: column, DST: images}
     return Call(library, forward(library, images, eps, inference), arguments)
+
+
+def rows(library: Library, shape: Sequence[int], eps: float) -> Call:
+    """Return the forward pass of rows, each normalized alone."""
+    array, column = library.layout(shape, (shape[1], 1)), library.layout(shape[:1], (1,))
+    args = library.engine, TRAINING, array.handle, array.handle, column.handle, c_float(eps), c_uint(0), library.plain
+    description = library.describe("layer_normalization_forward", *args)
+    return Call(library, description, {SRC: array, MEAN: column, VARIANCE: column, DST: array})
 
 
 def norm_back(library: Library, form: Form, eps: float) -> Call:

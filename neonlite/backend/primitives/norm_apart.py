@@ -1,4 +1,4 @@
-"""How are images normalized where they lie apart?  By the library that has them so, map by map."""
+"""How does a library normalize a batch?  Images where they lie apart, map by map; features in order row by row."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from neonlite.backend.primitives.places import Places
 from neonlite.backend.stored import Stored, brought, can_lie_apart, emptied, found
-from neonlite.backend.tensor import Tensor
+from neonlite.backend.tensor import Tensor, overlap
 
 MANY = 1 << 18  # pixels of a map up to which the library's sums, one after another in float32, are precise enough
 
 
 class NormApart(Places):
-    """Batch normalization where images lie apart: each tells whether it could be done there."""
+    """Batch normalization by a library: each tells whether it could do that."""
 
     def _fprop_bn_apart(
         self, x: Tensor, y: Tensor, columns: Sequence[Tensor], eps: float, rho: float, inference: bool
@@ -58,6 +58,22 @@ class NormApart(Places):
         self.primitives.norm_bprop(stored.form, stored.room, errors, arrays, result.room, eps)
         result.end(in_order=False)
         return True
+
+    def _standardized(self, x: Tensor, y: Tensor, columns: Sequence[Tensor], eps: float) -> bool:
+        """Put ``(x - mean) / sqrt(var + eps)`` of each row into y, before gamma and beta.
+
+        ``columns`` are as in the forward pass; the first two take the mean and the variance.
+        """
+        tensors = y, *columns, x  # of which the first three are written
+        if not self.primitives.has_rooms or x.shape[1] > MANY:
+            return False
+        if not all(t.info.dtype == "float32" and t.is_contiguous for t in tensors):
+            return False
+        if any(overlap(t, other) != "none" for n, t in enumerate(tensors[:3]) for other in tensors[n + 1 :]):
+            return False
+        row, (xsum, xvar, *_) = (len(x),), columns
+        arrays = self._shaped(x, x.shape), self._target(xsum, row), self._target(xvar, row), self._target(y, y.shape)
+        return bool(self.primitives.standardize(*arrays, eps))
 
     def _images_apart(self, x: Tensor, columns: Sequence[Tensor], eps: float) -> Stored | None:
         """Return the room of images (F, columns), if it has just them and the columns are elsewhere."""

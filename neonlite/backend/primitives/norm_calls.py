@@ -52,8 +52,12 @@ class NormCalls(NormApart):
         if plain and self._fprop_bn_apart(x, y, columns, eps, rho, inference):
             return y
         times = self.shift if binary else self.multiply
+        standardized = plain and not inference and self._standardized(x, y, columns, eps)
 
         def assignment() -> Assignment:
+            if standardized:
+                moments = rho * gmean + (1 - rho) * xsum, rho * gvar + (1 - rho) * xvar
+                return [gmean, gvar, y], [*moments, y * gamma + beta]
             wide, mean, var, targets, values = self._widened(x), gmean, gvar, [], []
             if not inference:
                 mean = self.mean(wide, axis=1) if compute_batch_sum else xsum * (1.0 / x.shape[1])
@@ -66,7 +70,7 @@ class NormCalls(NormApart):
             value = self.maximum(value, 0) if relu else value
             return [*targets, y], [*values, value + accumbeta * y if accumbeta else value]
 
-        how = eps, rho, compute_batch_sum, accumbeta, relu, binary, inference
+        how = eps, rho, compute_batch_sum, accumbeta, relu, binary, inference, standardized
         self._again(layer, "fprop_habit", (x, xsum, xvar, gmean, gvar, gamma, beta, y, *how), assignment)
         return y
 
