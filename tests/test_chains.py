@@ -17,7 +17,10 @@ from neonlite.backend.onednn import chains, library
 
 Array = np.ndarray[Any, Any]
 
-needs = pytest.mark.skipif(library.found() is None, reason=library.about())
+HERE = library.found()
+needs = pytest.mark.skipif(HERE is None, reason=library.about())
+PRECISE = HERE is not None and HERE.precise
+needs_avx2 = pytest.mark.skipif(not PRECISE, reason="exp and the logistic function are oneDNN's with AVX2 alone")
 counts = pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-40, 1e38, -3e38, 1e-30], np.float32)
 
@@ -26,15 +29,15 @@ SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-40, 1e38, -3e
 def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Return the ops of every chain that oneDNN works out from now on, however few elements it has."""
     found: list[tuple[str, ...]] = []
-    run = chains.Chain.__call__
+    run = chains.Chain.run
 
-    def noted(self: chains.Chain, *arrays: Any) -> None:
+    def noted(self: chains.Chain, threads: int, arrays: Any) -> None:
         before = [np.array(x) for x in arrays] if self.exponential else arrays  # as out may be one of them
-        run(self, *arrays)
+        run(self, threads, arrays)
         if self.held.calls[self.key(*arrays)] and self.fits(*before):
             found.append(tuple(link.op for link in self.links))
 
-    monkeypatch.setattr(chains.Chain, "__call__", noted)
+    monkeypatch.setattr(chains.Chain, "run", noted)
     monkeypatch.setattr(fusion, "ENOUGH", 1)
     return found
 
@@ -61,18 +64,31 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "div": lambda x, y: x / y,
 }
 
+BOUNDS: dict[str, Callable[[Any, Any], Any]] = {"maximum": np.maximum, "minimum": np.minimum}
+UNARY: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
+    "sqr": (lambda be, x: be.square(x), np.square),
+    "sqrt": (lambda be, x: be.sqrt(x), np.sqrt),
+    "abs": (lambda be, x: be.absolute(x), np.abs),
+    "rint": (lambda be, x: be.rint(x), np.rint),
+    "neg": (lambda be, x: -x, lambda x: np.float32(-1) * x),
+    "reciprocal": (lambda be, x: 1 / x, lambda x: np.float32(1) / x),
+}
+
 
 def grown(rng: np.random.Generator, be: Any, operands: list[tuple[Any, Any]], ops: int) -> tuple[Any, Any, list[str]]:
     """Return a tree in which each op takes the one before it, what NumPy makes of it op by op, and its ops."""
     (tree, value), said = operands[0], []
     for _ in range(ops):
-        name = str(rng.choice([*BINARY, *BINARY, "sqr", "sqrt"]))
-        if name in BINARY:
+        name = str(rng.choice([*BINARY, *BINARY, *BOUNDS, *UNARY]))
+        if name in BOUNDS:
+            number = float(rng.choice([0.1, -3.5, 2]))
+            tree, value = getattr(be, name)(tree, number), BOUNDS[name](value, np.float32(number))
+        elif name in BINARY:
             t, a = operands[rng.integers(len(operands))]
             turned = -1 if rng.integers(2) else 1
             tree, value = BINARY[name](*(tree, t)[::turned]), BINARY[name](*(value, a)[::turned])
         else:
-            tree, value = (be.square(tree), np.square(value)) if name == "sqr" else (be.sqrt(tree), np.sqrt(value))
+            tree, value = UNARY[name][0](be, tree), UNARY[name][1](value)
         said.append(name)
     return tree, value, said
 
@@ -96,7 +112,7 @@ def test_chains_have_the_bits_that_numpy_has_op_by_op(cpu: Backend, called: list
         out[:] = tree
         same_bits(out.get(), np.broadcast_to(wanted, whole), (whole, said))
     assert len(called) > count / 2
-    assert {op for ops in called for op in ops} == {"add", "sub", "mul", "div", "sqr", "sqrt"}
+    assert {op for ops in called for op in ops} == {*BINARY, *BOUNDS, *UNARY}
 
 
 @needs
@@ -109,11 +125,24 @@ def test_chains_have_the_bits_that_numpy_has_op_by_op(cpu: Backend, called: list
         (lambda be, x, y, c, r: (lambda d: d * d)(x - r), [("sub", "sqr")]),
         (lambda be, x, y, c, r: be.sig(x * y + c), [("mul", "add", "sig")]),
         (lambda be, x, y, c, r: be.exp(x - be.max(x, axis=0)), [("sub", "exp")]),
-        (lambda be, x, y, c, r: 1 / (x * y), []),  # which oneDNN cannot go on with
+        (lambda be, x, y, c, r: 1 / (x * y), [("mul", "reciprocal")]),
+        (lambda be, x, y, c, r: 2 / (x * y), []),  # which oneDNN cannot go on with
         (lambda be, x, y, c, r: be.exp(x + y), []),
-        (lambda be, x, y, c, r: (lambda d: (d + 1) * d)(x * y), [("add", "mul")]),  # d is read twice
+        (lambda be, x, y, c, r: (lambda d: (d + 1) * d)(x * y), [("mul",), ("add", "mul")]),  # d is read twice
         (lambda be, x, y, c, r: (lambda d: d + d)(x * y), []),  # nor with what is no square
-        (lambda be, x, y, c, r: be.maximum(x * y, 0) + 1, []),  # whose NaN oneDNN would lose
+        (lambda be, x, y, c, r: be.maximum(x * y, 0) + 1, [("mul",), ("maximum", "add")]),  # or a NaN would be lost
+        (lambda be, x, y, c, r: be.maximum(x * y, y), []),  # as it would here
+        (lambda be, x, y, c, r: be.maximum(x, 0.1 * x) * 1.5 - 0.5, [("mul", "maximum", "mul", "sub")]),
+        (lambda be, x, y, c, r: be.minimum(be.maximum(x, -1), 1), [("maximum",), ("minimum",)]),
+        (lambda be, x, y, c, r: 1 - be.square(be.tanh(x)), [("tanh", "sqr", "sub")]),
+        (lambda be, x, y, c, r: be.rint(abs(-x)), [("neg", "abs", "rint")]),
+        (lambda be, x, y, c, r: 1 / (1 + be.exp(-x)), [("sig",)]),
+        (lambda be, x, y, c, r: 1 / (be.exp(-1 * (x + c)) + 1), [("add", "sig")]),
+        (lambda be, x, y, c, r: 1 / (1 + be.exp(-x)) + be.exp(-y), [("sig", "add")]),
+        (lambda be, x, y, c, r: 1 / (2 + be.exp(-x)), [("add", "reciprocal")]),
+        (lambda be, x, y, c, r: (lambda e: e / (1 + e))(be.exp(-x)), []),
+        (lambda be, x, y, c, r: x + 1, [("add",)]),
+        (lambda be, x, y, c, r: x.T + 1, []),
     ],
 )
 def test_what_becomes_a_chain(
@@ -122,7 +151,7 @@ def test_what_becomes_a_chain(
     rng = np.random.default_rng(0)
     x, y, c, r = (cpu.array(normal(rng, shape)) for shape in ((40, 50), (40, 50), (1, 50), (40, 1)))
     got = formula(cpu, x, y, c, r).astensor().get()
-    assert called == ops
+    assert called == [op for op in ops if PRECISE or not {"exp", "sig"} & {*op}]
     strict = Backend("strict")
     wanted = formula(strict, *(strict.array(t.get()) for t in (x, y, c, r))).astensor().get()
     np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6 * np.abs(wanted).max())
@@ -144,12 +173,70 @@ def test_operands_are_repeated_along_the_axes_that_they_lack(whole: tuple[int, .
 
 
 @needs
+@pytest.mark.parametrize("factor", [0.1, -2, 0.0, -0.0, np.inf, 1e-40, 1e39, np.nan])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_bound_keeps_what_is_no_number_whatever_the_factor(
+    cpu: Backend, called: list[Any], factor: float, in_place: bool
+) -> None:
+    a = normal(np.random.default_rng(0), (40, 50), special=True)
+    x = cpu.array(a)
+    out = x if in_place else cpu.empty((40, 50))
+    out[:] = cpu.maximum(x, factor * x) + 1
+    np.testing.assert_array_equal(out.get(), np.maximum(a, np.float32(factor) * a) + 1)
+    assert called == ([("mul", "maximum", "add")] if abs(factor) in (0.1, 2) else [])
+
+
+@needs
+@pytest.mark.parametrize("bound", [0.0, 0.5, -1.5, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_bound_is_that_of_numpy(cpu: Backend, called: list[Any], name: str, bound: float) -> None:
+    a = normal(np.random.default_rng(0), (41, 53), special=True)
+    got = getattr(cpu, name)(cpu.array(a), bound).astensor().get()
+    np.testing.assert_array_equal(got, BOUNDS[name](a, np.float32(bound)))
+    assert called == ([(name,)] if np.isfinite(bound) else [])
+
+
+FUNCTIONS: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
+    (lambda be, x: 1 / (1 + be.exp(-x)), lambda x: 1 / (1 + np.exp(-x))),
+    (lambda be, x: be.tanh(x), np.tanh),
+    (lambda be, x: 1 - be.tanh(x) * be.tanh(x), lambda x: 1 - np.tanh(x) ** 2),
+]
+
+
+@needs
+@pytest.mark.parametrize(("formula", "wanted"), FUNCTIONS)
+def test_functions_in_chains_are_precise(
+    cpu: Backend, called: list[Any], formula: Callable[..., Any], wanted: Callable[..., Any]
+) -> None:
+    a = normal(np.random.default_rng(0), (300, 701), special=True)
+    a[np.isfinite(a)] = (8 * a[np.isfinite(a)].astype(float)).clip(-85, 1e38)
+    got = formula(cpu, cpu.array(a)).astensor().get()
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(got, wanted(a.astype(float)), rtol=6e-7, atol=2e-7)
+    assert len(called) == (PRECISE or formula is not FUNCTIONS[0][0])
+
+
+@needs_avx2
+def test_without_avx2_the_logistic_function_is_left_to_numpy(
+    cpu: Backend, called: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library.Library, "precise", False)
+    chains.chain.cache_clear()
+    a = normal(np.random.default_rng(0), (43, 61))
+    got = (1 / (1 + cpu.exp(-cpu.array(a)))).astensor().get()
+    chains.chain.cache_clear()
+    np.testing.assert_array_equal(got, 1 / (1 + np.exp(-a)))
+    assert called == []
+
+
+@needs
 def test_what_is_kept_is_no_link(cpu: Backend, called: list[Any]) -> None:
     rng = np.random.default_rng(0)
     x, y = cpu.array(normal(rng, (40, 50))), cpu.array(normal(rng, (40, 50)))
     product, outs = x * y, [cpu.empty((40, 50)) for _ in range(2)]
     cpu.assign(outs, [product, product + 1])
-    assert called == []
+    assert called == [("mul",), ("add",)]
     np.testing.assert_array_equal(outs[0].get(), x.get() * y.get())
     np.testing.assert_array_equal(outs[1].get(), x.get() * y.get() + 1)
 
@@ -170,7 +257,7 @@ def test_an_operand_with_gaps_is_left_to_numpy(cpu: Backend, called: list[Any]) 
     np.testing.assert_array_equal(got, (x.get().T + 1) * np.float32(2))
 
 
-@needs
+@needs_avx2
 @pytest.mark.parametrize(
     ("high", "low"), [(0.0, -np.inf), (0.0, -100.0), (0.0, -87.1), (np.nan, 0.0), (np.inf, 0.0), (3e38, -3e38)]
 )
@@ -187,12 +274,12 @@ def test_an_exponential_that_onednn_would_lose_is_left_to_numpy(
     assert called == ([] if np.isnan(high) or low < -86.9 else [("sub", "exp")])
 
 
-@needs
+@needs_avx2
 def test_a_softmax_is_one_and_as_that_of_numpy(cpu: Backend, called: list[Any]) -> None:
     x = normal(np.random.default_rng(0), (98, 500)) * 5
     e = np.exp(x.astype(float) - x.max(0))
     got = cpu.softmax(cpu.array(x)).astensor().get()
-    assert called == [("sub", "exp")]
+    assert called == [("sub", "exp"), ("div",)]
     np.testing.assert_allclose(got, e / e.sum(0), rtol=3e-6, atol=1e-12)
 
 
@@ -212,6 +299,41 @@ def test_chains_in_blocks_are_the_same_in_every_number_of_threads(
         pool.set_threads(before)
     assert seen == {((a - c) * np.float32(0.5) + a).tobytes()}
     assert called
+
+
+SHARED: list[Callable[..., Any]] = [
+    lambda be, x, y, r, c: 1 / (1 + be.exp(-x)),
+    lambda be, x, y, r, c: 1 - be.square(be.tanh(x)),
+    lambda be, x, y, r, c: be.maximum(x, 0.1 * x) * 1.5 - 0.5,
+    lambda be, x, y, r, c: be.maximum(x + c, 0),  # two chains
+    lambda be, x, y, r, c: (x - r) * y + c,
+]
+
+
+@needs_avx2
+@pytest.mark.parametrize("shape", [(7, 4211), (701, 907)])
+@pytest.mark.parametrize("formula", SHARED)
+def test_what_is_all_chains_is_shared_by_threads_of_openmp_with_the_same_bits(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch, formula: Callable[..., Any], shape: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(pool, "share", None)  # that of Python's threads
+    rng, seen, used = np.random.default_rng(0), set(), set()
+    before, run = pool.threads(), chains.Chain.run
+    monkeypatch.setattr(chains.Chain, "run", lambda self, n, arrays: (used.add(n), run(self, n, arrays)))
+    arrays = [normal(rng, s) for s in (shape, shape, (1, shape[1]), (shape[0], 1))]
+    out = cpu.empty(shape)
+    try:
+        for n in (1, 2, 3):
+            pool.set_threads(n)
+            out[:] = formula(cpu, *map(cpu.array, arrays))
+            seen.add(out.get().tobytes())
+    finally:
+        pool.set_threads(before)
+    assert len(seen) == 1
+    assert used == ({1, 2, 3} if math.prod(shape) > 10**5 else used)
+    strict = Backend("strict")
+    wanted = formula(strict, *map(strict.array, arrays)).astensor().get()
+    np.testing.assert_allclose(out.get(), wanted, rtol=1e-6, atol=1e-6)
 
 
 @needs

@@ -182,14 +182,14 @@ def test_the_arena_is_as_large_as_the_largest_plan_needs(kept: Backend) -> None:
 def test_a_plan_without_temporaries_or_registers_needs_nothing(kept: Backend) -> None:
     x = kept.ones((1000, 1000))
     assert [needs(kept, tree) for tree in (x + 1, kept.exp(x * 2), kept.dot(x, x))] == [0, 0, 0]
-    assert needs(kept, kept.tanh(x) * x + kept.exp(x)) > 0
+    assert needs(kept, kept.log(x) * x + kept.exp(x)) > 0
 
 
 def test_the_needs_of_a_large_tree_are_its_temporaries_its_partials_and_registers_for_each_thread(
     cpu: Backend, threads: Any
 ) -> None:
     x = cpu.ones((1000, 2000))  # 2e6 elements in 31 blocks, of 65536 in one row of blocks
-    tree = cpu.sum(cpu.exp(x) * cpu.tanh(x))
+    tree = cpu.sum(cpu.exp(x) * cpu.log(x))
     sizes = {}
     for n in (1, 2, 3):
         threads(n)
@@ -197,7 +197,7 @@ def test_the_needs_of_a_large_tree_are_its_temporaries_its_partials_and_register
     one_set = sizes[2] - sizes[1]
     assert sizes[3] - sizes[2] == one_set
     block = -(-math.ceil(2e6 / 31) // 64) * 64  # elements, in whole cache lines
-    assert one_set == 2 * 4 * block  # e^x and tanh x
+    assert one_set == 2 * 4 * block  # e^x and log x
     assert sizes[1] - one_set == 128  # the partial sums of 31 blocks, in whole cache lines
 
 
@@ -243,9 +243,9 @@ def test_how_much_is_kept_depends_neither_on_timing_nor_on_who_asks_first(cpu: B
 
 def test_more_threads_take_more_registers_and_the_values_stay(cpu: Backend, threads: Any) -> None:
     x = cpu.array(array(1000, 700))
-    tree = cpu.exp(x) * cpu.tanh(x) + cpu.sum(x * cpu.sig(x), axis=1)
+    tree = cpu.exp(x) * cpu.log(x) + cpu.sum(x * cpu.sig(x), axis=1)
     seen, arenas = set(), []
-    for n in (1, 4, 2, 8):
+    for n in (1, 3, 2, 4):
         threads(n)
         seen |= {tree.asnumpyarray().tobytes() for _ in range(8)}
         arenas.append(cpu.memory().arena)

@@ -35,6 +35,10 @@ Array = np.ndarray[Any, Any]
 
 HERE = library.found()
 needs = pytest.mark.skipif(HERE is None, reason=library.about())
+needs_avx2 = pytest.mark.skipif(
+    not ((there := library.found()) and there.precise),
+    reason="exp and the logistic function are oneDNN's with AVX2 alone",
+)
 counts = pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.slow)])
 every_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
 every_scale = pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (0.5, 2.0)])
@@ -619,7 +623,7 @@ def test_functions_are_right_to_some_units_in_the_last_place(word: str, size: in
         np.testing.assert_array_equal(x, out)
 
 
-@needs
+@needs_avx2
 @pytest.mark.parametrize("word", TRUTHS)
 def test_functions_of_infinities_nan_and_very_small_numbers(word: str) -> None:
     function, truth = TRUTHS[word]
@@ -728,7 +732,7 @@ print(seen, oneDNN.get_threads(), (out == out[0]).all())
 """
 
 
-@needs
+@needs_avx2
 def test_workers_run_functions_in_one_thread_each() -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "4"}  # that is what a new thread begins with
     got = subprocess.run([sys.executable, "-c", SHARED], env=environment, capture_output=True, text=True, check=True)

@@ -215,18 +215,29 @@ class Region:
         self.arguments = [*self.inputs, *self.outputs, *self.reductions]
         self.squeezed = any(not self.steps[v].attrs.get("keepdims", True) for v in self.reductions)
         self.steps, self.chains = fuse(plan, self.steps, stage.domain, self.outputs)
+        self.together = self._all_by_onednn()
         self.block = self._block()
-        self.tiled = self.size > WHOLE
+        self.tiled = self.size > (self.block if self.together else WHOLE)
         if self.tiled:
             self._lay_out()
         self._write()
         self._find_places()
+
+    def _all_by_onednn(self) -> bool:
+        """Tell whether all steps are chains that oneDNN can share out among threads of its own."""
+        plan = self.plan
+        if len(self.chains) < len(self.steps) or not all(map(plan.contiguous, (*self.inputs, *self.outputs))):
+            return False
+        shapes = {v: [plan.shape(x) for x in s.ins if plan.dtype(x)] + [self.domain] for v, s in self.steps.items()}
+        return all(chain.alone(tuple(shapes[v])) for v, chain in self.chains.items())
 
     def _block(self) -> int:
         """Return the elements of a block: many where nothing has to stay in the cache from one op to the next.
 
         All threads are to have some. Where that could change sums, the number of threads must not matter.
         """
+        if self.together:
+            return LARGE if len(self.chains) > 1 else self.size
         if len(self.steps) - len(self.reductions) > 1:
             return BLOCK
         sums = any(self.steps[v].op.name == "sum" for v in self.reductions)
@@ -327,14 +338,14 @@ class Region:
     @property
     def workers(self) -> int:
         """How many threads share the blocks."""
-        pays = self.tiled and self.size >= THREADED and self.size * self.effort >= WORTH
+        pays = self.tiled and not self.together and self.size >= THREADED and self.size * self.effort >= WORTH
         return min(threads(), self.blocks) if pays else 1
 
     @cached_property
     def effort(self) -> int:
         """How many cheap ops take as long as what is done with one element; a chain is like two."""
         alone = sum(EFFORT.get(step.op.name, 1) for v, step in self.steps.items() if v not in self.chains)
-        links = (link.op for fused in self.chains.values() for link in fused.chain.links)
+        links = (link.op for chain in self.chains.values() for link in chain.links)
         return alone + 2 * len(self.chains) + sum(EFFORT.get(op, 0) for op in links)
 
     def needs(self, workers: int = 0) -> int:
@@ -356,11 +367,11 @@ class Region:
         order = list(self.steps)
         last = {x: i for i, v in enumerate(order) for x in self.steps[v].ins if isinstance(x, int)}
         spells = {v: words(s, [not self.plan.dtype(x) for x in s.ins]) for v, s in self.steps.items()}
-        spells |= {v: fused.words for v, fused in self.chains.items()}
+        spells |= dict.fromkeys(self.chains, "")  # they may write where an operand lies
         names: dict[str, Any] = {name: getattr(np, name) for name in NAMES}
         for v, step in self.steps.items():
             if v in self.chains:
-                names[f"chain{v}"] = self.chains[v].chain
+                names[f"chain{v}"] = self.chains[v] if self.tiled and not self.together else self.chains[v].shared
             elif function := faster(step, self.at_once):
                 names[f"fast_{step.op.name}"], spells[v] = function, f"fast_{step.op.name}({{x}}, {{z}})"
         outputs = {v: f"o{n}" for n, v in enumerate(self.outputs)}

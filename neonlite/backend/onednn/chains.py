@@ -1,8 +1,9 @@
 """Which ops does oneDNN do in one pass?  A chain: each op takes what the one before it gives, and another operand.
 
 NumPy reads and writes memory in every op. oneDNN writes machine code for all of them at once, which holds a number in a
-register meanwhile; sums, products, quotients and roots come out with the same bits. A chain takes its operands and
-``out``, which may be one of them, and runs in one thread of its own: whoever calls shares out the blocks.
+register meanwhile; all but exp, tanh and the logistic function come out with the same bits. A chain takes its operands
+and ``out``, which may be one of them. It runs in one thread, where whoever calls shares out blocks; or ``shared``, in
+several of OpenMP, which wake up a hundred times as fast as those of Python and do not wait for each other.
 """
 
 from __future__ import annotations
@@ -14,17 +15,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neonlite.backend.executors.fusion import EFFORT
+from neonlite.backend.executors.pool import threads
 from neonlite.backend.mkl.blas import address
 from neonlite.backend.onednn.functions import EXP, LOGISTIC, LOWEST, Function
-from neonlite.backend.onednn.library import DST, GIVEN, SRC, Call, Handle, Layout, Library, Unsupported
+from neonlite.backend.onednn.library import DST, GIVEN, INFERENCE, SRC, Call, Handle, Layout, Library, Unsupported
 from neonlite.backend.tensor import c_strides
 from neonlite.ops import Shape
 
 LONGEST = 16  # ops of a chain
 KEPT = 1024  # chains
-BINARY = {"add": 0x1FFF0, "mul": 0x1FFF1, "div": 0x1FFF4, "sub": 0x1FFF5}
-UNARY = {"sqr": 0x23, "sqrt": 0x25, "sig": LOGISTIC, "exp": EXP}
+GRAIN = 1 << 15  # elements times cheap ops, at least, for each thread
+ARITHMETIC = {"add": 0x1FFF0, "mul": 0x1FFF1, "div": 0x1FFF4, "sub": 0x1FFF5}
+BOUNDS = {"maximum": 0x1FFF2, "minimum": 0x1FFF3}
+BINARY = ARITHMETIC | BOUNDS
+# oneDNN's functions, each with two numbers of its own
+UNARY = {"tanh": (0x21, 0, 0), "sqr": (0x23, 0, 0), "abs": (0x24, 0, 0), "sqrt": (0x25, 0, 0), "rint": (0x32, 0, 0)}
+UNARY |= {"sig": (LOGISTIC, 0, 0), "exp": (EXP, 0, 0), "reciprocal": (0x30, 1, -1)}
 SECOND, POST_OP = 2, 1 << 15  # arguments: the second operand, and the n-th op of those that come after
+ONE, MINUS, OUT = -3, -2, -1  # operands: the numbers 1 and -1, and the result
+TINY, HUGE = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 
 # each op in NumPy's words: what comes before it, the other operand, {z} the result
 SPELLED = {
@@ -32,13 +42,21 @@ SPELLED = {
     "mul": "multiply({}, {}, {{z}})",
     "div": "divide({}, {}, {{z}})",
     "sub": "subtract({}, {}, {{z}})",
+    "maximum": "maximum({}, {}, out={{z}})",
+    "minimum": "minimum({}, {}, out={{z}})",
+    "neg": "multiply({}, MINUS, {{z}})",
+    "reciprocal": "divide(ONE, {}, {{z}})",
     "sqr": "square({}, {{z}})",
+    "abs": "absolute({}, {{z}})",
     "sqrt": "sqrt({}, {{z}})",
+    "rint": "rint({}, {{z}})",
+    "tanh": "tanh({}, {{z}})",
     "exp": "exp({}, {{z}})",
     "sig": "multiply({}, MINUS, {{z}}); exp({{z}}, {{z}}); add(ONE, {{z}}, {{z}}); divide(ONE, {{z}}, {{z}})",
 }
 WORDS: dict[str, Any] = {"ONE": np.float32(1), "MINUS": np.float32(-1)}
-WORDS |= {f.__name__: f for f in (np.add, np.multiply, np.divide, np.subtract, np.square, np.sqrt, np.exp)}
+WORDS |= {name: getattr(np, name) for name in ("add", "multiply", "divide", "subtract", "maximum", "minimum")}
+WORDS |= {name: getattr(np, name) for name in ("square", "absolute", "sqrt", "rint", "tanh", "exp")}
 
 Array = np.ndarray[Any, Any]
 
@@ -62,24 +80,41 @@ class Link(NamedTuple):
 
     def steps(self) -> list[tuple[str, int | None]]:
         """Return what oneDNN does: y - x is -x + y, with the same bits, as it has no other way."""
+        if self.op == "neg":
+            return [("mul", MINUS)]
         if self.turned and self.op == "sub":
             return [("mul", MINUS), ("add", self.operand)]
         return [(self.op, self.operand)]
 
 
-MINUS, OUT = -2, -1  # operands: the number -1, and the result
+def begins(op: str, number: bool) -> bool:
+    """Tell whether a chain may begin with an op, whose second operand, if it has one, is a ``number``.
+
+    Of a NaN and something else oneDNN's bounds are the second operand: what is bounded has to come in once more.
+    """
+    return op != "exp" and (op in ARITHMETIC or op in UNARY or op == "neg" or (op in BOUNDS and number))
 
 
-def continues(links: Sequence[Link], op: str, turned: bool, binary: bool) -> bool:
-    """Tell whether a chain may go on with an op, which takes what comes before as its second operand if ``turned``."""
+def continues(links: Sequence[Link], op: str, turned: bool, binary: bool, multiple: bool) -> bool:
+    """Tell whether a chain may go on with an op, which takes what comes before as its second operand if ``turned``.
+
+    ``multiple``: what comes before is one, by numbers, of the other operand, so it is NaN where that is.
+    """
     if op == "exp":
         return len(links) == 1 and links[0].op == "sub"
-    return op in BINARY and not (turned and op == "div") if binary else op in UNARY
+    if op in BOUNDS:
+        return multiple
+    return op in ARITHMETIC and not (turned and op == "div") if binary else op in UNARY or op == "neg"
 
 
 def spelled(links: Iterable[Link]) -> str:
     """Return a chain in NumPy's words, one ufunc after another, with the operands and the result left open."""
     return "; ".join(link.words("{z}" if n else "{0}") for n, link in enumerate(links))
+
+
+def taking(links: Iterable[Link]) -> list[tuple[str, int]]:
+    """Return the links that have another operand: op, and its number."""
+    return [(link.op, link.operand) for link in links if link.operand is not None]
 
 
 class Made(NamedTuple):
@@ -100,19 +135,29 @@ class Chain(Function):
         names = [f"x{n}" for n in range(count)]
         lines = spelled(links).format(*names, z="z").split("; ")
         scope = dict(WORDS)
-        exec("\n    ".join([f"def plain({', '.join(names)}, z):", *lines]), scope)
-        super().__init__(0, 0, scope["plain"])
+        exec("\n    ".join([f"def words({', '.join(names)}, z):", *lines]), scope)
+        super().__init__(0, 0, self._by_numpy)
+        self.words = scope["words"]
         self.links, self.count, self.numbers = links, count, numbers
         self.arrays = [*(n for n in range(count) if n not in numbers), OUT]
+        self.late = {n for _, n in taking(links[1:])} - numbers  # operands that are read late
+        self.work = sum(EFFORT.get(link.op, 1) for link in links)
         self.exponential = any(link.op == "exp" for link in links)
+        last = max((n for n, link in enumerate(links) if link.op in BOUNDS), default=-1)
+        self.bounds = {n for op, n in taking(links[: last + 1]) if op in BOUNDS} & numbers
+        self.factors = {n for op, n in taking(links[: last + 1]) if op == "mul"} & numbers
 
     def __call__(self, *arrays: Any) -> None:
+        """Put what the chain makes of all but the last into the last, in one thread."""
+        self.run(1, arrays)
+
+    def shared(self, *arrays: Any) -> None:
+        """Do so in as many threads as it is worth."""
+        self.run(max(1, min(threads(), arrays[OUT].size * self.work // GRAIN)), arrays)
+
+    def run(self, threads: int, arrays: Sequence[Any]) -> None:
         """Put what the chain makes of all but the last into the last."""
-        key = self.key(*arrays)
-        try:
-            made: Made | None = self.held.calls[key]
-        except (AttributeError, KeyError):
-            made = self._made(key)
+        made = self.made(self.key(*arrays))
         if made is None or not self.fits(*arrays):
             self.plain(*arrays)
             return
@@ -123,15 +168,30 @@ class Chain(Function):
         if self.held.alone:
             call(*where)
         else:
-            with call.library.using(1):
+            with call.library.using(threads):
                 call(*where)
+
+    def made(self, key: tuple[Shape, ...]) -> Made | None:
+        """Return the primitive of this thread for the shapes of operands and result; None when there is none."""
+        try:
+            made: Made | None = self.held.calls[key]
+        except (AttributeError, KeyError):
+            made = self._made(key)
+        return made
+
+    def alone(self, shapes: tuple[Shape, ...]) -> bool:
+        """Tell whether oneDNN can do all of it, whatever the numbers, for the shapes of operands and result."""
+        return not self.exponential and self.made(shapes) is not None
 
     def key(self, *arrays: Any) -> tuple[Shape, ...]:
         """Return the shapes of the operands that are arrays, and of the result."""
         return tuple([arrays[n].shape for n in self.arrays])
 
     def fits(self, *arrays: Any) -> bool:
-        """Tell whether oneDNN can do it: the exponential function of no NaN, and of nothing too low."""
+        """Tell whether oneDNN can do it: the exponential function of no NaN, and of nothing too low.
+
+        Bounds, and what multiplies before, are neither NaN nor make one.
+        """
         for n in self.arrays:
             flags = arrays[n].flags
             if not (flags.c_contiguous and flags.aligned):
@@ -141,12 +201,17 @@ class Chain(Function):
         if self.exponential:
             low, high = np.minimum.reduce(arrays[0], axis=None), np.maximum.reduce(arrays[1], axis=None)
             return bool(low - high >= LOWEST)  # a comparison with NaN is false
-        return True
+        return all(abs(arrays[n]) <= HUGE for n in self.bounds) and all(
+            TINY <= abs(arrays[n]) <= HUGE for n in self.factors
+        )
 
     def make(self, library: Library, shapes: tuple[Shape, ...]) -> Made:
-        """Return the primitive for some shapes, in one thread."""
+        """Return the primitive for some shapes."""
+        if not library.precise and any(link.op in ("exp", "sig") for link in self.links):
+            raise Unsupported(f"oneDNN {library.version}: exp and the logistic function without AVX2")
         layouts = dict(zip(self.arrays, laid_out(library, shapes), strict=True))
-        room = np.full(self.count - MINUS, -1, np.float32)
+        room = np.zeros(self.count - ONE, np.float32)
+        room[ONE], room[MINUS] = 1, -1
         start, single = address(room).value, laid_out(library, [(1,), shapes[OUT]])[0]
         places: list[tuple[int | None, int]] = []
         arguments: dict[int, Layout] = {}
@@ -157,12 +222,22 @@ class Chain(Function):
             arguments[argument] = layouts.get(n, single)
             return arguments[argument].handle
 
-        (op, second), *others = [step for link in self.links for step in link.steps()]
-        pair = BINARY[op], taken(SRC, 0), taken(SECOND, second)  # type: ignore[arg-type]
+        (op, second), *others = self._steps()
+        if second is None and not others:
+            source, result = taken(SRC, 0), taken(DST, OUT)
+            function, alpha, beta = UNARY[op]
+            args = INFERENCE, function, source, result, c_float(alpha), c_float(beta), library.plain
+            return Made(
+                Call(library, library.describe("eltwise_forward", library.engine, *args), arguments), places, room
+            )
+        if second is None:  # what comes first has two operands
+            others, op, second = [(op, None), *others], "mul", ONE
+        pair = BINARY[op], taken(SRC, 0), taken(SECOND, second)
         after = library.make("post_ops", "post_ops_create")
         for count, (op_after, n) in enumerate(others, 1):
             if n is None:
-                library.call("post_ops_append_eltwise", after, UNARY[op_after], c_float(0), c_float(0))
+                function, alpha, beta = UNARY[op_after]
+                library.call("post_ops_append_eltwise", after, function, c_float(alpha), c_float(beta))
             else:
                 library.call("post_ops_append_binary", after, BINARY[op_after], taken(POST_OP * count | SECOND, n))
         attributes = library.make("primitive_attr", "primitive_attr_create")
@@ -173,6 +248,22 @@ class Chain(Function):
         if call.spare:
             raise Unsupported(f"oneDNN {library.version}: a chain that needs room to work in")
         return Made(call, places, room)
+
+    def _steps(self) -> list[tuple[str, int | None]]:
+        """Return what oneDNN does. What a chain begins to bound comes in again, so that a NaN stays one."""
+        steps = [step for link in self.links for step in link.steps()]
+        if self.links[0].op in BOUNDS:
+            steps.insert(1, (self.links[0].op, 0))
+        return steps
+
+    def _by_numpy(self, *arrays: Any) -> None:
+        """Do the ops one after another; apart from the result, where an operand is read again that lies there."""
+        out = arrays[OUT]
+        apart = any(np.may_share_memory(arrays[n], out) for n in self.late)
+        z = np.empty_like(out) if apart else out
+        self.words(*arrays[:OUT], z)
+        if apart:
+            np.copyto(out, z)
 
 
 @lru_cache(KEPT)

@@ -59,6 +59,8 @@ class Function:
 
     def make(self, library: Library, key: Any) -> Any:
         """Return the primitive for a key, in one thread."""
+        if not library.precise:
+            raise Unsupported(f"oneDNN {library.version}: exp and the logistic function without AVX2")
         row = library.layout((key,), (1,)).handle
         args = INFERENCE, self.kind, row, row, c_float(0), c_float(0), library.plain
         return library.primitive(library.describe("eltwise_forward", library.engine, *args), SRC, DST)

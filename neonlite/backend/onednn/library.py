@@ -24,6 +24,7 @@ AXES = 12  # that a list of sizes has room for
 # dnnl_types.h: types of numbers, kinds of propagation, arguments of a primitive, what it can be asked
 DTYPES = {"float32": 3, "int32": 4, "uint8": 6}
 ANY, CPU, IN_ORDER, GIVEN, IMPLEMENTATION = 1, 1, 1, 1, 8
+AVX2 = 0x7  # bits of instruction sets
 TRAINING, INFERENCE = 64, 96
 SRC, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 17, 33, 41, 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 129, 145, 161
@@ -151,6 +152,11 @@ class Library:
         if version.major != MAJOR:
             raise ImportError(f"{self.path} is oneDNN {text}, and neonlite calls {MAJOR}.x: {WAY_OUT}")
         return text
+
+    @property
+    def precise(self) -> bool:
+        """Whether exp and the logistic function are: before AVX2 they err in the fifth place."""
+        return bool(self.functions.dnnl_get_effective_cpu_isa() & AVX2 == AVX2)
 
     def _forked(self) -> None:
         # GNU's OpenMP waits in a forked process for threads that are not there; a single one needs no others
