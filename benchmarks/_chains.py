@@ -73,7 +73,9 @@ def ours(be: Backend, of: Chain) -> dict[str, Any]:
     for parameter, values in zip(parameters, [part for pair in weights for part in pair], strict=True):
         parameter[:] = values
     x, e = (be.array(a.reshape(-1, of.N)) for a in (images, errors))
-    infer = lambda: net.fprop(x, inference=True)  # noqa: E731
+
+    def infer() -> Any:
+        return net.fprop(x, inference=True)
 
     def both() -> Any:
         net.fprop(x)

@@ -1,6 +1,6 @@
 """How fast is one primitive?  Convolution, pooling, normalization, softmax, products: beside PyTorch's, one by one.
 
-python benchmarks/primitives.py            # a quarter of an hour: writes results/primitives.json and .md
+python benchmarks/primitives.py            # five to eight minutes: writes results/primitives.json and .md
 python benchmarks/primitives.py --quick    # a smoke run with small sizes: writes nothing
 python benchmarks/primitives.py --only pool --runtime cpu
 """
@@ -29,9 +29,9 @@ from neonlite.transforms import Softmax
 # before MKL, or PyTorch would use MKL's library as well
 torch: Any = import_module("torch") if find_spec("torch") else None
 aten = torch.ops.aten if torch else None
-RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
+RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]  # which differ in products alone
 FULL = Effort(1.0, 0.02, 5)
-REST = 0.25  # seconds until the threads of OpenBLAS (25 ms) and of OpenMP (200 ms) do not look for work any more
+REST = 0.12  # seconds until the threads of OpenMP (10 ms) and of OpenBLAS (100 ms) do not look for work any more
 LIMIT, LIMITS = 1.0, {"chain": 1.05}  # as long as PyTorch, at most
 NEAR = 1e-3  # how far results may differ, as a fraction of their norm
 EPS, RHO = 1e-3, 0.9
@@ -39,15 +39,16 @@ LRN = 5, 1e-4, 0.75  # channels, ascale and bpower of Krizhevsky et al.
 NOTE = """\
 A pass of neonlite is one call of the backend - `fprop_conv`, `bprop_conv`, `update_conv`, `fprop_pool`, `bprop_pool`,
 `fprop_lrn`, `bprop_lrn`, `compound_fprop_bn`, `compound_bprop_bn`, `compound_dot` - or one op-tree that is built and
-run: softmax, its `backward`, and a mask that is drawn and multiplied by. All write into given tensors, with images
-(C, D, H, W, N). PyTorch runs the operator of ATen for the same pass, into given tensors where it takes them: not for
+run: softmax, its `backward`, and a mask that is drawn and multiplied by. All write into given tensors, with images (C,
+D, H, W, N). PyTorch runs the operator of ATen for the same pass, into given tensors where it takes them: not for
 convolutions, batch norm and dropout; normalization over channels goes back by autograd. Its images are (N, C, H, W),
-and once more with channels last; the sooner of both counts. Results are compared before anything is timed, but for
-dropout, which is drawn. A chain is of layers, convolutions with bias and Rectlin one after another, beside modules of
-PyTorch, with the errors of images and the gradients of weights on the way back. Times are medians over rounds, in each
-of which every peer runs once, in random order, and with two threads after a rest; "× torch" is how many times as long
-as PyTorch, the median of the ratios of all rounds. "Buffers" are those of 1 kB and more that NumPy asks for in one call
-after the first, in this thread."""
+and once more with channels last; the sooner of both counts. "Apart": the images lie as a convolution leaves them, with
+their maps side by side; else they lie in order, with N innermost. Results are compared before anything is timed, but
+for dropout, which is drawn. A chain is of layers, convolutions with bias and Rectlin one after another, beside modules
+of PyTorch, with the errors of images and the gradients of weights on the way back. Times are medians over rounds, in
+each of which every peer runs once, in random order, and with two threads after a rest; "× torch" is how many times as
+long as PyTorch, the median of the ratios of all rounds. "Buffers" are those of 1 kB and more that NumPy asks for in
+one call after the first, in this thread."""
 
 Result = Callable[[], Any]
 Passes = dict[str, tuple[Work, Result]]  # what runs, and what tells the result, as neonlite lays it out
@@ -65,6 +66,7 @@ class Sizes(NamedTuple):
     stride: int = 1
     D: int = 1
     T: int = 1
+    apart: bool = False  # whether they lie as a convolution leaves them
 
     @property
     def named(self) -> dict[str, int]:
@@ -88,6 +90,14 @@ class Sizes(NamedTuple):
         what = "" if self.K == self.C else f" -> {self.K}"
         more = f"{f', padded by {self.pad}' if self.pad else ''}{f', stride {self.stride}' if self.stride > 1 else ''}"
         return f"{self.N} images {self.C}{what}, {image}" + (f", by {window}{more}" if self.R else "")
+
+
+def laid(be: Backend, s: Sizes, x: Any) -> Any:
+    """Return images (C, D, H, W, N), in order, or as a convolution leaves them."""
+    if not s.apart:
+        return x
+    layer = be.conv_layer("float32", s.N, s.C, s.C, s.D, s.H, s.H)
+    return be.fprop_conv(layer, x, be.array(np.eye(s.C)), be.empty(x.shape))
 
 
 def drawn(*shapes: tuple[int, ...]) -> list[Any]:
@@ -149,8 +159,8 @@ def theirs_deconv(s: Sizes, last: bool) -> Passes:
     x, f, e = (lent(a, s, last) for a in drawn(layer.dimI, layer.dimF, layer.dimO))
     how = [s.stride] * s.axes, [s.pad] * s.axes, [1] * s.axes, True
     left = [(n + 2 * s.pad - s.R) % s.stride for n in layer.DHW[-s.axes :]]  # what no window reaches
-    forward = lambda: aten.convolution(e, f, None, *how, left, 1)  # noqa: E731
-    back = lambda: aten.convolution_backward(x, e, f, None, *how, left, 1, [True, False, False])  # noqa: E731
+    forward = partial(aten.convolution, e, f, None, *how, left, 1)
+    back = partial(aten.convolution_backward, x, e, f, None, *how, left, 1, [True, False, False])
     return {"fprop": (forward, lambda: told_back(forward())), "bprop": (back, lambda: told_back(back()[0]))}
 
 
@@ -161,7 +171,7 @@ def ours_pool(op: str) -> Callable[[Backend, Sizes], Passes]:
     def passes(be: Backend, s: Sizes) -> Passes:
         layer = be.pool_layer("float32", op, s.N, s.C, **s.named)
         x, e = map(be.array, drawn(layer.dimI, layer.dimO))
-        o, d = be.empty(layer.dimO), be.empty(layer.dimI)
+        x, o, d = laid(be, s, x), be.empty(layer.dimO), be.empty(layer.dimI)
         places = be.empty(layer.dimO, "uint8") if op == "max" else None
         be.fprop_pool(layer, x, o, places)
         return {
@@ -217,23 +227,22 @@ def theirs_lrn(s: Sizes, last: bool) -> Passes:
     leaf = x.clone().requires_grad_()
     with torch.enable_grad():
         y = norm(leaf, J, ascale, bpower, 1.0)
-    back = lambda: torch.autograd.grad(y, leaf, e, retain_graph=True)[0]  # noqa: E731
-    forward = lambda: norm(x, J, ascale, bpower, 1.0)  # noqa: E731
-    return {"fprop": (forward, lambda: told_back(forward())), "bprop": (back, lambda: told_back(back()))}
+    forward, back = partial(norm, x, J, ascale, bpower, 1.0), partial(torch.autograd.grad, y, leaf, e, True)
+    return {"fprop": (forward, lambda: told_back(forward())), "bprop": (back, lambda: told_back(back()[0]))}
 
 
 def ours_norm(be: Backend, s: Sizes) -> Passes:
     columns = s.D * s.H * s.H * s.N
     x, e, gamma, beta = map(be.array, drawn((s.C, columns), (s.C, columns), (s.C, 1), (s.C, 1)))
-    y, d = be.empty(x.shape), be.empty(x.shape)
+    x, y, d = laid(be, s, x), be.empty(x.shape), be.empty(x.shape)
     mean, var, gmean, gvar, by_gamma, by_beta = (be.zeros((s.C, 1)) for _ in range(6))
-    forward = lambda: be.compound_fprop_bn(x, mean, var, gmean, gvar, gamma, beta, y, EPS, RHO)  # noqa: E731
+    forward = partial(be.compound_fprop_bn, x, mean, var, gmean, gvar, gamma, beta, y, EPS, RHO)
     forward()
     shape = s.C, s.D, s.H, s.H, s.N
     return {
         "fprop": (forward, lambda: y.get().reshape(shape)),
         "bprop": (
-            lambda: be.compound_bprop_bn(d, by_gamma, by_beta, e, x, mean, var, gamma, EPS),
+            partial(be.compound_bprop_bn, d, by_gamma, by_beta, e, x, mean, var, gamma, EPS),
             lambda: d.get().reshape(shape),
         ),
     }
@@ -246,10 +255,9 @@ def theirs_norm(s: Sizes, last: bool) -> Passes:
     x, e = (lent(a.reshape(shape), s, last) for a in wide[:2])
     gamma, beta = (torch.from_numpy(a[:, 0]) for a in wide[2:])
     means = torch.zeros(s.C), torch.zeros(s.C)
-    forward = lambda: aten.native_batch_norm(x, gamma, beta, *means, True, 1 - RHO, EPS)  # noqa: E731
+    forward = partial(aten.native_batch_norm, x, gamma, beta, *means, True, 1 - RHO, EPS)
     _, mean, inv = forward()
-    every = [True] * 3
-    back = lambda: aten.native_batch_norm_backward(e, x, gamma, *means, mean, inv, True, EPS, every)  # noqa: E731
+    back = partial(aten.native_batch_norm_backward, e, x, gamma, *means, mean, inv, True, EPS, [True] * 3)
     return {"fprop": (forward, lambda: told_back(forward()[0])), "bprop": (back, lambda: told_back(back()[0]))}
 
 
@@ -344,6 +352,14 @@ POOLINGS = {
 }
 NORMALIZED = {"AlexNet 1": Sizes(16, 96, 27, 96, 0), "AlexNet 2": Sizes(16, 256, 13, 256, 0)}
 NORMALIZED |= {"ResNet": Sizes(16, 64, 56, 64, 0), "CIFAR": Sizes(128, 32, 14, 32, 0)}
+
+
+def both_ways(cases: dict[str, Sizes]) -> dict[str, Sizes]:
+    """Return images in order, and as a convolution leaves them."""
+    return cases | {f"{name}, apart": sizes._replace(apart=True) for name, sizes in cases.items()}
+
+
+FEATURES = {"a hidden layer": Sizes(128, 500, 1, 500, 0)}
 SMALL = Sizes(4, 3, 9, 8, 3, 1, 2)
 POOLED, FLAT = Sizes(4, 3, 9, 3, 3, 1, 2), Sizes(4, 3, 6, 3, 0)
 MATRICES = {f"{m} x {n}": (m, n) for m, n in ((10, 128), (98, 4096), (1000, 128), (1000, 4096))}
@@ -367,10 +383,10 @@ PRIMITIVES = {
         {"DCGAN": Sizes(32, 64, 32, 128, 5, 2, 2), "autoencoder": Sizes(128, 8, 14, 8, 3, 1, 2)},
         SMALL,
     ),
-    "max pool": Primitive(ours_pool("max"), theirs_pool("max"), True, POOLINGS, POOLED),
-    "avg pool": Primitive(ours_pool("avg"), theirs_pool("avg"), True, POOLINGS, POOLED),
+    "max pool": Primitive(ours_pool("max"), theirs_pool("max"), True, both_ways(POOLINGS), POOLED),
+    "avg pool": Primitive(ours_pool("avg"), theirs_pool("avg"), True, both_ways(POOLINGS), POOLED),
     "lrn": Primitive(ours_lrn, theirs_lrn, True, NORMALIZED, FLAT),
-    "batch norm": Primitive(ours_norm, theirs_norm, True, NORMALIZED, FLAT),
+    "batch norm": Primitive(ours_norm, theirs_norm, True, both_ways(NORMALIZED) | FEATURES, FLAT),
     "softmax": Primitive(ours_softmax, theirs_softmax, False, MATRICES, (5, 7)),
     "dropout": Primitive(
         ours_dropout, theirs_dropout, False, {"98 x 4096": (98, 4096), "100 x 128": (100, 128)}, (5, 7)
@@ -415,15 +431,16 @@ def rows(words: list[str], runtimes: list[str], quick: bool) -> list[dict[str, A
         for case, sizes in ({"small": primitive.small} if quick else primitive.cases).items():
             if not all(word in f"{name}, {case}" for word in words):
                 continue
-            for way, peers in passes(primitive, sizes, runtimes).items():
+            some = runtimes if name == "gemm" else runtimes[:1]
+            for way, peers in passes(primitive, sizes, some).items():
                 rest = REST * (pool.threads() > 1 and not quick)
                 times, quiet = measure(peers, QUICK if quick else FULL, rest)
                 told = str(sizes) if isinstance(sizes, Sizes | _chains.Chain) else " x ".join(map(str, sizes))
                 row: dict[str, Any] = {"primitive": name, "case": case, "sizes": told, "pass": way, "quiet": quiet}
                 row |= {f"{peer} s": statistics.median(t) for peer, t in times.items()}
-                row |= {f"{peer} buffers": large_buffers(peers[peer]) for peer in runtimes}
+                row |= {f"{peer} buffers": large_buffers(peers[peer]) for peer in some}
                 if best := min((p for p in times if p.startswith("torch")), key=lambda p: row[f"{p} s"], default=None):
-                    row |= {f"{peer} / torch": ratio(times[best], times[peer]) for peer in runtimes}
+                    row |= {f"{peer} / torch": ratio(times[best], times[peer]) for peer in some}
                 found.append(row)
                 print(*line(row, runtimes), sep="  ", flush=True)
     return found
@@ -437,7 +454,7 @@ def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
     for peer in runtimes:
         longer = row.get(f"{peer} / torch")
         cells.append(f"{longer:.2f}{' !' if missed(row, peer) else ''}" if longer else "")
-    return [*cells, " ".join(str(row[f"{peer} buffers"]) for peer in runtimes)]
+    return [*cells, " ".join(str(row[f"{peer} buffers"]) for peer in runtimes if f"{peer} buffers" in row)]
 
 
 def missed(row: dict[str, Any], peer: str) -> bool:
