@@ -141,10 +141,10 @@ def sizes(rng: np.random.Generator, *most: int) -> tuple[int, ...]:
     return tuple(int(rng.integers(1, n + 1)) for n in most)
 
 
-def first(cases: Iterator[Any]) -> list[Any]:
-    """Return COUNT different cases."""
+def first(cases: Iterator[Any], count: int = COUNT) -> list[Any]:
+    """Return so many different cases."""
     found: dict[Any, None] = {}
-    while len(found) < COUNT:
+    while len(found) < count:
         found[next(cases)] = None
     return list(found)
 
@@ -515,6 +515,81 @@ def test_regions_in_small_pieces_are_the_references(
         be64.primitives.roi_bprop(errors, rois, got[1], back_got)
         reference.roi_bprop(errors, rois, wanted[1], back_wanted)
         np.testing.assert_allclose(back_got, back_wanted, atol=1e-14)
+
+
+# --- many shapes, beside Generic -------------------------------------------------------------------------------------
+
+MANY = 200  # shapes of each kind
+
+
+@pytest.mark.slow
+@both_dtypes
+@pytest.mark.parametrize("way", ["as installed", "of NumPy"])
+class TestManyShapes:
+    """Primitives as installed, and NumPy's own, held to ``Generic`` in float64."""
+
+    @pytest.fixture
+    def made(self, cpu: Backend, way: str) -> Any:
+        return cpu.primitives if way == "as installed" else InPlace(cpu.runtime)
+
+    @staticmethod
+    def held(made: Any, cpu: Backend, name: str, case: Any, given: Sequence[Any], targets: Sequence[Any]) -> None:
+        """Call a primitive and Generic's with ``given``, where None stands for the next of the targets."""
+        results = []
+        for primitives, wide in ((made, False), (Generic(cpu.runtime), True)):
+            widened = [np.copy(t).astype(float if wide and t.dtype.kind == "f" else t.dtype) for t in targets]
+            rest = iter(widened)
+            args = [
+                next(rest) if x is None else x.astype(float) if wide and getattr(x, "dtype", None) == np.float32 else x
+                for x in given
+            ]
+            getattr(primitives, name)(*args)
+            results.append(widened)
+        for got, wanted in zip(*results, strict=True):
+            if got.dtype.kind == "f":
+                near(got, wanted, (name, case), got.dtype.name)
+            else:
+                np.testing.assert_array_equal(got, wanted, err_msg=str((name, case)))
+
+    def test_convolutions(self, made: Any, cpu: Backend, dtype: str) -> None:
+        for case in first(conv_cases(), MANY) + first(deconv_cases(), MANY):
+            layer = (deconv_layer if isinstance(case, Deconv) else conv_layer)(cpu, dtype, case)
+            i, f, e = (values(n, *dim).astype(dtype) for n, dim in enumerate((layer.dimI, layer.dimF, layer.dimO)))
+            self.held(made, cpu, "conv_fprop", case, [layer, i, f, None, *scaled(case)], [e])
+            self.held(made, cpu, "conv_bprop", case, [layer, f, e, None, *scaled(case)], [i])
+            self.held(made, cpu, "conv_update", case, [layer, i, e, None, *scaled(case)], [f])
+
+    @every_op
+    def test_poolings(self, made: Any, cpu: Backend, dtype: str, op: str) -> None:
+        for case in first(pool_cases(), MANY):
+            layer, (alpha, beta) = pool_layer(cpu, dtype, op, case), scaled(case)
+            i, e = (values(n, *dim).astype(dtype) for n, dim in enumerate((layer.dimI, layer.dimO)))
+            i = np.round(i * 2) if op == "max" else i  # so that there are equal maxima
+            places = np.zeros(layer.dimO, np.int32)
+            self.held(made, cpu, "pool_fprop", case, [layer, i, None, None, beta], [e, places])
+            Generic(cpu.runtime).pool_fprop(layer, i, e.copy(), places, 0.0)
+            self.held(made, cpu, "pool_bprop", case, [layer, i, e, None, places, alpha, beta], [i])
+
+    def test_normalizations_over_channels(self, made: Any, cpu: Backend, dtype: str) -> None:
+        for case in first(lrn_cases(), MANY):
+            layer, (alpha, beta) = cpu.lrn_layer(dtype, case.N, *case.CDHW, case.J), scaled(case)
+            i, e, o, d = (values(n, *layer.dimI).astype(dtype) for n in range(4))
+            scales = alpha, beta, case.a, case.b
+            self.held(made, cpu, "lrn_fprop", case, [layer, i, None, None, *scales], [o, d])
+            denom = np.abs(d) + 1
+            self.held(made, cpu, "lrn_bprop", case, [layer, i, e, None, denom, *scales], [d])
+
+    def test_regions(self, made: Any, cpu: Backend, dtype: str) -> None:
+        rng = np.random.default_rng(5)
+        for n in range(MANY):
+            C, H, W, N, PH, PW, count = sizes(rng, 4, 9, 9, 3, 4, 4, 12)
+            i, e = values(n, C, H, W, N).astype(dtype), values(n + 1, C, PH, PW, count).astype(dtype)
+            rois = np.concatenate([rng.integers(0, N, (count, 1)), rng.integers(-4, 14, (count, 4))], 1).astype(float)
+            scale, places = float(rng.choice([0.5, 0.7, 1.0])), np.zeros(e.shape, np.int32)
+            case = C, H, W, N, PH, PW, count, scale
+            self.held(made, cpu, "roi_fprop", case, [i, rois, None, None, scale], [e, places])
+            Generic(cpu.runtime).roi_fprop(i, rois, e.copy(), places, scale)
+            self.held(made, cpu, "roi_bprop", case, [e, rois, places, None], [i])
 
 
 # --- gradients: central differences, and PyTorch ---------------------------------------------------------------------
