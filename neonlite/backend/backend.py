@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,12 +23,12 @@ from neonlite.backend.primitives.image_calls import ImageCalls
 from neonlite.backend.primitives.norm_calls import NormCalls
 from neonlite.backend.primitives.product_calls import ProductCalls
 from neonlite.backend.primitives.region_calls import RegionCalls
-from neonlite.backend.random import Streams
+from neonlite.backend.random import Streams, mask_limit
 from neonlite.backend.runtimes import choices, load
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.ops import FLOATS, OPS, two_dims
-from neonlite.optree import Info, Operand, OpTreeNode, build, describe, flat, forget, postorder, program
+from neonlite.optree import BAKED, Info, Operand, OpTreeNode, build, describe, flat, forget, postorder, program
 
 if TYPE_CHECKING:
     from neonlite.backend.rehearsal import Rehearsal
@@ -118,6 +120,8 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         with self._writing:
             self._plans = {}
         self._executor = self.primitives = None
+        if graphs := vars(self).get("graphs"):
+            graphs.forget()
         self.ledger.forget()
         self.hist_buf = {}
         forget(self)
@@ -320,6 +324,8 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         if isinstance(value, Tensor):
             self._check_fit(target, value)
             return self.run(target, self.stop_gradient(value))
+        if type(value) is int and value in BAKED and getattr(self._executor, "driver", None):  # nothing to be copied
+            return self.run(target, self.build("cast", value, to=target.info.dtype))
         values = self._for(target, value)
         if not fits(two_dims(values.shape), target.shape):
             raise ValueError(f"an array {values.shape} cannot be assigned to {describe(target)}: the shapes differ")
@@ -430,6 +436,38 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
     def __deepcopy__(self, memo: Any) -> Backend:
         return self
 
+    def replay(self, block: Any, fn: Callable[[], Any], uses: Sequence[Any] = (), graphs: bool = True) -> Any:
+        """Run ``fn()``, the work of a block that comes again and again, and return what it returns.
+
+        On a card, a block that came twice with nothing changed is recorded as a CUDA graph, which from then on is
+        launched in its place: ``fn`` is not called any more, and what it returned comes again. So ``fn`` is to depend
+        on nothing but the values of tensors and the attributes of ``uses``, and to change nothing but these values.
+        When one of these attributes, the batch size or the seed is another, ``fn`` is called, and recorded anew. Random
+        numbers are those that ``fn`` would draw; an index out of range is told of when next numbers are read. A block
+        that cannot be recorded is always run. ``block``: a name, such as ``Block.minibatch``; blocks may be nested.
+        ``graphs=False``, and ``NEONLITE_GRAPHS=0`` in the environment: ``fn`` is called, as on other runtimes.
+
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> total, x = be.zeros((1, 1)), be.ones((1, 3))
+        >>> def add():
+        ...     total[:] = total + be.sum(x)
+        >>> for _ in range(4):
+        ...     be.replay("add", add, uses=[total, x])
+        >>> total.get()
+        array([[12.]], dtype=float32)
+        """
+        if not graphs or self.graphs is None or os.environ.get("NEONLITE_GRAPHS") == "0":
+            return fn()
+        return self.graphs.replay(block, fn, uses)
+
+    @cached_property
+    def graphs(self) -> Any:
+        """What ``replay`` recorded; None where there are no graphs."""
+        from neonlite.backend.cuda.graphs import Graphs
+
+        return Graphs(self) if hasattr(getattr(self.runtime, "driver", None), "capture") else None
+
     def begin(self, block: int, identifier: int) -> None:
         """Mark the start of a stretch of repeated work; it has no effect here."""
 
@@ -470,7 +508,11 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
 
     def make_binary_mask(self, out: Tensor, keepthresh: float = 0.5) -> None:
         """Fill a tensor with ones, each with probability ``keepthresh``, and zeros."""
-        self._fill(out, lambda array: self.streams.mask("masks", array, keepthresh))
+        if getattr(self._executor, "driver", None) and out.is_contiguous:
+            self._check_open()
+            self._executor.mask(self.streams, out, mask_limit(keepthresh))
+        else:
+            self._fill(out, lambda array: self.streams.mask("masks", array, keepthresh))
 
     def fill_normal(self, ary: Tensor, mean: float = 0.0, stdv: float = 1.0) -> None:
         """Fill a tensor with normal random numbers."""

@@ -160,6 +160,11 @@ class Streams:
         seed, first = self._take(purpose, n)
         return seed, PURPOSES[purpose], first
 
+    @property
+    def taken(self) -> dict[str, int]:
+        """How many blocks each stream has handed out, by purpose."""
+        return dict(self._blocks)
+
     # --- real numbers ---
 
     def uniform(
@@ -226,12 +231,10 @@ class Streams:
         Raises: ValueError for another `keep` and for an `out` that is read-only; TypeError if `out` is not an array
         of real numbers.
         """
-        if not 0.0 <= keep <= 1.0:
-            raise ValueError(f"keep is the fraction of ones in a mask, from 0 to 1; got {keep!r}")
+        limit = mask_limit(keep)
         _check_out("mask", out)
         if out.dtype.kind not in "biuf":
             raise TypeError(f"mask() fills arrays of floats, whole numbers or booleans; got one of {out.dtype}")
-        limit = math.ceil(float(keep) * 2.0**32)  # exact; NumPy knows that every lane is below 2**32
 
         def spell(words: Words) -> NDArray[Any]:
             lanes = _lanes(words)
@@ -377,6 +380,13 @@ class Streams:
             first = self._blocks[purpose]
             self._blocks[purpose] = (first + blocks) % _COUNTERS
             return self.seed, first
+
+
+def mask_limit(keep: float) -> int:
+    """The number below which a lane makes a one; ValueError for a fraction that is none."""
+    if not 0.0 <= keep <= 1.0:
+        raise ValueError(f"keep is the fraction of ones in a mask, from 0 to 1; got {keep!r}")
+    return math.ceil(float(keep) * 2.0**32)  # exact; every lane is below 2**32
 
 
 # --- the host generator's state ---

@@ -17,6 +17,8 @@ class GeneralizedCost(Buffered):
     the cost gives that of the activation's inputs, and the activation lets it through.
     """
 
+    results = ("cost",)  # attributes that tell what was found, and decide nothing
+
     def __init__(self, costfunc: Any, name: str | None = None) -> None:
         super().__init__(name)
         self.costfunc = costfunc
@@ -159,6 +161,8 @@ class Multicost(Buffered):
     ``costs``: one for each of the outputs, trunk first. Targets are a list, or one tensor for all; where there is None,
     that cost is left out, and its error is 0.
     """
+
+    results = ("cost",)  # attributes that tell what was found, and decide nothing
 
     def __init__(self, costs: Sequence[Any], weights: Sequence[float] | None = None, name: str | None = None) -> None:
         super().__init__(name)

@@ -64,7 +64,7 @@ class Benchmark:
 
         with unchanged(model, optimizer):
             model.initialize(dataset, None if inference else cost)
-            model.optimizer = optimizer
+            model.optimizer, model.graphs = optimizer, False  # fprop and bprop are to be called
             layers = model.layers.leaves() if self.time_layers else []
             step = clocked("iteration", (lambda x, t: model.fprop(x, inference=True)) if inference else model.step)
             things = [("", model), *((f" {layer.name}", layer) for layer in layers)]

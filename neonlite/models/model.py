@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend import Block
 from neonlite.callbacks import Listener
 from neonlite.callbacks.callback import data_set, whole
 from neonlite.data import ArrayIterator
@@ -77,6 +78,7 @@ class Model(Kept):
         self.width = 0  # the minibatch that there are buffers for
         self.notes: dict[str, Any] = {}  # what files are to say besides: data for JSON, as the words of a vocabulary
         self.data_state: Any = None  # where the data is
+        self.graphs = True  # whether a card may replay minibatches
         self.listener = Listener()  # of the last fit
         self.loaded: State | None = None  # what the next one brings its data and its listener to
         if isinstance(layers, str | Path | dict):
@@ -134,11 +136,21 @@ class Model(Kept):
 
     # --- learning ---
 
-    def fit(self, dataset: Any, cost: Any, optimizer: Any, num_epochs: int, callbacks: Listener | None = None) -> None:
+    def fit(
+        self,
+        dataset: Any,
+        cost: Any,
+        optimizer: Any,
+        num_epochs: int,
+        callbacks: Listener | None = None,
+        graphs: bool = True,
+    ) -> None:
         """Train until ``num_epochs`` are done, or a callback sets ``finished``.
 
         ``cost``: a GeneralizedCost, or a cost such as CrossEntropyMulti(). It goes on where it was: after Ctrl-C, which
         ends it behind a whole step, after an error, and after ``load_params``, also in the middle of an epoch.
+        ``graphs``: whether a card may replay a minibatch as ``be.replay`` says, where all layers are neonlite's own or
+        say ``can_replay = True``.
         """
         listener = Listener() if callbacks is None else callbacks
         self.check_fit(dataset, cost, optimizer, listener)
@@ -147,7 +159,7 @@ class Model(Kept):
             state = self.optimizer.get_state()
             if optimizer.get_state().keys() == state.keys():
                 optimizer.set_state(state)  # one like that of the file goes on as that one would
-        self.optimizer = optimizer
+        self.optimizer, self.graphs = optimizer, graphs
         self.finished = False
         with Interruptible() as interrupt:
             with interrupt.whole():
@@ -169,6 +181,9 @@ class Model(Kept):
             except BaseException:
                 listener.on_interrupt()
                 raise
+            finally:
+                if self.be.graphs is not None:
+                    self.be.graphs.forget()
             listener.on_train_end()
             interrupt.check()
 
@@ -187,8 +202,10 @@ class Model(Kept):
     def _epoch(self, dataset: Any, listener: Listener, interrupt: Interruptible) -> None:
         """Train on what is left of an epoch."""
         epoch = self.epoch_index
+        self.be.begin(Block.epoch, epoch)
         for x, t in dataset:
             listener.on_minibatch_begin(epoch, self.minibatch_index)
+            self.be.begin(Block.minibatch, self.minibatch_index)
             with interrupt.whole():
                 before = self.be.rng_get_state()
                 try:
@@ -201,6 +218,7 @@ class Model(Kept):
                 self.minibatch_index += 1
                 self.total_cost = self.epoch_cost / self.minibatch_index
                 self._note(dataset)
+            self.be.end(Block.minibatch, self.minibatch_index - 1)
             listener.on_minibatch_end(epoch, self.minibatch_index - 1)
             interrupt.check()
         if not self.minibatch_index:
@@ -208,14 +226,21 @@ class Model(Kept):
         with interrupt.whole():
             self.epoch_index, self.minibatch_index, self.epoch_cost = epoch + 1, 0, 0.0
             self._note(dataset)
+        self.be.end(Block.epoch, epoch)
 
     def step(self, x: Any, t: Any, epoch: int = 0) -> float:
         """Learn from one minibatch, and return its cost. An error leaves the weights that are learned as they were."""
-        y = self.fprop(x)
-        cost = float(self.cost.get_cost(y, t).item())
-        self.bprop(self.cost.get_errors(y, t))
+        uses = self.layers, self.cost, x, t
+        y = self.be.replay(Block.minibatch, lambda: self.find_gradients(x, t), uses, self.graphs)
+        cost = float(self.cost.get_cost(y, t).item())  # what went wrong on a card comes to light here
         self.optimizer.optimize(self.layers_to_optimize, epoch)
         return cost
+
+    def find_gradients(self, x: Any, t: Any) -> Any:
+        """Compute the outputs for a minibatch and all gradients, and return the outputs."""
+        y = self.fprop(x)
+        self.bprop(self.cost.get_errors(y, t))
+        return y
 
     def fprop(self, x: Any, inference: bool = False) -> Any:
         """Return the outputs of the network."""

@@ -9,75 +9,38 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from neonlite.backend.cuda.kernels import BLOCKS, THREADS, Kernel, Launch, Layout, wrapped
+from neonlite.backend.cuda.draws import OVER, RANDOM, VALUES, counted
+from neonlite.backend.cuda.graphs import recording
+from neonlite.backend.cuda.kernels import BLOCKS, THREADS, Kernel, Launch, Layout
 from neonlite.backend.cuda.own import RAW, Own
 from neonlite.backend.cuda.words import MEMORY, REDUCE, fill
 from neonlite.backend.plan import Plan, Stage
 from neonlite.ops import in_range
 
-# The loop of a thread over n numbers.
-OVER = """    const long long stride = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {"""
-
 TAKE = """// y[row, i, e] = x[row, places[i], e]; places below 0 count from the end
 extern "C" __global__ void {name}({T}* y, const {T}* x, const {P}* places,
-                                  long long n, long long count, long long size, long long each)
+                                  long long n, long long count, long long size, long long each, long long* wrong)
 {
 {over}
-        const long long e = i % each, slice = i / each, place = places[slice % count];
+        const long long e = i % each, slice = i / each;
+        long long place = places[slice % count];
+        if (wrong && (place < -size || place >= size)) wrong[0] = 1, wrong[1] = place, place = 0;
         y[i] = x[(slice / count * size + (place < 0 ? place + size : place)) * each + e];
     }
 }
 """
 
 ONEHOT = """// y = 1 in the {row} of each label, else 0
-extern "C" __global__ void {name}({T}* y, const {P}* labels, long long n, long long width)
+extern "C" __global__ void {name}({T}* y, const {P}* labels, long long n, long long width,
+                                  long long classes, long long* wrong)
 {
 {over}
-        const long long row = i / width, column = i % width;
-        y[i] = {narrow}(labels[{column}] == {row} ? 1.0f : 0.0f);
+        const long long row = i / width, column = i % width, label = labels[{column}];
+        if (wrong && (label < 0 || label >= classes)) wrong[0] = 1, wrong[1] = label;
+        y[i] = {narrow}(label == {row} ? 1.0f : 0.0f);
     }
 }
 """
-
-RANDOM = """// A thread makes a block of Philox4x64-10: four words, a function of the block's number and (seed, stream).
-// Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
-extern "C" __global__ void {name}({T}* y, long long n, long long size, long long seed, long long stream,
-                                  long long c0, long long c1, long long c2, long long c3)
-{
-    typedef unsigned long long Word;
-{over}
-        Word c[4] = {(Word)c0 + i, (Word)c1, (Word)c2, (Word)c3}, key[2] = {(Word)seed, (Word)stream};
-        for (int k = 1; k < 4 && c[k - 1] < (k > 1 ? 1 : (Word)i); ++k) ++c[k];  // carry
-        for (int round = 0; round < 10; ++round) {
-            const Word a = 0xD2E7470EE14C6C93ULL * c[0], high_a = __umul64hi(0xD2E7470EE14C6C93ULL, c[0]);
-            const Word b = 0xCA5A826395121157ULL * c[2], high_b = __umul64hi(0xCA5A826395121157ULL, c[2]);
-            c[0] = high_b ^ c[1] ^ key[0], c[1] = b, c[2] = high_a ^ c[3] ^ key[1], c[3] = a;
-            key[0] += 0x9E3779B97F4A7C15ULL, key[1] += 0xBB67AE8584CAA73BULL;
-        }
-{values}
-    }
-}
-"""
-
-# What words stand for: uniform numbers of the halves of a word, of 24 or 11 bits; of whole words; and normal ones.
-LANES = """        for (int k = 0; k < 8; ++k) {  // the low half of a word comes first
-            const unsigned lane = (unsigned)(c[k / 2] >> (k % 2 * 32));
-            if (8 * i + k < size) y[8 * i + k] = {narrow}((float)(lane >> {shift}) * {scale});
-        }"""
-UNIFORM = """        for (int k = 0; k < 4; ++k)
-            if (4 * i + k < size) y[4 * i + k] = (double)(c[k] >> 11) * 0x1p-53;"""
-NORMAL = """        for (int k = 0; k < 4; k += 2) {  // Box and Muller, 1958
-            const double radius = sqrt(-2.0 * log(((double)(c[k] >> 11) + 1.0) * 0x1p-53));
-            const double angle = (double)(c[k + 1] >> 11) * (2.0 * 3.14159265358979323846 * 0x1p-53);
-            if (4 * i + k < size) y[4 * i + k] = {narrow}(radius * cos(angle));
-            if (4 * i + k + 1 < size) y[4 * i + k + 1] = {narrow}(radius * sin(angle));
-        }"""
-VALUES = {
-    ("rand", "float16"): fill(LANES, shift="21", scale="0x1p-11f"),
-    ("rand", "float32"): fill(LANES, shift="8", scale="0x1p-24f"),
-    ("rand", "float64"): UNIFORM,
-} | {("randn", dtype): NORMAL for dtype in ("float16", "float32", "float64")}
 
 
 def call(plan: Plan, stage: Stage, xp: Any) -> Call | Kernel | Own | None:
@@ -132,25 +95,27 @@ class Call:
         if step.op.name == "take":
             x, places = (values[v] for v in self.inputs)
             axis = step.attrs["axis"]
-            self._check(places, x.shape[axis], True)
-            sizes = [n, math.prod(places.shape), x.shape[axis], math.prod(x.shape[axis + 1 :])]
+            wrong = self._check(places, x.shape[axis], True)
+            sizes = [n, math.prod(places.shape), x.shape[axis], math.prod(x.shape[axis + 1 :]), wrong]
         elif step.op.name == "onehot":
-            self._check(values[self.inputs[0]], step.attrs["nclass"], False)
-            sizes = [n, step.shape[1]]
+            wrong = self._check(values[self.inputs[0]], step.attrs["nclass"], False)
+            sizes = [n, step.shape[1], step.attrs["nclass"], wrong]
         else:
             size, n = n, -(-n // (4 if step.op.name == "randn" or step.dtype == "float64" else 8))
-            seed, stream, first = values[self.inputs[0]].be.streams.blocks("noise", n)
-            sizes = [
-                n,
-                size,
-                *(wrapped(word) for word in (seed, stream, *(first >> 64 * k & 2**64 - 1 for k in range(4)))),
-            ]
+            sizes = [n, size, *counted(values[self.inputs[0]].be.streams, "noise", n)]
         if n:
             yield self.text, (min(-(-n // THREADS), BLOCKS), 1), [*arrays, *sizes]
 
-    def _check(self, places: Any, size: int, below: bool) -> None:
-        """Raise IndexError when an index is out of range: the card is asked for the least and the largest."""
+    def _check(self, places: Any, size: int, below: bool) -> int:
+        """Raise IndexError when an index is out of range: the card is asked for the least and the largest; return 0.
+
+        While a graph is recorded there is nobody to ask: return where the kernel is to note it.
+        """
+        what = "index" if below else "label"
+        if graph := recording():
+            return graph.note(size, what, below)
         if math.prod(places.shape):
             low, high = int(self.xp.min(places)), int(self.xp.max(places))
             if low < (-size if below else 0) or high >= size:
-                in_range(self.xp, places, size, "index" if below else "label", below)
+                in_range(self.xp, places, size, what, below)
+        return 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 
@@ -25,6 +26,19 @@ class Driver(Protocol):
 
     def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
         """Run a kernel on a grid of blocks. All arguments have 64 bits: addresses, whole numbers, doubles."""
+
+    def call(self, f: Callable[..., None], *arguments: Any) -> None:
+        """Run what is no kernel of ours: calls of the array library, which write into given arrays."""
+
+    def capture(self) -> AbstractContextManager[Any]:
+        """Record in this thread what is launched, and run none of it: ``with driver.capture() as graph: ...``.
+
+        Then ``graph.launch()`` runs it, in memory that the graph holds. ``graph.taped(primitives)``: primitives whose
+        calls are recorded.
+        """
+
+    def here(self) -> Any:
+        """Return the stream to which work goes."""
 
     def wait(self) -> None:
         """Wait until everything has run."""
@@ -54,6 +68,42 @@ class CuPyDriver:
         """Run it on CuPy's current stream."""
         kernel(grid, (block,), tuple(arguments))  # CuPy passes int as 64 bits, and float as double
 
+    def call(self, f: Callable[..., None], *arguments: Any) -> None:
+        """Run it: CuPy's calls go to the same stream."""
+        f(*arguments)
+
+    @contextmanager
+    def capture(self) -> Iterator[Captured]:
+        """Record on a stream of its own; what is allocated meanwhile comes from a pool that the graph holds."""
+        cuda = self.cupy.cuda
+        stream, made = cuda.Stream(non_blocking=True), Captured(cuda.MemoryPool())
+        with cuda.using_allocator(made.pool.malloc), stream:
+            stream.begin_capture()
+            try:
+                yield made
+            finally:
+                made.graph = stream.end_capture()  # after a call that cannot be recorded this fails, too
+
+    def here(self) -> Any:
+        """Return CuPy's current stream."""
+        return self.cupy.cuda.get_current_stream().ptr
+
     def wait(self) -> None:
         """Wait for the card."""
         self.cupy.cuda.Device().synchronize()
+
+
+class Captured:
+    """A CUDA graph, and the pool of its memory."""
+
+    def __init__(self, pool: Any) -> None:
+        self.pool = pool
+        self.graph: Any = None
+
+    def launch(self) -> None:
+        """Run it on CuPy's current stream."""
+        self.graph.launch()
+
+    def taped(self, primitives: Any) -> Any:
+        """Return primitives as they are: the stream records what they call."""
+        return primitives

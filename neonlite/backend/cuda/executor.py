@@ -12,7 +12,9 @@ from functools import partial
 from typing import Any
 
 from neonlite.backend.cuda.calls import Call, call
+from neonlite.backend.cuda.draws import mask
 from neonlite.backend.cuda.driver import CompileError
+from neonlite.backend.cuda.graphs import Uncapturable, recording
 from neonlite.backend.cuda.kernels import PREAMBLE, THREADS, Kernel, kernels
 from neonlite.backend.cuda.own import Own
 from neonlite.backend.executors.generic import Generic, Runner
@@ -58,6 +60,11 @@ def named(plan: Plan, made: dict[int, str], v: int) -> str:
     return f"{words} {plan.shape(v)} {plan.dtype(v)}".strip() if plan.dtype(v) else f"the number {words}"
 
 
+def copy(target: Any, values: Any) -> None:
+    """Write values into a target."""
+    target[...] = values
+
+
 class Cuda:
     """The executor for arrays that a driver's kernels can reach; the runtime brings the driver.
 
@@ -73,7 +80,8 @@ class Cuda:
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)``, and say in ``plan.needs`` how much of the arena it takes."""
         if os.environ.get("NEONLITE_KERNELS") == "0":
-            return self.generic.compile(plan)
+            plain = self.generic.compile(plan)
+            return plain if self.driver is None else partial(self.driver.call, plain)
         xp, views = self.runtime.xp, {v: step for v, step in plan.numbered if step.kind == "view"}
         stages = []
         for stage in plan.stages:
@@ -107,7 +115,7 @@ class Cuda:
                         value(v, values)
                     self._run(plan, stage, found, values, room)
                 for i, v in copied:
-                    targets[i][...] = values[v]
+                    self.driver.call(copy, targets[i], values[v])
 
         return run
 
@@ -118,7 +126,9 @@ class Cuda:
         launches = [launch for kernel in found or () for launch in kernel.launches(values, self.runtime.layout, room)]
         compiled = [self.kernel(source) for source, _, _ in launches]
         if found is None or None in compiled:
-            self._run_generic(plan, stage, values)
+            if recording() and any(plan.made(v).kind == "random" for v in stage.steps):
+                raise Uncapturable("random numbers without a kernel")
+            self.driver.call(self._run_generic, plan, stage, values)
             return
         for kernel, (_, grid, arguments) in zip(compiled, launches, strict=True):
             self.driver.launch(kernel, grid, THREADS, arguments)
@@ -143,6 +153,10 @@ class Cuda:
                 warnings.warn(f"{error}\nIt is worked out op by op instead.", RuntimeWarning, stacklevel=2)
                 self.compiled[source] = None
         return self.compiled[source]
+
+    def mask(self, streams: Any, out: Any, limit: int) -> None:
+        """Fill a contiguous tensor with ones, where the lane of a random word is below a limit, and zeros."""
+        mask(self, streams, out, limit)
 
     # --- buffers, one set a thread ---
 

@@ -13,7 +13,9 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,8 @@ class Simulated(NumPy):
 
     def layout(self, array: Any) -> tuple[int, tuple[int, ...]]:
         """Return the address of the first element, and the strides, both in bytes."""
+        if tape := self.driver.tape:
+            tape.held.append(array)  # as a graph holds the memory that was allocated for it
         return array.__array_interface__["data"][0], array.strides
 
 
@@ -60,6 +64,13 @@ class SimulatedDriver:
     lock = threading.Lock()  # a kernel's threads are counted in variables of its library
     room = np.empty(THREADS << 15, np.uint8)  # of their stacks
 
+    tapes = threading.local()
+
+    @property
+    def tape(self) -> Tape | None:
+        """What this thread records, if it does."""
+        return getattr(self.tapes, "tape", None)
+
     def compile(self, source: str) -> Any:
         """Return a C function; it is compiled when the cache folder does not hold it."""
         return compiled(whole(source)).launch
@@ -67,11 +78,64 @@ class SimulatedDriver:
     def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
         """Run a kernel, block by block."""
         packed = b"".join(struct.pack("d" if isinstance(x, float) else "q", x) for x in arguments)
+        self.call(self._run, kernel, grid, block, packed)
+
+    def _run(self, kernel: Any, grid: tuple[int, int], block: int, packed: bytes) -> None:
         with self.lock:
             kernel((ctypes.c_uint * 2)(*grid), block, packed, ctypes.c_void_p(self.room.ctypes.data))
 
+    def call(self, f: Callable[..., None], *arguments: Any) -> None:
+        """Run it, or put it on this thread's tape."""
+        if (tape := self.tape) is not None:
+            tape.calls.append((f, arguments))
+        else:
+            f(*arguments)
+
+    @contextmanager
+    def capture(self) -> Iterator[Tape]:
+        """Record on a tape."""
+        self.tapes.tape = Tape(self)
+        try:
+            yield self.tapes.tape
+        finally:
+            self.tapes.tape = None
+
+    def here(self) -> int:
+        """Return the one stream."""
+        return 0
+
     def wait(self) -> None:
         """Return at once: everything has run."""
+
+
+class Tape:
+    """A graph that is none: calls, one after another."""
+
+    def __init__(self, driver: SimulatedDriver) -> None:
+        self.driver = driver
+        self.calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.held: list[Any] = []
+
+    def launch(self) -> None:
+        """Run them."""
+        for f, arguments in self.calls:
+            f(*arguments)
+
+    def taped(self, primitives: Any) -> Any:
+        """Return primitives whose work is put on the tape, whether it is a kernel's or NumPy's."""
+        return Taped(self.driver, primitives)
+
+
+class Taped:
+    """Primitives whose work is put on the tape of a driver."""
+
+    def __init__(self, driver: SimulatedDriver, primitives: Any) -> None:
+        self.driver, self.primitives = driver, primitives
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.primitives, name)
+        works = name in ("gemm", "summed") or name.endswith(("_fprop", "_bprop", "_update"))
+        return partial(self.driver.call, found) if works else found
 
 
 def whole(source: str) -> str:

@@ -1,0 +1,244 @@
+"""What is done anew in each minibatch, though it is the same?  Python.  A recorded block is run without it.
+
+The third time that a block comes with nothing changed, what it launches is recorded instead of run: a CUDA graph. From
+then on the graph is launched, and Python spared. What could make that wrong is looked at each time, or refused:
+
+* attributes of what the block uses, and the batch size: one that changed has the block run as it is, and recorded anew;
+* random draws: kernels add the counters of the streams, which lie on the card and are written before each launch;
+* indices: kernels note one that is out of range, and the error comes with the next numbers that go to the host;
+* numbers that go to the host or come from there, draws on the host, and objects of classes that are not neonlite's and
+  do not say ``can_replay = True``: such a block is always run as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from neonlite.optree import Operand
+
+GRAPHS = 16  # that a backend keeps
+RUNS = 2  # of a block as it is, before it is recorded: by then all is compiled and all buffers are there
+OPAQUE: tuple[Any, ...] = (int, float, str, bytes, type(None), type, np.generic, np.ndarray, np.dtype)
+OPAQUE += (Operand, BuiltinFunctionType, MethodType, ModuleType)
+OURS = "neonlite.backend"  # the module of backends, plans and what was prepared, which are made of what is looked at
+MOVES = ("put", "get", "share", "write")  # methods of a runtime that copy between host and card
+_here = threading.local()
+
+
+class Uncapturable(RuntimeError):
+    """A block does what a graph cannot do."""
+
+
+def recording() -> Recording | None:
+    """Return what this thread records, if it does."""
+    return getattr(_here, "recording", None)
+
+
+class Recording:
+    """A block as it is recorded, and what belongs to the graph: counters of draws, notes of indices, memory."""
+
+    def __init__(self, be: Any) -> None:
+        self.be, self.streams = be, be.streams
+        self.before = be.rng_get_state()
+        self.began: dict[str, int] = dict(be.streams.taken)
+        self.drawn: dict[str, int] = {}  # stream -> blocks that kernels draw
+        self.counters = be.xp.zeros((len(self.began), 4), dtype=be.xp.uint64)
+        self.notes: list[tuple[Any, int, str, bool]] = []  # (words on the card, size, what, whether from the end)
+        self.held: list[Any] = []
+        self.graph: Any = None
+
+    def counter(self, stream: str, first: int, n: int) -> tuple[int, int]:
+        """Return where the counter of a stream lies, and how far behind it the n blocks from ``first`` on begin."""
+        self.drawn[stream] = self.drawn.get(stream, 0) + n
+        row = self.counters[list(self.began).index(stream), ...]
+        return self.be.runtime.layout(row)[0], (first - self.began[stream]) % 2**256
+
+    def note(self, size: int, what: str, below: bool) -> int:
+        """Return where a kernel is to note an index that is out of range: 1, and the index."""
+        words = self.be.xp.zeros(2, dtype=self.be.xp.int64)
+        self.notes.append((words, size, what, below))
+        address: int = self.be.runtime.layout(words)[0]
+        return address
+
+    def record(self, fn: Callable[[], Any]) -> Any:
+        """Record what a function launches; nothing is run. Uncapturable when some of it happened on the host."""
+        be, runtime, _here.recording = self.be, self.be.runtime, self
+        primitives = be.primitives
+        try:
+            for name in MOVES:
+                setattr(runtime, name, partial(refused, getattr(runtime, name)))
+            with be.runtime.driver.capture() as self.graph:
+                be.primitives = self.graph.taped(primitives)
+                found = fn()
+        finally:
+            be.primitives, _here.recording = primitives, None
+            for name in MOVES:
+                setattr(runtime, name, getattr(runtime, name).args[0])
+            after, drawn = be.rng_get_state(), {k: n - self.began[k] for k, n in be.streams.taken.items()}
+            be.rng_set_state(self.before)
+        if after[2 + len(drawn) :] != self.before[2 + len(drawn) :] or drawn != {
+            **dict.fromkeys(drawn, 0),
+            **self.drawn,
+        }:
+            raise Uncapturable("it draws random numbers on the host")
+        self.held.append(dict(be.ledger.kept.__dict__))  # the arena, and other buffers: their addresses are recorded
+        return found
+
+    def launch(self) -> None:
+        """Run what was recorded, with random numbers of its own."""
+        if self.drawn:
+            words = np.zeros((len(self.began), 4), np.uint64)
+            for row, stream in enumerate(self.began):
+                if n := self.drawn.get(stream):
+                    _, _, first = self.streams.blocks(stream, n)
+                    words[row] = [first >> 64 * k & 2**64 - 1 for k in range(4)]
+            self.be.runtime.write(self.counters, words, "uint64")
+        self.graph.launch()
+
+    def check(self) -> None:
+        """Raise IndexError when a kernel noted an index that is out of range; it is forgotten."""
+        for words, size, what, below in self.notes:
+            wrong, index = self.be.runtime.get(words).tolist()
+            if wrong:
+                words[...] = self.be.xp.zeros_like(words)
+                raise IndexError(
+                    f"{what} {index} is out of range: there are {size}, from {-size if below else 0} to {size - 1} "
+                    "(in a replayed block; NEONLITE_GRAPHS=0 shows the line)"
+                )
+
+
+def refused(f: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Copy between host and card, unless this thread records."""
+    if recording():
+        raise Uncapturable("numbers go to the host, or come from there")
+    return f(*args, **options)
+
+
+class State:
+    """The attributes of some objects, and of all that they lead to, as they are now."""
+
+    def __init__(self, things: Sequence[Any]) -> None:
+        self.seen: list[tuple[Any, Any, tuple[Any, ...]]] = []  # (what holds values, names that do not count, values)
+        self.foreign = ""  # a class, or a function, that may depend on more than attributes
+        rest, met = list(things), set()
+        while rest:
+            x = rest.pop()
+            if id(x) in met or isinstance(x, OPAQUE) or type(x).__module__.startswith(OURS):
+                continue
+            met.add(id(x))
+            if isinstance(x, partial | MethodType):
+                rest += [x.func, *x.args, x.keywords] if isinstance(x, partial) else [x.__self__, x.__func__]
+                continue
+            skipped: Any = ()
+            if not isinstance(x, list | tuple | dict | set | frozenset):
+                own = x if isinstance(x, FunctionType) else type(x)
+                if not str(own.__module__).startswith("neonlite.") and not getattr(x, "can_replay", False):
+                    self.foreign = own.__qualname__
+                if isinstance(x, FunctionType) or not hasattr(x, "__dict__"):
+                    continue
+                skipped, x = getattr(x, "results", ()), vars(x)
+            rest += (found := values(x, skipped))
+            if not isinstance(x, tuple | frozenset):  # which do not change
+                self.seen.append((x, skipped, found))
+
+    def holds(self) -> bool:
+        """Tell whether nothing changed since."""
+        try:
+            return all(values(x, skipped) == then for x, skipped, then in self.seen)
+        except (TypeError, ValueError):  # tensors, and arrays, that are others: their comparison has no truth value
+            return False
+
+
+def values(x: Any, skipped: Any = ()) -> tuple[Any, ...]:
+    """Return what something holds, but for some names."""
+    if skipped:
+        return tuple([value for name, value in x.items() if name not in skipped])
+    return tuple(x.values()) if isinstance(x, dict) else tuple(x)
+
+
+class Block:
+    """What is known of a block: what it uses, how often it ran with nothing changed, and its graph."""
+
+    def __init__(self, things: Sequence[Any]) -> None:
+        self.things = things  # held, so that no others get their ids
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew."""
+        self.state = State(self.things)
+        self.runs = 0
+        self.recording: Recording | None = None
+        self.found: Any = None  # what the function returned
+        self.refused = f"{self.state.foreign} does not say can_replay = True" if self.state.foreign else ""
+
+
+class Graphs:
+    """The blocks of a backend that were replayed, and might be."""
+
+    def __init__(self, be: Any) -> None:
+        self.be = be
+        self.blocks: dict[Any, Block] = {}
+        self.unchecked: list[Recording] = []  # graphs that were launched, whose notes of indices nobody has read
+        for name in ("get", "share", "wait"):
+            setattr(be.runtime, name, partial(self._surfacing, getattr(be.runtime, name)))
+
+    def __repr__(self) -> str:
+        told = [x.refused or ("recorded" if x.recording else f"{x.runs} runs") for x in self.blocks.values()]
+        return f"<graphs of {self.be!r}: {'; '.join(told) or 'none'}>"
+
+    def replay(self, name: Any, fn: Callable[[], Any], uses: Sequence[Any]) -> Any:
+        """Run a block, or launch its graph; return what the function returned."""
+        if recording():
+            return fn()
+        be, things = self.be, opened(uses)
+        key = name, be.bsz, be.streams, be.streams.seed, be.runtime.driver.here(), *map(id, things)
+        block = self.blocks.pop(key, None) or Block(things)
+        self.blocks[key] = block  # the last one
+        if len(self.blocks) > GRAPHS:
+            del self.blocks[next(iter(self.blocks))]
+        if not block.refused and not block.state.holds():
+            block.renew()
+        if block.recording is None and not block.refused and block.runs >= RUNS:
+            self._record(block, fn)
+        if block.recording is None:
+            block.runs += 1
+            return fn()
+        block.recording.launch()
+        if block.recording.notes:
+            self.unchecked.append(block.recording)
+        return block.found
+
+    def _record(self, block: Block, fn: Callable[[], Any]) -> None:
+        made = Recording(self.be)
+        try:
+            block.found = made.record(fn)
+        except Exception as error:  # an error of the function's own comes again when it is run
+            block.refused = f"{type(error).__name__}: {error}"
+            return
+        if block.state.holds():
+            block.recording = made
+        else:
+            block.renew()
+
+    def forget(self) -> None:
+        """Let go of all graphs, and of what they use."""
+        self.blocks.clear()
+
+    def _surfacing(self, f: Callable[..., Any], *args: Any) -> Any:
+        """Wait for the card, or read from it: where errors come to light."""
+        if self.unchecked and not recording():
+            launched, self.unchecked = self.unchecked, []
+            for made in launched:
+                made.check()
+        return f(*args)
+
+
+def opened(uses: Any) -> list[Any]:
+    """Return things with lists and tuples opened."""
+    return [y for x in uses for y in (opened(x) if isinstance(x, list | tuple) else [x])]

@@ -1,0 +1,526 @@
+"""A block that is replayed does what it would do if it were run, to the bit; what cannot be replayed is run.
+
+There is no card here: on the simulated one a graph is a tape of what would be launched.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import neonlite as nl
+from neonlite import Backend
+from neonlite.backend import Block, NervanaObject
+from neonlite.backend.cuda.simulated import Simulated
+from neonlite.callbacks import Listener
+from neonlite.data import ArrayIterator
+from neonlite.initializers import Constant, GlorotUniform
+from neonlite.layers import LSTM, Affine, BatchNorm, Conv, Dropout, Layer, Pooling, RecurrentLast
+from neonlite.models import Model
+from neonlite.optimizers import Adam, GradientDescentMomentum, MultiOptimizer, StepSchedule
+from neonlite.transforms import CrossEntropyMulti, Logistic, MeanSquared, Rectlin, Softmax, Tanh
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
+
+
+@pytest.fixture
+def sim() -> Backend:
+    return Backend(Simulated(), rng_seed=1)
+
+
+class Work:
+    """A block of work that counts how often Python runs it."""
+
+    def __init__(self, be: Backend, what: Callable[[Backend, Any, Any], Any]) -> None:
+        self.be, self.what, self.calls = be, what, 0
+        self.total, self.x = be.zeros((3, 20), name="total"), be.array(np.arange(60).reshape(3, 20) / 7, name="x")
+
+    def __call__(self) -> Any:
+        self.calls += 1
+        return self.what(self.be, self.total, self.x)
+
+    def go(self, times: int, **options: Any) -> Work:
+        for _ in range(times):
+            self.be.replay("work", self, [self.total, self.x], **options)
+        return self
+
+
+WORKS: dict[str, Callable[[Backend, Any, Any], Any]] = {
+    "a stage": lambda be, total, x: total.__setitem__(slice(None), total * 0.5 + be.exp(-x)),
+    "sums, swaps and temporaries": lambda be, total, x: be.assign([total, x], [x + be.sum(total, axis=1), x * 0.9]),
+    "a product": lambda be, total, x: be.compound_dot(x[:, :3], x, total, alpha=0.01, beta=0.5),
+    "products in a tree": lambda be, total, x: total.__setitem__(slice(None), be.dot(be.dot(x, x.T), total + x) * 1e-3),
+    "what has no kernel": lambda be, total, x: total.__setitem__(slice(None), be.concat([x[:, 10:], total[:, :10]], 1)),
+    "uniform numbers": lambda be, total, x: total.__setitem__(slice(None), total + be.rand(3, 20) * be.rand(3, 20)),
+    "normal numbers": lambda be, total, x: total.__setitem__(slice(None), total + be.randn(3, 20)),
+    "masks": lambda be, total, x: (
+        be.make_binary_mask(total, 0.3),
+        x.__setitem__(slice(None), x + total * be.rand(1, 1)),
+    ),
+    "a copy": lambda be, total, x: (total.copy(x), x.__setitem__(slice(None), x[:, ::-1])),
+    "new tensors": lambda be, total, x: total.__setitem__(slice(None), total + be.evaluate([x * 2, x + 1])[1]),
+    "a gather": lambda be, total, x: total.__setitem__(slice(None), be.take(x, be.astype(x[:, :1] * 0, "int32"), 0)),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_what_is_replayed_is_what_would_be_run_to_the_bit(name: str) -> None:
+    results = []
+    for graphs in (True, False):
+        be = Backend(Simulated(), rng_seed=1)
+        work = Work(be, WORKS[name]).go(7, graphs=graphs)
+        assert work.calls == (3 if graphs else 7), be.graphs  # two runs, and one that is recorded
+        results.append((work.total.get(), work.x.get(), be.rng_get_state()))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+    assert results[0][2] == results[1][2]
+    assert results[0][0].any()
+
+
+def test_masks_and_draws_are_those_of_the_cpu() -> None:
+    made = []
+    for be in (Backend(Simulated(), rng_seed=5), Backend("cpu", rng_seed=5)):
+        be.streams._blocks["masks"] = 2**64 - 3  # counters carry, also in a graph
+        be.streams._blocks["noise"] = 2**128 - 7
+        made.append((Work(be, WORKS["masks"]).go(6).x.get(), be.rng_get_state()))
+    np.testing.assert_array_equal(made[0][0], made[1][0])
+    assert made[0][1] == made[1][1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint8", "int32"])
+@pytest.mark.parametrize("keep", [0, 0.3, 1.0])
+def test_a_mask_is_that_of_the_cpu_in_every_dtype(sim: Backend, dtype: str, keep: float) -> None:
+    out, cpu = sim.zeros((7, 11), dtype), Backend("cpu", rng_seed=1)
+    wanted = cpu.zeros((7, 11), dtype)
+    for _ in range(2):
+        sim.make_binary_mask(out, keep)
+        cpu.make_binary_mask(wanted, keep)
+        np.testing.assert_array_equal(out.get(), wanted.get())
+    part, wanted_part = (t[:, ::2] for t in (out, wanted))
+    sim.make_binary_mask(part, 1 - keep)
+    cpu.make_binary_mask(wanted_part, 1 - keep)
+    np.testing.assert_array_equal(out.get(), wanted.get())
+    with pytest.raises(ValueError, match="fraction of ones"):
+        sim.make_binary_mask(out, 1.5)
+
+
+# --- what changes ---------------------------------------------------------------------------------------------------
+
+
+class Scale:
+    """Something that a block uses; its scale is a number that is baked into what is launched."""
+
+    can_replay = True
+
+    def __init__(self) -> None:
+        self.factor, self.more = 2.0, {"list": [1.0]}
+
+
+@pytest.mark.parametrize("what", ["an attribute", "what it leads to", "the batch size", "the seed", "a new attribute"])
+def test_a_block_is_recorded_anew_when_what_it_uses_changes(sim: Backend, what: str) -> None:
+    scale, total, calls = Scale(), sim.zeros((1, 4)), []
+
+    def work() -> None:
+        calls.append(1)
+        width = sim.bsz or 1
+        total[:] = (
+            total * scale.factor + scale.more["list"][0] * width + getattr(scale, "extra", 0) + 0 * sim.rand(1, 4)
+        )
+
+    def go(times: int) -> None:
+        for _ in range(times):
+            sim.replay("work", work, [scale, total])
+
+    value = np.float32(0)
+    for step, change in enumerate(["nothing", what, "nothing"]):
+        if change == "an attribute":
+            scale.factor = 0.5
+        elif change == "what it leads to":
+            scale.more["list"][0] = 3.0
+        elif change == "the batch size":
+            sim.bsz = 7
+        elif change == "the seed":
+            sim.gen_rng(8)
+        elif change == "a new attribute":
+            scale.extra = 1  # type: ignore[attr-defined]
+        go(5)
+        for _ in range(5):
+            value = value * scale.factor + scale.more["list"][0] * (sim.bsz or 1) + getattr(scale, "extra", 0)
+        assert len(calls) == (3, 6, 6)[step]
+        np.testing.assert_allclose(total.get(), value, 1e-6)
+
+
+def test_other_tensors_are_another_block(sim: Backend) -> None:
+    works = [Work(sim, WORKS["a stage"]) for _ in range(2)]
+    for _ in range(6):
+        for work in works:
+            work.go(1)
+    assert [work.calls for work in works] == [3, 3]
+    plain = Work(sim, WORKS["a stage"]).go(6, graphs=False)
+    for work in works:
+        np.testing.assert_array_equal(work.total.get(), plain.total.get())
+
+
+def test_values_may_change_between_replays(sim: Backend) -> None:
+    work = Work(sim, WORKS["a stage"]).go(5)
+    for value in (3.0, -1.0):
+        work.x.fill(value)
+        work.total.fill(0)
+        work.go(1)
+        np.testing.assert_allclose(work.total.get(), np.exp(-np.float32(value)), 1e-6)
+    assert work.calls == 3
+
+
+def test_larger_temporaries_of_others_do_not_disturb_a_graph(sim: Backend) -> None:
+    work = Work(sim, WORKS["sums, swaps and temporaries"]).go(4)
+    sim.softmax(sim.ones((300, 400)), axis=0).astensor()  # a larger arena, in another place
+    work.go(4)
+    plain = Work(sim, WORKS["sums, swaps and temporaries"]).go(8, graphs=False)
+    np.testing.assert_array_equal(work.total.get(), plain.total.get())
+    assert work.calls == 3
+
+
+def test_draws_beside_a_graph_and_a_state_that_is_set_are_as_without_it() -> None:
+    results = []
+    for graphs in (True, False):
+        be = Backend(Simulated(), rng_seed=1)
+        work = Work(be, WORKS["uniform numbers"]).go(5, graphs=graphs)
+        state, beside = be.rng_get_state(), be.rand(2, 2).asnumpyarray()
+        work.go(2, graphs=graphs)
+        be.rng_set_state(state)
+        work.go(2, graphs=graphs)
+        results.append((work.total.get(), beside, be.rng_get_state()))
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# --- what cannot be replayed ----------------------------------------------------------------------------------------
+
+NEVER: dict[str, tuple[Callable[[Backend, Any, Any], Any], str]] = {
+    "a look at values": (
+        lambda be, t, x: t.__setitem__(slice(None), x * float(t.get().max())),
+        "numbers go to the host",
+    ),
+    "numbers of the host": (lambda be, t, x: t.__setitem__(slice(None), np.ones((3, 20))), "come from there"),
+    "draws on the host": (
+        lambda be, t, x: t.__setitem__(slice(None), t + x * float(be.streams.uniform("noise", ())) + be.rng.uniform()),
+        "draws random numbers on the host",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_what_cannot_be_recorded_is_run_and_the_reason_told(name: str) -> None:
+    results = []
+    for graphs in (True, False):
+        be = Backend(Simulated(), rng_seed=1)
+        work = Work(be, NEVER[name][0]).go(6, graphs=graphs)
+        assert NEVER[name][1] in repr(be.graphs) if graphs else be.graphs.blocks == {}
+        results.append((work.total.get(), be.rng_get_state()))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    assert results[0][1] == results[1][1]
+
+
+def test_classes_of_others_are_run_unless_they_say_that_they_can_be_replayed(sim: Backend) -> None:
+    class Own:
+        pass
+
+    work, own = Work(sim, WORKS["a stage"]), Own()
+    for _ in range(5):
+        sim.replay("work", work, [own])
+    assert work.calls == 5
+    assert "Own does not say can_replay = True" in repr(sim.graphs)
+
+
+def test_an_error_in_a_block_comes_out_and_the_block_goes_on(sim: Backend) -> None:
+    work, fails = Work(sim, WORKS["uniform numbers"]), [False] * 3 + [True] + [False] * 4
+    state = Scale()
+    for wrong in fails:
+        state.factor = float(wrong)
+
+        def run(wrong: bool = wrong) -> None:
+            work()
+            if wrong:
+                raise ValueError("of the block's own")
+
+        if wrong:
+            with pytest.raises(ValueError, match="of the block's own"):
+                sim.replay("work", run, [state])
+        else:
+            sim.replay("work", run, [state])
+    plain = Work(other := Backend(Simulated(), rng_seed=1), WORKS["uniform numbers"]).go(len(fails), graphs=False)
+    np.testing.assert_array_equal(work.total.get(), plain.total.get())
+    assert sim.rng_get_state() == other.rng_get_state()
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_an_error_while_a_block_is_recorded_leaves_values_and_random_numbers_alone(kind: type, sim: Backend) -> None:
+    work, calls = Work(sim, WORKS["masks"]), []
+
+    def run() -> None:
+        calls.append(1)
+        work()
+        if len(calls) in (3, 4):
+            raise kind("now")
+
+    for _ in range(2):
+        sim.replay("work", run, [])
+    before = work.x.get(), sim.rng_get_state()
+    if kind is KeyboardInterrupt:
+        with pytest.raises(kind):
+            sim.replay("work", run, [])
+        np.testing.assert_array_equal(work.x.get(), before[0])
+        assert sim.rng_get_state() == before[1]
+    else:
+        with pytest.raises(kind):  # it was recorded in vain, and then run
+            sim.replay("work", run, [])
+        assert len(calls) == 4
+    assert sim.ones((2, 2)).get().tolist() == [[1, 1]] * 2  # nothing is on tape any more
+
+
+def test_blocks_may_be_nested(sim: Backend) -> None:
+    inner, outer = Work(sim, WORKS["uniform numbers"]), Work(sim, WORKS["a stage"])
+
+    def both() -> None:
+        outer()
+        inner.go(2)
+
+    for _ in range(8):
+        sim.replay(Block.epoch, both, [outer.total])
+    assert (outer.calls, inner.calls) == (3, 5)  # inner: recorded within the first two runs, then with the outer one
+    plain = Work(Backend(Simulated(), rng_seed=1), WORKS["uniform numbers"]).go(16, graphs=False)
+    np.testing.assert_array_equal(inner.total.get(), plain.total.get())
+    np.testing.assert_array_equal(outer.total.get(), Work(sim, WORKS["a stage"]).go(8, graphs=False).total.get())
+
+
+def test_what_a_block_returned_comes_again(sim: Backend) -> None:
+    work = Work(sim, lambda be, total, x: total.copy(x))
+    found = [sim.replay("work", work, [work.x]) for _ in range(6)]
+    assert all(y is work.total for y in found)
+
+
+@pytest.mark.parametrize("what", ["take", "onehot"])
+def test_an_index_out_of_range_is_told_when_numbers_are_read_next(sim: Backend, what: str) -> None:
+    places, out = sim.array([[0, 2]], dtype="int32"), sim.zeros((2, 2) if what == "take" else (3, 2))
+    x = sim.array(np.arange(6).reshape(3, 2))
+
+    def work() -> None:
+        out[:] = sim.take(x, places, 0) if what == "take" else sim.onehot(places, axis=0, nclass=3)
+
+    for _ in range(5):
+        sim.replay("work", work, [])
+    right = out.get()
+    places[:] = np.array([[1, 3]])
+    sim.replay("work", work, [])
+    with pytest.raises(IndexError, match=r"(index|label) 3 is out of range: there are 3, from .* to 2"):
+        sim.runtime.wait()
+    places[:] = np.array([[0, 2]])
+    sim.replay("work", work, [])
+    np.testing.assert_array_equal(out.get(), right)
+
+
+def test_graphs_can_be_switched_off(sim: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEONLITE_GRAPHS", "0")
+    assert Work(sim, WORKS["a stage"]).go(5).calls == 5
+    monkeypatch.delenv("NEONLITE_GRAPHS")
+    assert Work(sim, WORKS["a stage"]).go(5).calls == 3
+    assert Work(sim, WORKS["a stage"]).go(5, graphs=False).calls == 5
+
+
+def test_on_other_runtimes_a_block_is_run(be: Backend) -> None:
+    if be.graphs is not None:
+        pytest.skip("it has graphs")
+    assert Work(be, WORKS["masks"]).go(5).calls == 5
+    assert be.rehearsal().replay("work", lambda: 7) == 7
+
+
+def test_few_graphs_are_kept_and_none_behind_the_backend(sim: Backend) -> None:
+    for _ in range(20):
+        Work(sim, WORKS["a stage"]).go(3)
+    assert len(sim.graphs.blocks) == 16
+    sim.cleanup_backend()
+    assert not sim.graphs.blocks
+
+
+# --- networks -------------------------------------------------------------------------------------------------------
+
+
+class Counter(Listener):
+    """Notes what became of each minibatch."""
+
+    def __init__(self) -> None:
+        self.graphs: list[str] = []
+
+    def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
+        self.graphs.append(repr(NervanaObject.be.graphs))
+
+
+def mlp() -> list[Any]:
+    hidden = Affine(9, GlorotUniform(), bias=Constant(0), activation=Rectlin())
+    return [hidden, Dropout(0.7), BatchNorm(), Affine(2, GlorotUniform(), bias=Constant(0), activation=Softmax())]
+
+
+def images() -> list[Any]:
+    return [
+        Conv((3, 3, 4), GlorotUniform(), activation=Tanh()),
+        Pooling(2),
+        Affine(2, GlorotUniform(), activation=Softmax()),
+    ]
+
+
+def recurrent() -> list[Any]:
+    gates = {"activation": Tanh(), "gate_activation": Logistic()}
+    return [LSTM(5, GlorotUniform(), **gates), RecurrentLast(), Affine(2, GlorotUniform(), activation=Softmax())]
+
+
+NETWORKS: dict[str, tuple[Callable[[], list[Any]], tuple[int, ...], Any]] = {
+    "mlp": (mlp, (6,), None),
+    "images": (images, (50,), (2, 5, 5)),
+    "recurrent": (recurrent, (3, 4), (3, 4)),
+}
+
+
+def trained(graphs: bool, network: str = "mlp", optimizer: Any = None, runtime: Any = None, **options: Any) -> Any:
+    """Return what a training leaves, and how many minibatches Python worked out."""
+    build, shape, lshape = NETWORKS[network]
+    be = Backend(runtime or Simulated(), rng_seed=3, batch_size=8)
+    NervanaObject.be = be
+    draw = np.random.default_rng(0)
+    n = options.pop("n", 32)
+    data = ArrayIterator(
+        draw.normal(size=(n, *shape)), y=draw.integers(0, 2, n), nclass=2, shuffle=True, lshape=lshape, **options
+    )
+    model, calls, counter = Model(build()), [], Counter()
+    find = model.find_gradients
+
+    def counted(x: Any, t: Any) -> Any:
+        calls.append(1)
+        return find(x, t)
+
+    model.find_gradients = counted  # type: ignore[method-assign]
+    adam = Adam(learning_rate=0.02, schedule=StepSchedule([1, 2], [0.01, 0.003]))
+    model.fit(data, CrossEntropyMulti(), optimizer or adam, 3, counter, graphs=graphs)
+    states = [s.get() for layer in model.layers_to_optimize for _, states in pairs(layer) for s in states]
+    weights = list(model.get_weights().values())
+    return weights + states, model.total_cost, be.rng_get_state(), len(calls), counter.graphs[-1]
+
+
+def pairs(layer: Any) -> list[Any]:
+    params = layer.get_params()
+    return params if isinstance(params, list) else [params]
+
+
+def alike(a: Any, b: Any) -> None:
+    for x, y in zip(a[0], b[0], strict=True):
+        np.testing.assert_array_equal(x, y)
+    assert a[1:3] == b[1:3]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_training_that_is_replayed_has_the_bits_of_one_that_is_run(network: str) -> None:
+    with_graphs, without = trained(True, network), trained(False, network)
+    alike(with_graphs, without)
+    assert (with_graphs[3], without[3]) == (4, 12), with_graphs[4]  # the first makes buffers; two more; one is recorded
+
+
+def test_a_replayed_training_is_that_of_the_cpu() -> None:
+    made, wanted = trained(True), trained(True, runtime="cpu")
+    for x, y in zip(made[0], wanted[0], strict=True):
+        np.testing.assert_allclose(x, y, 1e-4, 1e-5)
+    assert made[2] == wanted[2]
+    assert (made[3], wanted[3]) == (4, 12)
+
+
+def test_a_narrower_last_minibatch_is_run_and_the_others_recorded_anew() -> None:
+    with_graphs, without = (trained(graphs, n=61, ragged=True) for graphs in (True, False))
+    alike(with_graphs, without)
+    assert (with_graphs[3], without[3]) == (15, 24)
+
+
+@pytest.mark.parametrize("which", ["momentum with decay and limits", "several"])
+def test_optimizers_are_outside_the_graph_so_their_numbers_may_change(which: str) -> None:
+    def optimizer() -> Any:
+        momentum = GradientDescentMomentum(0.1, 0.9, wdecay=0.01, gradient_clip_norm=0.5)
+        return MultiOptimizer({"default": Adam(), "Bias": momentum}) if which == "several" else momentum
+
+    alike(trained(True, optimizer=optimizer()), trained(False, optimizer=optimizer()))
+
+
+def test_an_attribute_of_a_layer_that_a_callback_changes_counts_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(self: Any, epoch: int) -> None:
+        dropout = next(x for x in self.model.layers.leaves() if isinstance(x, Dropout))
+        dropout.keep -= 0.2
+
+    monkeypatch.setattr(Counter, "on_epoch_end", change)
+    monkeypatch.setattr(Counter, "model", None, raising=False)
+    fit = Model.fit
+    monkeypatch.setattr(
+        Model, "fit", lambda self, d, c, o, n, l, **k: (setattr(l, "model", self), fit(self, d, c, o, n, l, **k))
+    )
+    with_graphs, without = trained(True), trained(False)
+    alike(with_graphs, without)
+    assert (with_graphs[3], without[3]) == (10, 12)
+
+
+def test_a_layer_of_ones_own_is_run_unless_it_says_that_it_can_be_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Doubled(Layer):
+        calls = 0
+
+        def configure(self, in_obj: Any) -> Layer:
+            super().configure(in_obj)
+            self.out_shape = self.in_shape
+            return self
+
+        def formula(self, x: Any) -> Any:
+            return 2 * x
+
+    monkeypatch.setitem(NETWORKS, "own", (lambda: [Doubled(), *mlp()], (6,), None))
+    assert trained(True, "own")[3] == 12
+    monkeypatch.setattr(Doubled, "can_replay", True, raising=False)
+    assert trained(True, "own")[3] == 4
+
+
+def test_a_failed_step_leaves_the_weights_and_comes_again(sim: Backend) -> None:
+    NervanaObject.be = sim
+    sim.bsz = 4
+    data = ArrayIterator(np.arange(12.0).reshape(12, 1), y=np.arange(12.0), make_onehot=False)
+    model = Model([Affine(1, Constant(0.1), bias=Constant(0))])
+
+    class Wrong(GradientDescentMomentum):
+        fail = False
+
+        def optimize(self, layer_list: Any, epoch: float) -> None:
+            if self.fail:
+                raise RuntimeError("no memory")
+            super().optimize(layer_list, epoch)
+
+    class Fails(Listener):
+        def on_minibatch_begin(self, epoch: int, minibatch: int) -> None:
+            optimizer.fail = epoch == 2 and minibatch == 1
+
+    optimizer = Wrong(1e-3, 0.9)
+    with pytest.raises(RuntimeError, match="no memory"):
+        model.fit(data, MeanSquared(), optimizer, 4, Fails())
+    assert (model.epoch_index, model.minibatch_index) == (2, 1)
+    optimizer.fail = False
+    model.fit(data, MeanSquared(), optimizer, 4)
+    found = list(model.get_weights().values())
+    again = Model([Affine(1, Constant(0.1), bias=Constant(0))])
+    again.fit(data, MeanSquared(), GradientDescentMomentum(1e-3, 0.9), 4, graphs=False)
+    for x, y in zip(found, again.get_weights().values(), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_the_current_backend_marks_its_blocks() -> None:
+    be = nl.gen_backend("cpu", batch_size=4)
+    marks: list[Any] = []
+    be.begin = lambda block, n: marks.append((block, n))  # type: ignore[method-assign]
+    be.end = lambda block, n: marks.append((-block, n))  # type: ignore[method-assign]
+    data = ArrayIterator(np.arange(8.0).reshape(8, 1), y=np.arange(8.0), make_onehot=False)
+    Model([Affine(1, Constant(0.1))]).fit(data, MeanSquared(), GradientDescentMomentum(1e-3, 0.9), 1)
+    inner = [(Block.minibatch, 0), (-Block.minibatch, 0), (Block.minibatch, 1), (-Block.minibatch, 1)]
+    assert marks == [(Block.epoch, 0), *inner, (-Block.epoch, 0)]
