@@ -8,7 +8,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +94,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         self.ledger = self.runtime.ledger
         self.primitives = self.runtime.primitives(self.runtime)
         self._executor = self.runtime.executor(self.runtime, self.primitives)
+        self._graphs: Any = None
         self._infos: dict[Any, Info] = {}
         self._lent = weakref.WeakValueDictionary()
         self._plans: dict[Any, Plan] = {}
@@ -120,8 +120,8 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         with self._writing:
             self._plans = {}
         self._executor = self.primitives = None
-        if graphs := vars(self).get("graphs"):
-            graphs.forget()
+        if self._graphs is not None:
+            self._graphs.forget()
         self.ledger.forget()
         self.hist_buf = {}
         forget(self)
@@ -461,12 +461,14 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
             return fn()
         return self.graphs.replay(block, fn, uses)
 
-    @cached_property
+    @property
     def graphs(self) -> Any:
         """What ``replay`` recorded; None where there are no graphs."""
-        from neonlite.backend.cuda.graphs import Graphs
+        if self._graphs is None and hasattr(self.runtime, "driver"):
+            from neonlite.backend.cuda.graphs import Graphs
 
-        return Graphs(self) if hasattr(getattr(self.runtime, "driver", None), "capture") else None
+            self._graphs = Graphs(self)
+        return self._graphs
 
     def begin(self, block: int, identifier: int) -> None:
         """Mark the start of a stretch of repeated work; it has no effect here."""
