@@ -397,6 +397,149 @@ def test_sums_are_added_up_in_a_wider_dtype(sim: Backend, dtype: str, n: int, va
     every.test_a_sum_keeps_its_dtype_and_is_added_up_in_a_wider_one(sim, dtype, n, value, total)
 
 
+# --- stages that share rows -----------------------------------------------------------------------------------------
+
+
+def standardized(be: Any, x: Any, axis: Any) -> Any:
+    far = x - be.mean(x, axis=axis)
+    return (x - be.mean(x, axis=axis)) / be.sqrt(be.mean(far * far, axis=axis) + 1e-5)
+
+
+FORMULAS: dict[str, tuple[Callable[..., list[Any]], int]] = {  # trees, and how often long rows are read
+    "softmax": (lambda be, x, axis: [be.softmax(x, axis=axis)], 2),
+    "logsumexp": (lambda be, x, axis: [be.logsumexp(x, axis=axis)], 1),
+    "variance": (lambda be, x, axis: [be.var(x, axis=axis), 2 * be.std(x, axis=axis) + x], 2),
+    "standardized": (lambda be, x, axis: [standardized(be, x, axis)], 2),
+    "scaled": (
+        lambda be, x, axis: [(x - be.min(x, axis=axis)) / (be.max(x, axis=axis) - be.min(x, axis=axis)), x * x],
+        2,
+    ),
+    "several": (lambda be, x, axis: [be.softmax(x, axis=axis), be.logsumexp(x * 2, axis=axis), be.max(x, axis)], 2),
+}
+
+
+class InNumPy:
+    """The words of the formulas in NumPy, in float64: a textbook's."""
+
+    sqrt, exp = np.sqrt, np.exp
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda x, axis: getattr(np, name)(x, axis=axis, keepdims=True)
+
+    def softmax(self, x: Any, axis: Any) -> Any:
+        return np.exp(x - self.logsumexp(x, axis))
+
+    def logsumexp(self, x: Any, axis: Any) -> Any:
+        return np.log(np.exp(x).sum(axis=axis, keepdims=True))
+
+
+def check_formula(name: str, x: Any, axis: Any, dtype: str, layout: str = "whole") -> int:
+    """Assert that kernels have the value of the textbook; return how many that read all of x ran."""
+    sim, (trees, _) = simulated(), FORMULAS[name]
+    t = LAYOUTS[layout](sim, sim.array(x, dtype))
+    ran(sim)
+    made, wanted = sim.evaluate(trees(sim, t, axis)), trees(InNumPy(), t.get().astype(np.float64), axis)
+    close = {"float16": 4e-3, "float32": 4e-6, "float64": 1e-13}[dtype]
+    for a, b in zip(made, wanted, strict=True):
+        assert a.info.dtype == dtype
+        np.testing.assert_allclose(a.get(), b, close, close)
+    return sum("N1" in text or "long long J" in text for text, _ in ran(sim))
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((6, 8), 1), ((6, 8), 0), ((35, 7), 0), ((3, 4, 8), 1), ((3, 4, 8), (0, 2)), ((2, 300), 1), ((16, 24), (0, 1))],
+    ids=str,
+)
+def test_stages_that_share_rows_or_columns_are_one_kernel(name: str, shape: tuple[int, ...], axis: Any) -> None:
+    for dtype in ("float32", "float16") if len(shape) == 2 else ("float64",):
+        assert check_formula(name, numbers(*shape), axis, dtype) == 1
+
+
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "whole"])
+def test_shared_rows_of_every_layout(layout: str) -> None:
+    for axis in (0, 1):
+        assert check_formula("several", numbers(6, 8), axis, "float32", layout) == 1
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize(("shape", "axis"), [((3, 70_000), 1), ((70_000, 3), 0)], ids=["rows", "columns"])
+def test_rows_that_are_too_long_for_registers_are_read_once_more_and_not_written_meanwhile(
+    name: str, shape: tuple[int, int], axis: int
+) -> None:
+    assert check_formula(name, numbers(*shape), axis, "float32") == FORMULAS[name][1]
+    be = Backend(Simulated())
+    assert be.plan(*FORMULAS[name][0](be, be.zeros(shape), axis)).arena_bytes < 2000
+
+
+def test_infinities_and_nan_in_long_rows_are_those_of_short_ones() -> None:
+    x = np.zeros((6, 40_000), np.float32)
+    x[0, 7], x[1, 9], x[2], x[3, ::2], x[4, 5], x[4, 6] = math.inf, -math.inf, -math.inf, math.nan, math.inf, -math.inf
+    x[5] = 1e30
+    made = []
+    for n in (40_000, 40):
+        sim = simulated()
+        t = sim.array(x[:, :n])
+        made.append(
+            [
+                y.get()[:, :8]
+                for y in sim.evaluate([sim.softmax(t, axis=1) * n, sim.logsumexp(t, axis=1), sim.var(t, axis=1)])
+            ]
+        )
+    made[0][1] -= np.float32(math.log(1000)) * np.isfinite(made[1][1])
+    for long, short in zip(*made, strict=True):
+        np.testing.assert_allclose(long[[0, 2, 3, 4]], short[[0, 2, 3, 4]], 1e-5, 1e-5)
+    np.testing.assert_allclose(made[0][0][[1, 5]], [[1] * 8] * 2, 1e-4)
+
+
+@pytest.mark.parametrize("n", [500, 50_000])
+def test_a_variance_far_from_0_is_exact(n: int) -> None:
+    x = (1000 + numbers(4, n)).astype(np.float32)
+    for t, axis in ((x, 1), (x.T, 0)):
+        sim = simulated()
+        made = sim.var(sim.array(t), axis=axis).asnumpyarray().ravel()
+        np.testing.assert_allclose(made, x.astype(np.float64).var(axis=1), 1e-5)
+
+
+@pytest.mark.parametrize("n", [64, 40_000])
+def test_shared_rows_do_not_spoil_what_they_read(n: int) -> None:
+    """Targets that are operands, wholly or in part; temporaries; statistics that are kept up in place."""
+
+    def program(be: Backend) -> list[Any]:
+        x, other = be.array(numbers(8, n)), be.array(numbers(8, n, seed=1))
+        mean, spread = be.array(numbers(8, 1)), be.ones((8, 1))
+        square = be.array(numbers(8, 8, seed=2))
+        x[:] = be.softmax(x, axis=1) * n  # over itself
+        x[:4] = be.softmax(x[2:6], axis=1) * n  # over a part of itself
+        m = be.mean(x, axis=1)
+        v = be.mean((x - m) * (x - m), axis=1)
+        be.assign(
+            [mean, spread, other], [0.9 * mean + 0.1 * m, 0.5 * spread + v, (x - m) / be.sqrt(v + 1) + other - mean]
+        )
+        be.assign([x, mean], [standardized(be, other + x, 1) + mean, be.max(x, axis=1) + be.sum(other, axis=1)])
+        y = be.dot(square, be.softmax(be.dot(square, x) * 0.1, axis=1))  # the product lies in the arena
+        square[:] = square - be.sum(be.exp(square - be.max(square, axis=0)), axis=0, keepdims=False)
+        return [t.get() for t in (x, other, mean, spread, y.astensor(), square)]
+
+    for made, wanted in zip(program(simulated()), program(Backend(OpByOp(), rng_seed=1)), strict=True):
+        np.testing.assert_allclose(made, wanted, 2e-4, 2e-4)
+
+
+@pytest.mark.parametrize("columns", [96, 40_000])
+def test_batch_norm_moves_no_more_memory_than_it_has_to(columns: int) -> None:
+    x = numbers(4, columns)
+    values = []
+    for be in (simulated(), Backend(OpByOp())):
+        t, y, rows = be.array(x), be.zeros((4, columns)), [be.ones((4, 1)) for _ in range(6)]
+        be.compound_fprop_bn(t, *rows, y, 1e-3, 0.9)
+        if be.name == "simulated":
+            assert sum("N1" in text for text, _ in ran(be)) == (1 if columns == 96 else 2)
+        values.append([r.get() for r in [*rows, y]])
+    for made, wanted in zip(*values, strict=True):
+        np.testing.assert_allclose(made, wanted, 1e-4, 1e-5)
+
+
 # --- gathers and draws ----------------------------------------------------------------------------------------------
 
 
@@ -598,6 +741,10 @@ def everything(be: Backend) -> dict[str, str]:
         "deep": be.kernel(deep * be.ones((20, 1)) + be.ones((64, 1, 33))),
         "softmax of rows": be.kernel(be.softmax(x, axis=1)),
         "softmax of columns": be.kernel(be.softmax(x, axis=0)),
+        "softmax of long columns": be.kernel(be.softmax(be.ones((1000, 100)), axis=0)),
+        "softmax of longer rows": be.kernel(be.softmax(be.ones((2, 32_000)), axis=1)),
+        "softmax in passes": be.kernel(be.softmax(be.ones((2, 50_000)), axis=1)),
+        "standardized": be.kernel(standardized(be, be.ones((1000, 100)), 0), standardized(be, be.ones((2, 50_000)), 1)),
         "variance": be.kernel(be.var(h, axis=1), be.var(w, axis=0)),
         "totals": be.kernel(be.sum(be.ones((3000, 3000))), be.max(be.ones((900, 4000), "float16"))),
         "places": be.kernel(
@@ -646,10 +793,9 @@ def test_the_text_of_a_tree_is_had_on_any_machine(plain: Backend) -> None:
     for words in [
         "// --- stage 1: call (30, 30): dot ---\n// It has no kernel",
         "x1: bias (30, 1) float32",
-        "// y0 = (x0 + x1)",
-        "// --- stage 4: region (30, 30): sub exp sum",
-        "sum(exp((x0 - x1))) over axis 1 of 2",
-        "x0: exp of stage 4 (30, 30) float32",
+        "// --- stage 2: tile (30, 30): add max stop_gradient sub exp sum div ---",
+        "s0 = max((x0 + x1)) over axis 1 of 2",
+        "x0: dot of stage 1 (30, 30) float32",
     ]:
         assert words in text, text
 

@@ -55,7 +55,10 @@ class Step(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Steps that run together: ``region`` (one pass over a shape) or ``call``."""
+    """Steps that run together: ``region`` (one pass over a shape), ``call``, or what an executor makes of several.
+
+    A stage of several may hold, beside steps over its domain, some over the shape of its reductions.
+    """
 
     kind: str
     domain: Shape
@@ -100,15 +103,11 @@ class Plan:
         self.tops: list[int] = []
         for x, info in zip(results, self.targets, strict=True):
             self.tops.append(self._top(value(x), info))
-        self.stages, self.stage_of = self._stages()
-        self.last_read = self._last_reads()
+        self.crossed = crossed
         self.viewed = {self.source(v) for v, step in self.numbered if step.kind == "view"}  # values that views show
         # what fails leaves all targets as they were; whole numbers may fail at a negative power
         self.failing = [v for v, s in self.numbered if s.op.may_fail or (s.op.name == "pow" and "int" in s.common)]
-        self.direct = [not crossed and self._direct(i) for i in range(len(self.tops))]
-        self.stored = self._stored()
-        self.guests = self._guests()
-        self.offsets, self.arena_bytes = self._pack()
+        self.regroup(self._stages())
 
     @cached_property
     def is_elementwise(self) -> bool:
@@ -226,7 +225,16 @@ class Plan:
 
     # --- stages ---
 
-    def _stages(self) -> tuple[list[Stage], dict[int, int]]:
+    def regroup(self, stages: list[Stage]) -> None:
+        """Run such stages, in this order, and find a place for every value by them."""
+        self.stages, self.stage_of = stages, {v: i for i, stage in enumerate(stages) for v in stage.steps}
+        self.last_read = self._last_reads()
+        self.direct = [not self.crossed and self._direct(i) for i in range(len(self.tops))]
+        self.stored = self._stored()
+        self.guests = self._guests()
+        self.offsets, self.arena_bytes = self._pack()
+
+    def _stages(self) -> list[Stage]:
         """Gather the steps: as early as their operands allow, and together when they run over the same shape."""
         level = dict.fromkeys(range(len(self.leaves)), 0)  # the round in which a value is worked out
         ready = dict(level)  # the round in which it can be read from memory
@@ -248,11 +256,10 @@ class Plan:
                 domain = self._domain(step)
                 groups[level[v], "region" if domain else "call", domain or v].append(v)
         order = sorted(groups, key=lambda key: key[0])
-        stages = [
+        return [
             Stage(kind, domain if kind == "region" else self.shape(domain), groups[n, kind, domain])
             for n, kind, domain in order
         ]
-        return stages, {v: i for i, stage in enumerate(stages) for v in stage.steps}
 
     def _domain(self, step: Step) -> Shape | None:
         """Return the shape over which a step runs block by block; None where it does not."""
@@ -309,10 +316,16 @@ class Plan:
             return False
         for target, k, how in self.clashes:
             if target == i and (last := self.last_read.get(k, -1)) >= here:
-                in_step = how == "same" and step.kind == "elementwise" and k not in self.viewed
+                in_step = how == "same" and self._ends_stage(v) and k not in self.viewed
                 if last > here or not in_step:
                     return False
         return True
+
+    def _ends_stage(self, v: int) -> bool:
+        """Tell whether a value is written, element by element, after its stage has read all that it reads."""
+        stage = self.stages[self.stage_of[v]]
+        at_once = self.made(v).shape == stage.domain or not any(v in self.made(u).ins for u in stage.steps)
+        return self.made(v).kind == "elementwise" and at_once
 
     def _stored(self) -> dict[int, int]:
         """Return the values that outlive their stage and live in no target, each with the last stage to read it."""
@@ -324,7 +337,11 @@ class Plan:
             last = self.last_read.get(v, -1)
             if v in self.tops:
                 kept[v] = len(self.stages)
-            elif step.kind != "elementwise" or last > self.stage_of[v]:
+            elif (
+                step.kind != "elementwise"
+                or last > self.stage_of[v]
+                or step.shape != self.stages[self.stage_of[v]].domain
+            ):
                 kept[v] = last
         return kept
 
@@ -338,7 +355,7 @@ class Plan:
         for i, w in enumerate(self.tops):
             top = self.made(w)
             taken = any(target == i for target, _, _ in self.clashes) or not self.targets[i].attrs["contiguous"]
-            if taken or not self.direct[i] or top.kind != "elementwise":
+            if taken or not self.direct[i] or not self._ends_stage(w):
                 continue
             free = -1  # the last stage in which the target is taken
             for v in sorted(self.stored, key=lambda v: self.stage_of[v]):

@@ -104,7 +104,7 @@ class Call:
             size, n = n, -(-n // (4 if step.op.name == "randn" or step.dtype == "float64" else 8))
             sizes = [n, size, *counted(values[self.inputs[0]].be.streams, "noise", n)]
         if n:
-            yield self.text, (min(-(-n // THREADS), BLOCKS), 1), [*arrays, *sizes]
+            yield self.text, (min(-(-n // THREADS), BLOCKS), 1), THREADS, [*arrays, *sizes]
 
     def _check(self, places: Any, size: int, below: bool) -> int:
         """Raise IndexError when an index is out of range: the card is asked for the least and the largest; return 0.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Sequence
@@ -15,8 +16,9 @@ from neonlite.backend.cuda.calls import Call, call
 from neonlite.backend.cuda.draws import mask
 from neonlite.backend.cuda.driver import CompileError
 from neonlite.backend.cuda.graphs import Uncapturable, recording
-from neonlite.backend.cuda.kernels import PREAMBLE, THREADS, Kernel, kernels
+from neonlite.backend.cuda.kernels import PREAMBLE, Kernel, kernels
 from neonlite.backend.cuda.own import Own
+from neonlite.backend.cuda.rows import Tile, passes, share
 from neonlite.backend.executors.generic import Generic, Runner
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.plan import Plan, Stage
@@ -28,12 +30,18 @@ def written(plan: Plan, stage: Stage, xp: Any = None) -> Sequence[Kernel | Call 
     """Return the kernels of a stage; None when it has none."""
     if stage.kind == "region":
         return kernels(plan, stage)
+    if stage.kind == "tile":
+        return [Tile(plan, stage)]
+    if stage.kind == "passes":
+        return passes(plan, stage)
     found = call(plan, stage, xp)
     return None if found is None else [found]
 
 
 def source(plan: Plan) -> str:
     """Return the kernels of a plan as one text, with words on what each reads and writes."""
+    plan = copy.copy(plan)  # it may be another executor's
+    share(plan)
     made: dict[int, str] = {}  # value -> where it comes from
     texts = [f"/*\n{plan}\n*/", PREAMBLE]
     for n, stage in enumerate(plan.stages, 1):
@@ -48,7 +56,7 @@ def source(plan: Plan) -> str:
             lines = [f"// {line}" for line in kernel.legend(partial(named, plan, made))]
             texts.append("\n".join([*lines, kernel.source(name)]))
             if isinstance(kernel, Kernel) and kernel.parts > 1:
-                texts += [kernel.last(k, f"{name}_joined_{k}") for k in range(len(kernel.reductions))]
+                texts += [kernel.last(k, f"{name}_joined_{k}") for k in range(len(kernel.sums))]
     return "\n".join(texts)
 
 
@@ -60,7 +68,7 @@ def named(plan: Plan, made: dict[int, str], v: int) -> str:
     return f"{words} {plan.shape(v)} {plan.dtype(v)}".strip() if plan.dtype(v) else f"the number {words}"
 
 
-def copy(target: Any, values: Any) -> None:
+def write(target: Any, values: Any) -> None:
     """Write values into a target."""
     target[...] = values
 
@@ -82,6 +90,7 @@ class Cuda:
         if os.environ.get("NEONLITE_KERNELS") == "0":
             plain = self.generic.compile(plan)
             return plain if self.driver is None else partial(self.driver.call, plain)
+        share(plan)
         xp, views = self.runtime.xp, {v: step for v, step in plan.numbered if step.kind == "view"}
         stages = []
         for stage in plan.stages:
@@ -115,7 +124,7 @@ class Cuda:
                         value(v, values)
                     self._run(plan, stage, found, values, room)
                 for i, v in copied:
-                    self.driver.call(copy, targets[i], values[v])
+                    self.driver.call(write, targets[i], values[v])
 
         return run
 
@@ -124,14 +133,14 @@ class Cuda:
     ) -> None:
         """Run the kernels of a stage; op by op when it has none, or one does not compile: before any has run."""
         launches = [launch for kernel in found or () for launch in kernel.launches(values, self.runtime.layout, room)]
-        compiled = [self.kernel(source) for source, _, _ in launches]
+        compiled = [self.kernel(source) for source, *_ in launches]
         if found is None or None in compiled:
             if recording() and any(plan.made(v).kind == "random" for v in stage.steps):
                 raise Uncapturable("random numbers without a kernel")
             self.driver.call(self._run_generic, plan, stage, values)
             return
-        for kernel, (_, grid, arguments) in zip(compiled, launches, strict=True):
-            self.driver.launch(kernel, grid, THREADS, arguments)
+        for kernel, (_, grid, block, arguments) in zip(compiled, launches, strict=True):
+            self.driver.launch(kernel, grid, block, arguments)
 
     def _run_generic(self, plan: Plan, stage: Stage, values: dict[int, Any]) -> None:
         """Work a stage out op by op, and then write what outlives it into its place."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neonlite.backend.cuda.words import MEMORY, REDUCE, REGISTER, fill, literal, reduction, spelled
+from neonlite.backend.cuda.words import MEMORY, REDUCE, REGISTER, Reduction, fill, literal, reduction, spelled
 from neonlite.backend.plan import Const, Plan, Stage, Step, padded
 from neonlite.ops import FLOATS, Axes, Shape, bits
 
@@ -39,7 +39,7 @@ LONG = 400  # steps of a kernel, and operands, at most: compilers take long over
 PREAMBLE = Path(__file__).with_name("preamble.cuh").read_text()
 
 Layout = Callable[[Any], tuple[int, tuple[int, ...]]]  # address and strides of an array, in bytes
-Launch = tuple[str, tuple[int, int], list[int | float]]  # source, grid, arguments
+Launch = tuple[str, tuple[int, int], int, list[int | float]]  # source, grid, threads of a block, arguments
 
 
 class Array(NamedTuple):
@@ -83,8 +83,17 @@ def _given(plan: Plan, step: Step) -> str:
     return plan.dtype(step.ins[0])
 
 
+class Sum(NamedTuple):
+    """What a kernel adds up: the words, and the reductions (by their places among the kernel's) that are had of it."""
+
+    words: Reduction
+    results: list[int]
+
+
 class Kernel:
     """A pass over a domain. ``source()`` is its text, ``launches()`` what is to be run with which arguments."""
+
+    threads = THREADS
 
     def __init__(
         self, plan: Plan, steps: dict[int, Step], domain: Shape, outputs: Sequence[int], reductions: Sequence[int]
@@ -96,6 +105,7 @@ class Kernel:
             if v in wanted:
                 wanted.update(x for x in steps[v].ins if isinstance(x, int))
         self.steps = {v: step for v, step in steps.items() if v in wanted}
+        self.numbered = {v: n for n, v in enumerate(v for v in self.steps if v not in reductions)}
         operands = dict.fromkeys((x, step.common) for step in self.steps.values() for x in step.ins)
         inputs = dict.fromkeys(x for x, _ in operands if isinstance(x, int) and x not in self.steps and plan.dtype(x))
         # numbers, as the widest type of their kind: the kernel rounds them
@@ -109,7 +119,12 @@ class Kernel:
                 )
             )
         }
-        self.found = [reduction(self.steps[v]) for v in self.reductions]
+        self.told = list(range(len(reductions)))  # those whose results are written
+        sums: dict[Any, Sum] = {}
+        for n, v in enumerate(reductions):
+            step, words = self.steps[v], reduction(self.steps[v])
+            sums.setdefault((step.ins, step.common, words._replace(result="")), Sum(words, [])).results.append(n)
+        self.sums = list(sums.values())
         self._lay_out(domain, list(inputs))
         self._share_out()
 
@@ -119,7 +134,7 @@ class Kernel:
         """Merge axes that every array walks together."""
         plan, ndim = self.plan, len(domain)
         arrays = [(v, f"x{n}", plan.shape(v)) for n, v in enumerate(inputs)]
-        arrays += [(v, f"y{n}", domain) for n, v in enumerate(self.outputs)]
+        arrays += [(v, f"y{n}", plan.shape(v)) for n, v in enumerate(self.outputs)]
         shapes = {name: (1,) * (ndim - len(shape)) + shape for _, name, shape in arrays}
         reduced = self.steps[self.reductions[0]].attrs["axis"] if self.reductions else ()
 
@@ -177,8 +192,8 @@ class Kernel:
         self.counts = [self.results, self.reduced, chunk] if self.reductions else [self.size]
         kinds = {"float": 4, "double": 8, "long long": 8, "unsigned long long": 8}
         self.rooms = [0]  # where the parts of each reduction lie in what is to work in, and where they end
-        for found in self.found if self.parts > 1 else ():
-            self.rooms.append(self.rooms[-1] + padded(kinds.get(found.kind, 16) * self.parts * self.results))
+        for found, _ in self.sums if self.parts > 1 else ():
+            self.rooms.append(self.rooms[-1] + padded(kinds.get(found.kind, 24) * self.parts * self.results))
         self.texts: dict[tuple[str, int], str] = {}
 
     def _moves(self, x: Array) -> bool:
@@ -203,7 +218,7 @@ class Kernel:
         text = self.texts[name, V] = "\n".join(
             [
                 *(f"// {line}" for line in self.formulas()),
-                f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}(',
+                f'extern "C" __global__ void __launch_bounds__({self.threads}) {name}(',
                 f"    {', '.join(self._parameters())})",
                 "{",
                 f"    typedef {self.index} Index;",
@@ -238,12 +253,17 @@ class Kernel:
     def _parameters(self) -> list[str]:
         """Return the parameters; ``_arguments`` gives the arguments in the same order."""
         out = [f"{'const ' * (x.name[0] == 'x')}{MEMORY[x.dtype]}* {x.name}" for x in self.arrays]
-        for n, v in enumerate(self.reductions):
-            kind = self.found[n].kind if self.parts > 1 else MEMORY[self.steps[v].dtype]
-            out.append(f"{kind}* s{n}")
+        if self.parts > 1:
+            out += [f"{found.kind}* s{m}" for m, (found, _) in enumerate(self.sums)]
+        else:
+            out += [f"{MEMORY[self._summed(n).dtype]}* s{n}" for n in self.told]
         out += [f"{wide} {name}" for (_, wide), name in self.numbers.items()]
         out += [f"long long {x.name}_{a}" for x in self.arrays for a in self._steps(x)]
-        out += ["long long K", "long long J", "long long chunk"] if self.reductions else ["long long I"]
+        out += (
+            [f"long long {name}" for name in ("K", "J", "chunk")[: len(self.counts)]]
+            if self.reductions
+            else ["long long I"]
+        )
         return out + [f"long long N{a}" for a in self.used]
 
     def _steps(self, x: Array) -> list[int]:
@@ -261,15 +281,12 @@ class Kernel:
         ]
 
     def _reduction(self) -> list[str]:
-        by_rows = self.schedule == "rows"
         inner = self._pass({}, "            ")
-        whose = ("% LANES", "/ LANES") if by_rows else ("/ PLACES", "% PLACES")
         lines = [
-            f"    const int lane = threadIdx.x {whose[0]}, place = threadIdx.x {whose[1]};",
-            "    const Index k = (Index)blockIdx.x * PLACES + place;  // the number of the result",
+            *self._places(),
             "    const Index first = blockIdx.y * (Index)chunk, end = first + chunk < J ? first + chunk : J;",
         ]
-        lines += [f"    {found.kind} a{n} = {found.start};" for n, found in enumerate(self.found)]
+        lines += [f"    {found.kind} a{m} = {found.start};" for m, (found, _) in enumerate(self.sums)]
         lines += [
             "    if (k < K) {",
             *self._coordinates("k", self.kept, inner, "        "),
@@ -280,13 +297,30 @@ class Kernel:
             "        }",
             "    }",
         ]
-        for n, (v, found) in enumerate(zip(self.reductions, self.found, strict=True)):
-            lines += join(n, found, "1" if by_rows else "PLACES")
-            result = f"p{n}[threadIdx.x]"
-            if self.parts == 1:
-                result = narrow(fill(found.result, a=result), self.steps[v])
-            lines.append(f"    if (lane == 0 && k < K) s{n}[blockIdx.y * K + k] = {result};")
+        for m, (found, results) in enumerate(self.sums):
+            lines += self._join(m, found)
+            parts = [(f"s{m}", f"p{m}[threadIdx.x]")] if self.parts > 1 else []
+            parts += [] if parts else [(f"s{n}", narrow(self._result(n, m), self._summed(n))) for n in results]
+            lines += [f"    if (lane == 0 && k < K) {s}[blockIdx.y * K + k] = {text};" for s, text in parts]
         return lines
+
+    def _places(self) -> list[str]:
+        """Return the lines in which a thread finds its lane, and the result it works for."""
+        whose = ("% LANES", "/ LANES") if self.schedule == "rows" else ("/ PLACES", "% PLACES")
+        return [
+            f"    const int lane = threadIdx.x {whose[0]}, place = threadIdx.x {whose[1]};",
+            "    const Index k = (Index)blockIdx.x * PLACES + place;  // the number of the result",
+        ]
+
+    def _join(self, m: int, found: Reduction) -> list[str]:
+        return join(m, found, "1" if self.schedule == "rows" else "PLACES", self.threads)
+
+    def _result(self, n: int, m: int, at: str = "threadIdx.x") -> str:
+        """Return the value of a reduction, had of what the lanes found together."""
+        return fill(reduction(self._summed(n)).result, a=f"p{m}[{at}]")
+
+    def _summed(self, n: int) -> Step:
+        return self.steps[self.reductions[n]]
 
     def _coordinates(self, flat: str, axes: list[int], inner: list[str], indent: str) -> list[str]:
         """Return the places on some axes, of those that are used, from their number in C order."""
@@ -311,45 +345,64 @@ class Kernel:
 
     def _pass(self, places: dict[str, str], indent: str) -> list[str]:
         """Return the lines that read V elements of each operand, work out the steps, and store and collect."""
-        lines, texts = [], {}
-        for x in self.arrays:
-            kind, place = MEMORY[x.dtype], places.get(x.name) or self._place(x)
-            moves = self._moves(x)
-            if x.name[0] == "y":
-                lines.append(f"{indent}Pack<{kind}, V> {x.name}s;")
-                continue
-            if moves and x.contiguous:
-                lines.append(f"{indent}const Pack<{kind}, V> {x.name}s = load<V>({x.name} + {place});")
-            elif moves:
-                along = f" + q * {x.name}_{len(self.sizes) - 1}"
-                lines.append(f"{indent}Pack<{kind}, V> {x.name}s;")
-                lines.append(f"{indent}for (int q = 0; q < V; ++q) {x.name}s.at[q] = {x.name}[{place}{along}];")
-            else:
-                lines.append(f"{indent}const {kind} {x.name}s = {x.name}[{place}];")
-            text = f"{x.name}s.at[q]" if moves else f"{x.name}s"
-            texts[x.v] = f"widened({text})" if x.dtype == "float16" else text
+        texts: dict[int, str] = {}
+        lines = [line for x in self.arrays for line in self._read(x, places, texts, indent)]
+        ys = [x for x in self.arrays if x.name[0] == "y"]
         lines += [f"{indent}#pragma unroll", f"{indent}for (int q = 0; q < V; ++q) {{"]
-        for n, (v, step) in enumerate((v, step) for v, step in self.steps.items() if v not in self.reductions):
-            words = spelled(step, [self._operand(x, step, texts) for x in step.ins], _given(self.plan, step))
-            lines.append(f"{indent}    const {REGISTER[step.dtype]} v{n} = {words};  // {step.op.name}")
-            texts[v] = f"v{n}"
-        for n, v in enumerate(self.outputs):
-            lines.append(f"{indent}    y{n}s.at[q] = {narrow(texts[v], self.steps[v])};")
-        for n, (v, found) in enumerate(zip(self.reductions, self.found, strict=True)):
-            element = fill(
-                found.lift, x=self._operand(self.steps[v].ins[0], self.steps[v], texts), j="(long long)j + q"
-            )
-            lines.append(f"{indent}    a{n} = {fill(found.join, a=f'a{n}', b=element)};")
+        lines += self._work(self.steps, texts, f"{indent}    ")
+        lines += [f"{indent}    {x.name}s.at[q] = {narrow(texts[x.v], self.steps[x.v])};" for x in ys]
+        lines += [line for m in range(len(self.sums)) for line in self._collect(m, texts, f"{indent}    ")]
         lines.append(f"{indent}}}")
-        for x in self.arrays:
-            if x.name[0] == "y":
-                place = places.get(x.name) or self._place(x)
-                if x.contiguous:
-                    lines.append(f"{indent}store({x.name} + {place}, {x.name}s);")
-                else:
-                    along = f" + q * {x.name}_{len(self.sizes) - 1}" * (x.axes[-1] >= 0)
-                    lines.append(f"{indent}for (int q = 0; q < V; ++q) {x.name}[{place}{along}] = {x.name}s.at[q];")
-        return lines
+        return lines + [line for x in ys for line in self._write(x, places, indent)]
+
+    def _read(
+        self, x: Array, places: dict[str, str], texts: dict[int, str], indent: str, row: str = ""
+    ) -> Iterator[str]:
+        """Yield the lines that read V elements of an array, or the one that serves all; and note how each is spelled.
+
+        ``row``: the place of the V elements among those that are kept, where several are.
+        """
+        kind, place, moves = MEMORY[x.dtype], places.get(x.name) or self._place(x), self._moves(x)
+        const = "" if row else f"const {f'Pack<{kind}, V>' if moves else kind} "
+        if x.name[0] == "y":
+            yield f"{indent}Pack<{kind}, V> {x.name}s;"
+            return
+        if moves and x.contiguous:
+            yield f"{indent}{const}{x.name}s{row} = load<V>({x.name} + {place});"
+        elif moves:
+            along = f" + q * {x.name}_{len(self.sizes) - 1}"
+            if not row:
+                yield f"{indent}Pack<{kind}, V> {x.name}s;"
+            yield f"{indent}for (int q = 0; q < V; ++q) {x.name}s{row}.at[q] = {x.name}[{place}{along}];"
+        else:
+            yield f"{indent}{const}{x.name}s{row} = {x.name}[{place}];"
+        text = f"{x.name}s{row}" + ".at[q]" * moves
+        texts[x.v] = f"widened({text})" if x.dtype == "float16" else text
+
+    def _work(self, steps: dict[int, Step], texts: dict[int, str], indent: str) -> Iterator[str]:
+        """Yield the lines that work out steps for one element, and note the name of each."""
+        for v, step in steps.items():
+            if v not in self.reductions:
+                words = spelled(step, [self._operand(x, step, texts) for x in step.ins], _given(self.plan, step))
+                texts[v] = f"v{self.numbered[v]}"
+                yield f"{indent}const {REGISTER[step.dtype]} {texts[v]} = {words};  // {step.op.name}"
+
+    def _collect(self, m: int, texts: dict[int, str], indent: str) -> Iterator[str]:
+        """Yield the line that adds one element to a sum."""
+        found, results = self.sums[m]
+        step = self._summed(results[0])
+        x, j = self._operand(step.ins[0], step, texts), "(long long)j + q"
+        more = fill(found.more, a=f"a{m}", x=x) or fill(found.join, a=f"a{m}", b=fill(found.lift, x=x, j=j))
+        yield f"{indent}a{m} = {more};"
+
+    def _write(self, x: Array, places: dict[str, str], indent: str) -> Iterator[str]:
+        """Yield the line that writes V elements."""
+        place = places.get(x.name) or self._place(x)
+        if x.contiguous:
+            yield f"{indent}store({x.name} + {place}, {x.name}s);"
+        else:
+            along = f" + q * {x.name}_{len(self.sizes) - 1}" * (x.axes[-1] >= 0)
+            yield f"{indent}for (int q = 0; q < V; ++q) {x.name}[{place}{along}] = {x.name}s.at[q];"
 
     def _operand(self, x: int | Const, step: Step, texts: dict[int, str]) -> str:
         """Return an operand of a step: a small number, an argument, an element, or what an earlier step made."""
@@ -376,7 +429,7 @@ class Kernel:
         for n, nbytes in self.aligned:
             if at[n][0] % nbytes:
                 V = 1
-        results = [layout(values[v])[0] for v in self.reductions]
+        results = [layout(values[self.reductions[n]])[0] for n in self.told]
         arguments: list[int | float] = [address for address, _ in at]
         arguments += [work + room for room in self.rooms[:-1]] if self.parts > 1 else results
         for x, wide in self.numbers:
@@ -387,19 +440,21 @@ class Kernel:
         arguments += self.counts
         arguments += [self.sizes[a] for a in self.used]
         blocks = self.blocks if self.reductions else min(-(-self.size // (THREADS * V)), BLOCKS)
-        yield source, (blocks, self.parts), arguments
-        if self.parts > 1:
-            for n, (result, room) in enumerate(zip(results, self.rooms, strict=False)):
-                yield self.last(n), (-(-self.results // WARP), 1), [result, work + room, self.parts, self.results]
+        yield source, (blocks, self.parts), self.threads, arguments
+        for m, (_, mine) in enumerate(self.sums if self.parts > 1 else ()):
+            given: list[int | float] = [*(results[n] for n in mine), work + self.rooms[m], self.parts, self.results]
+            yield self.last(m), (-(-self.results // WARP), 1), THREADS, given
 
-    def last(self, n: int, name: str = "kernel") -> str:
-        """Return the kernel that joins the parts of a reduction: part p of result k is p0[p K + k]."""
-        found, step = self.found[n], self.steps[self.reductions[n]]
+    def last(self, m: int, name: str = "kernel") -> str:
+        """Return the kernel that joins the parts of a sum: part p of result k is parts[p K + k]."""
+        found, results = self.sums[m]
+        steps = [self._summed(n) for n in results]
         return "\n".join(
             [
-                f"// s0 = the parts of {step.op.name}, joined",
+                f"// the parts of {' and '.join(step.op.name for step in steps)}, joined",
                 f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}(',
-                f"    {MEMORY[step.dtype]}* s0, const {found.kind}* parts, long long P, long long K)",
+                f"    {', '.join(f'{MEMORY[step.dtype]}* s{n}' for n, step in enumerate(steps))},",
+                f"    const {found.kind}* parts, long long P, long long K)",
                 "{",
                 f"    constexpr int LANES = {THREADS // WARP}, PLACES = {WARP};",
                 "    const int lane = threadIdx.x / PLACES, place = threadIdx.x % PLACES;",
@@ -409,18 +464,21 @@ class Kernel:
                 "        for (long long p = lane; p < P; p += LANES)",
                 f"            a0 = {fill(found.join, a='a0', b='parts[p * K + k]')};",
                 *join(0, found, "PLACES"),
-                f"    if (lane == 0 && k < K) s0[k] = {narrow(fill(found.result, a='p0[threadIdx.x]'), step)};",
+                *(
+                    f"    if (lane == 0 && k < K) s{i}[k] = {narrow(self._result(n, 0), steps[i])};"
+                    for i, n in enumerate(results)
+                ),
                 "}",
                 "",
             ]
         )
 
 
-def join(n: int, found: Any, apart: str) -> list[str]:
+def join(n: int, found: Reduction, apart: str, threads: int = THREADS) -> list[str]:
     """Return the lines in which the lanes of a result join what they found: one half with the other, and so on."""
     other = f"p{n}[threadIdx.x + far * {apart}]"
     return [
-        f"    __shared__ {found.kind} p{n}[{THREADS}];",
+        f"    __shared__ {found.kind} p{n}[{threads}];",
         f"    p{n}[threadIdx.x] = a{n};",
         "    __syncthreads();",
         "    for (int far = LANES / 2; far; far /= 2) {",

@@ -100,7 +100,7 @@ class Own:
                 arrays[n][...] = x
         grid, numbers = self.raw.shared_out(*(tuple(x.shape) for x in arrays))
         if math.prod(grid):
-            yield self.source(), grid, [*(layout(x)[0] for x in arrays), *numbers]
+            yield self.source(), grid, THREADS, [*(layout(x)[0] for x in arrays), *numbers]
 
 
 def dense(array: Any) -> tuple[int, ...]:

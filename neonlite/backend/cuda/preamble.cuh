@@ -9,6 +9,9 @@ struct Half { unsigned short bits; };
 __device__ inline float widened(Half x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
 __device__ inline Half narrowed(float x) { Half y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); return y; }
 __device__ inline Half narrowed(double x) { Half y; asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y.bits) : "d"(x)); return y; }
+__device__ inline float quotient(float x, float y) { return __fdividef(x, y); }  // to 2 ulp, in two instructions
+#else
+inline float quotient(float x, float y) { return x / y; }
 #endif
 template <class T> __device__ inline float rounded(T x) { return widened(narrowed(x)); }
 
@@ -40,3 +43,39 @@ template <class T> __device__ inline Best<T> winner(Best<T> a, Best<T> b, bool m
 }
 template <class T> __device__ inline Best<T> first_largest(Best<T> a, Best<T> b) { return winner(a, b, b.value > a.value); }
 template <class T> __device__ inline Best<T> first_smallest(Best<T> a, Best<T> b) { return winner(a, b, b.value < a.value); }
+
+// An element, or nothing where there is none.
+template <class T> __device__ inline T at(const T* x, bool there) { return there ? *x : T(); }
+
+__device__ inline double quotient(double x, double y) { return x / y; }
+__device__ inline float e_to(float x) { return expf(x); }
+__device__ inline double e_to(double x) { return exp(x); }
+
+// The greatest element, and the sum of exp(element - greatest): rescaled whenever there is a greater one.
+// Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+template <class T> struct Exps { T greatest, sum; };
+template <class T> __device__ inline Exps<T> added(Exps<T> a, T x)
+{
+    const T e = x == a.greatest ? 1 : e_to(x > a.greatest ? a.greatest - x : x - a.greatest);
+    return {larger(a.greatest, x), x > a.greatest ? a.sum * e + 1 : a.sum + e};
+}
+template <class T> __device__ inline Exps<T> joined(Exps<T> a, Exps<T> b)
+{
+    const T top = larger(a.greatest, b.greatest);
+    const T first = a.greatest == top ? a.sum : a.sum * e_to(a.greatest - top);
+    return {top, first + (b.greatest == top ? b.sum : b.sum * e_to(b.greatest - top))};
+}
+
+// How many elements, their mean, and the sum of the squares of their distances from it.
+// Welford, Technometrics 1962; Chan, Golub and LeVeque, COMPSTAT 1982.
+template <class T> struct Moments { T count, mean, squares; };
+template <class T> __device__ inline Moments<T> added(Moments<T> a, T x)
+{
+    const T far = x - a.mean, mean = a.mean + quotient(far, a.count + 1);
+    return {a.count + 1, mean, a.squares + far * (x - mean)};
+}
+template <class T> __device__ inline Moments<T> joined(Moments<T> a, Moments<T> b)
+{
+    const T count = a.count + b.count, far = b.mean - a.mean, part = count > 0 ? b.count / count : 0;
+    return {count, a.mean + far * part, a.squares + b.squares + far * far * (a.count * part)};
+}

@@ -23,8 +23,8 @@ import numpy as np
 
 from neonlite.backend.cuda.driver import CompileError
 from neonlite.backend.cuda.executor import Cuda
-from neonlite.backend.cuda.kernels import THREADS
 from neonlite.backend.cuda.primitives import equip
+from neonlite.backend.cuda.rows import MANY
 from neonlite.backend.plan import ALIGN
 from neonlite.backend.runtimes.numpy_ import NumPy
 
@@ -62,7 +62,7 @@ class SimulatedDriver:
         return raw[start : start + nbytes]
 
     lock = threading.Lock()  # a kernel's threads are counted in variables of its library
-    room = np.empty(THREADS << 15, np.uint8)  # of their stacks
+    room = np.empty(MANY << 15, np.uint8)  # of their stacks
 
     tapes = threading.local()
 

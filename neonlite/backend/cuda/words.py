@@ -82,6 +82,7 @@ class Reduction(NamedTuple):
     lift: str  # what is found in one element
     join: str
     result: str
+    more: str = ""  # how {a} goes on with one element; "": by joining {a} and what is found in the element
 
 
 REDUCE: dict[str, Reduction] = {
@@ -94,6 +95,20 @@ REDUCE: dict[str, Reduction] = {
     "argmin": Reduction(
         "Best<{A}>", "{{high}, NOWHERE}", "Best<{A}>{({A}){x}, {j}}", "first_smallest({a}, {b})", "{a}.place"
     ),
+}
+
+# Two sums that wait for another reduction of the same elements, for m, can be had in one pass with it, from these:
+# sum(exp(x - m)) = exps exp(greatest - m), and sum((x - m)^2) = squares + count (average - m)^2.
+EXPS = Reduction("Exps<{A}>", "{{low}, 0}", "Exps<{A}>{({A}){x}, 1}", "joined({a}, {b})", "", "added({a}, ({A}){x})")
+MOMENTS = Reduction(
+    "Moments<{A}>", "{0, 0, 0}", "Moments<{A}>{1, ({A}){x}, 0}", "joined({a}, {b})", "", "added({a}, ({A}){x})"
+)
+REDUCE_EARLY: dict[str, Reduction] = {
+    "greatest": EXPS._replace(result="{a}.greatest"),
+    "exps": EXPS._replace(result="{a}.sum"),
+    "count": MOMENTS._replace(result="{a}.count"),
+    "average": MOMENTS._replace(result="{a}.mean"),
+    "squares": MOMENTS._replace(result="{a}.squares"),
 }
 
 # type -> its least and its largest number
@@ -123,7 +138,8 @@ def reduction(step: Step) -> Reduction:
     """Return the words for a reduction, over {x} and {j}, {a} and {b}."""
     kept = accumulator(step)
     low, high = ENDS[kept]
-    return Reduction(*(fill(text, A=kept, low=low, high=high) for text in REDUCE[step.op.name]))
+    found = REDUCE.get(step.op.name) or REDUCE_EARLY[step.op.name]
+    return Reduction(*(fill(text, A=kept, low=low, high=high) for text in found))
 
 
 def literal(number: int, dtype: str) -> str:
