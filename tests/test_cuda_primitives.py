@@ -6,10 +6,12 @@ generators of test_primitives.py, which runs on the kernels too, with NEONLITE_T
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import shutil
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import nvrtc
@@ -18,10 +20,12 @@ import test_primitives as shapes
 
 from neonlite import Backend
 from neonlite.backend.cuda import primitives_images as images
+from neonlite.backend.cuda.blas import Cublas, Product
 from neonlite.backend.cuda.driver import OPTIONS
 from neonlite.backend.cuda.launching import source
 from neonlite.backend.cuda.primitives import Primitives
-from neonlite.backend.cuda.simulated import Simulated
+from neonlite.backend.cuda.primitives_convolution import COLUMNS
+from neonlite.backend.cuda.simulated import Simulated, SimulatedDriver
 from neonlite.backend.primitives.generic import Generic
 from neonlite.backend.runtimes.numpy_ import NumPy
 
@@ -102,9 +106,161 @@ def check_lrn(n: int, dtype: str, case: Any) -> None:
     )
 
 
+# --- products and convolution ----------------------------------------------------------------------------------------
+
+
+class Shape(NamedTuple):
+    """A product of N matrices (m, k) and (k, n), and how each of the three lies."""
+
+    N: int
+    m: int
+    k: int
+    n: int
+    lie: tuple[str, ...]
+    one: tuple[bool, ...]  # whether one matrix, of the left, of the right, serves all
+
+
+def product_cases() -> Iterator[Shape]:
+    rng = np.random.default_rng(6)
+    while True:
+        sizes, lie = (int(n) for n in rng.integers(1, 9, 4)), (str(x) for x in rng.choice(list(LIE), 3))
+        yield Shape(*sizes, tuple(lie), tuple(bool(x) for x in rng.random(2) < 0.3))
+
+
+def within(x: Any, step: int) -> Any:
+    """Return a copy in a larger array, whose elements are so many places apart."""
+    room = np.zeros((*x.shape[:-2], x.shape[-2] + 2, (x.shape[-1] + 3) * abs(step)), x.dtype)
+    view = room[..., 1:-1, :: abs(step)][..., 1:-2][..., :: 1 if step > 0 else -1]
+    view[...] = x
+    return view
+
+
+LIE: dict[str, Callable[[Any], Any]] = {
+    "whole": lambda x: x,
+    "transposed": lambda x: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "part": lambda x: within(x, 1),
+    "part, transposed": lambda x: within(x.swapaxes(-1, -2), 1).swapaxes(-1, -2),
+    "every other": lambda x: within(x, 2),
+    "backwards": lambda x: within(x, -1),
+}
+
+
+def check_product(n: int, dtype: str, case: Shape) -> None:
+    (N, m, k, w), (alpha, beta) = case[:4], [(1.0, 0.0), (0.5, 1.0), (-2.0, -0.5)][n % 3]
+    a, b, c = held(1, (N, m, k), dtype), held(2, (N, k, w), dtype), held(3, (N, m, w), dtype)
+    a, b = (x[0] if one else x for x, one in zip((a, b), case.one, strict=True))
+    a, b, c = (LIE[how](x) for how, x in zip(case.lie, (a, b, c[0] if all(case.one) else c), strict=True))
+    wanted = alpha * (a.astype(float) @ b.astype(float)) + beta * c.astype(float)
+    SIM.gemm(a, b, c, alpha, beta)
+    near(c, wanted, case)
+    if a.ndim == b.ndim == 3:
+        total = LIE[case.lie[0]](held(4, (m, w), dtype))
+        wanted = alpha * np.einsum("xij,xjk->ik", a.astype(float), b.astype(float)) + beta * total.astype(float)
+        SIM.summed(a, b, total, alpha, beta)
+        near(total, wanted, case)
+
+
+def check_convolution(n: int, dtype: str, case: Any) -> None:
+    layer, (alpha, beta) = shapes.conv_layer(BE, dtype, case), shapes.scaled(case)
+    i, f, e = held(1, layer.dimI, dtype), held(2, layer.dimF, dtype), held(3, layer.dimO, dtype)
+    o, d, u = held(4, layer.dimO, dtype), held(5, layer.dimI, dtype), held(6, layer.dimF, dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEONLITE_WORKSPACE", str([1, 10_000, 1 << 28][n // 6 % 3]))
+        agree("conv_fprop", dtype, [o], lambda conv, out, c: conv(layer, c(i), c(f), *out, alpha, beta), case)
+        agree("conv_bprop", dtype, [d], lambda conv, out, c: conv(layer, c(f), c(e), *out, alpha, beta), case)
+        agree("conv_update", dtype, [u], lambda conv, out, c: conv(layer, c(i), c(e), *out, alpha, beta), case)
+
+
+def test_what_a_convolution_works_in_has_a_limit(monkeypatch: Any) -> None:
+    be = Backend(Simulated())
+    layer = be.conv_layer("float32", 8, 4, 3, 1, 20, 20, 1, 3, 3)
+    i, f, o = (be.ones(shape) for shape in (layer.dimI, layer.dimF, layer.dimO))
+    monkeypatch.setenv("NEONLITE_WORKSPACE", "100000")
+    be.fprop_conv(layer, i, f, o)
+    assert (o.get() == 36).all()
+    assert 50_000 < be.memory().workspaces <= 100_000
+
+
+class ColumnMajor:
+    """cuBLAS as its manual has it, for matrices of NumPy that lie column by column: it shares no code with ours."""
+
+    DTYPES: ClassVar = {0: "float32", 1: "float64", 2: "float16"}
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        def call(*args: Any) -> int:
+            self.calls.append((name, *(x.value for x in args if isinstance(x, ctypes._SimpleCData))))
+            return 0
+
+        return call
+
+    def cublasGemmStridedBatchedEx_64(self, handle: Any, ta: int, tb: int, *given: Any) -> int:
+        m, n, k, alpha, a, a_type, lda, a_apart, b, b_type, ldb, b_apart, beta, c, c_type, ldc, c_apart, count = (
+            x.value if isinstance(x, ctypes._SimpleCData) else x for x in given[:18]
+        )
+        self.calls.append(("multiply", *given[18:]))
+
+        def columns(address: int, kind: int, height: int, width: int, ld: int) -> Any:
+            assert ld >= height
+            memory = ctypes.c_char * (((width - 1) * ld + height) * np.dtype(self.DTYPES[kind]).itemsize)
+            flat = np.frombuffer(memory.from_address(address), self.DTYPES[kind])
+            return np.lib.stride_tricks.as_strided(flat, (height, width), (flat.itemsize, ld * flat.itemsize))
+
+        for x in range(count):
+            sizes = [np.dtype(self.DTYPES[kind]).itemsize for kind in (a_type, b_type, c_type)]
+            left = columns(a + x * a_apart * sizes[0], a_type, *((k, m) if ta else (m, k)), lda)
+            right = columns(b + x * b_apart * sizes[1], b_type, *((n, k) if tb else (k, n)), ldb)
+            out = columns(c + x * c_apart * sizes[2], c_type, m, n, ldc)
+            product = alpha._obj.value * ((left.T if ta else left).astype(float) @ (right.T if tb else right))
+            out[...] = product + beta._obj.value * out if beta._obj.value else product
+        return 0
+
+
+class ByCublas(SimulatedDriver):
+    """A driver whose products go to cuBLAS, or what stands in for it."""
+
+    def __init__(self) -> None:
+        self.library, self.stream, self.tf32 = ColumnMajor(), 1, False
+        self.cublas = Cublas(self.library, lambda n: (None, 4096), lambda: self.stream)
+
+    def multiply(self, form: Product, alpha: float, beta: float) -> bool:
+        self.cublas.multiply(form, alpha, beta, self.tf32)
+        return True
+
+
+def test_cublas_is_told_of_products_in_its_own_order(monkeypatch: Any) -> None:
+    monkeypatch.setattr(SIM.runtime, "driver", ByCublas())
+    for case in cases(product_cases, 60):
+        check_product(*case)
+
+
+def test_cublas_has_a_handle_a_thread_and_its_memory_anew_for_each_stream() -> None:
+    driver = ByCublas()
+    a, made = np.ones((2, 2), "float32"), Primitives(Simulated())
+    made.runtime.driver = driver
+    for driver.stream, driver.tf32, dtype in [(1, False, "float32"), (1, True, "float32"), (2, True, "float64")]:
+        made.gemm(a.astype(dtype), a.astype(dtype), a.astype(dtype))
+    made.gemm(*(a.astype("float16") for _ in range(3)))
+    names = [call[0].removeprefix("cublas").removesuffix("_v2") for call in driver.library.calls]
+    assert names == ["Create", *["SetStream", "SetWorkspace", "multiply", "multiply"], *names[1:4], "multiply"]
+    computes = [call[1] for call in driver.library.calls if call[0] == "multiply"]
+    assert computes == [68, 77, 70, 68]  # CUBLAS_COMPUTE_32F, 32F_FAST_TF32, 64F: halves are added up as float32
+    assert driver.library.calls[2][2:] == (4096, 32 << 20)
+
+
+def test_an_error_of_cublas_tells_its_status() -> None:
+    failing = SimpleNamespace(cublasCreate_v2=lambda handle: 1)
+    with pytest.raises(RuntimeError, match="cublasCreate failed with the status 1"):
+        Cublas(failing, lambda n: (None, 0), lambda: 0).handle()
+
+
 CHECKS: dict[str, tuple[Callable[[], Iterator[Any]], Callable[[int, str, Any], None]]] = {
     "pooling": (shapes.pool_cases, check_pooling),
     "local response": (shapes.lrn_cases, check_lrn),
+    "products": (product_cases, check_product),
+    "convolution": (shapes.conv_cases, check_convolution),
 }
 
 
@@ -131,6 +287,7 @@ def texts() -> dict[str, tuple[str, dict[str, str]]]:
     return {
         **{f"pool {op}": (text, {"Out": "{dtype}", "Place": "uint8"}) for op, text in images.POOLS.items()},
         **{f"pool {op} back": (text, {"Place": "int32"}) for op, text in images.POOLS_BACK.items()},
+        "columns": (COLUMNS, {}),
         "lrn": (images.LRN, {}),
         "lrn back": (images.LRN_BACK, {}),
     }

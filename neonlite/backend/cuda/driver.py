@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from typing import Any, Protocol
+
+from neonlite.backend.cuda.blas import Cublas, Product, load, tf32_is_wanted
 
 
 class CompileError(RuntimeError):
@@ -40,6 +43,9 @@ class Driver(Protocol):
     def here(self) -> Any:
         """Return the stream to which work goes."""
 
+    def multiply(self, form: Product, alpha: float, beta: float) -> bool:
+        """Compute a product of matrices; tell whether it could: there may be no library for it."""
+
     def wait(self) -> None:
         """Wait until everything has run."""
 
@@ -51,7 +57,7 @@ class CuPyDriver:
     """
 
     def __init__(self, cupy: Any) -> None:
-        self.cupy = cupy
+        self.cupy, self.tf32 = cupy, tf32_is_wanted()
 
     def allocate(self, nbytes: int) -> Any:
         """Return so many bytes of the card's memory, from CuPy's pool."""
@@ -87,6 +93,24 @@ class CuPyDriver:
     def here(self) -> Any:
         """Return CuPy's current stream."""
         return self.cupy.cuda.get_current_stream().ptr
+
+    @cached_property
+    def cublas(self) -> Cublas | None:
+        """The library of products; None when it is not found."""
+
+        def room(nbytes: int) -> tuple[Any, int]:
+            made = self.allocate(nbytes)
+            return made, made.data.ptr
+
+        library = load()
+        return library and Cublas(library, room, self.here)
+
+    def multiply(self, form: Product, alpha: float, beta: float) -> bool:
+        """Have cuBLAS compute it on CuPy's current stream."""
+        if self.cublas is None:
+            return False
+        self.cublas.multiply(form, alpha, beta, self.tf32)
+        return True
 
     def wait(self) -> None:
         """Wait for the card."""

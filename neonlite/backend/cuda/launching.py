@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from neonlite.backend.cuda.blas import CardProducts
 from neonlite.backend.cuda.kernels import BLOCKS, PREAMBLE, THREADS
 from neonlite.backend.cuda.words import MEMORY, REGISTER, fill
 from neonlite.backend.primitives.generic import Generic
@@ -31,12 +32,19 @@ constexpr int V = {V};  // elements side by side, for one thread at once
     Index i = ((Index)blockIdx.x * blockDim.x + threadIdx.x) * V; i < size; i += (Index)gridDim.x * blockDim.x * V
 """
 
+WORKSPACE = 1 << 28  # bytes that a convolution may work in, unless NEONLITE_WORKSPACE says another number
+
 Arguments = Sequence[Any]  # arrays, None for none, and numbers
 
 
 def kernels_are_on() -> bool:
     """Tell whether kernels may run: ``NEONLITE_KERNELS=0`` in the environment works everything out without them."""
     return os.environ.get("NEONLITE_KERNELS") != "0"
+
+
+def workspace() -> int:
+    """Return how many bytes a convolution may work in."""
+    return int(os.environ.get("NEONLITE_WORKSPACE") or WORKSPACE)
 
 
 def source(text: str, dtype: str, V: int = 1, large: bool = False, **types: str) -> str:
@@ -47,7 +55,7 @@ def source(text: str, dtype: str, V: int = 1, large: bool = False, **types: str)
     return f"{PREAMBLE}{head}{more}{text}"
 
 
-class Launching(Generic):
+class Launching(CardProducts, Generic):
     """Primitives on a card; the runtime brings the driver."""
 
     scratch: Any = InPlace.scratch  # buffers that are kept

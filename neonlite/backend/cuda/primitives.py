@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from neonlite.backend.cuda.launching import kernels_are_on
+from neonlite.backend.cuda.primitives_convolution import ConvolutionPrimitives
 from neonlite.backend.cuda.primitives_images import ImagePrimitives
 from neonlite.backend.primitives.generic import Generic
 
 
-class Primitives(ImagePrimitives):
+class Primitives(ConvolutionPrimitives, ImagePrimitives):
     """Primitives on a card. Halves are computed in float32, and rounded once."""
 
 
 def equip(runtime: Any) -> None:
     """Give a runtime the primitives of a card, unless kernels are switched off."""
-    runtime.primitives, runtime.halves = (Primitives, False) if kernels_are_on() else (Generic, False)
+    runtime.primitives, runtime.halves = (Primitives, True) if kernels_are_on() else (Generic, False)

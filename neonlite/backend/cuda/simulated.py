@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.cuda.blas import Matrix, Product
 from neonlite.backend.cuda.driver import CompileError
 from neonlite.backend.cuda.executor import Cuda
 from neonlite.backend.cuda.primitives import equip
@@ -104,6 +105,16 @@ class SimulatedDriver:
         """Return the one stream."""
         return 0
 
+    def multiply(self, form: Product, alpha: float, beta: float) -> bool:
+        """Compute it by NumPy; halves as float32, rounded once."""
+        wide = np.float64 if form.dtype == "float64" else np.float32
+        a = matrices(form.a, form.m, form.k, form.stack, form.dtype)
+        b = matrices(form.b, form.k, form.n, form.stack, form.dtype)
+        c = matrices(form.c, form.m, form.n, form.stack, form.out)
+        product = np.matmul(a.astype(wide), b.astype(wide)) * alpha
+        c[...] = product + beta * c.astype(wide) if beta else product
+        return True
+
     def wait(self) -> None:
         """Return at once: everything has run."""
 
@@ -134,8 +145,17 @@ class Taped:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.primitives, name)
-        works = name in ("gemm", "summed") or name.endswith(("_fprop", "_bprop", "_update"))
+        works = name in ("gemm", "summed", "moments", "scatter") or name.endswith(("_fprop", "_bprop", "_update"))
         return partial(self.driver.call, found) if works else found
+
+def matrices(x: Matrix, rows: int, columns: int, count: int, dtype: str) -> Any:
+    """Return a stack of matrices in memory as an array."""
+    along = (1, x.pitch) if x.transposed else (x.pitch, 1)
+    sizes, steps = (count, rows, columns), (x.apart, *along)
+    nbytes = np.dtype(dtype).itemsize
+    end = sum((n - 1) * step for n, step in zip(sizes, steps, strict=True)) + 1
+    memory: Any = (ctypes.c_char * (end * nbytes)).from_address(x.address)
+    return np.ndarray(sizes, dtype, memory, strides=[step * nbytes for step in steps])
 
 
 def whole(source: str) -> str:
