@@ -20,6 +20,8 @@ import test_primitives as shapes
 
 from neonlite import Backend
 from neonlite.backend.cuda import primitives_images as images
+from neonlite.backend.cuda import primitives_moments as moments
+from neonlite.backend.cuda import primitives_scatter as scatter
 from neonlite.backend.cuda.blas import Cublas, Product
 from neonlite.backend.cuda.driver import OPTIONS
 from neonlite.backend.cuda.launching import source
@@ -28,6 +30,7 @@ from neonlite.backend.cuda.primitives_convolution import COLUMNS
 from neonlite.backend.cuda.simulated import Simulated, SimulatedDriver
 from neonlite.backend.primitives.generic import Generic
 from neonlite.backend.runtimes.numpy_ import NumPy
+from neonlite.ops import run_scatter
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 
@@ -104,6 +107,66 @@ def check_lrn(n: int, dtype: str, case: Any) -> None:
     agree(
         "lrn_bprop", dtype, [d], lambda f, out, c: f(layer, c(i), c(e), *out, c(denom), alpha, beta, case.a, 0.75), case
     )
+
+
+# --- moments, sums by place, and regions ----------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    N: int  # columns
+    rows: int
+    shift: float
+
+
+def row_cases() -> Iterator[Rows]:
+    rng = np.random.default_rng(7)
+    while True:
+        yield Rows(
+            int(rng.integers(1, 60) ** rng.integers(1, 4)), int(rng.integers(1, 5)), float(rng.choice([0, 1, 300]))
+        )
+
+
+def check_moments(n: int, dtype: str, case: Rows) -> None:
+    wide = "float64" if dtype == "float64" else "float32"
+    x = (held(1, (case.rows, case.N), dtype) + case.shift).astype(dtype)
+    mean, var = np.zeros(case.rows, wide), np.zeros(case.rows, wide)
+    SIM.moments(x, mean, var)
+    near(mean, x.astype(float).mean(axis=1), case)
+    np.testing.assert_allclose(var, x.astype(float).var(axis=1), 4e-5 if wide == "float32" else 1e-9, 1e-30)
+
+
+def test_a_batch_of_many_columns_is_measured_in_one_pass() -> None:
+    made: list[Any] = []
+    for be in (Backend(Simulated()), Backend("cpu")):
+        x, gamma, beta = (
+            be.array(held(n, shape, "float32") + 5) for n, shape in enumerate([(3, 2000), (3, 1), (3, 1)])
+        )
+        rows = [be.ones((3, 1)) for _ in range(4)]
+        for _ in range(2):
+            y = be.compound_fprop_bn(x, *rows, gamma, beta, be.empty_like(x), 1e-3, 0.9)
+        made.append([t.get() for t in (y, *rows)])
+        if be.name == "simulated":
+            assert be.primitives.compiled
+    for a, b in zip(*made, strict=True):
+        np.testing.assert_allclose(a, b, 2e-5, 2e-5)
+
+
+def check_scatter(n: int, dtype: str, case: Shape) -> None:
+    axis, rng = n % 2, np.random.default_rng(n)
+    x, places = LIE[case.lie[0]](held(1, (case.m, case.k), dtype)), rng.integers(0, case.n, (case.m, case.k)[axis])
+    y = held(2, (case.m, case.n) if axis else (case.n, case.k), dtype)
+    SIM.scatter(x, places, y, axis)
+    near(y, run_scatter(np, x.astype(float), places, axis=axis, size=case.n), case)
+
+
+def check_regions(n: int, dtype: str, case: Shape) -> None:
+    rng, (C, H, W, N), count = np.random.default_rng(n), (case.N, case.m, case.k, case.n), n % 5
+    rois = np.column_stack([rng.integers(0, N, count), rng.integers(-3, 24, (count, 4)) / 2])
+    i, bins = held(1, (C, H, W, N), dtype), (C, 1 + n % 3, 1 + n % 4, count)
+    o, argmax, e = held(2, bins, dtype), np.zeros(bins, "int32"), held(3, bins, dtype)
+    agree("roi_fprop", dtype, [o, argmax], lambda f, out, c: f(c(i), rois, *out, 0.75), case)
+    REAL.roi_fprop(i.astype(float), rois, o.astype(float), argmax, 0.75)
+    agree("roi_bprop", dtype, [held(4, i.shape, dtype)], lambda f, out, c: f(c(e), rois, argmax, *out), case)
 
 
 # --- products and convolution ----------------------------------------------------------------------------------------
@@ -259,6 +322,9 @@ def test_an_error_of_cublas_tells_its_status() -> None:
 CHECKS: dict[str, tuple[Callable[[], Iterator[Any]], Callable[[int, str, Any], None]]] = {
     "pooling": (shapes.pool_cases, check_pooling),
     "local response": (shapes.lrn_cases, check_lrn),
+    "moments": (row_cases, check_moments),
+    "sums by place": (product_cases, check_scatter),
+    "regions": (product_cases, check_regions),
     "products": (product_cases, check_product),
     "convolution": (shapes.conv_cases, check_convolution),
 }
@@ -288,6 +354,10 @@ def texts() -> dict[str, tuple[str, dict[str, str]]]:
         **{f"pool {op}": (text, {"Out": "{dtype}", "Place": "uint8"}) for op, text in images.POOLS.items()},
         **{f"pool {op} back": (text, {"Place": "int32"}) for op, text in images.POOLS_BACK.items()},
         "columns": (COLUMNS, {}),
+        "moments": (moments.MEASURE, {}),
+        "moments, joined": (moments.LAST, {}),
+        "sums by place": (scatter.SCATTER, {}),
+        "regions": (scatter.REGIONS, {"Place": "int32"}),
         "lrn": (images.LRN, {}),
         "lrn back": (images.LRN_BACK, {}),
     }
@@ -309,8 +379,9 @@ def test_nvidias_compiler_takes_every_kernel_and_nothing_is_spilled() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
-def test_nvidias_compiler_takes_every_kernel_for_every_dtype(architecture: str) -> None:
-    check_compiled(
-        architecture, ("float16", 8, False), ("float32", 4, False), ("float64", 2, False), ("float64", 1, True)
-    )
+@pytest.mark.parametrize(
+    ("architecture", "more"),
+    [("sm_80", ("float32", 4, False)), ("sm_90", ("float64", 2, False)), ("sm_100", ("float64", 1, True))],
+)
+def test_nvidias_compiler_takes_every_kernel_for_every_dtype(architecture: str, more: tuple[str, int, bool]) -> None:
+    check_compiled(architecture, ("float16", 8, False), more)

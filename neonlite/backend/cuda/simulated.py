@@ -148,6 +148,7 @@ class Taped:
         works = name in ("gemm", "summed", "moments", "scatter") or name.endswith(("_fprop", "_bprop", "_update"))
         return partial(self.driver.call, found) if works else found
 
+
 def matrices(x: Matrix, rows: int, columns: int, count: int, dtype: str) -> Any:
     """Return a stack of matrices in memory as an array."""
     along = (1, x.pitch) if x.transposed else (x.pitch, 1)

@@ -1,0 +1,89 @@
+"""How does a card add up what goes to one place?  By places in order, in the order of what goes there: no atomics.
+
+So the bits of a sum are always the same: of the rows of a look-up table, and of the pixels under regions of interest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from neonlite.backend.cuda.launching import Launching
+from neonlite.backend.primitives.regions import bins
+
+SCATTER = """
+// y[p, j] = the sum of x[k, j] over all k whose place is p; order tells where the places, sorted, came from.
+extern "C" __global__ void __launch_bounds__(256, 2) kernel(
+    Element* y, const Element* x, const long long* places, const long long* order, Index size, Index count, Index width,
+    Index axis, long long down, long long across)
+{
+    for (EACH(at, size)) {
+        const Index p = axis ? at % (size / width) : at / width, j = axis ? at / (size / width) : at % width;
+        Index low = 0, high = count;  // the first place that is not below p
+        while (low < high) {
+            const Index middle = low + (high - low) / 2;
+            if (places[middle] < p) low = middle + 1; else high = middle;
+        }
+        Wide total = 0;
+        for (; low < count && places[low] == p; ++low) total += wide(x[order[low] * down + j * across]);
+        put(y[at], total);
+    }
+}
+"""
+
+REGIONS = """
+// o = the maximum of each bin, and argmax where it is, h W + w; 0 and -1 where there is no pixel. The table has
+// the image of each of n regions, and the first row, the rows, the first column and the columns of each of its bins.
+extern "C" __global__ void __launch_bounds__(256, 2) kernel(
+    Element* o, Place* argmax, const Element* i, const int* table, Index size, Index n, Index PH, Index PW,
+    Index H, Index W, Index N)
+{
+    const int *images = table, *tops = images + n, *heights = tops + PH * n;
+    const int *lefts = heights + PH * n, *widths = lefts + PW * n;
+    for (EACH(at, size)) {
+        const Index r = at % n, bin = at / n, pw = bin % PW, ph = bin / PW % PH, c = bin / PW / PH;
+        const Index top = tops[ph * n + r], left = lefts[pw * n + r];
+        const Index bottom = top + heights[ph * n + r], right = left + widths[pw * n + r];
+        Wide best = 0;
+        Index place = -1;
+        for (Index y = top; y < bottom; ++y)
+            for (Index x = left; x < right; ++x) {
+                const Wide value = wide(i[((c * H + y) * W + x) * N + images[r]]);
+                if (place < 0 || value > best || (value != value && best == best)) best = value, place = y * W + x;
+            }
+        put(o[at], best);
+        argmax[at] = place;
+    }
+}
+"""
+
+
+class ScatterPrimitives(Launching):
+    """Sums by place, and maximum pooling of regions: images (C, H, W, N), regions (n, 5), bins (C, PH, PW, n)."""
+
+    def scatter(self, x: Any, places: Any, y: Any, axis: int = 0) -> None:
+        """Compute ``y[p] = sum of x[k] over all k whose place is p``: (n, m), (n,) ints, (size, m), or along axis 1."""
+        places = self.xp.astype(places, self.xp.int64)
+        order = self.xp.astype(self.xp.argsort(places, stable=True), self.xp.int64)
+        places = self.xp.take(places, order, axis=0)
+        steps = [step // x.dtype.itemsize for step in self.runtime.layout(x)[1]]
+        down, across = steps[::-1] if axis else steps
+        more = [y.size, places.shape[0], y.shape[1 - axis], axis, down, across]
+        self.over(SCATTER, y, y.size, 1, [y, x, places, order, *more])
+
+    def roi_fprop(self, i: Any, regions: np.ndarray[Any, Any], o: Any, argmax: Any, scale: float) -> None:
+        (_, H, W, N), (_, PH, PW, n) = i.shape, o.shape
+        each = [*bins(regions[:, 2], regions[:, 4], scale, PH, H), *bins(regions[:, 1], regions[:, 3], scale, PW, W)]
+        table = self.runtime.put(np.concatenate([x.reshape(-1) for x in (regions[:, 0], *each)]).astype(np.int32))
+        arguments = [o, argmax, i, table, o.size, n, PH, PW, H, W, N]
+        self.over(REGIONS, o, o.size, 1, arguments, Place=str(argmax.dtype))
+
+    def roi_bprop(self, e: Any, regions: np.ndarray[Any, Any], argmax: Any, d: Any) -> None:
+        xp, (C, H, W, N) = self.xp, d.shape
+        images = self.runtime.put(regions[:, 0].astype(np.int64))[None, None, None, :]
+        maps = self.runtime.put(np.arange(C))[:, None, None, None]
+        cells = (xp.astype(argmax, xp.int64) + maps * (H * W)) * N + images
+        cells = xp.where(argmax < 0, xp.full(cells.shape, -1, dtype=cells.dtype), cells)
+        flat = self.runtime.reshape
+        self.scatter(flat(e, (e.size, 1)), xp.reshape(cells, (-1,)), flat(d, (d.size, 1)))
