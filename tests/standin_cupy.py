@@ -8,6 +8,7 @@ NumPy's functions and NumPy's arrays as indices do not work, and nor does a copy
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ class Machine:
     driver: int = 13000  # the newest CUDA that the driver knows; 0 is no driver
     built: int = 13020  # the CUDA that CuPy is built for
     nvrtc: str = ""  # the error of looking for the compiler
+    forked: bool = False  # whether this is a process that was forked
+    memory: int = 16 * 2**30  # of a card
     uploads: int = 0
 
 
@@ -50,6 +53,8 @@ def check() -> None:
     if MACHINE.driver // 1000 < MACHINE.built // 1000:
         words = "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version"
         raise CUDARuntimeError(35, words)
+    if MACHINE.forked:
+        raise CUDARuntimeError(3, "cudaErrorInitializationError: initialization error")
     if not MACHINE.devices:
         raise CUDARuntimeError(100, "cudaErrorNoDevice: no CUDA-capable device is detected")
 
@@ -111,7 +116,7 @@ def device_count() -> int:
 
 def properties(device: int) -> dict[str, Any]:
     check()
-    return {"name": b"Stand-in", "totalGlobalMem": 16 * 2**30, "major": 9, "minor": 0, "multiProcessorCount": 132}
+    return {"name": b"Stand-in", "totalGlobalMem": MACHINE.memory, "major": 9, "minor": 0, "multiProcessorCount": 132}
 
 
 def compiler_version() -> tuple[int, int]:
@@ -537,9 +542,14 @@ def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, bl
     return a.get(stream, order) if isinstance(a, ndarray) else np.asarray(a, order=order)  # type: ignore[call-overload]
 
 
+class OutOfMemoryError(MemoryError): ...
+
+
 def made(make: Callable[..., Any]) -> Callable[..., Any]:
     def function(*args: Any, **options: Any) -> Any:
         check()
+        if args and math.prod(np.atleast_1d(args[0]).tolist()) > MACHINE.memory:
+            raise OutOfMemoryError("Out of memory allocating (allocated so far: ...)")
         return outside(make(*map(inside, args), **options))
 
     return function
@@ -564,6 +574,7 @@ def modules() -> dict[str, ModuleType]:
         "driverGetVersion": lambda: MACHINE.driver,
         "runtimeGetVersion": lambda: MACHINE.built,
         "deviceSynchronize": check,
+        "memGetInfo": lambda: (MACHINE.memory // 4, MACHINE.memory),
         "getDevice": here,
     }
     creation: dict[str, Any] = {
@@ -577,6 +588,7 @@ def modules() -> dict[str, ModuleType]:
         "from_dlpack": from_dlpack,
         "ndarray": ndarray,
         "RawKernel": RawKernel,
+        "get_default_memory_pool": lambda: SimpleNamespace(free_bytes=lambda: 1_000_000),
         "__version__": "14.2.0",
     }
     cuda = {

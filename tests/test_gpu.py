@@ -216,6 +216,69 @@ def test_the_file_of_the_runtime_is_read_without_cupy(monkeypatch):
     assert __import__(module, fromlist=["CuPy"]).CuPy.name == "gpu"
 
 
+def test_what_does_not_fit_the_card_is_told_with_what_helps():
+    with installed(memory=2_000_000_000):
+        be = gen_backend("gpu")
+        x = be.zeros((1000, 250), name="x")
+        for make in (
+            lambda: be.zeros((100_000, 100_000), name="large"),
+            lambda: be.empty((100_000, 100_000), name="large"),
+        ):
+            with pytest.raises(MemoryError) as caught:
+                make()
+            for words in (
+                r"no room for large \(100000, 100000\) float32, 40 GB: 'gpu' holds 1 MB: tensors 1 MB",
+                r"the device has 501 MB free of 2 GB",
+                r"a smaller batch size, .*model\.summary.*be\.rehearsal",
+            ):
+                caught.match(words)
+        assert be.memory().tensors == 1_000_000
+        with pytest.raises(MemoryError, match=r"no room for a tensor \(100000, 100000\)"):
+            (x[:1, :1] * be.broadcast_to(x[:1, :1], (100_000, 100_000))).astensor()
+        assert str(be.device_memory()) == "501 MB free of 2 GB"
+        assert x.get().sum() == 0
+
+
+def test_the_hosts_memory_is_not_told_and_what_does_not_fit_it_is():
+    be = Backend("cpu")
+    assert be.device_memory() is None
+    with pytest.raises(MemoryError, match=r"no room for large \(1000000000, 1000000000\) float32, 4e\+09 GB"):
+        be.zeros((10**9, 10**9), name="large")
+
+
+def test_behind_a_fork_the_error_tells_so(monkeypatch):
+    with installed() as machine:
+        be = gen_backend("gpu")
+        x = be.ones((2, 2))
+        machine.forked = True
+        monkeypatch.setattr(be.ledger, "process", -1)
+        for act in (
+            lambda: be.ones((2, 2)),
+            lambda: x.__setitem__(slice(None), np.ones((2, 2))),
+            lambda: be.runtime.wait(),
+            lambda: (x + 1).astensor(),
+        ):
+            with pytest.raises(RuntimeError, match=r"before this process was forked.*initialization error.*spawn"):
+                act()
+
+
+def test_a_thread_on_another_device_is_told_and_so_is_an_array_of_another():
+    with installed(devices=2):
+        import cupy
+
+        be = gen_backend("gpu", device_id=1)
+        x, elsewhere = be.ones((2, 2)), Backend("gpu").ones((2, 2))  # from here on the thread is on device 0
+        for act in (lambda: (x + 1).astensor(), lambda: x.__setitem__(slice(None), x * 2)):
+            with pytest.raises(
+                RuntimeError, match=r"thread stands on device 0, .* works on device 1.*Device\(1\)\.use"
+            ):
+                act()
+        cupy.cuda.Device(1).use()
+        assert (x + 1).asnumpyarray().tolist() == [[2, 2]] * 2
+        with pytest.raises(BufferError, match=r"lies on device 0, .* works on device 1: copy it with be\.array"):
+            be.from_dlpack(elsewhere)
+
+
 # --- the stand-in ---------------------------------------------------------------------------------------------------
 
 

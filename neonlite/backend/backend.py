@@ -281,6 +281,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
 
     def _explained(self, error: Exception, tensors: Sequence[Tensor], tree: Any) -> Exception:
         """Return the error with the ops that may have raised it and the targets, where its type takes a message."""
+        error = self._cause(error, f"what it takes to work out {describe(*tensors)}")
         if type(error) not in (ValueError, TypeError, IndexError, OverflowError):
             return error
         suspects = [node for node in postorder(tree) if (op := OPS.get(node.op)) and op.may_fail][:3]
@@ -338,14 +339,8 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
     def evaluate(self, trees: Sequence[Any]) -> list[Tensor]:
         """Return the values of several trees, worked out in one plan, in new tensors."""
         self._check_open()
-        targets = [self._fresh(x.info) for x in trees]
+        targets = [self.empty(x.info.shape, x.info.dtype) for x in trees]
         return self.assign(targets, trees)
-
-    def _fresh(self, info: Info) -> Tensor:
-        """Return a tensor for the value of a tree."""
-        array = self.xp.empty(info.shape, dtype=getattr(self.xp, info.dtype))
-        info = self.leaf_info(info.shape, info.dtype)
-        return Tensor(array, info, memory=self.ledger.hold(info.attrs["nbytes"]))
 
     def execute(self, node: OpTreeNode) -> Tensor:
         """Run a tree whose top, and nothing else, is 'assign'; return the tensor written."""

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.executors.quiet import Silence
-from neonlite.backend.memory import Ledger
+from neonlite.backend.memory import Ledger, Room
+from neonlite.backend.plan import size as bytes_in_words
 from neonlite.backend.tensor import Tensor, c_strides, is_c, reach
 from neonlite.ops import FLOATS, INTS, Shape, bits, two_dims
 from neonlite.optree import REMEMBERED, Info, Operand, OpTreeNode, describe
@@ -142,10 +143,35 @@ class Making:
     def _new(self, make: Callable[..., Any], shape: Any, dtype: Any, name: str | None, persist_values: bool) -> Tensor:
         self._check_open()
         shape, dtype = self.shape_of(shape), self.dtype_name(dtype)
-        array, info = make(shape, dtype=getattr(self.xp, dtype)), self.leaf_info(shape, dtype)
+        info = self.leaf_info(shape, dtype)
+        try:
+            array = make(shape, dtype=getattr(self.xp, dtype))
+        except Exception as error:
+            what = f"{name or 'a tensor'} {shape} {dtype}, {bytes_in_words(info.attrs['nbytes'])}"
+            raise self._cause(error, what) from error
         made = Tensor(array, info, name, memory=self.ledger.hold(info.attrs["nbytes"]))
         made.persist_values = persist_values
         return made
+
+    def _cause(self, error: Exception, what: str) -> Exception:
+        """Return an error of the library, with what was wanted and what helps where memory is short."""
+        error = self.runtime.explained(error)
+        if not isinstance(error, MemoryError):
+            return error
+        room = self.device_memory()
+        return MemoryError(
+            f"there is no room for {what}: {self.name!r} holds {self.ledger.memory()}"
+            f"{f'; the device has {room}' if room else ''}. What helps: a smaller batch size, dtype='float16', del of "
+            "tensors that are done with. model.summary(data) and be.rehearsal() tell beforehand what there has to be"
+        )
+
+    def device_memory(self) -> Room | None:
+        """Return the memory of the device: what is free, to others or to this backend, and all; None for the host's.
+
+        ``be.memory()`` tells what of the rest this backend has.
+        """
+        room = self.runtime.room()
+        return None if room is None else Room(*room)
 
     def array(
         self,
@@ -177,6 +203,12 @@ class Making:
         self._check_open()
         if not hasattr(x, "__dlpack__"):
             raise TypeError(f"be.from_dlpack takes an array with __dlpack__; got {describe(x)}: copy it with be.array")
+        there = getattr(x, "__dlpack_device__", lambda: (1, 0))()
+        if there[0] == 2 and self.runtime.room() and there[1] != self.runtime.device_id:
+            raise BufferError(
+                f"be.from_dlpack({describe(x)}): it lies on device {there[1]}, and the backend {self.name!r} works on "
+                f"device {self.runtime.device_id}: copy it with be.array"
+            )
         try:
             array = self.xp.from_dlpack(x)
         except (BufferError, RuntimeError, ValueError) as error:

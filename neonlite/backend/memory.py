@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -56,6 +57,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
+        self.process = os.getpid()
         self.kept = threading.local()
         self.bytes = {"tensors": 0, "arena": 0, "workspaces": 0}
         self.total = self.peak = 0
@@ -99,3 +101,13 @@ class Ledger:
     def forget(self) -> None:
         """Let go of what all threads keep."""
         self.kept = threading.local()
+
+
+class Room(NamedTuple):
+    """The bytes of a device that are free, and all that it has; prints in words."""
+
+    free: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{size(self.free)} free of {size(self.total)}"

@@ -23,6 +23,7 @@ import numpy as np
 from neonlite.optree import Operand
 
 GRAPHS = 16  # that a backend keeps
+NOTES = 64  # of indices that one graph looks at
 RUNS = 2  # of a block as it is, before it is recorded: by then all is compiled and all buffers are there
 OPAQUE: tuple[Any, ...] = (int, float, str, bytes, type(None), type, np.generic, np.ndarray, np.dtype)
 OPAQUE += (Operand, BuiltinFunctionType, MethodType, ModuleType)
@@ -49,7 +50,8 @@ class Recording:
         self.began: dict[str, int] = dict(be.streams.taken)
         self.drawn: dict[str, int] = {}  # stream -> blocks that kernels draw
         self.counters = be.xp.zeros((len(self.began), 4), dtype=be.xp.uint64)
-        self.notes: list[tuple[Any, int, str, bool]] = []  # (words on the card, size, what, whether from the end)
+        self.wrong = be.xp.zeros((NOTES, 2), dtype=be.xp.int64)  # made before: a graph would make it anew each time
+        self.notes: list[tuple[int, str, bool]] = []  # (size, what, whether it counts from the end)
         self.held: list[Any] = []
         self.graph: Any = None
 
@@ -61,9 +63,10 @@ class Recording:
 
     def note(self, size: int, what: str, below: bool) -> int:
         """Return where a kernel is to note an index that is out of range: 1, and the index."""
-        words = self.be.xp.zeros(2, dtype=self.be.xp.int64)
-        self.notes.append((words, size, what, below))
-        address: int = self.be.runtime.layout(words)[0]
+        if len(self.notes) == NOTES:
+            raise Uncapturable(f"it looks at indices more than {NOTES} times")
+        self.notes.append((size, what, below))
+        address: int = self.be.runtime.layout(self.wrong[len(self.notes) - 1, ...])[0]
         return address
 
     def record(self, fn: Callable[[], Any]) -> Any:
@@ -103,10 +106,10 @@ class Recording:
 
     def check(self) -> None:
         """Raise IndexError when a kernel noted an index that is out of range; it is forgotten."""
-        for words, size, what, below in self.notes:
-            wrong, index = self.be.runtime.get(words).tolist()
+        found = self.be.runtime.get(self.wrong).tolist()
+        for (wrong, index), (size, what, below) in zip(found, self.notes, strict=False):
             if wrong:
-                words[...] = self.be.xp.zeros_like(words)
+                self.wrong[...] = self.be.xp.zeros_like(self.wrong)
                 raise IndexError(
                     f"{what} {index} is out of range: there are {size}, from {-size if below else 0} to {size - 1} "
                     "(in a replayed block; NEONLITE_GRAPHS=0 shows the line)"

@@ -76,6 +76,14 @@ class Runtime:
     def wait(self) -> None:
         """Wait until all work is done."""
 
+    def room(self) -> tuple[int, int] | None:
+        """Return the free bytes of the device's memory, and all of them; None where there is no device apart."""
+        return None
+
+    def explained(self, error: Exception) -> Exception:
+        """Return an error of the library, or one that tells its cause, where that is known."""
+        return error
+
     def make_deterministic(self) -> None:
         """See to it that the same work gives the same bits, run after run."""
 

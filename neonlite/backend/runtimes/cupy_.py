@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from neonlite.backend.cuda.driver import CuPyDriver
 from neonlite.backend.cuda.executor import Cuda
 from neonlite.backend.cuda.primitives import equip
 from neonlite.backend.runtimes.base import Runtime
+
+
+def told(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a method of a runtime tell the causes of its errors."""
+
+    @wraps(method)
+    def telling(self: Any, *arguments: Any) -> Any:
+        try:
+            return method(self, *arguments)
+        except Exception as error:
+            if (cause := self.explained(error)) is error:
+                raise
+            raise cause from error
+
+    return telling
 
 
 class CuPy(Runtime):
@@ -39,10 +57,12 @@ class CuPy(Runtime):
         """How many cards there are."""
         return int(self.cupy.cuda.runtime.getDeviceCount())
 
+    @told
     def put(self, array: Any) -> Any:
         """Return a copy on the card."""
         return self.cupy.array(array, order="C")
 
+    @told
     def get(self, array: Any) -> Any:
         """Return a copy as a NumPy array."""
         return self.cupy.asnumpy(array, order="C")
@@ -55,13 +75,44 @@ class CuPy(Runtime):
         """Return the address of the first element on the card, and the strides, both in bytes."""
         return array.data.ptr, array.strides
 
+    @told
     def wait(self) -> None:
         """Wait until the card has done all that it was given."""
         self.cupy.cuda.Device(self.device_id).synchronize()
 
+    def room(self) -> tuple[int, int]:
+        """Return the free bytes of the card, those that CuPy keeps for later among them, and all of them."""
+        return room(self.cupy, self.device_id)
+
+    def explained(self, error: Exception) -> Exception:
+        """Return what went wrong when the process was forked, or the thread stands on another device."""
+        return explained(self, error)
+
     def about(self) -> str:
         """Return the versions, the card and how many there are."""
         return card(self.cupy, self.device_id)
+
+
+def room(cupy: Any, device_id: int) -> tuple[int, int]:
+    """Return the free bytes of a card and of CuPy's pool, and all bytes of the card."""
+    with cupy.cuda.Device(device_id):
+        free, total = cupy.cuda.runtime.memGetInfo()
+        return free + cupy.get_default_memory_pool().free_bytes(), total
+
+
+def explained(runtime: Any, error: Exception) -> Exception:
+    """Return an error of CuPy's, or one that tells its cause."""
+    if os.getpid() != runtime.ledger.process:
+        return RuntimeError(
+            f"the backend 'gpu' was made before this process was forked, and CUDA does not outlive a fork: {error}. "
+            'Start processes by multiprocessing.get_context("spawn"), or make the first backend behind the fork'
+        )
+    if not isinstance(error, MemoryError) and (here := runtime.cupy.cuda.runtime.getDevice()) != runtime.device_id:
+        return RuntimeError(
+            f"this thread stands on device {here}, and the backend works on device {runtime.device_id}: {error}. "
+            f"cupy.cuda.Device({runtime.device_id}).use() comes before the work"
+        )
+    return error
 
 
 def probe(cupy: Any) -> None:
