@@ -20,7 +20,6 @@ import test_primitives as shapes
 
 from neonlite import Backend
 from neonlite.backend.cuda import primitives_images as images
-from neonlite.backend.cuda import primitives_moments as moments
 from neonlite.backend.cuda import primitives_scatter as scatter
 from neonlite.backend.cuda.blas import Cublas, Product
 from neonlite.backend.cuda.driver import OPTIONS
@@ -109,46 +108,7 @@ def check_lrn(n: int, dtype: str, case: Any) -> None:
     )
 
 
-# --- moments, sums by place, and regions ----------------------------------------------------------------------------
-
-
-class Rows(NamedTuple):
-    N: int  # columns
-    rows: int
-    shift: float
-
-
-def row_cases() -> Iterator[Rows]:
-    rng = np.random.default_rng(7)
-    while True:
-        yield Rows(
-            int(rng.integers(1, 60) ** rng.integers(1, 4)), int(rng.integers(1, 5)), float(rng.choice([0, 1, 300]))
-        )
-
-
-def check_moments(n: int, dtype: str, case: Rows) -> None:
-    wide = "float64" if dtype == "float64" else "float32"
-    x = (held(1, (case.rows, case.N), dtype) + case.shift).astype(dtype)
-    mean, var = np.zeros(case.rows, wide), np.zeros(case.rows, wide)
-    SIM.moments(x, mean, var)
-    near(mean, x.astype(float).mean(axis=1), case)
-    np.testing.assert_allclose(var, x.astype(float).var(axis=1), 4e-5 if wide == "float32" else 1e-9, 1e-30)
-
-
-def test_a_batch_of_many_columns_is_measured_in_one_pass() -> None:
-    made: list[Any] = []
-    for be in (Backend(Simulated()), Backend("cpu")):
-        x, gamma, beta = (
-            be.array(held(n, shape, "float32") + 5) for n, shape in enumerate([(3, 2000), (3, 1), (3, 1)])
-        )
-        rows = [be.ones((3, 1)) for _ in range(4)]
-        for _ in range(2):
-            y = be.compound_fprop_bn(x, *rows, gamma, beta, be.empty_like(x), 1e-3, 0.9)
-        made.append([t.get() for t in (y, *rows)])
-        if be.name == "simulated":
-            assert be.primitives.compiled
-    for a, b in zip(*made, strict=True):
-        np.testing.assert_allclose(a, b, 2e-5, 2e-5)
+# --- sums by place, and regions ----------------------------------------------------------------------------
 
 
 def check_scatter(n: int, dtype: str, case: Shape) -> None:
@@ -322,7 +282,6 @@ def test_an_error_of_cublas_tells_its_status() -> None:
 CHECKS: dict[str, tuple[Callable[[], Iterator[Any]], Callable[[int, str, Any], None]]] = {
     "pooling": (shapes.pool_cases, check_pooling),
     "local response": (shapes.lrn_cases, check_lrn),
-    "moments": (row_cases, check_moments),
     "sums by place": (product_cases, check_scatter),
     "regions": (product_cases, check_regions),
     "products": (product_cases, check_product),
@@ -354,8 +313,6 @@ def texts() -> dict[str, tuple[str, dict[str, str]]]:
         **{f"pool {op}": (text, {"Out": "{dtype}", "Place": "uint8"}) for op, text in images.POOLS.items()},
         **{f"pool {op} back": (text, {"Place": "int32"}) for op, text in images.POOLS_BACK.items()},
         "columns": (COLUMNS, {}),
-        "moments": (moments.MEASURE, {}),
-        "moments, joined": (moments.LAST, {}),
         "sums by place": (scatter.SCATTER, {}),
         "regions": (scatter.REGIONS, {"Place": "int32"}),
         "lrn": (images.LRN, {}),

@@ -475,11 +475,6 @@ class Primitives:
         with self.runtime.count.instead(2 * layer.sizeO * layer.sizeF // layer.K):
             super().conv_update(layer, *args)  # type: ignore[misc]
 
-    def moments(self, x: Any, *args: Any) -> None:
-        """Take the buffers of means and variances."""
-        with self.runtime.count.instead(4 * x.size):
-            super().moments(x, *args)  # type: ignore[misc]
-
     def norm_fprop(self, form: Any, *args: Any) -> None:
         """Take the buffers of a batch normalization where images lie apart."""
         with self.runtime.count.instead(8 * math.prod(form)):

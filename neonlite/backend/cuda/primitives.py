@@ -7,12 +7,11 @@ from typing import Any
 from neonlite.backend.cuda.launching import kernels_are_on
 from neonlite.backend.cuda.primitives_convolution import ConvolutionPrimitives
 from neonlite.backend.cuda.primitives_images import ImagePrimitives
-from neonlite.backend.cuda.primitives_moments import MomentPrimitives
 from neonlite.backend.cuda.primitives_scatter import ScatterPrimitives
 from neonlite.backend.primitives.generic import Generic
 
 
-class Primitives(ConvolutionPrimitives, ImagePrimitives, MomentPrimitives, ScatterPrimitives):
+class Primitives(ConvolutionPrimitives, ImagePrimitives, ScatterPrimitives):
     """Primitives on a card. Halves are computed in float32, and rounded once."""
 
 

@@ -145,7 +145,7 @@ class Taped:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.primitives, name)
-        works = name in ("gemm", "summed", "moments", "scatter") or name.endswith(("_fprop", "_bprop", "_update"))
+        works = name in ("gemm", "summed", "scatter") or name.endswith(("_fprop", "_bprop", "_update"))
         return partial(self.driver.call, found) if works else found
 
 

@@ -53,17 +53,13 @@ class NormCalls(NormApart):
             return y
         times = self.shift if binary else self.multiply
         standardized = plain and not inference and self._standardized(x, y, columns, eps)
-        measured = compute_batch_sum and not (inference or binary) and self._measured(x, xsum, xvar)
 
         def assignment() -> Assignment:
             if standardized:
                 moments = rho * gmean + (1 - rho) * xsum, rho * gvar + (1 - rho) * xvar
                 return [gmean, gvar, y], [*moments, y * gamma + beta]
             wide, mean, var, targets, values = self._widened(x), gmean, gvar, [], []
-            if measured:
-                targets, mean, var = [gmean, gvar], xsum, xvar
-                values = [rho * gmean + (1 - rho) * mean, rho * gvar + (1 - rho) * var]
-            elif not inference:
+            if not inference:
                 mean = self.mean(wide, axis=1) if compute_batch_sum else xsum * (1.0 / x.shape[1])
                 d = wide - mean
                 var = self.mean(times(d, d), axis=1)
@@ -74,7 +70,7 @@ class NormCalls(NormApart):
             value = self.maximum(value, 0) if relu else value
             return [*targets, y], [*values, value + accumbeta * y if accumbeta else value]
 
-        how = eps, rho, compute_batch_sum, accumbeta, relu, binary, inference, standardized, measured
+        how = eps, rho, compute_batch_sum, accumbeta, relu, binary, inference, standardized
         self._again(layer, "fprop_habit", (x, xsum, xvar, gmean, gvar, gamma, beta, y, *how), assignment)
         return y
 
@@ -124,18 +120,6 @@ class NormCalls(NormApart):
             known(self, operands, assignment)
         else:
             self.assign(*assignment())
-
-    def _measured(self, x: Tensor, mean: Tensor, var: Tensor) -> bool:
-        """Put the mean and the variance of each row into columns, if a kernel does so in one pass; tell whether."""
-        wide = "float32" if x.info.dtype == "float16" else x.info.dtype
-        apart = x.memory is not mean.memory and x.memory is not var.memory
-        fit = apart and x.is_contiguous and x.shape[1] >= self.primitives.moments_from
-        for t in (mean, var):
-            fit = fit and t.is_contiguous and t.info.dtype == wide
-        if fit:
-            row = (x.shape[0],)
-            self.primitives.moments(self._shaped(x, x.shape), self._target(mean, row), self._target(var, row))
-        return fit
 
     def _widened(self, x: Tensor) -> Any:
         """Return halves as float32, in which their sums and squares are kept."""
