@@ -26,7 +26,7 @@ def read(name):
 def outputs(name):
     """Run a notebook, each cell of which must succeed, and return all its outputs."""
     notebook = read(name)
-    NotebookClient(notebook, timeout=300).execute()
+    NotebookClient(notebook, timeout=900).execute()
     return [output for cell in notebook.cells for output in cell.get("outputs", ())]
 
 

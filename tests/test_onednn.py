@@ -599,6 +599,29 @@ def test_to_import_neonlite_does_not_load_it() -> None:
     assert "libdnnl" not in got.stdout
 
 
+SPINNING = """
+import os
+from neonlite.backend.onednn.library import library
+library()
+print(os.environ.get("GOMP_SPINCOUNT"))
+"""
+
+
+@needs
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP is not what oneDNN brings here")
+@pytest.mark.parametrize(
+    ("given", "looks"),
+    [({}, 3000), ({"GOMP_SPINCOUNT": "7"}, 7), ({"OMP_WAIT_POLICY": "passive"}, 0)],
+    ids=["nothing said", "a number", "a policy"],
+)
+def test_its_threads_look_for_work_briefly_unless_the_environment_says_how(given: dict[str, str], looks: int) -> None:
+    others = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    environment = others | given | {"OMP_DISPLAY_ENV": "verbose"}
+    got = subprocess.run([sys.executable, "-c", SPINNING], env=environment, capture_output=True, text=True, check=True)
+    assert f"GOMP_SPINCOUNT = '{looks}'" in got.stderr
+    assert got.stdout.strip() == str(given.get("GOMP_SPINCOUNT"))  # and the processes after this one are told nothing
+
+
 # --- functions -------------------------------------------------------------------------------------------------------
 
 SIG = functions.Function(functions.LOGISTIC, 64, functions.logistic)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from importlib import import_module
@@ -19,6 +20,7 @@ from neonlite.backend.mkl.blas import folders
 FILE = "libdnnl.so.3"  # as pip and conda name it; the 3 is that of the interface
 MAJOR = 3
 WAY_OUT = 'pip install "neonlite[onednn]"'
+SPINS = "GOMP_SPINCOUNT"  # how often a thread of GNU's OpenMP looks for work before it sleeps
 AXES = 12  # that a list of sizes has room for
 
 # dnnl_types.h: types of numbers, kinds of propagation, arguments of a primitive, what it can be asked
@@ -59,7 +61,8 @@ def library() -> Library:
     path = next((str(place / FILE) for place in places if (place / FILE).exists()), FILE)
     scope = ctypes.CDLL(None)  # what is for all to use by now comes before what oneDNN brings itself
     try:
-        loaded = ctypes.CDLL(path)
+        with patience():
+            loaded = ctypes.CDLL(path)
     except OSError as error:
         if path != FILE:
             raise ImportError(f"oneDNN cannot be loaded: {error}: {WAY_OUT}") from None
@@ -67,6 +70,23 @@ def library() -> Library:
         instead = f"; there is {', '.join(others)}, of another interface" if others else ""
         raise ImportError(f"{FILE} is not in {', '.join(map(str, places))}{instead}: {WAY_OUT}") from None
     return Library(loaded, scope, path)
+
+
+@contextmanager
+def patience() -> Iterator[None]:
+    """Let threads of GNU's OpenMP that is loaded meanwhile look for work briefly, and then sleep.
+
+    By themselves they look for milliseconds. That gains nothing, and where other processes want the same CPUs, networks
+    of many short steps take ten times as long. What the environment says about it holds.
+    """
+    if any(name in os.environ for name in ("OMP_WAIT_POLICY", SPINS)):
+        yield
+        return
+    os.environ[SPINS] = "3000"  # looks: tens of microseconds, as from one call to the next
+    try:
+        yield
+    finally:
+        os.environ.pop(SPINS, None)
 
 
 @cache
