@@ -98,15 +98,63 @@ class Device:
 
 class Stream:
     def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
-        self.ptr = 0
+        self.ptr = id(self) if non_blocking else 0
 
     def __enter__(self) -> Stream:
+        self.before = stream()
+        HERE.stream = self
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        HERE.stream = self.before
 
     def synchronize(self) -> None:
         check()
+
+    def begin_capture(self, mode: Any = None) -> None:
+        """Record kernels from now on; CuPy's own calls are recorded by a real card, and refused here."""
+        if not self.ptr or stream() is not self:
+            raise CUDARuntimeError(900, "cudaErrorStreamCaptureUnsupported: operation not permitted when capturing")
+        HERE.graph = Graph()
+
+    def end_capture(self) -> Graph:
+        HERE.graph, made = None, HERE.graph
+        if made.broken:
+            raise CUDARuntimeError(901, "cudaErrorStreamCaptureInvalidated: the capture was invalidated")
+        return made
+
+
+class Graph:
+    """What a stream recorded."""
+
+    def __init__(self) -> None:
+        self.launches: list[Callable[[], None]] = []
+        self.held: list[Any] = []
+        self.broken = False
+
+    def launch(self, stream: Any = None) -> None:
+        for launch in self.launches:
+            launch()
+
+
+class MemoryPool:
+    def malloc(self, nbytes: int) -> None: ...
+
+
+@contextmanager
+def using_allocator(allocator: Any = None) -> Iterator[None]:
+    yield
+
+
+def stream() -> Stream:
+    return getattr(HERE, "stream", None) or NULL
+
+
+def capturing() -> Graph | None:
+    return getattr(HERE, "graph", None)
+
+
+NULL = Stream()
 
 
 def device_count() -> int:
@@ -142,7 +190,11 @@ class RawKernel:
         def launch(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
             if not (isinstance(grid, tuple) and isinstance(block, tuple) and {*map(type, args)} <= {int, float}):
                 raise TypeError("a kernel is launched with tuples, and with numbers of Python's")
-            self.driver.launch(kernel, grid, *block, [x if isinstance(x, float) else int(np.int64(x)) for x in args])  # type: ignore[arg-type]
+            numbers = [x if isinstance(x, float) else int(np.int64(x)) for x in args]
+            if graph := capturing():
+                graph.launches.append(lambda: self.driver.launch(kernel, grid, *block, numbers))  # type: ignore[arg-type]
+            else:
+                self.driver.launch(kernel, grid, *block, numbers)  # type: ignore[arg-type]
 
         return launch
 
@@ -158,6 +210,9 @@ REFUSED = (
 def inside(x: Any) -> Any:
     """Return what NumPy is to see of an argument; its own arrays are refused, as CuPy refuses them."""
     if isinstance(x, ndarray):
+        if graph := capturing():
+            graph.broken = True
+            raise CUDARuntimeError(900, "cudaErrorStreamCaptureUnsupported: operation not permitted when capturing")
         if x.device.id != here():
             raise ValueError(f"Array device must be same as the current device: {x.device.id} while current = {here()}")
         return x._host
@@ -351,6 +406,8 @@ class ndarray:
 
     @property
     def data(self) -> SimpleNamespace:
+        if graph := capturing():
+            graph.held.append(self)
         return SimpleNamespace(ptr=self._host.__array_interface__["data"][0], device_id=self.device.id)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -594,7 +651,10 @@ def modules() -> dict[str, ModuleType]:
     cuda = {
         "Device": Device,
         "Stream": Stream,
-        "get_current_stream": Stream,
+        "Graph": Graph,
+        "MemoryPool": MemoryPool,
+        "get_current_stream": stream,
+        "using_allocator": using_allocator,
         "is_available": lambda: MACHINE.devices > 0,
     }
     contents: dict[str, dict[str, Any]] = {

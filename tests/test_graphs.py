@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from standin_cupy import installed
 
 import neonlite as nl
 from neonlite import Backend
 from neonlite.backend import Block, NervanaObject
 from neonlite.backend.cuda.simulated import Simulated
+from neonlite.backend.runtimes import load
 from neonlite.callbacks import Listener
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, GlorotUniform
@@ -344,6 +346,51 @@ def test_few_graphs_are_kept_and_none_behind_the_backend(sim: Backend) -> None:
     assert len(sim.graphs.blocks) == 16
     sim.cleanup_backend()
     assert not sim.graphs.blocks
+
+
+# --- CuPy's driver, on a stand-in and on a card ---------------------------------------------------------------------
+
+KERNELS = ["a stage", "sums, swaps and temporaries", "uniform numbers", "normal numbers", "masks"]
+CALLS = ["a copy", "what has no kernel"]  # CuPy's own calls: a card records them, the stand-in refuses
+
+
+@pytest.mark.parametrize("name", [*KERNELS, *CALLS])
+def test_cupys_driver_records_and_replays_kernels(name: str) -> None:
+    results = []
+    with installed():
+        for graphs in (True, False):
+            work = Work(be := Backend("gpu", rng_seed=1), WORKS[name]).go(6, graphs=graphs)
+            assert work.calls == (3 if graphs and name in KERNELS else 7 if graphs else 6), be.graphs
+            results.append((work.total.get(), work.x.get(), be.rng_get_state()))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+    assert results[0][2] == results[1][2]
+
+
+@pytest.fixture
+def card() -> None:
+    try:
+        load("gpu")
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"no card: {error}")
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", WORKS)
+def test_a_card_replays_what_it_would_run(card: None, name: str) -> None:
+    results = [Work(Backend("gpu", rng_seed=1), WORKS[name]).go(6, graphs=graphs) for graphs in (True, False)]
+    np.testing.assert_array_equal(results[0].total.get(), results[1].total.get())
+    assert results[0].calls in (3, 7)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("network", ["mlp", "images", "recurrent"])
+def test_a_training_on_a_card_has_the_bits_of_one_that_is_run(card: None, network: str) -> None:
+    with_graphs, without = (trained(graphs, network, runtime="gpu") for graphs in (True, False))
+    alike(with_graphs, without)
+    assert with_graphs[3] == 4, with_graphs[4]
 
 
 # --- networks -------------------------------------------------------------------------------------------------------
