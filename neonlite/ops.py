@@ -334,9 +334,13 @@ def in_range(xp: Any, indices: Any, size: int, what: str = "index", below: bool 
     if flat.shape[0]:
         low, high = int(xp.min(flat)), int(xp.max(flat))
         if low < (-size if below else 0) or high >= size:
-            bad, first = high if high >= size else low, -size if below else 0
-            raise IndexError(f"{what} {bad} is out of range: there are {size}, from {first} to {size - 1}")
+            raise IndexError(out_of_range(what, high if high >= size else low, size, below))
     return xp.where(flat < 0, flat + size, flat) if below else flat
+
+
+def out_of_range(what: str, bad: int | str, size: int, below: bool) -> str:
+    """Return the words for an index that is out of range."""
+    return f"{what} {bad} is out of range: there are {size}, from {-size if below else 0} to {size - 1}"
 
 
 def run_take(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:

@@ -37,6 +37,8 @@ if os.environ.get(
     KNOWN["simulated"] = ("neonlite.backend.cuda.simulated", "Simulated", "a C++ compiler")
     RUNTIMES.append("simulated")
 
+os.environ["NEONLITE_WAIT"] = "1"  # errors of a card are raised at once, as elsewhere
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs: tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -563,6 +563,45 @@ def test_indices_of_every_dtype_are_checked_before_anything_is_written(sim: Back
     assert (out.get() == 9).all()
 
 
+def test_a_card_tells_of_an_index_out_of_range_when_the_host_next_waits_for_it(monkeypatch: Any) -> None:
+    monkeypatch.delenv("NEONLITE_WAIT")
+    sim = simulated()
+    x, out, hot = sim.array(numbers(5, 4)), sim.zeros((3, 4)).fill(9), sim.zeros((5, 3))
+    for dtype, bad in [("int32", 5), ("int8", -6), ("int64", 2**40), ("uint8", 200)]:
+        index = sim.array([[4, bad, 0]], dtype)
+        ran(sim)
+        out[:] = sim.take(x, index, 0)
+        other = out * 2 + 1  # work goes on
+        (text, _), *_ = ran(sim)
+        assert "failed" in text
+        words = rf"^be.take: index {bad} is out of range: there are 5, from -5 to 4; NEONLITE_WAIT=1 in the environment"
+        for see in (out.get, sim.runtime.wait, lambda: np.asarray(x), x.peek):
+            out[:] = sim.take(x, index, 0)
+            with pytest.raises(IndexError, match=words):
+                see()
+            see()  # it is told once
+        np.testing.assert_array_equal(out.get(), [x.get()[4], [0] * 4, x.get()[0]])
+        assert other.asnumpyarray().shape == (3, 4)
+    for bad in (-1, 5):
+        hot[:] = sim.onehot([[1, bad, 4]], axis=0)
+        with pytest.raises(IndexError, match=f"^be.onehot: label {bad} is out of range: there are 5, from 0 to 4"):
+            hot.get()
+        np.testing.assert_array_equal(hot.get(), np.eye(5)[:, [1, 0, 4]] * [1, 0, 1])
+    hot[:] = sim.onehot([[1, 2, 9]], axis=0)
+    out[:] = sim.take(x, [[7, 0, 0]], 0)
+    with pytest.raises(IndexError, match="label 9"):  # the first of several
+        out.get()
+    for empty in (sim.zeros((5, 0)), sim.zeros((0, 4))):
+        with pytest.raises(IndexError, match="index 7 is out of range"):
+            sim.take(empty, [[7]], 0).asnumpyarray()
+
+
+def test_a_gather_is_written_into_its_target_at_once_where_nobody_waits(monkeypatch: Any) -> None:
+    monkeypatch.delenv("NEONLITE_WAIT")
+    be = Backend(Simulated())
+    assert be.plan(be.take(be.zeros((50, 4)), [1, 2], 0)).arena_bytes == 0
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(3, 5), (1, 8), (16, 16), (1, 1)], ids=str)
 def test_draws_have_the_words_of_the_stream_on_every_runtime(dtype: str, shape: tuple[int, int]) -> None:

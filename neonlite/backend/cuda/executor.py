@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from neonlite.backend.cuda.calls import Call, call
+from neonlite.backend.cuda.calls import Call, call, gathers
 from neonlite.backend.cuda.draws import mask
 from neonlite.backend.cuda.driver import CompileError
 from neonlite.backend.cuda.graphs import Uncapturable, recording
 from neonlite.backend.cuda.kernels import PREAMBLE, Kernel, kernels
 from neonlite.backend.cuda.own import Own
 from neonlite.backend.cuda.rows import Tile, passes, share
+from neonlite.backend.cuda.watch import at_once
 from neonlite.backend.executors.generic import Generic, Runner
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.plan import Plan, Stage
@@ -26,7 +27,7 @@ from neonlite.backend.plan import Plan, Stage
 BOUND = 256  # plans whose temporaries a thread remembers
 
 
-def written(plan: Plan, stage: Stage, xp: Any = None) -> Sequence[Kernel | Call | Own] | None:
+def written(plan: Plan, stage: Stage, runtime: Any = None) -> Sequence[Kernel | Call | Own] | None:
     """Return the kernels of a stage; None when it has none."""
     if stage.kind == "region":
         return kernels(plan, stage)
@@ -34,7 +35,7 @@ def written(plan: Plan, stage: Stage, xp: Any = None) -> Sequence[Kernel | Call 
         return [Tile(plan, stage)]
     if stage.kind == "passes":
         return passes(plan, stage)
-    found = call(plan, stage, xp)
+    found = call(plan, stage, runtime)
     return None if found is None else [found]
 
 
@@ -90,12 +91,15 @@ class Cuda:
         if os.environ.get("NEONLITE_KERNELS") == "0":
             plain = self.generic.compile(plan)
             return plain if self.driver is None else partial(self.driver.call, plain)
+        if not at_once():  # an index out of range is told of afterwards
+            plan.failing = [v for v in plan.failing if not gathers(plan, plan.made(v))]
+            plan.regroup(plan.stages)
         share(plan)
         xp, views = self.runtime.xp, {v: step for v, step in plan.numbered if step.kind == "view"}
         stages = []
         for stage in plan.stages:
             ins = {x for v in stage.steps for x in plan.made(v).ins if isinstance(x, int)}
-            stages.append((stage, written(plan, stage, xp), sorted(ins & views.keys())))
+            stages.append((stage, written(plan, stage, self.runtime), sorted(ins & views.keys())))
         work = max((kernel.work for _, found, _ in stages for kernel in found or ()), default=0)
         nbytes = plan.arena_bytes + work
         plan.needs = lambda: nbytes

@@ -5,7 +5,7 @@ then on the graph is launched, and Python spared. What could make that wrong is 
 
 * attributes of what the block uses, and the batch size: one that changed has the block run as it is, and recorded anew;
 * random draws: kernels add the counters of the streams, which lie on the card and are written before each launch;
-* indices: kernels note one that is out of range, and the error comes with the next numbers that go to the host;
+* indices: kernels tell of one that is out of range, and the error comes when the host next waits for the card;
 * numbers that go to the host or come from there, draws on the host, and objects of classes that are not neonlite's and
   do not say ``can_replay = True``: such a block is always run as it is.
 """
@@ -23,7 +23,6 @@ import numpy as np
 from neonlite.optree import Operand
 
 GRAPHS = 16  # that a backend keeps
-NOTES = 64  # of indices that one graph looks at
 RUNS = 2  # of a block as it is, before it is recorded: by then all is compiled and all buffers are there
 OPAQUE: tuple[Any, ...] = (int, float, str, bytes, type(None), type, np.generic, np.ndarray, np.dtype)
 OPAQUE += (Operand, BuiltinFunctionType, MethodType, ModuleType)
@@ -42,7 +41,7 @@ def recording() -> Recording | None:
 
 
 class Recording:
-    """A block as it is recorded, and what belongs to the graph: counters of draws, notes of indices, memory."""
+    """A block as it is recorded, and what belongs to the graph: counters of draws, memory."""
 
     def __init__(self, be: Any) -> None:
         self.be, self.streams = be, be.streams
@@ -50,8 +49,7 @@ class Recording:
         self.began: dict[str, int] = dict(be.streams.taken)
         self.drawn: dict[str, int] = {}  # stream -> blocks that kernels draw
         self.counters = be.xp.zeros((len(self.began), 4), dtype=be.xp.uint64)
-        self.wrong = be.xp.zeros((NOTES, 2), dtype=be.xp.int64)  # made before: a graph would make it anew each time
-        self.notes: list[tuple[int, str, bool]] = []  # (size, what, whether it counts from the end)
+        be.runtime.watch.address()  # made before: a graph would make it anew each time
         self.held: list[Any] = []
         self.graph: Any = None
 
@@ -60,14 +58,6 @@ class Recording:
         self.drawn[stream] = self.drawn.get(stream, 0) + n
         row = self.counters[list(self.began).index(stream), ...]
         return self.be.runtime.layout(row)[0], (first - self.began[stream]) % 2**256
-
-    def note(self, size: int, what: str, below: bool) -> int:
-        """Return where a kernel is to note an index that is out of range: 1, and the index."""
-        if len(self.notes) == NOTES:
-            raise Uncapturable(f"it looks at indices more than {NOTES} times")
-        self.notes.append((size, what, below))
-        address: int = self.be.runtime.layout(self.wrong[len(self.notes) - 1, ...])[0]
-        return address
 
     def record(self, fn: Callable[[], Any]) -> Any:
         """Record what a function launches; nothing is run. Uncapturable when some of it happened on the host."""
@@ -103,17 +93,7 @@ class Recording:
                     words[row] = [first >> 64 * k & 2**64 - 1 for k in range(4)]
             self.be.runtime.write(self.counters, words, "uint64")
         self.graph.launch()
-
-    def check(self) -> None:
-        """Raise IndexError when a kernel noted an index that is out of range; it is forgotten."""
-        found = self.be.runtime.get(self.wrong).tolist()
-        for (wrong, index), (size, what, below) in zip(found, self.notes, strict=False):
-            if wrong:
-                self.wrong[...] = self.be.xp.zeros_like(self.wrong)
-                raise IndexError(
-                    f"{what} {index} is out of range: there are {size}, from {-size if below else 0} to {size - 1} "
-                    "(in a replayed block; NEONLITE_GRAPHS=0 shows the line)"
-                )
+        self.be.runtime.watch.expect()
 
 
 def refused(f: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -187,9 +167,6 @@ class Graphs:
     def __init__(self, be: Any) -> None:
         self.be = be
         self.blocks: dict[Any, Block] = {}
-        self.unchecked: list[Recording] = []  # graphs that were launched, whose notes of indices nobody has read
-        for name in ("get", "share", "wait"):
-            setattr(be.runtime, name, partial(self._surfacing, getattr(be.runtime, name)))
 
     def __repr__(self) -> str:
         told = [x.refused or ("recorded" if x.recording else f"{x.runs} runs") for x in self.blocks.values()]
@@ -213,8 +190,6 @@ class Graphs:
             block.runs += 1
             return fn()
         block.recording.launch()
-        if block.recording.notes:
-            self.unchecked.append(block.recording)
         return block.found
 
     def _record(self, block: Block, fn: Callable[[], Any]) -> None:
@@ -232,14 +207,6 @@ class Graphs:
     def forget(self) -> None:
         """Let go of all graphs, and of what they use."""
         self.blocks.clear()
-
-    def _surfacing(self, f: Callable[..., Any], *args: Any) -> Any:
-        """Wait for the card, or read from it: where errors come to light."""
-        if self.unchecked and not recording():
-            launched, self.unchecked = self.unchecked, []
-            for made in launched:
-                made.check()
-        return f(*args)
 
 
 def opened(uses: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 #define INF __longlong_as_double(0x7ff0000000000000LL)
 #define NOWHERE 0x7fffffffffffffffLL
+typedef unsigned long long Word;
 
 // A half in memory; in registers it is a float.
 #ifndef SIMULATED  // on a card, each of these is one instruction
@@ -23,6 +24,12 @@ template <class T, int V> __device__ inline void store(T* x, const Pack<T, V>& v
 // The larger and the smaller of two numbers; NaN when one of them is NaN.
 template <class T> __device__ inline T larger(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> __device__ inline T smaller(T x, T y) { return x < y || x != x ? x : y; }
+
+// Leave word of a check that failed, and of the index: the first one stays.
+__device__ inline void tell(Word* failed, long long check, long long index)
+{
+    if (atomicCAS(failed, 0, (Word)check) == 0) failed[1] = (Word)index;
+}
 
 // x^n of whole numbers, by squaring; it wraps.
 template <class T> __device__ inline T power(T x, T n)

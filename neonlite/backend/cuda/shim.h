@@ -67,6 +67,13 @@ static float rsqrtf(float x) { return 1 / sqrtf(x); }
 static double rsqrt(double x) { return 1 / sqrt(x); }
 static unsigned long long __umul64hi(unsigned long long x, unsigned long long y) { return (unsigned __int128)x * y >> 64; }
 
+static unsigned long long atomicCAS(unsigned long long* x, unsigned long long from, unsigned long long to)
+{
+    const unsigned long long was = *x;  // threads take turns
+    if (was == from) *x = to;
+    return was;
+}
+
 struct Half { unsigned short bits; };
 static float widened(Half x)
 {

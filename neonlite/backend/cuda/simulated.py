@@ -26,6 +26,7 @@ from neonlite.backend.cuda.driver import CompileError
 from neonlite.backend.cuda.executor import Cuda
 from neonlite.backend.cuda.primitives import equip
 from neonlite.backend.cuda.rows import MANY
+from neonlite.backend.cuda.watch import Watch
 from neonlite.backend.plan import ALIGN
 from neonlite.backend.runtimes.numpy_ import NumPy
 
@@ -43,8 +44,22 @@ class Simulated(NumPy):
 
     def __init__(self, device_id: int = 0) -> None:
         super().__init__(device_id)
-        self.driver = SimulatedDriver()
+        self.driver, self.watch = SimulatedDriver(), Watch(self)
         equip(self)
+
+    fetch = NumPy.get
+
+    def get(self, array: Any) -> Any:
+        """Return a copy; IndexError when a kernel met an index that is out of range."""
+        return self.watch.look(self.fetch(array))
+
+    def share(self, array: Any) -> Any:
+        """Return the array itself; IndexError as in ``get``."""
+        return self.watch.look(array)
+
+    def wait(self) -> None:
+        """Raise IndexError as in ``get``: everything has run."""
+        self.watch.look()
 
     def layout(self, array: Any) -> tuple[int, tuple[int, ...]]:
         """Return the address of the first element, and the strides, both in bytes."""

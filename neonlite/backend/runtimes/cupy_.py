@@ -10,6 +10,7 @@ from typing import Any
 from neonlite.backend.cuda.driver import CuPyDriver
 from neonlite.backend.cuda.executor import Cuda
 from neonlite.backend.cuda.primitives import equip
+from neonlite.backend.cuda.watch import Watch
 from neonlite.backend.runtimes.base import Runtime
 
 
@@ -44,7 +45,7 @@ class CuPy(Runtime):
 
         probe(cupy)
         self.xp, self.cupy = namespace, cupy
-        self.driver = CuPyDriver(cupy)
+        self.driver, self.watch = CuPyDriver(cupy), Watch(self)
         super().__init__(device_id)
         equip(self)
         # CuPy's current device is the thread's, and nothing of ours is in the way of it: the thread that makes a
@@ -64,6 +65,10 @@ class CuPy(Runtime):
 
     @told
     def get(self, array: Any) -> Any:
+        """Return a copy as a NumPy array; IndexError when a kernel met an index that is out of range."""
+        return self.watch.look(self.fetch(array))
+
+    def fetch(self, array: Any) -> Any:
         """Return a copy as a NumPy array."""
         return self.cupy.asnumpy(array, order="C")
 
@@ -77,8 +82,8 @@ class CuPy(Runtime):
 
     @told
     def wait(self) -> None:
-        """Wait until the card has done all that it was given."""
-        self.cupy.cuda.Device(self.device_id).synchronize()
+        """Wait until the card has done all that it was given; IndexError as in ``get``."""
+        self.watch.look(self.cupy.cuda.Device(self.device_id).synchronize())
 
     def room(self) -> tuple[int, int]:
         """Return the free bytes of the card, those that CuPy keeps for later among them, and all of them."""
