@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,12 +18,15 @@ import numpy as np
 import nvrtc
 import pytest
 import test_primitives as shapes
+import textbook
+from standin_cudnn import Frontend
 
 from neonlite import Backend
 from neonlite.backend.cuda import primitives_images as images
 from neonlite.backend.cuda import primitives_scatter as scatter
 from neonlite.backend.cuda.blas import Cublas, Product
-from neonlite.backend.cuda.driver import OPTIONS
+from neonlite.backend.cuda.cudnn import WAYS, Cudnn
+from neonlite.backend.cuda.driver import OPTIONS, CuPyDriver
 from neonlite.backend.cuda.launching import source
 from neonlite.backend.cuda.primitives import Primitives
 from neonlite.backend.cuda.primitives_convolution import COLUMNS
@@ -183,12 +187,12 @@ def check_product(n: int, dtype: str, case: Shape) -> None:
         near(total, wanted, case)
 
 
-def check_convolution(n: int, dtype: str, case: Any) -> None:
+def check_convolution(n: int, dtype: str, case: Any, rooms: Sequence[int] = (1, 10_000, 1 << 28)) -> None:
     layer, (alpha, beta) = shapes.conv_layer(BE, dtype, case), shapes.scaled(case)
     i, f, e = held(1, layer.dimI, dtype), held(2, layer.dimF, dtype), held(3, layer.dimO, dtype)
     o, d, u = held(4, layer.dimO, dtype), held(5, layer.dimI, dtype), held(6, layer.dimF, dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NEONLITE_WORKSPACE", str([1, 10_000, 1 << 28][n // 6 % 3]))
+        patch.setenv("NEONLITE_WORKSPACE", str(rooms[n // 6 % len(rooms)]))
         agree("conv_fprop", dtype, [o], lambda conv, out, c: conv(layer, c(i), c(f), *out, alpha, beta), case)
         agree("conv_bprop", dtype, [d], lambda conv, out, c: conv(layer, c(f), c(e), *out, alpha, beta), case)
         agree("conv_update", dtype, [u], lambda conv, out, c: conv(layer, c(i), c(e), *out, alpha, beta), case)
@@ -277,6 +281,101 @@ def test_an_error_of_cublas_tells_its_status() -> None:
     failing = SimpleNamespace(cublasCreate_v2=lambda handle: 1)
     with pytest.raises(RuntimeError, match="cublasCreate failed with the status 1"):
         Cublas(failing, lambda n: (None, 0), lambda: 0).handle()
+
+
+# --- cuDNN: graphs for a stand-in, as there is no card ---------------------------------------------------------------
+
+
+class ByCudnn(SimulatedDriver):
+    """A driver that has what stands in for cuDNN; ``times`` are those of its plans."""
+
+    def __init__(self) -> None:
+        self.tf32, self.stream, self.times = False, 1, iter([3.0, 1.0, 2.0])
+        self.cudnn = Cudnn(Frontend(), lambda: self.stream, lambda f: (f(), next(self.times))[1])
+
+
+def by_cudnn(dtype: str = "float32") -> tuple[Backend, Frontend]:
+    be = Backend(Simulated(), default_dtype=dtype)
+    be.runtime.driver = driver = ByCudnn()
+    return be, driver.cudnn.frontend
+
+
+def test_cudnn_is_told_where_images_and_filters_lie(monkeypatch: Any) -> None:
+    monkeypatch.setattr(SIM.runtime, "driver", driver := ByCudnn())
+    monkeypatch.setitem(CLOSE, "float16", 2**-7)  # what is scaled or added to is rounded in between
+    for case in cases(shapes.conv_cases, 30):
+        check_convolution(*case, rooms=[4000])
+    graphs = driver.cudnn.frontend.graphs
+    assert {(graph.way, len(graph.result.dim)) for graph in graphs} >= {(w, n) for w in WAYS for n in (4, 5)}
+    for graph in graphs:
+        kind, wide, compute = (x.name for x in graph.kinds)
+        assert wide == compute == ("DOUBLE" if kind == "DOUBLE" else "FLOAT")
+        assert {x.name for x in graph.avoided} >= {"NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION"}
+        assert ("TENSOR_CORE" in {x.name for x in graph.avoided}) == (kind == "FLOAT")
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_cudnn_adds_the_bias_and_rectifies_in_the_same_graph(relu: bool) -> None:
+    be, frontend = by_cudnn()
+    layer = be.conv_layer("float32", 2, 3, 4, 1, 5, 6, 1, 3, 2, 0, 1, 0)
+    i, f, b = (held(n, shape, "float32") for n, shape in enumerate([layer.dimI, layer.dimF, (4, 1)]))
+    o = be.fprop_conv(layer, be.array(i), be.array(f), be.zeros(layer.dimO), bias=be.array(b), relu=relu).get()
+    wanted = textbook.conv(i, f, layer.padding, layer.strides, layer.dilation) + b[:, :, None, None, None]
+    near(o, np.maximum(wanted, 0) if relu else wanted, relu)
+    (graph,) = frontend.graphs
+    assert (graph.bias_of is not None, bool(graph.rectified)) == (True, relu)
+
+
+def test_a_plan_of_cudnn_is_made_once_for_each_geometry_and_way_to_compute() -> None:
+    be, frontend = by_cudnn()
+    for tf32, side in [(False, 5), (False, 5), (False, 6), (True, 5), (True, 5)]:
+        be.runtime.driver.tf32 = tf32
+        layer = be.conv_layer("float32", 2, 3, 4, 1, side, side, 1, 3, 3)
+        be.fprop_conv(layer, be.ones(layer.dimI), be.ones(layer.dimF), be.zeros(layer.dimO))
+    assert [len(graph.ran) for graph in frontend.graphs] == [2, 1, 2]
+    assert [len(graph.avoided) for graph in frontend.graphs] == [4, 4, 2]
+    be.runtime.driver.stream = 2
+    be.fprop_conv(layer, be.ones(layer.dimI), be.ones(layer.dimF), be.zeros(layer.dimO))
+    assert frontend.streams == [1, 2]
+
+
+def test_the_fastest_plan_of_cudnn_is_kept_when_it_may_try(monkeypatch: Any) -> None:
+    monkeypatch.setenv("NEONLITE_AUTOTUNE", "1")
+    for cap, tried in [("5000", [0, 1, 2, 1, 1]), ("2500", [1, 2, 2, 2])]:  # the first plan takes 3000 bytes
+        monkeypatch.setenv("NEONLITE_WORKSPACE", cap)
+        be, frontend = by_cudnn()
+        be.runtime.driver.times = iter([3.0, 1.0, 2.0])
+        layer = be.conv_layer("float32", 2, 3, 4, 1, 5, 5, 1, 3, 3)
+        for _ in range(2):
+            be.fprop_conv(layer, be.ones(layer.dimI), be.ones(layer.dimF), be.zeros(layer.dimO))
+        assert [graph.ran for graph in frontend.graphs] == [tried]
+        assert be.memory().workspaces <= int(cap)
+
+
+def test_what_cudnn_cannot_do_is_told_once_and_done_by_products(monkeypatch: Any) -> None:
+    monkeypatch.setenv("NEONLITE_WORKSPACE", "50")
+    be, frontend = by_cudnn()
+    layer = be.conv_layer("float32", 2, 3, 4, 1, 5, 5, 1, 3, 3)
+    i, f, o = (be.ones(shape) for shape in (layer.dimI, layer.dimF, layer.dimO))
+    with pytest.warns(RuntimeWarning, match="cuDNN cannot fprop ConvLayer.*no plan works in so little"):
+        be.fprop_conv(layer, i, f, o)
+    be.fprop_conv(layer, i, f, o)  # warnings are errors here
+    assert (o.get() == 27).all()
+    assert len(frontend.graphs) == 1
+
+
+def test_cupys_driver_finds_cudnn_where_it_is_installed_and_says_when_it_fails(monkeypatch: Any) -> None:
+    driver = CuPyDriver(SimpleNamespace(cuda=SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=5))))
+    monkeypatch.setitem(sys.modules, "cudnn", None)
+    assert driver.cudnn is None
+    monkeypatch.setitem(sys.modules, "cudnn", frontend := Frontend())
+    del driver.cudnn
+    assert driver.cudnn.frontend is frontend
+    assert frontend.streams == [5]
+    del driver.cudnn
+    monkeypatch.delattr(Frontend, "create_handle")
+    with pytest.warns(RuntimeWarning, match="cuDNN cannot be used: .*create_handle"):
+        assert driver.cudnn is None
 
 
 CHECKS: dict[str, tuple[Callable[[], Iterator[Any]], Callable[[int, str, Any], None]]] = {

@@ -19,7 +19,6 @@ import numpy as np
 
 from neonlite.backend.cuda.launching import workspace
 from neonlite.backend.cuda.primitives_convolution import ConvolutionPrimitives
-from neonlite.backend.primitives.convolution import add
 from neonlite.backend.primitives.geometry import ConvLayer
 
 TRIED = 8  # plans that are timed, at most
@@ -202,7 +201,9 @@ class CudnnConvolutions(ConvolutionPrimitives):
         if not cudnn.convolve(way, layer, arrays, self._room, driver.tf32, *bias[1:]):  # type: ignore[union-attr]
             return False
         if place is not out:
-            add(out, place * alpha, beta)
+            wide = self.xp.float32 if out.dtype.itemsize == 2 else out.dtype
+            value = self.xp.astype(place, wide) * alpha
+            out[...] = value if beta == 0 else value + self.xp.astype(out, wide) * beta
         return True
 
     def _room(self, nbytes: int) -> int:

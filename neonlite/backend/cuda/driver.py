@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -104,6 +105,28 @@ class CuPyDriver:
 
         library = load()
         return library and Cublas(library, room, self.here)
+
+    @cached_property
+    def cudnn(self) -> Any:
+        """The library of convolutions; None, with a warning where it is installed, when it cannot be used."""
+        from neonlite.backend.cuda.cudnn import Cudnn, load  # which imports primitives
+
+        frontend = load()
+        try:
+            return frontend and Cudnn(frontend, self.here, self.seconds)
+        except Exception as error:  # of whatever kind: the frontend's are none of the standard ones
+            warnings.warn(f"cuDNN cannot be used: {error}\nProducts convolve.", RuntimeWarning, stacklevel=2)
+            return None
+
+    def seconds(self, f: Callable[[], None]) -> float:
+        """Return how long the card takes for what a function launches, the second time."""
+        f()
+        first, last = (self.cupy.cuda.Event() for _ in range(2))
+        first.record()
+        f()
+        last.record()
+        last.synchronize()
+        return float(self.cupy.cuda.get_elapsed_time(first, last)) / 1000
 
     def multiply(self, form: Product, alpha: float, beta: float) -> bool:
         """Have cuBLAS compute it on CuPy's current stream."""

@@ -1,17 +1,20 @@
-"""Which primitives does a card work out by itself?  Those with kernels of their own; the rest is ``Generic``."""
+"""Which primitives does a card work out by itself?  Those with kernels or a library of their own; the rest is Generic.
+
+Batch normalization, softmax, dropout and look-ups are op-trees, which become kernels anyway.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from neonlite.backend.cuda.cudnn import CudnnConvolutions
 from neonlite.backend.cuda.launching import kernels_are_on
-from neonlite.backend.cuda.primitives_convolution import ConvolutionPrimitives
 from neonlite.backend.cuda.primitives_images import ImagePrimitives
 from neonlite.backend.cuda.primitives_scatter import ScatterPrimitives
 from neonlite.backend.primitives.generic import Generic
 
 
-class Primitives(ConvolutionPrimitives, ImagePrimitives, ScatterPrimitives):
+class Primitives(CudnnConvolutions, ImagePrimitives, ScatterPrimitives):
     """Primitives on a card. Halves are computed in float32, and rounded once."""
 
 

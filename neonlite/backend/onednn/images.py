@@ -85,7 +85,7 @@ class Images(InPlace):
         else:
             super().conv_fprop(layer, read(i), f, written(o, beta), alpha, beta)
 
-    def conv_with_bias(self, layer: ConvLayer, i: Any, f: Any, o: Any, bias: Any) -> bool:
+    def conv_with_bias(self, layer: ConvLayer, i: Any, f: Any, o: Any, bias: Any, relu: bool) -> bool:
         """Compute ``o = conv(i, f) + bias``, with (K,) of these, if oneDNN has a fast way; tell whether it has."""
         chain = self._convolution(fprop, layer, i, True)
         if chain:

@@ -85,6 +85,13 @@ class Convolutions(Products):
         back = tuple(order(layer).index(axis) for axis in range(5))
         add(u, self.xp.permute_dims(by_row, back), beta)
 
+    def conv_with_bias(self, layer: ConvLayer, i: Any, f: Any, o: Any, bias: Any, relu: bool) -> bool:
+        """Compute ``o = conv(i, f) + bias``, with ``relu`` max(., 0) of it where the primitives rectify; tell whether.
+
+        bias (K,). False: nothing was done.
+        """
+        return False
+
     # --- places ---
 
     def _rows(self, layer: ConvLayer, like: Any) -> Iterator[Rows]:

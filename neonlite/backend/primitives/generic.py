@@ -11,3 +11,4 @@ class Generic(Convolutions, Pooling, Regions):
     """Every primitive, for any array library: the reference that each faster one is held to."""
 
     has_rooms = False  # whether images may lie in rooms, and convolutions add a bias and sum errors themselves
+    rectifies = False  # whether ``conv_with_bias`` sees to relu

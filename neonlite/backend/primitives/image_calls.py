@@ -68,10 +68,10 @@ class ImageCalls(LayerObjects):
             arrays = self._images(images, layer.dimI), self._shaped(filters, layer.dimF)
             o = self._images(place, layer.dimO)
             simple = bias is not None and bias.is_contiguous and bias.info.dtype == images.info.dtype
-            if simple and alpha == 1 and not beta and self.primitives.has_rooms:
-                more = o, self._shaped(bias, (layer.K,))
-                if added := self.primitives.conv_with_bias(layer, *arrays, *more):
-                    return bool(added)
+            if simple and alpha == 1 and not beta:
+                more = o, self._shaped(bias, (layer.K,)), relu and not (brelu or slope)
+                if self.primitives.conv_with_bias(layer, *arrays, *more):
+                    return True
             self.primitives.conv_fprop(layer, *arrays, o, alpha, beta)
             return False
 
@@ -151,7 +151,8 @@ class ImageCalls(LayerObjects):
                 with Silence():
                     added = run(place, alpha, beta)
                 if not beta:
-                    self._finish(place, maps, X, None if added else bias, bsum, relu, brelu, slope)
+                    done = added and self.primitives.rectifies and not (brelu or slope)
+                    self._finish(place, maps, X, None if added else bias, bsum, relu and not done, brelu, slope)
         return out
 
     def _finish(
