@@ -98,8 +98,9 @@ def fuse(
                 growing[v] = grown = Growing([], [first], [v])
                 grown.links.append(Link(name, grown.taken(rest[0] if rest else None), turned))
     alone = sum(len(grown.members) for grown in growing.values()) == len(short)
-    chains = {v: grown for v, grown in growing.items() if len(grown.links) > 1 or alone}
-    chains = {v: grown for v, grown in chains.items() if size * grown.work >= ENOUGH}
+    work = sum(grown.work for grown in growing.values())
+    chains = {v: grown for v, grown in growing.items() if alone or len(grown.links) > 1}
+    chains = {v: grown for v, grown in chains.items() if size * (work if alone else grown.work) >= ENOUGH}
     if not chains or found() is None:
         return short, {}
     inner = {u for v, grown in chains.items() for u in grown.members if u != v}
