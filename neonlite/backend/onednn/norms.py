@@ -12,6 +12,7 @@ from typing import Any
 
 from neonlite.backend.onednn.images import Images
 from neonlite.backend.onednn.library import (
+    BACKWARD,
     DIFF_DST,
     DIFF_SRC,
     DST,
@@ -25,7 +26,6 @@ from neonlite.backend.onednn.library import (
 )
 from neonlite.backend.stored import Form
 
-BACKWARD = 128  # the kind of propagation
 MEAN, VARIANCE, SCALE, SHIFT, DIFF_SCALE, DIFF_SHIFT = 49, 50, 51, 52, 255, 256  # arguments
 GIVEN, SCALED = 1, 2 | 4  # mean and variance are; gamma and beta are there
 

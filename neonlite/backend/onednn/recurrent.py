@@ -18,6 +18,7 @@ from neonlite.backend.executors.pool import threads
 from neonlite.backend.mkl.blas import address
 from neonlite.backend.onednn.images import ALIGN, aligned
 from neonlite.backend.onednn.library import (
+    BACKWARD,
     BIAS,
     DIFF_DST,
     DIFF_SRC,
@@ -35,7 +36,6 @@ from neonlite.backend.onednn.library import (
 from neonlite.backend.onednn.norms import Norms
 from neonlite.backend.tensor import c_strides
 
-BACKWARD = 128
 ERROR = 128  # from the number of an argument to that of its error
 BY_NUMBER = 255  # to ask for the layout of an argument
 THERE_BACK = 1, 2  # from the first step to the last, or from the last to the first
