@@ -69,7 +69,7 @@ def ours(of: Characters, runtime: str, rate: float) -> tuple[tuple[Any, ...], An
 # --- PyTorch's -------------------------------------------------------------------------------------------------------
 
 
-def recurrent(torch: Any, of: Characters, net: Any) -> tuple[Any, Callable[[], Any]]:
+def recurrent(torch: Any, of: Characters, net: Any, device: str) -> tuple[Any, Callable[[], Any]]:
     """Return a recurrent layer with the weights of ours, and what gives its outputs (T, N, F)."""
     rnn = (torch.nn.LSTM if of.kind == "lstm" else torch.nn.GRU)(VOCABULARY, HIDDEN)
     layer = net.layers_to_optimize[0]
@@ -84,11 +84,11 @@ def recurrent(torch: Any, of: Characters, net: Any) -> tuple[Any, Callable[[], A
         rnn.weight_hh_l0.copy_(gates(layer.W_recur))
         rnn.bias_ih_l0.copy_(gates(layer.b)[:, 0])
         rnn.bias_hh_l0.zero_()
-    x = torch.nn.functional.one_hot(torch.from_numpy(of.ids[:-1]), VOCABULARY).float()
+    x = torch.nn.functional.one_hot(torch.from_numpy(of.ids[:-1]), VOCABULARY).float().to(device)
     return rnn, lambda: rnn(x)[0]
 
 
-def transformer(torch: Any, of: Characters, net: Any) -> tuple[Any, Callable[[], Any]]:
+def transformer(torch: Any, of: Characters, net: Any, device: str) -> tuple[Any, Callable[[], Any]]:
     """Return a transformer with the weights of ours, and what gives its outputs (T, N, F)."""
     options: dict[str, Any] = {"activation": "gelu", "batch_first": True, "norm_first": True}
     table, norm = torch.nn.Embedding(VOCABULARY, HIDDEN), torch.nn.LayerNorm(HIDDEN)
@@ -100,11 +100,10 @@ def transformer(torch: Any, of: Characters, net: Any) -> tuple[Any, Callable[[],
     with torch.no_grad():
         for parameter, tensor in zip((p for part in parts for p in part.parameters()), tensors, strict=True):
             parameter.copy_(torch.from_numpy(tensor.get()).reshape(parameter.shape))
-    positions = next(
-        torch.from_numpy(layer.table.get().T) for layer in net.leaves() if isinstance(layer, PositionalEncoding)
-    )
-    later = torch.nn.Transformer.generate_square_subsequent_mask(T)
-    words = torch.from_numpy(of.ids[:-1].T.copy())
+    table_of = next(layer.table for layer in net.leaves() if isinstance(layer, PositionalEncoding))
+    positions = torch.from_numpy(table_of.get().T).to(device)
+    later = torch.nn.Transformer.generate_square_subsequent_mask(T).to(device)
+    words = torch.from_numpy(of.ids[:-1].T.copy()).to(device)
 
     def outputs() -> Any:
         y = table(words) + positions
@@ -115,19 +114,20 @@ def transformer(torch: Any, of: Characters, net: Any) -> tuple[Any, Callable[[],
     return torch.nn.ModuleList([table, *blocks, norm]), outputs
 
 
-def theirs(torch: Any, of: Characters, net: Any, rate: float) -> tuple[Any, ...]:
+def theirs(torch: Any, of: Characters, net: Any, rate: float, device: str = "cpu") -> tuple[Any, ...]:
     """Return step, loss, infer and outputs of PyTorch, with the weights of a network of ours."""
     F, make = torch.nn.functional, transformer if of.kind == "transformer" else recurrent
-    model, read = make(torch, of, net)
+    model, read = make(torch, of, net, device)
     linear = torch.nn.Linear(HIDDEN, VOCABULARY)
     with torch.no_grad():
         for parameter, layer in zip((linear.weight, linear.bias), net.layers_to_optimize[-2:], strict=True):
             parameter.copy_(torch.from_numpy(layer.W.get()).reshape(parameter.shape))
+    model, linear = model.to(device), linear.to(device)
     still = [p for name, p in model.named_parameters() if name == "bias_hh_l0"]
     moved = [*linear.parameters(), *(p for name, p in model.named_parameters() if name != "bias_hh_l0")]
     groups = [{"params": moved}, {"params": still, "lr": 0.0}] if still else moved
     optimizer = torch.optim.SGD(groups, rate, momentum=0.9)
-    labels = torch.from_numpy(of.ids[1:]).reshape(-1)
+    labels = torch.from_numpy(of.ids[1:]).reshape(-1).to(device)
 
     def step() -> Any:
         optimizer.zero_grad(set_to_none=True)

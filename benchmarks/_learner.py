@@ -18,7 +18,7 @@ def learner(net: Any, shape: Any, cost: Any, rate: float, data: Callable[[], Any
     x, t = data()
 
     def step() -> None:
-        net.bprop(cost.get_errors(net.fprop(x), t))
+        net.be.replay("step", lambda: net.bprop(cost.get_errors(net.fprop(x), t)), [net, cost, x, t])
         optimizer.optimize(layers, epoch=0)
 
     def loss() -> float:

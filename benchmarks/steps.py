@@ -156,7 +156,7 @@ def read(layer: str) -> Any:
 # --- PyTorch ---------------------------------------------------------------------------------------------------------
 
 
-def theirs(case: Case, net: Any, rate: float, last: bool) -> Peer:
+def theirs(case: Case, net: Any, rate: float, last: bool, device: str = "cpu", compiled: bool = False) -> Peer:
     """Return the peer with the weights of a network of ours, if any; ``last``: with images whose channels are last."""
     nn, F = torch.nn, torch.nn.functional
     stack: list[Any] = []
@@ -212,11 +212,13 @@ def theirs(case: Case, net: Any, rate: float, last: bool) -> Peer:
     x, labels = torch.from_numpy(case.x), torch.from_numpy(case.labels)
     if last:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    model, x, labels = model.to(device), x.to(device), labels.to(device)
     optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9)
+    forward = torch.compile(model, mode="max-autotune") if compiled else model
 
     def step() -> Any:
         optimizer.zero_grad(set_to_none=True)
-        y = model(x)
+        y = forward(x)
         cost = F.cross_entropy(y, labels) if sorts(case) else F.mse_loss(y, x) / 2
         cost.backward()
         optimizer.step()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -135,6 +136,15 @@ class Graph:
     def launch(self, stream: Any = None) -> None:
         for launch in self.launches:
             launch()
+
+
+class Event:
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None: ...
+
+    def record(self, stream: Any = None) -> None:
+        self.at = time.perf_counter()
+
+    def synchronize(self) -> None: ...
 
 
 class MemoryPool:
@@ -651,6 +661,8 @@ def modules() -> dict[str, ModuleType]:
     cuda = {
         "Device": Device,
         "Stream": Stream,
+        "Event": Event,
+        "get_elapsed_time": lambda start, end: (end.at - start.at) * 1e3,
         "Graph": Graph,
         "MemoryPool": MemoryPool,
         "get_current_stream": stream,

@@ -1,0 +1,349 @@
+"""How fast is a card?  Beside PyTorch eager and compiled, JAX and CuPy, in one process, and beside what memory allows.
+
+python benchmarks/gpu.py            # minutes, on a card: writes results/gpu.json and results/gpu.md
+python benchmarks/gpu.py --quick    # a smoke run with small arrays: writes nothing
+python benchmarks/gpu.py --only softmax
+
+Without a card it says so, and ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+import steps
+from _table import Work, machine, markdown, save, told
+
+import neonlite as nl
+from neonlite.backend import Backend, NervanaObject
+from neonlite.backend.runtimes import load
+
+EAGER, COMPILED, JAX, CUPY, OURS = "torch eager", "torch.compile", "jax.jit", "cupy", "neonlite"
+LAUNCHES, ROUNDS = 20, 11  # between two events; and samples of each peer
+QUICK_LAUNCHES, QUICK_ROUNDS = 2, 2
+NOTE = """\
+Times are between two events of the card around 20 launches, of `jax.jit` by the clock until its result is ready; they
+are medians of 11 rounds, in each of which every peer runs once, in random order. Inputs are larger than the card's L2
+cache. The floor is what the bytes that have to be read and written take at the bandwidth of a copy of 1 GB on this
+card, measured in the same run, or what the operations take at the rate of PyTorch's product of two 8192 x 8192 matrices
+of the same dtype, if that is longer. "of floor" is floor / time. A training step is forward, backward and an update by
+gradient descent with momentum, of 128 images (characters: 64 texts); ours is replayed as a graph. "host" is the time
+until Python can go on: a tree of three ops over 16 numbers, built and run, and a prepared one."""
+
+
+class Case(NamedTuple):
+    """What is measured: its peers, the bytes and operations that it cannot do without, and what is hoped for."""
+
+    peers: dict[str, Work]
+    nbytes: float = 0.0
+    flops: float = 0.0
+    dtype: str = "float32"
+    of_floor: float = 0.0  # at least
+    most: tuple[tuple[str, float], ...] = ()  # (peer, times as long as it, at most)
+    host: float = 0.0  # microseconds, at most
+
+
+class Libraries:
+    """The peers that there are."""
+
+    def __init__(self, cupy: Any, found: bool = True) -> None:
+        self.cupy = cupy
+        self.torch: Any = import_module("torch") if found and find_spec("torch") else None
+        if self.torch and not self.torch.cuda.is_available():
+            self.torch = None
+        self.jax: Any = import_module("jax") if found and find_spec("jax") else None
+        if self.jax and not any(d.platform == "gpu" for d in self.jax.devices()):
+            self.jax = None
+
+    def flags(self) -> dict[str, str]:
+        """Return what decides whether float32 is multiplied as TF32."""
+        found = {name: os.environ.get(name, "") for name in ("NEONLITE_TF32", "CUPY_TF32", "NVIDIA_TF32_OVERRIDE")}
+        if self.torch:
+            backends = self.torch.backends
+            found["torch matmul"] = str(backends.cuda.matmul.allow_tf32)
+            found["torch cudnn"] = str(backends.cudnn.allow_tf32)
+        if self.jax:
+            found["jax matmul precision"] = str(self.jax.config.jax_default_matmul_precision)
+        return found
+
+    def works(self, arrays: list[Any], formulas: dict[str, Callable[..., Any]]) -> dict[str, Work]:
+        """Return the peers of formulas over arrays, given by the names of libraries."""
+        found: dict[str, Work] = {}
+        if f := formulas.get(CUPY):
+            theirs = [self.cupy.asarray(a) for a in arrays]
+            found[CUPY] = lambda: f(self.cupy, *theirs)
+        if self.torch and (g := formulas.get(EAGER)):
+            tensors = [self.torch.from_numpy(a).cuda() for a in arrays]
+            found[EAGER] = lambda: g(self.torch, *tensors)
+            compiled = self.torch.compile(lambda *xs: g(self.torch, *xs), mode="max-autotune")
+            found[COMPILED] = lambda: compiled(*tensors)
+        if self.jax and (h := formulas.get(JAX)):
+            jits, placed = self.jax.jit(lambda *xs: h(self.jax.numpy, *xs)), [self.jax.numpy.asarray(a) for a in arrays]
+            found[JAX] = lambda: jits(*placed).block_until_ready()
+        return found
+
+
+# --- expressions -----------------------------------------------------------------------------------------------------
+
+
+def logistic(of: Libraries, be: Backend, small: bool) -> Case:
+    x = np.random.default_rng(0).standard_normal((100, 10**4 if small else 10**6), np.float32)
+    t, out = be.array(x), be.empty(x.shape)
+
+    def f(xp: Any, x: Any) -> Any:
+        return 1 / (1 + xp.exp(-x))
+
+    peers = {OURS: lambda: out.__setitem__(slice(None), 1 / (1 + be.exp(-t)))}
+    peers |= of.works([x], {CUPY: f, EAGER: f, JAX: f})
+    return Case(peers, 2 * x.nbytes, of_floor=0.9)
+
+
+def softmax(of: Libraries, be: Backend, small: bool) -> Case:
+    x = np.random.default_rng(0).standard_normal((1000, 1000 if small else 10**5), np.float32)
+    t, out = be.array(x), be.empty(x.shape)
+
+    def plain(xp: Any, x: Any) -> Any:
+        e = xp.exp(x - xp.max(x, axis=0, keepdims=True))
+        return e / xp.sum(e, axis=0, keepdims=True)
+
+    peers = {OURS: lambda: out.__setitem__(slice(None), be.softmax(t, axis=0))}
+    peers |= of.works([x], {CUPY: plain, EAGER: lambda torch, x: torch.softmax(x, 0), JAX: plain})
+    return Case(peers, 2 * x.nbytes, of_floor=0.8, most=((EAGER, 1.0), (COMPILED, 1.0)))
+
+
+def batch_norm(of: Libraries, be: Backend, small: bool) -> Case:
+    """Forward and backward of 64 maps: reads x twice and the error twice, and writes both results."""
+    N, C, P = (4 if small else 128), 64, 56 * 56
+    x, error = (np.random.default_rng(n).standard_normal((C, P * N), np.float32) for n in range(2))
+    gamma = np.ones((C, 1), np.float32)
+    tensors = [be.array(a) for a in (x, error, gamma, gamma)]
+    y, dx = be.empty(x.shape), be.empty(x.shape)
+    mean, var, gmean, gvar, dgamma, dbeta = (be.zeros((C, 1)) for _ in range(6))
+
+    def ours() -> None:
+        t, e, g, b = tensors
+        be.compound_fprop_bn(t, mean, var, gmean, gvar, g, b, y, eps=1e-3, rho=0.9)
+        be.compound_bprop_bn(dx, dgamma, dbeta, e, t, mean, var, g, eps=1e-3)
+
+    def theirs(torch: Any, x: Any, error: Any, gamma: Any) -> Any:
+        x = x.reshape(C, N, P).transpose(0, 1).contiguous().requires_grad_()  # (N, C, P)
+        y = torch.nn.functional.batch_norm(x, None, None, gamma[:, 0], gamma[:, 0], True, 0.1, 1e-3)
+        return torch.autograd.grad(y, x, error.reshape(N, C, P))[0]
+
+    return Case({OURS: ours, **of.works([x, error, gamma], {EAGER: theirs})}, 8 * x.nbytes, of_floor=0.85)
+
+
+def convolution(dtype: str) -> Callable[[Libraries, Backend, bool], Case]:
+    def make(of: Libraries, be: Backend, small: bool) -> Case:
+        N, C, H = (2, 8, 8) if small else (128, 64, 56)
+        layer = be.conv_layer(dtype, N, C, C, 1, H, H, 1, 3, 3, 0, 1, 1)
+        draw = np.random.default_rng(0)
+        x, w = draw.standard_normal((N, C, H, H), np.float32), draw.standard_normal((C, C, 3, 3), np.float32)
+        i = be.array(x.transpose(1, 2, 3, 0).reshape(-1, N), dtype)
+        f = be.array(w.transpose(1, 2, 3, 0).reshape(-1, C), dtype)
+        o = be.empty(layer.dimO, dtype)
+        peers: dict[str, Work] = {OURS: lambda: be.fprop_conv(layer, i, f, o)}
+        if of.torch:
+            last = {"memory_format": of.torch.channels_last}
+            kind = getattr(of.torch, dtype)
+            X, W = (of.torch.from_numpy(a).cuda().to(kind).to(**last) for a in (x, w))
+            peers[EAGER] = lambda: of.torch.nn.functional.conv2d(X, W, padding=1)
+        size = 2 if dtype == "float16" else 4
+        return Case(peers, 2 * x.size * size, 2 * 9 * C * x.size, dtype, most=((EAGER, 1.05),))
+
+    return make
+
+
+def training(name: str) -> Callable[[Libraries, Backend, bool], Case]:
+    def make(of: Libraries, be: Backend, small: bool) -> Case:
+        case = steps.case_of(name)
+        if name in steps.CHARACTERS:
+            ours, net = steps._characters.ours(case, be.runtime, steps.STILL)
+            peers = {OURS: ours[0]}
+            if of.torch:
+                peers[EAGER] = steps._characters.theirs(of.torch, case, net, steps.STILL, "cuda")[0]
+            return Case(peers, most=((EAGER, 0.8),))
+        peer, net = steps.ours(case, be.runtime, steps.STILL)  # type: ignore[arg-type]
+        peers = {OURS: peer.step}
+        if of.torch:
+            images = len(case.shape) == 3
+            peers[EAGER] = steps.theirs(case, net, steps.STILL, images, "cuda").step
+            peers[COMPILED] = steps.theirs(case, net, steps.STILL, images, "cuda", compiled=True).step
+        return Case(peers, most=((EAGER, 0.8), (COMPILED, 1.0)))
+
+    return make
+
+
+def host(built: bool) -> Callable[[Libraries, Backend, bool], Case]:
+    """Measure the time until Python can go on, launch included."""
+
+    def make(of: Libraries, be: Backend, small: bool) -> Case:
+        x, out = be.ones((4, 4)), be.empty((4, 4))
+        prepared = be.prepare([out], [1 / (1 + be.exp(-x))])
+        work: Work = (lambda: out.__setitem__(slice(None), 1 / (1 + be.exp(-x)))) if built else prepared
+        peers = {OURS: work}
+        if of.torch:
+            t = of.torch.ones(4, 4, device="cuda")
+            peers[EAGER] = lambda: 1 / (1 + of.torch.exp(-t))
+        return Case(peers, host=12.0 if built else 6.0)
+
+    return make
+
+
+CASES: dict[str, Callable[[Libraries, Backend, bool], Case]] = {
+    "1/(1+exp(-x)), 1e8": logistic,
+    "softmax over axis 0, (1000, 100000)": softmax,
+    "batch norm forward + backward, 64 x 401408": batch_norm,
+    "conv 3x3 64->64, 56x56, N=128, float16": convolution("float16"),
+    "conv 3x3 64->64, 56x56, N=128, float32": convolution("float32"),
+    "step: mlp": training("mlp 784-100-10"),
+    "step: cifar": training("cifar"),
+    "step: lstm": training("char lstm"),
+    "step: resnet": training("resnet"),
+    "host: a small tree, built and run": host(True),
+    "host: a small tree, prepared": host(False),
+}
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def between_events(cupy: Any, work: Work, launches: int) -> float:
+    """Return the seconds of the card that a call takes."""
+    start, end = cupy.cuda.Event(), cupy.cuda.Event()
+    start.record()
+    for _ in range(launches):
+        work()
+    end.record()
+    end.synchronize()
+    return float(cupy.cuda.get_elapsed_time(start, end)) / 1e3 / launches
+
+
+def by_the_clock(cupy: Any, work: Work, launches: int, wait: bool = True) -> float:
+    """Return the seconds that a call takes, with what it launched or until Python can go on."""
+    cupy.cuda.Device().synchronize()
+    start = time.perf_counter()
+    for _ in range(launches):
+        work()
+    if wait:
+        cupy.cuda.Device().synchronize()
+    return (time.perf_counter() - start) / launches
+
+
+def measured(cupy: Any, case: Case, launches: int, rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of each peer in each round."""
+    for work in case.peers.values():
+        by_the_clock(cupy, work, 5)  # what is compiled, tuned and recorded is done by then
+    times: dict[str, list[float]] = {peer: [] for peer in case.peers}
+    order, shuffle = list(case.peers), random.Random(0).shuffle
+    for _ in range(rounds):
+        shuffle(order)
+        for peer in order:
+            work = case.peers[peer]
+            if case.host:
+                times[peer].append(by_the_clock(cupy, work, launches, wait=False))
+            else:
+                times[peer].append((by_the_clock if peer == JAX else between_events)(cupy, work, launches))
+    return times
+
+
+def bandwidth(cupy: Any, nbytes: int) -> float:
+    """Return the bytes a second of a copy, read and written."""
+    x, y = cupy.zeros(nbytes, dtype="uint8"), cupy.zeros(nbytes, dtype="uint8")
+
+    def copy() -> None:
+        y[...] = x
+
+    between_events(cupy, copy, 3)
+    return 2 * nbytes / min(between_events(cupy, copy, 10) for _ in range(3))
+
+
+def rate(of: Libraries, dtype: str, n: int) -> float:
+    """Return the operations a second of PyTorch's product of two large matrices; 0 without it."""
+    if not of.torch:
+        return 0.0
+    x = of.torch.ones(n, n, device="cuda", dtype=getattr(of.torch, dtype))
+    between_events(of.cupy, lambda: x @ x, 3)
+    return 2 * n**3 / min(between_events(of.cupy, lambda: x @ x, 10) for _ in range(3))
+
+
+def judged(case: Case, times: dict[str, list[float]], floor: float) -> tuple[list[str], dict[str, Any]]:
+    """Return the words of a row, and its numbers: times, the fraction of the floor, and what was hoped for."""
+    medians = {peer: statistics.median(found) for peer, found in times.items()}
+    ours, hopes = medians[OURS], []
+    if case.of_floor and floor:
+        hopes.append((f"at least {case.of_floor:.0%} of floor: {floor / ours:.0%}", floor / ours >= case.of_floor))
+    for peer, most in case.most:
+        if peer in times:
+            longer = statistics.median(x / y for x, y in zip(times[OURS], times[peer], strict=True))
+            hopes.append((f"at most {most:g} x {peer}: {longer:.2f}", longer <= most))
+    if case.host:
+        hopes.append((f"at most {case.host:g} µs: {ours * 1e6:.1f}", ours * 1e6 <= case.host))
+    words = [*(told(medians[peer]) if peer in medians else "" for peer in (OURS, EAGER, COMPILED, JAX, CUPY))]
+    words += [
+        f"{floor / ours:.0%}" if floor else "",
+        "; ".join(f"{text} {'yes' if ok else 'NO'}" for text, ok in hopes),
+    ]
+    return words, {"seconds": medians, "of floor": floor / ours if floor else None, "hopes": hopes}
+
+
+def run(only: str, quick: bool, found: bool = True) -> dict[str, Any]:
+    """Measure, and return the report; ``found``: whether peers are looked for."""
+    runtime = load("gpu")
+    of, cupy = Libraries(runtime.cupy, found), runtime.cupy
+    launches, rounds = (QUICK_LAUNCHES, QUICK_ROUNDS) if quick else (LAUNCHES, ROUNDS)
+    speed = bandwidth(cupy, 10**6 if quick else 10**9)
+    rates = {dtype: rate(of, dtype, 64 if quick else 8192) for dtype in ("float16", "float32")}
+    report: dict[str, Any] = {"machine": machine("neonlite", "cupy", "torch", "jax"), "card": runtime.about()}
+    report |= {"TF32": of.flags(), "bytes a second": speed, "operations a second": rates, "cases": {}}
+    rows = []
+    for name, make in CASES.items():
+        if only not in name:
+            continue
+        NervanaObject.be = be = Backend("gpu", rng_seed=1)
+        case = make(of, be, quick)
+        operations = case.flops / rates[case.dtype] if rates.get(case.dtype) else 0.0
+        floor = max(case.nbytes / speed, operations)
+        words, report["cases"][name] = judged(case, measured(cupy, case, launches, rounds), floor)
+        rows.append([name, *words])
+        print(f"{name}: {words[-1] or words[0]}", file=sys.stderr)
+    flags = ", ".join(f"{name}={value or 'unset'}" for name, value in report["TF32"].items())
+    head = ["case", OURS, EAGER, COMPILED, JAX, CUPY, "of floor", "hoped for"]
+    intro = f"{report['card']}; a copy moves {speed / 1e12:.2f} TB/s. TF32: {flags}."
+    report["page"] = f"# A card\n\n{intro}\n\n{NOTE}\n\n{markdown(head, rows)}\n"
+    return report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else "")
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke run with small arrays, of which nothing is written"
+    )
+    parser.add_argument("--only", default="", help="a part of the names of the cases to run")
+    options = parser.parse_args(arguments)
+    try:
+        load("gpu")
+    except (ImportError, RuntimeError) as error:
+        print(f"nothing is measured, as there is no card: {error}")
+        return 0
+    report = run(options.only, options.quick)
+    page = report.pop("page")
+    print(page)
+    if not (options.quick or options.only):
+        save("gpu", report, page)
+    nl.cleanup_backend()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

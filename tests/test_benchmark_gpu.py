@@ -1,0 +1,54 @@
+"""The benchmark of a card: it ends where there is none, runs on a stand-in, and judges as it says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin_cupy import installed
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import gpu
+
+
+def test_without_a_card_it_says_so_and_ends(monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert gpu.main([]) == 0
+    assert "nothing is measured, as there is no card: the backend 'gpu' cannot be loaded" in capsys.readouterr().out
+    with installed(driver=0):
+        assert gpu.main(["--quick"]) == 0
+    assert "There is no NVIDIA driver" in capsys.readouterr().out
+
+
+def test_it_runs_on_a_stand_in_and_prints_a_table(capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("NEONLITE_KERNELS", "0")
+    with installed():
+        report = gpu.run("1/(1+exp(-x))", True, found=False)
+    (case,) = report["cases"].values()
+    assert set(case["seconds"]) == {gpu.OURS, gpu.CUPY}
+    assert case["of floor"] > 0
+    assert "CUPY_TF32=" in report["page"]
+    assert "| 1/(1+exp(-x)), 1e8 |" in report["page"]
+
+
+def test_every_figure_that_is_hoped_for_has_a_case() -> None:
+    assert len(gpu.CASES) == 11
+    assert [name for name in gpu.CASES if name.startswith("step: ")] == [
+        "step: mlp",
+        "step: cifar",
+        "step: lstm",
+        "step: resnet",
+    ]
+
+
+@pytest.mark.parametrize(("ours", "verdicts"), [(1.0, [True, True]), (2.0, [False, True]), (4.0, [False, False])])
+def test_it_judges_by_the_floor_and_by_the_peers(ours: float, verdicts: list[bool]) -> None:
+    case = gpu.Case({}, of_floor=0.8, most=((gpu.EAGER, 1.0), ("not there", 1.0)))
+    words, found = gpu.judged(case, {gpu.OURS: [ours] * 3, gpu.EAGER: [2.0, 3.0, 3.0]}, floor=0.9)
+    assert [ok for _, ok in found["hopes"]] == verdicts
+    assert found["of floor"] == pytest.approx(0.9 / ours)
+    assert words[0].startswith(f"{ours:.3g} s")
+    assert words[-1].count("NO") == verdicts.count(False)
