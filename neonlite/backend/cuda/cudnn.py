@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.backend.cuda.launching import workspace
-from neonlite.backend.cuda.primitives_convolution import ConvolutionPrimitives
+from neonlite.backend.cuda.primitives_convolution import ConvolutionPrimitives, pointwise
 from neonlite.backend.primitives.geometry import ConvLayer
 
 TRIED = 8  # plans that are timed, at most
@@ -194,7 +194,7 @@ class CudnnConvolutions(ConvolutionPrimitives):
     ) -> bool:
         """Have cuDNN compute ``out = alpha conv + beta out``; tell whether it could."""
         driver = getattr(self.runtime, "driver", None)
-        if (cudnn := getattr(driver, "cudnn", None)) is None:
+        if (cudnn := getattr(driver, "cudnn", None)) is None or pointwise(layer):  # which cuDNN brings into order first
             return False
         place = out if alpha == 1 and beta == 0 else self.scratch("convolved", out.shape, out)
         arrays = [(x.shape, self.runtime.layout(x)[0]) for x in (*operands, place, *bias[:1])]

@@ -81,7 +81,7 @@ class ConvolutionPrimitives(Launching):
         each = zip(image.shape[1:4], places, layer.TRS, layer.strides, layer.padding, layer.dilation, strict=True)
         sizes = [(n, m, k, 1, p, -d, s) if back else (n, m, k, s, -p, d, 1) for n, m, k, s, p, d in each]
         height, width = channels * math.prod(layer.TRS), math.prod(places) * layer.N
-        if set(layer.TRS) | set(layer.strides) == {1} and not any(layer.padding):
+        if pointwise(layer):
             yield slice(0, width), self.runtime.reshape(image, (height, width))  # they lie so already
             return
         step = max(1, workspace() // (height * layer.N * image.dtype.itemsize)) * layer.N
@@ -91,3 +91,8 @@ class ConvolutionPrimitives(Launching):
             more = [height * wide, wide, first // layer.N, layer.N, channels, int(back), *(n for x in sizes for n in x)]
             self.over(COLUMNS, image, height * wide, layer.N, [rows, image, *more])
             yield slice(first, first + wide), rows
+
+
+def pointwise(layer: ConvLayer) -> bool:
+    """Tell whether each pixel meets one filter of one pixel: then a product is all there is to do."""
+    return {*layer.TRS, *layer.strides} == {1} and not any(layer.padding)
