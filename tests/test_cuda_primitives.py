@@ -21,6 +21,7 @@ import test_primitives as shapes
 import textbook
 from standin_cudnn import Frontend
 
+import neonlite as nl
 from neonlite import Backend
 from neonlite.backend.cuda import primitives_images as images
 from neonlite.backend.cuda import primitives_scatter as scatter
@@ -281,6 +282,27 @@ def test_an_error_of_cublas_tells_its_status() -> None:
     failing = SimpleNamespace(cublasCreate_v2=lambda handle: 1)
     with pytest.raises(RuntimeError, match="cublasCreate failed with the status 1"):
         Cublas(failing, lambda n: (None, 0), lambda: 0).handle()
+
+
+def test_products_and_sums_by_place_in_op_trees_are_those_of_the_card(monkeypatch: Any) -> None:
+    be, plain, seen = Backend(Simulated()), Backend("cpu"), []
+    monkeypatch.setattr(
+        SimulatedDriver, "multiply", lambda *args, f=SimulatedDriver.multiply: seen.append(1) or f(*args)
+    )
+    x, w, words = held(1, (6, 5), "float32"), held(2, (7, 5), "float32"), np.array([[3, 0, 3, 6, -1]])
+    made: list[list[Any]] = []
+    for b in (be, plain):
+        t, table, index = b.array(x), b.array(w), b.array(words, dtype="int32")
+        nl.Autodiff(b.sum(b.square(b.take(table, index, axis=0) * t[1:])), b).back_prop_grad(
+            [table], [out := b.zeros((7, 5))]
+        )
+        made.append([b.dot(t, table.T).asnumpyarray(), b.dot(t.T, t * 2).asnumpyarray(), out.get()])
+        t[:] = b.dot(t, b.dot(t.T, t)) + 1
+        made[-1].append(t.get())
+    for a, b in zip(*made, strict=True):
+        np.testing.assert_allclose(a, b, 1e-5, 1e-5)
+    assert len(seen) == 4
+    assert scatter.SCATTER in {key[0] for key in be.primitives.compiled}
 
 
 # --- cuDNN: graphs for a stand-in, as there is no card ---------------------------------------------------------------

@@ -70,14 +70,24 @@ class CardProducts(Products):
         super().summed(a, b, total, alpha)
         c[...] = total if beta == 0 else total + self.xp.astype(c, total.dtype) * beta
 
-    def product(self, a: Any, b: Any, c: Any) -> Product | None:
-        """Return how a product is told to the driver; None when the matrices do not lie so."""
+    def multiplied(self, a: Any, b: Any, c: Any) -> bool:
+        """Compute ``c = a b`` where all lie so that it takes no room; tell whether they do."""
+        alike = a.dtype == b.dtype == c.dtype and a.size * b.size * c.size > 0
+        form = self.product(a, b, c, copied=False) if alike else None
+        return form is not None and bool(self.runtime.driver.multiply(form, 1.0, 0.0))
+
+    def product(self, a: Any, b: Any, c: Any, copied: bool = True) -> Product | None:
+        """Return how a product is told to the driver, of copies where need be; None when it cannot be told."""
         if str(a.dtype) not in KINDS or max(a.ndim, b.ndim, c.ndim) > 3 or a.ndim < 2 or b.ndim < 2:
             return None
         found = self._lying(c)
         if found is None or (c.ndim == 2 and 3 in (a.ndim, b.ndim)):
             return None
-        first, second = (self._lying(x) or self._copied(side, x) for side, x in (("left", a), ("right", b)))
+        first, second = (
+            self._lying(x) or (copied and self._copied(side, x)) for side, x in (("left", a), ("right", b))
+        )
+        if not (first and second):
+            return None
         (m, k), n, stack = a.shape[-2:], b.shape[-1], c.shape[0] if c.ndim == 3 else 1
         return Product(m, n, k, stack, first, second, found, str(a.dtype), str(c.dtype))
 

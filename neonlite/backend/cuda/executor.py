@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -18,11 +19,13 @@ from neonlite.backend.cuda.driver import CompileError
 from neonlite.backend.cuda.graphs import Uncapturable, recording
 from neonlite.backend.cuda.kernels import PREAMBLE, Kernel, kernels
 from neonlite.backend.cuda.own import Own
+from neonlite.backend.cuda.primitives_scatter import ScatterPrimitives
 from neonlite.backend.cuda.rows import Tile, passes, share
 from neonlite.backend.cuda.watch import at_once
 from neonlite.backend.executors.generic import Generic, Runner
 from neonlite.backend.executors.quiet import Silence
-from neonlite.backend.plan import Plan, Stage
+from neonlite.backend.plan import Plan, Stage, Step
+from neonlite.ops import FLOATS, in_range
 
 BOUND = 256  # plans whose temporaries a thread remembers
 
@@ -83,7 +86,7 @@ class Cuda:
     def __init__(self, runtime: Any, primitives: Any = None) -> None:
         self.runtime, self.ledger = runtime, runtime.ledger
         self.driver: Any = getattr(runtime, "driver", None)  # a rehearsal has none
-        self.generic = Generic(runtime)
+        self.generic, self.primitives = Generic(runtime), primitives
         self.compiled: dict[str, Any] = {}
 
     def compile(self, plan: Plan) -> Runner:
@@ -148,6 +151,8 @@ class Cuda:
 
     def _run_generic(self, plan: Plan, stage: Stage, values: dict[int, Any]) -> None:
         """Work a stage out op by op, and then write what outlives it into its place."""
+        if len(stage.steps) == 1 and self._primitive(plan.made(stage.steps[0]), stage.steps[0], values):
+            return
         made: dict[int, Any] = {}
         for v in stage.steps:
             made[v] = self.generic.value(plan.made(v), {**values, **made})
@@ -156,6 +161,20 @@ class Cuda:
             stored = {v: self.runtime.xp.asarray(x, copy=True) for v, x in stored.items()}
         for v, x in stored.items():
             values[v][...] = x
+
+    def _primitive(self, step: Step, v: int, values: dict[int, Any]) -> bool:
+        """Have a product, or sums by place, written into its place; tell whether that can be."""
+        if not isinstance(self.primitives, ScatterPrimitives) or v not in values or step.dtype not in FLOATS:
+            return False
+        out, operands = values[v], [values[x] for x in step.ins if isinstance(x, int)]
+        if step.op.name in ("dot", "matmul"):
+            return self.primitives.multiplied(operands[0], operands[1], out)
+        flat = self.runtime.layout(out)[1] == tuple(n * out.dtype.itemsize for n in (math.prod(out.shape[1:]), 1))
+        if step.op.name != "scatter" or not flat or operands[0].dtype != out.dtype:
+            return False
+        places = in_range(self.runtime.xp, operands[1], step.attrs["size"])
+        self.primitives.scatter(operands[0], places, out, step.attrs["axis"])
+        return True
 
     def kernel(self, source: str) -> Any:
         """Return the compiled kernel of a text; None, with a warning the first time, when it does not compile."""
