@@ -126,11 +126,11 @@ class GAN(Model):
         y = self.layers.fprop(self.draw())
         y_noise = self.buffer("y_noise", self.layers.out_shape)  # that of the network is for data next
         y_noise[:] = y
-        net.bprop(cost.get_errors(y, "noise"))
+        net.bprop(self.scaled(cost.get_errors(y, "noise")))
         net.set_acc_on(True)
         try:
             y_data = net.fprop(x)
-            net.bprop(cost.get_errors(y_data, "data"))
+            net.bprop(self.scaled(cost.get_errors(y_data, "data")))
         finally:
             net.set_acc_on(False)
         found = float(cost.get_cost(y_data, y_noise, "dis").item())
@@ -146,7 +146,7 @@ class GAN(Model):
     def step_generator(self, epoch: int = 0) -> None:
         """Have the generator learn from what the discriminator says of its work."""
         y = self.layers.fprop(self.draw())
-        self.layers.bprop(self.cost.get_errors(y, "generator"))
+        self.layers.bprop(self.scaled(self.cost.get_errors(y, "generator")))
         self.cost_gen = float(self.cost.get_cost(None, y, "gen").item())
         self.optimizer.optimize(self.generator.layers_to_optimize, epoch)
         self.gen_iterations, self.dis_iterations = self.gen_iterations + 1, 0

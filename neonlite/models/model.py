@@ -21,6 +21,7 @@ from neonlite.models.benchmark import FUNCTIONS, Benchmark
 from neonlite.models.interrupt import Interruptible
 from neonlite.models.kept import Kept
 from neonlite.models.state import State
+from neonlite.optimizers import LossScaling
 from neonlite.optree import describe
 from neonlite.transforms import Cost
 
@@ -239,8 +240,12 @@ class Model(Kept):
     def find_gradients(self, x: Any, t: Any) -> Any:
         """Compute the outputs for a minibatch and all gradients, and return the outputs."""
         y = self.fprop(x)
-        self.bprop(self.cost.get_errors(y, t))
+        self.bprop(self.scaled(self.cost.get_errors(y, t)))
         return y
+
+    def scaled(self, errors: Any) -> Any:
+        """Return the errors with which ``bprop`` begins: of a LossScaling, those of the cost times its scale."""
+        return self.optimizer.scaled(errors) if isinstance(self.optimizer, LossScaling) else errors
 
     def fprop(self, x: Any, inference: bool = False) -> Any:
         """Return the outputs of the network."""

@@ -11,6 +11,7 @@ from neonlite.optimizers.rules import (
     RMSProp,
     ShiftAdaMax,
 )
+from neonlite.optimizers.scaling import LossScaling
 from neonlite.optimizers.schedule import (
     CosineSchedule,
     ExpSchedule,
@@ -30,6 +31,7 @@ __all__ = [
     "CosineSchedule",
     "ExpSchedule",
     "GradientDescentMomentum",
+    "LossScaling",
     "MultiOptimizer",
     "Optimizer",
     "PolySchedule",

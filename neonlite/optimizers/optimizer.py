@@ -44,6 +44,7 @@ class Optimizer(NervanaObject):
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
     schedule: Schedule = CONSTANT
+    divisor: float = 1  # of gradients, beside the batch size: what their errors were multiplied by
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -98,7 +99,7 @@ class Optimizer(NervanaObject):
             raise ValueError(f"{self.classnm} divides gradients by the batch size, which is not set yet: be.bsz = N")
         rate = self.rate(number(f"{self.classnm}: the epoch", epoch))
         limit = self.gradient_clip_norm
-        step = within_norm(limit, rate, network) if limit else rate
+        step = within_norm(limit, rate, network, be.bsz * self.divisor) if limit else rate
         updates = [self._update(be, row, rate, step) for row in network.rows]
         for row, values in enumerate(updates):
             network.assign(row, values)
@@ -117,7 +118,7 @@ class Optimizer(NervanaObject):
         w, dw, *states = row
         dtype = wide(w)
         g, full = (x if x.info.dtype == dtype else be.astype(x, dtype) for x in (dw, w))
-        g = g / be.bsz
+        g = g / (be.bsz * self.divisor)
         if limit := self.gradient_clip_value:
             g = be.clip(g, -limit, limit)
         new, *others = self.rule(be, full, g, states, rate, step)
@@ -165,13 +166,13 @@ class Optimizer(NervanaObject):
             states[:] = views
 
 
-def within_norm(limit: float, rate: float, network: Network) -> Tensor:
-    """Return ``rate limit / max(norm, limit)``, the norm that of all gradients divided by the batch size."""
+def within_norm(limit: float, rate: float, network: Network, n: float) -> Tensor:
+    """Return ``rate limit / max(norm, limit)``, the norm that of all gradients divided by n."""
     be, step = network.be, network.step
     for place, (w, dw, *_) in zip(network.places, network.rows, strict=True):
         place[:] = be.sum(be.square(be.astype(dw, wide(w))), keepdims=False)
     # worked out here and not in the tree of the update, which so stays one pass
-    step[:] = rate * limit / be.maximum(be.sqrt(be.sum(network.squares)) / be.bsz, limit)
+    step[:] = rate * limit / be.maximum(be.sqrt(be.sum(network.squares)) / n, limit)
     return step
 
 

@@ -1,0 +1,156 @@
+"""Is anything lost when a network learns in float16?  Not with a LossScaling: the oracle is float32."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from neonlite import Backend
+from neonlite.backend import NervanaObject
+from neonlite.backend.cuda.simulated import Simulated
+from neonlite.callbacks import Callback, Callbacks
+from neonlite.data import ArrayIterator, digits
+from neonlite.initializers import Gaussian
+from neonlite.layers import Affine
+from neonlite.models import Model, zoo
+from neonlite.optimizers import Adam, GradientDescentMomentum, LossScaling, MultiOptimizer, get_param_list
+from neonlite.transforms import Accuracy, CrossEntropyMulti, Rectlin, Softmax
+
+
+def trained(optimizer, dtype="float32", epochs=2, scale=1.0, runtime="cpu", model=None, small=1.0, **options):
+    """Return a small model after some epochs of 6 steps, and all that it learned and keeps."""
+    be = Backend(runtime, rng_seed=1, batch_size=8, default_dtype=dtype)
+    NervanaObject.be = be
+    draw = np.random.default_rng(0)
+    data = ArrayIterator(small * draw.normal(size=(48, 6)), draw.integers(0, 3, 48), nclass=3)
+    layers = [
+        Affine(5, Gaussian(0, 0.5), bias=Gaussian(), activation=Rectlin()),
+        Affine(3, Gaussian(0, 0.5), activation=Softmax()),
+    ]
+    model = Model(model or layers[small < 1 :])
+    model.fit(data, CrossEntropyMulti(scale=scale), optimizer, epochs, **options)
+    return model, kept(model)
+
+
+def kept(model):
+    parameters = get_param_list(model.layers_to_optimize)
+    return [x.get() for (w, _), states in parameters for x in (w, *states)]
+
+
+def alike(a, b):
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+MAKERS = {
+    "momentum": lambda: GradientDescentMomentum(0.1, 0.9, wdecay=0.01, gradient_clip_norm=0.2),
+    "Adam": lambda: Adam(learning_rate=0.01, gradient_clip_value=0.1),
+    "several": lambda: MultiOptimizer({"default": Adam(), "Bias": GradientDescentMomentum(0.1, 0.9)}),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_power_of_two_changes_no_bit_in_float32(make):
+    scaling = LossScaling(make(), 2.0**20, interval=5)
+    alike(trained(scaling)[1], trained(make())[1])
+    assert (scaling.scale, scaling.skipped, scaling.t) == (2.0**22, 0, 12)  # doubled after 5 and after 10 of 12 steps
+
+
+def test_gradients_too_small_for_float16_are_kept():
+    """Errors and inputs are numbers of float16, and their products are not; the learning rate makes up for it."""
+
+    def change(optimizer, dtype):
+        made, start = (trained(optimizer, dtype, n, 2.0**-13, small=2.0**-13)[1] for n in (1, 0))
+        return made[0] - start[0]
+
+    sgd = GradientDescentMomentum(0.1 * 2.0**26, 0)
+    wanted = change(sgd, "float32")
+    lost, found = (
+        np.abs(change(x, "float16") - wanted).max() / np.abs(wanted).max() for x in (sgd, LossScaling(sgd, 2.0**13))
+    )
+    assert found < 0.01 < 0.2 < lost
+
+
+def test_a_small_network_learns_in_float16_as_well_as_in_float32():
+    found = []
+    for dtype in ("float32", "float16"):
+        be = Backend("cpu", rng_seed=0, batch_size=32, default_dtype=dtype)
+        NervanaObject.be = be
+        train, valid = digits().iterators()
+        model = Model(zoo.mlp(nclass=10))
+        adam = Adam(learning_rate=0.003)
+        model.fit(train, CrossEntropyMulti(), LossScaling(adam, interval=40) if dtype == "float16" else adam, 4)
+        found.append(float(model.eval(valid, Accuracy())[0]))
+    assert min(found) > 0.94
+    assert found[1] > found[0] - 0.01
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_step_whose_gradients_overflow_is_skipped(dynamic):
+    scaling = LossScaling(Adam(), 2.0**30, dynamic)
+    model, before = trained(scaling, "float16", epochs=0)
+    seen = []
+
+    class Look(Callback):
+        def on_minibatch_end(self, epoch, minibatch):
+            seen.append((scaling.scale, scaling.skipped, kept(model)))
+
+    trained_on = Callbacks(model, progress_bar=False)
+    trained_on.add_callback(Look())
+    be = model.be
+    NervanaObject.be = be
+    draw = np.random.default_rng(0)
+    data = ArrayIterator(draw.normal(size=(48, 6)), draw.integers(0, 3, 48), nclass=3)
+    model.fit(data, CrossEntropyMulti(), scaling, 5, callbacks=trained_on)
+    skips, first = scaling.skipped, sum(n == skipped for n, (_, skipped, _) in enumerate(seen, 1))
+    for n, (scale, skipped, values) in enumerate(seen[:first]):
+        assert (scale, skipped) == (2.0 ** (29 - n) if dynamic else 2.0**30, n + 1)
+        alike(values, before)
+    assert scaling.t == scaling.optimizer.t == 30 - skips
+    assert 10 < first < 20 if dynamic else skips == 30
+    assert np.isfinite(kept(model)[0]).all()
+    assert (kept(model)[0] != before[0]).any() == dynamic
+
+
+def test_an_end_is_made_when_no_scale_helps():
+    with pytest.raises(FloatingPointError, match=r"not finite 40 times in a row, at last at a scale of 1\.86265e-09"):
+        trained(LossScaling(Adam()), "float16", epochs=9, scale=1e30)
+
+
+def test_a_training_goes_on_from_a_file_to_the_same_bits(tmp_path):
+    def make():
+        return LossScaling(Adam(), 2.0**17, interval=4)
+
+    _, wanted = trained(make(), "float16", epochs=4)
+    model, _ = trained(make(), "float16", epochs=2)
+    model.save_params(tmp_path / "half.neon")
+    before = model.optimizer.get_state()
+    assert before["skipped"] > 0
+    again, found = trained(make(), "float16", epochs=4, model=tmp_path / "half.neon")
+    alike(found, wanted)
+    assert json.loads(json.dumps(before)) == before
+    assert type(again.optimizer.optimizer) is Adam
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
+def test_a_graph_that_is_replayed_takes_the_scale_of_now():
+    for graphs in (True, False):
+        _, found = trained(LossScaling(Adam(), 8.0, interval=3), runtime=Simulated(), graphs=graphs)
+        alike(found, trained(Adam(), runtime=Simulated(), graphs=False)[1])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: LossScaling(0.1), TypeError, "LossScaling takes an optimizer, such as Adam.*; got 0.1"),
+        (lambda: LossScaling(LossScaling(Adam())), TypeError, "takes an optimizer"),
+        (lambda: LossScaling(Adam(), 0), ValueError, "scale is a number above 0; got 0"),
+        (lambda: LossScaling(Adam(), "large"), TypeError, "LossScaling: scale is a number; got 'large'"),
+        (lambda: LossScaling(Adam(), 8, 1), TypeError, "dynamic is True or False; got 1"),
+        (lambda: LossScaling(Adam(), interval=0), ValueError, "interval is a whole number from 1; got 0"),
+    ],
+)
+def test_arguments_are_checked(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
