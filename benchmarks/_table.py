@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import random
+import re
 import statistics
 import sys
 import time
@@ -79,12 +80,16 @@ def measure(peers: dict[Any, Work], effort: Effort, rest: float = 0.0) -> tuple[
 
 
 def elsewhere() -> float:
-    """Return the seconds that all CPUs have worked for others than this process, as far as the system says."""
+    """Return the seconds that the CPUs of this process have worked for others, as far as the system says."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0
-    user, nice, system, _, _, *others = map(int, stat.read_text().split("\n", 1)[0].split()[1:9])
-    return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK") - time.process_time()
+    used = 0
+    for line in stat.read_text().splitlines():
+        if (found := re.match(r"cpu(\d+) ", line)) and int(found[1]) in os.sched_getaffinity(0):
+            user, nice, system, _, _, *others = map(int, line.split()[1:9])
+            used += user + nice + system + sum(others)
+    return used / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
 def busy(look: float = 1.0) -> float:
