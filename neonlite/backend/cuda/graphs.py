@@ -25,7 +25,7 @@ from neonlite.optree import Operand
 GRAPHS = 16  # that a backend keeps
 RUNS = 2  # of a block as it is, before it is recorded: by then all is compiled and all buffers are there
 OPAQUE: tuple[Any, ...] = (int, float, str, bytes, type(None), type, np.generic, np.ndarray, np.dtype)
-OPAQUE += (Operand, BuiltinFunctionType, MethodType, ModuleType)
+OPAQUE += (Operand, BuiltinFunctionType, ModuleType)
 OURS = "neonlite.backend"  # the module of backends, plans and what was prepared, which are made of what is looked at
 MOVES = ("put", "get", "share", "write")  # methods of a runtime that copy between host and card
 _here = threading.local()
