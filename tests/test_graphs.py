@@ -176,6 +176,17 @@ def test_other_tensors_are_another_block(sim: Backend) -> None:
         np.testing.assert_array_equal(work.total.get(), plain.total.get())
 
 
+def test_a_function_that_refers_to_other_tensors_is_another_block(sim: Backend) -> None:
+    def made(x: Any, out: Any) -> Callable[[], Any]:
+        return lambda: out.__setitem__(slice(None), x + 1)
+
+    for value in (1.0, 2.0):
+        work = made(sim.zeros((2, 2)).fill(value), out := sim.zeros((2, 2)))
+        for _ in range(4):
+            sim.replay("work", work)
+        assert out.get().mean() == value + 1
+
+
 def test_values_may_change_between_replays(sim: Backend) -> None:
     work = Work(sim, WORKS["a stage"]).go(5)
     for value in (3.0, -1.0):

@@ -176,7 +176,7 @@ class Graphs:
         """Run a block, or launch its graph; return what the function returned."""
         if recording():
             return fn()
-        be, things = self.be, opened(uses)
+        be, things = self.be, opened(uses) + tensors_of(fn)
         key = name, be.bsz, be.streams, be.streams.seed, be.runtime.driver.here(), *map(id, things)
         block = self.blocks.pop(key, None) or Block(things)
         self.blocks[key] = block  # the last one
@@ -201,6 +201,7 @@ class Graphs:
             return
         if block.state.holds():
             block.recording = made
+            made.held.append(fn)
         else:
             block.renew()
 
@@ -212,3 +213,12 @@ class Graphs:
 def opened(uses: Any) -> list[Any]:
     """Return things with lists and tuples opened."""
     return [y for x in uses for y in (opened(x) if isinstance(x, list | tuple) else [x])]
+
+
+def tensors_of(fn: Callable[[], Any]) -> list[Any]:
+    """Return the tensors and trees of the surroundings that a function refers to."""
+    cells = getattr(fn, "__closure__", None) or ()
+    try:
+        return [x for x in (cell.cell_contents for cell in cells) if isinstance(x, Operand)]
+    except ValueError:  # a variable that has no value yet
+        return []
