@@ -711,8 +711,14 @@ def installed(**machine: Any) -> Iterator[Machine]:
     vars(MACHINE).update(vars(Machine(**machine)))
     HERE.device = 0
     found = exchange(KEPT)
+    libraries = {name: sys.modules.get(name) for name in ("cuda.pathfinder", "cudnn")}
+    sys.modules.update(dict.fromkeys(libraries))  # type: ignore[arg-type]  # which would look for a card
     try:
         yield MACHINE
     finally:
+        for name, module in libraries.items():
+            sys.modules.pop(name)
+            if module is not None:
+                sys.modules[name] = module
         KEPT.update(exchange(found))
         vars(MACHINE).update(before)

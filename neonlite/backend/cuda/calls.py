@@ -18,6 +18,8 @@ from neonlite.backend.cuda.words import MEMORY, REDUCE, fill
 from neonlite.backend.plan import Plan, Stage, Step
 from neonlite.ops import in_range, out_of_range
 
+WHERE = "NEONLITE_WAIT=1 in the environment shows where"
+
 TAKE = """// y[row, i, e] = x[row, places[i], e]; places below 0 count from the end. One that is out of range is told of
 extern "C" __global__ void {name}({T}* y, const {T}* x, const {P}* places, Word* failed, long long check,
                                   long long n, long long count, long long size, long long each)
@@ -119,4 +121,4 @@ class Call:
         if (at_once() and not recording()) or not math.prod(self.step.shape):  # then no kernel runs
             in_range(self.runtime.xp, places, size, what, below)
         words = f"be.{self.step.op.method}: {out_of_range(what, '{}', size, below)}"
-        return [watch.address(), watch.check(f"{words}; NEONLITE_WAIT=1 in the environment shows where")]
+        return [watch.address(), watch.check(f"{words}; {WHERE}")]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from neonlite.backend.cuda.calls import Call, call, gathers
+from neonlite.backend.cuda.calls import WHERE, Call, call, gathers
 from neonlite.backend.cuda.draws import mask
 from neonlite.backend.cuda.driver import CompileError
 from neonlite.backend.cuda.graphs import Uncapturable, recording
@@ -25,7 +25,7 @@ from neonlite.backend.cuda.watch import at_once
 from neonlite.backend.executors.generic import Generic, Runner
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.plan import Plan, Stage, Step
-from neonlite.ops import FLOATS, in_range
+from neonlite.ops import FLOATS, in_range, out_of_range
 
 BOUND = 256  # plans whose temporaries a thread remembers
 
@@ -172,8 +172,13 @@ class Cuda:
         flat = self.runtime.layout(out)[1] == tuple(n * out.dtype.itemsize for n in (math.prod(out.shape[1:]), 1))
         if step.op.name != "scatter" or not flat or operands[0].dtype != out.dtype:
             return False
-        places = in_range(self.runtime.xp, operands[1], step.attrs["size"])
-        self.primitives.scatter(operands[0], places, out, step.attrs["axis"])
+        xp, size, watch = self.runtime.xp, step.attrs["size"], self.runtime.watch
+        if at_once() and not recording():
+            in_range(xp, operands[1], size)
+        places = xp.astype(xp.reshape(operands[1], (-1,)), xp.int64)
+        told = watch.address(), watch.check(f"be.scatter: {out_of_range('index', '{}', size, True)}; {WHERE}")
+        places = xp.where(places < 0, places + size, places)
+        self.primitives.scatter(operands[0], places, out, step.attrs["axis"], told)
         return True
 
     def kernel(self, source: str) -> Any:

@@ -70,7 +70,9 @@ class ConvolutionPrimitives(Launching):
 
     def conv_update(self, layer: ConvLayer, i: Any, e: Any, u: Any, alpha: float, beta: float) -> None:
         errors, out = self.runtime.reshape(e, (layer.K, -1)), self.runtime.reshape(u, layer.dimF2)
-        total = self.scratch("gradient", out.shape, i if i.dtype.itemsize > 2 else self.xp.empty(0, self.xp.float32))
+        total = self.scratch(
+            "gradient", out.shape, i if i.dtype.itemsize > 2 else self.xp.empty(0, dtype=self.xp.float32)
+        )
         for n, (columns, met) in enumerate(self._columns(layer, i, back=False)):
             self.gemm(met, errors[:, columns].T, total, alpha, float(n > 0))
         add(out, total, beta)

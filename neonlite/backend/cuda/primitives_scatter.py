@@ -13,11 +13,16 @@ from neonlite.backend.cuda.launching import Launching
 from neonlite.backend.primitives.regions import bins
 
 SCATTER = """
-// y[p, j] = the sum of x[k, j] over all k whose place is p; order tells where the places, sorted, came from.
+// y[p, j] = the sum of x[k, j] over all k whose place is p; order tells where the places, sorted, came from. A place
+// that y does not have is told of as a failed check, if there is one; below 0 it was an index from the end.
 extern "C" __global__ void __launch_bounds__(256, 2) kernel(
-    Element* y, const Element* x, const long long* places, const long long* order, Index size, Index count, Index width,
-    Index axis, long long down, long long across)
+    Element* y, const Element* x, const long long* places, const long long* order, Word* failed, long long check,
+    Index size, Index count, Index width, Index axis, long long down, long long across)
 {
+    if (check && count && blockIdx.x == 0 && threadIdx.x == 0) {
+        const long long least = places[0], most = places[count - 1], end = size / width;
+        if (least < 0 || most >= end) tell(failed, check, least < 0 ? least - end : most);
+    }
     for (EACH(at, size)) {
         const Index p = axis ? at % (size / width) : at / width, j = axis ? at / (size / width) : at % width;
         Index low = 0, high = count;  // the first place that is not below p
@@ -62,15 +67,18 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernel(
 class ScatterPrimitives(Launching):
     """Sums by place, and maximum pooling of regions: images (C, H, W, N), regions (n, 5), bins (C, PH, PW, n)."""
 
-    def scatter(self, x: Any, places: Any, y: Any, axis: int = 0) -> None:
-        """Compute ``y[p] = sum of x[k] over all k whose place is p``: (n, m), (n,) ints, (size, m), or along axis 1."""
+    def scatter(self, x: Any, places: Any, y: Any, axis: int = 0, told: tuple[int, int] = (0, 0)) -> None:
+        """Compute ``y[p] = sum of x[k] over all k whose place is p``: (n, m), (n,) ints, (size, m), or along axis 1.
+
+        ``told``: where to tell of a place that is none, and as which check; else it is left out.
+        """
         places = self.xp.astype(places, self.xp.int64)
         order = self.xp.astype(self.xp.argsort(places, stable=True), self.xp.int64)
         places = self.xp.take(places, order, axis=0)
         steps = [step // x.dtype.itemsize for step in self.runtime.layout(x)[1]]
         down, across = steps[::-1] if axis else steps
         more = [y.size, places.shape[0], y.shape[1 - axis], axis, down, across]
-        self.over(SCATTER, y, y.size, 1, [y, x, places, order, *more])
+        self.over(SCATTER, y, y.size, 1, [y, x, places, order, *told, *more])
 
     def roi_fprop(self, i: Any, regions: np.ndarray[Any, Any], o: Any, argmax: Any, scale: float) -> None:
         (_, H, W, N), (_, PH, PW, n) = i.shape, o.shape
