@@ -131,7 +131,7 @@ def check_scatter(n: int, dtype: str, case: Shape) -> None:
 def check_regions(n: int, dtype: str, case: Shape) -> None:
     rng, (C, H, W, N), count = np.random.default_rng(n), (case.N, case.m, case.k, case.n), n % 5
     rois = np.column_stack([rng.integers(0, N, count), rng.integers(-3, 24, (count, 4)) / 2])
-    i, bins = held(1, (C, H, W, N), dtype), (C, 1 + n % 3, 1 + n % 4, count)
+    i, bins = np.rint(held(1, (C, H, W, N), dtype)), (C, 1 + n % 3, 1 + n % 4, count)
     o, argmax, e = held(2, bins, dtype), np.zeros(bins, "int32"), held(3, bins, dtype)
     agree("roi_fprop", dtype, [o, argmax], lambda f, out, c: f(c(i), rois, *out, 0.75), case)
     REAL.roi_fprop(i.astype(float), rois, o.astype(float), argmax, 0.75)
