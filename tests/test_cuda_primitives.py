@@ -17,9 +17,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import nvrtc
 import pytest
+import test_gpu
 import test_primitives as shapes
 import textbook
 from standin_cudnn import Frontend
+from standin_cupy import installed
 
 import neonlite as nl
 from neonlite import Backend
@@ -437,6 +439,22 @@ def test_a_primitive_on_a_card_is_the_references_over_many_shapes(what: str) -> 
     draw, check = CHECKS[what]
     for case in cases(draw, MANY, FEW):
         check(*case)
+
+
+@pytest.mark.parametrize("what", test_gpu.PRIMITIVES)
+def test_primitives_of_cupys_arrays_are_those_of_the_cpu(what: str) -> None:
+    with installed():
+        made, wanted = (test_gpu.PRIMITIVES[what](Backend(name)) for name in ("gpu", "cpu"))
+        for a, b in zip(made, wanted, strict=True):
+            np.testing.assert_allclose(a.get(), b.get(), rtol=1e-5, atol=1e-5)
+
+
+def test_without_kernels_primitives_are_the_references(monkeypatch: Any) -> None:
+    monkeypatch.setenv("NEONLITE_KERNELS", "0")
+    be = Backend(Simulated())
+    assert (type(be.primitives), be.runtime.halves) == (Generic, False)
+    layer = be.pool_layer("float16", "avg", 2, 1, 1, 4, 4, 1, 1, 2, 2)
+    assert (be.fprop_pool(layer, be.ones(layer.dimI, "float16"), be.zeros(layer.dimO, "float16")).get() == 1).all()
 
 
 # --- the text --------------------------------------------------------------------------------------------------------
