@@ -15,14 +15,14 @@ from neonlite import Autodiff, Backend
 from neonlite.backend.cuda.driver import OPTIONS
 from neonlite.backend.cuda.own import RAW
 from neonlite.backend.cuda.simulated import Simulated
-from neonlite.backend.cuda.words import WORDS
+from neonlite.backend.cuda.words import OWN
 from neonlite.ops import OPS
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, not here")
 
 ROWS = r"""
 // The norm of each row: a thread a row.
-extern "C" __global__ void norms(T* z, const T* x, long long rows, long long columns, double floor)
+extern "C" __global__ void row_norms(T* z, const T* x, long long rows, long long columns, double floor)
 {
     const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= rows) return;
@@ -58,7 +58,7 @@ def define() -> Iterator[Callable[..., Any]]:
 
     yield kernel
     for name in made:
-        for table in (OPS, WORDS, RAW):
+        for table in (OPS, OWN, RAW):
             table.pop(name, None)
         if hasattr(Backend, name):
             delattr(Backend, name)
@@ -73,7 +73,7 @@ def numbers(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def swish(x: Any) -> Any:
+def swished(x: Any) -> Any:
     return x / (1 + np.exp(-x))
 
 
@@ -83,11 +83,11 @@ def swish(x: Any) -> Any:
 @needs_compiler
 @pytest.mark.parametrize(("dtype", "close"), [("float16", 3e-3), ("float32", 1e-6), ("float64", 1e-14)])
 def test_an_expression_has_its_value_in_every_float(define, sim, dtype, close):
-    define("swish", "x / (1 + exp(-x))")
+    define("swished", "x / (1 + exp(-x))")
     x = numbers(9, 12).astype(dtype)
-    made = sim.swish(sim.array(x, dtype)).asnumpyarray()
+    made = sim.swished(sim.array(x, dtype)).asnumpyarray()
     assert made.dtype == dtype
-    np.testing.assert_allclose(made, swish(x.astype("float64")), close, close)
+    np.testing.assert_allclose(made, swished(x.astype("float64")), close, close)
 
 
 @needs_compiler
@@ -110,38 +110,38 @@ def test_an_expression_is_a_line_of_the_kernel_around_it(define, sim):
 
 @needs_compiler
 def test_the_derivative_of_an_expression_is_checked_where_the_kernel_runs(define, sim):
-    define("swish", "x / (1 + exp(-x))", **SWISH)
+    define("swished", "x / (1 + exp(-x))", **SWISH)
     x = sim.array(numbers(3, 4), name="x")
-    assert sim.check_grad(sim.swish(x) * x).ok
+    assert sim.check_grad(sim.swished(x) * x).ok
     X = x.get().astype("float64")
-    slope = (swish(X + 1e-6) - swish(X - 1e-6)) / 2e-6
-    np.testing.assert_allclose(Autodiff(sim.swish(x), sim).get_grad_asnumpyarray(x), slope, 1e-4, 1e-4)
+    slope = (swished(X + 1e-6) - swished(X - 1e-6)) / 2e-6
+    np.testing.assert_allclose(Autodiff(sim.swished(x), sim).get_grad_asnumpyarray(x), slope, 1e-4, 1e-4)
 
 
 def test_a_wrong_derivative_is_found(define):
-    define("swish", "x / (1 + exp(-x))", run=lambda xp, x: x / (1 + xp.exp(-x)), grad=lambda be, dz, z, x: (dz * z,))
+    define("swished", "x / (1 + exp(-x))", run=lambda xp, x: x / (1 + xp.exp(-x)), grad=lambda be, dz, z, x: (dz * z,))
     be = Backend("cpu")
-    assert not be.check_grad(be.swish(be.array(numbers(3, 4), name="x"))).ok
+    assert not be.check_grad(be.swished(be.array(numbers(3, 4), name="x"))).ok
 
 
 def test_every_runtime_has_the_function_that_was_given(be, define):
-    define("swish", "x / (1 + exp(-x))", run=lambda xp, x: x / (1 + xp.exp(-x)), **SWISH)
+    define("swished", "x / (1 + exp(-x))", run=lambda xp, x: x / (1 + xp.exp(-x)), **SWISH)
     x = be.array(numbers(3, 4), name="x")
-    np.testing.assert_allclose((2 * be.swish(x)).asnumpyarray(), 2 * swish(x.get()), 1e-5, 1e-6)
-    assert str(be.swish(x)) == "({'shape': (3, 4), 'op': 'swish'}, x, None)"
-    assert "swish" in repr(be.plan(be.swish(x)))
-    assert "exp(-x0s.at[q])" in be.kernel(be.swish(x))
+    np.testing.assert_allclose((2 * be.swished(x)).asnumpyarray(), 2 * swished(x.get()), 1e-5, 1e-6)
+    assert str(be.swished(x)) == "({'shape': (3, 4), 'op': 'swished'}, x, None)"
+    assert "swished" in repr(be.plan(be.swished(x)))
+    assert "exp(-x0s.at[q])" in be.kernel(be.swished(x))
 
 
 def test_without_a_function_other_runtimes_name_the_way_out(be, define):
     if be.name in ("gpu", "simulated"):
         pytest.skip("it has kernels")
-    define("swish", "x / (1 + exp(-x))")
+    define("swished", "x / (1 + exp(-x))")
     x = be.ones((2, 2))
-    with pytest.raises(NotImplementedError, match=r"be\.swish is a CUDA kernel.*run=lambda xp, x"):
-        be.swish(x).astensor()
+    with pytest.raises(NotImplementedError, match=r"be\.swished is a CUDA kernel.*run=lambda xp, x"):
+        be.swished(x).astensor()
     with pytest.raises(NotImplementedError, match="defined without a derivative"):
-        Autodiff(be.swish(x), be).get_grad_op_tree([x])
+        Autodiff(be.swished(x), be).get_grad_op_tree([x])
 
 
 # --- whole kernels --------------------------------------------------------------------------------------------------
@@ -160,16 +160,16 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_kernel_gets_operands_without_gaps(define, sim, way, dtype):
-    define("norms", ROWS, **NORMS)
+    define("row_norms", ROWS, **NORMS)
     x = numbers(300 if way == "whole" else 6, 7).astype(dtype)
     out = sim.zeros((40, 3) if way != "whole" else (300, 3), dtype)
     made, wanted = WAYS[way](sim.array(x, dtype)), np.linalg.norm(WAYS[way](x), axis=1, keepdims=True)
     close = 1e-5 if dtype == "float32" else 1e-13
-    np.testing.assert_allclose(sim.norms(made).asnumpyarray(), wanted, close)
+    np.testing.assert_allclose(sim.row_norms(made).asnumpyarray(), wanted, close)
     target = out[: len(wanted), 1:2]  # its elements lie apart
-    target[:] = 1 - sim.norms(made)
+    target[:] = 1 - sim.row_norms(made)
     np.testing.assert_allclose(target.get(), 1 - wanted, close, close)
-    target[:] = sim.norms(made)
+    target[:] = sim.row_norms(made)
     np.testing.assert_allclose(target.get(), wanted, close)
     assert not out.get()[:, ::2].any()
 
@@ -187,35 +187,35 @@ def test_a_kernel_may_be_written_over_what_it_reads(define, sim):
 
 @needs_compiler
 def test_the_derivative_of_a_kernel(define, sim):
-    define("norms", ROWS, **NORMS)
+    define("row_norms", ROWS, **NORMS)
     x = sim.array(numbers(4, 5), name="x")
-    assert sim.check_grad(sim.norms(x * x) / sim.sum(x * x, axis=1)).ok
+    assert sim.check_grad(sim.row_norms(x * x) / sim.sum(x * x, axis=1)).ok
 
 
 def test_a_kernel_is_shown_planned_and_counted_anywhere(define):
-    define("norms", ROWS, run=lambda xp, x: xp.sqrt(xp.sum(x * x, axis=1, keepdims=True)), **NORMS)
+    define("row_norms", ROWS, run=lambda xp, x: xp.sqrt(xp.sum(x * x, axis=1, keepdims=True)), **NORMS)
     be = Backend("cpu")
     x = be.array(numbers(4, 5), name="x")
-    np.testing.assert_allclose(be.norms(x).asnumpyarray(), np.linalg.norm(x.get(), axis=1, keepdims=True), 1e-6)
-    assert be.check_grad(be.norms(x)).ok
-    text = be.kernel(be.norms(x * 2) + 1)
-    assert "// z: norms of stage 2 (4, 1) float32\n// x: mul of stage 1 (4, 5) float32\n" in text
+    np.testing.assert_allclose(be.row_norms(x).asnumpyarray(), np.linalg.norm(x.get(), axis=1, keepdims=True), 1e-6)
+    assert be.check_grad(be.row_norms(x)).ok
+    text = be.kernel(be.row_norms(x * 2) + 1)
+    assert "// z: row_norms of stage 2 (4, 1) float32\n// x: mul of stage 1 (4, 5) float32\n" in text
     assert 'extern "C" __global__ void stage_2(float* z, const float* x, long long rows' in text
-    assert "call (4, 1): norms" in repr(be.plan(be.norms(x)))
+    assert "call (4, 1): row_norms" in repr(be.plan(be.row_norms(x)))
     r = be.rehearsal()
-    assert r.norms(r.ones((7, 3))).astensor().shape == (7, 1)
+    assert r.row_norms(r.ones((7, 3))).astensor().shape == (7, 1)
 
 
 def test_nvidias_compiler_takes_them(define):
     if nvrtc.library() is None:
         pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
-    define("swish", "x / (1 + exp(-x))")
-    define("norms", ROWS, **NORMS)
+    define("swished", "x / (1 + exp(-x))")
+    define("row_norms", ROWS, **NORMS)
     be = Backend("cpu")
     for dtype in ("float32", "float64"):
         x = be.ones((4, 6), dtype)
-        assert nvrtc.compiled(be.kernel(be.norms(be.swish(x))), "sm_90", OPTIONS).spilled == 0
-    assert nvrtc.compiled(be.kernel(be.swish(be.ones((4, 4), "float16"))), "sm_90", OPTIONS).spilled == 0
+        assert nvrtc.compiled(be.kernel(be.row_norms(be.swished(x))), "sm_90", OPTIONS).spilled == 0
+    assert nvrtc.compiled(be.kernel(be.swished(be.ones((4, 4), "float16"))), "sm_90", OPTIONS).spilled == 0
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------------
@@ -234,14 +234,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 def test_what_is_no_kernel_is_refused(define, text, options, words):
     with pytest.raises(ValueError, match=words):
         define(**{"name": "odd", "text": text, **options})
-    assert "odd" not in OPS.keys() | WORDS.keys() | RAW.keys()
+    assert "odd" not in OPS.keys() | OWN.keys() | RAW.keys()
 
 
 @needs_compiler
 def test_numbers_that_are_too_few_are_told(define, sim):
-    define("norms", ROWS, **{**NORMS, "launch": lambda z, x: (1, *x)})
-    with pytest.raises(ValueError, match=r"be\.norms.*takes 3 numbers behind the pointers, and launch\(\) gives 2"):
-        sim.norms(sim.ones((2, 2))).astensor()
+    define("row_norms", ROWS, **{**NORMS, "launch": lambda z, x: (1, *x)})
+    with pytest.raises(ValueError, match=r"be\.row_norms.*takes 3 numbers behind the pointers, and launch\(\) gives 2"):
+        sim.row_norms(sim.ones((2, 2))).astensor()
 
 
 @needs_compiler
@@ -252,6 +252,6 @@ def test_a_text_that_does_not_compile_is_told_in_the_compilers_words(define, sim
 
 
 def test_the_current_backend_has_it_too(define):
-    define("swish", "x / (1 + exp(-x))", run=lambda xp, x: x / (1 + xp.exp(-x)))
+    define("swished", "x / (1 + exp(-x))", run=lambda xp, x: x / (1 + xp.exp(-x)))
     be = nl.gen_backend("cpu")
-    assert be.swish(be.zeros((1, 1))).asnumpyarray() == 0
+    assert be.swished(be.zeros((1, 1))).asnumpyarray() == 0

@@ -345,11 +345,11 @@ class Words(Rows):
 
         >>> import neonlite as nl
         >>> be = nl.gen_backend("cpu")
-        >>> swish = be.elementwise_kernel("swish", "x / (1 + exp(-x))", lambda xp, x: x / (1 + xp.exp(-x)))
-        >>> print(be.kernel(2 * be.swish(be.ones((4, 4), name="x"))).split("#pragma unroll")[-1])
+        >>> softsign = be.elementwise_kernel("softsign", "x / (1 + fabs(x))", lambda xp, x: x / (1 + xp.abs(x)))
+        >>> print(be.kernel(2 * be.softsign(be.ones((4, 4), name="x"))).split("#pragma unroll")[-1])
         <BLANKLINE>
                 for (int q = 0; q < V; ++q) {
-                    const float v0 = x0s.at[q] / (1 + exp(-x0s.at[q]));  // swish
+                    const float v0 = x0s.at[q] / (1 + fabs(x0s.at[q]));  // softsign
                     const float v1 = 2.0f * v0;  // mul
                     y0s.at[q] = v1;
                 }

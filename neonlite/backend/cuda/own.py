@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from neonlite.backend.cuda.kernels import THREADS, Launch, Layout
-from neonlite.backend.cuda.words import MEMORY, WORDS
+from neonlite.backend.cuda.words import MEMORY, OWN
 from neonlite.backend.plan import Plan
 from neonlite.ops import Shape
 
@@ -19,8 +19,8 @@ RAW: dict[str, Raw] = {}  # op -> its kernel
 
 
 def spell(name: str, operation: str) -> None:
-    """Enter an expression of x, y and T in the table of words, as that of an op."""
-    WORDS[name] = re.sub(r"\b([xyT])\b", r"{\1}", operation)
+    """Enter an expression of x, y and T beside the table of words, as that of an op."""
+    OWN[name] = re.sub(r"\b([xyT])\b", r"{\1}", operation)
 
 
 def on_cards_only(name: str) -> Callable[..., Any]:

@@ -53,6 +53,8 @@ WORDS: dict[str, str] = {
     "where": "{x} != 0 ? {y} : {w}",
 }
 
+OWN: dict[str, str] = {}  # those of users' ops
+
 # the words for whole numbers, where they differ
 OF_INTS: dict[str, str] = {
     "neg": "0 - ({U}){x}",
@@ -161,22 +163,23 @@ def unsigned(dtype: str) -> str:
 def words(step: Step, given: str) -> str | None:
     """Return the words for an elementwise step whose first operand is ``given`` in a dtype ("": it is a number).
 
-    None when there are none: for a user's own op, and for whole numbers to a power that may be negative, which is an
+    None when there are none: for a user's op that is not given in CUDA, and for whole numbers to a power that may be negative, which is an
     error that a kernel could not raise.
     """
     name = step.op.name
     if name == "cast":
         below_0 = given in FLOATS and step.dtype[0] == "u" and step.dtype != "uint64"
         return "({T})(long long){x}" if below_0 else WORDS[name]  # whole numbers below 0 wrap when they become unsigned
+    plain = WORDS.get(name, OWN.get(name))
     consts = [x.number if isinstance(x, Const) else None for x in step.ins]
     if step.common not in FLOATS:
         may_fail = name == "pow" and step.common[0] != "u" and (consts[1] is None or consts[1] < 0)
-        return None if may_fail else OF_INTS.get(name, WORDS.get(name))
+        return None if may_fail else OF_INTS.get(name, plain)
     if name == "shift" and not step.attrs["value"]:
         return "{x} * exp2{f}({y})"
     if len(consts) == 2 and (short := SHORT.get((name, consts[0], consts[1]))):
         return short
-    return WORDS.get(name)
+    return plain
 
 
 def spelled(step: Step, operands: Sequence[str], given: str) -> str | None:
