@@ -163,8 +163,8 @@ def unsigned(dtype: str) -> str:
 def words(step: Step, given: str) -> str | None:
     """Return the words for an elementwise step whose first operand is ``given`` in a dtype ("": it is a number).
 
-    None when there are none: for a user's op that is not given in CUDA, and for whole numbers to a power that may be negative, which is an
-    error that a kernel could not raise.
+    None when there are none: for a user's op that is not given in CUDA, and for whole numbers to a power that may be
+    negative, which is an error that a kernel could not raise.
     """
     name = step.op.name
     if name == "cast":
