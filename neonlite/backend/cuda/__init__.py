@@ -1,1 +1,1 @@
-"""Op-trees as CUDA kernels: words for ops, the text of a stage, the driver that runs it, and a simulated one."""
+"""Op-trees as CUDA kernels, and primitives: words for ops, texts, the driver that runs them, and a simulated one."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import warnings
 from collections.abc import Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from neonlite.backend.cuda.draws import mask
 from neonlite.backend.cuda.driver import CompileError
 from neonlite.backend.cuda.graphs import Uncapturable, recording
 from neonlite.backend.cuda.kernels import PREAMBLE, Kernel, kernels
+from neonlite.backend.cuda.launching import kernels_are_on
 from neonlite.backend.cuda.own import Own
 from neonlite.backend.cuda.primitives_scatter import ScatterPrimitives
 from neonlite.backend.cuda.rows import Tile, passes, share
@@ -91,7 +91,7 @@ class Cuda:
 
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)``, and say in ``plan.needs`` how much of the arena it takes."""
-        if os.environ.get("NEONLITE_KERNELS") == "0":
+        if not kernels_are_on():
             plain = self.generic.compile(plan)
             return plain if self.driver is None else partial(self.driver.call, plain)
         if not at_once():  # an index out of range is told of afterwards

@@ -26,7 +26,7 @@ template <class T, class U> __device__ inline void put(T& y, U x) { y = x; }
 
 typedef {Element} Element;  // in memory
 typedef {Wide} Wide;  // in registers
-typedef {Index} Index;
+typedef {Index} Index;  // a parameter takes the low bytes of an argument, which has 64 bits
 constexpr int V = {V};  // elements side by side, for one thread at once
 #define EACH(i, size) \\
     Index i = ((Index)blockIdx.x * blockDim.x + threadIdx.x) * V; i < size; i += (Index)gridDim.x * blockDim.x * V
