@@ -23,7 +23,7 @@ from neonlite.backend.runtimes import load
 from neonlite.callbacks import Listener
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, GlorotUniform
-from neonlite.layers import LSTM, Affine, BatchNorm, Conv, Dropout, Layer, Pooling, RecurrentLast
+from neonlite.layers import LSTM, Affine, BatchNorm, Conv, Dropout, Layer, LookupTable, Pooling, RecurrentLast
 from neonlite.models import Model
 from neonlite.optimizers import Adam, GradientDescentMomentum, MultiOptimizer, StepSchedule
 from neonlite.transforms import CrossEntropyMulti, Logistic, MeanSquared, Rectlin, Softmax, Tanh
@@ -556,6 +556,28 @@ def test_a_layer_of_ones_own_is_run_unless_it_says_that_it_can_be_replayed(monke
     assert trained(True, "own")[3] == 12
     monkeypatch.setattr(Doubled, "can_replay", True, raising=False)
     assert trained(True, "own")[3] == 4
+
+
+def test_a_word_that_is_out_of_range_is_told_of_before_weights_change(sim: Backend) -> None:
+    NervanaObject.be, sim.bsz = sim, 4
+    model = Model(
+        [LookupTable(7, 3, GlorotUniform()), RecurrentLast(), Affine(2, GlorotUniform(), activation=Softmax())]
+    )
+    model.initialize((5,), CrossEntropyMulti())
+    model.optimizer = GradientDescentMomentum(0.1, 0.9)
+    words, t = np.arange(20).reshape(5, 4) % 7, sim.array([[1, 0, 1, 0], [0, 1, 0, 1]])
+    x = sim.array(words, dtype="int32")
+    costs = [model.step(x, t) for _ in range(6)]
+    assert costs[-1] < costs[0]
+    assert "recorded" in repr(sim.graphs)
+    before = list(model.get_weights().values())
+    x[:] = np.where(words == 3, 9, words)
+    with pytest.raises(IndexError, match="index 9 is out of range: there are 7"):
+        model.step(x, t)
+    for a, b in zip(before, model.get_weights().values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    x[:] = words
+    assert model.step(x, t) < costs[-1]
 
 
 def test_a_failed_step_leaves_the_weights_and_comes_again(sim: Backend) -> None:
