@@ -611,7 +611,7 @@ print(os.environ.get("GOMP_SPINCOUNT"))
 @pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP is not what oneDNN brings here")
 @pytest.mark.parametrize(
     ("given", "looks"),
-    [({}, 3000), ({"GOMP_SPINCOUNT": "7"}, 7), ({"OMP_WAIT_POLICY": "passive"}, 0)],
+    [({}, 6000), ({"GOMP_SPINCOUNT": "7"}, 7), ({"OMP_WAIT_POLICY": "passive"}, 0)],
     ids=["nothing said", "a number", "a policy"],
 )
 def test_its_threads_look_for_work_briefly_unless_the_environment_says_how(given: dict[str, str], looks: int) -> None:

@@ -82,7 +82,7 @@ def patience() -> Iterator[None]:
     if any(name in os.environ for name in ("OMP_WAIT_POLICY", SPINS)):
         yield
         return
-    os.environ[SPINS] = "3000"  # looks: tens of microseconds, as from one call to the next
+    os.environ[SPINS] = "6000"  # looks: as long as from one call of a small network to the next
     try:
         yield
     finally:
