@@ -92,8 +92,12 @@ class Recording:
                     _, _, first = self.streams.blocks(stream, n)
                     words[row] = [first >> 64 * k & 2**64 - 1 for k in range(4)]
             self.be.runtime.write(self.counters, words, "uint64")
-        self.graph.launch()
-        self.be.runtime.watch.expect()
+        _here.recording = self  # what a tape runs in Python is as it was recorded
+        try:
+            self.graph.launch()
+        finally:
+            _here.recording = None
+            self.be.runtime.watch.expect()
 
 
 def refused(f: Callable[..., Any], *args: Any, **options: Any) -> Any:
