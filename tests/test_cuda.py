@@ -473,6 +473,15 @@ def test_rows_that_are_too_long_for_registers_are_read_once_more_and_not_written
     assert be.plan(*FORMULAS[name][0](be, be.zeros(shape), axis)).arena_bytes < 2000
 
 
+def test_long_formulas_are_not_unrolled_over_long_rows() -> None:
+    be = Backend(Simulated())
+    for n, kind in [(10, "tile"), (60, "passes")]:
+        far = x = be.zeros((4, 16_000))
+        for k in range(n):
+            far = far * x + 0.1 * k
+        assert f"1. {kind} " in repr(be.plan(be.softmax(far, axis=1)))
+
+
 def test_infinities_and_nan_in_long_rows_are_those_of_short_ones() -> None:
     x = np.zeros((6, 40_000), np.float32)
     x[0, 7], x[1, 9], x[2], x[3, ::2], x[4, 5], x[4, 6] = math.inf, -math.inf, -math.inf, math.nan, math.inf, -math.inf
@@ -518,6 +527,8 @@ def test_shared_rows_do_not_spoil_what_they_read(n: int) -> None:
             [mean, spread, other], [0.9 * mean + 0.1 * m, 0.5 * spread + v, (x - m) / be.sqrt(v + 1) + other - mean]
         )
         be.assign([x, mean], [standardized(be, other + x, 1) + mean, be.max(x, axis=1) + be.sum(other, axis=1)])
+        fresh = 0.5 * spread + be.var(x, axis=1)  # goes where spread is, which is read once more
+        be.assign([spread, x], [fresh, x - fresh - spread])
         y = be.dot(square, be.softmax(be.dot(square, x) * 0.1, axis=1))  # the product lies in the arena
         square[:] = square - be.sum(be.exp(square - be.max(square, axis=0)), axis=0, keepdims=False)
         return [t.get() for t in (x, other, mean, spread, y.astensor(), square)]

@@ -22,6 +22,7 @@ from neonlite.backend.plan import Const, Plan, Stage, Step
 from neonlite.ops import FLOATS, OPS, Axes, Op, bits, reduced
 
 REGISTERS = 64  # of 32 bits, for what a lane keeps of its row
+UNROLLED = 2048  # steps in the text of a lane, at most, as its loops are unrolled: compilers take long over long ones
 SHARED = 48 << 10  # bytes of a block, at most
 MANY = 512  # threads of a block, at most: 128 registers each
 COALESCED = 16  # columns of a block, at least: 64 bytes side by side
@@ -259,6 +260,7 @@ class Tile(Kernel):
         self.counts = [self.results, self.reduced]
         room = self.threads * 24 * len(self.sums)
         self.fits = self.elements * most <= REGISTERS and room <= SHARED
+        self.fits &= self.elements * len(self.wide) <= UNROLLED
 
     def _kept(self, x: Array) -> bool:
         """Tell whether an operand is kept: it is as large as the domain, and read in several phases."""
