@@ -449,7 +449,7 @@ def check_formula(name: str, x: Any, axis: Any, dtype: str, layout: str = "whole
 @pytest.mark.parametrize("name", FORMULAS)
 @pytest.mark.parametrize(
     ("shape", "axis"),
-    [((6, 8), 1), ((6, 8), 0), ((35, 7), 0), ((3, 4, 8), 1), ((3, 4, 8), (0, 2)), ((2, 300), 1), ((16, 24), (0, 1))],
+    [((6, 8), 1), ((6, 8), 0), ((35, 7), 0), ((3, 4, 8), (0, 2)), ((2, 300), 1)],
     ids=str,
 )
 def test_stages_that_share_rows_or_columns_are_one_kernel(name: str, shape: tuple[int, ...], axis: Any) -> None:
