@@ -717,7 +717,7 @@ def installed(**machine: Any) -> Iterator[Machine]:
         yield MACHINE
     finally:
         for name, module in libraries.items():
-            sys.modules.pop(name)
+            sys.modules.pop(name, None)  # one within another may have
             if module is not None:
                 sys.modules[name] = module
         KEPT.update(exchange(found))
