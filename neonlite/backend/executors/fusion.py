@@ -1,7 +1,7 @@
 """Which steps become one?  Those in a row, each of which alone reads the one before it, where oneDNN has code for them.
 
 A region is then fewer passes over its blocks; what comes out are the same bits, but for exp, tanh and the logistic
-function, which is known by what it is made of.
+function, which is known by what it is made of, and for the sign of a zero that is a bound.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Which ops does oneDNN do in one pass?  A chain: each op takes what the one before it gives, and another operand.
 
 NumPy reads and writes memory in every op. oneDNN writes machine code for all of them at once, which holds a number in a
-register meanwhile; all but exp, tanh and the logistic function come out with the same bits. A chain takes its operands
-and ``out``, which may be one of them. It runs in one thread, where whoever calls shares out blocks; or ``shared``, in
-several of OpenMP, which wake up a hundred times as fast as those of Python and do not wait for each other.
+register meanwhile; all but exp, tanh and the logistic function come out with the same bits, though of 0.0 and -0.0 the
+larger and the smaller one may be either. A chain takes its operands and ``out``, which may be one of them. It runs in
+one thread, where whoever calls shares out blocks; or ``shared``, in several of OpenMP, which wake up a hundred times as
+fast as those of Python and do not wait for each other.
 """
 
 from __future__ import annotations
