@@ -76,8 +76,8 @@ def library() -> Library:
 def patience() -> Iterator[None]:
     """Let threads of GNU's OpenMP that is loaded meanwhile look for work briefly, and then sleep.
 
-    By themselves they look for milliseconds. That gains nothing, and where other processes want the same CPUs, networks
-    of many short steps take ten times as long. What the environment says about it holds.
+    By themselves they look for milliseconds. That gains nothing, and keeps the CPUs from other processes, whose threads
+    they may be waiting for in turn. What the environment says about it holds.
     """
     if any(name in os.environ for name in ("OMP_WAIT_POLICY", SPINS)):
         yield
