@@ -22,6 +22,7 @@ from neonlite.backend.primitives.geometry import ConvLayer
 from neonlite.backend.primitives.products import Products
 
 CACHE = 1 << 23  # bytes of input, shifted, that are worked on at a time
+LONG = 512  # times as long as their number: rows of which products are taken by halves
 THIN = 48  # weights in a filter row, C * S, below which the rows are multiplied at once
 
 
@@ -76,12 +77,11 @@ class Convolutions(Products):
         total = self.runtime.reshape(by_row, (layer.T, turns(layer), -1, layer.K))
         total[...] = 0
         for rows in self._rows(layer, i):
-            columns = self.xp.permute_dims(error[:, rows.columns], (1, 0))
             for t in range(layer.T):
                 shifted = self._shifted(layer, padded, rows, t)
                 for r in range(turns(layer)):
                     met = self._matrix(layer, shifted[self._met(layer, rows, r)], total.shape[2])
-                    self.gemm(met, columns, total[t, r, ...], alpha, 1.0)
+                    self._add_product(met, error[:, rows.columns], total[t, r, ...], alpha)
         back = tuple(order(layer).index(axis) for axis in range(5))
         add(u, self.xp.permute_dims(by_row, back), beta)
 
@@ -91,6 +91,18 @@ class Convolutions(Products):
         bias (K,). False: nothing was done.
         """
         return False
+
+    def _add_product(self, a: Any, b: Any, total: Any, alpha: float) -> None:
+        """Compute ``total += alpha a b'``; long rows by halves, as libraries share out results, and here are few."""
+        m, k = a.shape
+        if k % 2 or k < LONG * m:
+            self.gemm(a, self.xp.permute_dims(b, (1, 0)), total, alpha, 1.0)
+            return
+        a, b = (self.runtime.reshape(x, (x.shape[0], 2, k // 2)) for x in (a, b))
+        halves = self.scratch("halves", (2, *total.shape), total)
+        self.gemm(self.xp.permute_dims(a, (1, 0, 2)), self.xp.permute_dims(b, (1, 2, 0)), halves, alpha)
+        for half in (0, 1):
+            total += halves[half, ...]
 
     # --- places ---
 
