@@ -139,6 +139,24 @@ def test_the_mean_cost_of_an_epoch_is_that_of_its_minibatches():
     assert model.total_cost == pytest.approx(np.mean(costs), rel=1e-6)
 
 
+def test_a_cost_may_remember_what_its_derivative_needs():
+    class Remembering(GeneralizedCost):
+        def get_cost(self, inputs, targets):
+            self.derivative = super().get_errors(inputs, targets).get()
+            return super().get_cost(inputs, targets)
+
+        def get_errors(self, inputs, targets):
+            self.deltas[:] = self.derivative
+            return self.deltas
+
+    weights = []
+    for kind in (GeneralizedCost, Remembering):
+        model = start()
+        model.fit(data(), kind(CrossEntropyMulti()), Adam(), 2)
+        weights.append(model.get_weights())
+    assert same(*weights)
+
+
 def test_training_goes_on_with_minibatches_of_another_size():
     def line() -> Model:
         return Model([Linear(CLASSES, Gaussian(), name="lin")])

@@ -232,16 +232,26 @@ class Model(Kept):
     def step(self, x: Any, t: Any, epoch: int = 0) -> float:
         """Learn from one minibatch, and return its cost. An error leaves the weights that are learned as they were."""
         uses = self.layers, self.cost, x, t
-        y = self.be.replay(Block.minibatch, lambda: self.find_gradients(x, t), uses, self.graphs)
-        cost = float(self.cost.get_cost(y, t).item())  # what went wrong on a card comes to light here
+        y, found = self.be.replay(Block.minibatch, lambda: self.find_gradients(x, t), uses, self.graphs)
+        # what went wrong on a card comes to light here
+        cost: float = self.find_cost(y, t) if found is None else found
         self.optimizer.optimize(self.layers_to_optimize, epoch)
         return cost
 
-    def find_gradients(self, x: Any, t: Any) -> Any:
-        """Compute the outputs for a minibatch and all gradients, and return the outputs."""
+    def find_gradients(self, x: Any, t: Any) -> tuple[Any, float | None]:
+        """Compute the outputs for a minibatch and all gradients, and return the outputs and their cost.
+
+        The cost comes before its derivative, as it may remember what it finds; but it is None where this may be
+        replayed, as no number goes to the host then.
+        """
         y = self.fprop(x)
+        cost = None if self.graphs and self.be.graphs is not None else self.find_cost(y, t)
         self.bprop(self.scaled(self.cost.get_errors(y, t)))
-        return y
+        return y, cost
+
+    def find_cost(self, y: Any, t: Any) -> float:
+        """Return the cost of outputs."""
+        return float(self.cost.get_cost(y, t).item())
 
     def scaled(self, errors: Any) -> Any:
         """Return the errors with which ``bprop`` begins: of a LossScaling, those of the cost times its scale."""
