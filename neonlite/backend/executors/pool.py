@@ -19,7 +19,7 @@ def threads() -> int:
 
 
 def set_threads(n: int) -> None:
-    """Set how many threads share large stages; results do not depend on it."""
+    """Set how many threads share large stages; op-trees do not depend on it, sums inside of primitives may."""
     global _threads, _pool
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"the number of threads is a whole number from 1; got {n!r}")
