@@ -12,7 +12,7 @@ from neonlite.backend.cuda.simulated import Simulated
 from neonlite.callbacks import Callback, Callbacks
 from neonlite.data import ArrayIterator, digits
 from neonlite.initializers import Gaussian
-from neonlite.layers import Affine
+from neonlite.layers import Affine, Sequential
 from neonlite.models import Model, zoo
 from neonlite.optimizers import Adam, GradientDescentMomentum, LossScaling, MultiOptimizer, get_param_list
 from neonlite.transforms import Accuracy, CrossEntropyMulti, Rectlin, Softmax
@@ -47,6 +47,7 @@ MAKERS = {
     "momentum": lambda: GradientDescentMomentum(0.1, 0.9, wdecay=0.01, gradient_clip_norm=0.2),
     "Adam": lambda: Adam(learning_rate=0.01, gradient_clip_value=0.1),
     "several": lambda: MultiOptimizer({"default": Adam(), "Bias": GradientDescentMomentum(0.1, 0.9)}),
+    "nested": lambda: MultiOptimizer({"default": MultiOptimizer({"default": Adam()})}),
 }
 
 
@@ -137,6 +138,57 @@ def test_a_training_goes_on_from_a_file_to_the_same_bits(tmp_path):
 def test_a_graph_that_is_replayed_takes_the_scale_of_now():
     _, found = trained(LossScaling(Adam(), 8.0, interval=3), runtime=Simulated())
     alike(found, trained(Adam(), runtime=Simulated(), graphs=False)[1])
+
+
+def stepped(optimizer, before, runtime="cpu"):
+    """Return what a model learned in an epoch and 8 steps more, before each of which something is done."""
+    model, _ = trained(optimizer, runtime=runtime, epochs=1)
+    x, t = next(iter(ArrayIterator(np.ones((8, 6)), np.arange(8) % 3, nclass=3)))
+    for n in range(8):
+        before(model, n)
+        model.step(x, t)
+    return kept(model)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
+def test_steps_with_another_optimizer_are_another_graph():
+    def other(model, n):
+        if n == 4:
+            model.optimizer = GradientDescentMomentum(0.1, 0.9)
+
+    found = stepped(LossScaling(GradientDescentMomentum(0.1, 0.9), 64.0), other, Simulated())
+    alike(found, stepped(GradientDescentMomentum(0.1, 0.9), other, Simulated()))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_scale_that_is_set_between_steps_counts_for_errors_and_gradients(dynamic):
+    scaling = LossScaling(GradientDescentMomentum(0.1, 0.9), 8.0, dynamic)
+
+    def rescale(model, n):
+        if n % 2:
+            scaling.scale = 2.0**n
+        else:
+            scaling.set_state({**scaling.get_state(), "scale": 2.0**n})
+
+    alike(stepped(scaling, rescale), stepped(GradientDescentMomentum(0.1, 0.9), lambda model, n: None))
+    assert scaling.scale == 2.0**7
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_steps_of_a_summary_are_not_skipped(dtype):
+    be = NervanaObject.be = Backend("cpu", rng_seed=1, batch_size=8, default_dtype=dtype)
+
+    def tensors(optimizer):
+        network = Sequential([Affine(50, Gaussian())])
+        return network.summary((6,), optimizer=optimizer).memory.tensors
+
+    own = tensors(LossScaling(GradientDescentMomentum(0.1, 0.9))) - tensors(GradientDescentMomentum(0.1, 0.9))
+    assert 0 <= own <= 2 * be.empty((1, 1), dtype="float32").nbytes  # the scale, and whether gradients are finite
+
+
+def test_gradients_of_errors_that_were_not_scaled_are_refused():
+    with pytest.raises(RuntimeError, match=r"net\.bprop\(optimizer\.scaled\(errors\)\).*around a MultiOptimizer"):
+        trained(MultiOptimizer({"default": LossScaling(Adam())}))
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,22 @@ def test_a_kernel_may_be_written_over_what_it_reads(define, sim):
 
 
 @needs_compiler
+def test_a_kernel_that_is_replayed_reads_what_a_view_shows_now(define, sim):
+    define("row_norms", ROWS, **NORMS)
+    x, z = sim.empty((4, 6), "float64"), sim.empty((4, 1), "float64")
+
+    def find():
+        z[:] = sim.row_norms(x[:, ::2])
+
+    for seed in range(5):
+        values = numbers(4, 6, seed=seed)
+        x[:] = values
+        sim.replay("norms", find, uses=[x, z])
+        np.testing.assert_allclose(z.get(), np.linalg.norm(values[:, ::2], axis=1, keepdims=True), 1e-13)
+    assert "recorded" in repr(sim.graphs)
+
+
+@needs_compiler
 def test_the_derivative_of_a_kernel(define, sim):
     define("row_norms", ROWS, **NORMS)
     x = sim.array(numbers(4, 5), name="x")

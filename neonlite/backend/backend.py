@@ -325,7 +325,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         if isinstance(value, Tensor):
             self._check_fit(target, value)
             return self.run(target, self.stop_gradient(value))
-        if type(value) is int and value in BAKED and getattr(self._executor, "driver", None):  # nothing to be copied
+        if type(value) is int and value in BAKED and hasattr(self._executor, "driver"):  # nothing to be copied
             return self.run(target, self.build("cast", value, to=target.info.dtype))
         values = self._for(target, value)
         if not fits(two_dims(values.shape), target.shape):

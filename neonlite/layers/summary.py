@@ -137,7 +137,7 @@ def summary(network: Any, in_obj: Any = None, cost: Any = None, optimizer: Any =
         if cost is not None:
             cost.get_cost(y, data[1])
             errors = cost.get_errors(y, data[1])
-        net.bprop(errors)
+        net.bprop(optimizer.scaled(errors) if hasattr(optimizer, "scaled") else errors)
         if optimizer is not None:
             optimizer.optimize(net.layers_to_optimize, epoch=0)
     memory = stage.memory()

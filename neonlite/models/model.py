@@ -231,8 +231,8 @@ class Model(Kept):
 
     def step(self, x: Any, t: Any, epoch: int = 0) -> float:
         """Learn from one minibatch, and return its cost. An error leaves the weights that are learned as they were."""
-        uses = self.layers, self.cost, x, t
-        y, found = self.be.replay(Block.minibatch, lambda: self.find_gradients(x, t), uses, self.graphs)
+        uses, block = (self.layers, self.cost, x, t), (Block.minibatch, self.scaling)
+        y, found = self.be.replay(block, lambda: self.find_gradients(x, t), uses, self.graphs)
         # what went wrong on a card comes to light here
         cost: float = self.find_cost(y, t) if found is None else found
         self.optimizer.optimize(self.layers_to_optimize, epoch)
@@ -255,7 +255,12 @@ class Model(Kept):
 
     def scaled(self, errors: Any) -> Any:
         """Return the errors with which ``bprop`` begins: of a LossScaling, those of the cost times its scale."""
-        return self.optimizer.scaled(errors) if isinstance(self.optimizer, LossScaling) else errors
+        return errors if self.scaling is None else self.scaling.scaled(errors)
+
+    @property
+    def scaling(self) -> LossScaling | None:
+        """The optimizer, if it is a LossScaling."""
+        return self.optimizer if isinstance(self.optimizer, LossScaling) else None
 
     def fprop(self, x: Any, inference: bool = False) -> Any:
         """Return the outputs of the network."""

@@ -24,7 +24,8 @@ class LossScaling(Optimizer):
     A step whose gradients are not all finite is skipped: weights and states stay as they were. ``dynamic``: the scale
     is halved then, and doubled after ``interval`` steps without; else it stays. ``skipped`` counts.
 
-    ``LossScaling(Adam(learning_rate=0.001))``. FloatingPointError after 40 steps skipped in a row.
+    ``LossScaling(Adam(learning_rate=0.001))``, and around a MultiOptimizer. A loop of your own says
+    ``net.bprop(optimizer.scaled(errors))``. FloatingPointError after 40 steps skipped in a row.
     """
 
     optimizer: Optimizer
@@ -47,6 +48,11 @@ class LossScaling(Optimizer):
         self._factor: Any = None
         self._gradients: Any = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "scale" and vars(self).get("_factor") is not None:
+            self._factor.fill(value)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_factor": None, "_gradients": None}
 
@@ -61,6 +67,11 @@ class LossScaling(Optimizer):
 
     def optimize(self, layer_list: Iterable[Any], epoch: float) -> None:
         layer_list = list(layer_list)
+        if self._factor is None:
+            raise RuntimeError(
+                "LossScaling: gradients are those of errors that it multiplied, net.bprop(optimizer.scaled(errors)), "
+                "as model.fit has it; so it goes around a MultiOptimizer, and not into one"
+            )
         if not self._finite(layer_list):
             self.skipped, self.bad, self.good = self.skipped + 1, self.bad + 1, 0
             if self.bad == SKIPS:
@@ -70,8 +81,7 @@ class LossScaling(Optimizer):
                 )
             self._rescale(0.5)
             return
-        several = isinstance(self.optimizer, MultiOptimizer)
-        each = list(self.optimizer.optimizer_mapping.values()) if several else [self.optimizer]  # type: ignore[attr-defined]
+        each = single(self.optimizer)
         try:
             for optimizer in each:
                 optimizer.divisor = self.scale
@@ -86,8 +96,6 @@ class LossScaling(Optimizer):
     def _rescale(self, times: float) -> None:
         if self.dynamic:
             self.scale *= times
-            if self._factor is not None:
-                self._factor.fill(self.scale)
 
     def _finite(self, layer_list: list[Any]) -> bool:
         """Tell whether all gradients are finite numbers."""
@@ -100,15 +108,22 @@ class LossScaling(Optimizer):
             self._gradients = identity(parameters), parameters, rows, marks, list(marks)
         _, _, rows, marks, places = self._gradients
         for place, (dw,) in zip(places, rows, strict=True):
-            place[:] = dw.backend.min(dw.backend.finite(dw), keepdims=False)
-        return bool(marks.get().all())
+            place[:] = 1 - dw.backend.min(dw.backend.finite(dw), keepdims=False)
+        return not marks.get().any()  # in a rehearsal, whose numbers are 0, the step is made
 
     def get_state(self) -> dict[str, Any]:
         own = {"t": self.t, "scale": float(self.scale), "good": self.good, "bad": self.bad, "skipped": self.skipped}
         return {**own, "optimizer": self.optimizer.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        own = {word: value for word, value in state.items() if word != "optimizer"}
         self.optimizer.set_state(state["optimizer"])
-        vars(self).update(own)
-        self._rescale(1)
+        for word, value in state.items():
+            if word != "optimizer":
+                setattr(self, word, value)
+
+
+def single(optimizer: Optimizer) -> list[Optimizer]:
+    """Return the optimizers that a MultiOptimizer is made of, or the one."""
+    if isinstance(optimizer, MultiOptimizer):
+        return [x for part in optimizer.optimizer_mapping.values() for x in single(part)]
+    return [optimizer]

@@ -52,7 +52,7 @@ def call(plan: Plan, stage: Stage, runtime: Any) -> Call | Kernel | Own | None:
     """Return the kernel of a call; None when there is none."""
     v = stage.steps[0]
     if plan.made(v).op.name in RAW:
-        return Own(plan, v, runtime and runtime.xp)
+        return Own(plan, v, runtime)
     step = plan.made(v)
     if step.op.name in REDUCE and step.op.result == "index":
         return Kernel(plan, {v: step}, plan.shape(step.ins[0]), [], [v])

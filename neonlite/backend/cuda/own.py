@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -77,8 +78,8 @@ class Own:
 
     work = 0
 
-    def __init__(self, plan: Plan, v: int, xp: Any) -> None:
-        self.v, self.xp, self.step = v, xp, plan.made(v)
+    def __init__(self, plan: Plan, v: int, runtime: Any) -> None:
+        self.v, self.runtime, self.step = v, runtime, plan.made(v)
         self.raw = RAW[self.step.op.name]
 
     def source(self, name: str = "kernel") -> str:
@@ -96,8 +97,8 @@ class Own:
         arrays = [values[v] for v in (self.v, *self.step.ins)]  # type: ignore[index]
         for n, x in enumerate(arrays):
             if layout(x)[1] != dense(x):
-                arrays[n] = self.xp.empty(x.shape, dtype=x.dtype)
-                arrays[n][...] = x
+                arrays[n] = self.runtime.xp.empty(x.shape, dtype=x.dtype)
+                self.runtime.driver.call(operator.setitem, arrays[n], ..., x)  # again when it is replayed
         grid, numbers = self.raw.shared_out(*(tuple(x.shape) for x in arrays))
         if math.prod(grid):
             yield self.source(), grid, THREADS, [*(layout(x)[0] for x in arrays), *numbers]
