@@ -187,6 +187,14 @@ def test_a_function_that_refers_to_other_tensors_is_another_block(sim: Backend) 
         assert out.get().mean() == value + 1
 
 
+def test_what_a_block_uses_may_be_one_thing(sim: Backend) -> None:
+    x = sim.ones((2, 3))
+    calls = []
+    for _ in range(5):
+        sim.replay("alone", lambda: calls.append(1), uses=x)
+    assert len(calls) == 3
+
+
 def test_values_may_change_between_replays(sim: Backend) -> None:
     work = Work(sim, WORKS["a stage"]).go(5)
     for value in (3.0, -1.0):

@@ -431,7 +431,7 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
     def __deepcopy__(self, memo: Any) -> Backend:
         return self
 
-    def replay(self, block: Any, fn: Callable[[], Any], uses: Sequence[Any] = (), graphs: bool = True) -> Any:
+    def replay(self, block: Any, fn: Callable[[], Any], uses: Any = (), graphs: bool = True) -> Any:
         """Run ``fn()``, the work of a block that comes again and again, and return what it returns.
 
         On a card, a block that came twice with nothing changed is recorded as a CUDA graph, which from then on is

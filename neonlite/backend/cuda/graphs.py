@@ -176,11 +176,11 @@ class Graphs:
         told = [x.refused or ("recorded" if x.recording else f"{x.runs} runs") for x in self.blocks.values()]
         return f"<graphs of {self.be!r}: {'; '.join(told) or 'none'}>"
 
-    def replay(self, name: Any, fn: Callable[[], Any], uses: Sequence[Any]) -> Any:
+    def replay(self, name: Any, fn: Callable[[], Any], uses: Any) -> Any:
         """Run a block, or launch its graph; return what the function returned."""
         if recording():
             return fn()
-        be, things = self.be, opened(uses) + tensors_of(fn)
+        be, things = self.be, opened([uses]) + tensors_of(fn)
         key = name, be.bsz, be.streams, be.streams.seed, be.runtime.driver.here(), *map(id, things)
         block = self.blocks.pop(key, None) or Block(things)
         self.blocks[key] = block  # the last one
