@@ -134,6 +134,14 @@ def test_a_training_goes_on_from_a_file_to_the_same_bits(tmp_path):
     assert type(again.optimizer.optimizer) is Adam
 
 
+def test_a_training_goes_on_from_a_file_with_optimizers_for_other_layers(tmp_path):
+    model, _ = trained(LossScaling(MultiOptimizer({"default": Adam()}), 64.0, dynamic=False), epochs=1)
+    model.save_params(tmp_path / "default.neon")
+    several = LossScaling(MultiOptimizer({"default": Adam(), "Bias": Adam()}))
+    trained(several, model=tmp_path / "default.neon")
+    assert (several.scale, several.t) == (64.0, 12)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 def test_a_graph_that_is_replayed_takes_the_scale_of_now():
     _, found = trained(LossScaling(Adam(), 8.0, interval=3), runtime=Simulated())

@@ -116,7 +116,8 @@ class LossScaling(Optimizer):
         return {**own, "optimizer": self.optimizer.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.optimizer.set_state(state["optimizer"])
+        if self.optimizer.get_state().keys() == state["optimizer"].keys():  # else it is another, and begins anew
+            self.optimizer.set_state(state["optimizer"])
         for word, value in state.items():
             if word != "optimizer":
                 setattr(self, word, value)
