@@ -874,6 +874,13 @@ def test_the_value_of_ints_is_what_the_textbook_says(sim: Backend, name: str, dt
     every.test_the_value_of_ints_is_what_the_textbook_says(sim, name, dtype)
 
 
+def test_a_gradient_without_elements_is_worked_out_in_an_arena_of_no_bytes() -> None:
+    be = simulated()
+    x = be.zeros((3, 0))
+    (dx,) = Autodiff(be.max(x, axis=0), be).get_grad_asnumpyarray([x])
+    assert dx.shape == (3, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", every.GRADIENTS)
 def test_the_gradient_is_that_of_finite_differences(name: str) -> None:

@@ -216,7 +216,7 @@ class Cuda:
     def arena(self, nbytes: int) -> Any:
         """Return this thread's arena, at least so large."""
         kept = self.ledger.kept.__dict__
-        if nbytes > kept.get("arena", (None, None, 0))[2]:
+        if nbytes > kept.get("arena", (None, None, -1))[2]:  # nbytes is 0 where no value has elements
             kept.pop("bound", None)  # what is too small, and the views of it, go first
             kept.pop("arena", None)
             entry = self.ledger.hold(nbytes, "arena")
