@@ -21,7 +21,7 @@ import pytest
 import test_every_op as every
 from standin_cupy import installed
 
-from neonlite import Backend
+from neonlite import Autodiff, Backend
 from neonlite.backend.cuda import kernels as kernels_module
 from neonlite.backend.cuda.driver import OPTIONS, CuPyDriver
 from neonlite.backend.cuda.simulated import Simulated, SimulatedDriver
