@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from neonlite import gen_backend
-from neonlite.backend.executors import pool
 from neonlite.callbacks import Callback, Callbacks, Listener
 from neonlite.data import Crop, digits
 from neonlite.initializers import Constant, Kaiming
@@ -33,12 +32,6 @@ STARTING, STEP, BETWEEN, JUDGING, SAVING = range(5)  # what a training does; the
 
 def tell(**event: Any) -> None:
     print(json.dumps(event), flush=True)
-
-
-def start(runtime: str, batch_size: int = 32) -> Any:
-    """Make a backend, with as many threads as the environment says there are for products."""
-    pool.set_threads(int(os.environ["OMP_NUM_THREADS"]))
-    return gen_backend(runtime, rng_seed=5, batch_size=batch_size)
 
 
 def sha256(model: Any) -> str | None:
@@ -111,7 +104,7 @@ def network(name: str) -> list[Any]:
 
 def weights(runtime: str, name: str, steps: str) -> None:
     """Tell the hash of the weights after some steps."""
-    be = start(runtime, 128)
+    be = gen_backend(runtime, rng_seed=5, batch_size=128)
     train, _ = digits().iterators()
     model, left = Model(network(name)), int(steps)
 
@@ -139,7 +132,7 @@ def libraries() -> list[str] | None:
 
 def augmented(file: str, epochs: str, place: str) -> None:
     """Train on images that are changed by chance, and keep the model; go on from its file where there is one."""
-    start("cpu")
+    gen_backend("cpu", rng_seed=5, batch_size=32)
     train, valid = digits().iterators(augment=Crop(pad=1))
     model = Marked(Path(file) if Path(file).exists() else zoo.lenet(10, (4, 8), 16, keep=0.8))
     model.place = Place(place)
@@ -151,7 +144,7 @@ def augmented(file: str, epochs: str, place: str) -> None:
 
 def saving(file: str, first: str, last: str) -> None:
     """Write one model again and again, of a few MB: all its numbers are those of the round."""
-    start("cpu")
+    gen_backend("cpu", rng_seed=5, batch_size=32)
     model = Model(zoo.mlp(10, (768, 768)), dataset=784)
     for number in range(int(first), int(last) + 1):
         model.set_weights({name: np.full_like(w, number) for name, w in model.get_weights().items()})
@@ -166,7 +159,7 @@ def interrupted(name: str, file: str, epochs: str, place: str) -> None:
 
     Without a ``place`` nobody interrupts it, and it tells both behind every step.
     """
-    start("cpu")
+    gen_backend("cpu", rng_seed=5, batch_size=32)
     train, valid = digits().iterators()
     model, cost, optimizer = Marked(network(name)), CrossEntropyMulti(), Adam()
     callbacks = Callbacks(model, eval_set=valid, metric=Accuracy(), progress_bar=False, save_path=file)
@@ -206,7 +199,7 @@ def interrupted(name: str, file: str, epochs: str, place: str) -> None:
 
 def weighed(runtime: str, name: str, callbacks: str, warm: str, steps: str, file: str) -> None:
     """Tell the resident memory every 500 steps."""
-    start(runtime)
+    gen_backend(runtime, rng_seed=5, batch_size=32)
     train, valid = digits().iterators()
     model, first, last = Model(network(name)), int(warm), int(warm) + int(steps)
     page, seen, done = os.sysconf("SC_PAGE_SIZE"), [], 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from conftest import ABSENT, RUNTIMES
 
 from neonlite import Autodiff, Backend, Block, NervanaObject, Tensor, backend, cleanup_backend, gen_backend
+from neonlite.backend import set_threads
+from neonlite.backend.executors import pool
 from neonlite.backend.runtimes import KNOWN, default
 from neonlite.backend.runtimes.base import Runtime
 
@@ -411,3 +414,26 @@ def test_without_a_name_mkl_is_taken_where_it_is_installed_and_else_cpu(monkeypa
     monkeypatch.setitem(sys.modules, "mkl", None)
     assert default() == "cpu"
     assert gen_backend().name == "cpu"
+
+
+# --- threads ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("said", "n"), [("3", 3), (" 5 ", 5), ("7,2", 7), ("", None), ("0", None), ("many", None)])
+def test_there_are_as_many_threads_as_the_environment_says_or_else_as_cpus(monkeypatch, said, n):
+    monkeypatch.setattr(pool, "_threads", 0)
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert pool.threads() == (n or available)
+    monkeypatch.setenv("OMP_NUM_THREADS", "11")
+    assert pool.threads() == (n or available)  # asked once
+    set_threads(2)
+    assert pool.threads() == 2
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.0, True, "2", None])
+def test_a_number_of_threads_that_is_none_is_refused(monkeypatch, n):
+    monkeypatch.setattr(pool, "_threads", 4)
+    with pytest.raises(ValueError, match="a whole number from 1"):
+        set_threads(n)
+    assert pool.threads() == 4

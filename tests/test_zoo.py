@@ -160,6 +160,15 @@ def test_a_recipe_is_that_of_the_data_set_with_what_a_network_needs_otherwise(mo
     assert zoo.recipe("own", "mlp") == {"model": "mlp", "epochs": 9, "batch_size": 8, "lr": 0.1, "augment": None}
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [(("digit",), "data set 'digit'; there are digits, "), (("iris", "mpl"), "network 'mpl'; there are mlp, ")],
+)
+def test_a_recipe_for_what_there_is_not_names_what_there_is(given, told):
+    with pytest.raises(ValueError, match=f"^there is no recipe for the {told}"):
+        zoo.recipe(*given)
+
+
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_every_data_set_has_a_recipe_for_every_network(dataset):
     for name in (None, *zoo.MODELS):

@@ -2,6 +2,7 @@
 
 from neonlite.backend.backend import Backend, Block
 from neonlite.backend.current import NervanaObject, cleanup_backend, current, gen_backend
+from neonlite.backend.executors.pool import set_threads
 from neonlite.backend.plan import Plan
 from neonlite.backend.runtimes import info
 from neonlite.backend.tensor import Tensor
@@ -18,4 +19,5 @@ __all__ = [
     "current",
     "gen_backend",
     "info",
+    "set_threads",
 ]

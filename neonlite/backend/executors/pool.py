@@ -11,15 +11,20 @@ _threads = 0
 
 
 def threads() -> int:
-    """Return how many threads share large stages: the CPUs this process may use, or what ``set_threads`` said."""
+    """Return how many threads share the work: as ``set_threads`` said, or OMP_NUM_THREADS, or the CPUs there are."""
     global _threads
     if not _threads:
-        _threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one number a level of nesting
+        available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        _threads = int(said) if said.isdecimal() and int(said) else available
     return _threads
 
 
 def set_threads(n: int) -> None:
-    """Set how many threads share large stages; op-trees do not depend on it, sums inside of primitives may."""
+    """Set how many threads share the work; op-trees do not depend on it, sums inside of primitives may in last digits.
+
+    ``n``: from 1; ValueError otherwise. It holds for the process, at once.
+    """
     global _threads, _pool
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"the number of threads is a whole number from 1; got {n!r}")
