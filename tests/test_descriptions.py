@@ -689,6 +689,14 @@ def test_none_is_no_weight(cpu, key):
         net.set_weights({key: None}, partial=True)
 
 
+@pytest.mark.parametrize("given", [None, [np.ones((2, 4))], "out.W", {0: np.ones((2, 4))}])
+def test_weights_come_by_name(cpu, given):
+    with pytest.raises(
+        TypeError, match=r"set_weights takes a dict of arrays by name, as get_weights\(\) returns it; got"
+    ):
+        mlp(cpu).set_weights(given)
+
+
 def test_a_long_table_is_cut(cpu):
     cpu.bsz = 1
     net = ready(cpu, Sequential([Linear(2, G) for _ in range(30)]), 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -49,8 +49,12 @@ class Stored(Buffered):
     def set_weights(self, weights: dict[str, Any], partial: bool = False) -> None:
         """Copy arrays, lists or tensors in, by the names of ``get_weights``: all, or with ``partial`` those given.
 
-        ValueError, before the first is written, with a table of all that is missing, unknown or of another shape.
+        ValueError, before the first is written, with a table of all that is missing, unknown or of another shape;
+        TypeError where the weights do not come by name.
         """
+        if not (isinstance(weights, Mapping) and all(isinstance(key, str) for key in weights)):
+            expected = "a dict of arrays by name, as get_weights() returns it"
+            raise TypeError(f"{self.name}.set_weights takes {expected}; got {describe(weights)}")
         tensors = {(x.name, name): t for x in holders(self) for name, t in x.stored.items()}
         keys = {f"{layer}.{name}": (layer, name) for layer, name in tensors}
         given = {keys.get(key, (key, "")): value for key, value in weights.items()}
