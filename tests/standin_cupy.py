@@ -8,19 +8,23 @@ NumPy's functions and NumPy's arrays as indices do not work, and nor does a copy
 
 from __future__ import annotations
 
+import ctypes
 import math
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import array_api_compat
 import numpy as np
 
+from neonlite.backend.cuda.driver import pack
 from neonlite.backend.cuda.simulated import SimulatedDriver
 
 # --- the machine ----------------------------------------------------------------------------------------------------
@@ -192,21 +196,49 @@ class RawKernel:
         self.code, self.driver = code, SimulatedDriver()
 
     @property
-    def kernel(self) -> Callable[..., None]:
+    def kernel(self) -> Function:
         """The function for the current device, compiled when it is first asked for."""
         check()
-        kernel = self.driver.compile(self.code)
+        return Function(self.driver, self.code)
 
-        def launch(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
-            if not (isinstance(grid, tuple) and isinstance(block, tuple) and {*map(type, args)} <= {int, float}):
-                raise TypeError("a kernel is launched with tuples, and with numbers of Python's")
-            numbers = [x if isinstance(x, float) else int(np.int64(x)) for x in args]
-            if graph := capturing():
-                graph.launches.append(lambda: self.driver.launch(kernel, grid, *block, numbers))  # type: ignore[arg-type]
-            else:
-                self.driver.launch(kernel, grid, *block, numbers)  # type: ignore[arg-type]
 
-        return launch
+class Function:
+    """A compiled kernel, which CUDA's driver knows by a number."""
+
+    known: ClassVar[dict[int, Function]] = {}
+
+    def __init__(self, driver: SimulatedDriver, code: str) -> None:
+        self.driver, self.compiled, self.ptr = driver, driver.compile(code), id(self)
+        self.count = len(re.findall(r"\bkernel\(([^)]*)\)", code)[0].split(","))
+        self.known[self.ptr] = self
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
+        if not (isinstance(grid, tuple) and isinstance(block, tuple) and {*map(type, args)} <= {int, float}):
+            raise TypeError("a kernel is launched with tuples, and with numbers of Python's")
+        if len(args) != self.count:
+            raise TypeError(f"{self.count} arguments are expected; got {len(args)}")
+        HERE.context = here()
+        self.run(grid, *block, pack([x if isinstance(x, float) else int(np.int64(x)) for x in args]))
+
+    def run(self, grid: Any, block: int, packed: bytes) -> None:
+        launch = partial(self.driver._run, self.compiled, grid, block, packed)
+        if graph := capturing():
+            graph.launches.append(launch)
+        else:
+            launch()
+
+
+def launch_kernel(
+    f: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int, where: int, params: int, extra: int
+) -> None:
+    """Do what cuLaunchKernel does; a thread has a context of a device once CuPy has launched a kernel there."""
+    if getattr(HERE, "context", None) != here():
+        raise CUDARuntimeError(201, "CUDA_ERROR_INVALID_CONTEXT: invalid device context")
+    if (gz, by, bz, shared, where, extra) != (1, 1, 1, 0, stream().ptr, 0):
+        raise CUDARuntimeError(1, "CUDA_ERROR_INVALID_VALUE: invalid argument")
+    function = Function.known[f]
+    places = (ctypes.c_void_p * function.count).from_address(params)
+    function.run((gx, gy), bx, b"".join(ctypes.string_at(place, 8) for place in places if place))
 
 
 # --- the border to NumPy --------------------------------------------------------------------------------------------
@@ -673,6 +705,7 @@ def modules() -> dict[str, ModuleType]:
         "cupy": {**FUNCTIONS, **{name: getattr(np, name) for name in AS_IN_NUMPY}, **creation},
         "cupy.cuda": cuda,
         "cupy.cuda.device": {"Device": Device},
+        "cupy.cuda.driver": {"launchKernel": launch_kernel},
         "cupy.cuda.nvrtc": {"getVersion": compiler_version},
         "cupy.cuda.runtime": runtime,
         "cupy.fft": {},

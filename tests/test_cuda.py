@@ -21,7 +21,8 @@ import pytest
 import test_every_op as every
 from standin_cupy import installed
 
-from neonlite import Autodiff, Backend
+from neonlite import Autodiff, Backend, gen_backend
+from neonlite.backend.cuda import executor as executor_module
 from neonlite.backend.cuda import kernels as kernels_module
 from neonlite.backend.cuda.driver import OPTIONS, CuPyDriver
 from neonlite.backend.cuda.simulated import Simulated, SimulatedDriver
@@ -879,6 +880,101 @@ def test_a_gradient_without_elements_is_worked_out_in_an_arena_of_no_bytes() -> 
     x = be.zeros((3, 0))
     (dx,) = Autodiff(be.max(x, axis=0), be).get_grad_asnumpyarray([x])
     assert dx.shape == (3, 0)
+
+
+# --- what runs again -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worked_out(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list that grows where it is worked out what a kernel is given."""
+    found: list[Any] = []
+    launches = kernels_module.Kernel.launches
+    monkeypatch.setattr(
+        kernels_module.Kernel, "launches", lambda self, *args: found.append(self) or launches(self, *args)
+    )
+    return found
+
+
+def test_what_a_kernel_is_given_is_worked_out_once_for_the_same_arrays_and_numbers(worked_out: list[Any]) -> None:
+    be = simulated()
+    x, y = be.array(np.arange(12.0).reshape(3, 4)), be.empty((3, 4))
+    mean, known = be.empty((3, 1)), ()
+    for n in range(4):
+        y[:] = be.exp(x * 0.5)
+        mean[:] = be.mean(y, axis=1)
+        np.testing.assert_allclose(mean.get()[:, 0], np.exp((np.arange(12.0) - n) / 2).reshape(3, 4).mean(1), rtol=1e-6)
+        x[:] = x - 1
+        known = known or (len(worked_out), len(ran(be)))
+        assert len(worked_out) == known[0]
+    assert len(ran(be)) == 3 * known[1] > 0
+
+
+def test_other_arrays_numbers_and_places_are_other_work(worked_out: list[Any]) -> None:
+    be = simulated()
+    host = np.arange(1.0, 61, dtype=np.float32).reshape(5, 12)
+    room = be.array(host)
+    views = [room[:4, :6], room[1:, 1:7], room[:4, 6:], room[:4, ::2]]  # two rows apart, or two places
+    y = be.empty((4, 6))
+    for _ in range(2):
+        for x in views:
+            for c in (1.0, 0.0, -0.0, math.inf):
+                y[:] = c / x
+                with np.errstate(all="ignore"):
+                    expected = c / x.get()
+                np.testing.assert_array_equal(y.get(), expected)
+                np.testing.assert_array_equal(np.signbit(y.get()), np.signbit(expected))
+    assert len(worked_out) == len(views) * 4
+
+
+def test_temporaries_that_have_moved_are_found_again(worked_out: list[Any]) -> None:
+    be = simulated()
+    host = np.random.default_rng(1).random((3, 50)).astype(np.float32)
+    x, y = be.array(host), be.empty((1, 1))
+    wide, counts = be.array(np.ones((3, 40_000))), []
+    for _ in range(3):
+        y[:] = be.sum(be.sum(x, axis=1) ** 2, axis=0)
+        np.testing.assert_allclose(y.get()[0, 0], (host.sum(1) ** 2).sum(), rtol=1e-5)
+        counts.append(len(worked_out))
+        y[:] = be.sum(be.sum(wide, axis=0) ** 2)  # takes more of the arena
+        assert y.get() == 9 * 40_000
+        counts.append(len(worked_out))
+    first, both, again, *rest = counts
+    assert again == both + first  # the arena is another
+    assert {*rest} == {again}
+
+
+def test_only_so_many_runs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_module, "AGAIN", 3)
+    be = simulated()
+    x, y = be.ones((2, 2)), be.empty((2, 2))
+    for n in range(1, 9):
+        y[:] = x * n
+        assert y.get().tolist() == [[n, n]] * 2
+        assert len(be.runtime.ledger.kept.again) <= 3
+
+
+def test_a_thread_launches_by_cupy_before_it_launches_by_the_driver() -> None:
+    with installed():
+        be = gen_backend("gpu")
+        x, y = be.ones((4, 4)), be.empty((4, 4))
+        tree = x + 1
+        failed: list[Any] = []
+
+        def work() -> None:
+            try:
+                for _ in range(3):
+                    y[:] = tree
+            except Exception as error:
+                failed.append(error)
+
+        work()
+        for _ in range(2):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        assert failed == []
+        assert y.get().tolist() == [[2] * 4] * 4
 
 
 @pytest.mark.slow

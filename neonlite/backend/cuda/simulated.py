@@ -11,7 +11,6 @@ import ctypes
 import hashlib
 import os
 import re
-import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.cuda.blas import Matrix, Product
-from neonlite.backend.cuda.driver import CompileError
+from neonlite.backend.cuda.driver import CompileError, pack
 from neonlite.backend.cuda.executor import Cuda
 from neonlite.backend.cuda.primitives import equip
 from neonlite.backend.cuda.rows import MANY
@@ -93,8 +92,13 @@ class SimulatedDriver:
 
     def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
         """Run a kernel, block by block."""
-        packed = b"".join(struct.pack("d" if isinstance(x, float) else "q", x) for x in arguments)
-        self.call(self._run, kernel, grid, block, packed)
+        self.call(self._run, kernel, grid, block, pack(arguments))
+
+    def prepare(
+        self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
+    ) -> Callable[[], None]:
+        """Return a launch."""
+        return partial(self.launch, kernel, grid, block, arguments)
 
     def _run(self, kernel: Any, grid: tuple[int, int], block: int, packed: bytes) -> None:
         with self.lock:
