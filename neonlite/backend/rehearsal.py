@@ -485,10 +485,16 @@ class Primitives:
         with self.runtime.count.instead(12 * math.prod(form)):
             super().norm_bprop(form, *args)  # type: ignore[misc]
 
-    def standardize(self, x: Any, *args: Any) -> bool:
+    def norm_rows_fprop(self, x: Any, *args: Any) -> bool:
         """Take the buffers of rows that are normalized, if that can be done."""
-        done = bool(super().standardize(x, *args))  # type: ignore[misc]
-        self.runtime.count.add(done * 6 * x.size)
+        done = bool(super().norm_rows_fprop(x, *args))  # type: ignore[misc]
+        self.runtime.count.add(done * 8 * x.size)
+        return done
+
+    def norm_rows_bprop(self, x: Any, *args: Any) -> bool:
+        """Take the buffers of their derivatives, if that can be done."""
+        done = bool(super().norm_rows_bprop(x, *args))  # type: ignore[misc]
+        self.runtime.count.add(done * 12 * x.size)
         return done
 
     def recurrent_fprop(self, way: Any, *args: Any) -> None:

@@ -212,12 +212,17 @@ class Images(InPlace):
 
     def _finite(self, i: Any) -> bool:
         """Tell whether there is no NaN and no infinity, which oneDNN's maximum passes over: nor is there in the sum."""
-        numbers = i.reshape(-1)
-        if numbers.size >= SHARED and (call := self._ready("onednn sums", adding, numbers.size, numbers.size)):
-            sums = self.scratch("sums", (parts(numbers.size),), numbers)
+        numbers, rows = i.reshape(-1), parts(i.size)
+        if numbers.size >= SHARED and (call := self._sums((rows, numbers.size // rows))):
+            sums = self.scratch("sums", (rows,), numbers)
             self._run(call, (numbers, sums))
             numbers = sums
         return math.isfinite(np.einsum("i->", numbers))  # several times as fast as np.sum, which is more precise
+
+    def _sums(self, shape: tuple[int, int]) -> Call | None:
+        """Return the sums of rows; None when oneDNN has none."""
+        call: Call | None = self._ready("onednn sums", adding, shape, shape)
+        return call
 
     def _same_places(self, chain: Chain, layer: PoolLayer, places: Sequence[Any]) -> bool:
         """Tell whether oneDNN writes places in windows as numbers of as many bytes."""
@@ -419,15 +424,12 @@ def parts(size: int) -> int:
     return next(n for n in range(PARTS, 0, -1) if size % n == 0)
 
 
-def adding(library: Library, size: int) -> Call:
-    """Return the sums of parts of a row of numbers."""
-    rows = parts(size)
-    numbers, sums = library.layout((rows, size // rows), (size // rows, 1)), library.layout((rows, 1), (1, 1))
+def adding(library: Library, shape: Sequence[int]) -> Call:
+    """Return the sums of rows."""
+    rows, sums = library.layout(shape, (shape[1], 1)), library.layout((shape[0], 1), (1, 1))
     nothing = c_float(0), c_float(0)  # of what norms would take
-    description = library.describe(
-        "reduction", library.engine, SUM, numbers.handle, sums.handle, *nothing, library.plain
-    )
-    return Call(library, description, {SRC: numbers, DST: sums})
+    args = library.engine, SUM, rows.handle, sums.handle, *nothing, library.plain
+    return Call(library, library.describe("reduction", *args), {SRC: rows, DST: sums})
 
 
 class Convolution:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.primitives.places import Places
 from neonlite.backend.stored import Stored, brought, can_lie_apart, emptied, found
 from neonlite.backend.tensor import Tensor, overlap
@@ -59,21 +60,38 @@ class NormApart(Places):
         result.end(in_order=False)
         return True
 
-    def _standardized(self, x: Tensor, y: Tensor, columns: Sequence[Tensor], eps: float) -> bool:
-        """Put ``(x - mean) / sqrt(var + eps)`` of each row into y, before gamma and beta.
+    def _fprop_bn_rows(self, x: Tensor, y: Tensor, columns: Sequence[Tensor], eps: float, rho: float) -> bool:
+        """Do what ``compound_fprop_bn`` does in training, of images in order or features."""
+        if not self._are_rows(x, (y, *columns[:4]), columns[4:]):
+            return False
+        wide, row = x.shape, (len(x), 1)
+        arrays = [*(self._target(t, row) for t in columns[:4]), *(self._shaped(t, row) for t in columns[4:])]
+        with Silence():
+            rows = self._shaped(x, wide), arrays, self._target(y, wide)
+            return bool(self.primitives.norm_rows_fprop(*rows, eps, rho))
 
-        ``columns`` are as in the forward pass; the first two take the mean and the variance.
-        """
-        tensors = y, *columns, x  # of which the first three are written
+    def _bprop_bn_rows(
+        self, delta_out: Tensor, delta_in: Tensor, x: Tensor, columns: Sequence[Tensor], eps: float
+    ) -> bool:
+        """Do what ``compound_bprop_bn`` does, of images in order or features."""
+        read = columns[2:] if overlap(delta_out, delta_in) == "same" else (delta_in, *columns[2:])
+        if delta_in.info.dtype != "float32" or not self._are_rows(x, (delta_out, *columns[:2]), read):
+            return False
+        wide, row = x.shape, (len(x), 1)
+        arrays = [*(self._target(t, row) for t in columns[:2]), *(self._shaped(t, row) for t in columns[2:])]
+        with Silence():
+            rows = self._shaped(x, wide), self._shaped(delta_in, wide), arrays, self._target(delta_out, wide)
+            return bool(self.primitives.norm_rows_bprop(*rows, eps))
+
+    def _are_rows(self, x: Tensor, written: Sequence[Tensor], read: Sequence[Tensor]) -> bool:
+        """Tell whether a library may have rows x, and others: those that are written share no memory."""
+        tensors = *written, *read, x
         if not self.primitives.has_rooms or x.shape[1] > MANY:
             return False
         if not all(t.info.dtype == "float32" and t.is_contiguous for t in tensors):
             return False
-        if any(overlap(t, other) != "none" for n, t in enumerate(tensors[:3]) for other in tensors[n + 1 :]):
-            return False
-        row, (xsum, xvar, *_) = (len(x),), columns
-        arrays = self._shaped(x, x.shape), self._target(xsum, row), self._target(xvar, row), self._target(y, y.shape)
-        return bool(self.primitives.standardize(*arrays, eps))
+        pairs = ((t, other) for n, t in enumerate(written) for other in tensors[n + 1 :])
+        return not any(t.memory is other.memory and overlap(t, other) != "none" for t, other in pairs)
 
     def _images_apart(self, x: Tensor, columns: Sequence[Tensor], eps: float) -> Stored | None:
         """Return the room of images (F, columns), if it has just them and the columns are elsewhere."""

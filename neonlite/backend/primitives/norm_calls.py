@@ -51,13 +51,11 @@ class NormCalls(NormApart):
         plain = not (binary or relu or accumbeta) and (compute_batch_sum or inference)
         if plain and self._fprop_bn_apart(x, y, columns, eps, rho, inference):
             return y
+        if plain and not inference and self._fprop_bn_rows(x, y, columns, eps, rho):
+            return y
         times = self.shift if binary else self.multiply
-        standardized = plain and not inference and self._standardized(x, y, columns, eps)
 
         def assignment() -> Assignment:
-            if standardized:
-                moments = rho * gmean + (1 - rho) * xsum, rho * gvar + (1 - rho) * xvar
-                return [gmean, gvar, y], [*moments, y * gamma + beta]
             wide, mean, var, targets, values = self._widened(x), gmean, gvar, [], []
             if not inference:
                 mean = self.mean(wide, axis=1) if compute_batch_sum else xsum * (1.0 / x.shape[1])
@@ -70,7 +68,7 @@ class NormCalls(NormApart):
             value = self.maximum(value, 0) if relu else value
             return [*targets, y], [*values, value + accumbeta * y if accumbeta else value]
 
-        how = eps, rho, compute_batch_sum, accumbeta, relu, binary, inference, standardized
+        how = eps, rho, compute_batch_sum, accumbeta, relu, binary, inference
         self._again(layer, "fprop_habit", (x, xsum, xvar, gmean, gvar, gamma, beta, y, *how), assignment)
         return y
 
@@ -98,8 +96,9 @@ class NormCalls(NormApart):
         self._features("compound_bprop_bn", {"x": x, "delta_out": delta_out, "delta_in": delta_in}, rows)
         (eps,) = self._numbers("compound_bprop_bn", eps=eps)
         columns = grad_gamma, grad_beta, xsum, xvar, gamma
-        if not binary and self._bprop_bn_apart(delta_out, delta_in, x, columns, eps):
-            return delta_out
+        for way in () if binary else (self._bprop_bn_apart, self._bprop_bn_rows):
+            if way(delta_out, delta_in, x, columns, eps):
+                return delta_out
         times = self.shift if binary else self.multiply
 
         def assignment() -> Assignment:
