@@ -15,7 +15,7 @@ from typing import Any
 from neonlite.backend import gen_backend
 from neonlite.backend.runtimes import choices
 
-DATATYPES = {"f16": "float16", "f32": "float32", "f64": "float64"}
+DATATYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # of no -v, one, and two
 
 

@@ -203,21 +203,24 @@ SHAPES: dict[str, Callable[..., Shape]] = {"elementwise": broadcast, "reduction"
 
 # --- dtype rules ---------------------------------------------------------------------------------------------------
 
-FLOATS = ("float16", "float32", "float64")
+HALVES = ("float16", "bfloat16")  # kept in 16 bits, and added up in float32
+FLOATS = (*HALVES, "float32", "float64")
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
 def bits(dtype: str) -> int:
     """Return how wide a dtype is."""
-    return int(dtype.lstrip("uintfloa"))
+    return int(dtype.lstrip("buintfloa"))
 
 
 def promote(x: str, y: str) -> str:
-    """Return the dtype of x and y together: the wider float, a float before an int, an int for both."""
+    """Return the dtype of x and y together: the wider float, a float before an int, a float or an int for both."""
     if x == y:
         return x
     if (x in FLOATS) != (y in FLOATS):
         return x if x in FLOATS else y
+    if {x, y} == {*HALVES}:
+        return "float32"
     narrow, wide = sorted((x, y), key=bits)
     if x in FLOATS or narrow[0] == wide[0]:
         return wide
@@ -268,7 +271,7 @@ def grad_extreme(be: Any, dz: Any, z: Any, x: Any, axis: Axes, keepdims: bool = 
     """The error goes to the extreme element; equal ones share it."""
     shape = reduced(x.shape, axis=axis)
     winner = be.equal(x, be.reshape(z, shape))
-    many = be.sum(be.astype(winner, "float32") if x.info.dtype == "float16" else winner, axis=axis)
+    many = be.sum(be.astype(winner, "float32") if x.info.dtype in HALVES else winner, axis=axis)
     return (be.reshape(dz, shape) / many * winner,)
 
 
@@ -428,7 +431,7 @@ TABLE: tuple[Op, ...] = (
        None, "the whole number nearest to x; halves go to the even one"),
     Op("finite", lambda xp, x: xp.isfinite(x),
        None, "1 where x is neither infinite nor NaN, else 0", result="truth"),
-    Op("cast", lambda xp, x, to: xp.astype(x, getattr(xp, to), copy=False),
+    Op("cast", lambda xp, x, to: xp.astype(x, getattr(xp, to, xp.float32), copy=False),  # bfloat16: rounded next
        lambda be, dz, z, x, to: (be.astype(dz, x.info.dtype) if to in FLOATS else None,),
        "x in another dtype", "astype", result="given", joined=slice(0)),
     Op("stop_gradient", lambda xp, x: x,

@@ -16,12 +16,17 @@ from typing import Any
 import numpy as np
 import textbook
 
-data_type = Enum("data_type", ["HALF", "FLOAT", "DOUBLE"])
+data_type = Enum("data_type", ["HALF", "BFLOAT16", "FLOAT", "DOUBLE"])
 heur_mode = Enum("heur_mode", ["A", "FALLBACK"])
 numerical_note = Enum(
     "numerical_note", ["NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION", "TENSOR_CORE", "DOWN_CONVERT_INPUTS"]
 )
-KINDS = {data_type.HALF: "float16", data_type.FLOAT: "float32", data_type.DOUBLE: "float64"}
+KINDS = {
+    data_type.HALF: "float16",
+    data_type.BFLOAT16: "bfloat16",
+    data_type.FLOAT: "float32",
+    data_type.DOUBLE: "float64",
+}
 PLANS = [3000, 2000, 100]  # bytes that each works in
 
 

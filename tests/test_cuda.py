@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import nvrtc
 import pytest
@@ -29,7 +30,7 @@ from neonlite.backend.cuda.simulated import Simulated, SimulatedDriver
 from neonlite.backend.cuda.words import EXACT, OF_INTS, REDUCE, SHORT, WORDS
 from neonlite.backend.executors.generic import Generic
 from neonlite.backend.runtimes.numpy_ import NumPy
-from neonlite.ops import FLOATS, INTS, OPS, TABLE
+from neonlite.ops import FLOATS, HALVES, INTS, OPS, TABLE
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 
@@ -37,9 +38,10 @@ DTYPES = [*FLOATS, "int8", "int32", "int64", "uint8", "uint32", "uint64"]
 
 
 class OpByOp(NumPy):
-    """Arrays of NumPy, op by op: the oracle."""
+    """Arrays of NumPy, op by op: the oracle. Of bfloat16, each result is that in float32, rounded by ml_dtypes."""
 
     executor: Any = Generic
+    dtypes = (*NumPy.dtypes, "bfloat16")
 
 
 class Counting(SimulatedDriver):
@@ -78,7 +80,7 @@ def plain() -> Backend:
     return Backend(OpByOp(), rng_seed=1)
 
 
-CLOSE = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-14}
+CLOSE = {"float16": 2e-3, "bfloat16": 2.0**-6, "float32": 2e-6, "float64": 1e-14}
 
 
 def agree(
@@ -98,7 +100,7 @@ def agree(
             np.testing.assert_array_equal(made, wanted, err_msg=f"tree {n}")
         else:
             close = CLOSE[made.dtype.name]
-            np.testing.assert_allclose(made, wanted, close, close, err_msg=f"tree {n}")
+            np.testing.assert_allclose(*(x.astype(float) for x in (made, wanted)), close, close, err_msg=f"tree {n}")
     return len(ran(sim))
 
 
@@ -163,7 +165,7 @@ def test_every_elementwise_op_has_the_value_of_numpy(dtype: str, shape: tuple[in
     if dtype not in FLOATS:
         arrays = [np.rint(9 * x) for x in arrays]
     arrays[0].flat[:2] = arrays[1].flat[:2]  # some are equal
-    be = Backend("cpu")
+    be = Backend(OpByOp())
     names = list(elementwise(be, *(be.zeros((1, 1), dtype) for _ in range(3))))
     for least in range(0, len(names), 16):
 
@@ -237,6 +239,76 @@ def test_every_half_is_read_and_written() -> None:
             )
 
 
+def casts(sim: Backend, x: Any, dtype: str, to: str) -> Any:
+    """Return an array of a dtype, cast to another by a kernel."""
+    return sim.astype(sim.array(x, dtype), to).asnumpyarray().reshape(np.shape(x))
+
+
+EVERY_BFLOAT16 = np.arange(2**16, dtype=np.uint16).view(ml_dtypes.bfloat16).reshape(256, 256)
+
+
+def test_every_bfloat16_is_read_and_written() -> None:
+    sim = simulated()
+    made = (sim.array(EVERY_BFLOAT16, "bfloat16") * 1.0).asnumpyarray()
+    assert made.dtype == ml_dtypes.bfloat16
+    wide = casts(sim, EVERY_BFLOAT16, "bfloat16", "float32")
+    with np.errstate(invalid="ignore"):  # there are NaN that signal
+        np.testing.assert_array_equal(np.isnan(made), np.isnan(EVERY_BFLOAT16))
+        np.testing.assert_array_equal(wide, EVERY_BFLOAT16.astype(np.float32))
+    some = ~np.isnan(wide)
+    np.testing.assert_array_equal(made.view(np.uint16)[some], EVERY_BFLOAT16.view(np.uint16)[some])  # -0.0, too
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_bfloat16_is_the_nearest_and_of_two_the_even_one(dtype: str) -> None:
+    finite = np.sort(EVERY_BFLOAT16[np.isfinite(EVERY_BFLOAT16)].astype(np.float64))
+    ties = (finite[1:] + finite[:-1]) / 2  # subnormal ones among them; all are numbers of float32
+    largest = finite[-1] + np.array([0.0, 1, 2]) * 2.0**119  # the tie with 2^128, and 2^128 itself, are infinite
+    x = np.concatenate([ties, largest, -largest, [np.inf, -np.inf, np.nan, 0.0, -0.0, 2.0**-149]]).astype(np.float32)
+    sim = simulated(dtype)
+    for values in (x, np.nextafter(x, np.float32(np.inf)), np.nextafter(x, np.float32(-np.inf))):
+        with np.errstate(over="ignore"):
+            made = casts(sim, values[:, None], dtype, "bfloat16")[:, 0]
+            np.testing.assert_array_equal(made, values.astype(ml_dtypes.bfloat16))
+        near = made.astype(np.float64)  # and in so many words: no other is nearer
+        told = np.isfinite(near)
+        place = np.searchsorted(finite, near[told])
+        below, above = (finite[np.clip(place + step, 0, len(finite) - 1)] for step in (-1, 1))
+        gap = np.abs(values[told].astype(np.float64) - near[told])
+        assert (gap <= np.abs(values[told] - below)).all()
+        assert (gap <= np.abs(values[told] - above)).all()
+
+
+@pytest.mark.parametrize("dtype", [x for x in (*FLOATS, *INTS) if x != "bfloat16"])
+def test_casts_to_and_from_bfloat16_are_those_of_ml_dtypes(dtype: str) -> None:
+    sim, bfloat16 = simulated(), ml_dtypes.bfloat16
+    if dtype in FLOATS:
+        x = np.concatenate([numbers(500, 1, low=-1e4, high=1e4), numbers(500, 1, low=-1e-4, high=1e-4)])
+    else:
+        low, high = (float(x) for x in (np.iinfo(dtype).min, np.iinfo(dtype).max))
+        x = np.concatenate([np.trunc(numbers(500, 1, low=low * 0.99, high=high * 0.99)), np.arange(120.0)[:, None]])
+    there = x.astype(dtype)
+    np.testing.assert_array_equal(casts(sim, there, dtype, "bfloat16"), there.astype(bfloat16))
+    with np.errstate(invalid="ignore"):
+        back = x.astype(bfloat16)
+        held = back.astype(np.float64)
+        told = np.abs(held) <= (np.inf if dtype in FLOATS else 0.99 * np.iinfo(dtype).max)
+        np.testing.assert_array_equal(casts(sim, back, "bfloat16", dtype)[told], held.astype(dtype)[told])
+
+
+def test_both_dtypes_of_16_bits_together_are_float32_and_a_number_changes_no_dtype(sim: Backend) -> None:
+    h, b = sim.array([[0.1, 3]], "float16"), sim.array([[0.1, 3]], "bfloat16")
+    assert [(x + y).dtype for x, y in [(h, b), (b, h), (b, sim.ones((1, 2)))]] == ["float32"] * 3
+    np.testing.assert_array_equal((h * b).asnumpyarray(), h.get().astype("float32") * b.get().astype("float32"))
+    assert [x.dtype for x in (b + 1, 0.1 * b, b * np.float64(2), b / 3, sim.ones((1, 2), "int32") + b)] == [
+        "bfloat16"
+    ] * 5
+    b[:] = h  # an assignment casts
+    assert (b.get() == h.get().astype(ml_dtypes.bfloat16)).all()
+    b[:] = sim.array([[2**24 + 1, 7]], "int32")
+    assert b.get().tolist() == [[2.0**24, 7]]
+
+
 # --- layouts --------------------------------------------------------------------------------------------------------
 
 WAYS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]] = [
@@ -264,7 +336,7 @@ WAYS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("x", "y", "layouts"), WAYS, ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
 def test_operands_of_every_layout(dtype: str, x: Any, y: Any, layouts: Any) -> None:
     a, b = np.rint(4 * numbers(*x)), np.rint(4 * numbers(*y, seed=1))
     count = agree(lambda be, a, b: [a - b, be.where(a > b, a, b)], [a, b], dtype, layouts, exact=True)
@@ -292,6 +364,7 @@ def test_memory_is_moved_16_bytes_at_a_time_where_it_is_aligned(sim: Backend) ->
         (x[:, :1599], 1),  # does not come out even
         (sim.zeros((4, 6), "float64"), 2),
         (sim.zeros((4, 6), "float16"), 8),
+        (sim.zeros((4, 6), "bfloat16"), 8),
         (sim.zeros((4, 4), "int8"), 16),
         (sim.zeros((4, 8)).T, 1),
     ]:
@@ -353,7 +426,7 @@ def test_several_axes_are_reduced_beside_each_other_and_the_values_stored_last(s
 @pytest.mark.parametrize(
     ("shape", "axis"), [((7, 300_000), 1), ((300_000, 7), 0), ((600, 900), (0, 1)), ((9000, 2, 40), 0)]
 )
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", pytest.param("bfloat16", marks=pytest.mark.slow), "int64"])
 def test_a_few_large_results_are_shared_by_several_blocks(shape: tuple[int, ...], axis: Any, dtype: str) -> None:
     x = np.rint(numbers(*shape))
     x.flat[::997] = 7
@@ -440,10 +513,10 @@ def check_formula(name: str, x: Any, axis: Any, dtype: str, layout: str = "whole
     t = LAYOUTS[layout](sim, sim.array(x, dtype))
     ran(sim)
     made, wanted = sim.evaluate(trees(sim, t, axis)), trees(InNumPy(), t.get().astype(np.float64), axis)
-    close = {"float16": 4e-3, "float32": 4e-6, "float64": 1e-13}[dtype]
+    close = {"float16": 4e-3, "bfloat16": 2.0**-5, "float32": 4e-6, "float64": 1e-13}[dtype]
     for a, b in zip(made, wanted, strict=True):
         assert a.info.dtype == dtype
-        np.testing.assert_allclose(a.get(), b, close, close)
+        np.testing.assert_allclose(a.get().astype(float), b, close, close)
     return sum("N1" in text or "long long J" in text for text, _ in ran(sim))
 
 
@@ -454,7 +527,7 @@ def check_formula(name: str, x: Any, axis: Any, dtype: str, layout: str = "whole
     ids=str,
 )
 def test_stages_that_share_rows_or_columns_are_one_kernel(name: str, shape: tuple[int, ...], axis: Any) -> None:
-    for dtype in ("float32", "float16") if len(shape) == 2 else ("float64",):
+    for dtype in ("float32", "float16", "bfloat16") if len(shape) == 2 else ("float64",):
         assert check_formula(name, numbers(*shape), axis, dtype) == 1
 
 
@@ -622,7 +695,9 @@ def test_draws_have_the_words_of_the_stream_on_every_runtime(dtype: str, shape: 
         made, wanted = (be.rand(*shape).asnumpyarray() for be in (sim, plain))
         np.testing.assert_array_equal(made, wanted)
         made, wanted = (be.randn(*shape).asnumpyarray() for be in (sim, plain))
-        np.testing.assert_allclose(made, wanted, CLOSE[dtype], 1e-14 if dtype == "float64" else 0)
+        np.testing.assert_allclose(
+            made.astype(float), wanted.astype(float), CLOSE[dtype], 1e-14 if dtype == "float64" else 0
+        )
     assert sim.rng_get_state() == plain.rng_get_state()
 
 
@@ -810,10 +885,13 @@ def everything(be: Backend) -> dict[str, str]:
             be.take(h, [1, 2], 0), be.onehot([1, 2], 0, nclass=3), be.onehot(n.reshape(1, -1), 1, nclass=3)
         ),
         "draws": be.kernel(be.rand(6, 7), be.randn(6, 7)),
-        "halves drawn": (halves := Backend("cpu", default_dtype="float16")).kernel(
-            halves.rand(6, 7), halves.randn(6, 7)
-        ),
     }
+    for dtype in HALVES:
+        halves = Backend(OpByOp(), default_dtype=dtype)
+        texts[f"{dtype} drawn"] = halves.kernel(halves.rand(6, 7), halves.randn(6, 7))
+        texts[f"{dtype} shared"] = halves.kernel(
+            halves.softmax(halves.ones((1000, 100)), axis=0), standardized(halves, halves.ones((2, 50_000)), 1)
+        )
     for dtype in DTYPES:
         a, b, p = (be.ones((64, 96), dtype) for _ in range(3))
         trees = list(elementwise(be, a, b, p).values())
@@ -834,7 +912,7 @@ def test_places_are_counted_in_64_bits_where_there_are_more_than_2_to_the_31() -
 def test_nvidias_compiler_takes_every_kernel_and_nothing_is_spilled(architecture: str) -> None:
     if nvrtc.library() is None:
         pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
-    for name, text in everything(Backend("cpu")).items():
+    for name, text in everything(Backend(OpByOp())).items():
         made = nvrtc.compiled(text, architecture, OPTIONS)
         assert made.spilled == 0, (name, made[:3])
         if architecture == "sm_90" and name in ("sigmoid", "broadcast"):

@@ -36,15 +36,16 @@ from neonlite.backend.cuda.primitives_convolution import COLUMNS
 from neonlite.backend.cuda.simulated import Simulated, SimulatedDriver
 from neonlite.backend.primitives.generic import Generic
 from neonlite.backend.runtimes.numpy_ import NumPy
-from neonlite.ops import run_scatter
+from neonlite.ops import HALVES, run_scatter
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 
-CLOSE = {"float16": 2**-11, "float32": 2e-6, "float64": 1e-13}
+CLOSE = {"bfloat16": 2**-8, "float32": 2e-6, "float16": 2**-11, "float64": 1e-13}
 DTYPES = list(CLOSE)
+LEFT = 2e-6  # of the largest: the error where large numbers cancel each other
 FEW, MANY = 4, 200  # shapes that are tried of each primitive in `make test`, and in `make test-slow`
 
-SIM, REAL, BE = Primitives(Simulated()), Generic(NumPy()), Backend("cpu")
+SIM, REAL, BE = Primitives(Simulated()), Generic(NumPy()), Backend(Simulated())
 
 
 def held(seed: int, shape: Any, dtype: str) -> Any:
@@ -54,30 +55,30 @@ def held(seed: int, shape: Any, dtype: str) -> Any:
 
 def near(made: Any, wanted: Any, what: Any) -> None:
     """Assert that an array holds what is wanted, rounded a time or two."""
-    close, told = CLOSE[str(made.dtype)], np.isfinite(wanted)
+    close, made, told = CLOSE[str(made.dtype)], made.astype(float), np.isfinite(wanted)
     np.testing.assert_array_equal(np.where(told, 0, made), np.where(told, 0, wanted), err_msg=str(what))
     made, wanted = (np.where(told, x, 0).astype(float) for x in (made, wanted))
-    room = close * np.abs(wanted) + 4 * min(close, 2e-6) * max(1.0, np.abs(wanted).max(initial=0))
+    room = close * np.abs(wanted) + 4 * min(close, LEFT) * max(1.0, np.abs(wanted).max(initial=0))
     assert (np.abs(made - wanted) <= room).all(), what
 
 
 def agree(name: str, dtype: str, results: list[Any], call: Callable[[Any, list[Any], type], None], what: Any) -> None:
     """Assert that a primitive leaves the same in its results on a card as ``Generic`` does in float64."""
     made = [x.copy() for x in results]
-    wanted = [x.astype(float) if x.dtype.kind == "f" else x.copy() for x in results]
+    wanted = [x.copy() if x.dtype.kind == "i" else x.astype(float) for x in results]
     call(getattr(SIM, name), made, lambda x: x)  # type: ignore[arg-type]
     call(getattr(REAL, name), wanted, lambda x: x.astype(float))  # type: ignore[arg-type]
     for n, (a, b) in enumerate(zip(made, wanted, strict=True)):
-        if a.dtype.kind == "f":
-            near(a, b, (name, dtype, n, what))
-        else:
+        if a.dtype.kind == "i":
             np.testing.assert_array_equal(a, b, err_msg=str((name, dtype, n, what)))
+        else:
+            near(a, b, (name, dtype, n, what))
 
 
 def cases(draw: Callable[[], Iterator[Any]], count: int, start: int = 0) -> Iterator[tuple[int, str, Any]]:
     """Yield numbered shapes, each with a dtype; every other one has images for kernels that take several at once."""
     for n, case in enumerate(itertools.islice(draw(), start, start + count)):
-        dtype = DTYPES[n // 2 % 3]
+        dtype = DTYPES[n // 2 % 4]
         yield n, dtype, case._replace(N=16 // np.dtype(dtype).itemsize * case.N) if n % 2 else case
 
 
@@ -219,7 +220,7 @@ def test_what_a_convolution_works_in_has_a_limit(monkeypatch: Any) -> None:
 class ColumnMajor:
     """cuBLAS as its manual has it, for matrices of NumPy that lie column by column: it shares no code with ours."""
 
-    DTYPES: ClassVar = {0: "float32", 1: "float64", 2: "float16"}
+    DTYPES: ClassVar = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16"}
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -277,11 +278,18 @@ def test_cublas_has_a_handle_a_thread_and_its_memory_anew_for_each_stream() -> N
     made.runtime.driver = driver
     for driver.stream, driver.tf32, dtype in [(1, False, "float32"), (1, True, "float32"), (2, True, "float64")]:
         made.gemm(a.astype(dtype), a.astype(dtype), a.astype(dtype))
-    made.gemm(*(a.astype("float16") for _ in range(3)))
+    for dtype in HALVES:
+        made.gemm(*(a.astype(dtype) for _ in range(3)))
     names = [call[0].removeprefix("cublas").removesuffix("_v2") for call in driver.library.calls]
-    assert names == ["Create", *["SetStream", "SetWorkspace", "multiply", "multiply"], *names[1:4], "multiply"]
+    assert names == [
+        "Create",
+        *["SetStream", "SetWorkspace", "multiply", "multiply"],
+        *names[1:4],
+        "multiply",
+        "multiply",
+    ]
     computes = [call[1] for call in driver.library.calls if call[0] == "multiply"]
-    assert computes == [68, 77, 70, 68]  # CUBLAS_COMPUTE_32F, 32F_FAST_TF32, 64F: halves are added up as float32
+    assert computes == [68, 77, 70, 68, 68]  # CUBLAS_COMPUTE_32F, 32F_FAST_TF32, 64F: halves are added up as float32
     assert driver.library.calls[2][2:] == (4096, 32 << 20)
 
 
@@ -340,8 +348,10 @@ def by_cudnn(dtype: str = "float32") -> tuple[Backend, Frontend]:
 
 def test_cudnn_is_told_where_images_and_filters_lie(monkeypatch: Any) -> None:
     monkeypatch.setattr(SIM.runtime, "driver", driver := ByCudnn())
-    monkeypatch.setitem(CLOSE, "float16", 2**-7)  # what is scaled or added to is rounded in between
-    for case in cases(shapes.conv_cases, 30):
+    for dtype in HALVES:  # what is scaled or added to is rounded in between
+        monkeypatch.setitem(CLOSE, dtype, 16 * CLOSE[dtype])
+    monkeypatch.setitem(globals(), "LEFT", 2**-9)
+    for case in cases(shapes.conv_cases, 32):
         check_convolution(*case, rooms=[4000])
     graphs = driver.cudnn.frontend.graphs
     assert {(graph.way, len(graph.result.dim)) for graph in graphs} >= {(w, n) for w in WAYS for n in (4, 5)}
@@ -485,7 +495,7 @@ def check_compiled(architecture: str, *forms: tuple[str, int, bool]) -> None:
 
 
 def test_nvidias_compiler_takes_every_kernel_and_nothing_is_spilled() -> None:
-    check_compiled("sm_90", ("float16", 8, False))
+    check_compiled("sm_90", ("float16", 8, False), ("bfloat16", 8, False))
 
 
 @pytest.mark.slow
@@ -494,4 +504,4 @@ def test_nvidias_compiler_takes_every_kernel_and_nothing_is_spilled() -> None:
     [("sm_80", ("float32", 4, False)), ("sm_90", ("float64", 2, False)), ("sm_100", ("float64", 1, True))],
 )
 def test_nvidias_compiler_takes_every_kernel_for_every_dtype(architecture: str, more: tuple[str, int, bool]) -> None:
-    check_compiled(architecture, ("float16", 8, False), more)
+    check_compiled(architecture, *((dtype, 8, False) for dtype in HALVES), more)

@@ -286,7 +286,7 @@ def test_methods_are_named_as_in_the_guide() -> None:
 
 # --- values ---------------------------------------------------------------------------------------------------------
 
-CLOSE = {"float64": (1e-12, 1e-13), "float32": (2e-6, 1e-6), "float16": (4e-3, 4e-3)}
+CLOSE = {"float64": (1e-12, 1e-13), "float32": (2e-6, 1e-6), "float16": (4e-3, 4e-3), "bfloat16": (2.0**-5, 2.0**-5)}
 
 
 def expected_dtype(op: Op, dtype: str) -> str:
@@ -304,7 +304,7 @@ def check_value(be: Backend, case: Case, dtype: str, layout: str) -> None:
     )
     out = room(be, tree.shape, tree.dtype.name, layout)
     out[:] = tree
-    np.testing.assert_allclose(out.get(), expected, *CLOSE[dtype], err_msg=str(case))
+    np.testing.assert_allclose(out.get().astype(float), expected, *CLOSE[dtype], err_msg=str(case))
     if layout == "view":  # and nothing beside it
         assert np.count_nonzero(out.root.get() == 99) == out.root.size - out.size, case
 

@@ -374,7 +374,7 @@ def test_the_stand_in_promises_nothing_that_cupy_does_not_have():
 
 
 def test_it_has_every_dtype(gpu):
-    assert gpu.runtime.dtypes == FLOATS + INTS
+    assert set(gpu.runtime.dtypes) == {*FLOATS, *INTS}
     for dtype in gpu.runtime.dtypes:
         assert gpu.ones((2, 2), dtype).get().dtype == gpu.array([[1, 2]], dtype).get().dtype == dtype
 
@@ -643,13 +643,13 @@ def test_primitives_are_those_of_the_cpu(gpu, what):
 
 @pytest.mark.parametrize("dtype", FLOATS + INTS)
 def test_tensors_are_copied_to_and_from_the_cpu(gpu, dtype):
-    cpu = Backend("cpu")
-    values = np.arange(12, dtype=dtype).reshape(3, 4)
-    there = gpu.array(cpu.array(values, dtype).T, dtype, name="there")
-    back = cpu.array(there[1:], dtype)
+    cpu, near = Backend("cpu"), "float32" if dtype == "bfloat16" else dtype
+    values = np.arange(12).reshape(3, 4).astype(dtype)
+    there = gpu.array(cpu.array(values, near).T, dtype, name="there")
+    back = cpu.array(there[1:], near)
     there.fill(0)
     np.testing.assert_array_equal(back.get(), values.T[1:])
-    assert there.dtype == back.dtype == dtype
+    assert (there.dtype, back.dtype) == (dtype, near)
     out = cpu.zeros((4, 3))
     out[:] = gpu.array(values.T).get()
     np.testing.assert_array_equal(out.get(), values.T)

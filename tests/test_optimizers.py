@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import neonlite as nl
+from neonlite.backend.cuda.simulated import Simulated
 from neonlite.backend.prepared import Prepared
 from neonlite.optimizers import (
     Adadelta,
@@ -637,17 +638,18 @@ def test_halves_are_updated_in_float32_and_rounded_once(be, name):
             x.W[:] = layer.W
 
 
-def around(x):
-    """The float16 numbers below and above."""
+def around(x, dtype="float16"):
+    """The numbers of 16 bits below and above."""
     with np.errstate(over="ignore"):
-        near = x.astype(np.float16)
-        low = np.where(near > x, np.nextafter(near, np.float16(-np.inf)), near)
-        high = np.where(near < x, np.nextafter(near, np.float16(np.inf)), near)
+        near = x.astype(dtype)
+        ends = np.array([-np.inf, np.inf]).astype(dtype)
+        low = np.where(near > x, np.nextafter(near, ends[0]), near)
+        high = np.where(near < x, np.nextafter(near, ends[1]), near)
     return low.astype(np.float32), high.astype(np.float32)
 
 
-def drawn(be, x):
-    return be.evaluate([rounded(be, be.array(x, dtype="float32"))])[0].get()
+def drawn(be, x, dtype="float16"):
+    return be.evaluate([rounded(be, be.array(x, dtype="float32"), dtype)])[0].get()
 
 
 @settings(max_examples=60, deadline=None)
@@ -681,6 +683,20 @@ def test_chance_is_unbiased(be, datatype):
     assert (p > 0).all()
     error = (found.mean(axis=1) - x) / (high - low)
     assert (np.abs(error) < 5 * np.sqrt(p * (1 - p) / count) + 1 / count).all()
+
+
+@pytest.mark.parametrize("datatype", ["bfloat16", "float32"])
+def test_chance_is_unbiased_in_bfloat16(datatype):
+    be, count = nl.Backend(Simulated(), rng_seed=3, default_dtype=datatype), 4000
+    x = np.array([0.1, -1 / 3, 1 + 1e-3, -1 - 1e-2, 1.999, 257.3, -3e38, 1e-30, 2.0**-130 * 1.2], np.float32)
+    low, high = (side.astype(np.float64) for side in around(x, "bfloat16"))
+    found = drawn(be, np.repeat(x[:, None], count, axis=1), "bfloat16").astype(np.float64)
+    assert ((found == low[:, None]) | (found == high[:, None])).all()
+    p = (x.astype(np.float64) - low) / (high - low)
+    error = (found.mean(axis=1) - x) / (high - low)
+    assert (np.abs(error) < 5 * np.sqrt(p * (1 - p) / count) + 1 / count).all()
+    halves = around(x, "bfloat16")[0][:, None]
+    np.testing.assert_array_equal(drawn(be, halves, "bfloat16"), halves)
 
 
 def test_steps_too_small_for_halves_are_not_lost_on_average(cpu):

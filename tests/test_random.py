@@ -12,6 +12,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -138,21 +139,20 @@ def test_lanes_do_not_depend_on_byte_order(order):
 def test_uniforms_are_the_top_bits_of_lanes_and_words():
     lanes, words = oracle_lanes(3, "weights", 13), oracle_words(3, "weights", 13)
     half = Streams(3).uniform("weights", 13, np.float16)
+    brain = Streams(3).uniform("weights", 13, ml_dtypes.bfloat16)
     single = Streams(3).uniform("weights", 13)
     double = Streams(3).uniform("weights", 13, float)
     assert (half.dtype, single.dtype, double.dtype) == (np.float16, np.float32, np.float64)
     assert half.tolist() == [(lane >> 21) / 2**11 for lane in lanes]
+    assert brain.tolist() == [(lane >> 24) / 2**8 for lane in lanes]
     assert single.tolist() == [(lane >> 8) / 2**24 for lane in lanes]
     assert double.tolist() == [(word >> 11) / 2**53 for word in words]
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_the_largest_bits_still_give_a_uniform_below_one(dtype):
-    _, spell = streams_module._UNIFORM[np.dtype(dtype)]
-    assert (
-        spell(np.array([2**64 - 1], np.uint64)).astype(dtype).max()
-        == 1 - {2: 2**-11, 4: 2**-24, 8: 2**-53}[np.dtype(dtype).itemsize]
-    )
+@pytest.mark.parametrize(("dtype", "digits"), [("bfloat16", 8), ("float16", 11), ("float32", 24), ("float64", 53)])
+def test_the_largest_bits_still_give_a_uniform_below_one(dtype, digits):
+    _, spell = streams_module._UNIFORM[dtype]
+    assert spell(np.array([2**64 - 1], np.uint64)).astype(dtype).max() == 1 - 2.0**-digits
     assert spell(np.array([0], np.uint64)).min() == 0
 
 
@@ -607,8 +607,8 @@ def test_a_bad_state_is_named_and_leaves_the_old_one(state, got):
     ("draw", "error", "message"),
     [
         (lambda s: s.words("mask", 4), ValueError, "'weights', 'masks', 'data', 'noise'; got 'mask'"),
-        (lambda s: s.uniform("data", 4, int), TypeError, "float16, float32 or float64; got int64"),
-        (lambda s: s.normal("data", 4, complex), TypeError, "float16, float32 or float64; got complex128"),
+        (lambda s: s.uniform("data", 4, int), TypeError, "float16, bfloat16, float32, float64; got int64"),
+        (lambda s: s.normal("data", 4, complex), TypeError, "float16, bfloat16, float32, float64; got complex128"),
         (lambda s: s.uniform("data"), TypeError, "needs a shape"),
         (lambda s: s.normal("data", out=[1.0]), TypeError, "got out of type list"),
         (lambda s: s.mask("data", [1.0], 0.5), TypeError, "got out of type list"),

@@ -82,7 +82,8 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
         self.default = "float32"
         self.default = self.dtype_name(default_dtype)
         if self.default not in FLOATS:
-            raise ValueError(f"the default dtype is one of {FLOATS}; got {self.default}")
+            known = tuple(x for x in FLOATS if x in self.runtime.dtypes)
+            raise ValueError(f"the default dtype is one of {known}; got {self.default}")
         self.compat_mode = compat_mode
         self.deterministic = deterministic
         self.streams = self._streams(rng_seed)

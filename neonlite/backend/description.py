@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from neonlite.backend.bfloat16 import holds_numbers
 from neonlite.optree import describe
 
 _counts: dict[str, Iterator[int]] = defaultdict(itertools.count)  # of objects without a name, by class
@@ -133,7 +134,7 @@ def described(value: Any, what: str) -> Any:
 def host(value: Any) -> np.ndarray[Any, Any]:
     """Return numbers as an array on the host. TypeError or ValueError for what are none."""
     array = np.asarray(value.get() if hasattr(value, "shape") and hasattr(value, "get") else value)
-    if array.dtype.kind not in "biuf":
+    if not holds_numbers(array):
         raise TypeError(f"{describe(value)} is no array of numbers")
     return array
 

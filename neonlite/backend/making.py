@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.bfloat16 import PIP, holds_numbers
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.memory import Ledger, Room
 from neonlite.backend.plan import size as bytes_in_words
@@ -19,6 +20,11 @@ from neonlite.optree import REMEMBERED, Info, Operand, OpTreeNode, describe
 CLOSED = (
     "was cleaned up: its tensors can still be read with .get(), but nothing is worked out on it; call gen_backend()"
 )
+
+LACKED = {  # what helps where a dtype is not there
+    "bool": "truth values are kept as 0 and 1: use uint8",
+    "bfloat16": f"the runtimes gpu and torch have it, where ml_dtypes is installed: {PIP}; else use float32",
+}
 
 # The memory of arrays of other libraries, by the size of an element: offsets in it are addresses, counted in elements.
 _foreign: dict[int, object] = {}
@@ -78,7 +84,7 @@ class Making:
             name = str(dtype)
         if name not in self.runtime.dtypes:
             known = ", ".join(self.runtime.dtypes)
-            hint = " (truth values are kept as 0 and 1: use uint8)" if name == "bool" else ""
+            hint = f" ({LACKED[name]})" if name in LACKED else ""
             raise TypeError(f"the backend {self.name!r} has no dtype {name!r}{hint}; it has {known}")
         return name
 
@@ -145,7 +151,7 @@ class Making:
         shape, dtype = self.shape_of(shape), self.dtype_name(dtype)
         info = self.leaf_info(shape, dtype)
         try:
-            array = make(shape, dtype=getattr(self.xp, dtype))
+            array = make(shape, dtype=self.runtime.dtype(dtype))
         except Exception as error:
             what = f"{name or 'a tensor'} {shape} {dtype}, {bytes_in_words(info.attrs['nbytes'])}"
             raise self._cause(error, what) from error
@@ -304,7 +310,7 @@ class Making:
             array = np.asarray(values)
         except ValueError as error:
             raise ValueError(f"{what} takes nested lists of equal lengths: {error}") from None
-        if array.dtype.kind not in "biuf":
+        if not holds_numbers(array):
             raise TypeError(f"{what} takes numbers; got an array of {array.dtype} ({describe(values)})")
         return array
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neonlite.backend.bfloat16 import holds_numbers
+
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
@@ -68,6 +70,10 @@ def _lanes(words: Words) -> NDArray[np.uint32]:
     return words.astype("<u8", copy=False).view("<u4").astype(np.uint32, copy=False)
 
 
+def _uniform8(words: Words) -> NDArray[Any]:
+    return (_lanes(words) >> 24).view(np.int32).astype(np.float32) * np.float32(2.0**-8)
+
+
 def _uniform16(words: Words) -> NDArray[Any]:
     return (_lanes(words) >> 21).view(np.int32).astype(np.float32) * np.float32(2.0**-11)
 
@@ -81,10 +87,11 @@ def _uniform64(words: Words) -> NDArray[Any]:
     return (words >> 11).astype(np.float64) * 2.0**-53
 
 
-_UNIFORM: dict[np.dtype[Any], tuple[int, Callable[[Words], NDArray[Any]]]] = {
-    np.dtype(np.float16): (8, _uniform16),
-    np.dtype(np.float32): (8, _uniform32),
-    np.dtype(np.float64): (4, _uniform64),
+_UNIFORM: dict[str, tuple[int, Callable[[Words], NDArray[Any]]]] = {
+    "float16": (8, _uniform16),
+    "bfloat16": (8, _uniform8),
+    "float32": (8, _uniform32),
+    "float64": (4, _uniform64),
 }
 """dtype -> (values in a block, the values that words stand for)."""
 
@@ -176,11 +183,11 @@ class Streams:
     ) -> NDArray[Any]:
         """Numbers spread evenly over [0, 1), equal in every bit on every machine.
 
-        Formula: float16: floor(lane / 2**21) / 2**11; float32: floor(lane / 2**8) / 2**24; float64:
-        floor(word / 2**11) / 2**53.
+        Formula: float16: floor(lane / 2**21) / 2**11; bfloat16: floor(lane / 2**24) / 2**8; float32:
+        floor(lane / 2**8) / 2**24; float64: floor(word / 2**11) / 2**53.
 
         **Shapes**: `shape`, or that of `out`, filled in C order whatever its layout. float32 unless `dtype` or `out`
-        says otherwise. A block gives eight values in float16 and float32, four in float64.
+        says otherwise. A block gives eight values, and four in float64.
 
         Raises: TypeError for another dtype; ValueError if `out` is read-only or is not of `shape` and `dtype`.
 
@@ -188,7 +195,7 @@ class Streams:
         [[0.789889395236969, 0.0872390866279602], [0.40303128957748413, 0.855972170829773]]
         """
         out = _target("uniform", shape, dtype, out)
-        per_block, spell = _UNIFORM[out.dtype]
+        per_block, spell = _UNIFORM[out.dtype.name]
         return self._fill(purpose, out, per_block, spell)
 
     def normal(
@@ -233,7 +240,7 @@ class Streams:
         """
         limit = mask_limit(keep)
         _check_out("mask", out)
-        if out.dtype.kind not in "biuf":
+        if not holds_numbers(out):
             raise TypeError(f"mask() fills arrays of floats, whole numbers or booleans; got one of {out.dtype}")
 
         def spell(words: Words) -> NDArray[Any]:
@@ -454,8 +461,8 @@ def _target(name: str, shape: Shape | None, dtype: DTypeLike | None, out: NDArra
             raise ValueError(f"{name}() was asked for shape {shape}, but out has shape {out.shape}; leave one away")
         if dtype is not None and np.dtype(dtype) != kind:
             raise ValueError(f"{name}() was asked for {np.dtype(dtype)}, but out is {kind}; leave one away")
-    if kind not in _UNIFORM:
-        raise TypeError(f"{name}() makes float16, float32 or float64; got {kind}")
+    if kind.name not in _UNIFORM:
+        raise TypeError(f"{name}() makes {', '.join(_UNIFORM)}; got {kind}")
     return np.empty(() if shape is None else shape, kind) if out is None else out
 
 

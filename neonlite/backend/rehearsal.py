@@ -70,6 +70,11 @@ class Nowhere:
         self.__array_interface__ = {"shape": shape, "typestr": np.dtype(dtype).str, "data": (64, False), "version": 3}
 
 
+def nowhere(shape: Shape, dtype: Any) -> np.ndarray[Any, Any]:
+    """Return an array of NumPy whose elements are nowhere; a view, as an interface does not know bfloat16 by name."""
+    return np.asarray(Nowhere(shape, dtype)).view(dtype)
+
+
 class Ghost(np.lib.mixins.NDArrayOperatorsMixin):
     """An array that has no memory: what NumPy computes with it is a ghost again, of the right shape and dtype.
 
@@ -86,7 +91,7 @@ class Ghost(np.lib.mixins.NDArrayOperatorsMixin):
     def like(self, shape: Shape, cell: Any = None) -> Ghost:
         """Return another, each element of which would be ``cell``."""
         cell = np.zeros_like(self.cell) if cell is None else np.asarray(cell)
-        return Ghost(np.asarray(Nowhere(shape, cell.dtype)), self.count, cell)
+        return Ghost(nowhere(shape, cell.dtype), self.count, cell)
 
     # --- what it is ---
 
@@ -193,7 +198,7 @@ UNKNOWN = "is not known to a rehearsal: say in neonlite/backend/rehearsal.py wha
 def ghost(shape: Any, dtype: Any, count: Count) -> Ghost:
     """Return a contiguous array of nothing."""
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
-    return Ghost(np.asarray(Nowhere(tuple(sizes), dtype)), count)
+    return Ghost(nowhere(tuple(sizes), dtype), count)
 
 
 def plain(index: Any) -> tuple[Any, ...]:

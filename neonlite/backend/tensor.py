@@ -117,15 +117,20 @@ class Tensor(Operand):
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
-        values = np.array2string(self.peek(), precision=4, threshold=60, edgeitems=3, prefix="Tensor(")
+        values = np.array2string(self._printable(), precision=4, threshold=60, edgeitems=3, prefix="Tensor(")
         return f"Tensor({values}, {name}{self.shape}, {self.info.dtype}, {self.backend.name})"
+
+    def _printable(self) -> np.ndarray[Any, Any]:
+        """Return the values as NumPy prints them: bfloat16 as float32."""
+        values = self.peek()
+        return values.astype(np.float32) if self.info.dtype == "bfloat16" else values
 
     def _repr_html_(self) -> str:
         from html import escape
 
         head = f"<b>{escape(self.name or 'Tensor')}</b> {self.shape} {self.info.dtype} on {escape(self.backend.name)}"
         if self.ndim > 2 or self.size > 400:
-            return f"{head}<pre>{escape(np.array2string(self.peek(), precision=4, threshold=60))}</pre>"
+            return f"{head}<pre>{escape(np.array2string(self._printable(), precision=4, threshold=60))}</pre>"
         rows = ("".join(f"<td>{x:.4g}</td>" for x in row) for row in self.get().tolist())
         return f"{head}<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 

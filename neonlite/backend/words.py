@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from neonlite.backend.rows import Rows, method_of
-from neonlite.ops import FLOATS, OPS, Op, axes_of, missing
+from neonlite.ops import FLOATS, HALVES, OPS, Op, axes_of, missing
 from neonlite.optree import Draw, Operand, build, describe, leaf, shortened, swapped
 
 
@@ -234,7 +234,7 @@ class Words(Rows):
         if self._count(a, axis, method) == 0:
             raise ValueError(f"be.{method}({describe(a)}): there is no mean of nothing: axis {axis} is empty")
         dtype = a.info.dtype if a.info.dtype in FLOATS else self.default
-        return self.astype(a, "float32" if dtype == "float16" else dtype), dtype
+        return self.astype(a, "float32" if dtype in HALVES else dtype), dtype
 
     def _mean(self, a: Any, axis: Any, keepdims: bool = True) -> Any:
         return self.sum(a, axis=axis, keepdims=keepdims) * (1.0 / self._count(a, axis, "mean"))

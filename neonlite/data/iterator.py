@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import NervanaObject
+from neonlite.backend.bfloat16 import holds_numbers
 from neonlite.backend.numbers import number
 from neonlite.data.augment import tried
 from neonlite.data.columns import Columns, Source, on_host
@@ -203,7 +204,7 @@ class ArrayIterator(Minibatches):
             array = np.asarray(x)
         except ValueError as error:
             raise ValueError(f"{self.name}: {what} has rows of different lengths: {error}") from None
-        if array.dtype.kind not in "biuf":
+        if not holds_numbers(array):
             raise TypeError(f"{self.name}: {what} is an array of numbers; got one of {array.dtype}: {describe(x)}")
         if array.ndim < (2 if what == "X" else 1) or not array.size:
             shapes = "(n, F), (n, C, H, W), or any with lshape=" if what == "X" else "(n,), (n, 1) or (n, K)"

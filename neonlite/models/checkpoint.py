@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.bfloat16 import PIP, is_known
+
 FORMAT = "neonlite 1"
 NOT_OURS = "it is no checkpoint, or it was cut short; one is written by Model.save_params"
 BESIDE = ".part"  # at the end of the name under which a file is written
@@ -53,7 +55,8 @@ def write_checkpoint(path: Any, description: dict[str, Any], arrays: Arrays) -> 
 def read_checkpoint(path: Any) -> tuple[dict[str, Any], Arrays]:
     """Return the description and the arrays of a file.
 
-    FileNotFoundError when there is none; CheckpointError when it is no checkpoint, or not as it was written.
+    FileNotFoundError when there is none; CheckpointError when it is no checkpoint, or not as it was written;
+    ImportError when it holds bfloat16 and ml_dtypes is not installed.
     """
     from safetensors import safe_open
 
@@ -69,6 +72,8 @@ def read_checkpoint(path: Any) -> tuple[dict[str, Any], Arrays]:
                 have = ", ".join(metadata)[:80] or "nothing"
                 raise CheckpointError(f"{file}: it says {have} of itself, and not {FORMAT!r}: {NOT_OURS}")
             for at in found.keys():  # noqa: SIM118 - no mapping
+                if found.get_slice(at).get_dtype() == "BF16" and not is_known():
+                    raise ImportError(f"{file}: {at} is bfloat16, which NumPy has by ml_dtypes: {PIP}")
                 arrays[at] = found.get_tensor(at)
         at = "description"
         description = json.loads(metadata[FORMAT])
@@ -78,7 +83,7 @@ def read_checkpoint(path: Any) -> tuple[dict[str, Any], Arrays]:
         if not isinstance(written, dict):
             raise TypeError(f"it is a dict of checksums; got {type(written).__name__}")
         at, kept = "description", checksums(description, arrays)
-    except (CheckpointError, OSError):
+    except (CheckpointError, OSError, ImportError):
         raise
     except Exception as error:  # whatever the library, NumPy or JSON have against it
         raise CheckpointError(f"{file}: {at}: {error}: {NOT_OURS}") from error
@@ -91,5 +96,7 @@ def checksums(description: dict[str, Any], arrays: Arrays) -> dict[str, int]:
     """Return the CRC-32 of a description, and of each array with its type and shape."""
     found = {"description": zlib.crc32(json.dumps(description).encode())}
     for name, array in arrays.items():
-        found[name] = zlib.crc32(array.data, zlib.crc32(f"{array.dtype.str}{array.shape}".encode()))
+        found[name] = zlib.crc32(
+            array.reshape(-1).view(np.uint8).data, zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
+        )
     return found

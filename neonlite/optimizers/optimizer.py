@@ -14,7 +14,7 @@ from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.numbers import check, number
 from neonlite.backend.prepared import Prepared
 from neonlite.initializers import wide
-from neonlite.ops import FLOATS
+from neonlite.ops import FLOATS, HALVES
 from neonlite.optimizers.schedule import CONSTANT, Schedule, check_schedule
 from neonlite.optree import describe
 
@@ -30,11 +30,11 @@ LIMITS = ("gradient_clip_norm", "gradient_clip_value", "param_clip_value")  # ar
 class Optimizer(NervanaObject):
     """Updates the weights of layers by their gradients. One of your own says ``rule``.
 
-    ``stochastic_round``: whether float16 weights are rounded up or down by chance, so that steps smaller than their
+    ``stochastic_round``: whether weights of 16 bits are rounded up or down by chance, so that steps smaller than their
     precision are not lost on average; it has no effect on other dtypes. ``gradient_clip_norm``: the largest norm of
     all gradients together. ``gradient_clip_value`` and ``param_clip_value``: the largest magnitude of a gradient, and
-    of a weight. Gradients are those of a minibatch's sum, and are divided by ``be.bsz`` first. Float16 weights are
-    updated, and have their states, in float32.
+    of a weight. Gradients are those of a minibatch's sum, and are divided by ``be.bsz`` first. Weights of
+    16 bits are updated, and have their states, in float32.
     """
 
     keeps: tuple[str, ...] = ()  # the states that are kept for each tensor of weights
@@ -124,8 +124,8 @@ class Optimizer(NervanaObject):
         new, *others = self.rule(be, full, g, states, rate, step)
         if limit := self.param_clip_value:
             new = be.clip(new, -limit, limit)
-        if self.stochastic_round and w.info.dtype == "float16":
-            new = rounded(be, new)
+        if self.stochastic_round and w.info.dtype in HALVES:
+            new = rounded(be, new, w.info.dtype)
         return [new, *others]
 
     def _network(self, parameters: list[Parameter]) -> Network:
@@ -176,18 +176,22 @@ def within_norm(limit: float, rate: float, network: Network, n: float) -> Tensor
     return step
 
 
-def rounded(be: Any, x: Any) -> Any:
-    """Return ``x``, float32, as one of the two float16 numbers around it, the nearer one more often: the mean is x.
+DIGITS = {"float16": (11, 2.0**-24), "bfloat16": (8, 2.0**-133)}  # bits, and the least number above 0
 
-    P(far) = |x - near| / |far - near|. A float16 number stays as it is, and beyond the largest there is infinity.
+
+def rounded(be: Any, x: Any, dtype: str) -> Any:
+    """Return ``x``, float32, as one of the two numbers of 16 bits around it, the nearer one more often: the mean is x.
+
+    P(far) = |x - near| / |far - near|. A number of 16 bits stays as it is, and beyond the largest there is infinity.
     """
-    near = be.astype(be.astype(x, "float16"), "float32")
+    digits, least = DIGITS[dtype]
+    near = be.astype(be.astype(x, dtype), "float32")
     # a number between half a gap and one and a half gaps away from near: the cast takes it to the next one
-    beyond = near + be.sgn(x - near) * be.maximum(be.absolute(near) * (1.25 * 2.0**-11), 2.0**-24)
-    far = be.astype(be.astype(beyond, "float16"), "float32")
+    beyond = near + be.sgn(x - near) * be.maximum(be.absolute(near) * (1.25 * 2.0**-digits), least)
+    far = be.astype(be.astype(beyond, dtype), "float32")
     chance = be.astype(be.rand(x.shape), "float32")
-    if be.default == "float16":  # whose random numbers have 11 bits
-        chance = chance + be.astype(be.rand(x.shape), "float32") * 2.0**-11
+    if be.default in HALVES:  # whose random numbers have few bits
+        chance = chance + be.astype(be.rand(x.shape), "float32") * 2.0 ** -DIGITS[be.default][0]
     return be.where(chance * be.absolute(far - near) < be.absolute(x - near), far, near)
 
 

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from neonlite.backend.primitives.products import Products
+from neonlite.ops import HALVES
 
 WORKSPACE = 32 << 20  # bytes that cuBLAS works in, as NVIDIA advises for its newest cards
-KINDS = {"float32": 0, "float64": 1, "float16": 2}  # cudaDataType
+KINDS = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType
 FLOAT32, TF32, FLOAT64 = 68, 77, 70  # cublasComputeType: halves are added up as float32
 ANY = -1  # the algorithm that cuBLAS chooses
 
@@ -57,7 +58,7 @@ class CardProducts(Products):
         form = None if a.dtype != b.dtype or not a.size * b.size * c.size else self.product(a, b, c)
         driver = getattr(self.runtime, "driver", None)
         if form is None or (driver is not None and not driver.multiply(form, alpha, beta)):
-            if str(a.dtype) == "float16":
+            if str(a.dtype) in HALVES:
                 a, b = (self.xp.astype(x, self.xp.float32) for x in (a, b))
             super().gemm(a, b, c, alpha, beta)
 

@@ -41,7 +41,7 @@ extern "C" __global__ void {name}({T}* y, const {P}* labels, Word* failed, long 
 {
 {over}
         const long long row = i / width, column = i % width, label = labels[{column}];
-        y[i] = {narrow}(label == {row} ? 1.0f : 0.0f);
+        put(y[i], label == {row} ? 1.0f : 0.0f);
         if (label < 0 || label >= classes) tell(failed, check, label);
     }
 }
@@ -84,7 +84,6 @@ class Call:
             name=name,
             over=OVER,
             values=values,
-            narrow="narrowed" if step.dtype == "float16" else f"({MEMORY[step.dtype]})",
             T=MEMORY[step.dtype],
             P=self.read,
             row=classes[0],

@@ -22,7 +22,7 @@ from neonlite.backend.cuda.primitives_convolution import ConvolutionPrimitives, 
 from neonlite.backend.primitives.geometry import ConvLayer
 
 TRIED = 8  # plans that are timed, at most
-TYPES = {"float16": "HALF", "float32": "FLOAT", "float64": "DOUBLE"}
+TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
 WAYS = {"fprop": ("image", "weight"), "dgrad": ("loss", "filter"), "wgrad": ("image", "loss")}  # what each is made of
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from neonlite.backend.cuda.graphs import recording
 from neonlite.backend.cuda.kernels import BLOCKS, THREADS, wrapped
 from neonlite.backend.cuda.words import MEMORY, fill
+from neonlite.ops import FLOATS
 
 # The loop of a thread over n numbers.
 OVER = """    const long long stride = (long long)gridDim.x * blockDim.x;
@@ -40,28 +41,29 @@ extern "C" __global__ void {name}({T}* y, long long n, long long size, long long
 }
 """
 
-# What words stand for: uniform numbers of the halves of a word, of 24 or 11 bits; of whole words; and normal ones.
+# What words stand for: uniform numbers of the halves of a word, of 24, 11 or 8 bits; of whole words; and normal ones.
 LANES = """        for (int k = 0; k < 8; ++k) {  // the low half of a word comes first
             const unsigned lane = (unsigned)(c[k / 2] >> (k % 2 * 32));
-            if (8 * i + k < size) y[8 * i + k] = {narrow}((float)(lane >> {shift}) * {scale});
+            if (8 * i + k < size) put(y[8 * i + k], (float)(lane >> {shift}) * {scale});
         }"""
 UNIFORM = """        for (int k = 0; k < 4; ++k)
             if (4 * i + k < size) y[4 * i + k] = (double)(c[k] >> 11) * 0x1p-53;"""
 NORMAL = """        for (int k = 0; k < 4; k += 2) {  // Box and Muller, 1958
             const double radius = sqrt(-2.0 * log(((double)(c[k] >> 11) + 1.0) * 0x1p-53));
             const double angle = (double)(c[k + 1] >> 11) * (2.0 * 3.14159265358979323846 * 0x1p-53);
-            if (4 * i + k < size) y[4 * i + k] = {narrow}(radius * cos(angle));
-            if (4 * i + k + 1 < size) y[4 * i + k + 1] = {narrow}(radius * sin(angle));
+            if (4 * i + k < size) put(y[4 * i + k], radius * cos(angle));
+            if (4 * i + k + 1 < size) put(y[4 * i + k + 1], radius * sin(angle));
         }"""
 MASK = """        for (int k = 0; k < 8; ++k) {
             const unsigned lane = (unsigned)(c[k / 2] >> (k % 2 * 32));
-            if (8 * i + k < size) y[8 * i + k] = {narrow}(lane < limit ? 1.0f : 0.0f);
+            if (8 * i + k < size) put(y[8 * i + k], lane < limit ? 1.0f : 0.0f);
         }"""
 VALUES = {
     ("rand", "float16"): fill(LANES, shift="21", scale="0x1p-11f"),
+    ("rand", "bfloat16"): fill(LANES, shift="24", scale="0x1p-8f"),
     ("rand", "float32"): fill(LANES, shift="8", scale="0x1p-24f"),
     ("rand", "float64"): UNIFORM,
-} | {("randn", dtype): NORMAL for dtype in ("float16", "float32", "float64")}
+} | {("randn", dtype): NORMAL for dtype in FLOATS}
 
 
 def counted(streams: Any, purpose: str, n: int) -> list[int]:
@@ -76,8 +78,7 @@ def counted(streams: Any, purpose: str, n: int) -> list[int]:
 
 def text(values: str, dtype: str, name: str = "kernel") -> str:
     """Return the kernel that fills an array of a dtype with what words stand for."""
-    narrow = "narrowed" if dtype == "float16" else f"({MEMORY[dtype]})"
-    return fill(RANDOM, name=name, over=OVER, values=values, narrow=narrow, T=MEMORY[dtype])
+    return fill(RANDOM, name=name, over=OVER, values=values, T=MEMORY[dtype])
 
 
 def mask(executor: Any, streams: Any, out: Any, limit: int) -> None:

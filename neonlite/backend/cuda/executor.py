@@ -228,7 +228,7 @@ class Cuda:
             made = {}
             for v, start in plan.offsets.items():
                 step = plan.made(v)
-                flat = arena[start : start + step.nbytes].view(getattr(self.runtime.xp, step.dtype))
+                flat = arena[start : start + step.nbytes].view(self.runtime.dtype(step.dtype))
                 made[v] = self.runtime.reshape(flat, step.shape)
             bound[key] = self.runtime.layout(arena)[0] + plan.arena_bytes, made
         found: tuple[int, dict[int, Any]] = bound[key]

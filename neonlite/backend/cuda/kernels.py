@@ -23,9 +23,21 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neonlite.backend.cuda.words import MEMORY, REDUCE, REGISTER, Reduction, fill, literal, reduction, spelled
+from neonlite.backend.cuda.words import (
+    MEMORY,
+    REDUCE,
+    REGISTER,
+    Reduction,
+    fill,
+    literal,
+    narrowed,
+    reduction,
+    rounded,
+    spelled,
+    widened,
+)
 from neonlite.backend.plan import Const, Plan, Stage, Step, padded
-from neonlite.ops import FLOATS, Axes, Shape, bits
+from neonlite.ops import FLOATS, HALVES, Axes, Shape, bits
 
 THREADS = 256  # in a block
 BLOCKS = 4096  # of a map, at most
@@ -300,7 +312,7 @@ class Kernel:
         for m, (found, results) in enumerate(self.sums):
             lines += self._join(m, found)
             parts = [(f"s{m}", f"p{m}[threadIdx.x]")] if self.parts > 1 else []
-            parts += [] if parts else [(f"s{n}", narrow(self._result(n, m), self._summed(n))) for n in results]
+            parts += [] if parts else [(f"s{n}", narrowed(self._result(n, m), self._summed(n).dtype)) for n in results]
             lines += [f"    if (lane == 0 && k < K) {s}[blockIdx.y * K + k] = {text};" for s, text in parts]
         return lines
 
@@ -350,7 +362,7 @@ class Kernel:
         ys = [x for x in self.arrays if x.name[0] == "y"]
         lines += [f"{indent}#pragma unroll", f"{indent}for (int q = 0; q < V; ++q) {{"]
         lines += self._work(self.steps, texts, f"{indent}    ")
-        lines += [f"{indent}    {x.name}s.at[q] = {narrow(texts[x.v], self.steps[x.v])};" for x in ys]
+        lines += [f"{indent}    {x.name}s.at[q] = {narrowed(texts[x.v], x.dtype)};" for x in ys]
         lines += [line for m in range(len(self.sums)) for line in self._collect(m, texts, f"{indent}    ")]
         lines.append(f"{indent}}}")
         return lines + [line for x in ys for line in self._write(x, places, indent)]
@@ -377,7 +389,7 @@ class Kernel:
         else:
             yield f"{indent}{const}{x.name}s{row} = {x.name}[{place}];"
         text = f"{x.name}s{row}" + ".at[q]" * moves
-        texts[x.v] = f"widened({text})" if x.dtype == "float16" else text
+        texts[x.v] = widened(text, x.dtype)
 
     def _work(self, steps: dict[int, Step], texts: dict[int, str], indent: str) -> Iterator[str]:
         """Yield the lines that work out steps for one element, and note the name of each."""
@@ -411,7 +423,7 @@ class Kernel:
         if x in texts:
             return texts[x]
         number = self.numbers[x, "double" if step.common in FLOATS else "long long"]
-        return f"rounded({number})" if step.common == "float16" else f"(({REGISTER[step.common]}){number})"
+        return rounded(number, step.common) if step.common in HALVES else f"(({REGISTER[step.common]}){number})"
 
     # --- running ---
 
@@ -465,7 +477,7 @@ class Kernel:
                 f"            a0 = {fill(found.join, a='a0', b='parts[p * K + k]')};",
                 *join(0, found, "PLACES"),
                 *(
-                    f"    if (lane == 0 && k < K) s{i}[k] = {narrow(self._result(n, 0), steps[i])};"
+                    f"    if (lane == 0 && k < K) s{i}[k] = {narrowed(self._result(n, 0), steps[i].dtype)};"
                     for i, n in enumerate(results)
                 ),
                 "}",
@@ -486,13 +498,6 @@ def join(n: int, found: Reduction, apart: str, threads: int = THREADS) -> list[s
         "        __syncthreads();",
         "    }",
     ]
-
-
-def narrow(text: str, step: Step) -> str:
-    """Return a result as it is stored."""
-    if step.dtype == "float16":
-        return f"narrowed({text})"
-    return text
 
 
 def wrapped(number: int) -> int:

@@ -20,9 +20,8 @@ from neonlite.backend.primitives.numpy_ import InPlace
 
 HEAD = """
 __device__ inline float wide(Half x) { return widened(x); }
+__device__ inline float wide(BFloat16 x) { return widened(x); }
 template <class T> __device__ inline T wide(T x) { return x; }
-template <class T> __device__ inline void put(Half& y, T x) { y = narrowed(x); }
-template <class T, class U> __device__ inline void put(T& y, U x) { y = x; }
 
 typedef {Element} Element;  // in memory
 typedef {Wide} Wide;  // in registers

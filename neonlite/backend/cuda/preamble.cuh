@@ -4,17 +4,31 @@
 #define NOWHERE 0x7fffffffffffffffLL
 typedef unsigned long long Word;
 
-// A half in memory; in registers it is a float.
+// Numbers of 16 bits in memory; in registers they are floats.
 #ifndef SIMULATED  // on a card, each of these is one instruction
 struct Half { unsigned short bits; };
 __device__ inline float widened(Half x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
-__device__ inline Half narrowed(float x) { Half y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); return y; }
-__device__ inline Half narrowed(double x) { Half y; asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y.bits) : "d"(x)); return y; }
+__device__ inline void put(Half& y, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); }
+__device__ inline void put(Half& y, double x) { asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y.bits) : "d"(x)); }
 __device__ inline float quotient(float x, float y) { return __fdividef(x, y); }  // to 2 ulp, in two instructions
 #else
 inline float quotient(float x, float y) { return x / y; }
 #endif
-template <class T> __device__ inline float rounded(T x) { return widened(narrowed(x)); }
+struct BFloat16 { unsigned short bits; };  // the upper half of a float
+__device__ inline float widened(BFloat16 x) { return __uint_as_float((unsigned)x.bits << 16); }
+__device__ inline void put(BFloat16& y, float x)
+{
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#else  // to the nearest, of two to the even one: 0x7fff and the last bit carry; NaN stays NaN
+    const unsigned bits = __float_as_uint(x);
+    y.bits = x != x ? bits >> 16 | 64 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+#endif
+}
+__device__ inline void put(BFloat16& y, double x) { put(y, (float)x); }
+template <class T, class U> __device__ inline void put(T& y, U x) { y = x; }
+template <class H, class T> __device__ inline H narrowed(T x) { H y; put(y, x); return y; }
+template <class H, class T> __device__ inline float rounded(T x) { return widened(narrowed<H>(x)); }
 
 // V elements side by side, which a thread reads or writes at once: 16 bytes at most.
 template <class T, int V> struct alignas(sizeof(T) * V) Pack { T at[V]; };

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from neonlite.backend.bfloat16 import is_known
 from neonlite.backend.cuda.cudnn import CudnnConvolutions
 from neonlite.backend.cuda.launching import kernels_are_on
 from neonlite.backend.cuda.primitives_images import ImagePrimitives
@@ -19,5 +20,6 @@ class Primitives(CudnnConvolutions, ImagePrimitives, ScatterPrimitives):
 
 
 def equip(runtime: Any) -> None:
-    """Give a runtime the primitives of a card, unless kernels are switched off."""
+    """Give a runtime the primitives of a card, unless kernels are switched off, and bfloat16 where NumPy knows it."""
     runtime.primitives, runtime.halves = (Primitives, True) if kernels_are_on() else (Generic, False)
+    runtime.dtypes += ("bfloat16",) * is_known()

@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from neonlite.backend.cuda.kernels import LONG, SEVERAL, THREADS, WARP, Array, Kernel, kernels, narrow
-from neonlite.backend.cuda.words import MEMORY, REGISTER
+from neonlite.backend.cuda.kernels import LONG, SEVERAL, THREADS, WARP, Array, Kernel, kernels
+from neonlite.backend.cuda.words import MEMORY, REGISTER, narrowed, rounded, widened
 from neonlite.backend.plan import Const, Plan, Stage, Step
 from neonlite.ops import FLOATS, OPS, Axes, Op, bits, reduced
 
@@ -276,15 +276,15 @@ class Tile(Kernel):
         for x in self.arrays:
             if x.name[0] == "x" and self._single(x):
                 once.append(f"    const {MEMORY[x.dtype]} {x.name}s = at({x.name} + {self._place(x)}, there);")
-                texts[x.v] = f"widened({x.name}s)" if x.dtype == "float16" else f"{x.name}s"
+                texts[x.v] = widened(f"{x.name}s", x.dtype)
         body = [f"    Pack<{MEMORY[x.dtype]}, V> {x.name}s[R];" for x in self.holds]
         body += [f"    {REGISTER[self.steps[v].dtype]} r{self.numbered[v]}[R * V];" for v in self.keeps]
         for p in range(self.final + 2):
             body += self._work({v: step for v, step in small.items() if self.phase[v] == p}, texts, "    ")
             if p <= self.final:
                 body += self._phase(p, texts)
-        ends = [f"{x.name}[{self._place(x)}] = {narrow(texts[x.v], self.steps[x.v])};" for x in self._singles()]
-        ends += [f"s{n}[k] = {narrow(texts[self.reductions[n]], self._summed(n))};" for n in self.told]
+        ends = [f"{x.name}[{self._place(x)}] = {narrowed(texts[x.v], x.dtype)};" for x in self._singles()]
+        ends += [f"s{n}[k] = {narrowed(texts[self.reductions[n]], self._summed(n).dtype)};" for n in self.told]
         body += ["    if (lane == 0 && there) {", *(f"        {line}" for line in ends), "    }"] if ends else []
         return [
             f"    constexpr int R = {self.elements} / V;  // times V: the elements of a lane",
@@ -316,7 +316,7 @@ class Tile(Kernel):
         inner += self._work(steps, texts, f"{indent}    ")
         kept = [v for v in steps if v in self.keeps]
         inner += [f"{indent}    r{self.numbered[v]}[r * V + q] = {texts[v]};" for v in kept]
-        inner += [f"{indent}    {x.name}s.at[q] = {narrow(texts[x.v], self.steps[x.v])};" for x in ys]
+        inner += [f"{indent}    {x.name}s.at[q] = {narrowed(texts[x.v], x.dtype)};" for x in ys]
         inner += [line for m in sums for line in self._collect(m, texts, f"{indent}    ")]
         inner += [f"{indent}}}", *(line for x in ys for line in self._write(x, {}, indent))]
         texts |= {v: f"r{self.numbered[v]}[r * V + q]" for v in kept}
@@ -334,7 +334,6 @@ class Tile(Kernel):
             for n in self.sums[m].results:
                 step = self._summed(n)
                 at = "threadIdx.x - lane" if self.schedule == "rows" else "place"
-                text = self._result(n, m, at)
-                text = f"rounded({text})" if step.dtype == "float16" else text
+                text = rounded(self._result(n, m, at), step.dtype)
                 yield f"    const {REGISTER[step.dtype]} t{n} = {text};  // {step.op.name}"
                 texts[self.reductions[n]] = f"t{n}"

@@ -55,6 +55,8 @@ static void run(const unsigned* grid, unsigned block, void (*kernel)(), void* ro
 
 template <class To, class From> static To same_bits(From x) { To y; memcpy(&y, &x, sizeof y); return y; }
 static double __longlong_as_double(long long x) { return same_bits<double>(x); }
+static float __uint_as_float(unsigned x) { return same_bits<float>(x); }
+static unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 // CUDA's functions of a float are of that name, too
 #define OF_FLOATS(f, of_float) static float f(float x) { return of_float(x); }
 OF_FLOATS(exp, expf) OF_FLOATS(exp2, exp2f) OF_FLOATS(expm1, expm1f) OF_FLOATS(log, logf) OF_FLOATS(log1p, log1pf)
@@ -82,14 +84,14 @@ static float widened(Half x)
                                       : ldexpf(exponent ? 1024 + digits : digits, (exponent ? exponent : 1) - 25);
     return sign ? -size : size;
 }
-static Half narrowed(double x)
+static void put(Half& y, double x)
 {
     const unsigned short sign = signbit(x) ? 0x8000 : 0;
     x = fabs(x);
-    if (x != x) return {(unsigned short)(sign | 0x7e00)};
-    if (x >= 65520) return {(unsigned short)(sign | 0x7c00)};  // halfway from the largest half to the next power of two
+    if (x != x) { y.bits = sign | 0x7e00; return; }
+    if (x >= 65520) { y.bits = sign | 0x7c00; return; }  // halfway from the largest half to the next power of two
     const int exponent = x < 0x1p-14 ? -14 : ilogb(x);  // the least normal number is 2^-14
     const int digits = (int)rint(ldexp(x, 10 - exponent));  // from 1024 to 2048; fewer below the normal numbers
-    return {(unsigned short)(sign | (((exponent + 14) << 10) + digits))};
+    y.bits = sign | (((exponent + 14) << 10) + digits);
 }
-static Half narrowed(float x) { return narrowed((double)x); }
+static void put(Half& y, float x) { put(y, (double)x); }

@@ -1,8 +1,8 @@
 """How does CUDA spell an op?  As an expression: {x}, {y}, {w} are its operands.
 
 {f} is what a function and a number of the dtype end in ("f" for float, nothing for double), {T} the type in which the
-result is kept in a register, {U} an unsigned type in which whole numbers wrap as NumPy's do. Halves are computed in
-float, and each result is rounded to a half. A test holds these tables complete: every elementwise row of the op
+result is kept in a register, {U} an unsigned type in which whole numbers wrap as NumPy's do. Floats of 16 bits are
+computed in float, and each result is rounded to 16. A test holds these tables complete: every elementwise row of the op
 table, every reduction, argmax and argmin has its words here.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from neonlite.backend.plan import Const, Step
-from neonlite.ops import FLOATS, bits
+from neonlite.ops import FLOATS, HALVES, bits
 
-MEMORY = {"float16": "Half", "float32": "float", "float64": "double"}
+MEMORY = {"float16": "Half", "bfloat16": "BFloat16", "float32": "float", "float64": "double"}
 MEMORY |= {"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"}
 MEMORY |= {f"u{name}": f"unsigned {MEMORY[name].removeprefix('signed ')}" for name in list(MEMORY) if name[0] == "i"}
-REGISTER = MEMORY | {"float16": "float"}
+REGISTER = MEMORY | dict.fromkeys(HALVES, "float")
 
 WORDS: dict[str, str] = {
     "neg": "-{x}",
@@ -71,7 +71,7 @@ OF_INTS: dict[str, str] = {
 # the same values in fewer or cheaper instructions, where an operand is a whole number that is part of the structure
 SHORT: dict[tuple[str, int | None, int | None], str] = {("pow", None, 1): "{x}", ("pow", None, 2): "{x} * {x}"}
 
-# ops whose result is a half when their operands are
+# ops whose result needs no rounding where their operands have none
 EXACT = {"neg", "abs", "sgn", "rint", "finite", "stop_gradient", "maximum", "minimum", "where"}
 EXACT |= {"eq", "ne", "lt", "le", "gt", "ge"}
 
@@ -190,7 +190,21 @@ def spelled(step: Step, operands: Sequence[str], given: str) -> str | None:
     if step.common not in FLOATS:
         text = fill(text, U=unsigned(step.common))
     text = fill(text, f=suffix(step.common), T=REGISTER[step.dtype], **dict(zip("xyw", operands, strict=False)))
-    exact = step.op.name in EXACT or (step.op.name == "cast" and given == "float16")
-    if step.dtype != "float16" or exact:
+    if step.dtype not in HALVES or step.op.name in EXACT or (step.op.name == "cast" and given == step.dtype):
         return text
-    return f"rounded({text.removeprefix('(float)') if given == 'float64' else text})"  # a double is rounded once
+    return rounded(text.removeprefix("(float)") if given == "float64" else text, step.dtype)  # a double is rounded once
+
+
+def rounded(text: str, dtype: str) -> str:
+    """Return a value in a register as memory of a dtype would keep it."""
+    return f"rounded<{MEMORY[dtype]}>({text})" if dtype in HALVES else text
+
+
+def narrowed(text: str, dtype: str) -> str:
+    """Return a value in a register as it is stored."""
+    return f"narrowed<{MEMORY[dtype]}>({text})" if dtype in HALVES else text
+
+
+def widened(text: str, dtype: str) -> str:
+    """Return what is in memory as it is in a register."""
+    return f"widened({text})" if dtype in HALVES else text

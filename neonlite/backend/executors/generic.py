@@ -8,6 +8,8 @@ from typing import Any
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.plan import Const, Plan, Step
 
+MOVES = ("stop_gradient", "take", "concat", "unslice")  # whose results are elements of their operands, and views
+
 Runner = Callable[[Sequence[Any], Sequence[Any]], None]
 
 
@@ -17,6 +19,8 @@ class Generic:
     def __init__(self, runtime: Any, primitives: Any = None) -> None:
         self.runtime = runtime
         self.xp = runtime.xp
+        # the standard does not compute with it: it is widened before each step, and what comes of it is rounded
+        self.narrow = runtime.dtype("bfloat16") if "bfloat16" in runtime.dtypes else None
 
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)``: all values first, then all writes; a value is dropped after its last use."""
@@ -58,9 +62,12 @@ class Generic:
                 step.op.run(self.xp, *(values[x] for x in step.ins if isinstance(x, int)), **step.attrs)
             )
         else:
-            operands = (x.number if isinstance(x, Const) else values[x] for x in step.ins)
-            out = step.op.run(self.xp, *(self.array(x, step.common) for x in operands), **step.attrs)
-        if out.dtype != (dtype := getattr(self.xp, step.dtype)):
+            given = (x.number if isinstance(x, Const) else values[x] for x in step.ins)
+            operands = [self.array(x, step.common) for x in given]
+            if self.narrow is not None and step.kind != "view" and step.op.name not in MOVES:
+                operands = [self.xp.astype(x, self.xp.float32) if x.dtype == self.narrow else x for x in operands]
+            out = step.op.run(self.xp, *operands, **step.attrs)
+        if out.dtype != (dtype := self.runtime.dtype(step.dtype)):
             out = self.xp.astype(out, dtype)
         if out.shape != step.shape:
             out = (self.xp.broadcast_to if step.kind == "elementwise" else self.xp.reshape)(out, step.shape)
@@ -68,4 +75,4 @@ class Generic:
 
     def array(self, x: Any, dtype: str) -> Any:
         """Return a number as an array: the standard computes with arrays."""
-        return self.xp.asarray(x, dtype=getattr(self.xp, dtype)) if isinstance(x, int | float) else x
+        return self.xp.asarray(x, dtype=self.runtime.dtype(dtype)) if isinstance(x, int | float) else x

@@ -11,6 +11,7 @@ from typing import Any
 from neonlite.backend.prepared import Assignment
 from neonlite.backend.primitives.norm_apart import NormApart
 from neonlite.backend.tensor import Tensor
+from neonlite.ops import HALVES
 from neonlite.optree import describe
 
 
@@ -122,7 +123,7 @@ class NormCalls(NormApart):
 
     def _widened(self, x: Tensor) -> Any:
         """Return halves as float32, in which their sums and squares are kept."""
-        return self.astype(x, "float32") if x.info.dtype == "float16" else x
+        return self.astype(x, "float32") if x.info.dtype in HALVES else x
 
     def _features(self, primitive: str, wide: dict[str, Tensor], rows: dict[str, Tensor], batch: bool = True) -> None:
         """Raise an error unless the first are all (F, columns), and the others (F, 1); a batch has a column."""

@@ -12,7 +12,7 @@ from neonlite.backend.making import Making
 from neonlite.backend.stored import Images, read, written
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.words import Words
-from neonlite.ops import FLOATS
+from neonlite.ops import FLOATS, HALVES
 from neonlite.optree import describe
 
 NUMBERS = (float, int, Real)  # the last takes longest to tell
@@ -82,8 +82,8 @@ class Places(Making, Words):
                 )
 
     def _computed_in(self, dtype: str) -> str:
-        """Return the dtype that primitives compute in: float32 for float16, unless the runtime computes with halves."""
-        return "float32" if dtype == "float16" and not self.runtime.halves else dtype
+        """Return the dtype that primitives compute in: float32 for 16 bits, unless the runtime computes with halves."""
+        return "float32" if dtype in HALVES and not self.runtime.halves else dtype
 
     def _dense(self, t: Tensor) -> Tensor:
         """Return a tensor of the same values that is contiguous and in the dtype to compute in: itself, or a copy."""

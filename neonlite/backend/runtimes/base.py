@@ -11,7 +11,7 @@ from neonlite.backend.executors.generic import Generic as Executor
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.memory import Ledger
 from neonlite.backend.primitives.generic import Generic as Primitives
-from neonlite.ops import FLOATS, INTS
+from neonlite.ops import INTS
 
 
 class Runtime:
@@ -22,11 +22,11 @@ class Runtime:
 
     name: str
     xp: Any  # the array-API namespace
-    dtypes: tuple[str, ...] = FLOATS + INTS  # the dtypes it has
+    dtypes: tuple[str, ...] = ("float16", "float32", "float64", *INTS)  # the dtypes it has
     negative_steps = True  # whether x[::-1] is a view
     executor: Callable[[Any, Any], Any] = Executor  # runs plans; made with the runtime and its primitives
     primitives: Callable[[Any], Any] = Primitives  # convolutions, products and their like; made with the runtime
-    halves = False  # whether primitives compute with float16 as it is, or widen it
+    halves = False  # whether primitives compute with dtypes of 16 bits as they are, or widen them
 
     def __init__(self, device_id: int = 0) -> None:
         if isinstance(device_id, bool) or not isinstance(device_id, int) or not 0 <= device_id < self.devices:
@@ -42,6 +42,10 @@ class Runtime:
     def devices(self) -> int:
         """How many devices there are."""
         return 1
+
+    def dtype(self, name: str) -> Any:
+        """Return the library's dtype of a name; NumPy's where its namespace lacks it, as it does bfloat16."""
+        return getattr(self.xp, name, None) or np.dtype(name)
 
     def put(self, array: Any) -> Any:
         """Return a NumPy array as an array of the library: a copy."""

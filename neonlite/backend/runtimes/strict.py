@@ -8,7 +8,7 @@ import array_api_strict
 import numpy as np
 
 from neonlite.backend.runtimes.base import Runtime
-from neonlite.ops import FLOATS, INTS
+from neonlite.ops import INTS
 
 
 class Strict(Runtime):
@@ -16,7 +16,7 @@ class Strict(Runtime):
 
     name = "strict"
     xp: Any = array_api_strict
-    dtypes = FLOATS[1:] + INTS
+    dtypes = ("float32", "float64", *INTS)
 
     def put(self, array: Any) -> Any:
         """Return a copy as an array of the standard."""
