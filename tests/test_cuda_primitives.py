@@ -33,6 +33,7 @@ from neonlite.backend.cuda.driver import OPTIONS, CuPyDriver
 from neonlite.backend.cuda.launching import source
 from neonlite.backend.cuda.primitives import Primitives
 from neonlite.backend.cuda.primitives_convolution import COLUMNS
+from neonlite.backend.cuda.rooms import TURN
 from neonlite.backend.cuda.simulated import Simulated, SimulatedDriver
 from neonlite.backend.primitives.generic import Generic
 from neonlite.backend.runtimes.numpy_ import NumPy
@@ -360,6 +361,7 @@ def test_cudnn_is_told_where_images_and_filters_lie(monkeypatch: Any) -> None:
         assert wide == compute == ("DOUBLE" if kind == "DOUBLE" else "FLOAT")
         assert {x.name for x in graph.avoided} >= {"NONDETERMINISTIC", "REDUCED_PRECISION_REDUCTION"}
         assert ("TENSOR_CORE" in {x.name for x in graph.avoided}) == (kind == "FLOAT")
+        assert {x.stride[1] for x in (*graph.operands, graph.result)} == {1}  # maps lie side by side, also of filters
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -480,6 +482,7 @@ def texts() -> dict[str, tuple[str, dict[str, str]]]:
         "regions": (scatter.REGIONS, {"Place": "int32"}),
         "lrn": (images.LRN, {}),
         "lrn back": (images.LRN_BACK, {}),
+        "turn": (TURN, {}),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from allocations import buffers
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from neonlite import Backend, NervanaObject
@@ -249,7 +249,11 @@ def trained(be: Backend, parts: list[str]) -> list[Any]:
     """Return what a network computes in two steps: outputs, deltas, gradients; and then for inference."""
     NervanaObject.be = be
     net = Sequential([Conv((1, 1, 4), Gaussian(0.0, 0.3)), *(PARTS[part]() for part in parts)])
-    net.configure((3, 9, 9)).allocate()
+    try:
+        net.configure((3, 9, 9))
+    except ValueError:  # nothing is left of the images
+        reject()
+    net.allocate()
     net.layers[0].prev_layer = True
     net.allocate_deltas()
     rng, told = np.random.default_rng(5), []

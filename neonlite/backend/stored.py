@@ -2,7 +2,8 @@
 
 Convolutions are fast where the maps of a pixel lie side by side: they read and write images (C, D, H, W, N) as
 (N, D, H, W, C). What one leaves in a room the next takes from there, and ops that look at each element alone are done
-there. Whoever reads the memory itself has the numbers copied there first, once.
+there. Whoever reads the memory itself has the numbers copied there first, once. Who prefers such an order is oneDNN on
+the CPU, and cuDNN on a card.
 
 A room belongs to memory and not to a tensor, so that all views see the same; it has the numbers of one stretch of that
 memory at a time. Memory that others may look at without asking has none.
@@ -21,6 +22,15 @@ from neonlite.backend.memory import Held
 from neonlite.optree import Operand
 
 MOVING = threading.RLock()  # held by who copies between a memory and its room
+
+
+class Here(threading.local):
+    """What belongs to a thread."""
+
+    moves: Moves | None = None  # of the block that it records
+
+
+_here = Here()
 
 
 def _forked() -> None:
@@ -50,21 +60,46 @@ class Keeper(Protocol):
         """Copy images from the memory's order to the room's, or back."""
 
 
+class State(NamedTuple):
+    """Where the numbers of some memory are: the attributes of its room."""
+
+    apart: bool = False  # whether the room has the numbers
+    in_order: bool = True  # whether the memory has them
+    span: tuple[int, int] = (0, 0)  # of the memory, in elements
+    form: Form = Form(0, 0, 0)
+    array: Any = None  # the stretch of the memory, as a row
+    place: Any = None  # the room, as a row that is as long or longer
+    entry: Any = None  # of the room in the ledger
+    owner: Any = None  # a weak reference to the tensor whose numbers they are
+
+
 class Stored:
     """The room of some memory. Numbers of a stretch are in the memory, in the room if they lie *apart*, or in both."""
 
-    __slots__ = ("apart", "array", "entry", "form", "in_order", "keeper", "owner", "place", "span")
+    apart: bool
+    in_order: bool
+    span: tuple[int, int]
+    form: Form
+    array: Any
+    place: Any
+    entry: Any
+    owner: Any
+    __slots__ = (*State._fields, "keeper", "matrix")
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper = keeper
-        self.apart = False  # whether the room has the numbers
-        self.in_order = True  # whether the memory has them
-        self.span = 0, 0  # of the memory, in elements
-        self.form = Form(0, 0, 0)
-        self.array: Any = None  # the stretch of the memory, as a row
-        self.place: Any = None  # the room, as a row that is as long or longer
-        self.entry: Any = None  # of the room in the ledger
-        self.owner: Any = None  # a weak reference to the tensor whose numbers they are
+        self.matrix: Any = None  # the room as a tensor (pixels of all images, maps), when one was asked for
+        self.state = State()
+
+    @property
+    def state(self) -> State:
+        """Where the numbers are now."""
+        return State(*[getattr(self, name) for name in State._fields])
+
+    @state.setter
+    def state(self, state: State) -> None:
+        for name, value in zip(State._fields, state, strict=True):
+            setattr(self, name, value)
 
     @property
     def room(self) -> Any:
@@ -110,6 +145,8 @@ class Emptied(NamedTuple):
 
 def found(t: Any) -> Stored | None:
     """Return the room that has numbers of a tensor, of some of its elements at least; None when there is none."""
+    if _here.moves is not None:
+        _here.moves.look(t.memory)
     stored: Stored | None = getattr(t.memory, "stored", None)
     if stored is None or not stored.apart or t.span[0] >= stored.span[1] or stored.span[0] >= t.span[1]:
         return None
@@ -157,6 +194,8 @@ def shown(t: Any) -> Any:
     """Return the array of a tensor, of which others know from now on: its memory has no room any more."""
     memory = t.memory
     if isinstance(memory, Held) and not memory.is_shown:
+        if _here.moves is not None:
+            raise RuntimeError("memory is shown to others for the first time, and so loses its room")
         with MOVING:
             if memory.stored:
                 memory.stored.settle()
@@ -171,6 +210,8 @@ def can_lie_apart(t: Any) -> bool:
 
 def room_of(t: Any, keeper: Keeper) -> Stored:
     """Return the room of a tensor's memory, made when first asked for."""
+    if _here.moves is not None:
+        _here.moves.look(t.memory)
     if t.memory.stored is None:
         with MOVING:
             t.memory.stored = t.memory.stored or Stored(keeper)
@@ -203,8 +244,7 @@ class Images(NamedTuple):
     @property
     def form(self) -> Form:
         """The sizes."""
-        maps, *_, images = self.array.shape
-        return Form(maps, self.array.size // (maps * images), images)
+        return form_of(self.array)
 
     @property
     def apart(self) -> Any:
@@ -221,6 +261,29 @@ class Images(NamedTuple):
         """Return the array, to be written."""
         written(self.tensor, whole)
         return self.array
+
+
+def read_images(x: Any) -> Any:
+    """Return the array of images, with the numbers in it; an array is returned as it is, as is None."""
+    return x.read() if isinstance(x, Images) else x
+
+
+def written_images(x: Any, beta: float = 0.0) -> Any:
+    """Return the array of images that are to be written; with beta 0 it does not matter what they were."""
+    return x.written(whole=beta == 0) if isinstance(x, Images) else x
+
+
+def form_of(array: Any) -> Form:
+    """Return the sizes of images (C, D, H, W, N)."""
+    maps, *_, images = array.shape
+    return Form(maps, array.size // (maps * images), images)
+
+
+def may_take(x: Any, others: Sequence[Any]) -> bool:
+    """Tell whether results may be left apart: in the room of a memory of which no other argument has a part."""
+    if not isinstance(x, Images) or not can_lie_apart(x.tensor):
+        return False
+    return not any(isinstance(y, Images) and y.tensor.memory is x.tensor.memory for y in others)
 
 
 def brought(t: Any, form: Form, keeper: Keeper) -> Stored | None:
@@ -276,8 +339,83 @@ def common(plan: Any, targets: Sequence[Any], operands: Sequence[Any]) -> Stored
     if 2 * len(others) > len(wide):
         return None
     for t in targets:
-        stored = t.memory.stored if can_lie_apart(t) else None
-        mine = can_lie_apart(t) and (stored is None or not stored.apart or stored.span == t.span)
-        if not mine or sum(t.memory is other.memory for other in targets) > 1:
+        if not can_lie_apart(t) or sum(t.memory is other.memory for other in targets) > 1:
             return None
+        stored = t.memory.stored
+        if stored is not None and stored.apart and stored.span != t.span:  # others have its room: until now?
+            gone = stored.in_order or covers(t, stored) or begins_anew(t, stored)
+            if not gone or any(x.memory is t.memory for x in operands):
+                return None
     return like if all(brought(x, like.form, like.keeper) for x in others) else None
+
+
+# --- what is recorded ------------------------------------------------------------------------------------------------
+
+
+class Moves:
+    """Where a recorded block finds numbers, and where it leaves them: what is launched asks nobody, so it must be told.
+
+    ``with moves: ...`` records: rooms are then said to be as they were, as nothing has run.
+    """
+
+    def __init__(self, ledger: Any) -> None:
+        self.ledger, self.had_rooms = ledger, ledger.has_rooms
+        self.before: dict[Held, State | None] = {}  # memory -> its room when first looked at; None where there is none
+        self.after: dict[Held, State | None] = {}
+
+    def look(self, memory: Any) -> None:
+        """Be told that the block depends on where the numbers of a memory are."""
+        if isinstance(memory, Held) and not memory.is_shown and memory not in self.before:
+            self.before[memory] = memory.stored and memory.stored.state
+
+    def __enter__(self) -> Moves:
+        _here.moves = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _here.moves = None
+        self.after = {memory: memory.stored and memory.stored.state for memory in self.before}
+        self._set(self.before)
+
+    def begin(self) -> bool:
+        """Bring all numbers to where the block finds them; tell whether that can be: its rooms may be gone."""
+        if self.had_rooms != self.ledger.has_rooms or not all(map(self._has_room, self.before)):
+            return False
+        for memory, state in self.before.items():
+            if (stored := memory.stored) is not None:
+                bring(stored, state)
+        return True
+
+    def end(self) -> None:
+        """Say that the block has run."""
+        self._set(self.after)
+
+    def _set(self, states: dict[Held, State | None]) -> None:
+        for memory, state in states.items():
+            if (stored := memory.stored) is not None and state is not None:
+                stored.state = state
+            elif stored is not None:
+                stored.apart, stored.in_order = False, True
+
+    def _has_room(self, memory: Held) -> bool:
+        """Tell whether a memory has the very room that the block knows, if it knows one."""
+        known = [state for state in (self.before[memory], self.after[memory]) if state is not None]
+        if not known:
+            return True
+        return memory.stored is not None and all(x.place is None or x.place is memory.stored.place for x in known)
+
+
+def bring(stored: Stored, state: State | None) -> None:
+    """Bring numbers to where they once were. That they may be elsewhere as well does no harm."""
+    same = state is not None and state.apart and stored.apart and same_images(stored.state, state)
+    if stored.apart and not (same and state and not state.in_order):
+        stored.settle()
+    if state is not None and state.apart and not same:
+        stored.keeper.turn(state.form, state.array, state.place[: state.array.size], False)
+        stored.state = state._replace(in_order=True)
+
+
+def same_images(one: State, other: State) -> bool:
+    """Tell whether two states are of the same tensor, as the same images."""
+    owners = [state.owner and state.owner() for state in (one, other)]
+    return one.span == other.span and one.form == other.form and owners[0] is owners[1]

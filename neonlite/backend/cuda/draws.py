@@ -11,6 +11,7 @@ from typing import Any
 from neonlite.backend.cuda.graphs import recording
 from neonlite.backend.cuda.kernels import BLOCKS, THREADS, wrapped
 from neonlite.backend.cuda.words import MEMORY, fill
+from neonlite.backend.stored import written
 from neonlite.ops import FLOATS
 
 # The loop of a thread over n numbers.
@@ -84,7 +85,8 @@ def text(values: str, dtype: str, name: str = "kernel") -> str:
 def mask(executor: Any, streams: Any, out: Any, limit: int) -> None:
     """Fill a contiguous tensor with ones, where the lane of a random word is below a limit, and zeros."""
     size, n = math.prod(out.shape), -(-math.prod(out.shape) // 8)
-    arguments = [executor.runtime.layout(out.storage)[0], n, size, *counted(streams, "masks", n)[:-1], limit]
+    place, _ = executor.runtime.layout(written(out, whole=True))
+    arguments = [place, n, size, *counted(streams, "masks", n)[:-1], limit]
     kernel = executor.kernel(text(MASK, out.info.dtype))
     if n:
         executor.driver.launch(kernel, (min(-(-n // THREADS), BLOCKS), 1), THREADS, arguments)

@@ -4,6 +4,7 @@ The third time that a block comes with nothing changed, what it launches is reco
 then on the graph is launched, and Python spared. What could make that wrong is looked at each time, or refused:
 
 * attributes of what the block uses, and the batch size: one that changed has the block run as it is, and recorded anew;
+* where numbers lie (``backend/stored.py``): they are brought to where they were when it was recorded;
 * random draws: kernels add the counters of the streams, which lie on the card and are written before each launch;
 * indices: kernels tell of one that is out of range, and the error comes when the host next waits for the card;
 * numbers that go to the host or come from there, draws on the host, and objects of classes that are not neonlite's and
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.stored import Moves
 from neonlite.optree import Operand
 
 GRAPHS = 16  # that a backend keeps
@@ -50,6 +52,7 @@ class Recording:
         self.drawn: dict[str, int] = {}  # stream -> blocks that kernels draw
         self.counters = be.xp.zeros((len(self.began), 4), dtype=be.xp.uint64)
         be.runtime.watch.address()  # made before: a graph would make it anew each time
+        self.moves = Moves(be.ledger)
         self.held: list[Any] = []
         self.graph: Any = None
 
@@ -66,7 +69,7 @@ class Recording:
         try:
             for name in MOVES:
                 setattr(runtime, name, partial(refused, getattr(runtime, name)))
-            with be.runtime.driver.capture() as self.graph:
+            with self.moves, be.runtime.driver.capture() as self.graph:
                 be.primitives = self.graph.taped(primitives)
                 found = fn()
         finally:
@@ -95,6 +98,7 @@ class Recording:
         _here.recording = self  # what a tape runs in Python is as it was recorded
         try:
             self.graph.launch()
+            self.moves.end()
         finally:
             _here.recording = None
             self.be.runtime.watch.expect()
@@ -190,6 +194,8 @@ class Graphs:
             block.renew()
         if block.recording is None and not block.refused and block.runs >= RUNS:
             self._record(block, fn)
+        if block.recording is not None and not block.recording.moves.begin():
+            block.renew()
         if block.recording is None:
             block.runs += 1
             return fn()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from neonlite.backend.cuda.launching import Launching
+from neonlite.backend.cuda.rooms import Rooms
 from neonlite.backend.cuda.words import fill
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer
+from neonlite.backend.stored import Images, emptied, may_take, read_images, written_images
 
 AXES = "cdhw"
 SIZES = ", ".join(f"Index {a}_size, Index {a}_count, Index {a}_window, Index {a}_stride, Index {a}_pad" for a in AXES)
@@ -124,13 +125,14 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernel(
 """
 
 LRN = """
-// denom = 1 + a / J sum i^2 over the J channels around each, o = alpha i denom^-b + beta o; S elements a channel.
+// denom = 1 + a / J sum i^2 over the J channels around each, o = alpha i denom^-b + beta o. From an element to that of
+// the next channel there are S: all of a channel, or 1 where images lie apart.
 extern "C" __global__ void __launch_bounds__(256, 2) kernel(
     Element* o, Element* denom, const Element* i, double alpha, double beta, double each, double b,
     Index size, Index S, Index C, Index J)
 {
     for (EACH(at, size)) {
-        const Index c = at / S, first = c - J / 2;
+        const Index c = at / S % C, first = c - J / 2;
         Wide sum[V];
         for (int v = 0; v < V; ++v) sum[v] = 0;
         for (Index z = first < 0 ? 0 : first; z < C && z < first + J; ++z) {
@@ -156,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernel(
     double b, Index size, Index S, Index C, Index J)
 {
     for (EACH(at, size)) {
-        const Index c = at / S, last = c + J / 2;
+        const Index c = at / S % C, last = c + J / 2;
         Wide shared[V], own[V];
         for (int v = 0; v < V; ++v) shared[v] = 0;
         for (Index z = last - J + 1 < 0 ? 0 : last - J + 1; z < C && z <= last; ++z) {
@@ -184,47 +186,109 @@ POOLS, POOLS_BACK = (
 )
 
 
-class ImagePrimitives(Launching):
-    """Pooling, and normalization over neighboring channels, of contiguous arrays (C, D, H, W, N)."""
+class ImagePrimitives(Rooms):
+    """Pooling, and normalization over neighboring channels, of images (C, D, H, W, N), or (N, D, H, W, C) in rooms."""
 
     def pool_fprop(self, layer: PoolLayer, i: Any, o: Any, argmax: Any, beta: float) -> None:
         """Pool; also into an ``o`` that is wider than the image, or into ``argmax`` alone."""
-        arguments = [o, argmax, i, beta, layer.sizeO, layer.N, *geometry(layer)]
+        layer.lies_apart = beta == 0 and self._pool_apart(layer, i, o, argmax)
+        if not layer.lies_apart:
+            self._pool(layer, read_images(i), written_images(o, beta), written_images(argmax), beta)
+
+    def _pool_apart(self, layer: PoolLayer, i: Any, o: Any, argmax: Any) -> bool:
+        """Pool images that lie apart, and leave the results apart; tell whether that could be done."""
+        stored = i.apart if isinstance(i, Images) and goes_apart(layer) else None
+        results = [o] if argmax is None else [o, argmax]
+        if not stored or not all(may_take(x, [i, *(y for y in results if y is not x)]) for x in results):
+            return False
+        rooms = [emptied(x.tensor, x.form, self) for x in results]
+        self._pool(layer, stored.room, rooms[0].room, rooms[1].room if argmax is not None else None, 0.0, apart=True)
+        for x in rooms:
+            x.end(in_order=False)
+        return True
+
+    def _pool(self, layer: PoolLayer, i: Any, o: Any, argmax: Any, beta: float, apart: bool = False) -> None:
+        row = layer.C if apart else layer.N
+        arguments = [o, argmax, i, beta, layer.sizeO, row, *geometry(layer, apart)]
         types = {
             "Out": str(i.dtype if o is None else o.dtype),
             "Place": str("int32" if argmax is None else argmax.dtype),
         }
-        self.over(POOLS[layer.op], i, layer.sizeO, layer.N, arguments, **types)
+        self.over(POOLS[layer.op], i, layer.sizeO, row, arguments, **types)
 
     def pool_bprop(self, layer: PoolLayer, i: Any, e: Any, d: Any, argmax: Any, alpha: float, beta: float) -> None:
+        if not self._unpool_apart(layer, i, e, d, argmax, alpha, beta):
+            i, e, argmax = (read_images(x) for x in (i, e, argmax))
+            self._unpool(layer, i, e, written_images(d, beta), argmax, alpha, beta)
+
+    def _unpool_apart(self, layer: PoolLayer, i: Any, e: Any, d: Any, argmax: Any, alpha: float, beta: float) -> bool:
+        """Leave the errors of images apart, if those lay so when they were pooled; tell whether that could be done."""
+        told = [] if layer.op == "avg" else [argmax if layer.op == "max" else i]  # what is asked beside the errors
+        if not layer.lies_apart or alpha != 1 or beta != 0 or not may_take(d, [e, *told]):
+            return False
+        if not all(isinstance(x, Images) and x.apart for x in told):
+            return False
+        i, argmax = (x.apart.room if any(x is y for y in told) else None for x in (i, argmax))
+        errors = self.apart("errors", e)
+        room = emptied(d.tensor, d.form, self)
+        self._unpool(layer, i, errors, room.room, argmax, alpha, beta, apart=True)
+        room.end(in_order=False)
+        return True
+
+    def _unpool(
+        self, layer: PoolLayer, i: Any, e: Any, d: Any, argmax: Any, alpha: float, beta: float, apart: bool = False
+    ) -> None:
         norms, dtype = None, e.dtype if e.dtype.itemsize > 2 else self.xp.float32
         if layer.op == "max" and argmax is None:
             argmax = self.scratch("places", layer.dimO, self.xp.empty(0, dtype=self.xp.int32))
-            self.pool_fprop(layer, i, None, argmax, 0.0)
+            self._pool(layer, i, None, argmax, 0.0)
         elif layer.op == "l2":
             norms = self.scratch("norms", layer.dimO, self.xp.empty(0, dtype=dtype))
-            self.pool_fprop(layer, i, norms, None, 0.0)
-        sizes = [layer.sizeI, layer.N, *geometry(layer)]
+            self._pool(layer, i, norms, None, 0.0, apart)
+        row = layer.C if apart else layer.N
+        sizes = [layer.sizeI, row, *geometry(layer, apart)]
         places = str("int32" if argmax is None else argmax.dtype)
-        self.over(
-            POOLS_BACK[layer.op], d, layer.sizeI, layer.N, [d, argmax, norms, i, e, alpha, beta, *sizes], Place=places
-        )
+        arguments = [d, argmax, norms, i, e, alpha, beta, *sizes]
+        self.over(POOLS_BACK[layer.op], d, layer.sizeI, row, arguments, Place=places)
 
     def lrn_fprop(
         self, layer: LRNLayer, i: Any, o: Any, denom: Any, alpha: float, beta: float, a: float, b: float
     ) -> None:
-        S = layer.sizeI // layer.C
+        S, rooms = layer.sizeI // layer.C, []
+        if beta == 0 and isinstance(i, Images) and i.apart and may_take(o, [i, denom]) and may_take(denom, [i, o]):
+            rooms = [emptied(x.tensor, x.form, self) for x in (o, denom)]
+            S, i, (o, denom) = 1, i.apart.room, (x.room for x in rooms)
+        i, o, denom = read_images(i), written_images(o, beta), written_images(denom)
         self.over(LRN, o, layer.sizeI, S, [o, denom, i, alpha, beta, a / layer.J, b, layer.sizeI, S, layer.C, layer.J])
+        for x in rooms:
+            x.end(in_order=False)
 
     def lrn_bprop(
         self, layer: LRNLayer, i: Any, e: Any, d: Any, denom: Any, alpha: float, beta: float, a: float, b: float
     ) -> None:
-        S, each = layer.sizeI // layer.C, 2 * a * b / layer.J
+        told, S, room = (i, denom), layer.sizeI // layer.C, None
+        if beta == 0 and may_take(d, [e, *told]) and all(isinstance(x, Images) and x.apart for x in told):
+            S, errors, (i, denom) = 1, self.apart("errors", e), (x.apart.room for x in told)
+            room = emptied(d.tensor, d.form, self)
+            e, d = errors, room.room
+        i, e, denom, d = read_images(i), read_images(e), read_images(denom), written_images(d, beta)
         sizes = [layer.sizeI, S, layer.C, layer.J]
-        self.over(LRN_BACK, d, layer.sizeI, S, [d, i, e, denom, alpha, beta, each, b, *sizes])
+        self.over(LRN_BACK, d, layer.sizeI, S, [d, i, e, denom, alpha, beta, 2 * a * b / layer.J, b, *sizes])
+        if room is not None:
+            room.end(in_order=False)
 
 
-def geometry(layer: PoolLayer) -> list[int]:
-    """Return the size, the count of windows, the window, stride and padding along each of C, D, H and W."""
-    each = zip(layer.dimI, layer.dimO, layer.JTRS, layer.strides, layer.padding, strict=False)
+def goes_apart(layer: PoolLayer) -> bool:
+    """Tell whether each map is pooled alone, so that it does not matter where the others lie."""
+    return layer.J == 1 and layer.C == layer.K and not layer.padding[0]
+
+
+def geometry(layer: PoolLayer, apart: bool) -> list[int]:
+    """Return the size, the count of windows, the window, stride and padding along each of C, D, H and W.
+
+    Apart, N images stand where C maps do in order, and maps where images do.
+    """
+    each = list(zip(layer.dimI, layer.dimO, layer.JTRS, layer.strides, layer.padding, strict=False))
+    if apart:
+        each[0] = layer.N, layer.N, 1, 1, 0
     return [n for sizes in each for n in sizes]

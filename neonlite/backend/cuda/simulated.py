@@ -28,6 +28,7 @@ from neonlite.backend.cuda.rows import MANY
 from neonlite.backend.cuda.watch import Watch
 from neonlite.backend.plan import ALIGN
 from neonlite.backend.runtimes.numpy_ import NumPy
+from neonlite.backend.stored import Images
 
 SHIM = Path(__file__).with_name("shim.h").read_text()
 # C's headers are read in half the time of C++'s; numbers are rounded and wrap as a card's do.
@@ -168,7 +169,11 @@ class Taped:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.primitives, name)
         works = name in ("gemm", "summed", "scatter") or name.endswith(("_fprop", "_bprop", "_update"))
-        return partial(self.driver.call, found) if works else found
+        return partial(self._tape, found) if works else found
+
+    def _tape(self, f: Callable[..., None], *arguments: Any) -> None:
+        """Tape a call as a whole; of images that may lie apart, what is done to them piece by piece, as it decides."""
+        f(*arguments) if any(isinstance(x, Images) for x in arguments) else self.driver.call(f, *arguments)
 
 
 def matrices(x: Matrix, rows: int, columns: int, count: int, dtype: str) -> Any:

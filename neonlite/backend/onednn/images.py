@@ -39,10 +39,12 @@ from neonlite.backend.onednn.library import (
     found,
     numbers,
 )
-from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
+from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer
 from neonlite.backend.primitives.numpy_ import InPlace
-from neonlite.backend.stored import Form, brought, can_lie_apart, emptied
+from neonlite.backend.stored import Form, brought, emptied, form_of, may_take
 from neonlite.backend.stored import Images as Apart
+from neonlite.backend.stored import read_images as read
+from neonlite.backend.stored import written_images as written
 from neonlite.backend.tensor import c_strides
 
 FORMS = 1024  # primitives that a thread keeps
@@ -163,7 +165,7 @@ class Images(InPlace):
     def _pool_apart(self, make: Make, layer: PoolLayer, i: Any, results: list[Any]) -> bool:
         """Pool images that lie apart, and leave the results apart; tell whether that could be done."""
         stored = i.apart if isinstance(i, Apart) else None
-        if not stored or not all(self._may_take(x, [i, *(y for y in results if y is not x)]) for x in results):
+        if not stored or not all(may_take(x, [i, *(y for y in results if y is not x)]) for x in results):
             return False
         chain = self._pooling(make, layer, i, True)
         if not chain or not self._same_places(chain, layer, results[:-1]):
@@ -196,7 +198,7 @@ class Images(InPlace):
     def _unpool_apart(self, layer: PoolLayer, e: Any, d: Any, argmax: Any, alpha: float, beta: float) -> bool:
         """Leave the errors of images apart, if those lay so when they were pooled; tell whether that could be done."""
         places = [argmax] if layer.op == "max" else []
-        if not layer.lies_apart or alpha != 1 or beta != 0 or not self._may_take(d, [e, *places]):
+        if not layer.lies_apart or alpha != 1 or beta != 0 or not may_take(d, [e, *places]):
             return False
         if not all(isinstance(x, Apart) and x.apart for x in places):
             return False
@@ -233,6 +235,18 @@ class Images(InPlace):
         size = chain.call.layouts[WORKSPACE].nbytes // layer.sizeO
         return argmax if argmax.itemsize == size else self.scratch("places", layer.dimO, PLACES[size])
 
+    # --- normalization over channels, which NumPy does in order ---
+
+    def lrn_fprop(self, layer: LRNLayer, i: Any, o: Any, denom: Any, alpha: float, beta: float, *more: float) -> None:
+        """Compute ``denom = 1 + a / J sum i^2``, ``o = alpha i denom^-b + beta o``."""
+        super().lrn_fprop(layer, read(i), written(o, beta), written(denom), alpha, beta, *more)
+
+    def lrn_bprop(
+        self, layer: LRNLayer, i: Any, e: Any, d: Any, denom: Any, alpha: float, beta: float, *more: float
+    ) -> None:
+        """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do."""
+        super().lrn_bprop(layer, read(i), read(e), written(d, beta), read(denom), alpha, beta, *more)
+
     # --- how they run ---
 
     def _made(self, make: Make, layer: Any, like: Any, sizes: tuple[Any, ...], *more: Any) -> Chain | None:
@@ -268,7 +282,7 @@ class Images(InPlace):
         n = numbers[len(operands)]
         arrays = [self._brought(chain, *pair) for pair in zip(numbers, operands, strict=False)]
         last = () if more is None else (more,)
-        if whole and n in chain.apart and self._may_take(out, operands):
+        if whole and n in chain.apart and may_take(out, operands):
             stored = emptied(out.tensor, out.form, self)
             self._run(chain.call, (*arrays, stored.room, *last))
             stored.end(in_order=False)
@@ -288,12 +302,6 @@ class Images(InPlace):
             if beta != 0:
                 np.add(result, np.multiply(array, beta, out=array), out=result)
             array[...] = result
-
-    def _may_take(self, x: Any, others: Sequence[Any]) -> bool:
-        """Tell whether results may be left apart: in the room of a memory of which no other argument has a part."""
-        if not isinstance(x, Apart) or not can_lie_apart(x.tensor):
-            return False
-        return not any(isinstance(y, Apart) and y.tensor.memory is x.tensor.memory for y in others)
 
     def _brought(self, chain: Chain, n: int, x: Any) -> Any:
         """Return an operand as the primitive takes it."""
@@ -362,22 +370,6 @@ class Images(InPlace):
             call(*places, *spare)
             for k in range(1, times):
                 call(*(place + k * step for place, step in zip(places, steps, strict=True)), *spare)
-
-
-def read(x: Any) -> Any:
-    """Return the array of images, with the numbers in it."""
-    return x.read() if isinstance(x, Apart) else x
-
-
-def written(x: Any, beta: float = 0.0) -> Any:
-    """Return the array of images that are to be written; with beta 0 it does not matter what they were."""
-    return x.written(whole=beta == 0) if isinstance(x, Apart) else x
-
-
-def form_of(array: Any) -> Form:
-    """Return the sizes of images (C, D, H, W, N)."""
-    maps, *_, images = array.shape
-    return Form(maps, array.size // (maps * images), images)
 
 
 Make = Callable[..., Chain]

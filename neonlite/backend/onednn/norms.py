@@ -40,6 +40,8 @@ ERRORS = Link("sub", 1), Link("mul", 2), Link("add", 3), Link("sub", 4), Link("m
 class Norms(Images):
     """Images by oneDNN, and their batch normalization."""
 
+    norms = True
+
     def can_norm(self, form: Form, eps: float) -> bool:
         """Tell whether oneDNN can normalize images of some sizes, there and back."""
         ways = (norm, (eps, False)), (norm, (eps, True)), (norm_back, (eps,))

@@ -167,8 +167,10 @@ class ImageCalls(LayerObjects):
         slope: float,
     ) -> None:
         """Add the bias, apply relu or brelu, and sum, each where asked for."""
-        result = place.reshape(maps, -1)
-        value: Any = result if bias is None else result + self._dense(bias).reshape(maps, 1)
+        result, column, apart = place.reshape(maps, -1), (maps, 1), None
+        if (bias is not None or relu) and not brelu and (apart := self._by_pixels([result], [bias], result)):
+            (result,), column = apart.operands, (1, maps)
+        value: Any = result if bias is None else result + self._dense(bias).reshape(column)
         if brelu and X is not None:
             x = self._dense(X).reshape(maps, -1)
             value = value * ((x > 0) + slope * (x < 0) if slope else x > 0)
@@ -176,8 +178,10 @@ class ImageCalls(LayerObjects):
             value = self.maximum(value, 0) + slope * self.minimum(value, 0) if slope else self.maximum(value, 0)
         if value is not result:
             result[:] = value
+        if apart:
+            apart.end()
         if bsum is not None:
-            self._sum_maps(result, bsum)
+            self._sum_maps(place.reshape(maps, -1), bsum)
 
     def _sum_maps(self, maps: Tensor, out: Tensor) -> None:
         """Put the sum of each row into a tensor, of any shape of as many elements."""
@@ -188,7 +192,10 @@ class ImageCalls(LayerObjects):
 
     def _sum_apart(self, maps: Tensor, column: Tensor) -> bool:
         """Put the sums of rows into a column, if these lie apart as the maps of images; tell whether they do."""
-        stored = found(maps) if self.primitives.has_rooms else None
+        if apart := self._by_pixels([maps], [column]):
+            column.reshape(1, -1)[:] = self.sum(apart.operands[0], axis=0)
+            return True
+        stored = found(maps) if self.primitives.norms else None
         if stored is None or stored.in_order or not stored.has(maps, stored.form) or stored.form.maps != len(maps):
             return False
         self.primitives.sum_maps(stored.room, self._target(column, (len(maps),)))
@@ -348,9 +355,9 @@ class ImageCalls(LayerObjects):
         tensors = {"I": I, "O": O, "denom": denom}
         self._sized("fprop_lrn", layer, **{name: (t, layer.dimI, IMAGE) for name, t in tensors.items()})
         alpha, beta, ascale, bpower = self._scales("fprop_lrn", alpha, beta, ascale, bpower)
-        images = self._shaped(self._dense(I), layer.dimI)
+        images = self._images(self._dense(I), layer.dimI)
         with self._place(O, I, denom, start=bool(beta)) as o, self._place(denom, I) as d, Silence():
-            places = self._target(o, layer.dimI), self._target(d, layer.dimI)
+            places = self._images(o, layer.dimI), self._images(d, layer.dimI)
             self.primitives.lrn_fprop(layer, images, *places, alpha, beta, ascale, bpower)
         return O
 
@@ -376,9 +383,9 @@ class ImageCalls(LayerObjects):
         tensors = {"I": I, "O": O, "E": E, "delta": delta, "denom": denom}
         self._sized("bprop_lrn", layer, **{name: (t, layer.dimI, IMAGE) for name, t in tensors.items()})
         alpha, beta, ascale, bpower = self._scales("bprop_lrn", alpha, beta, ascale, bpower)
-        i, e, d = (self._shaped(self._dense(t), layer.dimI) for t in (I, E, denom))
+        i, e, d = (self._images(self._dense(t), layer.dimI) for t in (I, E, denom))
         with self._place(delta, I, O, E, denom, start=bool(beta)) as place, Silence():
-            out = self._target(place, layer.dimI)
+            out = self._images(place, layer.dimI)
             self.primitives.lrn_bprop(layer, i, e, out, d, alpha, beta, ascale, bpower)
         return delta
 

@@ -86,7 +86,7 @@ class NormApart(Places):
     def _are_rows(self, x: Tensor, written: Sequence[Tensor], read: Sequence[Tensor]) -> bool:
         """Tell whether a library may have rows x, and others: those that are written share no memory."""
         tensors = *written, *read, x
-        if not self.primitives.has_rooms or x.shape[1] > MANY:
+        if not self.primitives.norms or x.shape[1] > MANY:
             return False
         if not all(t.info.dtype == "float32" and t.is_contiguous for t in tensors):
             return False
@@ -95,7 +95,7 @@ class NormApart(Places):
 
     def _images_apart(self, x: Tensor, columns: Sequence[Tensor], eps: float) -> Stored | None:
         """Return the room of images (F, columns), if it has just them and the columns are elsewhere."""
-        stored = found(x) if self.primitives.has_rooms else None
+        stored = found(x) if self.primitives.norms else None
         if stored is None or not stored.has(x, stored.form) or stored.form.maps != len(x):
             return None
         alike = all(t.info.dtype == x.info.dtype == "float32" and t.memory is not x.memory for t in columns)

@@ -5,7 +5,7 @@ Source: Ioffe and Szegedy 2015; with ``binary`` by powers of two alone, Courbari
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from neonlite.backend.prepared import Assignment
@@ -55,13 +55,17 @@ class NormCalls(NormApart):
         if plain and not inference and self._fprop_bn_rows(x, y, columns, eps, rho):
             return y
         times = self.shift if binary else self.multiply
+        axis, result = 1, y
+        if apart := None if accumbeta else self._by_pixels([x], columns, y):
+            (x,), y, axis = apart.operands, apart.out, 0
 
         def assignment() -> Assignment:
+            xsum, xvar, gmean, gvar, gamma, beta = self._along(axis, columns)
             wide, mean, var, targets, values = self._widened(x), gmean, gvar, [], []
             if not inference:
-                mean = self.mean(wide, axis=1) if compute_batch_sum else xsum * (1.0 / x.shape[1])
+                mean = self.mean(wide, axis=axis) if compute_batch_sum else xsum * (1.0 / x.shape[axis])
                 d = wide - mean
-                var = self.mean(times(d, d), axis=1)
+                var = self.mean(times(d, d), axis=axis)
                 targets = [xsum, xvar, gmean, gvar]
                 values = [mean, var, rho * gmean + (1 - rho) * mean, rho * gvar + (1 - rho) * var]
             d = wide + -mean  # not d from above, which would have to be kept: to read that takes as long as to read x
@@ -70,8 +74,10 @@ class NormCalls(NormApart):
             return [*targets, y], [*values, value + accumbeta * y if accumbeta else value]
 
         how = eps, rho, compute_batch_sum, accumbeta, relu, binary, inference
-        self._again(layer, "fprop_habit", (x, xsum, xvar, gmean, gvar, gamma, beta, y, *how), assignment)
-        return y
+        self._again(layer, "fprop_habit", (x, *columns, y, *how), assignment)
+        if apart:
+            apart.end()
+        return result
 
     def compound_bprop_bn(
         self,
@@ -100,19 +106,27 @@ class NormCalls(NormApart):
         for way in () if binary else (self._bprop_bn_apart, self._bprop_bn_rows):
             if way(delta_out, delta_in, x, columns, eps):
                 return delta_out
-        times = self.shift if binary else self.multiply
+        times, axis, result = self.shift if binary else self.multiply, 1, delta_out
+        if apart := self._by_pixels([x, delta_in], columns, delta_out):
+            (x, delta_in), delta_out, axis = apart.operands, apart.out, 0
 
         def assignment() -> Assignment:
+            grad_gamma, grad_beta, xsum, xvar, gamma = self._along(axis, columns)
             error, inv = self._widened(delta_in), 1 / self.sqrt(self._widened(xvar) + eps)
             xhat = times(self._widened(x) - xsum, inv)
-            by_gamma, by_beta = self.sum(xhat * error, axis=1), self.sum(error, axis=1)
+            by_gamma, by_beta = self.sum(xhat * error, axis=axis), self.sum(error, axis=axis)
             xhat = times(self._widened(x) + -xsum, inv)  # anew, as d in the forward pass
-            error = error - (times(xhat, by_gamma) + by_beta) * (1.0 / x.shape[1])
+            error = error - (times(xhat, by_gamma) + by_beta) * (1.0 / x.shape[axis])
             return [grad_gamma, grad_beta, delta_out], [by_gamma, by_beta, times(times(error, gamma), inv)]
 
-        operands = delta_out, grad_gamma, grad_beta, delta_in, x, xsum, xvar, gamma, eps, binary
-        self._again(layer, "bprop_habit", operands, assignment)
-        return delta_out
+        self._again(layer, "bprop_habit", (delta_out, delta_in, x, *columns, eps, binary), assignment)
+        if apart:
+            apart.end()
+        return result
+
+    def _along(self, axis: int, columns: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return columns (F, 1), of features along the first axis, as rows where features are along the second."""
+        return columns if axis else [t.reshape(1, -1) for t in columns]
 
     def _again(self, layer: Any, habit: str, operands: tuple[Any, ...], assignment: Callable[[], Assignment]) -> None:
         """Assign, by the habit of the layer if there is one."""

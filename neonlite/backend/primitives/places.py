@@ -6,16 +6,29 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from neonlite.backend.making import Making
-from neonlite.backend.stored import Images, read, written
+from neonlite.backend.stored import Emptied, Images, brought, can_lie_apart, emptied, found, read, written
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.backend.words import Words
 from neonlite.ops import FLOATS, HALVES
 from neonlite.optree import describe
 
 NUMBERS = (float, int, Real)  # the last takes longest to tell
+
+
+class Matrices(NamedTuple):
+    """Images as matrices (pixels, maps): operands, and where there is to be one, a result and its room."""
+
+    operands: list[Tensor]
+    out: Any
+    room: Emptied | None
+
+    def end(self) -> None:
+        """Say that the result was written."""
+        if self.room is not None:
+            self.room.end(in_order=False)
 
 
 class Places(Making, Words):
@@ -129,3 +142,40 @@ class Places(Making, Words):
         """Return images for a primitive to read or write: the array, or where they lie, if it has rooms for them."""
         array = self.runtime.reshape(t.storage, shape)
         return Images(t, array) if self.primitives.has_rooms else array
+
+    # --- op-trees of images that lie apart ---
+
+    def _by_pixels(
+        self, operands: Sequence[Tensor], columns: Sequence[Tensor | None], out: Tensor | None = None
+    ) -> Matrices | None:
+        """Return images (maps, pixels) as matrices (pixels, maps), where they lie so and op-trees may work on that.
+
+        ``columns``: what else the tree reads or writes; ``out``: where images are to be written, if that is to be.
+        """
+        rooms = [found(t) for t in operands] if self.primitives.trees_apart else []
+        like = next((stored for stored in rooms if stored and not stored.in_order), None)
+        if like is None or like.form.maps != len(operands[0]) or (out is not None and not can_lie_apart(out)):
+            return None
+        wide = [t for t in (*operands, out) if t is not None]
+        if any(x is not None and x.memory is t.memory for x in columns for t in wide):
+            return None
+        if out is not None and any(t.memory is out.memory and t.span != out.span for t in operands):
+            return None
+        stores = [brought(t, like.form, self.primitives) for t in operands]
+        if not all(stores):
+            return None
+        made = [self._matrix(t, stored, like.form) for t, stored in zip(operands, stores, strict=True)]
+        if out is None:
+            return Matrices(made, None, None)
+        empty = emptied(out, like.form, self.primitives)
+        return Matrices(made, self._matrix(out, empty.stored, like.form), empty)
+
+    def _matrix(self, t: Tensor, stored: Any, form: Any) -> Tensor:
+        """Return the room of a tensor as a matrix: the same each time, as long as nothing changed."""
+        shape = form.pixels * form.images, form.maps
+        if stored.matrix is None or stored.matrix[0] is not stored.place or stored.matrix[1].shape != shape:
+            stored.entry.is_shown = True  # a room has no room
+            array = self.runtime.reshape(stored.place[: t.size], shape)
+            stored.matrix = stored.place, Tensor(array, self.leaf_info(shape, t.info.dtype), memory=stored.entry)
+        found: Tensor = stored.matrix[1]
+        return found
