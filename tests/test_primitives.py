@@ -363,36 +363,37 @@ def test_normalization_over_channels_is_the_textbooks(be: Backend, dtype: str) -
         near(D, alpha * textbook.lrn_bprop(i, e, J, a, b) + beta * held, case, dtype)
 
 
-def test_halves_are_computed_in_float32(be: Backend) -> None:
-    if lacks(be, "float16"):
+@pytest.mark.parametrize(("dtype", "close"), [("float16", 2**-11), ("bfloat16", 2**-8)])
+def test_halves_are_computed_in_float32(be: Backend, dtype: str, close: float) -> None:
+    if lacks(be, dtype):
         return
 
     def rounded(got: Tensor, wanted: Any, case: Any) -> None:
-        room = 2**-11 * 1.01 * np.abs(wanted) + 1e-6 * max(1, np.abs(wanted).max())
-        assert got.info.dtype == "float16"
+        room = close * 1.01 * np.abs(wanted) + 1e-6 * max(1, np.abs(wanted).max())
+        assert got.info.dtype == dtype
         assert (np.abs(got.get().astype(float).reshape(wanted.shape) - wanted) <= room).all(), case
 
     def half(seed: int, *shape: int) -> tuple[Tensor, Any]:
-        held = values(seed, *shape).astype(np.float16).astype(float)
-        return be.array(held, "float16"), held
+        held = values(seed, *shape).astype(dtype).astype(float)
+        return be.array(held, dtype), held
 
     for case in [*CONV[:FEW], Conv(2, 64, 3, (1, 4, 4), (1, 3, 3))]:
-        layer = conv_layer(be, "float16", case)
+        layer = conv_layer(be, dtype, case)
         (I, i), (F, f), (E, e) = half(1, *layer.dimI), half(2, *layer.dimF), half(3, *layer.dimO)
-        rounded(be.fprop_conv(layer, I, F, be.empty(layer.dimO, "float16")), textbook.conv(i, f, *case.geometry), case)
+        rounded(be.fprop_conv(layer, I, F, be.empty(layer.dimO, dtype)), textbook.conv(i, f, *case.geometry), case)
         d, u = textbook.conv_bprop(f, e, case.DHW, *case.geometry), textbook.conv_update(i, e, case.TRS, *case.geometry)
-        rounded(be.bprop_conv(layer, F, E, be.empty(layer.dimI, "float16")), d, case)
-        rounded(be.update_conv(layer, I, E, be.empty(layer.dimF, "float16")), u, case)
-        rounded(be.update_conv(layer, I, E, be.ones(layer.dimF, "float16"), beta=2.0), u + 2, case)
+        rounded(be.bprop_conv(layer, F, E, be.empty(layer.dimI, dtype)), d, case)
+        rounded(be.update_conv(layer, I, E, be.empty(layer.dimF, dtype)), u, case)
+        rounded(be.update_conv(layer, I, E, be.ones(layer.dimF, dtype), beta=2.0), u + 2, case)
     for op in ("max", "avg", "l2"):
         for pool in [*POOL[:FEW], Pool(2, (48, 1, 5, 5), (48, 1, 5, 5))]:
-            layer = pool_layer(be, "float16", op, pool)
+            layer = pool_layer(be, dtype, op, pool)
             (I, i), (E, e) = half(1, *layer.dimI), half(3, *layer.dimO)
-            O, D = be.empty(layer.dimO, "float16"), be.empty(layer.dimI, "float16")
+            O, D = be.empty(layer.dimO, dtype), be.empty(layer.dimI, dtype)
             rounded(be.fprop_pool(layer, I, O), textbook.pool(op, i, *pool.geometry)[0], pool)
             rounded(be.bprop_pool(layer, I, E, D), textbook.pool_bprop(op, i, e, *pool.geometry), pool)
-    layer = be.lrn_layer("float16", 3, 64, 1, 2, 2, 63)
-    (I, i), O, denom = half(1, *layer.dimI), be.empty(layer.dimI, "float16"), be.empty(layer.dimI, "float16")
+    layer = be.lrn_layer(dtype, 3, 64, 1, 2, 2, 63)
+    (I, i), O, denom = half(1, *layer.dimI), be.empty(layer.dimI, dtype), be.empty(layer.dimI, dtype)
     be.fprop_lrn(layer, I, O, denom, None, None, 0.5, 0.75)
     rounded(O, textbook.lrn(i, 63, 0.5, 0.75)[0], layer)
     rounded(denom, textbook.lrn(i, 63, 0.5, 0.75)[1], layer)
