@@ -145,8 +145,8 @@ class Chain(Function):
         self.work = sum(EFFORT.get(link.op, 1) for link in links)
         self.exponential = any(link.op == "exp" for link in links)
         last = max((n for n, link in enumerate(links) if link.op in BOUNDS), default=-1)
-        self.bounds = {n for op, n in taking(links[: last + 1]) if op in BOUNDS} & numbers
-        self.factors = {n for op, n in taking(links[: last + 1]) if op == "mul"} & numbers
+        least = {"mul": TINY} | dict.fromkeys(BOUNDS, 0.0)  # of numbers that a bound, or what it bounds, depends on
+        self.limits = [(n, least[op]) for op, n in taking(links[: last + 1]) if op in least and n in numbers]
 
     def __call__(self, *arrays: Any) -> None:
         """Put what the chain makes of all but the last into the last, in one thread."""
@@ -199,12 +199,13 @@ class Chain(Function):
                 return False
         if not arrays[OUT].flags.writeable:
             return False
+        for n, least in self.limits:  # in a loop, as a generator takes a microsecond
+            if not least <= abs(arrays[n]) <= HUGE:
+                return False
         if self.exponential:
             low, high = np.minimum.reduce(arrays[0], axis=None), np.maximum.reduce(arrays[1], axis=None)
             return bool(low - high >= LOWEST)  # a comparison with NaN is false
-        return all(abs(arrays[n]) <= HUGE for n in self.bounds) and all(
-            TINY <= abs(arrays[n]) <= HUGE for n in self.factors
-        )
+        return True
 
     def make(self, library: Library, shapes: tuple[Shape, ...]) -> Made:
         """Return the primitive for some shapes."""
