@@ -12,6 +12,7 @@ from conftest import back, lacks
 
 from neonlite import Backend
 from neonlite.backend.bookkeeping import Bookkeeping
+from neonlite.ops import FLOATS
 
 Array = np.ndarray[Any, Any]
 
@@ -44,13 +45,13 @@ def magnitudes(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> 
     if "int" in dtype:
         sign = 1 if dtype[0] == "u" else rng.choice([-1, 1], shape)
         return sign * rng.choice([0, 1, 2, 3, 4, 6, 7, 8, 12, 64, 127], shape)
-    low, high = {"float16": (-13, 15), "float32": (-120, 120), "float64": (-900, 900)}[dtype]
+    low, high = {"float16": (-13, 15), "bfloat16": (-120, 120), "float32": (-120, 120), "float64": (-900, 900)}[dtype]
     exponents = rng.integers(low, high, shape) + rng.uniform(-0.45, 0.45, shape)
     values = rng.choice([-1, 1], shape) * 2.0**exponents
     return np.where(rng.random(shape) < 0.3, rng.choice([0, -0.0, math.inf, -math.inf, math.nan], shape), values)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "uint8", "int32", "int64"])
 def test_a_histogram_counts_magnitudes_in_powers_of_two(be, rng, dtype):
     if lacks(be, dtype):
         return

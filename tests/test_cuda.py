@@ -255,6 +255,8 @@ def test_every_bfloat16_is_read_and_written() -> None:
     with np.errstate(invalid="ignore"):  # there are NaN that signal
         np.testing.assert_array_equal(np.isnan(made), np.isnan(EVERY_BFLOAT16))
         np.testing.assert_array_equal(wide, EVERY_BFLOAT16.astype(np.float32))
+    none = np.array([[0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF]], np.uint32).view(np.float32)
+    assert np.isnan(casts(sim, none, "float32", "bfloat16").astype(np.float32)).all()  # whose upper half is infinite
     some = ~np.isnan(wide)
     np.testing.assert_array_equal(made.view(np.uint16)[some], EVERY_BFLOAT16.view(np.uint16)[some])  # -0.0, too
 
@@ -920,6 +922,17 @@ def test_nvidias_compiler_takes_every_kernel_and_nothing_is_spilled(architecture
             assert re.search(r"ld\.global(\.nc)?\.v4", made.assembly)
             assert "st.global.v4" in made.assembly
             assert made.registers <= 40, made[:3]
+
+
+@pytest.mark.parametrize(("architecture", "count"), [("sm_75", 0), ("sm_80", 32)])
+def test_a_card_rounds_to_bfloat16_in_one_instruction_and_an_older_one_by_whole_numbers(
+    architecture: str, count: int
+) -> None:
+    if nvrtc.library() is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
+    be = Backend(OpByOp(), default_dtype="bfloat16")
+    made = nvrtc.compiled(be.kernel(be.exp(be.ones((64, 96)) * 3) - 1), architecture, OPTIONS)
+    assert (made.spilled, made.assembly.count("cvt.rn.bf16.f32")) == (0, count)  # 3 ops, and results, of 8 elements
 
 
 def test_the_text_of_a_tree_is_had_on_any_machine(plain: Backend) -> None:
