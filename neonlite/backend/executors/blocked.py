@@ -31,7 +31,7 @@ BLOCK = 1 << 16  # elements of a block: a few of them, in float32, fit the secon
 LARGE = 1 << 18  # elements of a block, at most, where there is one op, or a chain
 SHARES = 4  # of them, at least, where there are sums
 RUN = 1 << 12  # elements along the last axis, at least, when a block is reduced along an earlier one
-THREADED = 1 << 18  # elements from which a second thread may pay
+THREADED = 1 << 19  # elements from which a second thread may pay
 WORTH = 1 << 21  # cheap ops on an element each from which it does
 BOUND = 256  # plans and regions whose views a thread remembers
 
