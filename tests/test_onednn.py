@@ -334,6 +334,22 @@ def test_a_batch_is_normalized_by_one_dnn_unless_tensors_share_memory(
 
 
 @needs
+@pytest.mark.parametrize("locked", range(5))
+def test_a_batch_is_not_normalized_into_what_is_read_only(cpu: Backend, locked: int) -> None:
+    before = np.arange(24, dtype=np.float32).reshape(3, 8) + 1
+    arrays = [before.copy(), *(before[:, :1].copy() for _ in range(4))]
+    arrays[locked].flags.writeable = False
+    y, first, second, third, fourth = map(cpu.from_dlpack, arrays)
+    x, error, gamma, beta = cpu.array(before), cpu.array(before), cpu.ones((3, 1)), cpu.ones((3, 1))
+    with pytest.raises(ValueError, match="read-only"):
+        cpu.compound_fprop_bn(x, first, second, third, fourth, gamma, beta, y, 1e-3, 0.9)
+    if locked < 3:
+        with pytest.raises(ValueError, match="read-only"):
+            cpu.compound_bprop_bn(y, first, second, error, x, beta, beta, gamma, 1e-3)
+    np.testing.assert_array_equal(arrays[locked], before[:, : arrays[locked].shape[1]])
+
+
+@needs
 @pytest.mark.parametrize("shared", ["x", "grad_gamma", "some", "delta_in", None])
 def test_errors_of_a_batch_are_those_of_one_dnn_unless_tensors_share_memory_but_in_place(
     cpu: Backend, monkeypatch: pytest.MonkeyPatch, shared: str | None

@@ -71,7 +71,7 @@ class Norms(Images):
         """
         mean, var, gmean, gvar, gamma, beta = columns
         standardize, scale = self._of_rows(rows, x.shape, eps), self._of_rows(linked, x.shape, AFFINE)
-        if not (standardize and scale):
+        if not (standardize and scale and may_write(y, *columns[:4])):
             return False
         self._run(standardize, (x, mean, var, y))
         self._run(scale, (y, gamma, beta, y))
@@ -92,7 +92,7 @@ class Norms(Images):
         some = next(n for n in range(max(1, min(count, PIECE // size)), 0, -1) if count % n == 0)
         multiply, add = self._of_rows(linked, (some, size), PRODUCT, 2), self._sums((some, size))
         add_all, finish = self._sums(x.shape), self._of_rows(linked, x.shape, ERRORS, 3)
-        if not (multiply and add and add_all and finish):
+        if not (multiply and add and add_all and finish and may_write(d, by_gamma, by_beta)):
             return False
         self._run(add_all, (error, by_beta))
         product = self.scratch("product", (some, size), x)
@@ -117,6 +117,11 @@ class Norms(Images):
     def _norm(self, make: Any, form: Form, *more: Any) -> Any:
         """Return the primitive of this thread; None when there is none."""
         return self._ready("onednn norms", make, form, form, more)
+
+
+def may_write(*arrays: Any) -> bool:
+    """Tell whether arrays may be written, at which NumPy looks, and oneDNN does not."""
+    return all(array.flags.writeable for array in arrays)
 
 
 # --- what is made ----------------------------------------------------------------------------------------------------
