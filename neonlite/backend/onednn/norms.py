@@ -53,6 +53,8 @@ class Norms(Images):
         ``columns``, each (maps,): gamma, beta, and the mean and population variance of x, which are written, or for
         inference given.
         """
+        if not inference and not may_write(*columns[2:]):
+            raise ValueError("output array is read-only")
         self._run(self._norm(norm, form, eps, inference), (x, *columns, y))
 
     def norm_bprop(self, form: Form, x: Any, error: Any, columns: Sequence[Any], d: Any, eps: float) -> None:
@@ -61,6 +63,8 @@ class Norms(Images):
         ``columns``: mean, variance, gamma, and the gradients of gamma and beta, which are written.
         """
         mean, var, gamma, by_gamma, by_beta = columns
+        if not may_write(by_gamma, by_beta):
+            raise ValueError("output array is read-only")
         self._run(self._norm(norm_back, form, eps), (x, mean, var, error, gamma, d, by_gamma, by_beta))
 
     def norm_rows_fprop(self, x: Any, columns: Sequence[Any], y: Any, eps: float, rho: float) -> bool:
