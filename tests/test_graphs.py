@@ -55,7 +55,9 @@ class Work:
 
 WORKS: dict[str, Callable[[Backend, Any, Any], Any]] = {
     "a stage": lambda be, total, x: total.__setitem__(slice(None), total * 0.5 + be.exp(-x)),
-    "sums, swaps and temporaries": lambda be, total, x: be.assign([total, x], [x + be.sum(total, axis=1), x * 0.9]),
+    "sums, swaps and temporaries": lambda be, total, x: be.assign(
+        [total, x], [x + be.sum(total, axis=1) * 0.1, x * 0.9 - be.sum(total, axis=0) * 0.1]
+    ),
     "a product": lambda be, total, x: be.compound_dot(x[:, :3], x, total, alpha=0.01, beta=0.5),
     "products in a tree": lambda be, total, x: total.__setitem__(slice(None), be.dot(be.dot(x, x.T), total + x) * 1e-3),
     "what has no kernel": lambda be, total, x: total.__setitem__(slice(None), be.concat([x[:, 10:], total[:, :10]], 1)),

@@ -337,12 +337,11 @@ class Plan:
             last = self.last_read.get(v, -1)
             if v in self.tops:
                 kept[v] = len(self.stages)
-            elif (
-                step.kind != "elementwise"
-                or last > self.stage_of[v]
-                or step.shape != self.stages[self.stage_of[v]].domain
-            ):
-                kept[v] = last
+            else:
+                stage = self.stages[self.stage_of[v]]
+                wide = step.kind == "elementwise" and step.shape == stage.domain
+                if last > self.stage_of[v] or (stage.kind == "passes" and not wide):  # passes are several kernels
+                    kept[v] = last
         return kept
 
     def _guests(self) -> dict[int, int]:
@@ -361,7 +360,10 @@ class Plan:
             for v in sorted(self.stored, key=lambda v: self.stage_of[v]):
                 step, first, last = self.made(v), self.stage_of[v], self.stored[v]
                 fits = (step.shape, step.dtype) == (top.shape, top.dtype) and v not in self.viewed
-                safe = max(free, failed) < first and last <= self.stage_of[w]
+                until = self.stage_of[w] - (
+                    self.stages[self.stage_of[w]].kind == "products"
+                )  # which are written at once
+                safe = max(free, failed) < first and last <= until
                 if fits and safe and v not in self.tops and v not in guests:
                     guests[v], free = i, last
         return guests

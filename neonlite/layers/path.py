@@ -133,7 +133,7 @@ class StepByStep(Path):
     def __init__(self, layer: Any, k: int) -> None:
         super().__init__(layer, k)
         n, T, g, buffer = layer.nout, layer.nsteps, layer.gates, self.buffer
-        self.z, self.said, self.dz = buffer("z", T * g * n), buffer("said", g * n), buffer("dz", g * n)
+        self.z, self.dz = buffer("z", T * g * n), buffer("dz", g * n)
         self.now = {name: buffer(name, T * n) for name in dict.fromkeys(("h", *layer.passed, *layer.kept))}
         self.wide = {"h": layer.outputs[k * n : (k + 1) * n], "dz": buffer("dz, wide", (g * n, T))}
         self.wide |= {name: buffer(f"{name}, wide", (n, T)) for name in layer.multiplied}
@@ -172,13 +172,14 @@ class StepByStep(Path):
         n = self.layer.nout
 
         def gates(x: Tensor) -> list[Tensor]:
-            return [x[k * n : (k + 1) * n] for k in range(self.layer.gates)]
+            return [x[self.rows(k, k + 1)] for k in range(self.layer.gates)]
 
         before = {name: self.at(self.now[name], i - 1) if i else first for name, first in self.first.items()}
         now = {name: self.at(x, i) for name, x in self.now.items()}
         outer = None if error is None else self.columns(error[self.k * n : (self.k + 1) * n], i)
-        z, said, dz = map(gates, (self.at(self.z, i), self.said, self.dz))
-        return Step(self, z, said, dz, gates(self.b) if with_bias else None, before, now, outer)
+        whole, b = self.at(self.z, i), gates(self.b) if with_bias else None
+        wide = gates(self.columns(self.wide["dz"], i))
+        return Step(self, whole, gates(whole), gates(self.dz), wide, b, before, now, outer)
 
     def program(self, words: Tensor | None) -> Program:
         """Return what goes through time; where there are words, each step looks its own up."""
@@ -188,17 +189,16 @@ class StepByStep(Path):
                 looked_up = self.be.take(self.table, self.columns(words, i), axis=1)
                 program.append(self.be.prepare([self.at(self.z, i)], [looked_up]))
             program += self.layer.step(self.step(i, with_bias=words is None))
-        for name in ("h", *self.layer.multiplied):
-            target = self.wide[name].reshape(-1, self.layer.nsteps, self.be.bsz)
-            program.append(self.be.prepare([target], [self.by_steps(self.now[name]).permute((1, 0, 2))]))
-        return program
+        names = "h", *self.layer.multiplied
+        targets = [self.wide[name].reshape(-1, self.layer.nsteps, self.be.bsz) for name in names]
+        values = [self.by_steps(self.now[name]).permute((1, 0, 2)) for name in names]
+        return [*program, self.be.prepare(targets, values)]
 
     def program_back(self, error: Tensor) -> Program:
         """Return what goes back, last step first."""
         program: Program = []
         for i in reversed(range(self.layer.nsteps)):
             program += self.layer.step_back(self.step(i, error))
-            program.append(self.be.prepare([self.columns(self.wide["dz"], i)], [self.dz]))
         return program
 
     def by_steps(self, x: Tensor) -> Tensor:
@@ -284,24 +284,24 @@ class Step(NamedTuple):
     """What there is in one step of a way through time: tensors (nout, N), by gate or by name."""
 
     path: StepByStep
-    z: list[Tensor]  # the gates: at first what the inputs say, then their values
-    said: list[Tensor]  # what the states before say to each gate
+    gates: Tensor  # those of z, as one
+    z: list[Tensor]  # the gates: at first what the inputs say, then what the states before say too, then their values
     dz: list[Tensor]
+    wide: list[Tensor]  # where dz is kept, beside that of the other steps
     b: list[Tensor] | None  # None where what the inputs say holds it already
     before: dict[str, Tensor]
     now: dict[str, Tensor]
     outer: Any  # the error of h from outside; None on the way there
 
     def product(self, x: Tensor, first: int = 0, last: int | None = None) -> Callable[[], Any]:
-        """Return what computes ``said = W_recur x`` of gates."""
+        """Return what computes ``z += W_recur x`` of gates."""
         rows = self.path.rows(first, last)
-        return partial(self.path.be.compound_dot, self.path.W_recur[rows], x, self.path.said[rows])
+        return partial(self.path.be.compound_dot, self.path.W_recur[rows], x, self.gates[rows], beta=1.0)
 
     @property
     def sums(self) -> list[Any]:
-        """What all that speaks to each gate adds up to, once ``said`` is computed."""
-        sums = [z + said for z, said in zip(self.z, self.said, strict=True)]
-        return [x + b for x, b in zip(sums, self.b, strict=True)] if self.b else sums
+        """What all that speaks to each gate adds up to, once ``product`` is computed."""
+        return [z + b for z, b in zip(self.z, self.b, strict=True)] if self.b else self.z
 
     def product_back(
         self, target: Tensor, first: int = 0, last: int | None = None, beta: float = 0.0
@@ -311,6 +311,8 @@ class Step(NamedTuple):
         return partial(self.path.be.compound_dot, self.path.W_recur[rows].T, self.path.dz[rows], target, beta=beta)
 
     def write(self, targets: Sequence[Tensor], trees: Sequence[Any]) -> Callable[[], Any]:
-        """Return what works out trees together."""
-        prepared: Callable[[], Any] = self.path.be.prepare(list(targets), list(trees))
+        """Return what works out trees together, and keeps errors of gates."""
+        pairs = list(zip(targets, trees, strict=True))
+        pairs += [(wide, x) for dz, wide in zip(self.dz, self.wide, strict=True) for t, x in pairs if t is dz]
+        prepared: Callable[[], Any] = self.path.be.prepare(*zip(*pairs, strict=True))
         return prepared

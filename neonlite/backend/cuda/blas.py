@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from neonlite.backend.primitives.products import Products
@@ -71,11 +71,16 @@ class CardProducts(Products):
         super().summed(a, b, total, alpha)
         c[...] = total if beta == 0 else total + self.xp.astype(c, total.dtype) * beta
 
-    def multiplied(self, a: Any, b: Any, c: Any) -> bool:
-        """Compute ``c = a b`` where all lie so that it takes no room; tell whether they do."""
-        alike = a.dtype == b.dtype == c.dtype and a.size * b.size * c.size > 0
-        form = self.product(a, b, c, copied=False) if alike else None
-        return form is not None and bool(self.runtime.driver.multiply(form, 1.0, 0.0))
+    def multiplied(self, products: Sequence[tuple[Any, Any, float]], c: Any, beta: float = 0.0) -> bool:
+        """Compute ``c = beta c + alpha a b + ...`` where all lie so that it takes no room; tell whether they do."""
+        forms = []
+        for a, b, alpha in products:
+            alike = a.dtype == b.dtype == c.dtype and a.size * b.size * c.size > 0
+            if (form := self.product(a, b, c, copied=False) if alike else None) is None:
+                return False
+            forms.append((form, alpha))
+        driver = self.runtime.driver  # which multiplies all, or none
+        return all(driver.multiply(form, alpha, 1.0 if n else beta) for n, (form, alpha) in enumerate(forms))
 
     def product(self, a: Any, b: Any, c: Any, copied: bool = True) -> Product | None:
         """Return how a product is told to the driver, of copies where need be; None when it cannot be told."""

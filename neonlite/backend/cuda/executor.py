@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from neonlite.backend.cuda.accumulating import accumulate, terms_of
 from neonlite.backend.cuda.calls import WHERE, Call, call, gathers
 from neonlite.backend.cuda.draws import mask
 from neonlite.backend.cuda.driver import CompileError
@@ -39,6 +40,8 @@ def written(plan: Plan, stage: Stage, runtime: Any = None) -> Sequence[Kernel | 
         return [Tile(plan, stage)]
     if stage.kind == "passes":
         return passes(plan, stage)
+    if stage.kind == "products":
+        return None
     found = call(plan, stage, runtime)
     return None if found is None else [found]
 
@@ -46,6 +49,7 @@ def written(plan: Plan, stage: Stage, runtime: Any = None) -> Sequence[Kernel | 
 def source(plan: Plan) -> str:
     """Return the kernels of a plan as one text, with words on what each reads and writes."""
     plan = copy.copy(plan)  # it may be another executor's
+    accumulate(plan)
     share(plan)
     made: dict[int, str] = {}  # value -> where it comes from
     texts = [f"/*\n{plan}\n*/", PREAMBLE]
@@ -61,7 +65,7 @@ def source(plan: Plan) -> str:
             lines = [f"// {line}" for line in kernel.legend(partial(named, plan, made))]
             texts.append("\n".join([*lines, kernel.source(name)]))
             if isinstance(kernel, Kernel) and kernel.parts > 1:
-                texts += [kernel.last(k, f"{name}_joined_{k}") for k in range(len(kernel.sums))]
+                texts.append(kernel.last(f"{name}_joined")[0])
     return "\n".join(texts)
 
 
@@ -98,6 +102,7 @@ class Cuda:
         if not at_once():  # an index out of range is told of afterwards
             plan.failing = [v for v in plan.failing if not gathers(plan, plan.made(v))]
             plan.regroup(plan.stages)
+        accumulate(plan)
         share(plan)
         xp, views = self.runtime.xp, {v: step for v, step in plan.numbered if step.kind == "view"}
         stages = []
@@ -174,6 +179,8 @@ class Cuda:
         """Work a stage out op by op, and then write what outlives it into its place."""
         if len(stage.steps) == 1 and self._primitive(plan.made(stage.steps[0]), stage.steps[0], values):
             return
+        if stage.kind == "products" and self._accumulated(plan, stage, values):
+            return
         made: dict[int, Any] = {}
         for v in stage.steps:
             made[v] = self.generic.value(plan.made(v), {**values, **made})
@@ -183,13 +190,29 @@ class Cuda:
         for v, x in stored.items():
             values[v][...] = x
 
+    def _accumulated(self, plan: Plan, stage: Stage, values: dict[int, Any]) -> bool:
+        """Have products added up in their target; tell whether that can be."""
+        if not isinstance(self.primitives, ScatterPrimitives):
+            return False
+        beta, products, top = 0.0, [], stage.steps[-1]
+        for term in terms_of(plan, top, {}):
+            factor = term.factor(values)
+            if factor == 0:  # libraries take 0 times NaN for 0
+                return False
+            if term.v in stage.steps:
+                a, b = (values[x] for x in plan.made(term.v).ins)  # type: ignore[index]
+                products.append((a, b, factor))
+            else:
+                beta = factor
+        return self.primitives.multiplied(products, values[top], beta)
+
     def _primitive(self, step: Step, v: int, values: dict[int, Any]) -> bool:
         """Have a product, or sums by place, written into its place; tell whether that can be."""
         if not isinstance(self.primitives, ScatterPrimitives) or v not in values or step.dtype not in FLOATS:
             return False
         out, operands = values[v], [values[x] for x in step.ins if isinstance(x, int)]
         if step.op.name in ("dot", "matmul"):
-            return self.primitives.multiplied(operands[0], operands[1], out)
+            return self.primitives.multiplied([(*operands, 1.0)], out)
         flat = self.runtime.layout(out)[1] == tuple(n * out.dtype.itemsize for n in (math.prod(out.shape[1:]), 1))
         if step.op.name != "scatter" or not flat or operands[0].dtype != out.dtype:
             return False

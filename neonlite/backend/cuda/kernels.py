@@ -12,7 +12,8 @@ Three schedules, each of blocks of 256 threads:
 * ``columns``: results lie side by side, and so do their threads: reads are coalesced. The lanes of a result are apart.
 
 Lanes join what they found in shared memory, in a tree. Where results are few, several blocks share one, and a second
-kernel joins their parts, in order. How work is shared out depends on shapes alone, so the bits of a sum do, too.
+kernel joins their parts, in order. How work is shared out depends on shapes alone, so the bits of a sum do, too. What
+is elementwise over results is worked out where they are known: by the first lane of each, at the end.
 """
 
 from __future__ import annotations
@@ -83,12 +84,17 @@ def kernels(plan: Plan, stage: Stage) -> list[Kernel] | None:
     for n, v in enumerate(v for v, step in steps.items() if step.kind == "reduction"):
         axes = tuple(a for a in steps[v].attrs["axis"] if stage.domain[a] != 1)
         groups.setdefault((axes, n // SEVERAL), []).append(v)
-    stored = [v for v, s in steps.items() if s.kind != "reduction" and (v in plan.stored or v in plan.tops)]
+    stored = [v for v, s in steps.items() if s.kind != "reduction" and outlives(plan, v)]
     if not stored and not groups:
         return []
     last = len(groups) - 1
     found = [Kernel(plan, steps, stage.domain, stored if n == last else [], vs) for n, vs in enumerate(groups.values())]
     return found or [Kernel(plan, steps, stage.domain, stored, [])]
+
+
+def outlives(plan: Plan, v: int) -> bool:
+    """Tell whether a value is written, as it is read by another kernel or is a target's."""
+    return v in plan.stored or v in plan.tops
 
 
 def _given(plan: Plan, step: Step) -> str:
@@ -117,6 +123,7 @@ class Kernel:
             if v in wanted:
                 wanted.update(x for x in steps[v].ins if isinstance(x, int))
         self.steps = {v: step for v, step in steps.items() if v in wanted}
+        self.small = {v: step for v, step in self.steps.items() if v not in reductions and step.shape != domain}
         self.numbered = {v: n for n, v in enumerate(v for v in self.steps if v not in reductions)}
         operands = dict.fromkeys((x, step.common) for step in self.steps.values() for x in step.ins)
         inputs = dict.fromkeys(x for x, _ in operands if isinstance(x, int) and x not in self.steps and plan.dtype(x))
@@ -131,13 +138,18 @@ class Kernel:
                 )
             )
         }
-        self.told = list(range(len(reductions)))  # those whose results are written
+        self.told = [n for n, v in enumerate(reductions) if outlives(plan, v)]  # those whose results are written
         sums: dict[Any, Sum] = {}
         for n, v in enumerate(reductions):
             step, words = self.steps[v], reduction(self.steps[v])
             sums.setdefault((step.ins, step.common, words._replace(result="")), Sum(words, [])).results.append(n)
         self.sums = list(sums.values())
         self._lay_out(domain, list(inputs))
+        late = {*self.small, *(x for step in self.small.values() for x in step.ins)}
+        early = {v for v in self.steps if v not in self.small}
+        early |= {x for v in early for x in self.steps[v].ins}  # type: ignore[misc]
+        self.late = [x for x in self.arrays if x.v in late]  # what is read and written where results are known
+        self.early = [x for x in self.arrays if x.v in early]
         self._share_out()
 
     # --- geometry ---
@@ -181,11 +193,10 @@ class Kernel:
         self.reduced = math.prod(self.sizes[a] for a in self.cut)
         self.schedule = "map" if not self.reductions else "rows" if len(self.sizes) - 1 in self.cut else "columns"
         self.index = "unsigned" if self.size < 2**31 else "long long"
-        side_by_side = [(n, bits(x.dtype) // 8) for n, x in enumerate(self.arrays) if x.contiguous and self._moves(x)]
+        side_by_side = [(x.name, bits(x.dtype) // 8) for x in self.early if x.contiguous and self._moves(x)]
         wide = 16 // max((nbytes for _, nbytes in side_by_side), default=16)
         self.vector = 1 if self.schedule == "columns" or self.sizes[-1] % wide else wide
-        self.aligned = [(n, self.vector * nbytes) for n, nbytes in side_by_side]
-        self.strides = [(n, x.axes[a], bits(x.dtype) // 8) for n, x in enumerate(self.arrays) for a in self._steps(x)]
+        self.aligned = [(name, self.vector * nbytes) for name, nbytes in side_by_side]
         self.lanes = 1
         if self.schedule == "rows":
             each = self.reduced // (WARP * self.vector)  # steps of a lane, of 32
@@ -207,6 +218,7 @@ class Kernel:
         for found, _ in self.sums if self.parts > 1 else ():
             self.rooms.append(self.rooms[-1] + padded(kinds.get(found.kind, 24) * self.parts * self.results))
         self.texts: dict[tuple[str, int], str] = {}
+        self.lasts: dict[str, tuple[str, list[int]]] = {}
 
     def _moves(self, x: Array) -> bool:
         """Tell whether an array goes on along the last axis; else one element serves all."""
@@ -220,18 +232,16 @@ class Kernel:
         if (name, V) in self.texts:
             return self.texts[name, V]
         body = self._map() if self.schedule == "map" else self._reduction()
-        used = sorted({int(n) for n in re.findall(r"\bn(\d+)\b", "\n".join(body))})
-        sizes = [f"    const Index {', '.join(f'n{a} = N{a}' for a in used)};"] if used else []
+        self.used, sizes = used(body)
         head = [f"    constexpr int V = {V};  // elements side by side, for one thread at once"]
         if self.reductions:
             words = "threads of a result, results of a block"
             head.append(f"    constexpr int LANES = {self.lanes}, PLACES = {self.places};  // {words}")
-        self.used = used
         text = self.texts[name, V] = "\n".join(
             [
                 *(f"// {line}" for line in self.formulas()),
                 f'extern "C" __global__ void __launch_bounds__({self.threads}) {name}(',
-                f"    {', '.join(self._parameters())})",
+                f"    {', '.join([*self._parameters(), *(f'long long N{a}' for a in self.used)])})",
                 "{",
                 f"    typedef {self.index} Index;",
                 *head,
@@ -263,20 +273,22 @@ class Kernel:
         yield from (f"s{n}: {named(v)}" for n, v in enumerate(self.reductions))
 
     def _parameters(self) -> list[str]:
-        """Return the parameters; ``_arguments`` gives the arguments in the same order."""
-        out = [f"{'const ' * (x.name[0] == 'x')}{MEMORY[x.dtype]}* {x.name}" for x in self.arrays]
-        if self.parts > 1:
-            out += [f"{found.kind}* s{m}" for m, (found, _) in enumerate(self.sums)]
-        else:
-            out += [f"{MEMORY[self._summed(n).dtype]}* s{n}" for n in self.told]
-        out += [f"{wide} {name}" for (_, wide), name in self.numbers.items()]
-        out += [f"long long {x.name}_{a}" for x in self.arrays for a in self._steps(x)]
-        out += (
-            [f"long long {name}" for name in ("K", "J", "chunk")[: len(self.counts)]]
-            if self.reductions
-            else ["long long I"]
-        )
-        return out + [f"long long N{a}" for a in self.used]
+        """Return the parameters but for sizes; ``launches`` gives the arguments in the same order."""
+        shared = [f"{found.kind}* s{m}" for m, (found, _) in enumerate(self.sums)]
+        arrays, results = (self.early, shared) if self.parts > 1 else (self.arrays, self._told())
+        counts = ("K", "J", "chunk")[: len(self.counts)] if self.reductions else ("I",)
+        return [*self._pointers(arrays), *results, *self._numbers(arrays), *(f"long long {name}" for name in counts)]
+
+    def _pointers(self, arrays: Sequence[Array]) -> list[str]:
+        return [f"{'const ' * (x.name[0] == 'x')}{MEMORY[x.dtype]}* {x.name}" for x in arrays]
+
+    def _told(self) -> list[str]:
+        return [f"{MEMORY[self._summed(n).dtype]}* s{n}" for n in self.told]
+
+    def _numbers(self, arrays: Sequence[Array]) -> list[str]:
+        """Return the parameters for the numbers of the tree, and for strides."""
+        strides = [f"long long {x.name}_{a}" for x in arrays for a in self._steps(x)]
+        return [f"{wide} {name}" for (_, wide), name in self.numbers.items()] + strides
 
     def _steps(self, x: Array) -> list[int]:
         """Return the axes on which an array has a stride of its own."""
@@ -309,12 +321,37 @@ class Kernel:
             "        }",
             "    }",
         ]
-        for m, (found, results) in enumerate(self.sums):
+        for m, (found, _) in enumerate(self.sums):
             lines += self._join(m, found)
-            parts = [(f"s{m}", f"p{m}[threadIdx.x]")] if self.parts > 1 else []
-            parts += [] if parts else [(f"s{n}", narrowed(self._result(n, m), self._summed(n).dtype)) for n in results]
-            lines += [f"    if (lane == 0 && k < K) {s}[blockIdx.y * K + k] = {text};" for s, text in parts]
-        return lines
+            if self.parts > 1:
+                lines.append(f"    if (lane == 0 && k < K) s{m}[blockIdx.y * K + k] = p{m}[threadIdx.x];")
+        return lines if self.parts > 1 else lines + self._ending()
+
+    def _ending(self) -> list[str]:
+        """Return the lines in which the first lane of a result makes of it what is elementwise, and writes."""
+        indent, texts, lines = " " * 8, dict[int, str](), list[str]()
+        for m, (_, results) in enumerate(self.sums):
+            for n in results:
+                step, text = self._summed(n), self._result(n, m)
+                if self.small:
+                    text = rounded(text, step.dtype)
+                    lines.append(f"{indent}const {REGISTER[step.dtype]} t{n} = {text};  // {step.op.name}")
+                    text = f"t{n}"
+                texts[self.reductions[n]] = text
+        for x in self.late:
+            if x.name[0] == "x":
+                lines.append(f"{indent}const {MEMORY[x.dtype]} {x.name}t = {x.name}[{self._place(x)}];")
+                texts[x.v] = widened(f"{x.name}t", x.dtype)
+        lines += self._work(self.small, texts, indent)
+        lines += [f"{indent}{text}" for text in self._ends(texts)]
+        return ["    if (lane == 0 && k < K) {", *self._coordinates("k", self.kept, lines, indent), *lines, "    }"]
+
+    def _ends(self, texts: dict[int, str]) -> list[str]:
+        """Return what writes that of which there is one for each result."""
+        small = [x for x in self.arrays if x.v in self.small and x.name[0] == "y"]
+        ends = [f"{x.name}[{self._place(x)}] = {narrowed(texts[x.v], x.dtype)};" for x in small]
+        told = [(n, self.reductions[n]) for n in self.told]
+        return ends + [f"s{n}[k] = {narrowed(texts[v], self._summed(n).dtype)};" for n, v in told]
 
     def _places(self) -> list[str]:
         """Return the lines in which a thread finds its lane, and the result it works for."""
@@ -358,10 +395,10 @@ class Kernel:
     def _pass(self, places: dict[str, str], indent: str) -> list[str]:
         """Return the lines that read V elements of each operand, work out the steps, and store and collect."""
         texts: dict[int, str] = {}
-        lines = [line for x in self.arrays for line in self._read(x, places, texts, indent)]
-        ys = [x for x in self.arrays if x.name[0] == "y"]
+        lines = [line for x in self.early for line in self._read(x, places, texts, indent)]
+        ys = [x for x in self.early if x.name[0] == "y"]
         lines += [f"{indent}#pragma unroll", f"{indent}for (int q = 0; q < V; ++q) {{"]
-        lines += self._work(self.steps, texts, f"{indent}    ")
+        lines += self._work({v: s for v, s in self.steps.items() if v not in self.small}, texts, f"{indent}    ")
         lines += [f"{indent}    {x.name}s.at[q] = {narrowed(texts[x.v], x.dtype)};" for x in ys]
         lines += [line for m in range(len(self.sums)) for line in self._collect(m, texts, f"{indent}    ")]
         lines.append(f"{indent}}}")
@@ -436,54 +473,73 @@ class Kernel:
         """Yield (source, grid, arguments) of what is to be run, in order; at ``work`` there is room for parts."""
         if (self.results if self.reductions else self.size) == 0:
             return
-        at = [layout(values[x.v]) for x in self.arrays]
+        at = {x.name: layout(values[x.v]) for x in self.arrays}
         V = self.vector
-        for n, nbytes in self.aligned:
-            if at[n][0] % nbytes:
+        for name, nbytes in self.aligned:
+            if at[name][0] % nbytes:
                 V = 1
-        results = [layout(values[self.reductions[n]])[0] for n in self.told]
-        arguments: list[int | float] = [address for address, _ in at]
-        arguments += [work + room for room in self.rooms[:-1]] if self.parts > 1 else results
-        for x, wide in self.numbers:
-            arguments.append(float(values[x]) if wide == "double" else wrapped(int(values[x])))
-        for n, axis, nbytes in self.strides:
-            arguments.append(at[n][1][axis] // nbytes)
-        source = self.source(vector=V)
-        arguments += self.counts
-        arguments += [self.sizes[a] for a in self.used]
-        blocks = self.blocks if self.reductions else min(-(-self.size // (THREADS * V)), BLOCKS)
-        yield source, (blocks, self.parts), self.threads, arguments
-        for m, (_, mine) in enumerate(self.sums if self.parts > 1 else ()):
-            given: list[int | float] = [*(results[n] for n in mine), work + self.rooms[m], self.parts, self.results]
-            yield self.last(m), (-(-self.results // WARP), 1), THREADS, given
+        told = [layout(values[self.reductions[n]])[0] for n in self.told]
+        rooms = [work + room for room in self.rooms[:-1]]
+        numbers: list[int | float] = [
+            float(values[x]) if wide == "double" else wrapped(int(values[x])) for x, wide in self.numbers
+        ]
 
-    def last(self, m: int, name: str = "kernel") -> str:
-        """Return the kernel that joins the parts of a sum: part p of result k is parts[p K + k]."""
-        found, results = self.sums[m]
-        steps = [self._summed(n) for n in results]
-        return "\n".join(
+        def given(arrays: Sequence[Array], *results: int) -> list[int | float]:
+            strides = [at[x.name][1][x.axes[a]] // (bits(x.dtype) // 8) for x in arrays for a in self._steps(x)]
+            return [*(at[x.name][0] for x in arrays), *results, *numbers, *strides]
+
+        source = self.source(vector=V)
+        arguments = given(self.early, *rooms) if self.parts > 1 else given(self.arrays, *told)
+        blocks = self.blocks if self.reductions else min(-(-self.size // (THREADS * V)), BLOCKS)
+        sizes = [self.sizes[a] for a in self.used]
+        yield source, (blocks, self.parts), self.threads, [*arguments, *self.counts, *sizes]
+        if self.parts > 1:
+            source, used = self.last()
+            arguments = [*given(self.late, *told, *rooms), self.parts, self.results, *(self.sizes[a] for a in used)]
+            yield source, (-(-self.results // WARP), 1), THREADS, arguments
+
+    def last(self, name: str = "kernel") -> tuple[str, list[int]]:
+        """Return the kernel that joins parts, part p of result k is p0[p K + k], and the axes of which it has sizes."""
+        if name in self.lasts:
+            return self.lasts[name]
+        joined = [fill(found.join, a=f"a{m}", b=f"parts{m}[p * K + k]") for m, (found, _) in enumerate(self.sums)]
+        body = [
+            f"    constexpr int LANES = {THREADS // WARP}, PLACES = {WARP};",
+            "    const int lane = threadIdx.x / PLACES, place = threadIdx.x % PLACES;",
+            "    const long long k = (long long)blockIdx.x * PLACES + place;",
+            *(f"    {found.kind} a{m} = {found.start};" for m, (found, _) in enumerate(self.sums)),
+            "    if (k < K)",
+            "        for (long long p = lane; p < P; p += LANES) {",
+            *(f"            a{m} = {text};" for m, text in enumerate(joined)),
+            "        }",
+            *(line for m, (found, _) in enumerate(self.sums) for line in join(m, found, "PLACES")),
+            *self._ending(),
+        ]
+        axes, sizes = used(body)
+        parts = [f"const {found.kind}* parts{m}" for m, (found, _) in enumerate(self.sums)]
+        parameters = [*self._pointers(self.late), *self._told(), *parts, *self._numbers(self.late)]
+        parameters += [f"long long {name}" for name in ("P", "K", *(f"N{a}" for a in axes))]
+        text = "\n".join(
             [
-                f"// the parts of {' and '.join(step.op.name for step in steps)}, joined",
+                f"// the parts of {' and '.join(self.steps[v].op.name for v in self.reductions)}, joined",
                 f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}(',
-                f"    {', '.join(f'{MEMORY[step.dtype]}* s{n}' for n, step in enumerate(steps))},",
-                f"    const {found.kind}* parts, long long P, long long K)",
+                f"    {', '.join(parameters)})",
                 "{",
-                f"    constexpr int LANES = {THREADS // WARP}, PLACES = {WARP};",
-                "    const int lane = threadIdx.x / PLACES, place = threadIdx.x % PLACES;",
-                "    const long long k = (long long)blockIdx.x * PLACES + place;",
-                f"    {found.kind} a0 = {found.start};",
-                "    if (k < K)",
-                "        for (long long p = lane; p < P; p += LANES)",
-                f"            a0 = {fill(found.join, a='a0', b='parts[p * K + k]')};",
-                *join(0, found, "PLACES"),
-                *(
-                    f"    if (lane == 0 && k < K) s{i}[k] = {narrowed(self._result(n, 0), steps[i].dtype)};"
-                    for i, n in enumerate(results)
-                ),
+                f"    typedef {self.index} Index;",
+                *sizes,
+                *body,
                 "}",
                 "",
             ]
         )
+        self.lasts[name] = text, axes
+        return self.lasts[name]
+
+
+def used(body: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Return the axes whose sizes are read, and the lines that take them from the arguments."""
+    axes = sorted({int(n) for n in re.findall(r"\bn(\d+)\b", "\n".join(body))})
+    return axes, [f"    const Index {', '.join(f'n{a} = N{a}' for a in axes)};"] if axes else []
 
 
 def join(n: int, found: Reduction, apart: str, threads: int = THREADS) -> list[str]:

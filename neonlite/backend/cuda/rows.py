@@ -1,7 +1,9 @@
 """Which stages share rows?  Those of a softmax, or of a normalization: reductions over the same axes, in turn.
 
-A plan has a stage for each, and what they pass on goes through memory. Here they become one stage, of one of two kinds:
+A plan has a stage for each, and what they pass on goes through memory. Here they become one stage, of one of three
+kinds:
 
+* a ``region`` that reads rows once, and ends with what is elementwise over the results: ``x + sum(y)``;
 * a ``tile`` is one kernel that keeps a row (or a column) in registers, from the first reduction to the last result:
   memory is read once and written once;
 * ``passes``, for rows that are too long: nothing of a row's length goes through memory but operands and results, for
@@ -16,7 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from neonlite.backend.cuda.kernels import LONG, SEVERAL, THREADS, WARP, Array, Kernel, kernels
+from neonlite.backend.cuda.kernels import LONG, SEVERAL, THREADS, WARP, Array, Kernel, kernels, outlives
 from neonlite.backend.cuda.words import MEMORY, REGISTER, narrowed, rounded, widened
 from neonlite.backend.plan import Const, Plan, Stage, Step
 from neonlite.ops import FLOATS, OPS, Axes, Op, bits, reduced
@@ -45,7 +47,7 @@ def share(plan: Plan) -> None:
     rest = list(plan.stages)
     while rest:
         found = _gathered(plan, rest)
-        for way in (_tile, _passes) if found else ():
+        for way in (_ended, _tile, _passes) if found else ():
             before, stage, after = found  # type: ignore[misc]
             if trial := way(plan, [*done, *before], stage, after):
                 plan.__dict__.update(trial.__dict__)
@@ -78,7 +80,7 @@ def _gathered(plan: Plan, stages: list[Stage]) -> tuple[list[Stage], Stage, list
             behind.update(stage.steps)
         else:
             before.append(stage)
-    if sum(stage.domain == domain for stage in group) < 2 or sum(len(stage.steps) for stage in group) > LONG:
+    if len(group) < 2 or sum(len(stage.steps) for stage in group) > LONG:
         return None
     if any(kernels(plan, stage) is None for stage in group):
         return None
@@ -93,6 +95,18 @@ def _cuts(plan: Plan, stage: Stage, among_ones: bool = False) -> set[Axes]:
         for step in steps
         if step.kind == "reduction"
     }
+
+
+def _ended(plan: Plan, before: list[Stage], stage: Stage, after: list[Stage]) -> Plan | None:
+    """Return the plan with a region whose results are worked with at its end; None when rows are read once more."""
+    steps = {v: plan.made(v) for v in stage.steps}
+    sums = {v for v, step in steps.items() if step.kind == "reduction"}
+    known = {v for v, phase in phases(plan, stage.steps).items() if phase > 0}
+    if len(sums) > SEVERAL or any(v in sums or steps[v].shape == stage.domain for v in known):
+        return None
+    trial = copy.copy(plan)
+    trial.regroup([*before, stage._replace(kind="region"), *after])
+    return trial
 
 
 def _tile(plan: Plan, before: list[Stage], stage: Stage, after: list[Stage]) -> Plan | None:
@@ -204,11 +218,6 @@ def passes(plan: Plan, stage: Stage) -> list[Kernel]:
     return found
 
 
-def outlives(plan: Plan, v: int) -> bool:
-    """Tell whether a value is read after its stage."""
-    return v in plan.tops or plan.last_read.get(v, -1) > plan.stage_of[v]
-
-
 # --- a tile ---
 
 
@@ -231,7 +240,6 @@ class Tile(Kernel):
             needed = [self.phase[v] for v in readers.get(x, ())] + [self.final] * (x in out)
             self.phase[x], self.until[x] = min(needed), max(needed)  # what is elementwise waits until it is needed
         super().__init__(plan, steps, stage.domain, out, sums)
-        self.told = [n for n, v in enumerate(sums) if outlives(plan, v)]
 
     def _share_out(self) -> None:
         """Give a row as few lanes as have room for it, but more where rows are few."""
@@ -272,7 +280,7 @@ class Tile(Kernel):
 
     def _reduction(self) -> list[str]:
         texts: dict[int, str] = {}
-        once, small = [], {v: s for v, s in self.steps.items() if v not in self.wide and v not in self.reductions}
+        once = []
         for x in self.arrays:
             if x.name[0] == "x" and self._single(x):
                 once.append(f"    const {MEMORY[x.dtype]} {x.name}s = at({x.name} + {self._place(x)}, there);")
@@ -280,12 +288,11 @@ class Tile(Kernel):
         body = [f"    Pack<{MEMORY[x.dtype]}, V> {x.name}s[R];" for x in self.holds]
         body += [f"    {REGISTER[self.steps[v].dtype]} r{self.numbered[v]}[R * V];" for v in self.keeps]
         for p in range(self.final + 2):
-            body += self._work({v: step for v, step in small.items() if self.phase[v] == p}, texts, "    ")
+            body += self._work({v: step for v, step in self.small.items() if self.phase[v] == p}, texts, "    ")
             if p <= self.final:
                 body += self._phase(p, texts)
-        ends = [f"{x.name}[{self._place(x)}] = {narrowed(texts[x.v], x.dtype)};" for x in self._singles()]
-        ends += [f"s{n}[k] = {narrowed(texts[self.reductions[n]], self._summed(n).dtype)};" for n in self.told]
-        body += ["    if (lane == 0 && there) {", *(f"        {line}" for line in ends), "    }"] if ends else []
+        ends = [f"        {line}" for line in self._ends(texts)]
+        body += ["    if (lane == 0 && there) {", *ends, "    }"] if ends else []
         return [
             f"    constexpr int R = {self.elements} / V;  // times V: the elements of a lane",
             *self._places(),
@@ -294,9 +301,6 @@ class Tile(Kernel):
             *once,
             *body,
         ]
-
-    def _singles(self) -> list[Array]:
-        return [x for x in self.arrays if x.name[0] == "y" and self._single(x)]
 
     def _phase(self, p: int, texts: dict[int, str]) -> Iterator[str]:
         """Yield the lines from a look at each element to what the lanes found together."""
