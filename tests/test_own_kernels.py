@@ -58,8 +58,9 @@ def define() -> Iterator[Callable[..., Any]]:
 
     yield kernel
     for name in made:
-        for table in (OPS, OWN, RAW):
-            table.pop(name, None)
+        row = OPS.pop(name, None)
+        for table in (OWN, RAW):
+            table.pop(row, None)
         if hasattr(Backend, name):
             delattr(Backend, name)
 
@@ -273,3 +274,53 @@ def test_the_current_backend_has_it_too(define):
     define("swished", "x / (1 + exp(-x))", run=lambda xp, x: x / (1 + xp.exp(-x)))
     be = nl.gen_backend("cpu")
     assert be.swished(be.zeros((1, 1))).asnumpyarray() == 0
+
+
+# --- a cell of a notebook that is run again ---------------------------------------------------------------------------
+
+
+@needs_compiler
+def test_a_kernel_that_is_defined_anew_takes_the_place_of_the_old_one(define, sim):
+    """In trees of before it stays what it was: they may have been differentiated already."""
+    plain, x = Backend("cpu"), numbers(3, 4)
+    for be in (sim, plain):
+        out, t = be.zeros((3, 4)), be.array(x)
+        old = []
+        for n in (2, 2, 3, 5):
+            define("times", f"{n} * x", run=lambda xp, x, n=n: n * x, grad=lambda be, dz, z, x, n=n: (n * dz,))
+            out[:] = be.times(t) + 1
+            np.testing.assert_allclose(out.get(), n * x + 1, 1e-6)
+            old.append((n, be.times(t), be.prepare([out], [be.times(t) - 1])))
+            assert be.check_grad(be.sum(be.times(be.array(x)))).ok
+        for n, tree, prepared in old:
+            np.testing.assert_allclose(tree.asnumpyarray(), n * x, 1e-6)
+            prepared()
+            np.testing.assert_allclose(out.get(), n * x - 1, 1e-6)
+        define("times", ROWS.replace("row_norms", "times"), run=lambda xp, x: xp.sqrt((x * x).sum(1)[:, None]), **NORMS)
+        np.testing.assert_allclose(be.times(t).asnumpyarray(), np.linalg.norm(x, axis=1, keepdims=True), 1e-6)
+        define("times", "x * y", run=lambda xp, x, y: x * y, grad=lambda be, dz, z, x, y: (dz * y, dz * x))
+        np.testing.assert_allclose(be.times(t, t + 1).asnumpyarray(), x * (x + 1), 1e-5)
+
+
+@needs_compiler
+def test_a_block_is_not_replayed_with_a_kernel_of_before(define, sim):
+    x, out, calls = sim.ones((2, 3)), sim.zeros((2, 3)), []
+
+    def work():
+        calls.append(1)
+        out[:] = out + sim.times(x)
+
+    total = 0
+    for n in (2, 5):
+        define("times", f"{n} * x", run=lambda xp, x, n=n: n * x)
+        for _ in range(5):
+            sim.replay("work", work, uses=[x, out])
+            total += n
+            assert (out.get() == total).all()
+    assert len(calls) == 6  # for each kernel two runs and one that is recorded
+
+
+@pytest.mark.parametrize("name", ["tanh", "conv_layer", "ones"])
+def test_a_name_that_is_not_ones_own_stays_taken(name):
+    with pytest.raises(ValueError, match=f"the name '{name}' is taken"):
+        Backend.elementwise_kernel(name, "2 * x")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from neonlite.backend.rows import Rows, method_of
-from neonlite.ops import FLOATS, HALVES, OPS, Op, axes_of, missing
+from neonlite.ops import FLOATS, HALVES, OPS, TABLE, Op, axes_of, missing
 from neonlite.optree import Draw, Operand, build, describe, leaf, shortened, swapped
 
 
@@ -286,6 +286,8 @@ class Words(Rows):
 
     # --- the door for new ops ---
 
+    defined_anew = 0  # how often an op took the name of another
+
     @classmethod
     def define_op(
         cls,
@@ -303,6 +305,8 @@ class Words(Rows):
         ``run(xp, x, y)`` is the value in the words of the array-API standard, ``grad(be, dz, z, x, y)`` the derivative:
         an op-tree for each operand, or None where it is flat. ``kind`` is "elementwise", or "library" for an op that
         needs its operands whole, whose ``shape(x, y)`` gives the result's shape. ValueError for a name that is taken.
+        An op of one's own may be defined anew, as when a cell of a notebook is run again: trees that are built from
+        then on have the new one, and those that were built before keep the old one.
 
         >>> import neonlite as nl
         >>> be = nl.gen_backend("cpu")
@@ -311,7 +315,8 @@ class Words(Rows):
         >>> nl.Autodiff(cube(be, x), be).get_grad_asnumpyarray(x)
         array([[12.]], dtype=float32)
         """
-        if not name.isidentifier() or name in OPS or hasattr(cls, name):
+        anew = name in OPS and OPS[name] not in TABLE
+        if not name.isidentifier() or (not anew and (name in OPS or hasattr(cls, name))):
             raise ValueError(f"be.define_op: the name {name!r} is taken, or no name; the ops are {', '.join(OPS)}")
         if kind not in ("elementwise", "library") or (kind == "library" and shape is None):
             raise ValueError(
@@ -324,6 +329,7 @@ class Words(Rows):
         OPS[name] = op = Op(name, run, grad, doc, arity=arity, kind=kind, shape=shape, result=result, may_fail=True)
         method = method_of(op)
         setattr(cls, name, method)
+        Words.defined_anew += anew
         return method
 
     @classmethod
@@ -341,7 +347,7 @@ class Words(Rows):
         ``operation``: an expression of x, or of x and y, in which T is their type: "x / (1 + exp(-x))". It becomes a
         line of the kernel that works out the tree around it. ``run`` and ``grad`` are as in ``define_op``; ``run``
         serves other runtimes, which without it raise NotImplementedError. ``result``: "same", or "float" for an op
-        that makes floats of whole numbers. ValueError for a name that is taken.
+        that makes floats of whole numbers. ValueError for a name that is taken, but by an op of one's own.
 
         >>> import neonlite as nl
         >>> be = nl.gen_backend("cpu")
@@ -361,7 +367,7 @@ class Words(Rows):
             raise ValueError(f"be.elementwise_kernel: an operation is an expression of x; got {describe(operation)}")
         arity = 2 if re.search(r"\by\b", operation) else 1
         method = cls.define_op(name, run or on_cards_only(name), grad, "elementwise", arity, doc, None, result)
-        spell(name, operation)
+        spell(OPS[name], operation)
         return method
 
     @classmethod
@@ -382,11 +388,11 @@ class Words(Rows):
         the type of the elements. ``shape(x, y)`` gives the shape of the result. ``launch(z, x, y)`` gives, for the
         shapes, the number of blocks of 256 threads, or that along x and y, and the numbers; without it, as many threads
         as the result has elements, and that number. ``run`` and ``grad``: as in ``elementwise_kernel``. ValueError for
-        a name that is taken, and for a source with another kernel.
+        a name that is taken, but by an op of one's own, and for a source with another kernel.
         """
         from neonlite.backend.cuda.own import RAW, Raw, blocks_for, on_cards_only
 
         raw = Raw(name, source, launch or blocks_for)
         method = cls.define_op(name, run or on_cards_only(name), grad, "library", raw.arity, doc, shape)
-        RAW[name] = raw
+        RAW[OPS[name]] = raw
         return method

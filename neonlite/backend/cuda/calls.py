@@ -51,7 +51,7 @@ extern "C" __global__ void {name}({T}* y, const {P}* labels, Word* failed, long 
 def call(plan: Plan, stage: Stage, runtime: Any) -> Call | Kernel | Own | None:
     """Return the kernel of a call; None when there is none."""
     v = stage.steps[0]
-    if plan.made(v).op.name in RAW:
+    if plan.made(v).op in RAW:
         return Own(plan, v, runtime)
     step = plan.made(v)
     if step.op.name in REDUCE and step.op.result == "index":

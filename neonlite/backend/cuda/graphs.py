@@ -185,7 +185,8 @@ class Graphs:
         if recording():
             return fn()
         be, things = self.be, opened([uses]) + tensors_of(fn)
-        key = name, be.bsz, be.streams, be.streams.seed, be.runtime.driver.here(), *map(id, things)
+        when = be.bsz, be.streams, be.streams.seed, be.defined_anew, be.runtime.driver.here()
+        key = name, *when, *map(id, things)
         block = self.blocks.pop(key, None) or Block(things)
         self.blocks[key] = block  # the last one
         if len(self.blocks) > GRAPHS:

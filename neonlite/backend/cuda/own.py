@@ -14,14 +14,14 @@ from typing import Any
 from neonlite.backend.cuda.kernels import THREADS, Launch, Layout
 from neonlite.backend.cuda.words import MEMORY, OWN
 from neonlite.backend.plan import Plan
-from neonlite.ops import Shape
+from neonlite.ops import Op, Shape
 
-RAW: dict[str, Raw] = {}  # op -> its kernel
+RAW: dict[Op, Raw] = {}
 
 
-def spell(name: str, operation: str) -> None:
+def spell(op: Op, operation: str) -> None:
     """Enter an expression of x, y and T beside the table of words, as that of an op."""
-    OWN[name] = re.sub(r"\b([xyT])\b", r"{\1}", operation)
+    OWN[op] = re.sub(r"\b([xyT])\b", r"{\1}", operation)
 
 
 def on_cards_only(name: str) -> Callable[..., Any]:
@@ -80,7 +80,7 @@ class Own:
 
     def __init__(self, plan: Plan, v: int, runtime: Any) -> None:
         self.v, self.runtime, self.step = v, runtime, plan.made(v)
-        self.raw = RAW[self.step.op.name]
+        self.raw = RAW[self.step.op]
 
     def source(self, name: str = "kernel") -> str:
         """Return the text of the kernel, with the type of its elements in the place of T."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from neonlite.backend.plan import Const, Step
-from neonlite.ops import FLOATS, HALVES, bits
+from neonlite.ops import FLOATS, HALVES, Op, bits
 
 MEMORY = {"float16": "Half", "bfloat16": "BFloat16", "float32": "float", "float64": "double"}
 MEMORY |= {"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"}
@@ -53,7 +53,7 @@ WORDS: dict[str, str] = {
     "where": "{x} != 0 ? {y} : {w}",
 }
 
-OWN: dict[str, str] = {}  # those of users' ops
+OWN: dict[Op, str] = {}  # those of users' ops
 
 # the words for whole numbers, where they differ
 OF_INTS: dict[str, str] = {
@@ -170,7 +170,7 @@ def words(step: Step, given: str) -> str | None:
     if name == "cast":
         below_0 = given in FLOATS and step.dtype[0] == "u" and step.dtype != "uint64"
         return "({T})(long long){x}" if below_0 else WORDS[name]  # whole numbers below 0 wrap when they become unsigned
-    plain = WORDS.get(name, OWN.get(name))
+    plain = WORDS.get(name, OWN.get(step.op))
     consts = [x.number if isinstance(x, Const) else None for x in step.ins]
     if step.common not in FLOATS:
         may_fail = name == "pow" and step.common[0] != "u" and (consts[1] is None or consts[1] < 0)
