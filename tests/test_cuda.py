@@ -910,6 +910,26 @@ def test_draws_have_the_words_of_the_stream_on_every_runtime(dtype: str, shape: 
     assert sim.rng_get_state() == plain.rng_get_state()
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_normal_numbers_fill_a_tensor_in_a_kernel(dtype: str) -> None:
+    sim, plain = simulated(dtype), Backend(OpByOp(), rng_seed=1, default_dtype=dtype)
+    for shape, mean, stdv in [((3, 7), 0, 1), ((16, 16), -2.5, 0.25), ((1, 5), 100, 3)]:
+        made, wanted = (be.empty(shape) for be in (sim, plain))
+        for be, out in ((sim, made), (plain, wanted)):
+            be.fill_normal(out, mean, stdv)
+        close = CLOSE[dtype] / 2
+        np.testing.assert_allclose(made.get().astype(float), wanted.get().astype(float), close, close * stdv)
+    assert len(ran(sim)) == 3
+    sim.fill_normal(part := sim.zeros((6, 8))[:, ::2], 5, 0.1)  # with gaps, and of whole numbers: as on the host
+    sim.fill_normal(whole := sim.zeros((6, 8), "int32"), 50, 0.1)
+    assert not ran(sim)[2:]
+    assert (abs(part.get().astype(float) - 5) < 1).all()
+    assert (abs(whole.get() - 50) <= 1).all()
+    for columns in (4, 8):
+        plain.fill_normal(plain.zeros((6, columns)))
+    assert sim.rng_get_state() == plain.rng_get_state()
+
+
 @pytest.mark.parametrize("first", [2**64 - 2, 2**128 - 1, 2**192 - 2, 2**256 - 3, 2**64 - 1, 5 * 2**64 - 1])
 def test_the_number_of_a_block_is_carried_over_all_four_words(first: int) -> None:
     values = []

@@ -63,6 +63,10 @@ WORKS: dict[str, Callable[[Backend, Any, Any], Any]] = {
     "what has no kernel": lambda be, total, x: total.__setitem__(slice(None), be.concat([x[:, 10:], total[:, :10]], 1)),
     "uniform numbers": lambda be, total, x: total.__setitem__(slice(None), total + be.rand(3, 20) * be.rand(3, 20)),
     "normal numbers": lambda be, total, x: total.__setitem__(slice(None), total + be.randn(3, 20)),
+    "normal numbers that fill": lambda be, total, x: (
+        be.fill_normal(total, 1, 0.5),
+        x.__setitem__(slice(None), x + total),
+    ),
     "masks": lambda be, total, x: (
         be.make_binary_mask(total, 0.3),
         x.__setitem__(slice(None), x + total * be.rand(1, 1)),

@@ -514,6 +514,10 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
 
     def fill_normal(self, ary: Tensor, mean: float = 0.0, stdv: float = 1.0) -> None:
         """Fill a tensor with normal random numbers."""
+        if getattr(self._executor, "driver", None) and ary.is_contiguous and ary.info.dtype in FLOATS:
+            self._check_open()
+            self._executor.normal(self.streams, ary, mean, stdv)
+            return
         self.write(ary, self.streams.normal("noise", ary.shape, "float64") * stdv + mean)
 
     def _fill(self, out: Tensor, fill: Callable[[Any], Any]) -> None:

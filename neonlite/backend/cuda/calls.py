@@ -84,6 +84,7 @@ class Call:
             name=name,
             over=OVER,
             values=values,
+            more="",
             T=MEMORY[step.dtype],
             P=self.read,
             row=classes[0],

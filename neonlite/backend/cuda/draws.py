@@ -22,7 +22,7 @@ RANDOM = """// A thread makes a block of Philox4x64-10: four words, a function o
 // Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
 extern "C" __global__ void {name}({T}* y, long long n, long long size, long long seed, long long stream,
                                   long long c0, long long c1, long long c2, long long c3,
-                                  const unsigned long long* from, long long limit)
+                                  const unsigned long long* from{more})
 {
     typedef unsigned long long Word;
 {over}
@@ -52,8 +52,8 @@ UNIFORM = """        for (int k = 0; k < 4; ++k)
 NORMAL = """        for (int k = 0; k < 4; k += 2) {  // Box and Muller, 1958
             const double radius = sqrt(-2.0 * log(((double)(c[k] >> 11) + 1.0) * 0x1p-53));
             const double angle = (double)(c[k + 1] >> 11) * (2.0 * 3.14159265358979323846 * 0x1p-53);
-            if (4 * i + k < size) put(y[4 * i + k], radius * cos(angle));
-            if (4 * i + k + 1 < size) put(y[4 * i + k + 1], radius * sin(angle));
+            if (4 * i + k < size) put(y[4 * i + k], radius * cos(angle){scaled});
+            if (4 * i + k + 1 < size) put(y[4 * i + k + 1], radius * sin(angle){scaled});
         }"""
 MASK = """        for (int k = 0; k < 8; ++k) {
             const unsigned lane = (unsigned)(c[k / 2] >> (k % 2 * 32));
@@ -64,29 +64,38 @@ VALUES = {
     ("rand", "bfloat16"): fill(LANES, shift="24", scale="0x1p-8f"),
     ("rand", "float32"): fill(LANES, shift="8", scale="0x1p-24f"),
     ("rand", "float64"): UNIFORM,
-} | {("randn", dtype): NORMAL for dtype in FLOATS}
+} | {("randn", dtype): fill(NORMAL, scaled="") for dtype in FLOATS}
+SCALED = fill(NORMAL, scaled=" * stdv + mean")
 
 
 def counted(streams: Any, purpose: str, n: int) -> list[int]:
-    """Take the next n blocks of a stream, and return what a kernel is to know of them: seed, stream, counter, limit."""
+    """Take the next n blocks of a stream, and return what a kernel is to know of them: seed, stream, counter."""
     seed, stream, first = streams.blocks(purpose, n)
     address = 0
     if graph := recording():
         address, first = graph.counter(purpose, first, n)
     words = seed, stream, *(first >> 64 * k & 2**64 - 1 for k in range(4))
-    return [*map(wrapped, words), address, 0]
+    return [*map(wrapped, words), address]
 
 
-def text(values: str, dtype: str, name: str = "kernel") -> str:
-    """Return the kernel that fills an array of a dtype with what words stand for."""
-    return fill(RANDOM, name=name, over=OVER, values=values, T=MEMORY[dtype])
+def filled(executor: Any, out: Any, values: str, drawn: list[int], more: dict[str, int | float]) -> None:
+    """Fill a contiguous tensor with what words stand for: blocks that were ``counted``, and arguments of its own."""
+    size, n = math.prod(out.shape), drawn[0]
+    parameters = "".join(f", {'double' if isinstance(x, float) else 'long long'} {name}" for name, x in more.items())
+    text = fill(RANDOM, name="kernel", over=OVER, values=values, T=MEMORY[out.info.dtype], more=parameters)
+    arguments = [executor.runtime.layout(written(out, whole=True))[0], n, size, *drawn[1:], *more.values()]
+    kernel = executor.kernel(text)
+    if n:
+        executor.driver.launch(kernel, (min(-(-n // THREADS), BLOCKS), 1), THREADS, arguments)
 
 
 def mask(executor: Any, streams: Any, out: Any, limit: int) -> None:
     """Fill a contiguous tensor with ones, where the lane of a random word is below a limit, and zeros."""
-    size, n = math.prod(out.shape), -(-math.prod(out.shape) // 8)
-    place, _ = executor.runtime.layout(written(out, whole=True))
-    arguments = [place, n, size, *counted(streams, "masks", n)[:-1], limit]
-    kernel = executor.kernel(text(MASK, out.info.dtype))
-    if n:
-        executor.driver.launch(kernel, (min(-(-n // THREADS), BLOCKS), 1), THREADS, arguments)
+    n = -(-math.prod(out.shape) // 8)
+    filled(executor, out, MASK, [n, *counted(streams, "masks", n)], {"limit": limit})
+
+
+def normal(executor: Any, streams: Any, out: Any, mean: float, stdv: float) -> None:
+    """Fill a contiguous tensor of floats with normal numbers, scaled before they are rounded to its dtype."""
+    n = -(-math.prod(out.shape) // 4)
+    filled(executor, out, SCALED, [n, *counted(streams, "noise", n)], {"mean": float(mean), "stdv": float(stdv)})

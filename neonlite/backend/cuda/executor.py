@@ -14,7 +14,7 @@ from typing import Any
 
 from neonlite.backend.cuda.accumulating import accumulate, terms_of
 from neonlite.backend.cuda.calls import WHERE, Call, call, gathers
-from neonlite.backend.cuda.draws import mask
+from neonlite.backend.cuda.draws import mask, normal
 from neonlite.backend.cuda.driver import CompileError
 from neonlite.backend.cuda.graphs import Uncapturable, recording
 from neonlite.backend.cuda.kernels import PREAMBLE, Kernel, kernels
@@ -238,6 +238,10 @@ class Cuda:
     def mask(self, streams: Any, out: Any, limit: int) -> None:
         """Fill a contiguous tensor with ones, where the lane of a random word is below a limit, and zeros."""
         mask(self, streams, out, limit)
+
+    def normal(self, streams: Any, out: Any, mean: float, stdv: float) -> None:
+        """Fill a contiguous tensor of floats with normal numbers."""
+        normal(self, streams, out, mean, stdv)
 
     # --- buffers, one set a thread ---
 
