@@ -1183,8 +1183,10 @@ def test_the_text_of_a_tree_is_had_on_any_machine(plain: Backend) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", list(every.LAYOUTS)[:2])  # others: test_reductions_of_every_layout
-@pytest.mark.parametrize("dtype", every.CLOSE)
+@pytest.mark.parametrize(  # other layouts: test_reductions_of_every_layout
+    ("dtype", "layout"),
+    [*itertools.product(["float64", "float32"], list(every.LAYOUTS)[:2]), ("float16", "tensor"), ("bfloat16", "view")],
+)
 @pytest.mark.parametrize("name", every.CASES)
 def test_the_value_is_what_the_textbook_says(sim: Backend, name: str, dtype: str, layout: str) -> None:
     for case in every.CASES[name]:
