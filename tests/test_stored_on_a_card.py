@@ -408,6 +408,23 @@ def test_a_block_finds_its_operands_wherever_they_lay_before(
         np.testing.assert_array_equal(mine, theirs)
 
 
+def test_a_block_that_writes_a_part_keeps_the_rest_of_what_was_put_there_by_another() -> None:
+    be = card()
+    place = be.zeros((200, N), persist_values=False)
+    first, second = (Apart(be, outputs=place.share((144, N))) for _ in range(2))
+    part = second.O[:72]
+
+    def block() -> None:
+        be.fprop_conv(second.half, second.I[72:], second.half_filters, part)
+
+    for _ in range(4):
+        first.run()  # whose numbers need not persist, when another takes their place
+        be.replay("part", block, [part, second.I])
+    second.run()
+    be.replay("part", block, [part, second.I])
+    np.testing.assert_array_equal(second.O.get()[72:], second.wanted[72:])
+
+
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(SCHEDULES)
