@@ -785,6 +785,7 @@ def test_products_that_cannot_be_added_right_there_have_the_same_values() -> Non
         stacks[:] = stacks * 2 - be.matmul(stack, stack)
         be.assign([c, d], [c + be.dot(a, b), d - (c + be.dot(a, b))])
         be.assign([c, d], [(total := c + be.dot(a, d)), total + be.dot(a, b)])
+        be.assign([c, d], [(total := be.dot(a, b) + be.dot(b, a)), total + be.dot(a, a)])
         be.assign([c, d], [d - be.dot(a, b), c - be.dot(a, b)])
         be.assign([c, a], [c - be.dot(a, b), a + be.dot(c, b)])
         e = be.tanh(a) * 0.1

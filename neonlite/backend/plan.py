@@ -356,13 +356,12 @@ class Plan:
             taken = any(target == i for target, _, _ in self.clashes) or not self.targets[i].attrs["contiguous"]
             if taken or not self.direct[i] or not self._ends_stage(w):
                 continue
+            here = self.stage_of[w]
+            until = here - 1 if self.stages[here].kind == "products" else here  # each product is added at once
             free = -1  # the last stage in which the target is taken
             for v in sorted(self.stored, key=lambda v: self.stage_of[v]):
                 step, first, last = self.made(v), self.stage_of[v], self.stored[v]
                 fits = (step.shape, step.dtype) == (top.shape, top.dtype) and v not in self.viewed
-                until = self.stage_of[w] - (
-                    self.stages[self.stage_of[w]].kind == "products"
-                )  # which are written at once
                 safe = max(free, failed) < first and last <= until
                 if fits and safe and v not in self.tops and v not in guests:
                     guests[v], free = i, last
