@@ -555,6 +555,11 @@ def test_operands_are_read_before_their_room_is_another_ones(cpu: Backend) -> No
     target[:] = cpu.minimum(other.O + 1, 1) * case.O
     assert np.array_equal(target.get(), np.minimum(other.wanted + 1, 1) * case.wanted)
     case.run()
+    other.run()
+    assert np.array_equal(case.O.get(), case.wanted)  # in both places, so that the room may be another one's
+    target[:] = cpu.minimum(other.O + 1, 1) * case.O
+    assert np.array_equal(target.get(), np.minimum(other.wanted + 1, 1) * case.wanted)
+    case.run()
     case.O[:], target = case.O * 2, place[1:145]
     target[:] = case.O + 1
     assert np.array_equal(target.get(), case.wanted * 2 + 1)

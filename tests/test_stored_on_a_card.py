@@ -249,6 +249,20 @@ def test_masks_are_drawn_where_images_lay_apart() -> None:
     np.testing.assert_array_equal(case.O.get(), wanted.get())
 
 
+@pytest.mark.parametrize("op", ["max", "l2"])
+def test_errors_of_pooling_are_right_when_what_they_need_was_read_before(op: str) -> None:
+    found = []
+    for case in (Apart(card()), Apart(Backend("cpu", batch_size=N))):
+        be = case.be
+        layer = be.pool_layer("float32", op, N, C=4, H=6, W=6, R=2, S=2)
+        pooled, back, places = be.zeros((36, N)), be.zeros((144, N)), be.zeros((36, N), "uint8")
+        be.fprop_pool(layer, case.O, pooled, places if op == "max" else None)
+        places.get(), case.O.get()
+        more = {"argmax": places} if op == "max" else {}
+        found.append(be.bprop_pool(layer, None if more else case.O, pooled, back, **more).get())
+    shared.near(*found)
+
+
 def test_what_cudnn_cannot_do_is_done_in_order_and_nothing_is_turned(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Apart(card())
     monkeypatch.setenv("NEONLITE_WORKSPACE", "50")
