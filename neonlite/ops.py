@@ -205,6 +205,7 @@ SHAPES: dict[str, Callable[..., Shape]] = {"elementwise": broadcast, "reduction"
 
 HALVES = ("float16", "bfloat16")  # kept in 16 bits, and added up in float32
 FLOATS = (*HALVES, "float32", "float64")
+DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # bits: whole numbers up to 2**bits are exact
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import lacks
 
-from neonlite import Backend
+from neonlite import Backend, NervanaObject
 from neonlite.initializers import Array as Given
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import (
@@ -198,6 +198,25 @@ def test_a_word_that_is_not_in_the_table_is_named_with_the_layer(be, dtype, word
     got = re.escape(str(words[1, 1]))
     with pytest.raises(IndexError, match=f"words: words are whole numbers from 0 to 5; got {got}$"):
         layer.fprop(be.array(words, dtype=dtype), inference)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float16", 2048), ("bfloat16", 256)])
+def test_words_that_a_dtype_rounds_to_others_are_refused(dtype, most):
+    pytest.importorskip("torch")
+    be = NervanaObject.be = Backend("torch")
+    if dtype not in be.runtime.dtypes:
+        pytest.skip("ml_dtypes is not here")
+    last = be.array([[float(most)]], dtype=dtype, name="X")
+    layer = made(be, LookupTable(most + 1, 1, Constant(1), name="few"), 1, 1)
+    layer.W[most] = 3.0
+    assert layer.fprop(last).get() == 3
+    layer = made(be, LookupTable(most + 2, 1, Constant(1), name="many"), 1, 1)
+    message = (
+        rf"many: words are whole numbers from 0 to {most + 1}; X \(1, 1\) is {dtype}, in which those above {most} "
+    )
+    with pytest.raises(TypeError, match=message):
+        layer.fprop(last)
+    assert layer.fprop(be.array([[most + 1]], dtype="int32")).get() == 1
 
 
 def test_words_and_what_follows_them_learn_together(be64, rng):

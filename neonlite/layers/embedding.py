@@ -8,12 +8,15 @@ from neonlite.layers.buffers import features
 from neonlite.layers.deltas import Deltas, Place
 from neonlite.layers.layer import accumulates
 from neonlite.layers.parameter import ParameterLayer
+from neonlite.ops import DIGITS
+from neonlite.optree import describe
 
 
 class LookupTable(ParameterLayer):
     """Row w of ``W`` (vocab_size, embedding_dim) for each word w, a whole number from 0 below vocab_size.
 
-    Inputs (nin, N), or (1, T) with time steps, of any dtype; outputs (embedding_dim, nin * N), a column t * N + n.
+    Inputs (nin, N), or (1, T) with time steps, of any dtype that has all words; outputs (embedding_dim, nin * N), a
+    column t * N + n.
     Row ``pad_idx`` begins with zeros and its gradient is zero, so that momentum and decay leave it there as well.
     Without ``update`` the gradient of W stays zero. Words have no deltas: ``bprop`` returns None.
     """
@@ -79,6 +82,12 @@ class LookupTable(ParameterLayer):
 
     def index(self, x: Any) -> Any:
         """Return words as a column of int32. What is no word becomes one past the last, which ``be.take`` refuses."""
+        dtype, last = x.info.dtype, self.vocab_size - 1
+        if last > 2 ** DIGITS.get(dtype, 64):
+            raise TypeError(
+                f"{self.name}: words are whole numbers from 0 to {last}; {describe(x)} is {dtype}, in which those "
+                f"above {2 ** DIGITS[dtype]} are rounded to others: inputs of int32 are not"
+            )
         x = self.be.reshape(x, -1, 1)
         word = self.be.astype(x, "int32")
         return self.be.where((word == x) * (word >= 0), word, self.vocab_size)  # be.take counts from the end below 0
@@ -90,7 +99,7 @@ class LookupTable(ParameterLayer):
         return self.be.transpose(rows if self.pad_idx is None else self.be.where(word == self.pad_idx, 0, rows))
 
     def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Look up the words. IndexError for one that is not in the table."""
+        """Look up the words. IndexError for one that is not in the table, TypeError for a dtype that has not all."""
         self.prepare(inputs, inference)
         self.words[:] = self.index(inputs)
         found = self.be.transpose(self.be.take(self.W, self.words, axis=0))

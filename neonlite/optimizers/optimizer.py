@@ -14,7 +14,7 @@ from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.numbers import check, number
 from neonlite.backend.prepared import Prepared
 from neonlite.initializers import wide
-from neonlite.ops import FLOATS, HALVES
+from neonlite.ops import DIGITS, FLOATS, HALVES
 from neonlite.optimizers.schedule import CONSTANT, Schedule, check_schedule
 from neonlite.optree import describe
 
@@ -176,7 +176,7 @@ def within_norm(limit: float, rate: float, network: Network, n: float) -> Tensor
     return step
 
 
-DIGITS = {"float16": (11, 2.0**-24), "bfloat16": (8, 2.0**-133)}  # bits, and the least number above 0
+LEAST = {"float16": 2.0**-24, "bfloat16": 2.0**-133}  # above 0
 
 
 def rounded(be: Any, x: Any, dtype: str) -> Any:
@@ -184,14 +184,13 @@ def rounded(be: Any, x: Any, dtype: str) -> Any:
 
     P(far) = |x - near| / |far - near|. A number of 16 bits stays as it is, and beyond the largest there is infinity.
     """
-    digits, least = DIGITS[dtype]
     near = be.astype(be.astype(x, dtype), "float32")
     # a number between half a gap and one and a half gaps away from near: the cast takes it to the next one
-    beyond = near + be.sgn(x - near) * be.maximum(be.absolute(near) * (1.25 * 2.0**-digits), least)
+    beyond = near + be.sgn(x - near) * be.maximum(be.absolute(near) * (1.25 * 2.0 ** -DIGITS[dtype]), LEAST[dtype])
     far = be.astype(be.astype(beyond, dtype), "float32")
     chance = be.astype(be.rand(x.shape), "float32")
     if be.default in HALVES:  # whose random numbers have few bits
-        chance = chance + be.astype(be.rand(x.shape), "float32") * 2.0 ** -DIGITS[be.default][0]
+        chance = chance + be.astype(be.rand(x.shape), "float32") * 2.0 ** -DIGITS[be.default]
     return be.where(chance * be.absolute(far - near) < be.absolute(x - near), far, near)
 
 
