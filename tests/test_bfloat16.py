@@ -23,7 +23,7 @@ from neonlite.argparser import NeonArgparser
 from neonlite.backend import NervanaObject
 from neonlite.backend.cuda.simulated import Simulated
 from neonlite.callbacks import Callbacks
-from neonlite.data import ArrayIterator
+from neonlite.data import ArrayIterator, TimeSeries
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import GRU, LSTM, Affine, BatchNorm, Conv, Dropout, LookupTable, Pooling, RecurrentSum
 from neonlite.models import Model
@@ -109,6 +109,18 @@ def test_every_runtime_takes_values_that_are_given_in_it(be: Backend) -> None:
     NervanaObject.be = be
     ((X, _),) = ArrayIterator(values, np.array([0]), nclass=2)
     assert (X.get().ravel() == values.astype(np.float32).ravel()).all()
+    assert next(iter(TimeSeries(values.T, 1)))[0].get().tolist() == [[1.5]]
+
+
+@pytest.mark.parametrize("label", [0.5, np.nan])
+def test_labels_and_targets_in_it_are_held_to_what_floats_are_held_to(be: Backend, label: float) -> None:
+    be.bsz, NervanaObject.be = 2, be
+    X, y = np.ones((2, 1)), np.array([0, label], BFLOAT16)
+    with pytest.raises(ValueError, match="labels are whole numbers from 0 to 1; got bfloat16"):
+        ArrayIterator(X, y, nclass=2)
+    if np.isnan(label):
+        with pytest.raises(ValueError, match="targets are numbers; row 1 has NaN"):
+            ArrayIterator(X, y, make_onehot=False)
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,11 @@ def is_known() -> bool:
     return True
 
 
+def holds_floats(array: Any) -> bool:
+    """Tell whether an array of NumPy's holds floats; bfloat16 is of no kind that NumPy has."""
+    return bool(array.dtype.kind == "f" or array.dtype.name == "bfloat16")
+
+
 def holds_numbers(array: Any) -> bool:
-    """Tell whether an array of NumPy's holds real numbers; bfloat16 is of no kind that NumPy has."""
-    return array.dtype.kind in "biuf" or array.dtype.name == "bfloat16"
+    """Tell whether an array of NumPy's holds real numbers."""
+    return array.dtype.kind in "biu" or holds_floats(array)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import NervanaObject
-from neonlite.backend.bfloat16 import holds_numbers
+from neonlite.backend.bfloat16 import holds_floats, holds_numbers
 from neonlite.backend.numbers import number
 from neonlite.data.augment import tried
 from neonlite.data.columns import Columns, Source, on_host
@@ -252,7 +252,7 @@ class ArrayIterator(Minibatches):
                 f"{self.name}: y has one label a row, (n,) or (n, 1); got {labels.shape}: targets that are one-hot "
                 "already, or no labels, come with make_onehot=False"
             )
-        if labels.dtype.kind == "f":
+        if holds_floats(labels):
             nan = " with NaN in it" if np.isnan(labels).any() else ""
             raise ValueError(
                 f"{self.name}: labels are whole numbers from 0 to {self.nclass - 1}; got {labels.dtype}{nan}: "
@@ -332,7 +332,7 @@ def first_row(wrong: NDArray[np.bool_]) -> int:
 
 def check_numbers(name: str, targets: NDArray[Any]) -> None:
     """Raise ValueError for targets that are not numbers."""
-    if targets.dtype.kind == "f" and np.isnan(targets).any():
+    if holds_floats(targets) and np.isnan(targets).any():
         raise ValueError(f"{name}: targets are numbers; row {first_row(np.isnan(targets))} has NaN")
 
 

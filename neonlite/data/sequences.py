@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Backend, Tensor
+from neonlite.backend.bfloat16 import holds_numbers
 from neonlite.backend.onehot import OneHot
 from neonlite.data.iterator import Minibatches, State, check_numbers
 from neonlite.data.order import Epoch, words
@@ -150,7 +151,7 @@ class TimeSeries(Contiguous):
         self.be = self.be  # from now on this one, whatever becomes the current one
         whole(self.name, time_steps=time_steps, forward=forward)
         X = np.asarray(X)
-        if X.dtype.kind not in "biuf":
+        if not holds_numbers(X):
             raise TypeError(f"{self.name}: X is an array of numbers; got one of {X.dtype}")
         if X.ndim != 2 or not X.size:
             hint = "; X.reshape(-1, 1) is a series of one number a step" if X.ndim == 1 and X.size else ""

@@ -34,7 +34,7 @@ class Torch(Runtime):
 
     def get(self, array: Any) -> Any:
         """Return a copy as a NumPy array."""
-        return np.array(self.share(array), order="C")
+        return np.array(self.share(array) if array.dtype == self.torch.bfloat16 else array.numpy(), order="C")
 
     def share(self, array: Any) -> Any:
         """Return an array that shows the same memory."""
