@@ -3,8 +3,10 @@
 PYTHON ?= python3
 # Dependency groups for the tests: "test runtimes" adds PyTorch and MKL, and the tests run on them as well.
 TEST_GROUPS ?= test
-# How many processes share the tests.
+# How many processes share the tests, each of them with one thread but where tests say more: threads of several processes
+# that are more than the CPUs wait for one another.
 WORKERS ?= 2
+test test-slow: export OMP_NUM_THREADS ?= 1
 TESTED := .venv/$(shell echo $(TEST_GROUPS) | tr ' ' +)
 BIN := .venv/bin
 
