@@ -566,6 +566,29 @@ def test_large_products_of_float32_are_one_dnn_s_and_others_are_not(
     assert taken == [(65, 65)]
 
 
+@needs
+def test_an_interrupt_while_a_primitive_is_told_where_arrays_lie_leaves_others_memory_alone() -> None:
+    assert HERE is not None
+    numbers, turned = (HERE.layout((20, 30), strides) for strides in ((30, 1), (1, 20)))
+    copy = HERE.reorder(numbers, turned)
+    x, y, others = np.ones((20, 30), "float32"), np.zeros((30, 20), "float32"), np.zeros((30, 20), "float32")
+    copy(x.ctypes.data, y.ctypes.data)
+    set_address = copy.library.set_address
+
+    def interrupted(*args: Any) -> None:
+        set_address(*args)
+        raise InterruptedError  # as Ctrl-C does when a function of C returns
+
+    copy.library = SimpleNamespace(set_address=interrupted, execute=HERE.execute)  # type: ignore[assignment]
+    with pytest.raises(InterruptedError):
+        copy(x.ctypes.data, others.ctypes.data)
+    copy.library = HERE
+    x += 1
+    copy(x.ctypes.data, y.ctypes.data)
+    assert (y == 2).all()
+    assert (others == 0).all()
+
+
 # --- memory, threads, processes --------------------------------------------------------------------------------------
 
 

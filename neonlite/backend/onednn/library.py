@@ -263,6 +263,7 @@ class Call:
         """Run, on one address for each of ``layouts``."""
         for n, address in enumerate(addresses):
             if address != self.addresses[n]:
+                self.addresses[n] = 0  # Ctrl-C may come once oneDNN has the new one, and before it is noted
                 self.library.set_address(self.memories[n]._as_parameter_, address)
                 self.addresses[n] = address
         if status := self.library.execute(*self.ready):
