@@ -589,6 +589,32 @@ def test_an_interrupt_while_a_primitive_is_told_where_arrays_lie_leaves_others_m
     assert (others == 0).all()
 
 
+SIGNALS = """
+import signal
+import numpy as np
+from neonlite import Backend
+from neonlite.backend.executors import pool
+pool.set_threads(1)
+be, told, others = Backend("cpu"), [], []
+a, b, c = be.ones((100, 784)), be.ones((784, 128)), be.empty((100, 128))
+signal.signal(signal.SIGALRM, lambda *_: told.append(1))
+signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+for n in range(8000):
+    be.compound_dot(a, b, c)
+    others.append(np.empty(40 + n * 37 % 30_000, "u1"))
+    if len(others) > 50:
+        del others[n % 50]
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(len(told) > 100, (c.get() == 784).all())
+"""
+
+
+@needs
+def test_signals_that_come_while_matrices_are_multiplied_leave_the_heap_alone() -> None:
+    got = subprocess.run([sys.executable, "-c", SIGNALS], capture_output=True, text=True, check=True)
+    assert got.stdout == "True True\n"
+
+
 # --- memory, threads, processes --------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from importlib import import_module
+from threading import get_ident, main_thread
 from typing import Any
 
 from neonlite.backend.mkl.blas import folders
@@ -21,6 +22,7 @@ FILE = "libdnnl.so.3"  # as pip and conda name it; the 3 is that of the interfac
 MAJOR = 3
 WAY_OUT = 'pip install "neonlite[onednn]"'
 SPINS = "GOMP_SPINCOUNT"  # how often a thread of GNU's OpenMP looks for work before it sleeps
+NO_STACK, STACK = 2, 1 << 16  # signal.h: SS_DISABLE; bytes for signal handlers
 AXES = 12  # that a list of sizes has room for
 
 # dnnl_types.h: types of numbers, kinds of propagation, arguments of a primitive, what it can be asked
@@ -153,6 +155,8 @@ class Library:
         self.set_threads = getattr(scope, "omp_set_num_threads", None) or loaded.omp_set_num_threads
         self.get_threads = getattr(scope, "omp_get_max_threads", None) or loaded.omp_get_max_threads
         self.most_threads = 1 << 30
+        self.guarded = False  # whether signals have a stack
+        self.rooms: list[Any] = []  # its memory
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
         self.engine, self.stream = c_void_p(), c_void_p()
@@ -184,6 +188,8 @@ class Library:
 
     def using(self, threads: int) -> Threads:
         """Return ``with library.using(n):`` so many threads, in this thread of Python, meanwhile."""
+        if not self.guarded and get_ident() == main_thread().ident:
+            self.guarded = apart(self.rooms)
         return Threads(self, min(threads, self.most_threads))
 
     def call(self, name: str, *args: Any) -> None:
@@ -268,6 +274,27 @@ class Call:
                 self.addresses[n] = address
         if status := self.library.execute(*self.ready):
             raise RuntimeError(f"oneDNN {self.library.version}: {PROBLEMS.get(status, f'status {status}')}")
+
+
+class SignalStack(ctypes.Structure):
+    """``stack_t`` of Linux."""
+
+    _fields_ = [("start", c_void_p), ("flags", c_int), ("nbytes", c_size_t)]
+
+
+def apart(rooms: list[Any]) -> bool:
+    """Give this thread's signal handlers a stack of their own, in a room that is kept, where they have none.
+
+    Products of oneDNN, until its repair of March 2026, let the stack pointer point into the heap, so a handler that
+    runs meanwhile, as Python's for Ctrl-C, writes over other memory: github.com/uxlfoundation/oneDNN/issues/4845.
+    Python's handlers take another stack where there is one, and the kernel gives signals to the main thread where it
+    can.
+    """
+    sigaltstack, found = ctypes.CDLL(None).sigaltstack, SignalStack()
+    if sigaltstack(None, byref(found)) == 0 and found.flags & NO_STACK:
+        rooms.append(ctypes.create_string_buffer(STACK))
+        sigaltstack(byref(SignalStack(ctypes.addressof(rooms[-1]), 0, STACK)), None)
+    return True
 
 
 class Threads:
