@@ -290,10 +290,12 @@ def test_a_network_in_torch_learns_as_it_does_in_float32() -> None:
 @needs_compiler
 def test_errors_that_float16_loses_need_no_scale() -> None:
     """A scale is a power of two, and bfloat16 has the exponents of float32: a scale changes no bit."""
-    make = lambda: GradientDescentMomentum(0.05, 0.9)  # noqa: E731
     found = [
         trained(backend("simulated", batch_size=8), looked_up, x, 2)[0].get_weights()
-        for x in (make(), LossScaling(make(), 2.0**30, dynamic=False))
+        for x in (
+            GradientDescentMomentum(0.05, 0.9),
+            LossScaling(GradientDescentMomentum(0.05, 0.9), 2.0**30, dynamic=False),
+        )
     ]
     for weights, scaled in zip(*(x.values() for x in found), strict=True):
         np.testing.assert_array_equal(weights, scaled)
