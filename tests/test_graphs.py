@@ -9,6 +9,7 @@ import shutil
 import weakref
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from standin_cupy import installed
 
 import neonlite as nl
 from neonlite import Backend
-from neonlite.backend import Block, NervanaObject
+from neonlite.backend import Block, NervanaObject, Tensor
 from neonlite.backend.cuda.simulated import Simulated
 from neonlite.backend.runtimes import load
 from neonlite.callbacks import Listener
@@ -25,7 +26,17 @@ from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import LSTM, Affine, BatchNorm, Conv, Dropout, Layer, LookupTable, Pooling, RecurrentLast
 from neonlite.models import Model
-from neonlite.optimizers import Adam, GradientDescentMomentum, MultiOptimizer, StepSchedule
+from neonlite.optimizers import (
+    Adam,
+    AdamW,
+    GradientDescentMomentum,
+    LossScaling,
+    MultiOptimizer,
+    Optimizer,
+    RMSProp,
+    ShiftAdaMax,
+    StepSchedule,
+)
 from neonlite.transforms import CrossEntropyMulti, Logistic, MeanSquared, Rectlin, Softmax, Tanh
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
@@ -528,14 +539,86 @@ def test_a_narrower_last_minibatch_is_run_and_the_others_recorded_anew() -> None
     assert (with_graphs[3], without[3]) == (15, 24)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("which", ["momentum with decay and limits", "several"])
-def test_optimizers_are_outside_the_graph_so_their_numbers_may_change(which: str) -> None:
-    def optimizer() -> Any:
-        momentum = GradientDescentMomentum(0.1, 0.9, wdecay=0.01, gradient_clip_norm=0.5)
-        return MultiOptimizer({"default": Adam(), "Bias": momentum}) if which == "several" else momentum
+RATES = StepSchedule([1, 2], [0.01, 0.003])
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "Adam": lambda: Adam(learning_rate=0.02, schedule=RATES),
+    "AdamW": lambda: AdamW(learning_rate=0.02, schedule=RATES, gradient_clip_value=0.1),
+    "momentum with decay and limits": lambda: GradientDescentMomentum(
+        0.1, 0.9, wdecay=0.01, gradient_clip_norm=0.5, schedule=RATES
+    ),
+    "RMSProp": lambda: RMSProp(learning_rate=0.02, schedule=RATES),
+    "ShiftAdaMax": lambda: ShiftAdaMax(learning_rate=0.02, schedule=RATES),
+    "several": lambda: MultiOptimizer({"default": Adam(), "Bias": GradientDescentMomentum(0.1, 0.9)}),
+    "scaled losses": lambda: LossScaling(Adam(), scale=64.0),
+}
 
-    alike(trained(True, optimizer=optimizer()), trained(False, optimizer=optimizer()))
+
+@pytest.mark.parametrize("which", list(OPTIMIZERS))
+def test_an_update_is_replayed_with_the_numbers_of_each_step(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    updates: list[Any] = []
+    update = Optimizer._update_all
+    monkeypatch.setattr(Optimizer, "_update_all", lambda self, *given: (updates.append(self), update(self, *given)))
+    with_graphs = trained(True, optimizer=OPTIMIZERS[which]())
+    several = len({id(x) for x in updates})
+    assert len(updates) == 3 * several == 3 * (1 + (which == "several"))  # two are run, one is recorded
+    updates.clear()
+    without = trained(False, optimizer=OPTIMIZERS[which]())
+    assert len(updates) == 12 * several
+    alike(with_graphs, without)
+    for x, y in zip(with_graphs[0], trained(True, optimizer=OPTIMIZERS[which](), runtime="cpu")[0], strict=True):
+        np.testing.assert_allclose(x, y, 1e-3, 1e-4)
+
+
+def updated(optimizer: Any, be: Backend, each: Callable[[int], None]) -> np.ndarray[Any, Any]:
+    """Return weights after nine updates by gradients of ones; ``each(n)`` comes before the n-th."""
+    w, dw, states = be.ones((4, 1)), be.ones((4, 1)), []
+    layer = SimpleNamespace(has_params=True, get_params=lambda: ((w, dw), states))
+    be.bsz = 2
+    for n in range(9):
+        each(n)
+        optimizer.optimize([layer], 0)
+    return w.get()
+
+
+@pytest.mark.parametrize(("attribute", "value"), [("learning_rate", 0.5), ("wdecay", 0.25), ("divisor", 8)])
+def test_an_attribute_of_an_optimizer_that_changes_counts_from_then_on(
+    sim: Backend, attribute: str, value: float
+) -> None:
+    def run(be: Backend) -> np.ndarray[Any, Any]:
+        optimizer = GradientDescentMomentum(0.1, 0.0, wdecay=0.01)
+        return updated(optimizer, be, lambda n: setattr(optimizer, attribute, value) if n == 6 else None)
+
+    wanted, rate, decay, divisor = 1.0, 0.1, 0.01, 1.0
+    for n in range(9):
+        if n == 6:
+            rate, decay, divisor = (
+                {"learning_rate": rate, "wdecay": decay, "divisor": divisor} | {attribute: value}
+            ).values()
+        wanted -= rate * (1 / (2 * divisor) + decay * wanted)
+    np.testing.assert_allclose(run(sim), wanted, 1e-5)
+    np.testing.assert_allclose(run(Backend("cpu")), wanted, 1e-5)
+
+
+@pytest.mark.parametrize("can_replay", [False, True])
+def test_a_rule_of_ones_own_is_given_numbers_unless_it_says_that_it_can_be_replayed(
+    sim: Backend, can_replay: bool
+) -> None:
+    class Thirds(Optimizer):
+        learning_rate = 3.0
+        calls: list[Any] = []  # noqa: RUF012
+
+        def rate(self, epoch: float) -> float:
+            return self.learning_rate / (self.t + 1)
+
+        def rule(self, be: Any, w: Any, g: Any, states: Any, rate: Any, step: Any) -> Any:
+            self.calls.append(rate)
+            return [w - step * g]
+
+    Thirds.can_replay = can_replay  # type: ignore[attr-defined]
+    w = updated(Thirds(), sim, lambda n: None)
+    np.testing.assert_allclose(w, 1 - sum(1.5 / n for n in range(1, 10)), 1e-5)
+    assert len(Thirds.calls) == (3 if can_replay else 9)
+    assert {type(rate) for rate in Thirds.calls} == {Tensor if can_replay else float}
 
 
 def test_an_attribute_of_a_layer_that_a_callback_changes_counts_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from neonlite.models.benchmark import FUNCTIONS, Benchmark
 from neonlite.models.interrupt import Interruptible
 from neonlite.models.kept import Kept
 from neonlite.models.state import State
-from neonlite.optimizers import LossScaling
+from neonlite.optimizers import LossScaling, Optimizer
 from neonlite.optree import describe
 from neonlite.transforms import Cost
 
@@ -161,6 +161,8 @@ class Model(Kept):
             if optimizer.get_state().keys() == state.keys():
                 optimizer.set_state(state)  # one like that of the file goes on as that one would
         self.optimizer, self.graphs = optimizer, graphs
+        if isinstance(optimizer, Optimizer):
+            optimizer.graphs = graphs
         self.finished = False
         with Interruptible() as interrupt:
             with interrupt.whole():

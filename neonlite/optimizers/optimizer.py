@@ -45,6 +45,8 @@ class Optimizer(NervanaObject):
     param_clip_value: float | None = None
     schedule: Schedule = CONSTANT
     divisor: float = 1  # of gradients, beside the batch size: what their errors were multiplied by
+    graphs: bool = True  # whether a card may replay the update, as ``be.replay`` says
+    results = ("t", "schedule", "_networks")  # attributes that an update depends on through its ``numbers`` alone
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -76,8 +78,17 @@ class Optimizer(NervanaObject):
 
         ``g``: the gradient, divided and limited by value. ``step``: what to go along it by, the learning ``rate`` times
         the factor that keeps the norm of all gradients within its limit: a number or, with such a limit, a tensor.
+        What else ``numbers`` gives follows by its name.
         """
         raise NotImplementedError(f"{self.classnm} has no rule: write rule(be, w, g, states, rate, step)")
+
+    def numbers(self, epoch: float) -> dict[str, float]:
+        """Return the numbers that differ from step to step, by the names under which ``rule`` takes them.
+
+        To a rule that a card may replay they are tensors (1, 1): neonlite's own, and of a class with
+        ``can_replay = True``.
+        """
+        return {"rate": self.rate(epoch)}
 
     def rate(self, epoch: float) -> float:
         """Return the learning rate of an epoch."""
@@ -97,12 +108,10 @@ class Optimizer(NervanaObject):
         be = network.be
         if not be.bsz:
             raise ValueError(f"{self.classnm} divides gradients by the batch size, which is not set yet: be.bsz = N")
-        rate = self.rate(number(f"{self.classnm}: the epoch", epoch))
-        limit = self.gradient_clip_norm
-        step = within_norm(limit, rate, network, be.bsz * self.divisor) if limit else rate
-        updates = [self._update(be, row, rate, step) for row in network.rows]
-        for row, values in enumerate(updates):
-            network.assign(row, values)
+        numbers: dict[str, Any] = self.numbers(number(f"{self.classnm}: the epoch", epoch))
+        if be.graphs is not None and be.graphs.takes(self):
+            numbers = network.on_card(numbers)
+        be.replay("update", lambda: self._update_all(network, numbers), (self, network.rows), self.graphs)
         self.t += 1
 
     def get_state(self) -> dict[str, Any]:
@@ -113,7 +122,16 @@ class Optimizer(NervanaObject):
         """Go on from what ``get_state`` returned."""
         self.t = state["t"]
 
-    def _update(self, be: Any, row: Row, rate: float, step: Any) -> list[Any]:
+    def _update_all(self, network: Network, numbers: dict[str, Any]) -> None:
+        """Work out the new values of all weights and states, and write them."""
+        be, limit, step = network.be, self.gradient_clip_norm, numbers["rate"]
+        if limit:
+            step = within_norm(limit, step, network, be.bsz * self.divisor)
+        updates = [self._update(be, row, step=step, **numbers) for row in network.rows]
+        for row, values in enumerate(updates):
+            network.assign(row, values)
+
+    def _update(self, be: Any, row: Row, **numbers: Any) -> list[Any]:
         """Return the new values of weights and states."""
         w, dw, *states = row
         dtype = wide(w)
@@ -121,7 +139,7 @@ class Optimizer(NervanaObject):
         g = g / (be.bsz * self.divisor)
         if limit := self.gradient_clip_value:
             g = be.clip(g, -limit, limit)
-        new, *others = self.rule(be, full, g, states, rate, step)
+        new, *others = self.rule(be, full, g, states, **numbers)
         if limit := self.param_clip_value:
             new = be.clip(new, -limit, limit)
         if self.stochastic_round and w.info.dtype in HALVES:
@@ -166,7 +184,7 @@ class Optimizer(NervanaObject):
             states[:] = views
 
 
-def within_norm(limit: float, rate: float, network: Network, n: float) -> Tensor:
+def within_norm(limit: float, rate: Any, network: Network, n: float) -> Tensor:
     """Return ``rate limit / max(norm, limit)``, the norm that of all gradients divided by n."""
     be, step = network.be, network.step
     for place, (w, dw, *_) in zip(network.places, network.rows, strict=True):
@@ -209,6 +227,18 @@ class Network:
         self.places = list(self.squares)
         self.step: Tensor = self.be.zeros((1, 1), dtype=dtype)
         self.prepared: dict[int, Prepared] = {}  # the updates of rows, of which the next differ in numbers alone
+        self.numbers: dict[str, float] = {}  # what the card was told
+        self.words: dict[str, Tensor] = {}  # where it finds them
+
+    def on_card(self, numbers: dict[str, float]) -> dict[str, Tensor]:
+        """Return numbers as words of the card: tensors (1, 1), which an update that was recorded reads anew."""
+        if self.numbers != numbers:
+            if not self.words:
+                self.table = self.be.zeros((len(numbers), 1), dtype=self.step.info.dtype)
+                self.words = {name: self.table[n : n + 1] for n, name in enumerate(numbers)}
+            self.table[:] = [[x] for x in numbers.values()]
+            self.numbers = numbers
+        return self.words
 
     def assign(self, row: int, values: Sequence[Any]) -> None:
         """Write the new values of a row: of weights and states."""

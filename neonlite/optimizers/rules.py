@@ -157,7 +157,7 @@ class Adam(Optimizer):
         down, m, v = self.descent(be, g, states, step, self.epsilon)
         return [w - down, m, v]
 
-    def descent(self, be: Any, g: Any, states: Row, step: Any, epsilon: float) -> Sequence[Any]:
+    def descent(self, be: Any, g: Any, states: Row, step: Any, epsilon: Any) -> Sequence[Any]:
         """Return what is taken off the weights, and both means."""
         m = self.beta_1 * states[0] + (1 - self.beta_1) * g
         v = self.beta_2 * states[1] + (1 - self.beta_2) * be.square(g)
@@ -175,10 +175,15 @@ class AdamW(Adam):
     name: Any = None
     wdecay: float = 0.01
 
-    def rule(self, be: Any, w: Any, g: Any, states: Row, rate: float, step: Any) -> Sequence[Any]:
-        first, second = self.correction()
-        down, m, v = self.descent(be, g, states, step, self.epsilon * second)
-        return [w - (down + (rate * first / second * self.wdecay) * w), m, v]
+    def numbers(self, epoch: float) -> dict[str, float]:
+        (first, second), numbers = self.correction(), super().numbers(epoch)
+        return {**numbers, "epsilon": self.epsilon * second, "decay": numbers["rate"] * first / second * self.wdecay}
+
+    def rule(
+        self, be: Any, w: Any, g: Any, states: Row, rate: float, step: Any, epsilon: Any = 0, decay: Any = 0
+    ) -> Sequence[Any]:
+        down, m, v = self.descent(be, g, states, step, epsilon)
+        return [w - (down + decay * w), m, v]
 
 
 @dataclass(eq=False)
@@ -240,6 +245,7 @@ class MultiOptimizer(Optimizer):
             word = next(word for word in (*names(layer), "default") if word in mapping)
             layers[id(mapping[word])].append(layer)
         for optimizer in {id(x): x for x in mapping.values()}.values():
+            optimizer.graphs = self.graphs
             optimizer.optimize(layers[id(optimizer)], epoch)
         self.t += 1
 

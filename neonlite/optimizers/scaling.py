@@ -81,7 +81,7 @@ class LossScaling(Optimizer):
                 )
             self._rescale(0.5)
             return
-        each = single(self.optimizer)
+        each, self.optimizer.graphs = single(self.optimizer), self.graphs
         try:
             for optimizer in each:
                 optimizer.divisor = self.scale

@@ -129,7 +129,7 @@ class State:
             skipped: Any = ()
             if not isinstance(x, list | tuple | dict | set | frozenset):
                 own = x if isinstance(x, FunctionType) else type(x)
-                if not str(own.__module__).startswith("neonlite.") and not getattr(x, "can_replay", False):
+                if not known(own, x):
                     self.foreign = own.__qualname__
                 if isinstance(x, FunctionType) or not hasattr(x, "__dict__"):
                     continue
@@ -151,6 +151,11 @@ def values(x: Any, skipped: Any = ()) -> tuple[Any, ...]:
     if skipped:
         return tuple([value for name, value in x.items() if name not in skipped])
     return tuple(x.values()) if isinstance(x, dict) else tuple(x)
+
+
+def known(own: Any, x: Any) -> bool:
+    """Tell whether a class, or a function, is neonlite's own, or the object says that it can be replayed."""
+    return str(own.__module__).startswith("neonlite.") or getattr(x, "can_replay", False)
 
 
 class Block:
@@ -202,6 +207,10 @@ class Graphs:
             return fn()
         block.recording.launch()
         return block.found
+
+    def takes(self, x: Any) -> bool:
+        """Tell whether a block that uses an object may be recorded."""
+        return known(type(x), x)
 
     def _record(self, block: Block, fn: Callable[[], Any]) -> None:
         made = Recording(self.be)
