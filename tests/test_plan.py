@@ -116,6 +116,18 @@ def test_a_stage_is_an_elementwise_region_with_its_reductions_or_one_call(be, fo
     assert stages(be.plan(formula(be, be.ones((4, 4)), be.ones((4, 4))))) == expected
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (3, 1), (3, 4)])
+def test_a_cast_is_spread_over_a_larger_target_in_one_step(be, shape):
+    t, x = be.zeros((3, 4)), be.array(np.arange(math.prod(shape)).reshape(shape), dtype="int32")
+    (step,) = be.plan(be.astype(x, "float32"), out=t).steps
+    assert step.shape == (3, 4)
+    t[:] = be.astype(x, "float32")
+    np.testing.assert_array_equal(t.get(), np.broadcast_to(np.arange(math.prod(shape)).reshape(shape), (3, 4)))
+    small = be.zeros(shape)
+    be.assign([t, small], [tree := be.astype(x, "float32"), tree])
+    np.testing.assert_array_equal(small.get(), np.arange(math.prod(shape)).reshape(shape))
+
+
 def test_steps_that_need_nothing_of_each_other_share_one_pass(be):
     x = be.ones((8, 8))
     assert stages(be.plan(be.sum(x, axis=0), be.max(x * 2, axis=0), x + 1)) == ["sum mul max add"]

@@ -164,6 +164,9 @@ class Plan:
     def _top(self, x: int | Const, target: Info) -> int:
         """Return the value that becomes a target's: of its very shape and dtype, and of no other target."""
         step = self.step(x) if isinstance(x, int) else None
+        if step and step.op.name == "cast" and step.dtype == target.dtype and len(self.targets) == 1:
+            # nothing else reads it: what is cast is spread at once
+            step = self.steps[x - len(self.leaves)] = step._replace(shape=target.shape)  # type: ignore[operator]
         fits = step and step.kind != "view" and step.shape == target.shape and step.dtype == target.dtype
         if not fits or x in self.tops:
             return self._add(
