@@ -95,7 +95,7 @@ def conv(size: int, maps: int, stride: int) -> Any:
     )
 
 
-def theirs(torch: Any, of: Chain, last: bool) -> dict[str, Any]:
+def theirs(torch: Any, of: Chain, last: bool, device: str = "cpu", dtype: str = "float32") -> dict[str, Any]:
     """Return the same of PyTorch; ``last``: with images whose channels are last."""
     nn, order = torch.nn, torch.channels_last if last else torch.contiguous_format
     images, errors, weights = drawn(of)
@@ -110,7 +110,8 @@ def theirs(torch: Any, of: Chain, last: bool) -> dict[str, Any]:
             module.weight.copy_(torch.from_numpy(filters.T.copy()).reshape(module.weight.shape))
             module.bias.copy_(torch.from_numpy(bias[:, 0]))
         stack += [module, nn.ReLU()]
-    net = nn.Sequential(*stack).to(memory_format=order)
+    kind = {"device": device, "dtype": getattr(torch, dtype)}
+    x, e, net = x.to(**kind), e.to(**kind), nn.Sequential(*stack).to(memory_format=order, **kind)
     leaf = x.clone().requires_grad_()
 
     def infer() -> Any:

@@ -20,6 +20,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+import _chains
 import numpy as np
 import steps
 from _table import Work, machine, markdown, save, told
@@ -28,6 +29,8 @@ import neonlite as nl
 from neonlite.backend import Backend, NervanaObject
 from neonlite.backend.runtimes import load
 
+TF32 = "TF32"  # in the name of a case: float32 is multiplied so
+KINDS = {"float16": "float16", "bfloat16": "bfloat16", TF32: "float32", "float32": "float32"}  # their dtypes
 EAGER, COMPILED, JAX, CUPY, OURS = "torch eager", "torch.compile", "jax.jit", "cupy", "neonlite"
 LAUNCHES, ROUNDS = 20, 11  # between two events; and samples of each peer
 QUICK_LAUNCHES, QUICK_ROUNDS = 2, 2
@@ -35,10 +38,11 @@ NOTE = """\
 Times are between two events of the card around 20 launches, of `jax.jit` by the clock until its result is ready; they
 are medians of 11 rounds, in each of which every peer runs once, in random order. Inputs are larger than the card's L2
 cache. The floor is what the bytes that have to be read and written take at the bandwidth of a copy of 1 GB on this
-card, measured in the same run, or what the operations take at the rate of PyTorch's product of two 8192 x 8192 matrices
-of the same dtype, if that is longer. "of floor" is floor / time. A training step is forward, backward and an update by
-gradient descent with momentum, of 128 images (characters: 64 texts); ours is replayed as a graph. "host" is the time
-until Python can go on: a tree of three ops over 16 numbers, built and run, and a prepared one."""
+card, measured in the same run, or what the operations take at the rate of PyTorch's product of two 8192 x 8192
+matrices of the same kind, if that is longer. float32 is multiplied as TF32, by all, where a case says so, and else as
+it is. "of floor" is floor / time. A training step is forward, backward and an update by gradient descent with
+momentum, of 128 images (characters: 64 texts); ours is replayed as a graph. "host" is the time until Python can go on:
+a tree of three ops over 16 numbers, built and run, and a prepared one."""
 
 
 class Case(NamedTuple):
@@ -47,7 +51,7 @@ class Case(NamedTuple):
     peers: dict[str, Work]
     nbytes: float = 0.0
     flops: float = 0.0
-    dtype: str = "float32"
+    kind: str = "float32"  # of the operations
     of_floor: float = 0.0  # at least
     most: tuple[tuple[str, float], ...] = ()  # (peer, times as long as it, at most)
     host: float = 0.0  # microseconds, at most
@@ -64,6 +68,12 @@ class Libraries:
         self.jax: Any = import_module("jax") if found and find_spec("jax") else None
         if self.jax and not any(d.platform == "gpu" for d in self.jax.devices()):
             self.jax = None
+
+    def multiply(self, runtime: Any, tf32: bool) -> None:
+        """Have float32 multiplied as TF32 by PyTorch and by us, or as float32 by both."""
+        runtime.driver.tf32 = tf32
+        if self.torch:
+            self.torch.backends.cuda.matmul.allow_tf32 = self.torch.backends.cudnn.allow_tf32 = tf32
 
     def flags(self) -> dict[str, str]:
         """Return what decides whether float32 is multiplied as TF32."""
@@ -143,23 +153,19 @@ def batch_norm(of: Libraries, be: Backend, small: bool) -> Case:
     return Case({OURS: ours, **of.works([x, error, gamma], {EAGER: theirs})}, 8 * x.nbytes, of_floor=0.85)
 
 
-def convolution(dtype: str) -> Callable[[Libraries, Backend, bool], Case]:
+def chain(way: str, kind: str) -> Callable[[Libraries, Backend, bool], Case]:
+    """Three convolutions with bias and Rectlin: forward, or also back, to the gradients of images and weights."""
+
     def make(of: Libraries, be: Backend, small: bool) -> Case:
         N, C, H = (2, 8, 8) if small else (128, 64, 56)
-        layer = be.conv_layer(dtype, N, C, C, 1, H, H, 1, 3, 3, 0, 1, 1)
-        draw = np.random.default_rng(0)
-        x, w = draw.standard_normal((N, C, H, H), np.float32), draw.standard_normal((C, C, 3, 3), np.float32)
-        i = be.array(x.transpose(1, 2, 3, 0).reshape(-1, N), dtype)
-        f = be.array(w.transpose(1, 2, 3, 0).reshape(-1, C), dtype)
-        o = be.empty(layer.dimO, dtype)
-        peers: dict[str, Work] = {OURS: lambda: be.fprop_conv(layer, i, f, o)}
+        layers = _chains.Chain(N, C, H, ((3, C, 1),) * 3)
+        be, dtype = Backend(be.runtime, rng_seed=1, default_dtype=KINDS[kind]), KINDS[kind]
+        peers: dict[str, Work] = {OURS: _chains.ours(be, layers)[way][0]}
         if of.torch:
-            last = {"memory_format": of.torch.channels_last}
-            kind = getattr(of.torch, dtype)
-            X, W = (of.torch.from_numpy(a).cuda().to(kind).to(**last) for a in (x, w))
-            peers[EAGER] = lambda: of.torch.nn.functional.conv2d(X, W, padding=1)
-        size = 2 if dtype == "float16" else 4
-        return Case(peers, 2 * x.size * size, 2 * 9 * C * x.size, dtype, most=((EAGER, 1.05),))
+            peers[EAGER] = _chains.theirs(of.torch, layers, True, "cuda", dtype)[way][0]
+        passes, images = (1 if way == "infer" else 3) * 3, N * C * H * H
+        nbytes = passes * 2 * images * (4 if dtype == "float32" else 2)
+        return Case(peers, nbytes, passes * 2 * 9 * C * images, kind, most=((EAGER, 1.05),))
 
     return make
 
@@ -204,12 +210,18 @@ CASES: dict[str, Callable[[Libraries, Backend, bool], Case]] = {
     "1/(1+exp(-x)), 1e8": logistic,
     "softmax over axis 0, (1000, 100000)": softmax,
     "batch norm forward + backward, 64 x 401408": batch_norm,
-    "conv 3x3 64->64, 56x56, N=128, float16": convolution("float16"),
-    "conv 3x3 64->64, 56x56, N=128, float32": convolution("float32"),
+    **{
+        f"3 x conv 3x3 64->64, 56x56, N=128, {way}, {kind}": chain(way, kind)
+        for kind in KINDS
+        for way in ("infer", "fprop and bprop")
+    },
     "step: mlp": training("mlp 784-100-10"),
     "step: cifar": training("cifar"),
+    "step: cifar, TF32": training("cifar"),
     "step: lstm": training("char lstm"),
+    "step: lstm, TF32": training("char lstm"),
     "step: resnet": training("resnet"),
+    "step: resnet, TF32": training("resnet"),
     "host: a small tree, built and run": host(True),
     "host: a small tree, prepared": host(False),
 }
@@ -303,7 +315,10 @@ def run(only: str, quick: bool, found: bool = True) -> dict[str, Any]:
     of, cupy = Libraries(runtime.cupy, found), runtime.cupy
     launches, rounds = (QUICK_LAUNCHES, QUICK_ROUNDS) if quick else (LAUNCHES, ROUNDS)
     speed = bandwidth(cupy, 10**6 if quick else 10**9)
-    rates = {dtype: rate(of, dtype, 64 if quick else 8192) for dtype in ("float16", "float32")}
+    rates = {}
+    for kind in KINDS:
+        of.multiply(runtime, kind == TF32)
+        rates[kind] = rate(of, KINDS[kind], 64 if quick else 8192)
     report: dict[str, Any] = {"machine": machine("neonlite", "cupy", "torch", "jax"), "card": runtime.about()}
     report |= {"TF32": of.flags(), "bytes a second": speed, "operations a second": rates, "cases": {}}
     rows = []
@@ -311,10 +326,12 @@ def run(only: str, quick: bool, found: bool = True) -> dict[str, Any]:
         if only not in name:
             continue
         NervanaObject.be = be = Backend("gpu", rng_seed=1)
+        of.multiply(be.runtime, TF32 in name)
         case = make(of, be, quick)
-        operations = case.flops / rates[case.dtype] if rates.get(case.dtype) else 0.0
+        operations = case.flops / rates[case.kind] if rates.get(case.kind) else 0.0
         floor = max(case.nbytes / speed, operations)
         words, report["cases"][name] = judged(case, measured(cupy, case, launches, rounds), floor)
+        report["cases"][name]["TF32"] = be.runtime.driver.tf32
         rows.append([name, *words])
         print(f"{name}: {words[-1] or words[0]}", file=sys.stderr)
     flags = ", ".join(f"{name}={value or 'unset'}" for name, value in report["TF32"].items())

@@ -34,14 +34,20 @@ def test_it_runs_on_a_stand_in_and_prints_a_table(capsys: Any, monkeypatch: Any)
     assert "| 1/(1+exp(-x)), 1e8 |" in report["page"]
 
 
+@pytest.mark.parametrize("kind", list(gpu.KINDS))
+def test_chains_run_in_every_kind_of_number(kind: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("NEONLITE_KERNELS", "0")
+    with installed():
+        report = gpu.run(f"fprop and bprop, {kind}", True, found=False)
+    (case,) = report["cases"].values()
+    assert case["seconds"][gpu.OURS] > 0
+    assert case["TF32"] == (kind == "TF32")
+
+
 def test_every_figure_that_is_hoped_for_has_a_case() -> None:
-    assert len(gpu.CASES) == 11
-    assert [name for name in gpu.CASES if name.startswith("step: ")] == [
-        "step: mlp",
-        "step: cifar",
-        "step: lstm",
-        "step: resnet",
-    ]
+    assert len(gpu.CASES) == 20
+    steps = ("mlp", "cifar", "cifar, TF32", "lstm", "lstm, TF32", "resnet", "resnet, TF32")
+    assert [name for name in gpu.CASES if name.startswith("step: ")] == [f"step: {name}" for name in steps]
 
 
 @pytest.mark.parametrize(("ours", "verdicts"), [(1.0, [True, True]), (2.0, [False, True]), (4.0, [False, False])])
