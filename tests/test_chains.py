@@ -72,6 +72,8 @@ UNARY: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
     "rint": (lambda be, x: be.rint(x), np.rint),
     "neg": (lambda be, x: -x, lambda x: np.float32(-1) * x),
     "reciprocal": (lambda be, x: 1 / x, lambda x: np.float32(1) / x),
+    "rising": (lambda be, x: be.greater(x, 0), lambda x: (x > 0).astype(np.float32)),
+    "falling": (lambda be, x: be.less(x, 0), lambda x: (x < 0).astype(np.float32)),
 }
 
 
@@ -141,6 +143,14 @@ def test_chains_have_the_bits_that_numpy_has_op_by_op(cpu: Backend, called: list
         (lambda be, x, y, c, r: 1 / (1 + be.exp(-x)) + be.exp(-y), [("sig", "add")]),
         (lambda be, x, y, c, r: 1 / (2 + be.exp(-x)), [("add", "reciprocal")]),
         (lambda be, x, y, c, r: (lambda e: e / (1 + e))(be.exp(-x)), []),
+        (lambda be, x, y, c, r: x * be.greater(y, 0), [("rising", "mul")]),  # the way back of a rectifier
+        (
+            lambda be, x, y, c, r: x * (be.greater(y, 0) + 0.1 * be.less(y, 0)),
+            [("falling", "mul"), ("rising", "add", "mul")],
+        ),
+        (lambda be, x, y, c, r: be.greater(x * y, 0) * c, [("mul", "rising", "mul")]),
+        (lambda be, x, y, c, r: be.greater(x, 1) * be.greater_equal(y, 0), []),
+        (lambda be, x, y, c, r: be.greater(0, x), []),
         (lambda be, x, y, c, r: x + 1, [("add",)]),
         (lambda be, x, y, c, r: x.T + 1, []),
     ],
@@ -307,6 +317,7 @@ SHARED: list[Callable[..., Any]] = [
     lambda be, x, y, r, c: be.maximum(x, 0.1 * x) * 1.5 - 0.5,
     lambda be, x, y, r, c: be.maximum(x + c, 0),  # two chains
     lambda be, x, y, r, c: (x - r) * y + c,
+    lambda be, x, y, r, c: x * be.greater(y, 0),
 ]
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SLOTS = "xywabcdefghijklnopqrtuv"  # what the operands of a step are called in its words; m, s and z are others
 ENOUGH = 1 << 16  # elements times ops from which a chain pays
+SIGNS = {"gt": "rising", "lt": "falling"}  # comparisons with 0
 MOST = 1 << 7  # ops that a chain may count for
 # ops that take as long as so many cheap ones
 EFFORT = dict.fromkeys(("exp", "exp2", "log", "log2", "safelog", "sig", "tanh"), 8) | {"pow": 16, "shift": 16}
@@ -77,6 +78,8 @@ def fuse(
             name, ins = "sqr", ins[:1]
         elif name == "div" and ins[0] == Const(1):
             name, ins = "reciprocal", ins[1:]
+        elif name in SIGNS and ins[1] == Const(0):
+            name, ins = SIGNS[name], ins[:1]
         if len(ins) > 2 or len(set(ins)) < len(ins):
             continue
         for n, x in enumerate(ins):

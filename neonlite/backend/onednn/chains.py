@@ -34,8 +34,13 @@ BINARY = ARITHMETIC | BOUNDS
 UNARY = {"tanh": (0x21, 0, 0), "sqr": (0x23, 0, 0), "abs": (0x24, 0, 0), "sqrt": (0x25, 0, 0), "rint": (0x32, 0, 0)}
 UNARY |= {"sig": (LOGISTIC, 0, 0), "exp": (EXP, 0, 0), "reciprocal": (0x30, 1, -1)}
 SECOND, POST_OP = 2, 1 << 15  # arguments: the second operand, and the n-th op of those that come after
-ONE, MINUS, OUT = -3, -2, -1  # operands: the numbers 1 and -1, and the result
+LARGE, ZERO, ONE, MINUS, OUT = -5, -4, -3, -2, -1  # operands: the numbers 2^75, 0, 1 and -1, and the result
 TINY, HUGE = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+
+# 1 where x > 0, else 0, as oneDNN's own comparisons take a NaN for larger: a NaN is 0 here, and twice 2^75 lifts the
+# smallest number above 1
+RISING = [("maximum", ZERO), ("mul", LARGE), ("mul", LARGE), ("minimum", ONE)]
+MANY = {"neg": [("mul", MINUS)], "rising": RISING, "falling": [("mul", MINUS), *RISING]}  # ops that are several
 
 # each op in NumPy's words: what comes before it, the other operand, {z} the result
 SPELLED = {
@@ -47,6 +52,8 @@ SPELLED = {
     "minimum": "minimum({}, {}, out={{z}})",
     "neg": "multiply({}, MINUS, {{z}})",
     "reciprocal": "divide(ONE, {}, {{z}})",
+    "rising": "greater({}, 0, {{z}})",
+    "falling": "less({}, 0, {{z}})",
     "sqr": "square({}, {{z}})",
     "abs": "absolute({}, {{z}})",
     "sqrt": "sqrt({}, {{z}})",
@@ -57,7 +64,7 @@ SPELLED = {
 }
 WORDS: dict[str, Any] = {"ONE": np.float32(1), "MINUS": np.float32(-1)}
 WORDS |= {name: getattr(np, name) for name in ("add", "multiply", "divide", "subtract", "maximum", "minimum")}
-WORDS |= {name: getattr(np, name) for name in ("square", "absolute", "sqrt", "rint", "tanh", "exp")}
+WORDS |= {name: getattr(np, name) for name in ("square", "absolute", "sqrt", "rint", "tanh", "exp", "greater", "less")}
 
 Array = np.ndarray[Any, Any]
 
@@ -81,8 +88,8 @@ class Link(NamedTuple):
 
     def steps(self) -> list[tuple[str, int | None]]:
         """Return what oneDNN does: y - x is -x + y, with the same bits, as it has no other way."""
-        if self.op == "neg":
-            return [("mul", MINUS)]
+        if self.op in MANY:
+            return list(MANY[self.op])
         if self.turned and self.op == "sub":
             return [("mul", MINUS), ("add", self.operand)]
         return [(self.op, self.operand)]
@@ -93,7 +100,7 @@ def begins(op: str, number: bool) -> bool:
 
     Of a NaN and something else oneDNN's bounds are the second operand: what is bounded has to come in once more.
     """
-    return op != "exp" and (op in ARITHMETIC or op in UNARY or op == "neg" or (op in BOUNDS and number))
+    return op != "exp" and (op in ARITHMETIC or op in UNARY or op in MANY or (op in BOUNDS and number))
 
 
 def continues(links: Sequence[Link], op: str, turned: bool, binary: bool, multiple: bool) -> bool:
@@ -105,7 +112,7 @@ def continues(links: Sequence[Link], op: str, turned: bool, binary: bool, multip
         return len(links) == 1 and links[0].op == "sub"
     if op in BOUNDS:
         return multiple
-    return op in ARITHMETIC and not (turned and op == "div") if binary else op in UNARY or op == "neg"
+    return op in ARITHMETIC and not (turned and op == "div") if binary else op in UNARY or op in MANY
 
 
 def spelled(links: Iterable[Link]) -> str:
@@ -212,8 +219,8 @@ class Chain(Function):
         if not library.precise and any(link.op in ("exp", "sig") for link in self.links):
             raise Unsupported(f"oneDNN {library.version}: exp and the logistic function without AVX2")
         layouts = dict(zip(self.arrays, laid_out(library, shapes), strict=True))
-        room = np.zeros(self.count - ONE, np.float32)
-        room[ONE], room[MINUS] = 1, -1
+        room = np.zeros(self.count - LARGE, np.float32)
+        room[LARGE], room[ONE], room[MINUS] = 2.0**75, 1, -1
         start, single = address(room).value, laid_out(library, [(1,), shapes[OUT]])[0]
         places: list[tuple[int | None, int]] = []
         arguments: dict[int, Layout] = {}
