@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from neonlite import Backend, NervanaObject
 from neonlite.backend import stored
+from neonlite.backend.executors import pool
+from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.onednn import images, library
 from neonlite.backend.primitives.numpy_ import InPlace
 from neonlite.backend.tensor import Tensor
@@ -713,3 +715,21 @@ def test_sums_of_maps_are_as_precise_as_their_numbers(cpu: Backend, pixels: int,
     out = np.empty(maps, np.float32)
     cpu.primitives.sum_maps(room.reshape(-1), out)
     np.testing.assert_allclose(out, room.sum(axis=0, dtype=float), rtol=1e-6)
+
+
+def test_sums_of_maps_are_the_same_in_every_number_of_threads_and_silent(cpu: Backend) -> None:
+    room = np.random.default_rng(0).standard_normal((300_000, 5)).astype(np.float32)
+    room[[7, -7], 3], room[11, 2], seen = (np.inf, -np.inf), np.nan, set()
+    before = pool.threads()
+    try:
+        for n in (1, 2, 3):
+            pool.set_threads(n)
+            out = np.empty(5, np.float32)
+            with Silence():
+                cpu.primitives.sum_maps(room.reshape(-1), out)
+            seen.add(out.tobytes())
+    finally:
+        pool.set_threads(before)
+    assert len(seen) == 1
+    np.testing.assert_allclose(out[[0, 1, 4]], room[:, [0, 1, 4]].sum(axis=0, dtype=float), rtol=1e-4, atol=1e-3)
+    assert np.isnan(out[[2, 3]]).all()

@@ -11,13 +11,14 @@ of H by W pixels with N maps, which lie side by side, and nothing is copied.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_float
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from neonlite.backend.executors.pool import threads
+from neonlite.backend.executors.pool import share, threads
+from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.mkl.blas import address
 from neonlite.backend.onednn.library import (
     BIAS,
@@ -120,8 +121,17 @@ class Images(InPlace):
         whole = pixels // side * side * maps
         rows = room[:whole].reshape(-1, side * maps)
         sums = self.scratch("sums", (-(-len(rows) // ROWS) + 1, side * maps), out)
-        for n, part in enumerate(sums[:-1]):
-            np.add.reduce(rows[n * ROWS : (n + 1) * ROWS], axis=0, out=part)
+
+        def add(numbers: Iterator[int]) -> None:
+            with Silence():
+                for n in numbers:
+                    np.add.reduce(rows[n * ROWS : (n + 1) * ROWS], axis=0, out=sums[n])
+
+        parts = len(sums) - 1
+        if room.size < SHARED:
+            add(iter(range(parts)))
+        else:
+            share(add, parts)
         sums[-1] = 0
         sums[-1, : room.size - whole] = room[whole:]
         first = sums[0]

@@ -198,7 +198,8 @@ class ImageCalls(LayerObjects):
         stored = found(maps) if self.primitives.norms else None
         if stored is None or stored.in_order or not stored.has(maps, stored.form) or stored.form.maps != len(maps):
             return False
-        self.primitives.sum_maps(stored.room, self._target(column, (len(maps),)))
+        with Silence():
+            self.primitives.sum_maps(stored.room, self._target(column, (len(maps),)))
         return True
 
     def update_conv(
