@@ -132,6 +132,16 @@ def check_scatter(n: int, dtype: str, case: Shape) -> None:
     near(y, run_scatter(np, x.astype(float), places, axis=axis, size=case.n), case)
 
 
+@pytest.mark.parametrize("n", [0, 1, 255, 256, 257, 1500])
+@pytest.mark.parametrize("few", [scatter.FEW, 0])
+def test_places_are_sorted_and_equal_ones_stay_in_order(monkeypatch: pytest.MonkeyPatch, n: int, few: int) -> None:
+    monkeypatch.setattr(scatter, "FEW", few)
+    places = np.random.default_rng(n).integers(-3, 40, n).astype(np.int32)
+    found, order = SIM._sorted(places)
+    np.testing.assert_array_equal(order, np.argsort(places, kind="stable"))
+    np.testing.assert_array_equal(found, np.sort(places))
+
+
 def check_regions(n: int, dtype: str, case: Shape) -> None:
     rng, (C, H, W, N), count = np.random.default_rng(n), (case.N, case.m, case.k, case.n), n % 5
     rois = np.column_stack([rng.integers(0, N, count), rng.integers(-3, 24, (count, 4)) / 2])
@@ -479,6 +489,7 @@ def texts() -> dict[str, tuple[str, dict[str, str]]]:
         **{f"pool {op} back": (text, {"Place": "int32"}) for op, text in images.POOLS_BACK.items()},
         "columns": (COLUMNS, {}),
         "sums by place": (scatter.SCATTER, {}),
+        "places in order": (scatter.SORT, {}),
         "regions": (scatter.REGIONS, {"Place": "int32"}),
         "lrn": (images.LRN, {}),
         "lrn back": (images.LRN_BACK, {}),

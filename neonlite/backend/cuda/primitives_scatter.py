@@ -9,8 +9,31 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.cuda.kernels import THREADS
 from neonlite.backend.cuda.launching import Launching
 from neonlite.backend.primitives.regions import bins
+
+FEW = 1 << 15  # places that a kernel of ours sorts, by n^2 comparisons; CuPy, which sorts more, waits for the card
+
+SORT = """
+// Places in order, and where each came from: before a place come as many as are smaller, or as large and earlier.
+extern "C" __global__ void __launch_bounds__(256, 2) kernel(
+    long long* sorted, long long* order, const long long* places, int count)
+{
+    __shared__ long long near[256];
+    const int k = blockIdx.x * 256 + threadIdx.x;
+    const long long mine = k < count ? places[k] : 0;
+    int before = 0;
+    for (int first = 0; first < count; first += 256) {
+        const int n = count - first < 256 ? count - first : 256;
+        if (threadIdx.x < n) near[threadIdx.x] = places[first + threadIdx.x];
+        __syncthreads();
+        for (int i = 0; i < n; ++i) before += near[i] < mine || (near[i] == mine && first + i < k);
+        __syncthreads();
+    }
+    if (k < count) sorted[before] = mine, order[before] = k;
+}
+"""
 
 SCATTER = """
 // y[p, j] = the sum of x[k, j] over all k whose place is p; order tells where the places, sorted, came from. A place
@@ -72,13 +95,22 @@ class ScatterPrimitives(Launching):
 
         ``told``: where to tell of a place that is none, and as which check; else it is left out.
         """
-        places = self.xp.astype(places, self.xp.int64)
-        order = self.xp.astype(self.xp.argsort(places, stable=True), self.xp.int64)
-        places = self.xp.take(places, order, axis=0)
+        places, order = self._sorted(places)
         steps = [step // x.dtype.itemsize for step in self.runtime.layout(x)[1]]
         down, across = steps[::-1] if axis else steps
         more = [y.size, places.shape[0], y.shape[1 - axis], axis, down, across]
         self.over(SCATTER, y, y.size, 1, [y, x, places, order, *told, *more])
+
+    def _sorted(self, places: Any) -> tuple[Any, Any]:
+        """Return places (n,) in order, and where each came from, int64; equal ones stay as they are."""
+        xp, n = self.xp, places.shape[0]
+        if n > FEW:
+            order = xp.argsort(places, stable=True)
+            return tuple(xp.astype(x, xp.int64) for x in (xp.take(places, order, axis=0), order))
+        places, found, order = xp.astype(places, xp.int64), *(xp.empty((n,), dtype=xp.int64) for _ in range(2))
+        if n:
+            self.launch(SORT, "int64", (-(-n // THREADS), 1), [found, order, places, n])
+        return found, order
 
     def roi_fprop(self, i: Any, regions: np.ndarray[Any, Any], o: Any, argmax: Any, scale: float) -> None:
         (_, H, W, N), (_, PH, PW, n) = i.shape, o.shape
