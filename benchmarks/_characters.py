@@ -114,7 +114,9 @@ def transformer(torch: Any, of: Characters, net: Any, device: str) -> tuple[Any,
     return torch.nn.ModuleList([table, *blocks, norm]), outputs
 
 
-def theirs(torch: Any, of: Characters, net: Any, rate: float, device: str = "cpu") -> tuple[Any, ...]:
+def theirs(
+    torch: Any, of: Characters, net: Any, rate: float, device: str = "cpu", compiled: bool = False
+) -> tuple[Any, ...]:
     """Return step, loss, infer and outputs of PyTorch, with the weights of a network of ours."""
     F, make = torch.nn.functional, transformer if of.kind == "transformer" else recurrent
     model, read = make(torch, of, net, device)
@@ -129,9 +131,14 @@ def theirs(torch: Any, of: Characters, net: Any, rate: float, device: str = "cpu
     optimizer = torch.optim.SGD(groups, rate, momentum=0.9)
     labels = torch.from_numpy(of.ids[1:]).reshape(-1).to(device)
 
+    def scores() -> Any:
+        return linear(read())
+
+    forward = torch.compile(scores, mode="max-autotune") if compiled else scores
+
     def step() -> Any:
         optimizer.zero_grad(set_to_none=True)
-        cost = F.cross_entropy(linear(read()).reshape(-1, VOCABULARY), labels, reduction="sum") / N
+        cost = F.cross_entropy(forward().reshape(-1, VOCABULARY), labels, reduction="sum") / N
         cost.backward()
         optimizer.step()
         return cost
@@ -139,7 +146,7 @@ def theirs(torch: Any, of: Characters, net: Any, rate: float, device: str = "cpu
     def infer() -> Any:
         model.eval()
         with torch.inference_mode():
-            y = F.softmax(linear(read()), 2)
+            y = F.softmax(scores(), 2)
         model.train()
         return y
 

@@ -177,8 +177,9 @@ def training(name: str) -> Callable[[Libraries, Backend, bool], Case]:
             ours, net = steps._characters.ours(case, be.runtime, steps.STILL)
             peers = {OURS: ours[0]}
             if of.torch:
-                peers[EAGER] = steps._characters.theirs(of.torch, case, net, steps.STILL, "cuda")[0]
-            return Case(peers, most=((EAGER, 0.8),))
+                for peer, compiled in ((EAGER, False), (COMPILED, True)):
+                    peers[peer] = steps._characters.theirs(of.torch, case, net, steps.STILL, "cuda", compiled)[0]
+            return Case(peers, most=((EAGER, 0.8), (COMPILED, 1.0)))
         peer, net = steps.ours(case, be.runtime, steps.STILL)  # type: ignore[arg-type]
         peers = {OURS: peer.step}
         if of.torch:
