@@ -1,7 +1,8 @@
 # Every target makes the environment that it needs, from nothing but Python; a change of pyproject.toml makes it anew.
 
 PYTHON ?= python3
-# Dependency groups for the tests: "test runtimes" adds PyTorch and MKL, and the tests run on them as well.
+# Dependency groups for the tests: "test runtimes" adds PyTorch and MKL, "test runtimes gpu" CuPy for a machine with a
+# card, and the tests run on them as well.
 TEST_GROUPS ?= test
 # How many processes share the tests, each of them with one thread but where tests say more: threads of several processes
 # that are more than the CPUs wait for one another.

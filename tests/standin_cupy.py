@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import array_api_compat
 import numpy as np
 
-from neonlite.backend.cuda.driver import pack
+from neonlite.backend.cuda.driver import CompileError, pack
 from neonlite.backend.cuda.simulated import SimulatedDriver
 
 # --- the machine ----------------------------------------------------------------------------------------------------
@@ -187,6 +187,11 @@ def compiler_version() -> tuple[int, int]:
     return MACHINE.built // 1000, MACHINE.built % 1000 // 10
 
 
+class CompileException(Exception):
+    def __init__(self, msg: str, source: str, name: str, options: tuple[str, ...], backend: str = "nvrtc") -> None:
+        super().__init__(msg)
+
+
 class RawKernel:
     """A kernel from its text: compiled for the CPU, as the simulated driver does. Arguments are numbers of 64 bits."""
 
@@ -208,7 +213,10 @@ class Function:
     known: ClassVar[dict[int, Function]] = {}
 
     def __init__(self, driver: SimulatedDriver, code: str) -> None:
-        self.driver, self.compiled, self.ptr = driver, driver.compile(code), id(self)
+        try:
+            self.driver, self.compiled, self.ptr = driver, driver.compile(code), id(self)
+        except CompileError as error:
+            raise CompileException(str(error), code, "kernel.cu", ()) from error
         self.count = len(re.findall(r"\bkernel\(([^)]*)\)", code)[0].split(","))
         self.known[self.ptr] = self
 
@@ -704,6 +712,7 @@ def modules() -> dict[str, ModuleType]:
     contents: dict[str, dict[str, Any]] = {
         "cupy": {**FUNCTIONS, **{name: getattr(np, name) for name in AS_IN_NUMPY}, **creation},
         "cupy.cuda": cuda,
+        "cupy.cuda.compiler": {"CompileException": CompileException},
         "cupy.cuda.device": {"Device": Device},
         "cupy.cuda.driver": {"launchKernel": launch_kernel},
         "cupy.cuda.nvrtc": {"getVersion": compiler_version},

@@ -425,7 +425,8 @@ def test_what_cudnn_cannot_do_is_told_once_and_done_by_products(monkeypatch: Any
 
 
 def test_cupys_driver_finds_cudnn_where_it_is_installed_and_says_when_it_fails(monkeypatch: Any) -> None:
-    driver = CuPyDriver(SimpleNamespace(cuda=SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=5))))
+    cuda = {"get_current_stream": lambda: SimpleNamespace(ptr=5), "runtime": SimpleNamespace(getDevice=lambda: 0)}
+    driver = CuPyDriver(SimpleNamespace(cuda=SimpleNamespace(**cuda)), 0)
     monkeypatch.setitem(sys.modules, "cudnn", None)
     assert driver.cudnn is None
     monkeypatch.setitem(sys.modules, "cudnn", frontend := Frontend())

@@ -399,6 +399,15 @@ def test_few_graphs_are_kept_and_none_behind_the_backend(sim: Backend) -> None:
     assert not sim.graphs.blocks
 
 
+def test_a_block_is_recorded_anew_for_another_precision_of_products(sim: Backend) -> None:
+    driver, work = sim.runtime.driver, Work(sim, WORKS["a product"])
+    assert work.go(4).calls == 3
+    driver.tf32 = True
+    assert work.go(4).calls == 6
+    driver.tf32 = False
+    assert work.go(4).calls == 6  # what was recorded first is still there
+
+
 # --- CuPy's driver, on a stand-in and on a card ---------------------------------------------------------------------
 
 KERNELS = ["a stage", "sums, swaps and temporaries", "uniform numbers", "normal numbers", "masks"]

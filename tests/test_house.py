@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -281,6 +283,18 @@ def test_a_new_row_becomes_a_method():
 
 def test_the_stub_is_current():
     assert stub.text() == Path(stub.__file__).with_name("rows.pyi").read_text(), "run python -m neonlite.backend.stub"
+
+
+def test_make_test_is_told_of_dependency_groups_that_there_are():
+    root = Path(__file__).parents[1]
+    groups = tomllib.loads((root / "pyproject.toml").read_text())["dependency-groups"]
+    told = [root / "Makefile", root / "README.md", *DOCS.glob("*.md")]
+    lines = re.findall(
+        r'(?:TEST_GROUPS=|Dependency groups for the tests: )"([^"]+)"', "".join(p.read_text() for p in told)
+    )
+    assert "test runtimes gpu" in lines
+    assert {name for line in lines for name in line.split()} <= groups.keys()
+    assert groups["gpu"] == ["neonlite[cuda13]"]  # whose versions stand in one place
 
 
 # --- the seam is narrow --------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 from neonlite.backend import stored
 from neonlite.backend.bookkeeping import Bookkeeping
 from neonlite.backend.executors.pool import share
-from neonlite.backend.memory import Memory
+from neonlite.backend.memory import Memory, NoRoom
 from neonlite.backend.plan import Plan, fits
 from neonlite.backend.prepared import Prepared
 from neonlite.backend.primitives.image_calls import ImageCalls
@@ -282,7 +282,9 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
 
     def _explained(self, error: Exception, tensors: Sequence[Tensor], tree: Any) -> Exception:
         """Return the error with the ops that may have raised it and the targets, where its type takes a message."""
-        error = self._cause(error, f"what it takes to work out {describe(*tensors)}")
+        error = self._cause(error, "what an op takes")
+        if isinstance(error, NoRoom):
+            return NoRoom(f"{error} (while working out {describe(*tensors)})")
         if type(error) not in (ValueError, TypeError, IndexError, OverflowError):
             return error
         suspects = [node for node in postorder(tree) if (op := OPS.get(node.op)) and op.may_fail][:3]
@@ -354,6 +356,10 @@ class Backend(ProductCalls, ImageCalls, NormCalls, RegionCalls, Bookkeeping):
 
         ``out``: the targets (a tensor or a list), which may share memory with operands; new tensors unless given.
         """
+        if not trees or (out is None and not all(isinstance(x, Operand) for x in trees)):
+            raise TypeError(
+                f"plans and kernels are of op-trees, be.plan(x + 1, y * 2); got {describe(*trees) or 'none'}"
+            )
         if out is None:
             targets = [Tensor(None, self.leaf_info(x.shape, x.info.dtype)) for x in trees]
         else:

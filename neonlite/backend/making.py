@@ -11,7 +11,7 @@ import numpy as np
 
 from neonlite.backend.bfloat16 import PIP, holds_numbers
 from neonlite.backend.executors.quiet import Silence
-from neonlite.backend.memory import Ledger, Room
+from neonlite.backend.memory import Ledger, NoRoom, Room
 from neonlite.backend.plan import size as bytes_in_words
 from neonlite.backend.tensor import Tensor, c_strides, is_c, reach
 from neonlite.ops import FLOATS, INTS, Shape, bits, two_dims
@@ -162,14 +162,8 @@ class Making:
     def _cause(self, error: Exception, what: str) -> Exception:
         """Return an error of the library, with what was wanted and what helps where memory is short."""
         error = self.runtime.explained(error)
-        if not isinstance(error, MemoryError):
-            return error
-        room = self.device_memory()
-        return MemoryError(
-            f"there is no room for {what}: {self.name!r} holds {self.ledger.memory()}"
-            f"{f'; the device has {room}' if room else ''}. What helps: a smaller batch size, dtype='float16', del of "
-            "tensors that are done with. model.summary(data) and be.rehearsal() tell beforehand what there has to be"
-        )
+        short = isinstance(error, MemoryError) and not isinstance(error, NoRoom)
+        return self.runtime.no_room(what) if short else error
 
     def device_memory(self) -> Room | None:
         """Return the memory of the device: what is free, to others or to this backend, and all; None for the host's.
@@ -317,3 +311,4 @@ class Making:
     def _check_open(self) -> None:
         if self.closed:
             raise RuntimeError(f"the backend {self.name!r} {CLOSED}")
+        self.runtime.check()

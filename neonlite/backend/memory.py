@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -35,6 +34,10 @@ class Memory(NamedTuple):
         return f"{size(self.total)}: {parts}; peak {size(self.peak)}"
 
 
+class NoRoom(MemoryError):
+    """There is no room for something: with how much it takes, what is held, and what helps."""
+
+
 class Held:
     """Some memory that is entered in a ledger: it lives as long as the memory does, and notes when that goes."""
 
@@ -57,7 +60,6 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.process = os.getpid()
         self.kept = threading.local()
         self.bytes = {"tensors": 0, "arena": 0, "workspaces": 0}
         self.total = self.peak = 0

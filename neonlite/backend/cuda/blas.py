@@ -134,9 +134,15 @@ class Cublas:
         """Return this thread's handle, on the current stream."""
         local, stream = self.local, self.stream()
         if not hasattr(local, "handle"):
-            local.handle, local.stream = ctypes.c_void_p(), None
-            self._check("Create", ctypes.byref(local.handle))
-            local.room, local.address = self.allocate(WORKSPACE)
+            try:
+                local.room, local.address = self.allocate(WORKSPACE)
+            except MemoryError as error:
+                raise MemoryError(
+                    f"there is no room for the {WORKSPACE} bytes that cuBLAS works in: {error}"
+                ) from error
+            handle = ctypes.c_void_p()
+            self._check("Create", ctypes.byref(handle))
+            local.handle, local.stream = handle, None
         if local.stream != stream:  # cuBLAS forgets its workspace when the stream changes
             self._check("SetStream", local.handle, ctypes.c_void_p(stream))
             self._check("SetWorkspace", local.handle, ctypes.c_void_p(local.address), ctypes.c_size_t(WORKSPACE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +18,19 @@ class CompileError(RuntimeError):
     """A kernel did not compile: the compiler's words."""
 
 
+class Astray(RuntimeError):
+    """A card cannot be reached from here: the process was forked, or the thread stands on another device."""
+
+
+BEHIND_A_FORK = 'Start processes by multiprocessing.get_context("spawn")'
 # --fmad=false: x * y + z is rounded twice, as it is elsewhere, so + - * / and sqrt have the same bits on every runtime.
 OPTIONS = ("-std=c++17", "--fmad=false")
 
 
 class Driver(Protocol):
     """What runs kernels. ``compile`` takes the text of one that is named ``kernel``, with all that it needs."""
+
+    tf32: bool  # whether products and convolutions of float32 may be rounded to TF32
 
     def allocate(self, nbytes: int) -> Any:
         """Return so many bytes of memory, as an array of uint8 of the runtime's library."""
@@ -61,43 +69,74 @@ class Driver(Protocol):
 class CuPyDriver:
     """The driver of an NVIDIA card, by CuPy, which compiles with NVRTC and keeps what it compiled on disk.
 
-    Work goes to the stream that is CuPy's current one.
+    Work goes to the stream that is CuPy's current one. Astray where that is not the device's, or behind a fork.
     """
 
-    def __init__(self, cupy: Any) -> None:
-        self.cupy, self.tf32 = cupy, tf32_is_wanted()
+    def __init__(self, cupy: Any, device_id: int) -> None:
+        self.cupy, self.device_id, self.tf32 = cupy, device_id, tf32_is_wanted()
+        self.process = os.getpid()
+
+    def check(self, error: Any = None) -> None:
+        """Raise Astray, with the words of an error if there was one, where the card cannot be reached from."""
+        words = f": {error}" if error else ""
+        if os.getpid() != self.process:
+            raise Astray(
+                f"the backend 'gpu' was made before this process was forked, and CUDA does not outlive a fork{words}. "
+                f"{BEHIND_A_FORK}, or make the first backend behind the fork"
+            )
+        if (here := self.cupy.cuda.runtime.getDevice()) != self.device_id:
+            raise Astray(
+                f"this thread stands on device {here}, and the backend works on device {self.device_id}{words}. "
+                f"cupy.cuda.Device({self.device_id}).use() comes before the work"
+            )
+
+    def explained(self, error: Exception) -> Exception:
+        """Return an error, or Astray where that is its cause."""
+        if not isinstance(error, MemoryError | Astray):
+            try:
+                self.check(error)
+            except Astray as cause:
+                return cause
+        return error
 
     def allocate(self, nbytes: int) -> Any:
         """Return so many bytes of the card's memory, from CuPy's pool."""
+        self.check()
         return self.cupy.empty(nbytes, dtype="uint8")
 
     def compile(self, source: str) -> Any:
         """Return CuPy's kernel."""
+        self.check()
         try:
             return self.cupy.RawKernel(source, "kernel", OPTIONS).kernel  # now, and for the current device
-        except Exception as error:  # CompileException, which is none of the standard ones
+        except self.cupy.cuda.compiler.CompileException as error:
             raise CompileError(f"NVRTC does not compile a kernel: {error}") from error
 
     def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
         """Run it on CuPy's current stream."""
+        self.check()
         kernel(grid, (block,), tuple(arguments))  # CuPy passes int as 64 bits, and float as double
 
     def prepare(
         self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
     ) -> Callable[[], None]:
-        """Return a launch by CUDA's driver: the arguments are packed here, and CuPy does not look at them again."""
-        n, launch, here = len(arguments), self.cupy.cuda.driver.launchKernel, self.here
+        """Return a launch by CUDA's driver: the arguments are packed here, and CuPy does not look at them again.
+
+        On another device, and behind a fork, that is an error of CUDA's own: nothing is looked at before.
+        """
+        n, launch, stream = len(arguments), self.cupy.cuda.driver.launchKernel, self.cupy.cuda.get_current_stream
         packed = (ctypes.c_char * (8 * n)).from_buffer_copy(pack(arguments))
         first = ctypes.addressof(packed)
         places = (ctypes.c_void_p * n)(*range(first, first + 8 * n, 8))
 
         def again(held: Any = (packed, places)) -> None:
-            launch(kernel.ptr, *grid, 1, block, 1, 1, 0, here(), ctypes.addressof(held[1]), 0)
+            launch(kernel.ptr, *grid, 1, block, 1, 1, 0, stream().ptr, ctypes.addressof(held[1]), 0)
 
         return again
 
     def call(self, f: Callable[..., None], *arguments: Any) -> None:
         """Run it: CuPy's calls go to the same stream."""
+        self.check()
         f(*arguments)
 
     @contextmanager
@@ -114,6 +153,10 @@ class CuPyDriver:
 
     def here(self) -> Any:
         """Return CuPy's current stream."""
+        self.check()
+        return self._stream()
+
+    def _stream(self) -> Any:
         return self.cupy.cuda.get_current_stream().ptr
 
     @cached_property
@@ -125,7 +168,7 @@ class CuPyDriver:
             return made, made.data.ptr
 
         library = load()
-        return library and Cublas(library, room, self.here)
+        return library and Cublas(library, room, self._stream)
 
     @cached_property
     def cudnn(self) -> Any:
@@ -151,6 +194,7 @@ class CuPyDriver:
 
     def multiply(self, form: Product, alpha: float, beta: float) -> bool:
         """Have cuBLAS compute it on CuPy's current stream."""
+        self.check()
         if self.cublas is None:
             return False
         self.cublas.multiply(form, alpha, beta, self.tf32)

@@ -30,6 +30,9 @@ from neonlite.ops import FLOATS, in_range, out_of_range
 
 BOUND = 256  # plans whose temporaries a thread remembers
 AGAIN = 1024  # runs that a thread can launch again
+# Who works out what plans have no kernel for, of floats; the array library does the rest.
+OTHERS = dict.fromkeys(("dot", "matmul"), "cuBLAS works it out")
+OTHERS["scatter"] = "the kernels of primitives_scatter.py sort the places, and add up"
 
 
 def written(plan: Plan, stage: Stage, runtime: Any = None) -> Sequence[Kernel | Call | Own] | None:
@@ -59,7 +62,9 @@ def source(plan: Plan) -> str:
         texts.append(f"// --- stage {n}: {stage.kind} {stage.domain}: {names} ---")
         found = written(plan, stage)
         if found is None:
-            texts[-1] += "\n// It has no kernel: the array library works it out."
+            floats = [plan.made(v).op.name for v in stage.steps if plan.made(v).dtype in FLOATS]
+            whose = next((OTHERS[name] for name in floats if name in OTHERS), "the array library works it out")
+            texts[-1] += f"\n// It has no kernel here: {whose}."
         for m, kernel in enumerate(found or ()):
             name = f"stage_{n}" + f"_{m}" * (len(found or ()) > 1)
             lines = [f"// {line}" for line in kernel.legend(partial(named, plan, made))]
@@ -267,8 +272,8 @@ class Cuda:
         if nbytes > kept.get("arena", (None, None, -1))[2]:  # nbytes is 0 where no value has elements
             kept.pop("bound", None)  # what is too small, and the views of it, go first
             kept.pop("arena", None)
-            entry = self.ledger.hold(nbytes, "arena")
-            kept["arena"] = self.allocate(nbytes), entry, nbytes
+            more = "temporaries of op-trees", nbytes, lambda: self.allocate(nbytes)
+            kept["arena"] = *self.runtime.taken("arena", *more), nbytes
         return kept["arena"][0]
 
     def allocate(self, nbytes: int) -> Any:

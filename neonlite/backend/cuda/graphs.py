@@ -190,8 +190,9 @@ class Graphs:
         if recording():
             return fn()
         be, things = self.be, opened([uses]) + tensors_of(fn)
-        when = be.bsz, be.streams, be.streams.seed, be.defined_anew, be.runtime.driver.here()
-        key = name, *when, *map(id, things)
+        driver = be.runtime.driver
+        how = be.bsz, be.streams, be.streams.seed, be.defined_anew, driver.tf32, driver.here()
+        key = name, *how, *map(id, things)
         block = self.blocks.pop(key, None) or Block(things)
         self.blocks[key] = block  # the last one
         if len(self.blocks) > GRAPHS:

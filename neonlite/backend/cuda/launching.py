@@ -43,7 +43,10 @@ def kernels_are_on() -> bool:
 
 def workspace() -> int:
     """Return how many bytes a convolution may work in."""
-    return int(os.environ.get("NEONLITE_WORKSPACE") or WORKSPACE)
+    given = os.environ.get("NEONLITE_WORKSPACE") or str(WORKSPACE)
+    if not given.isdecimal():
+        raise ValueError(f"NEONLITE_WORKSPACE is a number of bytes; got {given!r}")
+    return int(given)
 
 
 def source(text: str, dtype: str, V: int = 1, large: bool = False, **types: str) -> str:

@@ -59,8 +59,9 @@ class Rooms(Launching):
 
     def room(self, like: Any) -> tuple[Any, Any]:
         """Return a row of as many elements as another, and its entry in the ledger."""
-        entry = self.runtime.ledger.hold(like.nbytes, "workspaces")
-        return self.runtime.driver.allocate(like.nbytes).view(like.dtype), entry
+        more = "images that lie apart", like.nbytes, lambda: self.runtime.driver.allocate(like.nbytes).view(like.dtype)
+        found: tuple[Any, Any] = self.runtime.taken("workspaces", *more)
+        return found
 
     def turn(self, form: Form, array: Any, room: Any, back: bool) -> None:
         """Copy images from (C, D, H, W, N) to a room, or back."""

@@ -71,6 +71,8 @@ class Simulated(NumPy):
 class SimulatedDriver:
     """The driver of no card: kernels are functions of shared libraries, made by a C++ compiler (``$CXX``, else g++)."""
 
+    tf32 = False  # which NumPy has not
+
     def allocate(self, nbytes: int) -> Any:
         """Return so many bytes that begin with a cache line, filled with 0xff: floats that nobody wrote are NaN."""
         raw = np.full(nbytes + ALIGN, 0xFF, np.uint8)
@@ -207,7 +209,10 @@ extern "C" void launch(const unsigned* grid, unsigned block, const char* given, 
 
 
 def compiled(text: str) -> Any:
-    """Return the shared library of a C++ text, from the cache folder or compiled into it: whole, or not at all."""
+    """Return the shared library of a C++ text, from the cache folder or compiled into it.
+
+    A file ends with the hash of what comes before, so that one that is broken is known, and compiled anew.
+    """
     import subprocess
     import tempfile
 
@@ -215,10 +220,17 @@ def compiled(text: str) -> Any:
     key = hashlib.sha256(" ".join([compiler, *OPTIONS, text]).encode()).hexdigest()[:32]
     folder = cache()
     path = folder / f"{key}.so"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as room:
-            code, made = Path(room, "kernel.cpp"), Path(room, "kernel.so")
+    if not is_whole(path):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            room = tempfile.TemporaryDirectory(dir=folder)
+        except OSError as error:
+            raise RuntimeError(
+                f"compiled kernels are kept in {folder}, where nothing can be written: {error}; NEONLITE_CACHE names "
+                "another folder"
+            ) from error
+        with room:
+            code, made = Path(room.name, "kernel.cpp"), Path(room.name, "kernel.so")
             code.write_text(text)
             try:
                 run = subprocess.run([compiler, *OPTIONS, str(code), "-o", str(made)], capture_output=True, text=True)
@@ -226,8 +238,23 @@ def compiled(text: str) -> Any:
                 raise RuntimeError(f"a C++ compiler is needed: {compiler} is not there; CXX names another") from error
             if run.returncode:
                 raise CompileError(f"{compiler} does not compile a kernel: {run.stderr}\n{text}")
-            made.replace(path)
+            made.write_bytes(signed(made.read_bytes()))
+            made.replace(path)  # at once
     return ctypes.CDLL(str(path))
+
+
+def signed(contents: bytes) -> bytes:
+    """Return the contents of a library, and their hash, which loaders do not look at."""
+    return contents + hashlib.sha256(contents).digest()
+
+
+def is_whole(path: Path) -> bool:
+    """Tell whether a file is there, and is as it was written."""
+    try:
+        contents = path.read_bytes()
+    except OSError:
+        return False
+    return signed(contents[:-32]) == contents
 
 
 def cache() -> Path:

@@ -93,8 +93,8 @@ class Blocked:
         if nbytes > kept.get("arena", NONE)[0].nbytes:
             kept.pop("bound", None)  # what is too small, and the views of it, go first
             kept.pop("arena", None)
-            entry = self.ledger.hold(nbytes + ALIGN, "arena")
-            kept["arena"] = self.allocate(nbytes), entry
+            more = "temporaries of op-trees", nbytes + ALIGN, lambda: self.allocate(nbytes)
+            kept["arena"] = self.runtime.taken("arena", *more)
         arena: Array = kept.get("arena", NONE)[0]
         return arena
 

@@ -336,8 +336,10 @@ class Images(InPlace):
 
     def room(self, like: Any) -> tuple[Any, Any]:
         """Return a row of as many elements as another, and its entry in the ledger."""
-        entry = self.runtime.ledger.hold(like.nbytes + ALIGN, "workspaces")
-        return self._aligned(self.xp.empty(like.nbytes + ALIGN, dtype=BYTES.dtype), like.nbytes, like.dtype), entry
+        nbytes = like.nbytes + ALIGN
+        more = "images that lie apart", nbytes, lambda: self.xp.empty(nbytes, dtype=BYTES.dtype)
+        made, entry = self.runtime.taken("workspaces", *more)
+        return self._aligned(made, like.nbytes, like.dtype), entry
 
     def turn(self, form: Form, array: Any, room: Any, back: bool) -> None:
         """Copy images from (C, D, H, W, N) to a room, or back."""

@@ -39,6 +39,6 @@ class InPlace(PoolingInPieces, RegionsInPieces):
         size, key = math.prod(shape), (purpose, like.dtype)
         if key not in kept or kept[key][0].size < size:
             kept.pop(key, None)  # what is too small goes first
-            entry = self.runtime.ledger.hold(size * like.dtype.itemsize, "workspaces")
-            kept[key] = self.xp.empty(size, dtype=like.dtype), entry
+            more = f"what a primitive works in ({purpose})", size * like.dtype.itemsize
+            kept[key] = self.runtime.taken("workspaces", *more, lambda: self.xp.empty(size, dtype=like.dtype))
         return kept[key][0][:size].reshape(shape)

@@ -9,7 +9,8 @@ import numpy as np
 
 from neonlite.backend.executors.generic import Generic as Executor
 from neonlite.backend.executors.quiet import Silence
-from neonlite.backend.memory import Ledger
+from neonlite.backend.memory import Held, Ledger, NoRoom, Room
+from neonlite.backend.plan import size
 from neonlite.backend.primitives.generic import Generic as Primitives
 from neonlite.ops import INTS
 
@@ -80,9 +81,31 @@ class Runtime:
     def wait(self) -> None:
         """Wait until all work is done."""
 
+    def check(self) -> None:
+        """Raise RuntimeError where this thread, or this process, cannot work with the device."""
+
     def room(self) -> tuple[int, int] | None:
         """Return the free bytes of the device's memory, and all of them; None where there is no device apart."""
         return None
+
+    def no_room(self, what: str) -> NoRoom:
+        """Return the error that there is no room for something: with what is held, what is free, and what helps."""
+        room = self.room()
+        free = f"; the device has {Room(*room)}" if room else ""
+        return NoRoom(
+            f"there is no room for {what}: {self.name!r} holds {self.ledger.memory()}{free}. What helps: a smaller "
+            "batch size, dtype='float16', del of tensors that are done with. model.summary(data) and be.rehearsal() "
+            "tell beforehand what there has to be"
+        )
+
+    def taken(self, kind: str, purpose: str, nbytes: int, make: Callable[[], Any]) -> tuple[Any, Held]:
+        """Return an arena or a workspace, and its entry in the ledger, once it is there; NoRoom when it cannot be."""
+        self.check()
+        try:
+            made = make()
+        except MemoryError as error:
+            raise self.no_room(f"{purpose}, {size(nbytes)}") from error
+        return made, self.ledger.hold(nbytes, kind)
 
     def explained(self, error: Exception) -> Exception:
         """Return an error of the library, or one that tells its cause, where that is known."""

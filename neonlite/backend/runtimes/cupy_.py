@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from neonlite.backend.cuda.driver import CuPyDriver
+from neonlite.backend.cuda.driver import BEHIND_A_FORK, CuPyDriver
 from neonlite.backend.cuda.executor import Cuda
 from neonlite.backend.cuda.primitives import equip
 from neonlite.backend.cuda.watch import Watch
@@ -41,17 +40,15 @@ class CuPy(Runtime):
 
     def __init__(self, device_id: int = 0) -> None:
         import array_api_compat.cupy as namespace
-        import cupy
 
-        probe(cupy)
-        self.xp, self.cupy = namespace, cupy
-        self.driver, self.watch = CuPyDriver(cupy), Watch(self)
+        self.xp, self.cupy = namespace, usable()
         super().__init__(device_id)
+        self.driver, self.watch = CuPyDriver(self.cupy, device_id), Watch(self)
         equip(self)
         # CuPy's current device is the thread's, and nothing of ours is in the way of it: the thread that makes a
         # backend is put on its device. Another thread stands on device 0, and a thread that made two backends on the
         # device of the second: where that is the wrong one, cupy.cuda.Device(n).use() comes before the work.
-        cupy.cuda.Device(device_id).use()
+        self.cupy.cuda.Device(device_id).use()
 
     @property
     def devices(self) -> int:
@@ -89,9 +86,13 @@ class CuPy(Runtime):
         """Return the free bytes of the card, those that CuPy keeps for later among them, and all of them."""
         return room(self.cupy, self.device_id)
 
+    def check(self) -> None:
+        """Raise Astray when the process was forked, or the thread stands on another device."""
+        self.driver.check()
+
     def explained(self, error: Exception) -> Exception:
         """Return what went wrong when the process was forked, or the thread stands on another device."""
-        return explained(self, error)
+        return self.driver.explained(error)
 
     def about(self) -> str:
         """Return the versions, the card and how many there are."""
@@ -105,30 +106,19 @@ def room(cupy: Any, device_id: int) -> tuple[int, int]:
         return free + cupy.get_default_memory_pool().free_bytes(), total
 
 
-def explained(runtime: Any, error: Exception) -> Exception:
-    """Return an error of CuPy's, or one that tells its cause."""
-    if os.getpid() != runtime.ledger.process:
-        return RuntimeError(
-            f"the backend 'gpu' was made before this process was forked, and CUDA does not outlive a fork: {error}. "
-            'Start processes by multiprocessing.get_context("spawn"), or make the first backend behind the fork'
-        )
-    if not isinstance(error, MemoryError) and (here := runtime.cupy.cuda.runtime.getDevice()) != runtime.device_id:
-        return RuntimeError(
-            f"this thread stands on device {here}, and the backend works on device {runtime.device_id}: {error}. "
-            f"cupy.cuda.Device({runtime.device_id}).use() comes before the work"
-        )
-    return error
+def usable() -> Any:
+    """Return CuPy; RuntimeError when there is no device, or no compiler for its kernels."""
+    import cupy
 
-
-def probe(cupy: Any) -> None:
-    """Raise RuntimeError when there is no device, or no compiler for its kernels."""
     cuda = cupy.cuda.runtime
     built, driver = cuda.runtimeGetVersion(), cuda.driverGetVersion()
     found = f"the backend 'gpu' cannot run: CuPy {cupy.__version__} for CUDA {dotted(built)}"
     try:
         cuda.getDeviceCount()
     except cuda.CUDARuntimeError as error:
-        raise RuntimeError(f"{found} finds no device: {error}. {way_out(built, driver)}") from error
+        forked = f"A process that was forked from one that had used a card finds none. {BEHIND_A_FORK}"
+        hint = forked if "cudaErrorInitializationError" in str(error) else way_out(built, driver)
+        raise RuntimeError(f"{found} finds no device: {error}. {hint}") from error
     try:
         cupy.cuda.nvrtc.getVersion()
     except (ImportError, OSError, RuntimeError) as error:
@@ -136,6 +126,7 @@ def probe(cupy: Any) -> None:
             f"{found}, on a driver for CUDA {dotted(driver)}, finds no NVRTC, its compiler: {error}. "
             f'That of the same CUDA comes with: pip install "neonlite[cuda{built // 1000}]"'
         ) from error
+    return cupy
 
 
 def card(cupy: Any, device_id: int) -> str:
