@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -347,7 +348,8 @@ class Words(Rows):
         ``operation``: an expression of x, or of x and y, in which T is their type: "x / (1 + exp(-x))". It becomes a
         line of the kernel that works out the tree around it. ``run`` and ``grad`` are as in ``define_op``; ``run``
         serves other runtimes, which without it raise NotImplementedError. ``result``: "same", or "float" for an op
-        that makes floats of whole numbers. ValueError for a name that is taken, but by an op of one's own.
+        that makes floats of whole numbers. ValueError for a name that is taken, but by an op of one's own, and where
+        ``run`` takes other operands than the expression.
 
         >>> import neonlite as nl
         >>> be = nl.gen_backend("cpu")
@@ -366,6 +368,12 @@ class Words(Rows):
         if not isinstance(operation, str) or not re.search(r"\bx\b", operation):
             raise ValueError(f"be.elementwise_kernel: an operation is an expression of x; got {describe(operation)}")
         arity = 2 if re.search(r"\by\b", operation) else 1
+        if not takes(run, 1 + arity):
+            names = ("x", "x, y")[arity - 1]
+            raise ValueError(
+                "be.elementwise_kernel: the operands of an expression are x, or x and y, and run takes the same; "
+                f"{operation!r} is of {names}, which takes a run(xp, {names})"
+            )
         method = cls.define_op(name, run or on_cards_only(name), grad, "elementwise", arity, doc, None, result)
         spell(OPS[name], operation)
         return method
@@ -385,7 +393,9 @@ class Words(Rows):
 
         ``source``: the text of ``extern "C" __global__ void name(T* z, const T* x, const T* y, ...)``: pointers to the
         result and to one operand or two, all without gaps, then numbers of 64 bits, ``long long`` or ``double``; T is
-        the type of the elements. ``shape(x, y)`` gives the shape of the result. ``launch(z, x, y)`` gives, for the
+        the type of the elements. So that floats of 16 bits are served, too, which have no arithmetic: ``wide(x[i])``
+        is an element as ``Wide``, that is float for these and T for others; ``put(z[i], value)`` rounds and stores.
+        ``shape(x, y)`` gives the shape of the result. ``launch(z, x, y)`` gives, for the
         shapes, the number of blocks of 256 threads, or that along x and y, and the numbers; without it, as many threads
         as the result has elements, and that number. ``run`` and ``grad``: as in ``elementwise_kernel``. ValueError for
         a name that is taken, but by an op of one's own, and for a source with another kernel.
@@ -396,3 +406,16 @@ class Words(Rows):
         method = cls.define_op(name, run or on_cards_only(name), grad, "library", raw.arity, doc, shape)
         RAW[OPS[name]] = raw
         return method
+
+
+def takes(f: Callable[..., Any] | None, n: int) -> bool:
+    """Tell whether a function takes n operands, or does not tell."""
+    try:
+        found = inspect.signature(f)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return True
+    try:
+        found.bind(*range(n))
+    except TypeError:
+        return False
+    return True

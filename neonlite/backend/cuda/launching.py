@@ -19,10 +19,6 @@ from neonlite.backend.primitives.generic import Generic
 from neonlite.backend.primitives.numpy_ import InPlace
 
 HEAD = """
-__device__ inline float wide(Half x) { return widened(x); }
-__device__ inline float wide(BFloat16 x) { return widened(x); }
-template <class T> __device__ inline T wide(T x) { return x; }
-
 typedef {Element} Element;  // in memory
 typedef {Wide} Wide;  // in registers
 typedef {Index} Index;  // a parameter takes the low bytes of an argument, which has 64 bits

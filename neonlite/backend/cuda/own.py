@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from neonlite.backend.cuda.kernels import THREADS, Launch, Layout
-from neonlite.backend.cuda.words import MEMORY, OWN
+from neonlite.backend.cuda.words import MEMORY, OWN, REGISTER
 from neonlite.backend.plan import Plan
 from neonlite.ops import Op, Shape
 
@@ -83,8 +83,9 @@ class Own:
         self.raw = RAW[self.step.op]
 
     def source(self, name: str = "kernel") -> str:
-        """Return the text of the kernel, with the type of its elements in the place of T."""
+        """Return the text of the kernel, with types in the places of T, in memory, and Wide, to compute with."""
         text = re.sub(rf"\b{self.raw.name}\b", name, self.raw.text.strip() + "\n")
+        text = re.sub(r"\bWide\b", REGISTER[self.step.dtype], text)
         return re.sub(r"\bT\b", MEMORY[self.step.dtype], text)
 
     def legend(self, named: Callable[[int], str]) -> Iterator[str]:

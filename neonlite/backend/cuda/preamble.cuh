@@ -28,6 +28,9 @@ __device__ inline void put(BFloat16& y, float x)
 __device__ inline void put(BFloat16& y, double x) { put(y, (float)x); }
 template <class T, class U> __device__ inline void put(T& y, U x) { y = x; }
 template <class H, class T> __device__ inline H narrowed(T x) { H y; put(y, x); return y; }
+__device__ inline float wide(Half x) { return widened(x); }
+__device__ inline float wide(BFloat16 x) { return widened(x); }
+template <class T> __device__ inline T wide(T x) { return x; }
 template <class H, class T> __device__ inline float rounded(T x) { return widened(narrowed<H>(x)); }
 
 // V elements side by side, which a thread reads or writes at once: 16 bytes at most.

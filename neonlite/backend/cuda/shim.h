@@ -57,14 +57,17 @@ template <class To, class From> static To same_bits(From x) { To y; memcpy(&y, &
 static double __longlong_as_double(long long x) { return same_bits<double>(x); }
 static float __uint_as_float(unsigned x) { return same_bits<float>(x); }
 static unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
-// CUDA's functions of a float are of that name, too
-#define OF_FLOATS(f, of_float) static float f(float x) { return of_float(x); }
+// CUDA's functions of a float are of that name, too, and those of whole numbers are functions of a double
+#define OF_FLOATS(f, of_float) \
+    static float f(float x) { return of_float(x); } \
+    template <class Whole> static double f(Whole x) { return f((double)x); }
 OF_FLOATS(exp, expf) OF_FLOATS(exp2, exp2f) OF_FLOATS(expm1, expm1f) OF_FLOATS(log, logf) OF_FLOATS(log1p, log1pf)
 OF_FLOATS(log2, log2f) OF_FLOATS(sqrt, sqrtf) OF_FLOATS(cbrt, cbrtf) OF_FLOATS(fabs, fabsf) OF_FLOATS(floor, floorf)
 OF_FLOATS(ceil, ceilf) OF_FLOATS(sin, sinf) OF_FLOATS(cos, cosf) OF_FLOATS(tan, tanf) OF_FLOATS(asin, asinf)
 OF_FLOATS(acos, acosf) OF_FLOATS(atan, atanf) OF_FLOATS(sinh, sinhf) OF_FLOATS(cosh, coshf) OF_FLOATS(tanh, tanhf)
 OF_FLOATS(erf, erff) OF_FLOATS(erfc, erfcf) OF_FLOATS(rint, rintf)
 static float pow(float x, float y) { return powf(x, y); }
+template <class X, class Y> static double pow(X x, Y y) { return pow((double)x, (double)y); }
 static float rsqrtf(float x) { return 1 / sqrtf(x); }
 static double rsqrt(double x) { return 1 / sqrt(x); }
 static unsigned long long __umul64hi(unsigned long long x, unsigned long long y) { return (unsigned __int128)x * y >> 64; }

@@ -23,6 +23,7 @@ import numpy as np
 from neonlite.backend.cuda.blas import Matrix, Product
 from neonlite.backend.cuda.driver import CompileError, pack
 from neonlite.backend.cuda.executor import Cuda
+from neonlite.backend.cuda.kernels import PREAMBLE
 from neonlite.backend.cuda.primitives import equip
 from neonlite.backend.cuda.rows import MANY
 from neonlite.backend.cuda.watch import Watch
@@ -91,7 +92,7 @@ class SimulatedDriver:
 
     def compile(self, source: str) -> Any:
         """Return a C function; it is compiled when the cache folder does not hold it."""
-        return compiled(whole(source)).launch
+        return compiled(whole(source), source.removeprefix(PREAMBLE)).launch
 
     def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
         """Run a kernel, block by block."""
@@ -189,15 +190,21 @@ def matrices(x: Matrix, rows: int, columns: int, count: int, dtype: str) -> Any:
 
 
 def whole(source: str) -> str:
-    """Return the text of a kernel with the shim before it, and behind it a function that unpacks the arguments."""
+    """Return the text of a kernel with the shim before it, and behind it a function that unpacks the arguments.
+
+    A line that the compiler tells of is one of the text behind the preamble.
+    """
     found = re.search(r"\bkernel\(([^)]*)\)", source)
     if found is None:
         raise RuntimeError(f"no kernel in {source!r}")
     types = [" ".join(parameter.split()[:-1]) for parameter in found[1].split(",")]
     values = ", ".join(f"*({kind}*)(arguments + {8 * n})" for n, kind in enumerate(types))
+    preamble = PREAMBLE if source.startswith(PREAMBLE) else ""
     together = str("__syncthreads" in source).lower()
     return f"""{SHIM}
-{source}
+{preamble}
+#line 1 "kernel.cu"
+{source.removeprefix(preamble)}
 static char arguments[{8 * len(types)}];
 static void call() {{ kernel({values}); }}
 extern "C" void launch(const unsigned* grid, unsigned block, const char* given, void* room)
@@ -208,10 +215,11 @@ extern "C" void launch(const unsigned* grid, unsigned block, const char* given, 
 """
 
 
-def compiled(text: str) -> Any:
+def compiled(text: str, shown: str) -> Any:
     """Return the shared library of a C++ text, from the cache folder or compiled into it.
 
     A file ends with the hash of what comes before, so that one that is broken is known, and compiled anew.
+    CompileError has the compiler's words, and the part of the text that is ``shown``.
     """
     import subprocess
     import tempfile
@@ -237,7 +245,7 @@ def compiled(text: str) -> Any:
             except FileNotFoundError as error:
                 raise RuntimeError(f"a C++ compiler is needed: {compiler} is not there; CXX names another") from error
             if run.returncode:
-                raise CompileError(f"{compiler} does not compile a kernel: {run.stderr}\n{text}")
+                raise CompileError(f"{compiler} does not compile a kernel:\n{run.stderr}{shown}")
             made.write_bytes(signed(made.read_bytes()))
             made.replace(path)  # at once
     return ctypes.CDLL(str(path))
