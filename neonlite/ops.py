@@ -129,6 +129,20 @@ def stacked_product(x: Shape, y: Shape) -> Shape:
     return (*broadcast(x[:-2], y[:-2]), x[-2], y[-1]) if len(x) > 2 or len(y) > 2 else (x[0], y[1])
 
 
+def c_strides(shape: Shape) -> tuple[int, ...]:
+    """Return the strides, in elements, of an array whose last axis varies fastest."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def is_c(shape: Shape, strides: Sequence[float]) -> bool:
+    """Tell whether the elements lie one after another; the stride of a single element does not matter."""
+    return 0 in shape or all(n == 1 or s == c for n, s, c in zip(shape, strides, c_strides(shape), strict=True))
+
+
 def permuted(shape: Shape, *, axes: Axes) -> Shape:
     """Return the sizes in the order of ``axes``."""
     if sorted(axes) != list(range(len(shape))):

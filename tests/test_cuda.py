@@ -1303,6 +1303,50 @@ def test_a_thread_launches_by_cupy_before_it_launches_by_the_driver() -> None:
         assert y.get().tolist() == [[2] * 4] * 4
 
 
+def test_a_reshape_that_copies_is_worked_out_anew_in_each_run(sim: Backend) -> None:
+    """Of a temporary, of a leaf, and of a leaf with gaps: launches are kept after the first run."""
+    x, out, wide = sim.zeros((6, 10)), sim.empty((5, 6)), sim.empty((6, 10))
+    a = np.arange(60.0).reshape(6, 10)
+    for n in range(4):
+        x.set(b := a - n)
+        even = x[:, ::2]
+        out[:] = sim.reshape((even * 2).T, 6, 5).T + sim.reshape(even * 3, 5, 6) + sim.reshape(even, 5, 6)
+        b = b[:, ::2]
+        np.testing.assert_array_equal(out.get(), (2 * b).T.reshape(6, 5).T + (4 * b).reshape(5, 6))
+        wide[:] = sim.reshape(x.T, 6, 10)
+        np.testing.assert_array_equal(wide.get(), (a - n).T.reshape(6, 10))
+        if n > 1:
+            out[:] = sim.reshape(sim.concat([even]).T, 5, 6)  # another plan in the same arena
+            np.testing.assert_array_equal(out.get(), b.T)
+
+
+def test_a_sum_of_many_tensors_neither_recurses_nor_goes_through_what_is_added_twice_again(sim: Backend) -> None:
+    for be in (sim, Backend("cpu")):
+        total = doubled_up = be.dot(be.ones((2, 2)), be.ones((2, 2)))
+        for _ in range(1500):
+            total = total + be.ones((2, 2))
+        for _ in range(60):
+            doubled_up = doubled_up + doubled_up
+        assert (total.asnumpyarray() == 1502).all()
+        assert (doubled_up.asnumpyarray() == 2.0**61).all()  # 2^60 paths lead to the product
+        for tree in (total, doubled_up):
+            assert "add" in be.kernel(tree)
+
+
+def test_a_sum_and_what_is_spread_over_the_same_rows_are_stages_of_their_own(sim: Backend) -> None:
+    """The gradient of the product of three sums: where sizes agree, a region reads what it cannot know as yet."""
+    for dtype in ("float32", "float64"):
+        be = simulated(dtype)
+        a, b, c = (be.array(numbers(*shape, seed=n)) for n, shape in enumerate([(2, 3), (3, 1), (2, 2)]))
+        found = Autodiff(be.sum(a) * be.sum(b) * be.sum(c), be).get_grad_asnumpyarray([a, b, c])
+        again = Autodiff(be.einsum("ab,cd,ef->", a, b, c), be).get_grad_asnumpyarray([a, b, c])
+        sums = [t.get().sum() for t in (a, b, c)]
+        for n, t in enumerate((a, b, c)):
+            expected = np.full(t.shape, np.prod(sums[:n] + sums[n + 1 :]))
+            np.testing.assert_allclose(found[n], expected, 1e-5)
+            np.testing.assert_allclose(again[n], expected, 1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", every.GRADIENTS)
 def test_the_gradient_is_that_of_finite_differences(name: str) -> None:

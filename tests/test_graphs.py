@@ -84,6 +84,10 @@ WORKS: dict[str, Callable[[Backend, Any, Any], Any]] = {
     ),
     "a copy": lambda be, total, x: (total.copy(x), x.__setitem__(slice(None), x[:, ::-1])),
     "new tensors": lambda be, total, x: total.__setitem__(slice(None), total + be.evaluate([x * 2, x + 1])[1]),
+    "reshapes that copy": lambda be, total, x: (
+        total.__setitem__(slice(None), be.reshape((x * 2).T, 3, 20) - be.reshape(x.T, 3, 20)),
+        x.__setitem__(slice(None), x * 0.9 + be.sum(be.reshape(total[:, ::2], 10, 3), axis=0).T),
+    ),
     "a gather": lambda be, total, x: total.__setitem__(slice(None), be.take(x, be.astype(x[:, :1] * 0, "int32"), 0)),
 }
 

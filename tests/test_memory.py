@@ -295,11 +295,8 @@ def test_op_by_op_nothing_is_kept(be: Backend) -> None:
     x = be.ones((300, 300), dtype="float64")  # of which NumPy's products take room
     be.compound_dot(x, x, be.softmax(be.dot(x, x)).astensor(), 0.5, 0.5)
     memory = be.memory()
-    assert (
-        (memory.arena > 0, memory.workspaces > 0) == (be.name in KEPT,) * 2
-        if be.name not in ("mkl", "simulated")
-        else memory.arena
-    )
+    assert (memory.arena > 0) == (be.name in KEPT)  # a card needs none here either: softmax keeps a row in registers
+    assert be.name == "mkl" or (memory.workspaces > 0) == (be.name in KEPT)
 
 
 def test_a_backend_that_is_cleaned_up_lets_go_of_what_it_kept_at_once(be: Backend, no_gc: None) -> None:

@@ -13,8 +13,8 @@ from neonlite.backend.bfloat16 import PIP, holds_numbers
 from neonlite.backend.executors.quiet import Silence
 from neonlite.backend.memory import Ledger, NoRoom, Room
 from neonlite.backend.plan import size as bytes_in_words
-from neonlite.backend.tensor import Tensor, c_strides, is_c, reach
-from neonlite.ops import FLOATS, INTS, Shape, bits, two_dims
+from neonlite.backend.tensor import Tensor, reach
+from neonlite.ops import FLOATS, INTS, Shape, bits, c_strides, is_c, two_dims
 from neonlite.optree import REMEMBERED, Info, Operand, OpTreeNode, describe
 
 CLOSED = (

@@ -15,13 +15,14 @@ All values are worked out first, then all targets are written: the rule that mak
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from neonlite.ops import OPS, Op, Shape, bits, broadcast
+from neonlite.ops import OPS, Op, Shape, bits, broadcast, c_strides, is_c
 from neonlite.optree import Info, Leaves, program
 
 ALIGN = 64  # bytes: a cache line
@@ -92,6 +93,7 @@ class Plan:
         self.used = 0  # when it was last used, for the cache
         self.distinct = len(found)  # distinct sub-trees of the trees
         self.steps: list[Step] = []
+        self.strides: dict[int, tuple[float, ...]] = {}  # of views, in elements; NaN where they are unknown
         self.bounds: list[tuple[int, str]] = []  # leaves that are whole numbers, and the int dtypes they must fit
         numbers: list[int] = []  # the value of each instruction
 
@@ -135,8 +137,13 @@ class Plan:
             ]
         if op.kind == "elementwise":
             ins = [self._unstretched(x) for x in ins]
+        if op.name == "reshape" and self._torn(ins[0], shape):  # type: ignore[arg-type]
+            ins = [self._add(OPS["cast"], {"to": dtype}, ins, self.shape(ins[0]), dtype, dtype)]
         self.steps.append(Step(op, attrs, tuple(ins), shape, dtype, common))
-        return len(self.leaves) + len(self.steps) - 1
+        v = len(self.leaves) + len(self.steps) - 1
+        if op.kind == "view":
+            self.strides[v] = self._view_strides(self.steps[-1])
+        return v
 
     def _note_bounds(self, operands: Sequence[int | Const], common: str) -> None:
         """Note which whole numbers have to fit an int dtype; OverflowError when one that is known does not."""
@@ -203,17 +210,46 @@ class Plan:
 
     def contiguous(self, v: int) -> bool:
         """Tell whether a value's elements lie one after another."""
-        step = self.step(v)
-        if step is None:
+        if v in self.strides:
+            return is_c(self.shape(v), self.strides[v])
+        if v < len(self.leaves):
             what = self.leaves[v]
             return not isinstance(what, Info) or bool(what.attrs["contiguous"])
-        if step.kind == "view":
-            return step.op.name == "reshape" and self.contiguous(step.ins[0])  # type: ignore[arg-type]
         return (
             v not in self.tops
             or not self.direct[self.tops.index(v)]
             or self.targets[self.tops.index(v)].attrs["contiguous"]
         )
+
+    def _strides(self, v: int) -> tuple[float, ...]:
+        """Return a value's strides, in elements, as it lies in memory; NaN where they are not known."""
+        if v >= len(self.leaves) or self.contiguous(v):
+            return self.strides.get(v) or c_strides(self.shape(v))
+        return (math.nan,) * len(self.shape(v))
+
+    def _view_strides(self, step: Step) -> tuple[float, ...]:
+        """Return the strides of a view. Of what is reshaped they are known where its elements follow one another."""
+        v: int = step.ins[0]  # type: ignore[assignment]
+        shape, strides = self.shape(v), self._strides(v)
+        if step.op.name == "transpose":
+            return tuple(strides[a] for a in step.attrs["axes"])
+        if step.op.name == "slice":
+            return tuple(s * by for s, (_, _, by) in zip(strides, step.attrs["index"], strict=True))
+        if step.op.name == "broadcast":
+            repeated = (0.0,) * (len(step.shape) - len(shape))
+            return repeated + tuple(s if n != 1 else 0.0 for n, s in zip(shape, strides, strict=True))
+        return c_strides(step.shape) if is_c(shape, strides) else (math.nan,) * len(step.shape)
+
+    def _torn(self, v: int, to: Shape) -> bool:
+        """Tell whether a value takes another shape only as a copy: an axis of it runs over a gap between elements."""
+        axes = [(n, s) for n, s in zip(self.shape(v), self._strides(v), strict=True) if n != 1]
+        ends = {math.prod(to[a:]) for a in range(len(to))}  # after how many elements an axis begins anew
+        inner = 1
+        for (n, s), (_, outer) in itertools.pairwise(reversed(axes)):
+            inner *= n
+            if outer != n * s and inner not in ends:
+                return True
+        return False
 
     def source(self, v: int) -> int:
         """Return the value whose memory a view shows; any other value itself."""
@@ -315,7 +351,7 @@ class Plan:
         step, here = self.made(v), self.stage_of[v]
         if any(self.stage_of[u] >= here and (u != v or step.kind != "library") for u in self.failing):
             return False
-        if step.kind != "elementwise" and not self.targets[i].attrs["contiguous"]:
+        if (step.kind != "elementwise" or v in self.viewed) and not self.targets[i].attrs["contiguous"]:
             return False
         for target, k, how in self.clashes:
             if target == i and (last := self.last_read.get(k, -1)) >= here:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from neonlite.backend.stored import read, shown
-from neonlite.ops import Box, Shape, bits, boxed, permuted, reshaped
+from neonlite.ops import Box, Shape, bits, boxed, c_strides, is_c, permuted, reshaped
 from neonlite.optree import Info, Operand, OpTreeNode, describe, swapped
 
 FULL = slice(None)
@@ -358,20 +358,6 @@ def truths(index: Any) -> bool:
     if isinstance(index, list):
         return any(isinstance(x, bool | np.bool_) for x in index)
     return isinstance(index, bool | np.bool_) or getattr(index, "dtype", None) == np.bool_
-
-
-def c_strides(shape: Shape) -> tuple[int, ...]:
-    """Return the strides, in elements, of an array whose last axis varies fastest."""
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
-
-
-def is_c(shape: Shape, strides: Shape) -> bool:
-    """Tell whether the elements lie one after another; the stride of a single element does not matter."""
-    return 0 in shape or all(n == 1 or s == c for n, s, c in zip(shape, strides, c_strides(shape), strict=True))
 
 
 def reach(shape: Shape, strides: Shape, start: int) -> tuple[int, int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from neonlite.backend.plan import Const, Plan, Stage
@@ -39,8 +38,8 @@ def accumulate(plan: Plan) -> None:
 
 def _gathered(plan: Plan, i: int) -> list[Stage] | None:
     """Return the stages with one for the sum of a target; None when it is no such sum, or would spoil an operand."""
-    top, inside = plan.tops[i], dict[int, None]()
-    terms = list(terms_of(plan, top, inside))
+    top = plan.tops[i]
+    terms, inside = terms_of(plan, top)
     products = [v for v, *_ in terms if isinstance(v, int) and _multiplies(plan, v)]
     there = [v for v, *_ in terms if v not in products]
     shared = {leaf for target, leaf, _ in plan.clashes if target == i}
@@ -48,7 +47,7 @@ def _gathered(plan: Plan, i: int) -> list[Stage] | None:
     alone = len(products) == len(set(products)) and not plan.crossed and not operands & {*shared, *plan.tops}
     same = len(there) <= 1 and all((i, v, "same") in plan.clashes and plan.dtype(v) == plan.dtype(top) for v in there)
     readers = [u for u, step in plan.numbered if {*step.ins} & {*products, *inside} - {top}]
-    if len(terms) < 2 or not (products and alone and same) or not set(readers) <= inside.keys():
+    if len(terms) < 2 or not (products and alone and same) or not set(readers) <= {*inside}:
         return None
     if any(plan.made(v)[3:5] != plan.made(top)[3:5] or (v in plan.tops and v != top) for v in (*products, *inside)):
         return None
@@ -63,20 +62,24 @@ def _multiplies(plan: Plan, v: int) -> bool:
     return step is not None and step.op.name in ("dot", "matmul")
 
 
-def terms_of(plan: Plan, x: int | Const, inside: dict[int, None], term: Term | None = None) -> Iterator[Term]:
-    """Yield what adds up to a value; ``inside`` gets the steps that add, operands first."""
-    term = term or Term(x)
-    step = plan.step(x) if isinstance(x, int) else None
-    name, ins = (step.op.name, step.ins) if step and step.dtype == step.common in FLOATS else ("", ())
-    numbers = [a for a in ins if not plan.dtype(a)]
-    if name in ("add", "sub") and not numbers:
-        yield from terms_of(plan, ins[0], inside, term._replace(v=ins[0]))
-        sign = -term.sign if name == "sub" else term.sign
-        yield from terms_of(plan, ins[1], inside, term._replace(v=ins[1], sign=sign))
-    elif name == "mul" and len(numbers) == 1:
-        (y,) = (a for a in ins if plan.dtype(a))
-        yield from terms_of(plan, y, inside, term._replace(v=y, factors=(*term.factors, *numbers)))
-    else:
-        yield term
-        return
-    inside[x] = None  # type: ignore[index]
+def terms_of(plan: Plan, top: int) -> tuple[list[Term], list[int]]:
+    """Return what adds up to a value, and the steps that add, operands first."""
+    terms, inside, rest = list[Term](), set[int](), [Term(top)]
+    while rest:
+        term = rest.pop()
+        step = plan.step(term.v) if isinstance(term.v, int) else None
+        name, ins = (step.op.name, step.ins) if step and step.dtype == step.common in FLOATS else ("", ())
+        numbers = [x for x in ins if not plan.dtype(x)]
+        if term.v in inside:  # it is added twice: what it is made of is gone through once
+            terms.append(term)
+        elif name in ("add", "sub") and not numbers:
+            inside.add(term.v)  # type: ignore[arg-type]
+            sign = -term.sign if name == "sub" else term.sign
+            rest += [term._replace(v=ins[1], sign=sign), term._replace(v=ins[0])]
+        elif name == "mul" and len(numbers) == 1:
+            inside.add(term.v)  # type: ignore[arg-type]
+            (x,) = (x for x in ins if plan.dtype(x))
+            rest.append(term._replace(v=x, factors=(*term.factors, *numbers)))
+        else:
+            terms.append(term)
+    return terms, sorted(inside)

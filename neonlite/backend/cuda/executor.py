@@ -200,7 +200,7 @@ class Cuda:
         if not isinstance(self.primitives, ScatterPrimitives):
             return False
         beta, products, top = 0.0, [], stage.steps[-1]
-        for term in terms_of(plan, top, {}):
+        for term in terms_of(plan, top)[0]:
             factor = term.factor(values)
             if factor == 0:  # libraries take 0 times NaN for 0
                 return False

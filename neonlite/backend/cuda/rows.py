@@ -102,7 +102,9 @@ def _ended(plan: Plan, before: list[Stage], stage: Stage, after: list[Stage]) ->
     steps = {v: plan.made(v) for v in stage.steps}
     sums = {v for v, step in steps.items() if step.kind == "reduction"}
     known = {v for v, phase in phases(plan, stage.steps).items() if phase > 0}
-    if len(sums) > SEVERAL or any(v in sums or steps[v].shape == stage.domain for v in known):
+    reads = [(v, x) for v, step in steps.items() if v not in sums for x in step.ins if x in steps]
+    again = any(steps[v].shape == stage.domain != steps[x].shape for v, x in reads)
+    if len(sums) > SEVERAL or again or not sums.isdisjoint(known):
         return None
     trial = copy.copy(plan)
     trial.regroup([*before, stage._replace(kind="region"), *after])

@@ -160,8 +160,7 @@ class Several:
             env[v] = Place(start, plan.made(v).shape, plan.made(v).dtype).of(arena)
         for v in self.fixed:
             self.value(v, env)
-        # a reshape of a transpose is a copy, which has to wait until there is something to copy
-        return {v: x for v, x in env.items() if v not in self.views or np.may_share_memory(x, arena)}
+        return env
 
 
 class Call:

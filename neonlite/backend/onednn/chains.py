@@ -21,8 +21,7 @@ from neonlite.backend.executors.pool import threads
 from neonlite.backend.mkl.blas import address
 from neonlite.backend.onednn.functions import EXP, LOGISTIC, LOWEST, Function
 from neonlite.backend.onednn.library import DST, GIVEN, INFERENCE, SRC, Call, Handle, Layout, Library, Unsupported
-from neonlite.backend.tensor import c_strides
-from neonlite.ops import Shape
+from neonlite.ops import Shape, c_strides
 
 LONGEST = 16  # ops of a chain
 KEPT = 1024  # chains

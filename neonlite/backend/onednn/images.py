@@ -46,7 +46,7 @@ from neonlite.backend.stored import Form, brought, emptied, form_of, may_take
 from neonlite.backend.stored import Images as Apart
 from neonlite.backend.stored import read_images as read
 from neonlite.backend.stored import written_images as written
-from neonlite.backend.tensor import c_strides
+from neonlite.ops import c_strides
 
 FORMS = 1024  # primitives that a thread keeps
 WIDE = 4096  # numbers that are added to at a time

@@ -34,7 +34,7 @@ from neonlite.backend.onednn.library import (
     Library,
 )
 from neonlite.backend.onednn.norms import Norms
-from neonlite.backend.tensor import c_strides
+from neonlite.ops import c_strides
 
 ERROR = 128  # from the number of an argument to that of its error
 BY_NUMBER = 255  # to ask for the layout of an argument
