@@ -1304,9 +1304,9 @@ def test_a_thread_launches_by_cupy_before_it_launches_by_the_driver() -> None:
 
 
 def test_a_reshape_that_copies_is_worked_out_anew_in_each_run(sim: Backend) -> None:
-    """Of a temporary, of a leaf, and of a leaf with gaps: launches are kept after the first run."""
+    """Of a temporary, a leaf, a leaf with gaps, and what a target with gaps gets: launches are kept after the first."""
     x, out, wide = sim.zeros((6, 10)), sim.empty((5, 6)), sim.empty((6, 10))
-    a = np.arange(60.0).reshape(6, 10)
+    apart, a = sim.zeros((6, 10))[:, ::2], np.arange(60.0).reshape(6, 10)
     for n in range(4):
         x.set(b := a - n)
         even = x[:, ::2]
@@ -1315,6 +1315,9 @@ def test_a_reshape_that_copies_is_worked_out_anew_in_each_run(sim: Backend) -> N
         np.testing.assert_array_equal(out.get(), (2 * b).T.reshape(6, 5).T + (4 * b).reshape(5, 6))
         wide[:] = sim.reshape(x.T, 6, 10)
         np.testing.assert_array_equal(wide.get(), (a - n).T.reshape(6, 10))
+        sim.assign([apart, out], [double := even * 2, sim.reshape(double, 5, 6) + 1])  # one target has gaps
+        np.testing.assert_array_equal(apart.get(), 2 * b)
+        np.testing.assert_array_equal(out.get(), 2 * b.reshape(5, 6) + 1)
         if n > 1:
             out[:] = sim.reshape(sim.concat([even]).T, 5, 6)  # another plan in the same arena
             np.testing.assert_array_equal(out.get(), b.T)
