@@ -25,11 +25,13 @@ from standin_cupy import installed
 
 import neonlite as nl
 from neonlite import Backend
+from neonlite.backend.cuda import draws
 from neonlite.backend.cuda import primitives_images as images
 from neonlite.backend.cuda import primitives_scatter as scatter
 from neonlite.backend.cuda.blas import Cublas, Product
 from neonlite.backend.cuda.cudnn import WAYS, Cudnn
 from neonlite.backend.cuda.driver import OPTIONS, CuPyDriver
+from neonlite.backend.cuda.kernels import PREAMBLE
 from neonlite.backend.cuda.launching import source
 from neonlite.backend.cuda.primitives import Primitives
 from neonlite.backend.cuda.primitives_convolution import COLUMNS
@@ -37,7 +39,7 @@ from neonlite.backend.cuda.rooms import TURN
 from neonlite.backend.cuda.simulated import Simulated, SimulatedDriver
 from neonlite.backend.primitives.generic import Generic
 from neonlite.backend.runtimes.numpy_ import NumPy
-from neonlite.ops import HALVES, run_scatter
+from neonlite.ops import FLOATS, HALVES, bits, run_scatter
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 
@@ -509,8 +511,22 @@ def check_compiled(architecture: str, *forms: tuple[str, int, bool]) -> None:
         assert made.registers <= 128, (name, dtype, made[:3])
 
 
-def test_nvidias_compiler_takes_every_kernel_and_nothing_is_spilled() -> None:
-    check_compiled("sm_90", ("float16", 8, False), ("bfloat16", 8, False))
+@pytest.mark.parametrize(
+    ("architecture", "dtype"), [("sm_80", "float16"), ("sm_90", "bfloat16"), ("sm_100", "float32")]
+)
+def test_nvidias_compiler_takes_every_kernel_and_nothing_is_spilled(architecture: str, dtype: str) -> None:
+    check_compiled(architecture, (dtype, 128 // bits(dtype), False))
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_nvidias_compiler_takes_what_fills_tensors_by_draws_and_nothing_is_spilled(architecture: str) -> None:
+    if nvrtc.library() is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
+    kinds = [(draws.MASK, dtype, {"limit": 1}) for dtype in (*FLOATS, "int8", "int64")]
+    kinds += [(draws.SCALED, dtype, {"mean": 0.0, "stdv": 1.0}) for dtype in FLOATS]
+    for values, dtype, more in kinds:
+        made = nvrtc.compiled(PREAMBLE + draws.text(values, dtype, more), architecture, OPTIONS)
+        assert made.spilled == 0, (dtype, made[:3])
 
 
 @pytest.mark.slow

@@ -78,13 +78,17 @@ def counted(streams: Any, purpose: str, n: int) -> list[int]:
     return [*map(wrapped, words), address]
 
 
+def text(values: str, dtype: str, more: dict[str, int | float]) -> str:
+    """Return the kernel that fills a tensor of a dtype with what words stand for; ``more``: arguments of its own."""
+    parameters = "".join(f", {'double' if isinstance(x, float) else 'long long'} {name}" for name, x in more.items())
+    return fill(RANDOM, name="kernel", over=OVER, values=values, T=MEMORY[dtype], more=parameters)
+
+
 def filled(executor: Any, out: Any, values: str, drawn: list[int], more: dict[str, int | float]) -> None:
     """Fill a contiguous tensor with what words stand for: blocks that were ``counted``, and arguments of its own."""
     size, n = math.prod(out.shape), drawn[0]
-    parameters = "".join(f", {'double' if isinstance(x, float) else 'long long'} {name}" for name, x in more.items())
-    text = fill(RANDOM, name="kernel", over=OVER, values=values, T=MEMORY[out.info.dtype], more=parameters)
     arguments = [executor.runtime.layout(written(out, whole=True))[0], n, size, *drawn[1:], *more.values()]
-    kernel = executor.kernel(text)
+    kernel = executor.kernel(text(values, out.info.dtype, more))
     if n:
         executor.driver.launch(kernel, (min(-(-n // THREADS), BLOCKS), 1), THREADS, arguments)
 
