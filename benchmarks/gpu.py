@@ -36,11 +36,11 @@ LAUNCHES, ROUNDS = 20, 11  # between two events; and samples of each peer
 QUICK_LAUNCHES, QUICK_ROUNDS = 2, 2
 NOTE = """\
 Times are between two events of the card around 20 launches, of `jax.jit` by the clock until its result is ready; they
-are medians of 11 rounds, in each of which every peer runs once, in random order. Inputs are larger than the card's L2
-cache. The floor is what the bytes that have to be read and written take at the bandwidth of a copy of 1 GB on this
-card, measured in the same run, or what the operations take at the rate of PyTorch's product of two 8192 x 8192
-matrices of the same kind, if that is longer. float32 is multiplied as TF32, by all, where a case says so, and else as
-it is. "of floor" is floor / time. A training step is forward, backward and an update by gradient descent with
+are medians of 11 rounds, in each of which every peer runs once, in random order. Arrays of op-trees are larger than
+the card's L2 cache. The floor is what the bytes that have to be read and written take at the bandwidth of a copy of 1
+GB on this card, measured in the same run, or what the operations take at the rate of PyTorch's product of two 8192 x
+8192 matrices of the same kind, if that is longer. float32 is multiplied as TF32, by all, where a case says so, and
+else as it is. "of floor" is floor / time. A training step is forward, backward and an update by gradient descent with
 momentum, of 128 images (characters: 64 texts); ours is replayed as a graph. "host" is the time until Python can go on:
 a tree of three ops over 16 numbers, built and run, and a prepared one."""
 
