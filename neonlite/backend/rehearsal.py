@@ -19,6 +19,7 @@ import numpy as np
 
 from neonlite.backend.backend import Backend
 from neonlite.backend.cuda.executor import Cuda
+from neonlite.backend.cuda.graphs import Graphs
 from neonlite.backend.executors.blocked import Blocked
 from neonlite.backend.executors.generic import Generic
 from neonlite.backend.executors.pool import share
@@ -567,6 +568,14 @@ class Unsaid(Streams):
         return out
 
 
+class Unrecorded(Graphs):
+    """The graphs of a rehearsal: blocks are run as they are."""
+
+    def replay(self, name: Any, fn: Callable[[], Any], uses: Any) -> Any:
+        """Run a block."""
+        return fn()
+
+
 class Rehearsal(Backend):
     """A backend like another one that computes nothing: ``be.rehearsal()`` makes it.
 
@@ -581,6 +590,7 @@ class Rehearsal(Backend):
     def __init__(self, be: Backend) -> None:
         self.of = repr(be)
         super().__init__(Rehearsed(be.runtime), be.rng_seed, be.default, be.compat_mode, be.deterministic, be.bsz)
+        self._graphs = None if be.graphs is None else Unrecorded(self)
         self.hist_bins, self.hist_offset = be.hist_bins, be.hist_offset
         self.rng_set_state(be.rng_get_state())
 
