@@ -895,7 +895,7 @@ def test_threads_that_meet_in_one_new_plan_do_not_disturb_each_other(runner):
 
 @pytest.mark.slow
 def test_eight_threads_may_share_a_backend_for_long(runner):
-    in_threads(runner, 1000)
+    in_threads(runner, 400)
 
 
 def test_an_error_in_one_block_ends_the_run_and_the_next_run_is_right(cpu, threads):
