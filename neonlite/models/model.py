@@ -150,8 +150,8 @@ class Model(Kept):
 
         ``cost``: a GeneralizedCost, or a cost such as CrossEntropyMulti(). It goes on where it was: after Ctrl-C, which
         ends it behind a whole step, after an error, and after ``load_params``, also in the middle of an epoch.
-        ``graphs``: whether a card may replay a minibatch as ``be.replay`` says, where all layers are neonlite's own or
-        say ``can_replay = True``.
+        ``graphs``: whether a card may replay a minibatch and its update, as ``be.replay`` says, where all layers are
+        neonlite's own or say ``can_replay = True``.
         """
         listener = Listener() if callbacks is None else callbacks
         self.check_fit(dataset, cost, optimizer, listener)
