@@ -368,7 +368,7 @@ class Words(Rows):
         if not isinstance(operation, str) or not re.search(r"\bx\b", operation):
             raise ValueError(f"be.elementwise_kernel: an operation is an expression of x; got {describe(operation)}")
         arity = 2 if re.search(r"\by\b", operation) else 1
-        if not takes(run, 1 + arity):
+        if run is not None and not takes(run, 1 + arity):
             names = ("x", "x, y")[arity - 1]
             raise ValueError(
                 "be.elementwise_kernel: the operands of an expression are x, or x and y, and run takes the same; "
@@ -408,10 +408,10 @@ class Words(Rows):
         return method
 
 
-def takes(f: Callable[..., Any] | None, n: int) -> bool:
+def takes(f: Callable[..., Any], n: int) -> bool:
     """Tell whether a function takes n operands, or does not tell."""
     try:
-        found = inspect.signature(f)  # type: ignore[arg-type]
+        found = inspect.signature(f)
     except (TypeError, ValueError):
         return True
     try:

@@ -180,7 +180,7 @@ class AdamW(Adam):
         return {**numbers, "epsilon": self.epsilon * second, "decay": numbers["rate"] * first / second * self.wdecay}
 
     def rule(
-        self, be: Any, w: Any, g: Any, states: Row, rate: float, step: Any, epsilon: Any = 0, decay: Any = 0
+        self, be: Any, w: Any, g: Any, states: Row, rate: float, step: Any, epsilon: Any = None, decay: Any = None
     ) -> Sequence[Any]:
         down, m, v = self.descent(be, g, states, step, epsilon)
         return [w - (down + decay * w), m, v]
