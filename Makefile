@@ -1,43 +1,54 @@
-# Every target makes the environment that it needs, from nothing but Python; a change of pyproject.toml makes it anew.
+# Every target creates the virtual environment that it needs; a change of pyproject.toml recreates it.
 
 PYTHON ?= python3
-# Dependency groups for the tests: "test runtimes" adds PyTorch and MKL, "test runtimes gpu" CuPy for a machine with a
-# card, and the tests run on them as well.
+# Dependency groups for the tests: "test runtimes" adds PyTorch and MKL, "test runtimes gpu" also CuPy for a machine with
+# a GPU. The tests run on every runtime that is installed.
 TEST_GROUPS ?= test
-# How many processes share the tests, each of them with one thread but where tests say more: threads of several processes
-# that are more than the CPUs wait for one another.
+# The number of pytest processes. Each uses one thread unless a test sets more: several processes with more threads than
+# CPUs slow each other down.
 WORKERS ?= 2
-test test-slow: export OMP_NUM_THREADS ?= 1
+test test-quick test-slow: export OMP_NUM_THREADS ?= 1
+# The seed of Hypothesis in test-slow; to repeat a run: make test-slow SEED=1795435200.
+SEED ?= $(shell date +%s)
 TESTED := .venv/$(shell echo $(TEST_GROUPS) | tr ' ' +)
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow bench figures clean
+.PHONY: help demo test test-quick test-slow gpu-check bench figures clean
 
-# What is measured beside peers, and what is long and has none.
+# BENCHES compare with other libraries, CAMPAIGNS do not.
 BENCHES := $(wildcard $(patsubst %,benchmarks/%.py,optree threads products mkl_functions primitives sequences steps))
-CAMPAIGNS := $(filter-out $(BENCHES),$(wildcard benchmarks/[!_]*.py))
+CAMPAIGNS := $(filter-out $(BENCHES) benchmarks/gpu_check.py benchmarks/golden.py,$(wildcard benchmarks/[!_]*.py))
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/viz  ## a network learns to read handwritten digits; it is left in digits.neon, its curves in digits.png
+demo: .venv/viz  ## train a network on handwritten digits; writes digits.neon and digits.png
 	$(BIN)/neonlite train digits --save digits.neon --plot digits.png
 
-test: $(TESTED)  ## format, lint, types, tests, doctests and notebooks (under 10 minutes)
+test: $(TESTED)  ## format, lint, types, tests, doctests and notebooks; FILES=tests/layers: only these tests
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) -m "not slow and not variant" $(FILES)
 
-test-slow: $(TESTED)  ## long random campaigns in short form
-	$(BIN)/pytest -n $(WORKERS) -m slow
+test-quick: $(TESTED)  ## one variant of each test function
+	$(BIN)/pytest -n $(WORKERS) -m quick
+
+test-slow: $(TESTED)  ## long randomized tests in short form, and Hypothesis with a new seed
+	$(BIN)/pytest -n $(WORKERS) -m "slow or hypothesis" --hypothesis-profile random --hypothesis-seed $(SEED)
+
+gpu-check:  ## on a machine with a GPU: check correctness and speed, in ten minutes and one table
+	@python=$(PYTHON); \
+	if command -v nvidia-smi > /dev/null && ! PYTHONPATH=.:$$PYTHONPATH $(PYTHON) -c "import cupy, neonlite" 2> /dev/null; \
+	then $(MAKE) --no-print-directory TEST_GROUPS="test gpu" .venv/test+gpu || exit 1; python=$(BIN)/python; fi; \
+	$$python benchmarks/gpu_check.py
 
 bench: .venv-peers/peers  ## speed and memory beside PyTorch, JAX and numexpr: tables, also in benchmarks/results/
 	$(call each,$(BENCHES))
 
-figures: .venv-peers/peers  ## what bench does, and the long campaigns: accuracy, start, survival
+figures: .venv-peers/peers  ## bench, and the benchmarks without peers: accuracy, import time, fault injection
 	$(call each,$(BENCHES) $(CAMPAIGNS))
 
 clean:  ## remove environments, caches and built files
@@ -51,7 +62,7 @@ endef
 
 # --- environments ---
 
-# A fresh environment in the target's folder, with neonlite as it stands here; $(1): what else pip is to install.
+# A new environment in the target's folder with neonlite in editable mode; $(1): more arguments for pip.
 define environment
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "neonlite needs Python 3.11 or newer, but \
 	$(PYTHON) is %d.%d: choose another, as in make PYTHON=python3.12" % sys.version_info[:2])'

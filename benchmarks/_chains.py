@@ -1,6 +1,6 @@
-"""The chains of primitives.py: convolutions with bias and Rectlin, one after another, as VGG and ResNet have them.
+"""Chains of layers for primitives.py: consecutive convolutions with bias and Rectlin, as in VGG and ResNet.
 
-A chain is inside a network: on the way back it gives the errors of its images, and the gradients of all weights.
+A chain is part of a network: its backward pass computes the errors of its images and the gradients of all weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from neonlite.transforms import Rectlin
 
 
 class Chain(NamedTuple):
-    """N images (C, H, H), and the layers that read them: window, maps and stride of a convolution, or "pool"."""
+    """N images (C, H, H), and layers: window, number of filters and stride of a convolution, or "pool"."""
 
     N: int
     C: int
@@ -25,17 +25,17 @@ class Chain(NamedTuple):
     layers: tuple[Any, ...]
 
     def __str__(self) -> str:
-        told = [x if x == "pool" else f"{x[0]} x {x[0]} -> {x[1]}{f' by {x[2]}' * (x[2] > 1)}" for x in self.layers]
-        return f"{self.N} images {self.C}, {self.H} x {self.H}; {', '.join(told)}"
+        texts = [x if x == "pool" else f"{x[0]} x {x[0]} -> {x[1]}{f' by {x[2]}' * (x[2] > 1)}" for x in self.layers]
+        return f"{self.N} images {self.C}, {self.H} x {self.H}; {', '.join(texts)}"
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """Maps and height of the images, and of what each layer makes of them."""
-        found = [(self.C, self.H)]
+        """Channels and height of the images, and of the outputs of each layer."""
+        result = [(self.C, self.H)]
         for layer in self.layers:
-            maps, H = found[-1]
-            found.append((maps, H // 2) if layer == "pool" else (layer[1], -(-H // layer[2])))
-        return found
+            channels, H = result[-1]
+            result.append((channels, H // 2) if layer == "pool" else (layer[1], -(-H // layer[2])))
+        return result
 
 
 CHAINS = {
@@ -48,7 +48,7 @@ SMALL = Chain(2, 3, 8, ((3, 16, 1), "pool", (1, 5, 1)))
 
 
 def drawn(of: Chain) -> tuple[Any, Any, list[tuple[Any, Any]]]:
-    """Return images (C, H, H, N), errors of what comes out, and filters (C R R, K) and biases (K, 1)."""
+    """Return images (C, H, H, N), errors of the outputs, and filters (C R R, K) and biases (K, 1)."""
     rng = np.random.default_rng(0)
     x, e = (rng.standard_normal((C, H, H, of.N), np.float32) for C, H in (of.shapes[0], of.shapes[-1]))
     weights = []
@@ -61,12 +61,12 @@ def drawn(of: Chain) -> tuple[Any, Any, list[tuple[Any, Any]]]:
 
 
 def ours(be: Backend, of: Chain) -> dict[str, Any]:
-    """Return what runs, and what tells the result."""
+    """Return for each pass a function that runs it, and one that returns its result."""
     NervanaObject.be, be.bsz = be, of.N
     images, errors, weights = drawn(of)
     net = Sequential([Pooling(2) if layer == "pool" else conv(*layer) for layer in of.layers])
     net.configure((of.C, of.H, of.H))
-    net.layers[0].prev_layer = True  # there is somebody who wants the deltas
+    net.layers[0].needs_deltas = True  # compute the deltas of the images
     net.allocate()
     net.allocate_deltas()
     parameters = [p for layer in net.layers_to_optimize for p in layer.parameters]
@@ -89,14 +89,14 @@ def ours(be: Backend, of: Chain) -> dict[str, Any]:
 
 
 def conv(size: int, maps: int, stride: int) -> Any:
-    """Return a convolution that keeps the size of images, but for its stride."""
+    """Return a convolution that keeps the size of images, except for its stride."""
     return Conv(
         (size, size, maps), Constant(0), strides=stride, padding=size // 2, bias=Constant(0), activation=Rectlin()
     )
 
 
 def theirs(torch: Any, of: Chain, last: bool, device: str = "cpu", dtype: str = "float32") -> dict[str, Any]:
-    """Return the same of PyTorch; ``last``: with images whose channels are last."""
+    """Return the same for PyTorch; ``last``: with channels-last images."""
     nn, order = torch.nn, torch.channels_last if last else torch.contiguous_format
     images, errors, weights = drawn(of)
     x, e = (torch.from_numpy(np.moveaxis(a, -1, 0).copy()).contiguous(memory_format=order) for a in (images, errors))

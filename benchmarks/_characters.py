@@ -32,14 +32,14 @@ HEADS, BLOCKS = 4, 2  # of the transformer
 
 
 class Characters(NamedTuple):
-    """What is learned: each next character of N texts, in T steps."""
+    """The data: N texts of which each next character is predicted, in T steps."""
 
     kind: str  # lstm, gru or transformer
     ids: Any  # (T + 1, N)
 
 
 def case(kind: str) -> Characters:
-    """Return the case of a kind of network, with characters that were drawn."""
+    """Return the case of a kind of network, with random characters."""
     return Characters(kind, np.random.default_rng(0).integers(0, VOCABULARY, (T + 1, N)))
 
 
@@ -47,7 +47,7 @@ def case(kind: str) -> Characters:
 
 
 def ours(of: Characters, runtime: str, rate: float) -> tuple[tuple[Any, ...], Any]:
-    """Return step, loss, infer and outputs, and the network; its weights are those of a fixed seed."""
+    """Return step, loss, infer and outputs, and the network, initialized with a fixed seed."""
     NervanaObject.be = be = Backend(runtime, rng_seed=1, batch_size=N)
     init, words = GlorotUniform(), of.kind == "transformer"
     if words:
@@ -60,8 +60,8 @@ def ours(of: Characters, runtime: str, rate: float) -> tuple[tuple[Any, ...], An
 
     def data() -> Any:
         x, labels = (be.array(ids, dtype="int32") for ids in (of.ids[:-1], of.ids[1:].reshape(1, -1)))
-        one_hot = OneHot(VOCABULARY, x.reshape(1, -1)).show()
-        return x if words else one_hot, OneHot(VOCABULARY, labels).show()
+        one_hot = OneHot(VOCABULARY, x.reshape(1, -1)).update()
+        return x if words else one_hot, OneHot(VOCABULARY, labels).update()
 
     return learner(net, (T,) if words else (VOCABULARY, T), GeneralizedCost(CrossEntropyMulti()), rate, data), net
 
@@ -70,10 +70,10 @@ def ours(of: Characters, runtime: str, rate: float) -> tuple[tuple[Any, ...], An
 
 
 def recurrent(torch: Any, of: Characters, net: Any, device: str) -> tuple[Any, Callable[[], Any]]:
-    """Return a recurrent layer with the weights of ours, and what gives its outputs (T, N, F)."""
+    """Return a recurrent layer with the weights of neonlite's, and a function that returns its outputs (T, N, F)."""
     rnn = (torch.nn.LSTM if of.kind == "lstm" else torch.nn.GRU)(VOCABULARY, HIDDEN)
     layer = net.layers_to_optimize[0]
-    # the gates of ours are i f o g, and r u k; of PyTorch's i f g o, and r u k
+    # neonlite orders gates i f o g, and r u k; PyTorch i f g o, and r u k
     order = [0, 1, 3, 2] if of.kind == "lstm" else [0, 1, 2]
 
     def gates(t: Any) -> Any:
@@ -89,7 +89,7 @@ def recurrent(torch: Any, of: Characters, net: Any, device: str) -> tuple[Any, C
 
 
 def transformer(torch: Any, of: Characters, net: Any, device: str) -> tuple[Any, Callable[[], Any]]:
-    """Return a transformer with the weights of ours, and what gives its outputs (T, N, F)."""
+    """Return a transformer with the weights of neonlite's, and a function that returns its outputs (T, N, F)."""
     options: dict[str, Any] = {"activation": "gelu", "batch_first": True, "norm_first": True}
     table, norm = torch.nn.Embedding(VOCABULARY, HIDDEN), torch.nn.LayerNorm(HIDDEN)
     blocks = [torch.nn.TransformerEncoderLayer(HIDDEN, HEADS, 4 * HIDDEN, 0.0, **options) for _ in range(BLOCKS)]
@@ -117,7 +117,7 @@ def transformer(torch: Any, of: Characters, net: Any, device: str) -> tuple[Any,
 def theirs(
     torch: Any, of: Characters, net: Any, rate: float, device: str = "cpu", compiled: bool = False
 ) -> tuple[Any, ...]:
-    """Return step, loss, infer and outputs of PyTorch, with the weights of a network of ours."""
+    """Return step, loss, infer and outputs of PyTorch, with the weights of a neonlite network."""
     F, make = torch.nn.functional, transformer if of.kind == "transformer" else recurrent
     model, read = make(torch, of, net, device)
     linear = torch.nn.Linear(HIDDEN, VOCABULARY)

@@ -1,4 +1,4 @@
-"""What is measured of a network of ours: a step of training, the same with its cost, and inference."""
+"""The measured functions of a neonlite network: a training step, a step with its cost, and inference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neonlite.optimizers import GradientDescentMomentum
 
 
 def learner(net: Any, shape: Any, cost: Any, rate: float, data: Callable[[], Any]) -> tuple[Any, ...]:
-    """Return step, loss, infer and outputs of a network made ready for a shape; ``data()`` gives x and t."""
+    """Configure a network for a shape, and return step, loss, infer and outputs; ``data()`` returns x and t."""
     net.configure(shape)
     net.allocate()
     net.allocate_deltas()
@@ -23,9 +23,9 @@ def learner(net: Any, shape: Any, cost: Any, rate: float, data: Callable[[], Any
 
     def loss() -> float:
         y = net.fprop(x)
-        found = float(cost.get_cost(y, t)[0, 0])
+        value = float(cost.get_cost(y, t)[0, 0])
         net.bprop(cost.get_errors(y, t))
         optimizer.optimize(layers, epoch=0)
-        return found
+        return value
 
     return step, loss, lambda: net.fprop(x, inference=True), lambda y: y.get().T

@@ -1,9 +1,9 @@
-"""How is time measured, and how is it told?  In rounds, as medians, beside a number that says what was hoped for.
+"""Measure times in interleaved rounds, count NumPy buffers, and format benchmark tables.
 
-Every round runs every peer once, in a new order, so that a slow moment of the machine hits all of them; ratios are
-taken inside a round, and their median is reported. Rounds in which other processes had more than a twentieth of the
-machine are left out, as long as enough are left. Before a peer is timed it runs for a while untimed: its operands are
-in the cache as far as they fit, and the threads of the peer before it have gone to sleep.
+Each round runs every peer once, in random order, so that a slow moment of the machine affects all of them. Ratios are
+computed within a round, and their median is reported. Rounds in which other processes used more than 5 % of the machine
+are discarded if enough others remain. Before a peer is measured it runs for a while, so that its operands are in the
+cache as far as they fit, and the threads of the previous peer sleep.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Work = Callable[[], object]
 
 
 class Effort(NamedTuple):
-    """How long to look: seconds for a case, seconds for one sample, and the rounds that there are at least."""
+    """Measurement effort: seconds for a case, seconds for one sample, and the minimum number of rounds."""
 
     case: float
     sample: float
@@ -53,9 +53,9 @@ def seconds(work: Work, calls: int) -> float:
 
 
 def measure(peers: dict[Any, Work], effort: Effort, rest: float = 0.0) -> tuple[dict[Any, list[float]], bool]:
-    """Return the seconds a call of each peer in each round, and whether the machine was quiet meanwhile.
+    """Return the seconds per call of each peer in each round, and whether the machine was otherwise idle.
 
-    ``rest``: seconds before each peer, in which the threads of the one before it stop looking for work.
+    ``rest``: seconds to sleep before each peer, in which the threads of the previous one stop spinning.
     """
     calls = {}
     for peer, work in peers.items():
@@ -80,7 +80,7 @@ def measure(peers: dict[Any, Work], effort: Effort, rest: float = 0.0) -> tuple[
 
 
 def elsewhere() -> float:
-    """Return the seconds that the CPUs of this process have worked for others, as far as the system says."""
+    """Return the CPU seconds of other processes on the CPUs of this one, if the system reports them, else 0."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0
@@ -92,15 +92,15 @@ def elsewhere() -> float:
     return used / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
-def busy(look: float = 1.0) -> float:
-    """Return the share of this machine's CPUs that others use at the moment."""
+def busy(interval: float = 1.0) -> float:
+    """Return the fraction of the CPUs that other processes use at the moment."""
     before = elsewhere()
-    time.sleep(look)
-    return max(0.0, elsewhere() - before) / look / cpus()
+    time.sleep(interval)
+    return max(0.0, elsewhere() - before) / interval / cpus()
 
 
 def ratio(times: Sequence[float], of: Sequence[float]) -> float:
-    """Return how many times as long the second takes, round by round, in the middle."""
+    """Return the median over rounds of the time of the second peer divided by that of the first."""
     return statistics.median(y / x for x, y in zip(times, of, strict=True))
 
 
@@ -108,7 +108,7 @@ def ratio(times: Sequence[float], of: Sequence[float]) -> float:
 
 
 class Handler(ctypes.Structure):
-    """NumPy's record of how it gets memory for arrays (NEP 49)."""
+    """NumPy's structure of memory allocation functions (NEP 49)."""
 
     _fields_ = [
         ("name", ctypes.c_char * 127),
@@ -123,29 +123,29 @@ class Handler(ctypes.Structure):
 
 @contextmanager
 def buffers() -> Iterator[list[int]]:
-    """Give a list to which the bytes of every buffer are added that NumPy asks for in this thread.
+    """Record the size in bytes of every buffer that NumPy allocates in this thread.
 
-    tracemalloc would show those alone that are still there when it is asked; most temporaries are not.
+    tracemalloc would report only buffers that still exist when it is called; most temporaries do not.
     """
     pointer = PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", pythonapi))
     capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", pythonapi))
     functions = ctypes.cast(pointer(np._core._multiarray_umath._ARRAY_API, None), ctypes.POINTER(c_void_p))
     set_handler, get_handler = PYFUNCTYPE(py_object, py_object)(functions[304]), PYFUNCTYPE(py_object)(functions[305])
-    usual, sizes = Handler.from_address(pointer(get_handler(), b"mem_handler")), []
+    default, sizes = Handler.from_address(pointer(get_handler(), b"mem_handler")), []
 
-    def counted(get: Callable[..., Any], size: Callable[..., int]) -> Callable[..., Any]:
+    def counted(allocate: Callable[..., Any], size: Callable[..., int]) -> Callable[..., Any]:
         def work(*arguments: Any) -> Any:
             sizes.append(size(*arguments))
-            return get(*arguments)
+            return allocate(*arguments)
 
         return work
 
-    counting = Handler(b"counting", 1, usual.context, free=usual.free)
+    counting = Handler(b"counting", 1, default.context, free=default.free)
     types = dict(Handler._fields_)
-    counting.malloc = types["malloc"](counted(usual.malloc, lambda _, n: n))
-    counting.calloc = types["calloc"](counted(usual.calloc, lambda _, count, n: count * n))
-    counting.realloc = types["realloc"](counted(usual.realloc, lambda _, old, n: n))
-    pythonapi.Py_IncRef(py_object(counting))  # never let go: arrays made meanwhile are freed by it
+    counting.malloc = types["malloc"](counted(default.malloc, lambda _, n: n))
+    counting.calloc = types["calloc"](counted(default.calloc, lambda _, count, n: count * n))
+    counting.realloc = types["realloc"](counted(default.realloc, lambda _, old, n: n))
+    pythonapi.Py_IncRef(py_object(counting))  # never released: arrays created meanwhile are freed by it
     before = set_handler(capsule(ctypes.addressof(counting), b"mem_handler", None))
     try:
         yield sizes
@@ -157,12 +157,12 @@ def buffers() -> Iterator[list[int]]:
 
 
 def cpus() -> int:
-    """Return how many CPUs this process may use."""
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Return what a reader has to know to judge the numbers; None for a package that is not installed."""
+    """Return a description of the machine, with versions of packages; None for one that is not installed."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -185,11 +185,11 @@ def installed(package: str) -> str | None:
         return None
 
 
-# --- telling -------------------------------------------------------------------------------------------------------
+# --- formatting ----------------------------------------------------------------------------------------------------
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table that reads well as it is: the first column to the left, the others to the right."""
+    """Return a padded Markdown table: the first column is left-aligned, the others right-aligned."""
     lines = [list(head), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
 
@@ -201,8 +201,8 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([line(lines[0]), line(rule), *map(line, lines[1:])])
 
 
-def told(duration: float) -> str:
-    """Return seconds in the unit that suits them."""
+def format_duration(duration: float) -> str:
+    """Return a duration in s, ms or µs."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if duration * scale >= 1 or unit == "µs":
             return f"{duration * scale:.3g} {unit}" if duration * scale < 1000 else f"{duration * scale:,.0f} {unit}"

@@ -1,10 +1,10 @@
-"""How fast is a card?  Beside PyTorch eager and compiled, JAX and CuPy, in one process, and beside what memory allows.
+"""Measure GPU times beside PyTorch eager and compiled, JAX, CuPy and the memory bandwidth, in one process.
 
-python benchmarks/gpu.py            # minutes, on a card: writes results/gpu.json and results/gpu.md
-python benchmarks/gpu.py --quick    # a smoke run with small arrays: writes nothing
+python benchmarks/gpu.py            # minutes, on a GPU: writes results/gpu.json and results/gpu.md
+python benchmarks/gpu.py --quick    # a smoke test with small arrays: writes nothing
 python benchmarks/gpu.py --only softmax
 
-Without a card it says so, and ends.
+Without a GPU, it prints a message and exits.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from typing import Any, NamedTuple
 import _chains
 import numpy as np
 import steps
-from _table import Work, machine, markdown, save, told
+from _table import Work, format_duration, machine, markdown, save
 
 import neonlite as nl
 from neonlite.backend import Backend, NervanaObject
-from neonlite.backend.runtimes import load
+from neonlite.backend.runtimes import load_runtime
 
-TF32 = "TF32"  # in the name of a case: float32 is multiplied so
-KINDS = {"float16": "float16", "bfloat16": "bfloat16", TF32: "float32", "float32": "float32"}  # their dtypes
+TF32 = "TF32"  # in the name of a case: float32 is multiplied as TF32
+KINDS = {"float16": "float16", "bfloat16": "bfloat16", TF32: "float32", "float32": "float32"}  # the dtype of each
 EAGER, COMPILED, JAX, CUPY, OURS = "torch eager", "torch.compile", "jax.jit", "cupy", "neonlite"
 LAUNCHES, ROUNDS = 20, 11  # between two events; and samples of each peer
 QUICK_LAUNCHES, QUICK_ROUNDS = 2, 2
 NOTE = """\
-Times are between two events of the card around 20 launches, of `jax.jit` by the clock until its result is ready; they
-are medians of 11 rounds, in each of which every peer runs once, in random order. Arrays of op-trees are larger than
-the card's L2 cache. The floor is what the bytes that have to be read and written take at the bandwidth of a copy of 1
-GB on this card, measured in the same run, or what the operations take at the rate of PyTorch's product of two 8192 x
-8192 matrices of the same kind, if that is longer. float32 is multiplied as TF32, by all, where a case says so, and
-else as it is. "of floor" is floor / time. A training step is forward, backward and an update by gradient descent with
-momentum, of 128 images (characters: 64 texts); ours is replayed as a graph. "host" is the time until Python can go on:
-a tree of three ops over 16 numbers, built and run, and a prepared one."""
+Times are measured between two CUDA events around 20 launches, those of `jax.jit` by the clock until its result is
+ready; they are medians of 11 rounds, in each of which every peer runs once, in random order. Arrays of op-trees are
+larger than the GPU's L2 cache. The floor is the time to read and write the required bytes at the bandwidth of a 1 GB
+copy on this GPU, measured in the same run, or the time of the operations at the rate of PyTorch's product of two 8192 x
+8192 matrices of the same dtype, if that is longer. Where a case says TF32, all libraries multiply float32 as TF32;
+elsewhere, none does. "of floor" is floor / time. A training step is the forward pass, the backward pass and an update
+by gradient descent with momentum, for 128 images (characters: 64 texts); neonlite replays it as a graph. "host" is the
+time until the call returns to Python: a tree of three ops over 16 elements, built and run, and a compiled one."""
 
 
 class Case(NamedTuple):
-    """What is measured: its peers, the bytes and operations that it cannot do without, and what is hoped for."""
+    """A measured case: the function of each library, the required bytes and operations, and the targets."""
 
     peers: dict[str, Work]
     nbytes: float = 0.0
@@ -58,7 +58,7 @@ class Case(NamedTuple):
 
 
 class Libraries:
-    """The peers that there are."""
+    """The installed libraries that can use the GPU."""
 
     def __init__(self, cupy: Any, found: bool = True) -> None:
         self.cupy = cupy
@@ -70,13 +70,13 @@ class Libraries:
             self.jax = None
 
     def multiply(self, runtime: Any, tf32: bool) -> None:
-        """Have float32 multiplied as TF32 by PyTorch and by us, or as float32 by both."""
+        """Let PyTorch and neonlite multiply float32 as TF32, or both as float32."""
         runtime.driver.tf32 = tf32
         if self.torch:
             self.torch.backends.cuda.matmul.allow_tf32 = self.torch.backends.cudnn.allow_tf32 = tf32
 
     def flags(self) -> dict[str, str]:
-        """Return what decides whether float32 is multiplied as TF32."""
+        """Return the settings that decide whether float32 is multiplied as TF32."""
         found = {name: os.environ.get(name, "") for name in ("NEONLITE_TF32", "CUPY_TF32", "NVIDIA_TF32_OVERRIDE")}
         if self.torch:
             backends = self.torch.backends
@@ -87,7 +87,7 @@ class Libraries:
         return found
 
     def works(self, arrays: list[Any], formulas: dict[str, Callable[..., Any]]) -> dict[str, Work]:
-        """Return the peers of formulas over arrays, given by the names of libraries."""
+        """Return a function for each library that evaluates its formula on the arrays."""
         found: dict[str, Work] = {}
         if f := formulas.get(CUPY):
             theirs = [self.cupy.asarray(a) for a in arrays]
@@ -132,7 +132,7 @@ def softmax(of: Libraries, be: Backend, small: bool) -> Case:
 
 
 def batch_norm(of: Libraries, be: Backend, small: bool) -> Case:
-    """Forward and backward of 64 maps: reads x twice and the error twice, and writes both results."""
+    """Forward and backward pass of 64 channels: reads x twice and the error twice, and writes both results."""
     N, C, P = (4 if small else 128), 64, 56 * 56
     x, error = (np.random.default_rng(n).standard_normal((C, P * N), np.float32) for n in range(2))
     gamma = np.ones((C, 1), np.float32)
@@ -153,17 +153,17 @@ def batch_norm(of: Libraries, be: Backend, small: bool) -> Case:
     return Case({OURS: ours, **of.works([x, error, gamma], {EAGER: theirs})}, 8 * x.nbytes, of_floor=0.85)
 
 
-def chain(way: str, kind: str) -> Callable[[Libraries, Backend, bool], Case]:
-    """Three convolutions with bias and Rectlin: forward, or also back, to the gradients of images and weights."""
+def chain(pass_name: str, kind: str) -> Callable[[Libraries, Backend, bool], Case]:
+    """Three convolutions with bias and Rectlin: the forward pass, or also the gradients of images and weights."""
 
     def make(of: Libraries, be: Backend, small: bool) -> Case:
         N, C, H = (2, 8, 8) if small else (128, 64, 56)
         layers = _chains.Chain(N, C, H, ((3, C, 1),) * 3)
         be, dtype = Backend(be.runtime, rng_seed=1, default_dtype=KINDS[kind]), KINDS[kind]
-        peers: dict[str, Work] = {OURS: _chains.ours(be, layers)[way][0]}
+        peers: dict[str, Work] = {OURS: _chains.ours(be, layers)[pass_name][0]}
         if of.torch:
-            peers[EAGER] = _chains.theirs(of.torch, layers, True, "cuda", dtype)[way][0]
-        passes, images = (1 if way == "infer" else 3) * 3, N * C * H * H
+            peers[EAGER] = _chains.theirs(of.torch, layers, True, "cuda", dtype)[pass_name][0]
+        passes, images = (1 if pass_name == "infer" else 3) * 3, N * C * H * H
         nbytes = passes * 2 * images * (4 if dtype == "float32" else 2)
         return Case(peers, nbytes, passes * 2 * 9 * C * images, kind, most=((EAGER, 1.05),))
 
@@ -192,12 +192,12 @@ def training(name: str) -> Callable[[Libraries, Backend, bool], Case]:
 
 
 def host(built: bool) -> Callable[[Libraries, Backend, bool], Case]:
-    """Measure the time until Python can go on, launch included."""
+    """Measure the time until the call returns to Python, launch included."""
 
     def make(of: Libraries, be: Backend, small: bool) -> Case:
         x, out = be.ones((4, 4)), be.empty((4, 4))
-        prepared = be.prepare([out], [1 / (1 + be.exp(-x))])
-        work: Work = (lambda: out.__setitem__(slice(None), 1 / (1 + be.exp(-x)))) if built else prepared
+        compiled = be.compile([out], [1 / (1 + be.exp(-x))])
+        work: Work = (lambda: out.__setitem__(slice(None), 1 / (1 + be.exp(-x)))) if built else compiled
         peers = {OURS: work}
         if of.torch:
             t = of.torch.ones(4, 4, device="cuda")
@@ -212,9 +212,9 @@ CASES: dict[str, Callable[[Libraries, Backend, bool], Case]] = {
     "softmax over axis 0, (1000, 100000)": softmax,
     "batch norm forward + backward, 64 x 401408": batch_norm,
     **{
-        f"3 x conv 3x3 64->64, 56x56, N=128, {way}, {kind}": chain(way, kind)
+        f"3 x conv 3x3 64->64, 56x56, N=128, {pass_name}, {kind}": chain(pass_name, kind)
         for kind in KINDS
-        for way in ("infer", "fprop and bprop")
+        for pass_name in ("infer", "fprop and bprop")
     },
     "step: mlp": training("mlp 784-100-10"),
     "step: cifar": training("cifar"),
@@ -224,7 +224,7 @@ CASES: dict[str, Callable[[Libraries, Backend, bool], Case]] = {
     "step: resnet": training("resnet"),
     "step: resnet, TF32": training("resnet"),
     "host: a small tree, built and run": host(True),
-    "host: a small tree, prepared": host(False),
+    "host: a small tree, compiled": host(False),
 }
 
 
@@ -232,7 +232,7 @@ CASES: dict[str, Callable[[Libraries, Backend, bool], Case]] = {
 
 
 def between_events(cupy: Any, work: Work, launches: int) -> float:
-    """Return the seconds of the card that a call takes."""
+    """Return the GPU time of a call in seconds."""
     start, end = cupy.cuda.Event(), cupy.cuda.Event()
     start.record()
     for _ in range(launches):
@@ -243,7 +243,7 @@ def between_events(cupy: Any, work: Work, launches: int) -> float:
 
 
 def by_the_clock(cupy: Any, work: Work, launches: int, wait: bool = True) -> float:
-    """Return the seconds that a call takes, with what it launched or until Python can go on."""
+    """Return the seconds of a call, until its kernels are done or (``wait=False``) until it returns."""
     cupy.cuda.Device().synchronize()
     start = time.perf_counter()
     for _ in range(launches):
@@ -253,10 +253,10 @@ def by_the_clock(cupy: Any, work: Work, launches: int, wait: bool = True) -> flo
     return (time.perf_counter() - start) / launches
 
 
-def measured(cupy: Any, case: Case, launches: int, rounds: int) -> dict[str, list[float]]:
+def measure(cupy: Any, case: Case, launches: int, rounds: int) -> dict[str, list[float]]:
     """Return the seconds of each peer in each round."""
     for work in case.peers.values():
-        by_the_clock(cupy, work, 5)  # what is compiled, tuned and recorded is done by then
+        by_the_clock(cupy, work, 5)  # compilation, tuning and recording happen here
     times: dict[str, list[float]] = {peer: [] for peer in case.peers}
     order, shuffle = list(case.peers), random.Random(0).shuffle
     for _ in range(rounds):
@@ -271,7 +271,7 @@ def measured(cupy: Any, case: Case, launches: int, rounds: int) -> dict[str, lis
 
 
 def bandwidth(cupy: Any, nbytes: int) -> float:
-    """Return the bytes a second of a copy, read and written."""
+    """Return the bandwidth of a copy: bytes read and written per second."""
     x, y = cupy.zeros(nbytes, dtype="uint8"), cupy.zeros(nbytes, dtype="uint8")
 
     def copy() -> None:
@@ -282,7 +282,7 @@ def bandwidth(cupy: Any, nbytes: int) -> float:
 
 
 def rate(of: Libraries, dtype: str, n: int) -> float:
-    """Return the operations a second of PyTorch's product of two large matrices; 0 without it."""
+    """Return the operations per second of PyTorch's product of two large matrices; 0 without PyTorch."""
     if not of.torch:
         return 0.0
     x = of.torch.ones(n, n, device="cuda", dtype=getattr(of.torch, dtype))
@@ -290,29 +290,31 @@ def rate(of: Libraries, dtype: str, n: int) -> float:
     return 2 * n**3 / min(between_events(of.cupy, lambda: x @ x, 10) for _ in range(3))
 
 
-def judged(case: Case, times: dict[str, list[float]], floor: float) -> tuple[list[str], dict[str, Any]]:
-    """Return the words of a row, and its numbers: times, the fraction of the floor, and what was hoped for."""
+def evaluate(case: Case, times: dict[str, list[float]], floor: float) -> tuple[list[str], dict[str, Any]]:
+    """Return the cells of a row, and its record: times, the fraction of the floor, and the targets."""
     medians = {peer: statistics.median(found) for peer, found in times.items()}
-    ours, hopes = medians[OURS], []
+    ours, targets = medians[OURS], []
     if case.of_floor and floor:
-        hopes.append((f"at least {case.of_floor:.0%} of floor: {floor / ours:.0%}", floor / ours >= case.of_floor))
+        targets.append((f"at least {case.of_floor:.0%} of floor: {floor / ours:.0%}", floor / ours >= case.of_floor))
     for peer, most in case.most:
         if peer in times:
             longer = statistics.median(x / y for x, y in zip(times[OURS], times[peer], strict=True))
-            hopes.append((f"at most {most:g} x {peer}: {longer:.2f}", longer <= most))
+            targets.append((f"at most {most:g} x {peer}: {longer:.2f}", longer <= most))
     if case.host:
-        hopes.append((f"at most {case.host:g} µs: {ours * 1e6:.1f}", ours * 1e6 <= case.host))
-    words = [*(told(medians[peer]) if peer in medians else "" for peer in (OURS, EAGER, COMPILED, JAX, CUPY))]
+        targets.append((f"at most {case.host:g} µs: {ours * 1e6:.1f}", ours * 1e6 <= case.host))
+    words = [
+        *(format_duration(medians[peer]) if peer in medians else "" for peer in (OURS, EAGER, COMPILED, JAX, CUPY))
+    ]
     words += [
         f"{floor / ours:.0%}" if floor else "",
-        "; ".join(f"{text} {'yes' if ok else 'NO'}" for text, ok in hopes),
+        "; ".join(f"{text} {'yes' if ok else 'NO'}" for text, ok in targets),
     ]
-    return words, {"seconds": medians, "of floor": floor / ours if floor else None, "hopes": hopes}
+    return words, {"seconds": medians, "of floor": floor / ours if floor else None, "targets": targets}
 
 
 def run(only: str, quick: bool, found: bool = True) -> dict[str, Any]:
-    """Measure, and return the report; ``found``: whether peers are looked for."""
-    runtime = load("gpu")
+    """Measure, and return the report; ``found``: whether to import PyTorch and JAX."""
+    runtime = load_runtime("gpu")
     of, cupy = Libraries(runtime.cupy, found), runtime.cupy
     launches, rounds = (QUICK_LAUNCHES, QUICK_ROUNDS) if quick else (LAUNCHES, ROUNDS)
     speed = bandwidth(cupy, 10**6 if quick else 10**9)
@@ -320,7 +322,7 @@ def run(only: str, quick: bool, found: bool = True) -> dict[str, Any]:
     for kind in KINDS:
         of.multiply(runtime, kind == TF32)
         rates[kind] = rate(of, KINDS[kind], 64 if quick else 8192)
-    report: dict[str, Any] = {"machine": machine("neonlite", "cupy", "torch", "jax"), "card": runtime.about()}
+    report: dict[str, Any] = {"machine": machine("neonlite", "cupy", "torch", "jax"), "gpu": runtime.version_info()}
     report |= {"TF32": of.flags(), "bytes a second": speed, "operations a second": rates, "cases": {}}
     rows = []
     for name, make in CASES.items():
@@ -331,28 +333,26 @@ def run(only: str, quick: bool, found: bool = True) -> dict[str, Any]:
         case = make(of, be, quick)
         operations = case.flops / rates[case.kind] if rates.get(case.kind) else 0.0
         floor = max(case.nbytes / speed, operations)
-        words, report["cases"][name] = judged(case, measured(cupy, case, launches, rounds), floor)
+        words, report["cases"][name] = evaluate(case, measure(cupy, case, launches, rounds), floor)
         report["cases"][name]["TF32"] = be.runtime.driver.tf32
         rows.append([name, *words])
         print(f"{name}: {words[-1] or words[0]}", file=sys.stderr)
     flags = ", ".join(f"{name}={value or 'unset'}" for name, value in report["TF32"].items())
-    head = ["case", OURS, EAGER, COMPILED, JAX, CUPY, "of floor", "hoped for"]
-    intro = f"{report['card']}; a copy moves {speed / 1e12:.2f} TB/s. TF32: {flags}."
-    report["page"] = f"# A card\n\n{intro}\n\n{NOTE}\n\n{markdown(head, rows)}\n"
+    head = ["case", OURS, EAGER, COMPILED, JAX, CUPY, "of floor", "target"]
+    intro = f"{report['gpu']}; a copy moves {speed / 1e12:.2f} TB/s. TF32: {flags}."
+    report["page"] = f"# GPU\n\n{intro}\n\n{NOTE}\n\n{markdown(head, rows)}\n"
     return report
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else "")
-    parser.add_argument(
-        "--quick", action="store_true", help="a smoke run with small arrays, of which nothing is written"
-    )
+    parser.add_argument("--quick", action="store_true", help="a smoke test with small arrays, which writes nothing")
     parser.add_argument("--only", default="", help="a part of the names of the cases to run")
     options = parser.parse_args(arguments)
     try:
-        load("gpu")
+        load_runtime("gpu")
     except (ImportError, RuntimeError) as error:
-        print(f"nothing is measured, as there is no card: {error}")
+        print(f"nothing is measured, as there is no GPU: {error}")
         return 0
     report = run(options.only, options.quick)
     page = report.pop("page")

@@ -1,7 +1,7 @@
-"""What of MKL is not used, and why not?  Transposes, packed products and vector functions of MKL, beside neonlite's.
+"""Compare neonlite with functions of MKL that it does not use: transposes, packed products, vector functions.
 
-python benchmarks/mkl_functions.py            # two minutes: writes results/mkl_functions.json and .md
-python benchmarks/mkl_functions.py --quick    # a smoke run of seconds: writes nothing
+python benchmarks/mkl_functions.py            # two minutes; writes results/mkl_functions.json and .md
+python benchmarks/mkl_functions.py --quick    # a smoke test of seconds; writes nothing
 """
 
 from __future__ import annotations
@@ -15,51 +15,52 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from _table import Effort, Work, cpus, installed, machine, markdown, measure, ratio, save, told
+from _table import Effort, Work, cpus, format_duration, installed, machine, markdown, measure, ratio, save
 
 from neonlite.backend import Backend
 
 FULL, QUICK = Effort(6.0, 0.02, 11), Effort(0.1, 0.002, 3)
-ROWS, NO, PACKED, FIRST = 101, 111, 151, 161  # of MKL's C interface
+ROWS, NO, PACKED, FIRST = 101, 111, 151, 161  # constants of CBLAS and MKL
 HIGH_ACCURACY = 2
 NOTE = """\
-"MKL × neonlite" is how many times as long MKL takes, the median of the ratios of all rounds, in each of which both run
-once, in random order: where it is not below 1, MKL would gain nothing. A packed product has its first operand packed
-beforehand, which is not counted. Into given outputs, float32. `~`: other processes used the machine meanwhile."""
+"MKL × neonlite" is the time of MKL divided by that of neonlite, the median of the ratios of all rounds, in each of
+which both run once, in random order: where it is not below 1, MKL would gain nothing. The packing of the first operand
+of a packed product is not measured. Outputs are preallocated, float32. `~`: other processes used the machine
+meanwhile."""
 
 
-def place(array: Any) -> c_void_p:
-    """Return the address of an array, which lives as long."""
+def address(array: Any) -> c_void_p:
+    """Return a pointer to an array, which must stay alive."""
     return array.ctypes.data_as(c_void_p)
 
 
 def transpose(mkl: Any, be: Backend, m: int, n: int) -> tuple[Work, Work, Callable[[], bool]]:
-    """Return the work of neonlite and of ``mkl_somatcopy``, and whether both find the same."""
+    """Return the work of neonlite and of ``mkl_somatcopy``, and a function that compares the results."""
     x, y, z = be.randn((m, n)).astensor(), be.empty((n, m)), np.empty((n, m), np.float32)
     a = x.get()
-    sizes = c_size_t(m), c_size_t(n), c_float(1), place(a), c_size_t(n), place(z), c_size_t(m)
-    work = be.prepare([y], [x.T])
+    sizes = c_size_t(m), c_size_t(n), c_float(1), address(a), c_size_t(n), address(z), c_size_t(m)
+    work = be.compile([y], [x.T])
     return work, lambda: mkl.MKL_Somatcopy(c_char(b"R"), c_char(b"T"), *sizes), lambda: np.array_equal(y.get(), z)
 
 
 def product(mkl: Any, be: Backend, m: int, k: int, n: int) -> tuple[Work, Work, Callable[[], bool]]:
-    """Return the work of neonlite and of ``cblas_sgemm_compute``, and whether both find the same."""
+    """Return the work of neonlite and of ``cblas_sgemm_compute``, and a function that compares the results."""
     x, y, out, c = be.randn((m, k)).astensor(), be.randn((k, n)).astensor(), be.empty((m, n)), np.zeros((m, n), "f")
     a, b = x.get(), y.get()
     mkl.cblas_sgemm_pack_get_size.restype = c_size_t
     packed = np.empty(mkl.cblas_sgemm_pack_get_size(FIRST, m, n, k) // 4 + 16, np.float32)
-    mkl.cblas_sgemm_pack(ROWS, FIRST, NO, m, n, k, c_float(1), place(a), k, place(packed))
-    args = ROWS, PACKED, NO, m, n, k, place(packed), k, place(b), n, c_float(0), place(c), n
+    mkl.cblas_sgemm_pack(ROWS, FIRST, NO, m, n, k, c_float(1), address(a), k, address(packed))
+    args = ROWS, PACKED, NO, m, n, k, address(packed), k, address(b), n, c_float(0), address(c), n
     work = partial(be.compound_dot, x, y, out)
     return work, lambda: mkl.cblas_sgemm_compute(*args), lambda: np.allclose(out.get(), c, 1e-4, 1e-3)
 
 
 def function(mkl: Any, be: Backend, name: str, theirs: str, size: int) -> tuple[Work, Work, Callable[[], bool]]:
-    """Return the work of neonlite and of a function of MKL's vector library, and whether both find the same."""
+    """Return the work of neonlite and of MKL's vector library, and a function that compares the results."""
     x, y, z = (be.rand((1, size)) + 0.1).astensor(), be.empty((1, size)), np.empty((1, size), np.float32)
     a = x.get()
-    args = c_int(size), place(a), place(z), c_int64(HIGH_ACCURACY)
-    return be.prepare([y], [getattr(be, name)(x)]), lambda: mkl[theirs](*args), lambda: np.allclose(y.get(), z, 1e-5)
+    args = c_int(size), address(a), address(z), c_int64(HIGH_ACCURACY)
+    return be.compile([y], [getattr(be, name)(x)]), lambda: mkl[theirs](*args), lambda: np.allclose(y.get(), z, 1e-5)
 
 
 CASES: dict[str, tuple[Any, ...]] = {
@@ -76,16 +77,16 @@ CASES |= {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a smoke run, of which nothing is written")
+    parser.add_argument("--quick", action="store_true", help="run a smoke test, and write nothing")
     options = parser.parse_args()
     if installed("mkl") is None:
         sys.exit('MKL is not installed: pip install "neonlite[mkl]"')
     be, found = Backend("mkl", rng_seed=1), []
-    from neonlite.backend.mkl.blas import library
+    from neonlite.backend.runtimes.mkl.gemm import load_library
 
-    library().MKL_Set_Num_Threads(cpus())
+    load_library().MKL_Set_Num_Threads(cpus())
     for name, (kind, *sizes) in CASES.items():
-        ours, theirs, same = kind(library(), be, *sizes)
+        ours, theirs, same = kind(load_library(), be, *sizes)
         times, quiet = measure({"neonlite": ours, "mkl": theirs}, QUICK if options.quick else FULL)
         if not same():
             sys.exit(f"{name}: results differ")
@@ -95,8 +96,8 @@ def main() -> None:
     lines = [
         [
             f"{row['case']}{'' if row['quiet'] else ' ~'}",
-            told(row["neonlite s"]),
-            told(row["mkl s"]),
+            format_duration(row["neonlite s"]),
+            format_duration(row["mkl s"]),
             f"{row['ratio']:.2f}",
         ]
         for row in found

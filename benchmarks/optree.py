@@ -1,7 +1,7 @@
-"""How fast is an op-tree?  Beside NumPy, PyTorch, numexpr and JAX, on as many threads each, in one process.
+"""Measure op-trees beside NumPy, PyTorch, numexpr and JAX, with the same number of threads, in one process.
 
-python benchmarks/optree.py            # all of it, some minutes: writes results/optree.json and results/optree.md
-python benchmarks/optree.py --quick    # a smoke run of seconds, with small arrays: writes nothing
+python benchmarks/optree.py            # some minutes; writes results/optree.json and results/optree.md
+python benchmarks/optree.py --quick    # a smoke test with small arrays; writes nothing
 python benchmarks/optree.py --only softmax
 """
 
@@ -21,10 +21,10 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
-from _table import FULL, QUICK, Effort, Work, buffers, cpus, machine, markdown, measure, ratio, save, told
+from _table import FULL, QUICK, Effort, Work, buffers, cpus, format_duration, machine, markdown, measure, ratio, save
 
 import neonlite as nl
-from neonlite.backend.executors import pool
+from neonlite.backend import thread_pool
 
 torch: Any = import_module("torch") if find_spec("torch") else None
 numexpr: Any = import_module("numexpr") if find_spec("numexpr") else None
@@ -33,21 +33,21 @@ absent: dict[str, str] = {name: "not installed" for name in ("torch", "numexpr",
 
 EPS = 1e-3
 NUMPY, EAGER, COMPILED = "numpy", "torch eager", "torch.compile"
-PEERS = NUMPY, EAGER, COMPILED, "numexpr", "jax.jit"  # of the overview
-COMPARED = 1 << 24  # elements that are compared with NumPy's; of more, as many of the first rows as have so many
+PEERS = NUMPY, EAGER, COMPILED, "numexpr", "jax.jit"  # columns of the overview
+COMPARED = 1 << 24  # maximum number of elements of the first rows to compare with NumPy
 NOTE = """\
-Two columns: the expression is worked out into a *given* output, or into a *fresh* one, which for large arrays costs the
-page faults of new memory. NumPy's plain expressions and `jax.jit` have no given output; of PyTorch's it takes what the
-last op makes. Where a peer has none, its fresh time stands for both. "torch.compile" is the plain expression, compiled
-for its shape with Inductor and g++; `jax.jit` has as many threads as there are CPUs. neonlite builds its tree anew in
-every call, as user code does, unless the case says otherwise. Before anything is timed, every peer's result is held to
-NumPy's in float64. Times are medians over rounds, in each of which every peer runs once, in random order; "× numpy" is
-how many times as fast as NumPy's plain expression: the median of the ratios of all rounds. "By hand" is what a patient
-user would write: a floor, not a peer."""
+Two columns: the expression is evaluated into a *given*, preallocated output, or into a *fresh* one, which for large
+arrays costs the page faults of new memory. NumPy's plain expressions and `jax.jit` have no preallocated output; for
+PyTorch it is the output of the last op. Where a peer has none, its fresh time is used for both. "torch.compile" is the
+plain expression, compiled for its shape with Inductor and g++; `jax.jit` has as many threads as there are CPUs.
+neonlite rebuilds its tree in every call, as in user code, unless the case states otherwise. Before the measurement, the
+result of every peer is compared with NumPy's in float64. Times are medians over rounds, in each of which every peer
+runs once, in random order; "× numpy" is the speed relative to NumPy's plain expression: the median of the ratios of all
+rounds. "By hand" is what a patient user would write: a lower bound, not a peer."""
 
 
 class Peer(NamedTuple):
-    """A way to work out an expression: into a fresh output, into a given one, or both."""
+    """An implementation of an expression: with a fresh output, with a preallocated one, or both."""
 
     name: str
     fresh: Work | None = None
@@ -55,22 +55,22 @@ class Peer(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What is hoped for: to be ``faster`` times as fast as a peer, or to take at most ``longer`` times as long."""
+    """A target: be ``faster`` times as fast as a peer, or take at most ``longer`` times as long."""
 
     peer: str
     faster: float = 0.0
     longer: float = 0.0
-    ways: tuple[str, ...] = ("given", "fresh")
+    outputs: tuple[str, ...] = ("given", "fresh")
 
-    def judge(self, speed: float) -> tuple[str, bool]:
-        """Return words and verdict; ``speed`` is how many times as fast as the peer neonlite is."""
+    def check(self, speed: float) -> tuple[str, bool]:
+        """Return a text and whether the target is met; ``speed`` is the speed of neonlite relative to the peer."""
         if self.longer:
             return f"at most {self.longer:g} × the time of {self.peer}: {1 / speed:.2f}", 1 / speed <= self.longer
         return f"at least {self.faster:g} × as fast as {self.peer}: {speed:.2f}", speed >= self.faster
 
 
 class Operands:
-    """The same numbers for every peer: x, a column each of gamma and beta, and an output to write into."""
+    """The same operands for every peer: x, columns gamma and beta, and a preallocated output."""
 
     def __init__(self, be: nl.Backend, shape: tuple[int, int]) -> None:
         rng = np.random.default_rng(0)
@@ -92,7 +92,7 @@ class Operands:
         return Peer("neonlite", lambda: formula(be, *tensors).astensor(), given)
 
     def numexpr(self, text: str, **numbers: float) -> list[Peer]:
-        """Return numexpr, if it is installed, for a formula of x and numbers: it takes those in the text as float64."""
+        """Return numexpr, if it is installed, for a formula of x and scalars; those in the text would be float64."""
         names, out = {"x": self.x, **{name: np.float32(number) for name, number in numbers.items()}}, self.out
         peer = Peer("numexpr", lambda: numexpr.evaluate(text, names), lambda: numexpr.evaluate(text, names, out=out))
         return [peer] if numexpr else []
@@ -106,12 +106,12 @@ class Operands:
             return []
         t, out = self.torch[0], self.torch_out
         peers = [Peer(EAGER, lambda: fresh(t), lambda: last(t, out))]
-        torch.compiler.reset()  # it gives a function up that came with eight shapes; those of other sizes are done
+        torch.compiler.reset()  # it stops compiling a function after eight shapes
         try:
             into = torch.compile(lambda x, y: y.copy_(fresh(x)), dynamic=False)
             new = torch.compile(fresh, dynamic=False)
             into(t, out), new(t)
-        except Exception as error:  # there is no compiler, or one that it cannot use
+        except Exception as error:  # no compiler, or an unsupported one
             absent[COMPILED] = f"does not work here: {str(error).splitlines()[0][:80]}"
             return peers
         return [*peers, Peer(COMPILED, lambda: new(t), lambda: into(t, out))]
@@ -126,7 +126,7 @@ class Operands:
 
 # --- the expressions -----------------------------------------------------------------------------------------------
 
-Made = tuple[list[Peer], Callable[[Any], Any]]  # the peers, and the plain formula of x that they are held to
+Made = tuple[list[Peer], Callable[[Any], Any]]  # the peers, and the NumPy formula of x that they are compared with
 
 
 def logistic(be: nl.Backend, shape: tuple[int, int]) -> Made:
@@ -179,7 +179,7 @@ def tanh_derivative(be: nl.Backend, shape: tuple[int, int]) -> Made:
 
 
 def leaky(be: nl.Backend, shape: tuple[int, int]) -> Made:
-    """Return a leaky rectifier and a shift: arithmetic alone, where memory is the limit."""
+    """Return a leaky rectifier and a shift: arithmetic, limited by memory bandwidth."""
     o = Operands(be, shape)
     x, out = o.x, o.out
 
@@ -258,15 +258,15 @@ def softmax(be: nl.Backend, shape: tuple[int, int]) -> Made:
     return peers, plain
 
 
-def small(be: nl.Backend, shape: tuple[int, int], kept: bool = False) -> Made:
-    """Return what it costs to build and run a tree of five nodes; or, ``kept``, to run one that was built before."""
+def small(be: nl.Backend, shape: tuple[int, int], reused: bool = False) -> Made:
+    """Return a tree of five nodes that is built and evaluated in each call; with ``reused``, built only once."""
     o = Operands(be, shape)
     x, tree = o.x, 1 / (1 + be.exp(-1 * o.tensors[0]))
 
     def plain(x: Any) -> Any:
         return 1 / (1 + np.exp(-1 * x))
 
-    peers = [o.neonlite((lambda *_: tree) if kept else (lambda be, x, *_: 1 / (1 + be.exp(-1 * x))))]
+    peers = [o.neonlite((lambda *_: tree) if reused else (lambda be, x, *_: 1 / (1 + be.exp(-1 * x))))]
     peers += [Peer("numpy", lambda: plain(x))]
     if torch:
         t = o.torch[0]
@@ -275,13 +275,13 @@ def small(be: nl.Backend, shape: tuple[int, int], kept: bool = False) -> Made:
 
 
 def small_again(be: nl.Backend, shape: tuple[int, int]) -> Made:
-    return small(be, shape, kept=True)
+    return small(be, shape, reused=True)
 
 
 AHEAD = [Target(peer, faster=1) for peer in (EAGER, "torch.sigmoid", "numexpr")]
-SMALL = [Target(NUMPY, longer=2.2, ways=("given",)), Target(EAGER, faster=1, ways=("given",))]
-AGAIN = [Target(NUMPY, longer=1.4, ways=("given",))]
-TREES = [Target(EAGER, longer=0.8, ways=("given",)), Target(COMPILED, longer=1.0, ways=("given",))]
+SMALL = [Target(NUMPY, longer=2.2, outputs=("given",)), Target(EAGER, faster=1, outputs=("given",))]
+AGAIN = [Target(NUMPY, longer=1.4, outputs=("given",))]
+TREES = [Target(EAGER, longer=0.8, outputs=("given",)), Target(COMPILED, longer=1.0, outputs=("given",))]
 SIZES = ((100, 1000), (100, 10_000), (1000, 10_000), (10_000, 10_000))  # 1e5 to 1e8 elements
 CASES: list[tuple[str, Callable[..., Made], tuple[int, int], list[Target]]] = [
     ("1/(1+exp(-1*x)), built and run", small, (32, 32), SMALL),
@@ -298,12 +298,17 @@ CASES: list[tuple[str, Callable[..., Made], tuple[int, int], list[Target]]] = [
 
 
 def compare(name: str, make: Callable[..., Made], shape: tuple[int, int], targets: list[Target], effort: Effort) -> Any:
-    """Check every peer's result, time all, and return the rows and the verdicts."""
+    """Check the result of every peer, measure all, and return the rows and the targets met."""
     be = nl.Backend("cpu")
     peers, plain = make(be, shape)
     first = max(1, COMPARED // shape[1])  # rows
     expected = plain(Operands(be, shape).x[:first].astype(np.float64))
-    works = {(peer.name, way): getattr(peer, way) for peer in peers for way in ("given", "fresh") if getattr(peer, way)}
+    works = {
+        (peer.name, output): getattr(peer, output)
+        for peer in peers
+        for output in ("given", "fresh")
+        if getattr(peer, output)
+    }
     for (peer, _), work in works.items():
         result = np.asarray(work())
         assert result.dtype == np.float32, f"{peer} computes in {result.dtype}"
@@ -311,17 +316,17 @@ def compare(name: str, make: Callable[..., Made], shape: tuple[int, int], target
     del expected, result
     times, quiet = measure(works, effort)
     rows: list[dict[str, Any]] = []
-    for (peer, way), mine in times.items():
+    for (peer, output), mine in times.items():
         speeds = {other: ratio(mine, times[other, "fresh"]) for other in (NUMPY, EAGER) if (other, "fresh") in times}
-        rows.append({"peer": peer, "output": way, "seconds": statistics.median(mine), "speed": speeds})
+        rows.append({"peer": peer, "output": output, "seconds": statistics.median(mine), "speed": speeds})
         rows[-1] |= {"quickest": min(mine), "rounds": len(mine)}
     verdicts = []
     for target in targets:
-        for way in target.ways:
-            theirs = times.get((target.peer, way)) or times.get((target.peer, "fresh"))
+        for output in target.outputs:
+            theirs = times.get((target.peer, output)) or times.get((target.peer, "fresh"))
             if theirs:
-                words, met = target.judge(ratio(times["neonlite", way], theirs))
-                verdicts.append(verdict(f"{way}: {words}", met))
+                words, met = target.check(ratio(times["neonlite", output], theirs))
+                verdicts.append(verdict(f"{output}: {words}", met))
     return {"case": f"{name}, {shape} float32", "quiet": quiet, "rows": rows, "targets": verdicts}
 
 
@@ -329,11 +334,11 @@ def verdict(words: str, met: bool) -> dict[str, Any]:
     return {"target": words, "met": met}
 
 
-# --- what has no peers ---------------------------------------------------------------------------------------------
+# --- without peers -----------------------------------------------------------------------------------------------
 
 
 def deep(effort: Effort) -> Any:
-    """Time y = y + y a thousand times: 1000 nodes, 2^1000 paths. The first run makes the plan, later ones find it."""
+    """Measure y = y + y a thousand times: 1000 nodes, 2^1000 paths. The first run creates the plan, others reuse it."""
     rounds = [deep_round() for _ in range(max(effort.rounds, 5))]
     rows = [{"step": step, "seconds": statistics.median(r[step] for r in rounds)} for step in rounds[0]]
     return {"case": "y = y + y, 1000 deep, (32, 32) float64", "rows": rows, "targets": []}
@@ -357,9 +362,9 @@ def deep_round() -> dict[str, float]:
         nl.Autodiff(trees[-1], be).back_prop_grad(x, gradient)
 
     steps = {"build": build, "forward, first": forward, "forward, later": forward}
-    steps |= {"build anew": build, "forward, built anew": forward}
+    steps |= {"rebuild": build, "forward, rebuilt": forward}
     steps |= {"gradient, first": backward, "gradient, later": backward}
-    steps |= {"build once more": build, "gradient, built anew": backward}
+    steps |= {"build once more": build, "gradient, rebuilt": backward}
     for step, work in steps.items():
         start = time.perf_counter()
         work()
@@ -370,7 +375,7 @@ def deep_round() -> dict[str, float]:
 
 
 def memory(shape: tuple[int, int]) -> Any:
-    """Count the buffers of 1 kB or more that NumPy asks for when a tree, whose plan is made, is run again."""
+    """Count the buffers of 1 kB or more that NumPy allocates when a tree with a cached plan is evaluated."""
     be = nl.Backend("cpu")
     x, error, out = be.ones(shape, name="x"), be.ones(shape, name="error"), be.empty(shape)
     gamma, beta = be.ones((shape[0], 1), name="gamma"), be.zeros((shape[0], 1), name="beta")
@@ -385,17 +390,17 @@ def memory(shape: tuple[int, int]) -> Any:
         ),
         "softmax": lambda: be.assign([out], [be.softmax(x, axis=0)]),
     }
-    threads = pool.threads()
-    pool.set_threads(1)  # what other threads ask for would not be seen
+    threads = thread_pool.get_num_threads()
+    thread_pool.set_threads(1)  # allocations of other threads are not counted
     rows = [{"expression": name, "buffers in a later run": count(work)} for name, work in works.items()]
-    pool.set_threads(threads)
+    thread_pool.set_threads(threads)
     verdicts = [verdict(f"{name}: no buffers: {n}", n == 0) for name, n in map(dict.values, rows)]
     rows.append({"expression": "logistic, numpy", "buffers in a later run": count(lambda: 1 / (1 + np.exp(-plain)))})
     return {"case": f"buffers of 1 kB or more, {shape} float32", "rows": rows, "targets": verdicts}
 
 
 def count(work: Work) -> int:
-    """Return how many buffers the third run asks for."""
+    """Return the number of buffers that the third run allocates."""
     work(), work()
     with buffers() as sizes:
         work()
@@ -403,7 +408,7 @@ def count(work: Work) -> int:
 
 
 def imports(rounds: int) -> Any:
-    """Time ``import neonlite`` and ``import numpy`` in new processes, in turn, from byte code as pip leaves it."""
+    """Measure ``import neonlite`` and ``import numpy`` in new processes, alternating, with compiled byte code."""
     times: dict[str, list[float]] = {"numpy": [], "neonlite": []}
     with tempfile.TemporaryDirectory() as folder:
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
@@ -412,7 +417,7 @@ def imports(rounds: int) -> Any:
             for module, taken in times.items():
                 code = f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"
                 run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env=environment)
-                taken += [float(run.stdout)] * (n > 0)  # the first round makes the byte code
+                taken += [float(run.stdout)] * (n > 0)  # the first round compiles byte code
     longer = ratio(times["numpy"], times["neonlite"])
     rows = [
         {"import": module, "seconds": statistics.median(taken), "rounds": rounds} for module, taken in times.items()
@@ -437,23 +442,27 @@ def section(case: dict[str, Any]) -> str:
 
 
 def overview(cases: list[dict[str, Any]]) -> str:
-    """Return a line for each expression and size: how long neonlite takes, and how many times as long as its peers.
+    """Return a line for each expression and size: the time of neonlite, absolute and relative to its peers.
 
     Each with a given output where it has one.
     """
     lines = []
     for case in cases:
         if "peer" in case["rows"][0]:
-            taken = {row["peer"]: row["seconds"] for row in reversed(case["rows"])}  # of two, the one that is given
+            taken = {
+                row["peer"]: row["seconds"] for row in reversed(case["rows"])
+            }  # of two, the one with a preallocated output
             taken |= {row["peer"]: row["seconds"] for row in case["rows"] if row["output"] == "given"}
             ours = taken["neonlite"]
             ratios = [f"{ours / taken[peer]:.2f}" if peer in taken else "" for peer in PEERS]
-            lines.append([f"{case['case']}{'' if case['quiet'] else ' ~'}", told(ours), *ratios])
+            lines.append([f"{case['case']}{'' if case['quiet'] else ' ~'}", format_duration(ours), *ratios])
     return markdown(["expression", "neonlite", *(f"× {peer}" for peer in PEERS)], lines)
 
 
 def plain_table(rows: list[dict[str, Any]]) -> str:
-    return markdown(list(rows[0]), [[told(v) if k == "seconds" else f"{v}" for k, v in row.items()] for row in rows])
+    return markdown(
+        list(rows[0]), [[format_duration(v) if k == "seconds" else f"{v}" for k, v in row.items()] for row in rows]
+    )
 
 
 def peers_table(rows: list[dict[str, Any]]) -> str:
@@ -462,9 +471,9 @@ def peers_table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for peer in dict.fromkeys(row["peer"] for row in rows):
         line = [peer]
-        for way in ("given", "fresh"):
-            row = found.get((peer, way), {"speed": {}})
-            line += [told(row["seconds"]) if row["speed"] else ""]
+        for output in ("given", "fresh"):
+            row = found.get((peer, output), {"speed": {}})
+            line += [format_duration(row["seconds"]) if row["speed"] else ""]
             line += [f"{row['speed'][other]:.2f}" if other in row["speed"] else "" for other in (NUMPY, EAGER)]
         lines.append(line)
     return markdown(head, [*lines, *([f"{name}: {why}", *[""] * 6] for name, why in absent.items())])
@@ -478,7 +487,7 @@ def main() -> None:
         "--only", default="", metavar="WORD", help="the cases with this word in their name; nothing written"
     )
     options = parser.parse_args()
-    pool.set_threads(options.threads)
+    thread_pool.set_threads(options.threads)
     if torch:
         torch.set_num_threads(options.threads)
     if numexpr:
@@ -487,7 +496,7 @@ def main() -> None:
     jobs: dict[str, Callable[[], Any]] = {}
     for name, make, shape, targets in CASES:
         rows, columns = shape
-        if options.quick and columns >= 10_000:  # a target holds for the size it was set for
+        if options.quick and columns >= 10_000:  # targets are for specific sizes
             columns, targets = columns // shrink, []
         jobs[f"{name} {shape}"] = partial(compare, name, make, (rows, columns), targets, effort)
     jobs["deep"] = partial(deep, effort)

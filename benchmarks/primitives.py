@@ -1,7 +1,7 @@
-"""How fast is one primitive?  Convolution, pooling, normalization, softmax, products: beside PyTorch's, one by one.
+"""Measure primitives beside PyTorch: convolution, pooling, normalization, softmax, products.
 
-python benchmarks/primitives.py            # five to eight minutes: writes results/primitives.json and .md
-python benchmarks/primitives.py --quick    # a smoke run with small sizes: writes nothing
+python benchmarks/primitives.py            # five to eight minutes; writes results/primitives.json and .md
+python benchmarks/primitives.py --quick    # a smoke test with small sizes; writes nothing
 python benchmarks/primitives.py --only pool --runtime cpu
 """
 
@@ -19,43 +19,43 @@ from typing import Any, NamedTuple
 
 import _chains
 import numpy as np
-from _table import QUICK, Effort, Work, buffers, machine, markdown, measure, ratio, save, told
+from _table import QUICK, Effort, Work, buffers, format_duration, machine, markdown, measure, ratio, save
 
 from neonlite import Backend
-from neonlite.backend.executors import pool
-from neonlite.backend.onednn import library
+from neonlite.backend import thread_pool
+from neonlite.backend.runtimes.onednn import bindings
 from neonlite.transforms import Softmax
 
-# before MKL, or PyTorch would use MKL's library as well
+# imported before MKL, or PyTorch would use MKL's OpenMP library
 torch: Any = import_module("torch") if find_spec("torch") else None
 aten = torch.ops.aten if torch else None
-RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]  # which differ in products alone
+RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]  # they differ only in products
 FULL = Effort(1.0, 0.02, 5)
-REST = 0.12  # seconds until the threads of OpenMP (10 ms) and of OpenBLAS (100 ms) do not look for work any more
-LIMIT, LIMITS = 1.0, {"chain": 1.05}  # as long as PyTorch, at most
-NEAR = 1e-3  # how far results may differ, as a fraction of their norm
+REST = 0.12  # seconds until the threads of OpenMP (10 ms) and OpenBLAS (100 ms) stop spinning
+LIMIT, LIMITS = 1.0, {"chain": 1.05}  # maximum time relative to PyTorch
+NEAR = 1e-3  # tolerance of results, as a fraction of their norm
 EPS, RHO = 1e-3, 0.9
 LRN = 5, 1e-4, 0.75  # channels, ascale and bpower of Krizhevsky et al.
 NOTE = """\
 A pass of neonlite is one call of the backend - `fprop_conv`, `bprop_conv`, `update_conv`, `fprop_pool`, `bprop_pool`,
 `fprop_lrn`, `bprop_lrn`, `compound_fprop_bn`, `compound_bprop_bn`, `compound_dot` - or one op-tree that is built and
-run: softmax, its `backward`, and a mask that is drawn and multiplied by. All write into given tensors, with images (C,
-D, H, W, N). PyTorch runs the operator of ATen for the same pass, into given tensors where it takes them: not for
-convolutions, batch norm and dropout; normalization over channels goes back by autograd. Its images are (N, C, H, W),
-and once more with channels last; the sooner of both counts. "Apart": the images lie as a convolution leaves them, with
-their maps side by side; else they lie in order, with N innermost. Results are compared before anything is timed, but
-for dropout, which is drawn. A chain is of layers, convolutions with bias and Rectlin one after another, beside modules
-of PyTorch, with the errors of images and the gradients of weights on the way back. Times are medians over rounds, in
-each of which every peer runs once, in random order, and with two threads after a rest; "× torch" is how many times as
-long as PyTorch, the median of the ratios of all rounds. "Buffers" are those of 1 kB and more that NumPy asks for in
-one call after the first, in this thread."""
+evaluated: softmax, its `backward`, and a random mask with the product by it. All write into preallocated tensors, with
+images (C, D, H, W, N). PyTorch runs the operator of ATen for the same pass, into preallocated tensors where it supports
+them: not for convolutions, batch norm and dropout; the backward pass of local response normalization runs by autograd.
+Its images are (N, C, H, W), and channels last; the faster of both counts. "NHWC": images are in the NHWC layout, as
+convolutions leave them; else in CHWN order, with N innermost. Results are compared before the measurement, except for
+dropout, which is random. A chain is of layers, consecutive convolutions with bias and Rectlin, beside modules of
+PyTorch, with the errors of images and the gradients of weights in the backward pass. Times are medians over rounds, in
+each of which every peer runs once, in random order, and with two threads after a rest; "× torch" is the time relative
+to PyTorch, the median of the ratios of all rounds. "Buffers" are those of 1 kB and more that NumPy allocates in one
+call after the first, in this thread."""
 
 Result = Callable[[], Any]
-Passes = dict[str, tuple[Work, Result]]  # what runs, and what tells the result, as neonlite lays it out
+Passes = dict[str, tuple[Work, Result]]  # the work, and a function that returns its result in neonlite's layout
 
 
 class Sizes(NamedTuple):
-    """N images (C, D, H, W), K filters or C maps, and windows (T, R, S), all of them as long as wide."""
+    """N images (C, D, H, W), K filters, and windows (T, R, S); images and windows are square."""
 
     N: int
     C: int
@@ -66,22 +66,22 @@ class Sizes(NamedTuple):
     stride: int = 1
     D: int = 1
     T: int = 1
-    apart: bool = False  # whether they lie as a convolution leaves them
+    nhwc: bool = False  # whether images have the NHWC layout, as convolutions leave them
 
     @property
     def named(self) -> dict[str, int]:
-        """All of them, as ``conv_layer`` and ``pool_layer`` name them."""
+        """The sizes by the argument names of ``conv_layer`` and ``pool_layer``."""
         deep = {"pad_d": self.pad, "str_d": self.stride} if self.T > 1 else {"str_d": 1}
         flat = {"pad_h": self.pad, "pad_w": self.pad, "str_h": self.stride, "str_w": self.stride}
         return {"D": self.D, "H": self.H, "W": self.H, "T": self.T, "R": self.R, "S": self.R} | flat | deep
 
     @property
     def axes(self) -> int:
-        """Along how many axes windows move."""
+        """Number of axes along which windows move."""
         return 3 if self.T > 1 else 2
 
     def along(self, deep: int, flat: int) -> list[int]:
-        """Return a number for each of these axes."""
+        """Return a size for each of these axes."""
         return [deep, flat, flat][-self.axes :]
 
     def __str__(self) -> str:
@@ -93,15 +93,15 @@ class Sizes(NamedTuple):
 
 
 def laid(be: Backend, s: Sizes, x: Any) -> Any:
-    """Return images (C, D, H, W, N), in order, or as a convolution leaves them."""
-    if not s.apart:
+    """Return images (C, D, H, W, N), in CHWN order, or in the NHWC layout of a convolution."""
+    if not s.nhwc:
         return x
     layer = be.conv_layer("float32", s.N, s.C, s.C, s.D, s.H, s.H)
     return be.fprop_conv(layer, x, be.array(np.eye(s.C)), be.empty(x.shape))
 
 
 def drawn(*shapes: tuple[int, ...]) -> list[Any]:
-    """Return normal numbers, the same for all who ask."""
+    """Return normally distributed arrays, the same in every call."""
     rng = np.random.default_rng(0)
     return [rng.standard_normal(shape, np.float32) for shape in shapes]
 
@@ -122,7 +122,7 @@ def ours_conv(be: Backend, s: Sizes) -> Passes:
 
 def theirs_conv(s: Sizes, last: bool) -> Passes:
     layer = Backend("cpu").conv_layer("float32", s.N, s.C, s.K, **s.named)
-    x, f, e = (lent(a, s, last) for a in drawn(layer.dimI, layer.dimF, layer.dimO))
+    x, f, e = (to_torch(a, s, last) for a in drawn(layer.dimI, layer.dimF, layer.dimO))
     how = [s.stride] * s.axes, [s.pad] * s.axes, [1] * s.axes, False, [0] * s.axes, 1
 
     def back(*wanted: bool) -> Callable[[], Any]:
@@ -130,38 +130,38 @@ def theirs_conv(s: Sizes, last: bool) -> Passes:
 
     bprop, update = back(True, False), back(False, True)
     return {
-        "fprop": (lambda: aten.convolution(x, f, None, *how), lambda: told_back(aten.convolution(x, f, None, *how))),
-        "bprop": (bprop, lambda: told_back(bprop()[0])),
-        "update": (update, lambda: told_back(update()[1])),
+        "fprop": (lambda: aten.convolution(x, f, None, *how), lambda: to_numpy(aten.convolution(x, f, None, *how))),
+        "bprop": (bprop, lambda: to_numpy(bprop()[0])),
+        "update": (update, lambda: to_numpy(update()[1])),
     }
 
 
-def lent(a: Any, s: Sizes, last: bool) -> Any:
-    """Return an array (C, D, H, W, N) as PyTorch's (N, C, D, H, W), without D where windows do not move along it."""
+def to_torch(a: Any, s: Sizes, last: bool) -> Any:
+    """Return an array (C, D, H, W, N) as a tensor (N, C, D, H, W), without D if windows do not move along it."""
     a = np.ascontiguousarray(np.moveaxis(a if s.axes == 3 else a[:, 0], -1, 0))
     order = torch.channels_last_3d if s.axes == 3 else torch.channels_last
     return torch.from_numpy(a).contiguous(memory_format=order) if last else torch.from_numpy(a)
 
 
-def told_back(t: Any) -> Any:
+def to_numpy(t: Any) -> Any:
     """Return a tensor of PyTorch as an array (C, D, H, W, N)."""
     a = np.moveaxis(t.numpy(), 0, -1)
     return a if a.ndim == 5 else a[:, None]
 
 
 def ours_deconv(be: Backend, s: Sizes) -> Passes:
-    """The transpose, whose images are the results of a convolution."""
+    """Return the passes of a transposed convolution, whose images are the outputs of a convolution."""
     return {"fprop": ours_conv(be, s)["bprop"], "bprop": ours_conv(be, s)["fprop"]}
 
 
 def theirs_deconv(s: Sizes, last: bool) -> Passes:
     layer = Backend("cpu").conv_layer("float32", s.N, s.C, s.K, **s.named)
-    x, f, e = (lent(a, s, last) for a in drawn(layer.dimI, layer.dimF, layer.dimO))
+    x, f, e = (to_torch(a, s, last) for a in drawn(layer.dimI, layer.dimF, layer.dimO))
     how = [s.stride] * s.axes, [s.pad] * s.axes, [1] * s.axes, True
-    left = [(n + 2 * s.pad - s.R) % s.stride for n in layer.DHW[-s.axes :]]  # what no window reaches
+    left = [(n + 2 * s.pad - s.R) % s.stride for n in layer.DHW[-s.axes :]]  # pixels that no window covers
     forward = partial(aten.convolution, e, f, None, *how, left, 1)
     back = partial(aten.convolution_backward, x, e, f, None, *how, left, 1, [True, False, False])
-    return {"fprop": (forward, lambda: told_back(forward())), "bprop": (back, lambda: told_back(back()[0]))}
+    return {"fprop": (forward, lambda: to_numpy(forward())), "bprop": (back, lambda: to_numpy(back()[0]))}
 
 
 # --- pooling ---------------------------------------------------------------------------------------------------------
@@ -185,19 +185,19 @@ def ours_pool(op: str) -> Callable[[Backend, Sizes], Passes]:
 def theirs_pool(op: str) -> Callable[[Sizes, bool], Passes]:
     def passes(s: Sizes, last: bool) -> Passes:
         layer = Backend("cpu").pool_layer("float32", op, s.N, s.C, **s.named)
-        x, e = (lent(a, s, last) for a in drawn(layer.dimI, layer.dimO))
+        x, e = (to_torch(a, s, last) for a in drawn(layer.dimI, layer.dimO))
         o, d, how = torch.empty_like(e), torch.empty_like(x), ([s.R] * 2, [s.stride] * 2, [s.pad] * 2)
         if op == "max":
             places = aten.max_pool2d_with_indices(x, *how)[1]
             max_back = aten.max_pool2d_with_indices_backward
             return {
-                "fprop": (lambda: aten.max_pool2d_with_indices(x, *how, out=o, indices=places), lambda: told_back(o)),
-                "bprop": (lambda: max_back(e, x, *how, [1, 1], False, places, grad_input=d), lambda: told_back(d)),
+                "fprop": (lambda: aten.max_pool2d_with_indices(x, *how, out=o, indices=places), lambda: to_numpy(o)),
+                "bprop": (lambda: max_back(e, x, *how, [1, 1], False, places, grad_input=d), lambda: to_numpy(d)),
             }
-        how += False, False, None  # a mean is that of what lies inside the image
+        how += False, False, None  # a mean does not count the padding
         return {
-            "fprop": (lambda: aten.avg_pool2d(x, *how, out=o), lambda: told_back(o)),
-            "bprop": (lambda: aten.avg_pool2d_backward(e, x, *how, grad_input=d), lambda: told_back(d)),
+            "fprop": (lambda: aten.avg_pool2d(x, *how, out=o), lambda: to_numpy(o)),
+            "bprop": (lambda: aten.avg_pool2d_backward(e, x, *how, grad_input=d), lambda: to_numpy(d)),
         }
 
     return passes
@@ -222,13 +222,13 @@ def ours_lrn(be: Backend, s: Sizes) -> Passes:
 def theirs_lrn(s: Sizes, last: bool) -> Passes:
     J, ascale, bpower = LRN
     shape = s.C, s.D, s.H, s.H, s.N
-    x, e = (lent(a, s, last) for a in drawn(shape, shape))
+    x, e = (to_torch(a, s, last) for a in drawn(shape, shape))
     norm = torch.nn.functional.local_response_norm
     leaf = x.clone().requires_grad_()
     with torch.enable_grad():
         y = norm(leaf, J, ascale, bpower, 1.0)
     forward, back = partial(norm, x, J, ascale, bpower, 1.0), partial(torch.autograd.grad, y, leaf, e, True)
-    return {"fprop": (forward, lambda: told_back(forward())), "bprop": (back, lambda: told_back(back()[0]))}
+    return {"fprop": (forward, lambda: to_numpy(forward())), "bprop": (back, lambda: to_numpy(back()[0]))}
 
 
 def ours_norm(be: Backend, s: Sizes) -> Passes:
@@ -252,16 +252,16 @@ def theirs_norm(s: Sizes, last: bool) -> Passes:
     shape = s.C, s.D, s.H, s.H, s.N
     columns = s.D * s.H * s.H * s.N
     wide = drawn((s.C, columns), (s.C, columns), (s.C, 1), (s.C, 1))
-    x, e = (lent(a.reshape(shape), s, last) for a in wide[:2])
+    x, e = (to_torch(a.reshape(shape), s, last) for a in wide[:2])
     gamma, beta = (torch.from_numpy(a[:, 0]) for a in wide[2:])
     means = torch.zeros(s.C), torch.zeros(s.C)
     forward = partial(aten.native_batch_norm, x, gamma, beta, *means, True, 1 - RHO, EPS)
     _, mean, inv = forward()
     back = partial(aten.native_batch_norm_backward, e, x, gamma, *means, mean, inv, True, EPS, [True] * 3)
-    return {"fprop": (forward, lambda: told_back(forward()[0])), "bprop": (back, lambda: told_back(back()[0]))}
+    return {"fprop": (forward, lambda: to_numpy(forward()[0])), "bprop": (back, lambda: to_numpy(back()[0]))}
 
 
-# --- of matrices -----------------------------------------------------------------------------------------------------
+# --- matrices --------------------------------------------------------------------------------------------------------
 
 
 def ours_softmax(be: Backend, shape: tuple[int, int]) -> Passes:
@@ -318,11 +318,11 @@ def theirs_gemm(sizes: tuple[int, int, int], last: bool) -> Passes:
     return {"product": (lambda: torch.mm(a, b, out=c), c.numpy)}
 
 
-# --- what is measured ------------------------------------------------------------------------------------------------
+# --- measurement ----------------------------------------------------------------------------------------------------
 
 
 class Primitive(NamedTuple):
-    """How both do it, whether channels may come last, what is measured, and a small one of it."""
+    """The passes of both libraries, whether channels may be last, the cases, and a small case."""
 
     ours: Callable[[Backend, Any], Passes]
     theirs: Callable[[Any, bool], Passes]
@@ -348,15 +348,15 @@ POOLINGS = {
     "VGG": Sizes(8, 64, 112, 64, 2, 0, 2),
     "ResNet": Sizes(8, 64, 112, 64, 3, 1, 2),
     "CIFAR": Sizes(128, 16, 28, 16, 2, 0, 2),
-    "a whole map": Sizes(32, 512, 7, 512, 7),
+    "global": Sizes(32, 512, 7, 512, 7),
 }
 NORMALIZED = {"AlexNet 1": Sizes(16, 96, 27, 96, 0), "AlexNet 2": Sizes(16, 256, 13, 256, 0)}
 NORMALIZED |= {"ResNet": Sizes(16, 64, 56, 64, 0), "CIFAR": Sizes(128, 32, 14, 32, 0)}
 
 
 def both_ways(cases: dict[str, Sizes]) -> dict[str, Sizes]:
-    """Return images in order, and as a convolution leaves them."""
-    return cases | {f"{name}, apart": sizes._replace(apart=True) for name, sizes in cases.items()}
+    """Return the cases with images in CHWN order, and in the NHWC layout."""
+    return cases | {f"{name}, NHWC": sizes._replace(nhwc=True) for name, sizes in cases.items()}
 
 
 FEATURES = {"a hidden layer": Sizes(128, 500, 1, 500, 0)}
@@ -397,7 +397,7 @@ PRIMITIVES = {
 
 
 def passes(primitive: Primitive, case: Any, runtimes: list[str]) -> dict[str, dict[str, Work]]:
-    """Return {pass: {peer: work}}, after a comparison of all results."""
+    """Return {pass: {peer: work}}, after comparing all results."""
     found = {runtime: primitive.ours(Backend(runtime), case) for runtime in runtimes}
     if torch:
         found["torch"] = primitive.theirs(case, False)
@@ -418,25 +418,31 @@ def passes(primitive: Primitive, case: Any, runtimes: list[str]) -> dict[str, di
 
 
 def large_buffers(work: Work) -> int:
-    """Return how many buffers of 1 kB and more NumPy asks for in one call."""
+    """Return the number of buffers of 1 kB and more that NumPy allocates in one call."""
     with buffers() as sizes:
         work()
     return sum(n >= 1000 for n in sizes)
 
 
 def rows(words: list[str], runtimes: list[str], quick: bool) -> list[dict[str, Any]]:
-    """Return what was measured of the cases with all of some words in their names."""
+    """Return the measurements of the cases whose names contain all of some words."""
     found = []
     for name, primitive in PRIMITIVES.items():
         for case, sizes in ({"small": primitive.small} if quick else primitive.cases).items():
             if not all(word in f"{name}, {case}" for word in words):
                 continue
             some = runtimes if name == "gemm" else runtimes[:1]
-            for way, peers in passes(primitive, sizes, some).items():
-                rest = REST * (pool.threads() > 1 and not quick)
+            for pass_name, peers in passes(primitive, sizes, some).items():
+                rest = REST * (thread_pool.get_num_threads() > 1 and not quick)
                 times, quiet = measure(peers, QUICK if quick else FULL, rest)
-                told = str(sizes) if isinstance(sizes, Sizes | _chains.Chain) else " x ".join(map(str, sizes))
-                row: dict[str, Any] = {"primitive": name, "case": case, "sizes": told, "pass": way, "quiet": quiet}
+                size_text = str(sizes) if isinstance(sizes, Sizes | _chains.Chain) else " x ".join(map(str, sizes))
+                row: dict[str, Any] = {
+                    "primitive": name,
+                    "case": case,
+                    "sizes": size_text,
+                    "pass": pass_name,
+                    "quiet": quiet,
+                }
                 row |= {f"{peer} s": statistics.median(t) for peer, t in times.items()}
                 row |= {f"{peer} buffers": large_buffers(peers[peer]) for peer in some}
                 if best := min((p for p in times if p.startswith("torch")), key=lambda p: row[f"{p} s"], default=None):
@@ -447,10 +453,10 @@ def rows(words: list[str], runtimes: list[str], quick: bool) -> list[dict[str, A
 
 
 def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
-    """Return a row of the table; a ``!`` where it takes longer than hoped for, ``~`` where it was not quiet."""
+    """Return a row of the table; ``!`` marks a missed target, ``~`` a disturbed measurement."""
     cells = [f"{row['primitive']}, {row['case']}{'' if row['quiet'] else ' ~'}", row["pass"]]
     for peer in (*runtimes, "torch", "torch, channels last"):
-        cells.append(told(row[f"{peer} s"]) if f"{peer} s" in row else "")
+        cells.append(format_duration(row[f"{peer} s"]) if f"{peer} s" in row else "")
     for peer in runtimes:
         longer = row.get(f"{peer} / torch")
         cells.append(f"{longer:.2f}{' !' if missed(row, peer) else ''}" if longer else "")
@@ -458,22 +464,25 @@ def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
 
 
 def missed(row: dict[str, Any], peer: str) -> bool:
-    """Tell whether a peer of ours takes longer than hoped for."""
+    """Return whether a runtime of neonlite misses the target."""
     return round(row.get(f"{peer} / torch", 0), 2) > LIMITS.get(row["primitive"], LIMIT)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a smoke run, of which nothing is written")
+    parser.add_argument("--quick", action="store_true", help="run a smoke test, and write nothing")
     parser.add_argument("--only", nargs="*", metavar="WORD", help="the cases with these words; nothing is written")
-    parser.add_argument("--runtime", choices=RUNTIMES, help="this one alone; nothing is written")
+    parser.add_argument("--runtime", choices=RUNTIMES, help="only this runtime; write nothing")
     options = parser.parse_args()
     runtimes = [options.runtime] if options.runtime else RUNTIMES
     if torch:
-        torch.set_num_threads(pool.threads())
+        torch.set_num_threads(thread_pool.get_num_threads())
         torch.set_grad_enabled(False)
     found = rows(options.only or [], runtimes, options.quick)
-    about = machine("numpy", "mkl", "torch") | {"oneDNN": library.about(), "threads": pool.threads()}
+    about = machine("numpy", "mkl", "torch") | {
+        "oneDNN": bindings.version_info(),
+        "threads": thread_pool.get_num_threads(),
+    }
     head = [
         "primitive",
         "pass",
@@ -486,7 +495,7 @@ def main() -> None:
     table = markdown(head, [line(row, runtimes) for row in found])
     words = "\n".join(f"- {key}: {value}" for key, value in about.items())
     ours = [(row, peer) for row, peer in itertools.product(found, runtimes) if f"{peer} / torch" in row]
-    target = f"Hoped for: at most {LIMIT:g} times as long as PyTorch, of chains {LIMITS['chain']:g}; a miss has a `!`. "
+    target = f"Target: at most {LIMIT:g} times as long as PyTorch, of chains {LIMITS['chain']:g}; a miss has a `!`. "
     target += f"Met: {sum(not missed(*pair) for pair in ours)} of {len(ours)}. "
     target += "`~`: other processes used the machine meanwhile."
     sizes = {f"{row['primitive']}, {row['case']}": row["sizes"] for row in found}

@@ -1,8 +1,8 @@
-"""How fast is a matrix product into a given place?  By MKL through neonlite, beside NumPy's and PyTorch's.
+"""Measure matrix products into preallocated outputs: neonlite, with and without MKL, beside NumPy and PyTorch.
 
-python benchmarks/products.py            # minutes: writes results/products.json and results/products.md
+python benchmarks/products.py            # minutes; writes results/products.json and results/products.md
 python benchmarks/products.py --alone    # without PyTorch: writes results/products_alone.json and .md
-python benchmarks/products.py --quick    # a smoke run of seconds: writes nothing
+python benchmarks/products.py --quick    # a smoke test of seconds; writes nothing
 python benchmarks/products.py --only stack
 """
 
@@ -18,26 +18,26 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from _table import FULL, QUICK, Effort, Work, cpus, elsewhere, machine, markdown, ratio, save, seconds, told
+from _table import FULL, QUICK, Effort, Work, cpus, elsewhere, format_duration, machine, markdown, ratio, save, seconds
 
 from neonlite import Backend
-from neonlite.backend.executors import pool
+from neonlite.backend import thread_pool
 
 ALONE = "--alone" in sys.argv
-# before MKL, or PyTorch would use MKL's library as well
+# imported before MKL, or PyTorch would use MKL's OpenMP library
 torch: Any = import_module("torch") if find_spec("torch") and not ALONE else None
 RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
-LIMIT = 1.1  # as long as NumPy, at most: products of 'mkl'
-REST = 0.25  # seconds until the threads of OpenBLAS (25 ms) and of OpenMP (200 ms) do not look for work any more
+LIMIT = 1.1  # maximum time of 'mkl' relative to NumPy
+REST = 0.25  # seconds until the threads of OpenBLAS (25 ms) and OpenMP (200 ms) stop spinning
 NOTE = """\
-"put" is c = a b, "added" c = a b + c/2. Of neonlite, `gemm` is the product alone, `primitives.gemm`, and `tree` is
-`c[:] = a @ b`, built anew in every call, as user code does. NumPy's are `matmul(out=)`, and for "added" `matmul` into a
-buffer that is kept, `multiply` and `add`; PyTorch's `mm(out=)`, `bmm(out=)`, `addmm_` and `baddbmm_`. Results are
-compared before anything is timed. Times are medians over rounds, in each of which every peer runs once, in random
-order, after a rest: the threads of a library look for more work for a while, on CPUs that the next peer needs.
-"× numpy" is how many times as long as NumPy, the median of the ratios of all rounds. What is put in at most a million
-multiplications, or is a vector, 'mkl' leaves to NumPy. Where PyTorch is loaded, MKL shares GNU's OpenMP with it, which
-starts some microseconds later than MKL's own: `--alone` shows that."""
+"overwrite" is c = a b, "accumulate" c = a b + c/2. For neonlite, `gemm` is `primitives.gemm`, and `tree` is `c[:] = a
+@ b` with a tree that is rebuilt in every call, as in user code. NumPy runs `matmul(out=)`, and for "accumulate"
+`matmul` into a reused buffer, `multiply` and `add`; PyTorch runs `mm(out=)`, `bmm(out=)`, `addmm_` and `baddbmm_`.
+Results are compared before the measurement. Times are medians over rounds, in each of which every peer runs once, in
+random order, after a rest, because the threads of a library spin for a while on CPUs that the next peer needs. "×
+numpy" is the time relative to NumPy, the median of the ratios of all rounds. 'mkl' leaves products of at most a
+million multiplications without accumulation, and products with a vector, to NumPy. If PyTorch is loaded, MKL shares
+GNU's OpenMP with it, which starts some microseconds later than MKL's own: `--alone` shows the difference."""
 
 # name, shapes of a and b, and which of them are transposed views
 CASES: list[tuple[str, tuple[int, ...], tuple[int, ...], str]] = [
@@ -56,7 +56,7 @@ CASES: list[tuple[str, tuple[int, ...], tuple[int, ...], str]] = [
 
 
 def works(a: Any, b: Any, added: bool) -> dict[str, Work]:
-    """Return {peer: work}, after a comparison of all results."""
+    """Return {peer: work}, after comparing all results."""
     start = np.random.default_rng(1).standard_normal((*a.shape[:-1], b.shape[-1]), np.float32)
     outs, found = {"numpy": start.copy()}, {}
     c, product = outs["numpy"], np.empty_like(start)
@@ -90,7 +90,7 @@ def works(a: Any, b: Any, added: bool) -> dict[str, Work]:
 
 
 def measure(peers: dict[str, Work], effort: Effort) -> tuple[dict[str, list[float]], bool]:
-    """Return what ``_table.measure`` does, with a rest before each peer."""
+    """Return the result of ``_table.measure`` with a rest before each peer."""
     calls = {
         peer: max(1, round(effort.sample / min(seconds(work, 2), seconds(work, 3)))) for peer, work in peers.items()
     }
@@ -113,13 +113,13 @@ def measure(peers: dict[str, Work], effort: Effort) -> tuple[dict[str, list[floa
 
 
 def row(name: str, a: Any, b: Any, added: bool, effort: Effort) -> dict[str, Any]:
-    """Return what was measured of a case."""
+    """Return the measurements of a case."""
     times, quiet = measure(works(a, b, added), effort)
     mine: dict[str, Any] = {
         "case": name,
         "a": a.shape,
         "b": b.shape,
-        "way": "added" if added else "put",
+        "pass": "accumulate" if added else "overwrite",
         "quiet": quiet,
     }
     mine["multiplications"] = a.size * b.shape[-1]
@@ -130,31 +130,31 @@ def row(name: str, a: Any, b: Any, added: bool, effort: Effort) -> dict[str, Any
 
 
 def page(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as a table: times, and times as long as NumPy."""
+    """Return the rows as a table: times, and times relative to NumPy."""
     peers = [key[:-2] for key in rows[0] if key.endswith(" s")]
     lines = []
     for found in rows:
-        lines.append([f"{found['case']}, {found['a']} {found['b']}{'' if found['quiet'] else ' ~'}", found["way"]])
+        lines.append([f"{found['case']}, {found['a']} {found['b']}{'' if found['quiet'] else ' ~'}", found["pass"]])
         for peer in peers:
             longer = found.get(f"{peer} / numpy")
             if longer is None:
                 lines[-1].append("")
             elif peer == "numpy":
-                lines[-1].append(told(found["numpy s"]))
+                lines[-1].append(format_duration(found["numpy s"]))
             else:
                 missed = peer == "mkl gemm" and longer > LIMIT
                 lines[-1].append(f"{longer:.2f}{' !' if missed else ''}")
-    return markdown(["product", "way", "numpy", *(f"{peer} × numpy" for peer in peers[1:])], lines)
+    return markdown(["product", "pass", "numpy", *(f"{peer} × numpy" for peer in peers[1:])], lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a smoke run, of which nothing is written")
+    parser.add_argument("--quick", action="store_true", help="run a smoke test, and write nothing")
     parser.add_argument("--alone", action="store_true", help="do not load PyTorch")
-    parser.add_argument("--only", default="", metavar="WORD", help="the cases with this word; nothing is written")
+    parser.add_argument("--only", default="", metavar="WORD", help="only the cases with this word; write nothing")
     options = parser.parse_args()
     if torch:
-        torch.set_num_threads(pool.threads())
+        torch.set_num_threads(thread_pool.get_num_threads())
     rng, rows = np.random.default_rng(0), []
     for name, *shapes, turned in CASES:
         if options.only in name:
@@ -166,10 +166,10 @@ def main() -> None:
             for added in (False, True):
                 rows.append(row(name, *operands, added, QUICK if options.quick else FULL._replace(case=5.0)))
                 print(page(rows[-1:]).splitlines()[-1], flush=True)
-    about = machine("numpy", "mkl", "torch") | {"threads": pool.threads()}
+    about = machine("numpy", "mkl", "torch") | {"threads": thread_pool.get_num_threads()}
     words = "\n".join(f"- {key}: {value}" for key, value in about.items())
     ours = [found["mkl gemm / numpy"] for found in rows if "mkl gemm / numpy" in found]
-    target = f"Hoped for: `mkl gemm` at most {LIMIT:g} times as long as NumPy; a miss has a `!`. "
+    target = f"Target: `mkl gemm` at most {LIMIT:g} times as long as NumPy; a miss has a `!`. "
     target += f"Met: {sum(x <= LIMIT for x in ours)} of {len(ours)}. `~`: other processes used the machine meanwhile."
     parts = ["# Products", f"`{' '.join(['python benchmarks/products.py', *sys.argv[1:]])}`", words, target, NOTE]
     report = "\n\n".join([*parts, page(rows)]) + "\n"

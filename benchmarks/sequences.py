@@ -1,8 +1,8 @@
-"""How well are sequences learned?  A text as the command line reads it, bits said again, digits said backwards.
+"""Benchmark of sequence models: language models of a text, the copy task, and the reversal of digits.
 
 python benchmarks/sequences.py              # 25 minutes: writes results/sequences.json and results/sequences.md
 python benchmarks/sequences.py --quick      # a smoke run of one seed and one epoch each: writes nothing
-python benchmarks/sequences.py --only text  # these rows anew, beside the others as they were saved
+python benchmarks/sequences.py --only text  # measures only these rows again
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from _table import RESULTS, machine, markdown, save
 
 from neonlite import gen_backend
 from neonlite.data import CopyTask, Reversal, Ticker
-from neonlite.data.corpora import corpus
+from neonlite.data.corpora import load_corpus
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import LSTM, Affine, GeneralizedCostMask, Seq2Seq
 from neonlite.models import BeamSearch, Model
@@ -39,28 +39,29 @@ from neonlite.transforms import (
 )
 
 SEEDS = (1, 2)
-JUDGED_BY = 1 << 32  # a seed that nothing is learned from
+VALIDATION_SEED = 1 << 32  # not used for training
 PROMPT = "The "
 NOTE = """\
-Text is the prose that Python brings, read and learned from by the command in its row, each in a process of its own; the
-recipes stand in `neonlite/models/zoo.py`. Its figures are bits per character of the last tenth of the text, of which
-nothing is learned, by the network of the last epoch; they differ between versions of Python, as the text does. The
-recurrent networks carry their state through the whole text. The transformer looks at a window of 64 letters alone, and
-begins each with nothing; in brackets are its bits in windows that overlap, the usual way to judge transformers: the
-last 8 letters of each count, so that 56 are there already. By these, and by the mean of seeds, it is compared with the
-LSTM; it takes more epochs, and each takes longer. Copy (1 to 5 times 8 random bits) and reverse (8 digits, said
-backwards by an encoder and a decoder, with a beam search of 5) are drawn anew in every epoch, and judged by 1,024
-sequences of another seed: a sequence is right when every bit of it, or every digit, is. "seconds" are those of the
-slowest seed, Python's start, judging and writing included. Recipes were tuned on the last tenth of what is learned from
-here. Rows may have been measured one by one (`--only`), and other work ran on the machine: alone, seconds are fewer."""
+The text is the Python documentation, trained on by the command in the row, each run in a separate process; the recipes
+are in `neonlite/models/zoo.py`. Figures are bits per character of the last tenth of the text (the validation set), by
+the network of the last epoch; they differ between versions of Python, as the text does. The recurrent networks keep
+their state through the whole text. The transformer sees only a window of 64 characters, and starts each without
+context; in parentheses are its bits for overlapping windows, the usual evaluation of transformers: only the last 8
+characters of each window count, so that 56 precede them. These bits, as a mean over seeds, are compared with the LSTM;
+the transformer takes more epochs, and each takes longer. Copy (1 to 5 times 8 random bits) and reverse (8 digits,
+reversed by an encoder and a decoder, with a beam search of 5) use new random sequences in every epoch, and are
+evaluated on 1,024 sequences of another seed: a sequence is correct if every bit, or every digit, is. "seconds" are
+those of the slowest seed, including Python's start, evaluation and sampling. The recipes were tuned on the last tenth
+of the training set. Rows may have been measured separately (`--only`), while other processes used the machine: on a
+quiet machine, seconds are lower."""
 
 
 class Case(NamedTuple):
-    """A task, a network, and what is hoped for: bits at most, percent at least, or a row as good; and seconds."""
+    """A task, a network, and its target: bits at most, percent at least, or another row; and seconds."""
 
     task: str
     model: str
-    hoped: float | str
+    target: float | str
     seconds: float | None = None
 
 
@@ -78,13 +79,13 @@ CASES = [
 
 
 def command(model: str, *more: str) -> list[str]:
-    """Return what follows ``python``; the runtime is named, so that it is the same on every machine."""
+    """Return the arguments of ``python``; the runtime is explicit, so that it is the same on every machine."""
     start = ["-m", "neonlite.cli", "train", "text", "--model", model]
     return [*start, "--backend", "cpu", "--no-progress-bar", *more]
 
 
-def said(*arguments: str) -> str:
-    """Return what Python says. RuntimeError with what a process that failed says."""
+def run_python(*arguments: str) -> str:
+    """Run Python and return its output; RuntimeError with the output if it fails."""
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(done.args)}\n{done.stdout}{done.stderr}")
@@ -92,68 +93,69 @@ def said(*arguments: str) -> str:
 
 
 def text(model: str, seed: int, epochs: int | None = None) -> dict[str, Any]:
-    """Read the text that Python brings, one character after another, and write a little."""
+    """Train a character-level model of the Python documentation, and sample from it."""
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "text.neon")
         more = ["--epochs", str(epochs)] if epochs else []
-        told = said(*command(model, "--seed", str(seed), "--save", file, *more))
-        found = re.search(r"^([\d.]+) bits per character of [\d,]+, after (\d+) epochs", told, re.MULTILINE)
-        if found is None:
-            raise RuntimeError(told)
-        written = said("-m", "neonlite.cli", "sample", file, "--backend", "cpu", "--prompt", PROMPT)
+        output = run_python(*command(model, "--seed", str(seed), "--save", file, *more))
+        pattern = r"^([\d.]+) bits per character on [\d,]+ characters, after (\d+) epochs?"
+        match = re.search(pattern, output, re.MULTILINE)
+        if match is None:
+            raise RuntimeError(output)
+        generated = run_python("-m", "neonlite.cli", "sample", file, "--backend", "cpu", "--prompt", PROMPT)
         gen_backend("cpu", batch_size=32)
-        made = Model(file)
-        more = {"overlapping": overlapping(made)} if model == "transformer" else {}
-        about = {"epochs": int(found[2]), "parameters": size(made), "sample": written.rstrip("\n")}
-        return {"value": float(found[1]), **more, **about}
+        trained = Model(file)
+        more = {"overlapping": overlapping(trained)} if model == "transformer" else {}
+        about = {"epochs": int(match[2]), "parameters": size(trained), "sample": generated.rstrip("\n")}
+        return {"value": float(match[1]), **more, **about}
 
 
-def overlapping(model: Model, shares: int = 8) -> float:
-    """Return the bits per character of what is judged by, read in windows that overlap.
+def overlapping(model: Model, parts: int = 8) -> float:
+    """Return the bits per character of the validation text, in overlapping windows.
 
-    Of each but the first the last eighth alone counts: the letters before are there already.
+    Only the last eighth of each window counts, except for the first one: the characters before it are context.
     """
-    read = corpus()
-    index = {letter: i for i, letter in enumerate(read.vocab)}
-    ids = np.array([index[letter] for letter in read.texts["valid"]], np.int32)
+    corpus = load_corpus()
+    index = {letter: i for i, letter in enumerate(corpus.vocab)}
+    ids = np.array([index[letter] for letter in corpus.texts["valid"]], np.int32)
     steps, N = model.layers.in_shape[1], model.be.bsz
-    starts = np.arange(0, len(ids) - steps, steps // shares)
+    starts = np.arange(0, len(ids) - steps, steps // parts)
     total, count = 0.0, 0
     for some in np.array_split(starts, -(-len(starts) // N)):
         model.set_batch_size(len(some))
         windows = ids[some + np.arange(steps + 1)[:, None]]  # (T + 1, n)
         p = model.fprop(model.be.array(windows[:-1].reshape(1, -1), dtype="int32"), inference=True).get()
         bits = -np.log2(np.take_along_axis(p, windows[1:].reshape(1, -1), axis=0)).reshape(steps, -1)
-        first = np.where(some == 0, 0, steps - steps // shares)
+        first = np.where(some == 0, 0, steps - steps // parts)
         counts = np.arange(steps)[:, None] >= first
         total, count = total + float(bits[counts].sum()), count + int(counts.sum())
     return total / count
 
 
 def copy(model: str, seed: int, epochs: int | None = None, longest: int = 5) -> dict[str, Any]:
-    """Say one to five times eight random bits again."""
+    """Train an LSTM on the copy task: one to five times eight random bits."""
     gen_backend("cpu", rng_seed=seed, batch_size=32)
-    task, epochs = CopyTask(in_size=8, seq_len_max=longest), epochs or 6
-    made = Model([lstm(128), Affine(task.nout, GlorotUniform(), bias=Constant(0), activation=Logistic())])
+    task, epochs = CopyTask(seq_len_max=longest, vec_size=8), epochs or 6
+    trained = Model([lstm(128), Affine(task.nout, GlorotUniform(), bias=Constant(0), activation=Logistic())])
     optimizer = Adam(learning_rate=0.01, schedule=CosineSchedule(epochs))
-    made.fit(Ticker(task), GeneralizedCostMask(CrossEntropyBinary()), optimizer, epochs)
-    right = made.eval(Ticker(task, 1024, seed=JUDGED_BY), SequenceAccuracy())[0]
-    return {"value": 100 * float(right), "epochs": epochs, "parameters": size(made)}
+    trained.fit(Ticker(task), GeneralizedCostMask(CrossEntropyBinary()), optimizer, epochs)
+    accuracy = trained.eval(Ticker(task, 1024, seed=VALIDATION_SEED), SequenceAccuracy())[0]
+    return {"value": 100 * float(accuracy), "epochs": epochs, "parameters": size(trained)}
 
 
 def reverse(model: str, seed: int, epochs: int | None = None, length: int = 8) -> dict[str, Any]:
-    """Translate: say eight digits backwards, as an encoder and a decoder, with five beams."""
+    """Train an encoder and a decoder to reverse eight digits; decode with five beams."""
     gen_backend("cpu", rng_seed=seed, batch_size=64)
     epochs = epochs or 10
-    end = Affine(10, GlorotUniform(), bias=Constant(0), activation=Softmax())
-    made = Model(Seq2Seq([[lstm(128)], [lstm(128), end]]))
+    output = Affine(10, GlorotUniform(), bias=Constant(0), activation=Softmax())
+    trained = Model(Seq2Seq([[lstm(128)], [lstm(128), output]]))
     optimizer = Adam(learning_rate=0.01, schedule=CosineSchedule(epochs))
-    made.fit(Reversal(length), CrossEntropyMulti(), optimizer, epochs)
-    search, right = BeamSearch(made.layers), []
-    for x, t in Reversal(length, ndata=1024, seed=JUDGED_BY, get_prev_target=False):
+    trained.fit(Reversal(length), CrossEntropyMulti(), optimizer, epochs)
+    search, is_correct = BeamSearch(trained.layers), []
+    for x, t in Reversal(length, ndata=1024, seed=VALIDATION_SEED, get_prev_target=False):
         digits = t.get().argmax(axis=0).reshape(length, -1).T
-        right += (search.beamsearch(x, num_beams=5)[0][:, 0] == digits).all(axis=1).tolist()
-    return {"value": 100 * float(np.mean(right)), "epochs": epochs, "parameters": size(made)}
+        is_correct += (search.beamsearch(x, num_beams=5)[0][:, 0] == digits).all(axis=1).tolist()
+    return {"value": 100 * float(np.mean(is_correct)), "epochs": epochs, "parameters": size(trained)}
 
 
 def lstm(width: int) -> LSTM:
@@ -161,7 +163,7 @@ def lstm(width: int) -> LSTM:
 
 
 def size(model: Model) -> int:
-    """Return how many numbers a network has learned."""
+    """Return the number of weights of a network."""
     return sum(weights.size for weights in model.get_weights().values())
 
 
@@ -171,73 +173,75 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {f.__name__: f for f in (text,
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def row(case: Case, seeds: Sequence[int], epochs: int | None) -> dict[str, Any]:
-    """Return what came of a case."""
+def run_case(case: Case, seeds: Sequence[int], epochs: int | None) -> dict[str, Any]:
+    """Run a case with each seed and return its results."""
     trainings = []
     for seed in seeds:
         start = time.perf_counter()
-        found = TASKS[case.task](case.model, seed, epochs)
-        trainings.append({"seed": seed, "seconds": time.perf_counter() - start, **found})
-        print(case.task, case.model, f"{found['value']:.3f}", file=sys.stderr, flush=True)
+        result = TASKS[case.task](case.model, seed, epochs)
+        trainings.append({"seed": seed, "seconds": time.perf_counter() - start, **result})
+        print(case.task, case.model, f"{result['value']:.3f}", file=sys.stderr, flush=True)
     how = (
         command(case.model, "--seed", "SEED")
         if case.task == "text"
         else ["benchmarks/sequences.py", "--only", case.task]
     )
-    found = {"command": " ".join(["python", *how]), "hoped for": case._asdict()}
-    return found | ({"recipe": recipe("text", case.model)} if case.task == "text" else {}) | {"trainings": trainings}
+    result = {"command": " ".join(["python", *how]), "target": case._asdict()}
+    return result | ({"recipe": recipe("text", case.model)} if case.task == "text" else {}) | {"trainings": trainings}
 
 
-def values(found: dict[str, Any]) -> list[float]:
-    """Return what a row is judged by, for each seed."""
-    return [training.get("overlapping", training["value"]) for training in found["trainings"]]
+def values(result: dict[str, Any]) -> list[float]:
+    """Return the figure of a row that is compared with its target, for each seed."""
+    return [training.get("overlapping", training["value"]) for training in result["trainings"]]
 
 
-def held(found: dict[str, Any], rows: Sequence[dict[str, Any]]) -> bool:
-    """Return whether a row is as hoped for, by its worst seed; one as good as another row, by the means of both."""
-    case, reached = Case(**found["hoped for"]), values(found)
-    if isinstance(case.hoped, str):
-        others = [values(other) for other in rows if other["hoped for"]["task"] == case.task]
-        models = [other["hoped for"]["model"] for other in rows if other["hoped for"]["task"] == case.task]
-        good = case.hoped in models and np.mean(reached) <= np.mean(others[models.index(case.hoped)])
+def meets_target(result: dict[str, Any], rows: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the worst seed meets the target; for a target that is another row, compare the means."""
+    case, reached = Case(**result["target"]), values(result)
+    if isinstance(case.target, str):
+        others = [values(other) for other in rows if other["target"]["task"] == case.task]
+        models = [other["target"]["model"] for other in rows if other["target"]["task"] == case.task]
+        good = case.target in models and np.mean(reached) <= np.mean(others[models.index(case.target)])
     else:
-        good = max(reached) < case.hoped if case.task == "text" else min(reached) > case.hoped
-    return bool(good) and (case.seconds is None or slowest(found) < case.seconds)
+        good = max(reached) < case.target if case.task == "text" else min(reached) > case.target
+    return bool(good) and (case.seconds is None or slowest(result) < case.seconds)
 
 
-def slowest(found: dict[str, Any]) -> float:
-    return float(max(training["seconds"] for training in found["trainings"]))
+def slowest(result: dict[str, Any]) -> float:
+    return float(max(training["seconds"] for training in result["trainings"]))
 
 
-def line(found: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a row of the table; a ``!`` where it is not as hoped for."""
-    case, trainings = Case(**found["hoped for"]), found["trainings"]
+def line(result: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a row of the table, with a ``!`` if it misses its target."""
+    case, trainings = Case(**result["target"]), result["trainings"]
     bits = case.task == "text"
-    hoped = f"≤ {case.hoped}" if isinstance(case.hoped, str) else f"< {case.hoped:g}" if bits else f"> {case.hoped:g} %"
+    target = (
+        f"≤ {case.target}" if isinstance(case.target, str) else f"< {case.target:g}" if bits else f"> {case.target:g} %"
+    )
     limit = f", < {case.seconds:g} s" if case.seconds else ""
-    cells = [f"{case.task}, {case.model}", hoped + limit + " !" * (not held(found, rows))]
+    cells = [f"{case.task}, {case.model}", target + limit + " !" * (not meets_target(result, rows))]
     cells += [f"{trainings[0]['parameters']:,}", str(trainings[0]["epochs"])]
     for training in trainings:
         windows = f" ({training['overlapping']:.3f})" if "overlapping" in training else ""
         cells.append(f"{training['value']:.3f}{windows}" if bits else f"{training['value']:.2f} %")
-    return [*cells, f"{slowest(found):.0f}", f"`{found['command']}`"]
+    return [*cells, f"{slowest(result):.0f}", f"`{result['command']}`"]
 
 
 def samples(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what the LSTM and the transformer wrote."""
-    told = []
-    for found in rows:
-        case, first = Case(**found["hoped for"]), found["trainings"][0]
+    """Return the sections with the text generated by the LSTM and the transformer."""
+    sections = []
+    for result in rows:
+        case, first = Case(**result["target"]), result["trainings"][0]
         if "sample" in first and case.model in ("lstm", "transformer"):
-            how = f"`neonlite sample FILE --prompt {PROMPT!r}`, seed {first['seed']} learned"
-            told.append(f"## What the {case.model} writes\n\n{how}:\n\n```text\n{first['sample']}\n```")
-    return told
+            how = f"`neonlite sample FILE --prompt {PROMPT!r}`, seed {first['seed']}"
+            sections.append(f"## Text generated by the {case.model}\n\n{how}:\n\n```text\n{first['sample']}\n```")
+    return sections
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a smoke run, of which nothing is written")
-    parser.add_argument("--only", default="", metavar="WORD", help="the rows with this word; others stay as they were")
+    parser.add_argument("--quick", action="store_true", help="a smoke run that writes no results")
+    parser.add_argument("--only", default="", metavar="WORD", help="measure only the rows with this word")
     options = parser.parse_args()
     seeds, epochs = (SEEDS[:1], 1) if options.quick else (SEEDS, None)
     saved = RESULTS / "sequences.json"
@@ -245,18 +249,18 @@ def main() -> int:
     rows = []
     for case in CASES:
         if options.only in f"{case.task} {case.model}":
-            rows.append(row(case, seeds, epochs))
+            rows.append(run_case(case, seeds, epochs))
         else:
-            rows += [old for old in before if old["hoped for"] == case._asdict()]
+            rows += [old for old in before if old["target"] == case._asdict()]
     about = {key: value for key, value in machine("numpy").items() if key != "used by others"}
-    head = ["", "hoped for", "parameters", "epochs", *(f"seed {seed}" for seed in seeds), "seconds", "command"]
+    head = ["", "target", "parameters", "epochs", *(f"seed {seed}" for seed in seeds), "seconds", "command"]
     words = "\n".join(f"- {key}: {value}" for key, value in about.items())
-    ran, table = "`python benchmarks/sequences.py`", markdown(head, (line(found, rows) for found in rows))
+    ran, table = "`python benchmarks/sequences.py`", markdown(head, (line(result, rows) for result in rows))
     page = "\n\n".join(["# Sequences", ran, words, NOTE, table, *samples(rows)]) + "\n"
     print(page)
     if not options.quick:
         save("sequences", {"machine": about, "rows": rows}, page)
-    return int(not all(held(found, rows) for found in rows))
+    return int(not all(meets_target(result, rows) for result in rows))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How soon is there a first gradient, and how much is installed for it?  Whole processes, beside NumPy's own.
+"""Measure the start: whole processes up to a first gradient, beside NumPy, and the size of the wheels.
 
-python benchmarks/start.py            # two minutes: writes results/start.json and results/start.md
-python benchmarks/start.py --quick    # a smoke run of seconds, without the wheels: writes nothing
+python benchmarks/start.py            # two minutes; writes results/start.json and results/start.md
+python benchmarks/start.py --quick    # a smoke test without the wheels; writes nothing
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
-from _table import RESULTS, cpus, elsewhere, machine, markdown, ratio, save, told
+from _table import RESULTS, cpus, elsewhere, format_duration, machine, markdown, ratio, save
 
 ROOT = RESULTS.parents[1]
-LONGER, BYTES, DISTRIBUTIONS = 1.4, 25e6, 5  # at most: × NumPy's own start; of the core's wheels, and how many
-MOST = 10  # modules in the list of those that take longest to import
+MAX_RATIO, MAX_WHEEL_BYTES, MAX_WHEELS = 1.4, 25e6, 5  # time relative to NumPy; size and number of the wheels
+NUM_MODULES = 10  # in the list of the slowest imports
 NOTE = """\
-A whole process, from its start to its end, as a shell would see it. "first gradient" is of the mean of tanh(w x)²
-with respect to w, 3 × 4, by `Autodiff`, and in NumPy by hand; both print the same numbers. Processes run one after
-another, one of each kind a round, in random order; times are medians, "× numpy" is the median of the ratios of all
-rounds. CPU time is that of all threads: it hardly depends on what else the machine does. Files are in the system's
-cache, and modules compiled, as pip leaves them. The wheels are those that pip chooses for this Python and
-system; a MB is a million bytes."""
+A whole process, from start to end, as a shell runs it. "first gradient" is that of the mean of tanh(w x)² with respect
+to w, 3 × 4, by `Autodiff`, and in NumPy by hand; both print the same values. Processes run one after another, one of
+each kind per round, in random order; times are medians, "× numpy" is the median of the ratios of all rounds. CPU time
+is the sum over all threads; it hardly depends on other load of the machine. Files are in the system's cache, and
+modules are compiled, as after installation by pip. Wheels are those that pip selects for this Python and system; a MB
+is a million bytes."""
 
 BY_HAND = """
 import numpy as np
@@ -58,25 +58,25 @@ PROGRAMS = {
 BESIDE = {"neonlite, import": "numpy, import", "neonlite, first gradient": "numpy, first gradient"}
 
 
-COMPILED = tempfile.TemporaryDirectory()  # modules, as pip leaves them when it installs; not all environments keep them
+COMPILED = tempfile.TemporaryDirectory()  # byte code, which not all environments write
 
 
 def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a fresh process, where no folder is in the way of the installed packages."""
+    """Run a program in a new process and an empty folder, so that it imports the installed packages."""
     command = [sys.executable, *options, "-c", program]
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     variables["PYTHONPYCACHEPREFIX"] = COMPILED.name
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=COMPILED.name, env=variables)
 
 
-def worked() -> float:
-    """Return the seconds that CPUs have worked for the processes that were run."""
+def child_cpu_seconds() -> float:
+    """Return the CPU seconds of all child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def measure(rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]], int]:
-    """Return the seconds of each program in each round, those of CPUs, and in how many rounds the machine was quiet."""
+    """Return the seconds and CPU seconds of each program in each round, and the number of undisturbed rounds."""
     order, shuffle, quiet = list(PROGRAMS), random.Random(0).shuffle, 0
     times: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     works: dict[str, list[float]] = {name: [] for name in PROGRAMS}
@@ -85,19 +85,19 @@ def measure(rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]]
         raise AssertionError(f"the gradients differ: {outputs}")
     for _ in range(rounds):
         shuffle(order)
-        before, clock, mine = elsewhere(), time.perf_counter(), worked()
+        before, clock, mine = elsewhere(), time.perf_counter(), child_cpu_seconds()
         for name in order:
-            start, work = time.perf_counter(), worked()
+            start, work = time.perf_counter(), child_cpu_seconds()
             run(PROGRAMS[name])
             times[name].append(time.perf_counter() - start)
-            works[name].append(worked() - work)
-        others = elsewhere() - before - (worked() - mine)
+            works[name].append(child_cpu_seconds() - work)
+        others = elsewhere() - before - (child_cpu_seconds() - mine)
         quiet += others < (time.perf_counter() - clock) * cpus() / 20
     return times, works, quiet
 
 
 def imports(program: str) -> list[tuple[float, float, str]]:
-    """Return (seconds without what it imports, seconds with it, name) of modules, the slowest by themselves first."""
+    """Return (seconds without nested imports, seconds with them, name) of modules, the slowest first."""
     found = []
     for line in run(program, "-X", "importtime").stderr.splitlines():
         if match := re.match(r"import time: +(\d+) \| +(\d+) \| +(\S+)", line):
@@ -106,7 +106,7 @@ def imports(program: str) -> list[tuple[float, float, str]]:
 
 
 def wheels() -> dict[str, int] | None:
-    """Return the bytes of the wheels of the core: neonlite's, and those that it depends on; None without an index."""
+    """Return the bytes of the wheels of neonlite and its dependencies; None without a package index."""
     core = [name for name in requires("neonlite") or () if "extra ==" not in name]
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check"]
@@ -121,7 +121,7 @@ def wheels() -> dict[str, int] | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a smoke run, of which nothing is written")
+    parser.add_argument("--quick", action="store_true", help="run a smoke test, and write nothing")
     options = parser.parse_args()
     about = machine("numpy", "array-api-compat", "opt-einsum", "safetensors", "tqdm")
     rounds = 3 if options.quick else 31
@@ -141,28 +141,32 @@ def main() -> int:
     gradient = next(row for row in rows if row["process"] == "neonlite, first gradient")["/ numpy"]
     page = ["# Start", f"`{' '.join(['python benchmarks/start.py', *sys.argv[1:]])}`"]
     page.append("\n".join(f"- {k}: {v}" for k, v in (about | {"rounds": f"{rounds}, {quiet} of them quiet"}).items()))
-    hoped = f"Hoped for: a first gradient after at most {LONGER} times as long as NumPy's: {gradient:.2f}"
-    page += [hoped + ("." if gradient <= LONGER else " !"), NOTE]
+    target = f"Target: a first gradient after at most {MAX_RATIO} times as long as NumPy's: {gradient:.2f}"
+    page += [target + ("." if gradient <= MAX_RATIO else " !"), NOTE]
     cells = []
     for row in rows:
         longer = [f"{row[word]:.2f}" if word in row else "" for word in ("/ numpy", "cpu / numpy")]
-        cells.append([row["process"], told(row["s"]), longer[0], told(row["cpu s"]), longer[1]])
+        cells.append([row["process"], format_duration(row["s"]), longer[0], format_duration(row["cpu s"]), longer[1]])
     page.append(markdown(["process", "time", "× numpy", "CPU time", "× numpy"], cells))
     page.append(
         f"What a first gradient imports: {len(slow)} modules, {len(mine)} of them neonlite's, which take "
-        f"{told(sum(entry[0] for entry in mine))} by themselves. By `-X importtime`, which is slower than none:"
+        f"{format_duration(sum(entry[0] for entry in mine))} by themselves. By `-X importtime`, which is slower than "
+        "none:"
     )
-    cells = [[f"`{name}`", told(alone), told(with_others)] for alone, with_others, name in slow[:MOST]]
+    cells = [
+        [f"`{name}`", format_duration(alone), format_duration(with_others)]
+        for alone, with_others, name in slow[:NUM_MODULES]
+    ]
     page.append(markdown(["module", "by itself", "with what it imports"], cells))
-    held = gradient <= LONGER
+    held = gradient <= MAX_RATIO
     if sizes:
         others = {name: n for name, n in sizes.items() if not name.startswith("neonlite-")}
         total = sum(sizes.values())
-        fits = total <= BYTES and len(others) <= DISTRIBUTIONS
+        fits = total <= MAX_WHEEL_BYTES and len(others) <= MAX_WHEELS
         held = held and fits
         page.append(
             f"Wheels of the core: {len(others)} distributions, {sum(others.values()) / 1e6:.2f} MB; with neonlite's "
-            f"{len(sizes)}, {total / 1e6:.2f} MB. Hoped for: {DISTRIBUTIONS} beside it, {BYTES / 1e6:g} MB in all"
+            f"{len(sizes)}, {total / 1e6:.2f} MB. Target: {MAX_WHEELS} besides it, {MAX_WHEEL_BYTES / 1e6:g} MB in all"
             + ("." if fits else " !")
         )
         page.append(markdown(["wheel", "MB"], [[name, f"{n / 1e6:.3f}"] for name, n in sizes.items()]))
@@ -172,7 +176,7 @@ def main() -> int:
     print(text)
     if not options.quick:
         report = {"machine": about, "rounds": rounds, "quiet": quiet, "rows": rows, "wheels": sizes}
-        report["imports"] = [{"module": name, "s": alone, "all s": both} for alone, both, name in slow[:MOST]]
+        report["imports"] = [{"module": name, "s": alone, "all s": both} for alone, both, name in slow[:NUM_MODULES]]
         save("start", report, text)
     return int(not held)
 

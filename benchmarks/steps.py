@@ -1,7 +1,7 @@
-"""How fast is a training step of a small network?  Beside PyTorch eager, in one process, on as many threads.
+"""Measure training steps of small networks, beside PyTorch eager in one process with the same number of threads.
 
-python benchmarks/steps.py            # minutes: writes results/steps.json and results/steps.md
-python benchmarks/steps.py --quick    # a smoke run of seconds: writes nothing
+python benchmarks/steps.py            # minutes; writes results/steps.json and results/steps.md
+python benchmarks/steps.py --quick    # a smoke test of seconds; writes nothing
 python benchmarks/steps.py --only conv --runtime mkl --threads 1
 """
 
@@ -22,52 +22,54 @@ from typing import Any, NamedTuple
 import _characters
 import numpy as np
 from _learner import learner
-from _table import Effort, Work, cpus, elsewhere, machine, markdown, ratio, save, seconds, told
+from _table import Effort, Work, cpus, elsewhere, format_duration, machine, markdown, ratio, save, seconds
 from threadpoolctl import threadpool_limits
 
-from neonlite.backend import Backend, NervanaObject
-from neonlite.backend.executors import pool
+from neonlite.backend import Backend, NervanaObject, thread_pool
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import Activation, Affine, Conv, Deconv, GeneralizedCost, MergeSum, Pooling, Sequential, SkipNode
 from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
 
-# before MKL, or PyTorch would use MKL's library as well
+# imported before MKL, or PyTorch would use MKL's OpenMP library
 torch: Any = import_module("torch") if find_spec("torch") else None
 RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
-N = 128  # images of a minibatch
+N = 128  # batch size
 CHARACTERS = {"char lstm": "lstm", "char gru": "gru", "char transformer": "transformer"}
-# as long as PyTorch, at most
+# maximum time relative to PyTorch
 LIMITS = {"mlp 784-100-10": 0.75, "lenet": 1.1, "cifar": 1.0, "autoencoder": 1.1, "resnet": 1.1}
 LIMITS |= {"char lstm": 1.0, "char gru": 1.0, "char transformer": 1.0}
-MEMORY = {"resnet": 0.8}  # as much memory as PyTorch, at most
-NEAR = 1e-4  # how far losses may differ, as a fraction, after ``STEPS`` steps from the same weights
+MEMORY = {"resnet": 0.8}  # maximum memory relative to PyTorch
+NEAR = 1e-4  # relative tolerance of losses after ``STEPS`` steps from the same weights
 STEPS = 5
-WAYS = ("step", "loss", "infer")
-RATE, STILL = 0.01, 1e-7  # learning rates: to compare with, and to measure with: weights stay as they are
+PASSES = ("step", "loss", "infer")
+RATE, STILL = (
+    0.01,
+    1e-7,
+)  # learning rates of the comparison, and of the measurement, which keeps the weights
 FULL, QUICK = Effort(2.0, 0.03, 7), Effort(0.0, 0.002, 2)
-REST = 0.25  # seconds until the threads of OpenBLAS (25 ms) and of OpenMP (200 ms) do not look for work any more
+REST = 0.25  # seconds until the threads of OpenBLAS (25 ms) and OpenMP (200 ms) stop spinning
 NOTE = """\
 A step is forward, the error of the cost, backward and an update by gradient descent with momentum 0.9; "loss" is a
-step and its mean cost, as a number on the host; "infer" is forward alone, for inference. PyTorch's step is
-`zero_grad(set_to_none=True)`, forward, the loss, `backward()` and `SGD.step()`, each as it is by default; inference is
-in `inference_mode()`. Images come as each library wants them: (F, N), and (N, C, H, W) or, where that is sooner,
-channels last. Results are compared first: the losses of both after five steps from the same weights, and outputs for
-inference. Then steps are measured with a learning rate of 1e-7, so that all are alike: weights that are learned
-by heart lead to numbers so small that a CPU takes ten times as long for them. Minibatches are of 128 images, float32.
-"char" networks read 64 texts in 64 steps of one of 98 characters, with 128 hidden units: a recurrent layer,
-and a linear one for each step, beside `nn.LSTM` or `nn.GRU` and `nn.Linear`. PyTorch's GRU multiplies first and resets
-then, so that its losses are others, and are not compared; the work is the same. The transformer has two causal blocks
-of 4 heads and 512 hidden units, beside `nn.TransformerEncoderLayer`.
-"MB" is what a step takes at its peak, in a process of its own for each peer: the high-water mark of its resident memory
-(`VmHWM`) after the network, its data, cost and optimizer were made and five steps were gone, less the resident memory
-before, when both libraries were loaded. It counts what was allocated, workspaces and compiled kernels.
+step that also returns the mean cost to the host; "infer" is forward for inference. PyTorch's step is
+`zero_grad(set_to_none=True)`, forward, the loss, `backward()` and `SGD.step()`, with default options; inference is in
+`inference_mode()`. Images have the layout of each library: (F, N), and (N, C, H, W) or channels last, whichever is
+faster. Results are compared first: the losses of both after five steps from the same weights, and the outputs for
+inference. Then steps are measured with a learning rate of 1e-7, so that all are alike: memorized minibatches lead to
+denormal numbers, on which a CPU takes ten times as long. Minibatches are of 128 images, float32.
+"char" networks read 64 texts of 98 characters in 64 steps, with 128 hidden units: a recurrent layer, and a linear layer
+for each step, beside `nn.LSTM` or `nn.GRU` and `nn.Linear`. PyTorch's GRU multiplies before it resets, so its losses
+differ and are not compared; the amount of work is the same. The transformer has two causal blocks of 4 heads and 512
+hidden units, beside `nn.TransformerEncoderLayer`.
+"MB" is the peak memory of a step, in a separate process for each peer: the high-water mark of its resident memory
+(`VmHWM`) after the creation of the network, its data, cost and optimizer and after five steps, minus the resident
+memory before, with both libraries loaded. It includes allocations, workspaces and compiled kernels.
 Times are medians over rounds, in each of which every peer runs once, in random order, and with two threads after a
-rest; "× torch" is how many times as long as PyTorch, the median of the ratios of all rounds."""
+rest; "× torch" is the time relative to PyTorch, the median of the ratios of all rounds."""
 
 # A network is a shape, its layers, and its cost. "affine 100" has a bias and Rectlin, "norm 100" a batch norm and
-# Rectlin, "conv 5 16" filters of 5 x 5, 16 maps, a bias and Rectlin; "deconv 3 8 2 1" has stride 2 and padding 1.
+# Rectlin, "conv 5 16" 16 filters of 5 x 5, a bias and Rectlin; "deconv 3 8 2 1" has stride 2 and padding 1.
 # "same 3 16 1" is a convolution with stride 1 that keeps the image's size, with batch norm and Rectlin; "block 16 1" a
-# residual block of two of 3 x 3, whose second has no Rectlin before the sum; "mean" is that of each map.
+# residual block of two of 3 x 3, whose second has no Rectlin before the sum; "mean" is global average pooling.
 NETWORKS: dict[str, tuple[tuple[int, ...], list[str]]] = {
     "mlp 784-100-10": ((784,), ["affine 100", "classes 10"]),
     "mlp 784-1024-1024-10": ((784,), ["affine 1024", "affine 1024", "classes 10"]),
@@ -83,7 +85,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], list[str]]] = {
 
 
 class Case(NamedTuple):
-    """A network, and what it is to learn."""
+    """A network and its data."""
 
     shape: tuple[int, ...]
     layers: list[str]
@@ -92,10 +94,10 @@ class Case(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """What a library does: the ways that are measured, and what is compared."""
+    """The functions of a library: those that are measured, and those whose results are compared."""
 
     step: Work
-    loss: Callable[[], float]  # a step as well, and the loss before its update
+    loss: Callable[[], float]  # a step that returns the loss before its update
     infer: Callable[[], Any]
     outputs: Callable[[Any], Any]  # of ``infer`` as an array (N, features)
 
@@ -104,7 +106,7 @@ class Peer(NamedTuple):
 
 
 def ours(case: Case, runtime: str, rate: float) -> tuple[Peer, Any]:
-    """Return the peer, and the network; its weights are those of a fixed seed."""
+    """Return the peer and the network, initialized with a fixed seed."""
     NervanaObject.be = be = Backend(runtime, rng_seed=1, batch_size=N)
     more = {"init": GlorotUniform(), "bias": Constant(0), "activation": Rectlin()}
 
@@ -132,23 +134,23 @@ def ours(case: Case, runtime: str, rate: float) -> tuple[Peer, Any]:
         return Affine(n, **more | ({"activation": Softmax()} if kind == "classes" else {}))
 
     net = Sequential([made(*read(layer)) for layer in case.layers])
-    cost = GeneralizedCost(CrossEntropyMulti() if sorts(case) else MeanSquared())
+    cost = GeneralizedCost(CrossEntropyMulti() if is_classifier(case) else MeanSquared())
 
     def data() -> Any:
         x = be.array(case.x.reshape(N, -1).T)
-        return x, be.array(np.eye(10)[:, case.labels]) if sorts(case) else x
+        return x, be.array(np.eye(10)[:, case.labels]) if is_classifier(case) else x
 
     shape = case.shape if len(case.shape) > 1 else case.shape[0]
     return Peer(*learner(net, shape, cost, rate, data)), net
 
 
-def sorts(case: Case) -> bool:
-    """Tell whether the network sorts images into classes; else it is to give them back."""
+def is_classifier(case: Case) -> bool:
+    """Return whether the network is a classifier; else it is an autoencoder."""
     return case.layers[-1].startswith("classes")
 
 
 def read(layer: str) -> Any:
-    """Return the kind of a layer, and its numbers."""
+    """Return the kind of a layer, and its sizes."""
     kind, *numbers = layer.split()
     return kind, *map(int, numbers)
 
@@ -157,7 +159,7 @@ def read(layer: str) -> Any:
 
 
 def theirs(case: Case, net: Any, rate: float, last: bool, device: str = "cpu", compiled: bool = False) -> Peer:
-    """Return the peer with the weights of a network of ours, if any; ``last``: with images whose channels are last."""
+    """Return the peer with the weights of a neonlite network, if any; ``last``: with channels-last images."""
     nn, F = torch.nn, torch.nn.functional
     stack: list[Any] = []
     shape = case.shape
@@ -172,11 +174,11 @@ def theirs(case: Case, net: Any, rate: float, last: bool, device: str = "cpu", c
     class Block(nn.Module):  # type: ignore[misc]
         def __init__(self, inputs: int, maps: int, stride: int) -> None:
             super().__init__()
-            self.way = nn.Sequential(same(inputs, 3, maps, stride, nn.ReLU()), same(maps, 3, maps, 1))
-            self.past = nn.Identity() if stride == 1 else same(inputs, 1, maps, stride)
+            self.residual = nn.Sequential(same(inputs, 3, maps, stride, nn.ReLU()), same(maps, 3, maps, 1))
+            self.shortcut = nn.Identity() if stride == 1 else same(inputs, 1, maps, stride)
 
         def forward(self, x: Any) -> Any:
-            return F.relu(self.way(x) + self.past(x))
+            return F.relu(self.residual(x) + self.shortcut(x))
 
     for kind, *rest in map(read, case.layers):
         before = size() if stack else shape
@@ -197,8 +199,8 @@ def theirs(case: Case, net: Any, rate: float, last: bool, device: str = "cpu", c
             stack += [nn.Flatten()] * (len(before) > 1)
             stack.append(nn.Linear(int(np.prod(before)), n, bias=kind != "norm"))
             stack += [nn.BatchNorm1d(n, 1e-3).eval()] * (kind == "norm") + [nn.ReLU()] * (kind != "classes")
-    if not sorts(case):
-        stack.pop()  # what gives images back ends without Rectlin
+    if not is_classifier(case):
+        stack.pop()  # an autoencoder ends without Rectlin
     model = nn.Sequential(*stack).train()
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
     weights = iter(p.get() for layer in net.layers_to_optimize for p in layer.parameters) if net else None
@@ -219,14 +221,14 @@ def theirs(case: Case, net: Any, rate: float, last: bool, device: str = "cpu", c
     def step() -> Any:
         optimizer.zero_grad(set_to_none=True)
         y = forward(x)
-        cost = F.cross_entropy(y, labels) if sorts(case) else F.mse_loss(y, x) / 2
+        cost = F.cross_entropy(y, labels) if is_classifier(case) else F.mse_loss(y, x) / 2
         cost.backward()
         optimizer.step()
         return cost
 
     def infer() -> Any:
         with torch.inference_mode():
-            return F.softmax(model(x), 1) if sorts(case) else model(x)
+            return F.softmax(model(x), 1) if is_classifier(case) else model(x)
 
     def outputs(_: Any) -> Any:
         model.eval()
@@ -268,9 +270,9 @@ def peers(case: Case | _characters.Characters, runtimes: list[str], rate: float)
 
 
 def compare(name: str, found: dict[str, Peer]) -> dict[str, float]:
-    """Return the loss of each peer after some steps; AssertionError when they differ, or outputs for inference do."""
+    """Return the loss of each peer after some steps. AssertionError if losses or outputs for inference differ."""
     if name == "char gru":
-        found.pop("torch", None)  # which resets what the product makes of the state, not the state itself
+        found.pop("torch", None)  # its GRU resets the product of the state, not the state itself
     losses = {}
     for peer, work in found.items():
         for _ in range(STEPS):
@@ -287,7 +289,7 @@ def compare(name: str, found: dict[str, Peer]) -> dict[str, float]:
 
 
 def measure(works: dict[str, Work], effort: Effort, rest: float) -> tuple[dict[str, list[float]], bool]:
-    """Return what ``_table.measure`` does, with a rest before each peer."""
+    """Return the result of ``_table.measure`` with a rest before each peer."""
     calls = {
         peer: max(1, round(effort.sample / min(seconds(work, 1), seconds(work, 3)))) for peer, work in works.items()
     }
@@ -310,7 +312,7 @@ def measure(works: dict[str, Work], effort: Effort, rest: float) -> tuple[dict[s
 
 
 def drawn(shape: tuple[int, ...], layers: list[str]) -> Case:
-    """Return the case of a network, with images that were drawn."""
+    """Return the case of a network, with random images."""
     rng = np.random.default_rng(0)
     return Case(shape, layers, rng.random((N, *shape), np.float32), rng.integers(0, 10, N))
 
@@ -321,21 +323,21 @@ def case_of(name: str) -> Case | _characters.Characters:
 
 
 def resident(which: str) -> int:
-    """Return bytes that this process has in memory, "VmRSS", or had at most, "VmHWM"."""
+    """Return the resident memory of this process in bytes, current "VmRSS" or peak "VmHWM"."""
     line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(which))
     return int(line.split()[1]) * 1024
 
 
 def peak(name: str, peer: str, threads: int) -> int:
-    """Return the bytes that a few steps of a peer take at their peak, in this process."""
-    pool.set_threads(threads)
+    """Return the peak memory of a few steps of a peer in this process, in bytes."""
+    thread_pool.set_threads(threads)
     if torch:
         torch.set_num_threads(threads)
     case = case_of(name)
-    Path("/proc/self/clear_refs").write_text("5")  # the mark begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident("VmRSS")
     if isinstance(case, _characters.Characters):
-        net = None if peer in RUNTIMES else _characters.ours(case, RUNTIMES[0], RATE)[1]  # whose weights it takes
+        net = None if peer in RUNTIMES else _characters.ours(case, RUNTIMES[0], RATE)[1]  # its weights are used
         before = resident("VmRSS")
         step = (_characters.theirs(torch, case, net, RATE) if net else _characters.ours(case, peer, RATE)[0])[0]
     elif peer in RUNTIMES:
@@ -348,7 +350,7 @@ def peak(name: str, peer: str, threads: int) -> int:
 
 
 def peaks(name: str, found: list[str], threads: int) -> dict[str, int]:
-    """Return ``peak`` of each peer, each in a process of its own."""
+    """Return ``peak`` of each peer, each in a separate process."""
     taken = {}
     for peer in found:
         command = [sys.executable, __file__, "--peak", peer, "--only", name, "--threads", str(threads)]
@@ -357,8 +359,8 @@ def peaks(name: str, found: list[str], threads: int) -> dict[str, int]:
 
 
 def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) -> list[dict[str, Any]]:
-    """Return what was measured of some networks, by so many threads."""
-    pool.set_threads(threads)
+    """Return the measurements of networks with a number of threads."""
+    thread_pool.set_threads(threads)
     if torch:
         torch.set_num_threads(threads)
     found = []
@@ -367,13 +369,21 @@ def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) ->
         losses = compare(name, peers(case, runtimes, RATE))
         works = peers(case, runtimes, STILL)
         taken = peaks(name, list(works), threads) if effort is FULL and Path("/proc/self/clear_refs").exists() else {}
-        for way in WAYS:
-            times, quiet = measure({p: getattr(work, way) for p, work in works.items()}, effort, REST * (threads > 1))
-            row: dict[str, Any] = {"network": name, "way": way, "threads": threads, "quiet": quiet, "losses": losses}
+        for pass_name in PASSES:
+            times, quiet = measure(
+                {p: getattr(work, pass_name) for p, work in works.items()}, effort, REST * (threads > 1)
+            )
+            row: dict[str, Any] = {
+                "network": name,
+                "pass": pass_name,
+                "threads": threads,
+                "quiet": quiet,
+                "losses": losses,
+            }
             row |= {f"{peer} s": statistics.median(t) for peer, t in times.items()}
             if best := min((p for p in times if p.startswith("torch")), key=lambda p: row[f"{p} s"], default=None):
                 row |= {f"{peer} / torch": ratio(times[best], times[peer]) for peer in runtimes}
-            if way == WAYS[0] and taken:
+            if pass_name == PASSES[0] and taken:
                 row |= {f"{peer} bytes": taken[peer] for peer in taken}
             found.append(row)
             print(*line(row, runtimes), sep="  ", flush=True)
@@ -381,13 +391,13 @@ def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) ->
 
 
 def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
-    """Return a row of the table; a ``!`` where a step takes longer than hoped for, ``~`` where it was not quiet."""
-    cells = [f"{row['network']}{'' if row['quiet'] else ' ~'}", row["way"], str(row["threads"])]
+    """Return a row of the table; ``!`` marks a missed target, ``~`` a disturbed measurement."""
+    cells = [f"{row['network']}{'' if row['quiet'] else ' ~'}", row["pass"], str(row["threads"])]
     for peer in (*runtimes, "torch", "torch, channels last"):
-        cells.append(told(row[f"{peer} s"]) if f"{peer} s" in row else "")
+        cells.append(format_duration(row[f"{peer} s"]) if f"{peer} s" in row else "")
     for peer in runtimes:
         longer = row.get(f"{peer} / torch")
-        missed = longer and row["way"] == "step" and longer > LIMITS.get(row["network"], longer)
+        missed = longer and row["pass"] == "step" and longer > LIMITS.get(row["network"], longer)
         cells.append(f"{longer:.2f}{' !' if missed else ''}" if longer else "")
     least = min((row[key] for key in row if key.startswith("torch") and key.endswith("bytes")), default=0)
     for peer in (*runtimes, "torch", "torch, channels last"):
@@ -399,11 +409,11 @@ def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a smoke run, of which nothing is written")
-    parser.add_argument("--only", default="", metavar="WORD", help="the networks with this word; nothing is written")
-    parser.add_argument("--runtime", choices=RUNTIMES, help="this one alone; nothing is written")
-    parser.add_argument("--threads", type=int, help="so many alone; nothing is written")
-    parser.add_argument("--peak", metavar="PEER", help="print the bytes that this one takes for the network --only")
+    parser.add_argument("--quick", action="store_true", help="run a smoke test, and write nothing")
+    parser.add_argument("--only", default="", metavar="WORD", help="only the networks with this word; write nothing")
+    parser.add_argument("--runtime", choices=RUNTIMES, help="only this runtime; write nothing")
+    parser.add_argument("--threads", type=int, help="only this number of threads; write nothing")
+    parser.add_argument("--peak", metavar="PEER", help="print the peak memory in bytes of this peer for --only")
     options = parser.parse_args()
     if options.peak:
         print(peak(options.only, options.peak, options.threads or 1))
@@ -416,13 +426,13 @@ def main() -> None:
         with threadpool_limits(threads, "blas"):  # NumPy's
             found += rows(names, runtimes, threads, QUICK if options.quick else FULL)
     about = machine("numpy", "mkl", "torch") | {"threads": ", ".join(map(str, counts))}
-    head = ["network", "way", "threads", *runtimes, "torch", "torch, channels last"]
+    head = ["network", "pass", "threads", *runtimes, "torch", "torch, channels last"]
     head += [f"{peer} × torch" for peer in runtimes]
     head += [f"{peer}, MB" for peer in (*runtimes, "torch", "torch, channels last")]
     table = markdown(head, [line(row, runtimes) for row in found])
     words = "\n".join(f"- {key}: {value}" for key, value in about.items())
-    hoped = ", ".join(f"{name} {limit:g}" for name, limit in LIMITS.items())
-    target = f"Hoped for, of a step: at most so many times as long as PyTorch: {hoped}; and at most so many times its "
+    target = ", ".join(f"{name} {limit:g}" for name, limit in LIMITS.items())
+    target = f"Target for a step: at most so many times as long as PyTorch: {target}; and at most so many times its "
     target += f"memory: {', '.join(f'{name} {limit:g}' for name, limit in MEMORY.items())}; a miss has a `!`. "
     target += "`~`: other processes used the machine meanwhile."
     parts = ["# Training steps", f"`{' '.join(['python benchmarks/steps.py', *sys.argv[1:]])}`", words, target, NOTE]

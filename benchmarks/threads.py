@@ -1,7 +1,7 @@
-"""What does a second thread gain?  The same work by one thread and by two, in one process, in turn.
+"""Measure the speedup of a second thread: the same work by one thread and by two, interleaved in one process.
 
-python benchmarks/threads.py            # a minute or two: writes results/threads.json and results/threads.md
-python benchmarks/threads.py --quick    # a smoke run of seconds: writes nothing
+python benchmarks/threads.py            # a minute or two; writes results/threads.json and results/threads.md
+python benchmarks/threads.py --quick    # a smoke test of seconds; writes nothing
 """
 
 from __future__ import annotations
@@ -12,80 +12,79 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from _table import Effort, Work, cpus, machine, markdown, measure, ratio, save, told
+from _table import Effort, Work, cpus, format_duration, machine, markdown, measure, ratio, save
 from threadpoolctl import threadpool_limits
 
-from neonlite.backend import Backend
-from neonlite.backend.executors import pool
+from neonlite.backend import Backend, thread_pool
 
 FULL, QUICK = Effort(6.0, 0.03, 11), Effort(0.1, 0.002, 3)
-HOPED = 1.6  # times as fast
+TARGET = 1.6  # times as fast
 NOTE = """\
-"gain" is how many times as fast two threads are as one: the median of the ratios of all rounds, in each of which both
-run once, in random order. Work is into given outputs, float32; what runs long enough gains most, as threads have to be
-woken: below some size neonlite leaves them asleep. `~`: other processes used the machine meanwhile."""
+"gain" is the speedup of two threads over one: the median of the ratios of all rounds, in each of which both run once,
+in random order. Outputs are preallocated, float32. Long work gains most, because threads must be woken: below some size
+neonlite uses one thread. `~`: other processes used the machine meanwhile."""
 
 
 def tree(formula: Callable[..., Any], size: int) -> Callable[[Backend], Work]:
-    """Return what makes the work of an op-tree of be and x, on so many elements."""
+    """Return a function that creates the work of an op-tree of be and x with ``size`` elements."""
 
-    def made(be: Backend) -> Work:
+    def create(be: Backend) -> Work:
         x, out = be.randn((1000, size // 1000)).astensor(), be.empty((1000, size // 1000))
-        return be.prepare([out], [formula(be, x)])
+        return be.compile([out], [formula(be, x)])
 
-    return made
+    return create
 
 
-def convolution(way: str, N: int, C: int, H: int, K: int, R: int) -> Callable[[Backend], Work]:
-    """Return what makes the work of a convolution: "fprop", "bprop" to the images, or "update" of the filters."""
+def convolution(pass_name: str, N: int, C: int, H: int, K: int, R: int) -> Callable[[Backend], Work]:
+    """Return a function that creates the work of a pass of a convolution: "fprop", "bprop" or "update"."""
 
-    def made(be: Backend) -> Work:
+    def create(be: Backend) -> Work:
         layer = be.conv_layer("float32", N=N, C=C, K=K, H=H, W=H, R=R, S=R, pad_h=R // 2, pad_w=R // 2)
         images, filters, outputs = (be.randn(x).astensor() for x in (layer.dimI2, layer.dimF2, layer.dimO2))
-        if way == "bprop":
+        if pass_name == "bprop":
             return lambda: be.bprop_conv(layer, filters, outputs, images)
-        if way == "update":
+        if pass_name == "update":
             return lambda: be.update_conv(layer, images, outputs, filters)
         return lambda: be.fprop_conv(layer, images, filters, outputs)
 
-    return made
+    return create
 
 
 def product(m: int, k: int, n: int) -> Callable[[Backend], Work]:
-    """Return what makes the work of a product of matrices."""
+    """Return a function that creates the work of a matrix product."""
 
-    def made(be: Backend) -> Work:
+    def create(be: Backend) -> Work:
         a, b, c = (be.randn(shape).astensor() for shape in ((m, k), (k, n), (m, n)))
         return lambda: be.compound_dot(a, b, c)
 
-    return made
+    return create
 
 
 TREES: dict[str, Callable[..., Any]] = {
     "1/(1+exp(-x))": lambda be, x: 1 / (1 + be.exp(-x)),
     "1-tanh(x)^2": lambda be, x: 1 - be.square(be.tanh(x)),
     "max(x, 0.1 x) 1.5 - 0.5": lambda be, x: be.maximum(x, 0.1 * x) * 1.5 - 0.5,
-    "x + 1": lambda be, x: x + 1,  # as much as memory can do
+    "x + 1": lambda be, x: x + 1,  # limited by memory bandwidth
 }
 CASES: dict[str, Callable[[Backend], Work]] = {
     f"{name}, {size:,}": tree(formula, size) for name, formula in TREES.items() for size in (10**6, 10**7)
 }
 CASES |= {
-    f"convolution, {way}: {N} x {C} x {H} x {H}, {K} of {R} x {R}": convolution(way, N, C, H, K, R)
+    f"convolution, {pass_name}: {N} x {C} x {H} x {H}, {K} of {R} x {R}": convolution(pass_name, N, C, H, K, R)
     for N, C, H, K, R in ((128, 16, 14, 32, 5), (32, 64, 56, 64, 3))
-    for way in ("fprop", "bprop", "update")
+    for pass_name in ("fprop", "bprop", "update")
 }
 CASES |= {f"product, {m} x {k} x {n}": product(m, k, n) for m, k, n in ((100, 784, 128), (1024, 1024, 128))}
 
 
 def gain(name: str, effort: Effort) -> dict[str, Any]:
-    """Return a row: the times of one thread and of two, and how many times as fast these are."""
+    """Return a row: the times of one thread and of two, and the speedup."""
     work = CASES[name](Backend("cpu", rng_seed=1))
 
     def by(threads: int) -> Work:
         def run() -> None:
-            if pool.threads() != threads:
-                pool.set_threads(threads)
+            if thread_pool.get_num_threads() != threads:
+                thread_pool.set_threads(threads)
             work()
 
         return run
@@ -96,16 +95,16 @@ def gain(name: str, effort: Effort) -> dict[str, Any]:
 
 
 def line(row: dict[str, Any]) -> list[str]:
-    """Return a row of the table; a ``!`` where a second thread gains less than hoped for."""
-    missed = row["gain"] < HOPED and not row["case"].startswith("product")
-    told_of = [told(row["1 s"]), told(row["2 s"]), f"{row['gain']:.2f}{' !' if missed else ''}"]
-    return [f"{row['case']}{'' if row['quiet'] else ' ~'}", *told_of]
+    """Return a row of the table; ``!`` marks a missed target."""
+    missed = row["gain"] < TARGET and not row["case"].startswith("product")
+    cells = [format_duration(row["1 s"]), format_duration(row["2 s"]), f"{row['gain']:.2f}{' !' if missed else ''}"]
+    return [f"{row['case']}{'' if row['quiet'] else ' ~'}", *cells]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a smoke run, of which nothing is written")
-    parser.add_argument("--only", default="", metavar="WORD", help="the cases with this word; nothing is written")
+    parser.add_argument("--quick", action="store_true", help="run a smoke test, and write nothing")
+    parser.add_argument("--only", default="", metavar="WORD", help="only the cases with this word; write nothing")
     options = parser.parse_args()
     if cpus() < 2:
         sys.exit("there is one CPU here: nothing to gain")
@@ -117,7 +116,7 @@ def main() -> None:
                 print(*line(found[-1]), sep="  ", flush=True)
     about = machine("numpy", "onednn-cpu-gomp")
     words = "\n".join(f"- {key}: {value}" for key, value in about.items())
-    target = f"Hoped for, of op-trees and convolutions: at least {HOPED} times as fast; a miss has a `!`."
+    target = f"Hoped for, of op-trees and convolutions: at least {TARGET} times as fast; a miss has a `!`."
     table = markdown(["work", "1 thread", "2 threads", "gain"], map(line, found))
     command = f"`{' '.join(['python benchmarks/threads.py', *sys.argv[1:]])}`"
     report = "\n\n".join(["# What a second thread gains", command, words, target, NOTE, table]) + "\n"

@@ -1,7 +1,8 @@
-"""Which numbers are in performance.md?  Those of benchmarks/results: ``python docs/make_performance.py`` puts them in.
+"""Copy the benchmark tables of benchmarks/results into performance.md: ``python docs/make_performance.py``.
 
-A table stands between ``<!-- steps -->`` and ``<!-- end -->``; ``<!-- optree: At a glance -->`` asks for the one below
-that heading. With it come the command that was run, and the machine.
+The table of benchmarks/results/steps.md replaces the text between ``<!-- steps -->`` and ``<!-- end -->``. The comment
+``<!-- optree: At a glance -->`` selects the table below that heading. The benchmark command and a description of the
+machine are copied with each table.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ PAGE = Path(__file__).parent / "performance.md"
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 BLOCK = re.compile(r"<!-- (?P<name>\w+)(: (?P<heading>[^>]*))? -->\n.*?<!-- end -->", re.DOTALL)
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
-SAID = ("cpu", "cpus", "used by others", "python", "numpy", "mkl", "onednn-cpu-gomp", "torch", "jax", "threads")
+MACHINE_KEYS = ("cpu", "cpus", "used by others", "python", "numpy", "mkl", "onednn-cpu-gomp", "torch", "jax", "threads")
 
 
-def block(found: re.Match[str]) -> str:
-    """Return what stands between two marks, and the marks."""
-    name, heading = found["name"], found["heading"]
+def render_block(match: re.Match[str]) -> str:
+    """Return a block with its current table, between its two comments."""
+    name, heading = match["name"], match["heading"]
     mark = f"<!-- {name}{f': {heading}' if heading else ''} -->"
     path = RESULTS / f"{name}.md"
     if not path.exists():
@@ -27,17 +28,17 @@ def block(found: re.Match[str]) -> str:
     report = path.read_text()
     command = re.search(r"^`(python .*)`$", report, re.MULTILINE)
     about = json.loads(path.with_suffix(".json").read_text())["machine"]
-    machine = ", ".join(f"{key} {about[key]}" for key in SAID if about.get(key) is not None)
+    machine = ", ".join(f"{key} {about[key]}" for key in MACHINE_KEYS if about.get(key) is not None)
     part = report.split(f"\n## {heading}\n", 1)[1] if heading else report
     table = TABLE.search(part)
     if command is None or table is None:
-        raise ValueError(f"{path}: there is no command, or no table, to put into {PAGE.name}")
+        raise ValueError(f"{path}: expected a command and a table, got neither or only one of them")
     return f"{mark}\n`{command[1]}` ({machine}):\n\n{table[0]}<!-- end -->"
 
 
 def text() -> str:
-    """Return the page with the tables of now."""
-    return BLOCK.sub(block, PAGE.read_text())
+    """Return the page with the current tables."""
+    return BLOCK.sub(render_block, PAGE.read_text())
 
 
 if __name__ == "__main__":

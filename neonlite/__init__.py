@@ -1,8 +1,8 @@
-"""neonlite: an expression is data, a runtime is a namespace, a layer is a formula."""
+"""neonlite: op-trees, automatic differentiation and neural-network layers over interchangeable array runtimes."""
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Tensor, cleanup_backend, gen_backend
-from neonlite.check import check_grad
+from neonlite.gradcheck import check_grad
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""What can be done without writing Python?  ``neonlite train digits``, and to look at what came of it."""
+"""The neonlite command: train, eval, sample, draw, bench, info."""
 
 from __future__ import annotations
 
@@ -7,357 +7,506 @@ import json
 import math
 import os
 import random
+import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from neonlite.argparser import whole
+from neonlite.argparser import positive_int
 from neonlite.backend import gen_backend
-from neonlite.backend.runtimes import choices, info
+from neonlite.backend.runtimes import info, list_runtimes
+from neonlite.files import check_writable, printable, same_file, write_atomic
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
-EXTRAS = {"viz": "matplotlib", "hdf5": "h5py", "datasets": "pooch", "notebook": "notebook"}  # and what they bring
+EXTRA_PACKAGES = {"viz": "matplotlib", "hdf5": "h5py", "datasets": "pooch", "notebook": "notebook"}  # extra -> package
+
+OPTIONS = (  # Python arguments in messages (regular expressions), and the command-line options that replace them
+    (r"\bnum_epochs=", "--epochs "),
+    (r"\bSet be\.bsz = (\d+) or less, or use an ArrayIterator with partial_last=True", r"Use --batch-size \1 or less"),
+)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return what understands the command line."""
-    from neonlite.models.zoo import MODELS, READERS, RECIPES
+class Parser(argparse.ArgumentParser):
+    """An argument parser that escapes control characters in its error messages."""
 
-    top = argparse.ArgumentParser("neonlite", description="Train networks, look at them, and see what is installed.")
-    top.add_argument("--version", action="version", version=f"neonlite {version('neonlite')}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    def error(self, message: str) -> NoReturn:
+        """Print a message and exit."""
+        super().error(printable(message, ""))
 
-    def command(act: Any, name: str, words: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=words, description=words)
-        made.set_defaults(act=act)
-        return made
 
-    train_ = command(train, "train", "train a network on a data set")
-    train_.add_argument("dataset", choices=RECIPES, help="%(choices)s")
-    networks = [*MODELS, *READERS]
-    train_.add_argument("--model", choices=networks, help="%(choices)s; else the one that suits the data set")
-    train_.add_argument("-e", "--epochs", type=whole, help="how many times all data is gone through")
-    train_.add_argument("-z", "--batch-size", "--batch_size", type=whole, help="rows in a minibatch")
-    train_.add_argument("--optimizer", choices=OPTIMIZERS, help="%(choices)s; adam unless given")
-    train_.add_argument("--lr", type=rate, help="the learning rate at the beginning; it falls to 0 as a cosine")
-    train_.add_argument(
-        "-s", "--save", "--save_path", type=Path, metavar="FILE", help="write the model here each epoch"
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, RECIPES
+
+    parser = Parser(
+        "neonlite",
+        description="Train and evaluate networks, print their structure, and list what is installed.",
+        epilog="Set NEONLITE_DEBUG=1 in the environment to print the traceback of an error.",
     )
-    train_.add_argument(
-        "--resume", type=Path, metavar="FILE", help="go on from a file that --save wrote, and keep it so"
+    parser.add_argument("--version", action="version", version=f"neonlite {version('neonlite')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add_command(handler: Any, name: str, description: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=description, description=description)
+        command.set_defaults(handler=handler)
+        return command
+
+    train = add_command(run_train, "train", "train a network on a data set")
+    train.add_argument("dataset", choices=RECIPES, help="%(choices)s")
+    networks = [*MODELS, *LANGUAGE_MODELS]
+    train.add_argument("--model", choices=networks, help="%(choices)s (default: the recommended one for the data set)")
+    train.add_argument("-e", "--epochs", type=positive_int, help="number of epochs (default: that of the recipe)")
+    train.add_argument(
+        "-z", "--batch-size", "--batch_size", type=positive_int, help="batch size (default: that of the recipe)"
     )
-    train_.add_argument("--plot", type=Path, metavar="PNG", help="draw the curves, with matplotlib")
-    train_.add_argument("--no-progress-bar", "--no_progress_bar", action="store_true", help="print results alone")
-    seed(train_)
-    common(train_, data=True)
+    train.add_argument("--optimizer", choices=OPTIMIZERS, help="%(choices)s (default: adam)")
+    train.add_argument(
+        "--lr", type=positive_float, help="initial learning rate; it decreases to 0 by a cosine schedule"
+    )
+    train.add_argument(
+        "-s", "--save", "--save_path", type=Path, metavar="FILE", help="write a checkpoint to FILE after each epoch"
+    )
+    train.add_argument(
+        "--resume", type=Path, metavar="FILE", help="resume training from a checkpoint of --save, and update it"
+    )
+    train.add_argument("--plot", type=Path, metavar="PNG", help="plot the training history with matplotlib")
+    train.add_argument("--no-progress-bar", "--no_progress_bar", action="store_true", help="do not print progress")
+    add_seed_option(train)
+    add_common_options(train, data=True)
 
-    judge_ = command(judge, "eval", "judge a saved network on the part of its data that it did not learn from")
-    judge_.add_argument("file", type=Path, metavar="FILE", help="that train --save wrote")
-    judge_.add_argument("dataset", choices=RECIPES, nargs="?", help="%(choices)s; else the one it learned from")
-    common(judge_, data=True)
+    evaluate = add_command(run_eval, "eval", "evaluate a saved network on the validation set of its data")
+    evaluate.add_argument("file", type=Path, metavar="FILE", help="checkpoint of train --save")
+    evaluate.add_argument(
+        "dataset", choices=RECIPES, nargs="?", help="%(choices)s (default: the data set it was trained on)"
+    )
+    add_common_options(evaluate, data=True)
 
-    write_ = command(write, "sample", "have a network that learned from a text write")
-    write_.add_argument("file", type=Path, metavar="FILE", help="that train text --save wrote")
-    write_.add_argument("--prompt", default="", help="what the text begins with")
-    write_.add_argument("--length", type=whole, default=300, help="of what it writes, in characters; %(default)s")
-    write_.add_argument("--temperature", type=level, default=0.7, help="how much it dares; 0: nothing; %(default)s")
-    seed(write_)
-    common(write_)
+    sample = add_command(run_sample, "sample", "generate text with a network trained on text")
+    sample.add_argument("file", type=Path, metavar="FILE", help="checkpoint of train text --save")
+    sample.add_argument("--prompt", default="", help="text to continue")
+    sample.add_argument("--length", type=positive_int, default=300, help="number of characters (default: %(default)s)")
+    sample.add_argument(
+        "--temperature",
+        type=non_negative_float,
+        default=0.7,
+        help="sampling temperature; 0 is greedy decoding (default: %(default)s)",
+    )
+    add_seed_option(sample)
+    add_common_options(sample)
 
-    command(tell, "info", "tell which runtimes there are, and what others need")
+    add_command(run_info, "info", "list the installed runtimes, and how to install the others")
 
-    draw_ = command(draw, "draw", "print a network: layers, shapes, parameters, memory")
-    draw_.add_argument("model", help=f"{', '.join(MODELS)}; or a file that train --save wrote")
-    common(draw_, sizes=[3, 32, 32])
+    draw = add_command(run_draw, "draw", "print a network: layers, shapes, parameters, memory")
+    draw.add_argument("model", help=f"{', '.join(MODELS)}, or a checkpoint of train --save")
+    add_common_options(draw, sizes=[3, 32, 32])
 
-    bench_ = command(bench, "bench", "time the steps of networks on every runtime that is there")
-    bench_.add_argument("models", nargs="*", metavar="MODEL", help=f"{', '.join(MODELS)}; mlp and lenet unless given")
-    bench_.add_argument("-n", "--iterations", type=whole, default=20, help="steps that are timed; %(default)s")
-    bench_.add_argument("--json", type=Path, metavar="FILE", help="write the times here as well")
-    common(bench_, sizes=[1, 28, 28])
-    return top
+    bench = add_command(run_bench, "bench", "measure training steps of networks on every installed runtime")
+    bench.add_argument("models", nargs="*", metavar="MODEL", help=f"{', '.join(MODELS)} (default: mlp lenet)")
+    bench.add_argument(
+        "-n", "--iterations", type=positive_int, default=20, help="number of steps to measure (default: %(default)s)"
+    )
+    bench.add_argument("--json", type=Path, metavar="FILE", help="also write the times to FILE")
+    add_common_options(bench, sizes=[1, 28, 28])
+    return parser
 
 
-def common(command: argparse.ArgumentParser, data: bool = False, sizes: list[int] | None = None) -> None:
-    """Add the options that several commands have."""
-    command.add_argument("-b", "--backend", help=f"one of {', '.join(choices())}; mkl, where it is installed, else cpu")
+def add_common_options(command: argparse.ArgumentParser, data: bool = False, sizes: list[int] | None = None) -> None:
+    """Add the options that several commands share."""
+    command.add_argument(
+        "-b", "--backend", help=f"one of {', '.join(list_runtimes())} (default: mkl if it is installed, else cpu)"
+    )
     if data:
         command.add_argument(
-            "-w", "--data-dir", "--data_dir", type=Path, metavar="PATH", help="where the data lies; a text's file"
+            "-w", "--data-dir", "--data_dir", type=Path, metavar="PATH", help="folder of the data set, or a text file"
         )
     if sizes:
         shape = " ".join(map(str, sizes))
-        command.add_argument("--shape", type=whole, nargs="+", help=f"of the inputs: C H W, or F; {shape} unless given")
-        command.add_argument("-z", "--batch-size", "--batch_size", type=whole, help="rows in a minibatch; or 128")
+        command.add_argument(
+            "--shape", type=positive_int, nargs="+", help=f"shape of the inputs, C H W or F (default: {shape})"
+        )
+        command.add_argument("-z", "--batch-size", "--batch_size", type=positive_int, help="batch size (default: 128)")
         command.set_defaults(sizes=sizes)
 
 
-def seed(command: argparse.ArgumentParser) -> None:
-    """Add the seed."""
-    command.add_argument("-r", "--seed", "--rng_seed", type=natural, help="of all random numbers; 0 unless given")
+def add_seed_option(command: argparse.ArgumentParser) -> None:
+    """Add the option for the random seed."""
+    command.add_argument("-r", "--seed", "--rng_seed", type=non_negative_int, help="random seed (default: 0)")
 
 
-def rate(text: str) -> float:
-    """Return a number above 0."""
+def positive_float(text: str) -> float:
+    """Parse a positive number. Raise ArgumentTypeError if the text is not one."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
-        raise argparse.ArgumentTypeError(f"a number above 0; got {text}")
-    return found
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {text}")
+    return value
 
 
-def level(text: str) -> float:
-    """Return a number from 0."""
+def non_negative_float(text: str) -> float:
+    """Parse a non-negative number. Raise ArgumentTypeError if the text is not one."""
     try:
-        return float(text) and rate(text)
+        return float(text) and positive_float(text)
     except (ValueError, argparse.ArgumentTypeError):
-        raise argparse.ArgumentTypeError(f"a number from 0; got {text}") from None
+        raise argparse.ArgumentTypeError(f"expected a non-negative number, got {text}") from None
 
 
-def natural(text: str) -> int:
-    """Return a whole number from 0."""
+def non_negative_int(text: str) -> int:
+    """Parse a non-negative integer. Raise ArgumentTypeError if the text is not one."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"a whole number from 0; got {text}")
+        raise argparse.ArgumentTypeError(f"expected a non-negative integer, got {text}")
     return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what a command line says; return its exit status."""
+    """Run a command line and return its exit status. A signal that ends training raises SystemExit(128 + signal)."""
+    status, args = 0, argparse.Namespace()
     try:
-        given = parser().parse_args(arguments)
-        given.act(given)
-        sys.stdout.flush()
+        make_parser().parse_args(arguments, args)
+        args.handler(args)
+    except SystemExit:
+        flush_stdout(0)
+        raise
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # as in neonlite info | head: nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except (OSError, ImportError, ValueError, IndexError, RuntimeError) as error:
-        print(f"neonlite: {error}", file=sys.stderr)
-        return 1
-    return 0
+        print_error("interrupted")
+        status = 130
+    except BrokenPipeError:  # as in neonlite info | head
+        status = 141
+    except Exception as error:
+        if os.environ.get("NEONLITE_DEBUG", "0") not in ("", "0"):
+            raise
+        print_error(f"neonlite: {translate_options(format_error(error), args)}")
+        status = 1
+    return flush_stdout(status)
+
+
+def flush_stdout(status: int) -> int:
+    """Flush standard output; return the exit status, or that of a write error."""
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
+        if isinstance(error, BrokenPipeError):
+            return status or 141
+        print_error(f"neonlite: {error}")
+        return status or 1
+    return status
+
+
+def format_error(error: Exception) -> str:
+    """Return the message of an error; with the type and a hint if the error is unexpected."""
+    if isinstance(error, MemoryError):
+        return str(error) or "out of memory. Reduce --batch-size."
+    if isinstance(error, (OSError, ImportError, ValueError, IndexError, RuntimeError)) and str(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}. Set NEONLITE_DEBUG=1 in the environment to print the traceback."
+
+
+def translate_options(message: str, args: argparse.Namespace) -> str:
+    """Replace Python arguments in a message by command-line options, and escape control characters of option values."""
+    for pattern, option in OPTIONS:
+        message = re.sub(pattern, option, message)
+    for value in vars(args).values():
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, str | Path):
+                message = message.replace(str(part), printable(part, ""))
+    return message
+
+
+def say(*texts: object, end: str = "\n") -> None:
+    """Print texts with control characters escaped, because they may come from a file."""
+    print(*map(printable, texts), end=end, flush=not end.endswith("\n"))
+
+
+def print_error(message: str) -> None:
+    """Print a message to standard error, if it is open."""
+    if sys.stderr:
+        with suppress(OSError):
+            print(printable(message), file=sys.stderr)
 
 
 # --- training --------------------------------------------------------------------------------------------------------
 
 
-def train(given: argparse.Namespace) -> None:
+def run_train(args: argparse.Namespace) -> None:
     """Train a network."""
-    from neonlite.callbacks import Callbacks
+    from neonlite.callbacks import Callbacks, TerminateOnNaN
     from neonlite.models import Model
-    from neonlite.models.zoo import MODELS, READERS, recipe
+    from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, recipe
     from neonlite.transforms import CrossEntropyMulti
 
-    if given.plot and not find_spec("matplotlib"):
-        raise ImportError('--plot draws with matplotlib: pip install "neonlite[viz]"')
-    if given.plot:
-        picture(given.plot)
-    name, size, notes = kept(given) if given.resume else (given.model, given.batch_size, {})
-    way = recipe(given.dataset, name)
-    if (way["model"] in READERS) != (given.dataset == "text"):
-        fit = READERS if given.dataset == "text" else MODELS
-        raise ValueError(f"{way['model']} is no network for {given.dataset}; there are {', '.join(fit)}")
-    be = gen_backend(given.backend, rng_seed=given.seed or 0, batch_size=size or way["batch_size"])
-    found, learn, valid = data(given.dataset, given.data_dir, way["augment"], notes or way, not size)
-    if given.resume:
-        model = Model(given.resume)
-        optimizer, epochs = taken_up(model.optimizer, given)
-        about = str(given.resume)
+    if args.plot and not find_spec("matplotlib"):
+        raise ImportError('--plot needs matplotlib: pip install "neonlite[viz]"')
+    if args.plot:
+        args.plot = check_plot_path(args.plot)
+    check_distinct_files(args)
+    name, batch_size, metadata = read_resume_file(args) if args.resume else (args.model, args.batch_size, {})
+    settings = recipe(args.dataset, name)
+    if (settings["model"] in LANGUAGE_MODELS) != (args.dataset == "text"):
+        networks = LANGUAGE_MODELS if args.dataset == "text" else MODELS
+        raise ValueError(
+            f"expected a network for {args.dataset}, one of {', '.join(networks)}, got {settings['model']}."
+        )
+    be = gen_backend(args.backend, rng_seed=args.seed or 0, batch_size=batch_size or settings["batch_size"])
+    dataset, train_set, valid_set = load_data(
+        args.dataset, args.data_dir, settings["augment"], metadata or settings, not batch_size
+    )
+    if args.resume:
+        model = Model(args.resume)
+        optimizer, epochs = resume_optimizer(model.optimizer, args)
+        run_label = str(args.resume)
     else:
-        epochs = given.epochs or way["epochs"]
-        model = Model((MODELS | READERS)[way["model"]](found.nclass), name=f"{given.dataset}.{way['model']}")
-        model.notes = {"vocab": found.vocab, "time_steps": found.time_steps} if given.dataset == "text" else {}
-        if given.dataset == "text" and given.data_dir:
-            model.notes["text"] = given.data_dir.name
-        optimizer = make_optimizer(given.optimizer or "adam", given.lr or way["lr"], epochs)
-        about = f"{way['model']}, seed {be.rng_seed},"
-    save, bar = given.save or given.resume, not given.no_progress_bar
-    callbacks = Callbacks(model, eval_set=valid, metric=metric(given.dataset), progress_bar=bar, save_path=save)
-    print(f"{found!r}; {about} on {be.name}")
-    began = time.perf_counter()
+        epochs = args.epochs or settings["epochs"]
+        layers = (MODELS | LANGUAGE_MODELS)[settings["model"]](dataset.nclass)
+        model = Model(layers, name=f"{args.dataset}.{settings['model']}")
+        model.metadata = {"vocab": dataset.vocab, "time_steps": dataset.time_steps} if args.dataset == "text" else {}
+        if args.dataset == "text" and args.data_dir:
+            model.metadata["text"] = args.data_dir.name
+        optimizer = make_optimizer(args.optimizer or "adam", args.lr or settings["lr"], epochs)
+        run_label = f"{settings['model']}, seed {be.rng_seed},"
+    save, progress_bar = args.save or args.resume, not args.no_progress_bar
+    callbacks = Callbacks(
+        model, eval_set=valid_set, metric=make_metric(args.dataset), progress_bar=progress_bar, save_path=save
+    )
+    callbacks.add_callback(TerminateOnNaN())
+    say(f"{dataset!r}; {run_label} on {be.name}")
+    start = time.perf_counter()
     try:
-        model.fit(learn, CrossEntropyMulti(), optimizer, epochs, callbacks)
-    except KeyboardInterrupt:
+        with print_warnings(args):
+            model.fit(train_set, CrossEntropyMulti(), optimizer, epochs, callbacks)
+    except (KeyboardInterrupt, SystemExit):  # the second SIGINT, or SIGTERM or SIGHUP
         if save:
-            where = f" -w {shlex.quote(str(given.data_dir))}" if given.data_dir else ""
-            print(f"to go on: neonlite train {given.dataset} --resume {save}{where}", file=sys.stderr)
+            data_option = f" -w {shlex.quote(str(args.data_dir))}" if args.data_dir else ""
+            print_error(f"to resume: neonlite train {args.dataset} --resume {shlex.quote(str(save))}{data_option}")
         raise
-    seconds = time.perf_counter() - began
-    print(f"{judged(given.dataset, model, valid)}, after {model.epoch_index} epochs in {seconds:.1f} s")
-    if given.save and given.resume:
-        model.save_params(given.save)  # also when there was no epoch left
+    nonfinite = model.nonfinite_weights()
+    if nonfinite or model.finished:
+        where = f" The model was saved to {save}.nan instead of {save}." if save and nonfinite else ""
+        raise RuntimeError(f"training failed with NaN or infinity.{where} Reduce --lr.")
+    seconds = time.perf_counter() - start
+    trained = f"{model.epoch_index} epoch{'s' * (model.epoch_index != 1)}"
+    say(f"{format_evaluation(args.dataset, model, valid_set)}, after {trained} in {seconds:.1f} s")
+    if args.save and args.resume:
+        model.save_params(args.save)  # even if there was no epoch left to train
     if save:
-        print(f"the model: {save}")
-    if given.plot:
-        callbacks.history.plot(given.plot)
-        print(f"the curves: {given.plot}")
+        say(f"model: {save}")
+    if args.plot:
+        callbacks.history.plot(args.plot)
+        say(f"plot: {args.plot}")
 
 
-def data(
-    name: str, path: Any, augment: Any = None, notes: dict[str, Any] | None = None, suited: bool = True
+@contextmanager
+def print_warnings(args: argparse.Namespace) -> Iterator[None]:
+    """Print each warning as one line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = lambda message, *_: print_error(
+            f"neonlite: warning: {translate_options(str(message), args)}"
+        )
+        yield
+
+
+def load_data(
+    name: str, path: Any, augment: Any = None, metadata: dict[str, Any] | None = None, shrink_batch: bool = True
 ) -> tuple[Any, Any, Any]:
-    """Return a data set, and what is learned from and judged by; of a text as a recipe or a model's notes say.
+    """Return a data set with its training set and validation set.
 
-    ``suited``: minibatches are smaller where a text has too few characters.
+    ``metadata``: that of a recipe or a model, which holds the vocabulary and the time steps of a text.
+    ``shrink_batch``: whether to reduce the batch size if a text has too few characters.
     """
-    from neonlite.backend import current
+    from neonlite.backend import current_backend
     from neonlite.data import DATASETS
-    from neonlite.data.corpora import corpus
+    from neonlite.data.corpora import load_corpus
 
     if name == "text":
-        known = {key: notes[key] for key in ("vocab", "time_steps") if notes and key in notes}
-        if path is None and notes and "text" in notes:
-            raise ValueError(f"it learned from {notes['text']}: say where the text lies that this is for: -w PATH")
-        found = corpus(path, **known)
-        if suited:
-            most = (min(map(len, found.texts.values())) - 1) // found.time_steps
-            current().bsz = max(1, min(current().bsz, most))
-        return found, *found.iterators()
-    images = DATASETS[name](path)
-    return images, *images.iterators(augment=augment)
+        options = {key: metadata[key] for key in ("vocab", "time_steps") if metadata and key in metadata}
+        if path is None and metadata and "text" in metadata:
+            raise ValueError(
+                f"expected the text that the network was trained on, {metadata['text']}. Pass it by -w PATH."
+            )
+        corpus = load_corpus(path, **options)
+        if shrink_batch:
+            limit = (min(map(len, corpus.texts.values())) - 1) // corpus.time_steps
+            current_backend().bsz = max(1, min(current_backend().bsz, limit))
+        return corpus, *corpus.iterators()
+    dataset = DATASETS[name](path)
+    return dataset, *dataset.iterators(augment=augment)
 
 
-def metric(name: str) -> Any:
-    """Return what a network for a data set is judged by."""
+def make_metric(name: str) -> Any:
+    """Return the metric for a data set."""
     from neonlite.transforms import Accuracy, BitsPerCharacter
 
     return BitsPerCharacter() if name == "text" else Accuracy()
 
 
-def judged(name: str, model: Any, valid: Any) -> str:
-    """Return how well a network does on a validation set, in words."""
-    value = model.eval(valid, metric(name))[0]
+def format_evaluation(name: str, model: Any, valid_set: Any) -> str:
+    """Evaluate a network on a validation set, and return the result as text."""
+    value = model.eval(valid_set, make_metric(name))[0]
     if name == "text":
-        return f"{value:.3f} bits per character of {valid.ndata * valid.time_steps:,}"
-    return f"{100 * value:.2f} % of {valid.ndata} right"
+        return f"{value:.3f} bits per character on {valid_set.ndata * valid_set.time_steps:,} characters"
+    return f"accuracy {100 * value:.2f} % on {valid_set.ndata} rows"
 
 
-def picture(path: Path) -> None:
-    """Raise an error, before training rather than behind it, when a picture can not be drawn, or not be written."""
-    from neonlite.callbacks.callback import writable
+def check_plot_path(path: Path) -> Path:
+    """Return the path of a plot with an extension. Raise an error before training if it is not writable."""
     from neonlite.callbacks.history import History
 
-    endings = History().plot().canvas.get_supported_filetypes()
-    if path.suffix[1:].lower() not in ("", *endings):
-        raise ValueError(f"--plot: {path}: pictures end in {', '.join('.' + ending for ending in endings)}")
-    writable("--plot", path)
+    extensions = History().plot().canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in ("", *extensions):
+        supported = ", ".join("." + extension for extension in extensions)
+        raise ValueError(f"--plot: {path}: expected an extension of an image file, one of {supported}.")
+    check_writable("--plot", path)
+    return path if path.suffix else path.with_suffix(".png")
 
 
-def kept(given: argparse.Namespace) -> tuple[str | None, int, dict[str, Any]]:
-    """Return the network, the minibatch and the notes of the file that training goes on from."""
-    from neonlite.models.state import State
-    from neonlite.models.zoo import MODELS, READERS, RECIPES
-
-    settled = [option for option in ("model", "optimizer", "batch_size", "seed") if getattr(given, option) is not None]
-    if settled:
-        options = ", ".join(f"--{option.replace('_', '-')}" for option in settled)
-        raise ValueError(f"{options}: {given.resume} settles that; leave it out, or train anew")
-    state = State.read(given.resume)
-    learned, _, name = state.field(str, "name").rpartition(".")
-    if learned in RECIPES and learned != given.dataset:
-        raise ValueError(f"{given.resume} learned from {learned}: neonlite train {learned} --resume {given.resume}")
-    size, notes = state.field(int, "backend", "batch_size"), state.field(dict, "notes")
-    return name if name in MODELS | READERS else None, size, notes
+def check_distinct_files(args: argparse.Namespace) -> None:
+    """Raise ValueError if two options, other than --save and --resume, name the same file."""
+    paths = {"--plot": args.plot, "--data-dir": args.data_dir, "--save": args.save, "--resume": args.resume}
+    for (option, path), (other_option, other) in combinations([(key, x) for key, x in paths.items() if x], 2):
+        if same_file(path, other) and (option, other_option) != ("--save", "--resume"):
+            raise ValueError(f"{option} and {other_option} name one file, {path}; expected two files")
 
 
-def taken_up(optimizer: Any, given: argparse.Namespace) -> tuple[Any, int]:
-    """Return the optimizer of a file, and until which epoch; what the command line says comes first."""
+def read_resume_file(args: argparse.Namespace) -> tuple[str | None, int, dict[str, Any]]:
+    """Return the name of the network, the batch size and the metadata of the checkpoint to resume from."""
+    from neonlite.models.training_state import TrainingState
+    from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, RECIPES
+
+    fixed = [
+        option for option in ("model", "optimizer", "lr", "batch_size", "seed") if getattr(args, option) is not None
+    ]
+    if fixed:
+        options = ", ".join(f"--{option.replace('_', '-')}" for option in fixed)
+        these = "this setting" if len(fixed) == 1 else "these settings"
+        raise ValueError(
+            f"{options} cannot be used with --resume: {args.resume} contains {these}. "
+            f"Remove {options}, or train without --resume."
+        )
+    state = TrainingState.read(args.resume)
+    dataset, _, name = state.get_field(str, "name").rpartition(".")
+    if dataset in RECIPES and dataset != args.dataset:
+        raise ValueError(
+            f"{args.resume}: expected a network trained on {args.dataset}, got one trained on {dataset}. "
+            f"Run: neonlite train {dataset} --resume {args.resume}"
+        )
+    batch_size, metadata = state.get_field(int, "backend", "batch_size"), state.get_field(dict, "metadata")
+    return name if name in MODELS | LANGUAGE_MODELS else None, batch_size, metadata
+
+
+def resume_optimizer(optimizer: Any, args: argparse.Namespace) -> tuple[Any, int]:
+    """Return the optimizer of a checkpoint and the total number of epochs; --epochs overrides the latter."""
     from neonlite.optimizers import CosineSchedule
 
     if optimizer is None or not isinstance(optimizer.schedule, CosineSchedule):
-        raise ValueError(f"{given.resume}: neonlite train did not write it; go on with Model(path).fit(...)")
-    optimizer.schedule.total_epochs = given.epochs or optimizer.schedule.total_epochs
-    optimizer.learning_rate = given.lr or optimizer.learning_rate
+        raise ValueError(
+            f"{args.resume}: expected a checkpoint of neonlite train, got another model. "
+            "Resume it by Model(path).fit(...)."
+        )
+    optimizer.schedule.total_epochs = args.epochs or optimizer.schedule.total_epochs
     return optimizer, int(optimizer.schedule.total_epochs)
 
 
 def make_optimizer(name: str, rate: float, epochs: int) -> Any:
-    """Return an optimizer whose rate falls as a cosine."""
+    """Return an optimizer with a cosine schedule."""
     from neonlite import optimizers
 
     schedule = optimizers.CosineSchedule(epochs)
     if name == "sgd":
         return optimizers.GradientDescentMomentum(rate, 0.9, schedule=schedule)
-    made = {"adam": optimizers.Adam, "adamw": optimizers.AdamW, "rmsprop": optimizers.RMSProp}[name]
-    return made(learning_rate=rate, schedule=schedule)
+    make = {"adam": optimizers.Adam, "adamw": optimizers.AdamW, "rmsprop": optimizers.RMSProp}[name]
+    return make(learning_rate=rate, schedule=schedule)
 
 
-# --- looking ---------------------------------------------------------------------------------------------------------
+# --- evaluation, sampling, information -------------------------------------------------------------------------------
 
 
-def judge(given: argparse.Namespace) -> None:
-    """Judge a saved network."""
-    from neonlite.layers.buffers import features
+def run_eval(args: argparse.Namespace) -> None:
+    """Evaluate a saved network."""
+    from neonlite.layers.buffers import num_features
     from neonlite.models import Model
-    from neonlite.models.state import State
+    from neonlite.models.training_state import TrainingState
     from neonlite.models.zoo import RECIPES
 
-    be = gen_backend(given.backend, batch_size=State.read(given.file).field(int, "backend", "batch_size"))
-    model = Model(given.file)
-    name = given.dataset or model.name.split(".")[0]
+    be = gen_backend(args.backend, batch_size=TrainingState.read(args.file).get_field(int, "backend", "batch_size"))
+    model = Model(args.file)
+    name = args.dataset or model.name.split(".")[0]
     if name not in RECIPES:
-        raise ValueError(f"{given.file}: it does not say what it learned from: name one of {', '.join(RECIPES)}")
-    found, _, valid = data(name, given.data_dir, notes=model.notes)
-    shape = valid.shape if name == "text" else found.lshape
-    if features(model.layers.in_shape) != features(shape):
-        raise ValueError(f"{given.file} takes inputs of {model.layers.in_shape}; those of {name} are {shape}")
+        raise ValueError(f"{args.file}: the checkpoint does not name its data set. Pass one of {', '.join(RECIPES)}.")
+    dataset, _, valid_set = load_data(name, args.data_dir, metadata=model.metadata)
+    shape = valid_set.shape if name == "text" else dataset.lshape
+    if num_features(model.layers.in_shape) != num_features(shape):
+        raise ValueError(
+            f"{args.file}: expected inputs of shape {model.layers.in_shape}, got {name} with inputs {shape}."
+        )
     if name != "text":
-        be.bsz = min(128, valid.ndata)
-    print(judged(name, model, valid))
+        be.bsz = min(128, valid_set.ndata)
+    say(format_evaluation(name, model, valid_set))
 
 
-def write(given: argparse.Namespace) -> None:
-    """Have a network write."""
+def run_sample(args: argparse.Namespace) -> None:
+    """Generate text with a saved network."""
     from neonlite.models import Model
     from neonlite.models.sample import sample
 
-    gen_backend(given.backend, batch_size=1)
-    model = Model(given.file)
-    vocab = model.notes.get("vocab")
-    if not vocab:
-        raise ValueError(f"{given.file}: it has no vocabulary: neonlite train text --save FILE writes one that has")
-    prompt = given.prompt or ("\n" if "\n" in vocab else vocab[0])
-    index = {word: i for i, word in enumerate(vocab)}
-    strange = sorted({letter for letter in prompt if letter not in index})
-    if strange:
-        raise ValueError(f"the prompt has letters that the network never read: {', '.join(map(repr, strange))}")
-    print(given.prompt, end="")
-    for word in sample(model, [index[letter] for letter in prompt], given.length, given.temperature, given.seed or 0):
-        print(vocab[word], end="", flush=True)
-    print()
+    gen_backend(args.backend)
+    model = Model(args.file, weights_only=True)
+    vocab = model.metadata.get("vocab")
+    if not vocab or not isinstance(vocab, list) or not all(isinstance(token, str) for token in vocab):
+        raise ValueError(
+            f"{args.file}: expected a checkpoint with a vocabulary, got none. "
+            "Use one of neonlite train text --save FILE."
+        )
+    prompt = args.prompt or ("\n" if "\n" in vocab else vocab[0])
+    index = {token: i for i, token in enumerate(vocab)}
+    unknown = sorted({character for character in prompt if character not in index})
+    if unknown:
+        raise ValueError(f"--prompt: expected characters of the vocabulary, got {', '.join(map(repr, unknown))}.")
+    say(args.prompt, end="")
+    prompt_ids = [index[character] for character in prompt]
+    for token_id in sample(model, prompt_ids, args.length, args.temperature, args.seed or 0):
+        if token_id >= len(vocab):
+            raise ValueError(
+                f"{args.file}: expected a network with as many outputs as the vocabulary, {len(vocab)}, got more."
+            )
+        say(vocab[token_id], end="")
+    say()
 
 
-def tell(given: argparse.Namespace) -> None:
-    """Tell what is installed."""
-    print(f"neonlite {version('neonlite')}, Python {sys.version.split()[0]}, NumPy {version('numpy')}")
-    print(f"\nruntimes:\n{info()}\n\nextras:")
-    for extra, package in EXTRAS.items():
-        found = f"yes  {package} {version(package)}" if find_spec(package) else f'no   pip install "neonlite[{extra}]"'
-        print(f"{extra:<8}  {found}")
+def run_info(args: argparse.Namespace) -> None:
+    """Print versions, runtimes and installed extras."""
+    say(f"neonlite {version('neonlite')}, Python {sys.version.split()[0]}, NumPy {version('numpy')}")
+    say(f"\nruntimes:\n{info()}\n\nextras:")
+    for extra, package in EXTRA_PACKAGES.items():
+        is_installed = find_spec(package)
+        status = f"yes  {package} {version(package)}" if is_installed else f'no   pip install "neonlite[{extra}]"'
+        say(f"{extra:<8}  {status}")
 
 
-def draw(given: argparse.Namespace) -> None:
-    """Print a network."""
+def run_draw(args: argparse.Namespace) -> None:
+    """Print the summary of a network."""
     from neonlite.layers import Sequential
     from neonlite.models import Model
     from neonlite.models.zoo import MODELS
 
-    gen_backend(given.backend, batch_size=given.batch_size or 128)
-    if given.model not in MODELS and Path(given.model).is_file():
-        print(Model(given.model, weights_only=True).summary())
+    gen_backend(args.backend, batch_size=args.batch_size or 128)
+    if args.model not in MODELS and Path(args.model).is_file():
+        say(Model(args.model, weights_only=True).summary())
         return
-    print(Sequential(network(given.model), name=given.model).summary(shape_of(given)))
+    say(Sequential(make_network(args.model), name=args.model).summary(get_input_shape(args)))
 
 
-def network(name: str) -> Any:
+def make_network(name: str) -> Any:
     """Return the layers of a network of the zoo."""
     from difflib import get_close_matches
 
@@ -365,49 +514,47 @@ def network(name: str) -> Any:
 
     if name not in MODELS:
         close = get_close_matches(name, MODELS, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise ValueError(f"there is no network and no file {name}; networks are {', '.join(MODELS)}{hint}")
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise ValueError(f"expected a file or one of the networks {', '.join(MODELS)}, got {name}.{hint}")
     return MODELS[name]()
 
 
-def shape_of(given: argparse.Namespace) -> int | tuple[int, ...]:
-    """Return the shape that a command line says: (C, H, W), or F."""
-    sizes = given.shape or given.sizes
+def get_input_shape(args: argparse.Namespace) -> int | tuple[int, ...]:
+    """Return the shape of the inputs: (C, H, W), or F."""
+    sizes = args.shape or args.sizes
     return sizes[0] if len(sizes) == 1 else tuple(sizes)
 
 
-def bench(given: argparse.Namespace) -> None:
-    """Time the steps of networks."""
-    from neonlite.callbacks.callback import writable
+def run_bench(args: argparse.Namespace) -> None:
+    """Measure the time of training steps."""
     from neonlite.data import ArrayIterator
     from neonlite.models import Model
     from neonlite.transforms import CrossEntropyMulti
 
-    names = [given.backend] if given.backend else [found.name for found in info() if found.usable]
-    names = [name for name in names if name != "strict" or given.backend]  # strict checks; it is not meant to be fast
-    shape, n = shape_of(given), given.batch_size or 128
+    names = [args.backend] if args.backend else [runtime.name for runtime in info() if runtime.is_usable]
+    names = [name for name in names if name != "strict" or args.backend]  # the strict runtime is slow, for debugging
+    shape, n = get_input_shape(args), args.batch_size or 128
     draw = random.Random(0).random
-    rows = [[draw() for _ in range(math.prod(given.shape or given.sizes))] for _ in range(n)]
-    print(f"milliseconds, medians of {given.iterations} steps of {n} rows of {shape}")
-    print(f"{'':<24}{'forward':>10}{'back':>10}{'step':>10}{'rows/s':>12}")
-    times = []
-    for model in given.models:  # before an hour of others
-        network(model)
-    if given.json:
-        writable("--json", given.json)
-    for model in given.models or ["mlp", "lenet"]:
+    rows = [[draw() for _ in range(math.prod(args.shape or args.sizes))] for _ in range(n)]
+    say(f"milliseconds, medians of {args.iterations} steps of {n} rows of {shape}")
+    say(f"{'':<24}{'forward':>10}{'backward':>10}{'step':>10}{'rows/s':>12}")
+    results = []
+    for model in args.models:  # raises errors before the measurements
+        make_network(model)
+    if args.json:
+        check_writable("--json", args.json)
+    for model in args.models or ["mlp", "lenet"]:
         for name in names:
             gen_backend(name, rng_seed=0, batch_size=n)
             data = ArrayIterator(rows, [i % 10 for i in range(n)], 10, lshape=shape)
-            made = Model(network(model), data)
-            found = made.benchmark(
-                data, cost=CrossEntropyMulti(), optimizer=make_optimizer("adam", 1e-3, 1), niterations=given.iterations
+            times = Model(make_network(model), data).benchmark(
+                data, cost=CrossEntropyMulti(), optimizer=make_optimizer("adam", 1e-3, 1), niterations=args.iterations
             )
-            fprop, bprop, step = (found[part]["median"] for part in ("fprop", "bprop", "iteration"))
-            print(f"{f'{model} on {name}':<24}{fprop:>10.2f}{bprop:>10.2f}{step:>10.2f}{1000 * n / step:>12,.0f}")
-            times.append({"model": model, "backend": name, "shape": shape, "batch_size": n, "ms": found})
-    if given.json:
-        given.json.write_text(json.dumps(times, indent=1) + "\n")
+            fprop, bprop, step = (times[part]["median"] for part in ("fprop", "bprop", "iteration"))
+            say(f"{f'{model} on {name}':<24}{fprop:>10.2f}{bprop:>10.2f}{step:>10.2f}{1000 * n / step:>12,.0f}")
+            results.append({"model": model, "backend": name, "shape": shape, "batch_size": n, "ms": times})
+    if args.json:
+        write_atomic(args.json, f"{json.dumps(results, indent=1)}\n".encode())
 
 
 if __name__ == "__main__":

@@ -1,119 +1,199 @@
-"""With which weights does learning begin?  An initializer fills a tensor, in place.
+"""Weight initializers: Constant, Uniform, Gaussian, Xavier (Glorot), Kaiming, Orthonormal and others.
 
-What is random comes from the backend's stream "weights" and is worked out on the host: for a seed, every runtime gets
-the same bits.
+Random values come from the backend's stream "weights" and are computed on the host, so a seed gives the same bits on
+every runtime.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.numbers import check
-from neonlite.optree import describe
+from neonlite.backend.validation import check_attributes, instance
+from neonlite.messages import describe
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from neonlite.typing import ArrayLike
+
+__all__ = [
+    "Array",
+    "Constant",
+    "Gaussian",
+    "GlorotUniform",
+    "IdentityInit",
+    "Initializer",
+    "Kaiming",
+    "Orthonormal",
+    "Uniform",
+    "Xavier",
+]
 
 
 class Initializer(NervanaObject):
-    """Fills tensors. One of your own says ``values(param)``: a number, or an array of the tensor's shape."""
+    """Base class of initializers, which fill tensors. Subclasses implement ``values(param)``."""
 
     def fill(self, param: Tensor) -> None:
-        """Set the elements of a tensor. TypeError for anything else."""
-        if not isinstance(param, Tensor):
-            raise TypeError(f"{self.classnm}.fill takes a tensor; got {describe(param)}")
+        """Set the elements of a tensor.
+
+        Parameters
+        ----------
+        param : Tensor
+            The tensor to fill.
+
+        Raises
+        ------
+        TypeError
+            If it is not a tensor.
+        """
+        instance(f"{self.classnm}.fill: param", param, Tensor, "a tensor")
         param[:] = self.values(param)
 
-    def values(self, param: Tensor) -> Any:
-        """Return what a tensor is filled with."""
-        raise NotImplementedError(f"{self.classnm} has no values: write values(param), or fill(param)")
+    def values(self, param: Tensor) -> ArrayLike:
+        """Return the values for a tensor: a scalar, or an array of its shape.
 
-    def uniform(self, param: Tensor, low: float, high: float) -> Any:
-        """Return numbers spread evenly from ``low`` to ``high``, in the shape of a tensor."""
-        values = param.backend.streams.uniform("weights", param.shape, wide(param))
+        Parameters
+        ----------
+        param : Tensor
+            The tensor to fill.
+        """
+        raise NotImplementedError(f"{self.classnm}: expected values(param) or fill(param). Implement one of them.")
+
+    def uniform(self, param: Tensor, low: float, high: float) -> NDArray[Any]:
+        """Return uniformly distributed random values in the shape of a tensor.
+
+        Parameters
+        ----------
+        param : Tensor
+            The tensor to fill.
+        low, high : float
+            Range of the values.
+        """
+        values: NDArray[Any] = param.backend.streams.uniform("weights", param.shape, compute_dtype(param))
         values *= high - low
         values += low
         return values
 
-    def normal(self, param: Tensor, loc: float, scale: float) -> Any:
-        """Return normal numbers of mean ``loc`` and deviation ``scale``, in the shape of a tensor."""
-        values = param.backend.streams.normal("weights", param.shape, wide(param))
+    def normal(self, param: Tensor, loc: float, scale: float) -> NDArray[Any]:
+        """Return normally distributed random values in the shape of a tensor.
+
+        Parameters
+        ----------
+        param : Tensor
+            The tensor to fill.
+        loc, scale : float
+            Mean and standard deviation.
+        """
+        values: NDArray[Any] = param.backend.streams.normal("weights", param.shape, compute_dtype(param))
         values *= scale
         values += loc
         return values
 
     def __post_init__(self) -> None:
-        """Name it, once its arguments are set."""
+        """Initialize the name after the dataclass has set its arguments."""
         NervanaObject.__init__(self, self.name)
 
 
-def wide(param: Tensor) -> str:
-    """Return the dtype to draw and to compute in: float64 for a tensor of those, else float32."""
+def compute_dtype(param: Tensor) -> str:
+    """Return the dtype of computations for a tensor: float64 if it has that dtype, else float32."""
     return "float64" if param.info.dtype == "float64" else "float32"
 
 
 def fan_in(param: Tensor, local: bool) -> int:
-    """Return how many inputs an output sees: rows of a convolution's (C R S, K), columns of a Linear's (nout, nin)."""
+    """Return the number of inputs of an output: C R S of weights (C R S, K), nin of (nout, nin)."""
     return max(param.shape[0 if local else 1], 1)
 
 
-# --- numbers that are given ----------------------------------------------------------------------------------------
+# --- fixed values ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class Constant(Initializer):
-    """Every element is ``val``."""
+    """Set every element to ``val``.
+
+    Parameters
+    ----------
+    val : float
+        The value.
+    name : str, optional
+        Name of the initializer.
+    """
 
     val: float = 0.0
     name: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "val")
+        check_attributes(self, "val")
 
-    def values(self, param: Tensor) -> Any:
+    def values(self, param: Tensor) -> ArrayLike:
         return self.val
 
 
 @dataclass(eq=False)
 class Array(Initializer):
-    """The elements of an array, nested lists or a tensor. ValueError when it has another shape."""
+    """Copy the elements of an array, nested lists or a tensor.
 
-    val: Any
+    Parameters
+    ----------
+    val : array, list or Tensor
+        The values, of the shape of the tensor to fill.
+    name : str, optional
+        Name of the initializer.
+    """
+
+    val: ArrayLike
     name: Any = None
 
-    def values(self, param: Tensor) -> Any:
-        values = param.backend.array(self.val, dtype=param.info.dtype)
+    def values(self, param: Tensor) -> ArrayLike:
+        values: Tensor = param.backend.array(self.val, dtype=param.info.dtype)
         if values.shape != param.shape:
             raise ValueError(
-                f"Array: an array {values.shape} cannot fill {describe(param)}: the shapes must be equal; "
-                "weights are (nout, nin) of Linear, (C R S, K) of Convolution"
+                f"Array: expected the shape of {describe(param)}, got {values.shape}. Weights are (nout, nin) for "
+                "Linear, (C R S, K) for Convolution."
             )
         return values
 
 
 @dataclass(eq=False)
 class IdentityInit(Initializer):
-    """Ones on the diagonal, zeros elsewhere: what a Linear or a 1x1 convolution needs to hand its inputs on.
+    """The identity matrix, for a Linear or 1x1 convolution that copies its inputs.
 
-    A layer whose initializer has the name 'Identity', as this one has unless told, is not trained. The diagonal of
-    (nout, nin) is that of (C, K), so that ``local`` has no effect.
+    A layer whose initializer has the name 'Identity', the default here, is not trained.
+
+    Parameters
+    ----------
+    local : bool
+        No effect; the diagonals of (nout, nin) and (C, K) are the same.
+    name : str
+        Name of the initializer.
     """
 
     local: bool = True
     name: Any = "Identity"
 
     def values(self, param: Tensor) -> Any:
-        be, shape = param.backend, matrix(self, param)
+        be, shape = param.backend, check_matrix(self, param)
         return be.runtime.get(be.xp.eye(*shape, dtype=be.xp.float32))
 
 
-# --- random numbers ------------------------------------------------------------------------------------------------
+# --- random values ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class Uniform(Initializer):
-    """Spread evenly from ``low`` to ``high``."""
+    """Uniform distribution between ``low`` and ``high``.
+
+    Parameters
+    ----------
+    low, high : float
+        Range of the values.
+    name : str, optional
+        Name of the initializer.
+    """
 
     low: float = 0.0
     high: float = 1.0
@@ -121,17 +201,25 @@ class Uniform(Initializer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "low", "high")
+        check_attributes(self, "low", "high")
         if self.low > self.high:
-            raise ValueError(f"Uniform: low is not above high; got low={self.low}, high={self.high}")
+            raise ValueError(f"Uniform: expected low <= high, got low={self.low}, high={self.high}.")
 
-    def values(self, param: Tensor) -> Any:
+    def values(self, param: Tensor) -> ArrayLike:
         return self.uniform(param, self.low, self.high)
 
 
 @dataclass(eq=False)
 class Gaussian(Initializer):
-    """Normal, with mean ``loc`` and standard deviation ``scale``."""
+    """Normal distribution.
+
+    Parameters
+    ----------
+    loc, scale : float
+        Mean and standard deviation.
+    name : str, optional
+        Name of the initializer.
+    """
 
     loc: float = 0.0
     scale: float = 1.0
@@ -139,60 +227,94 @@ class Gaussian(Initializer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "loc")
-        check(self, "scale", low=0)
+        check_attributes(self, "loc")
+        check_attributes(self, "scale", low=0)
 
-    def values(self, param: Tensor) -> Any:
+    def values(self, param: Tensor) -> ArrayLike:
         return self.normal(param, self.loc, self.scale)
 
 
 @dataclass(eq=False)
 class GlorotUniform(Initializer):
-    """Spread evenly over ±sqrt(6 / (rows + columns)).
+    """Uniform distribution between ±sqrt(6 / (rows + columns)).
 
-    Source: Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010, (16).
+    Parameters
+    ----------
+    name : str, optional
+        Name of the initializer.
+
+    References
+    ----------
+    Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010, (16).
     """
 
     name: Any = None
 
-    def values(self, param: Tensor) -> Any:
+    def values(self, param: Tensor) -> ArrayLike:
         k = math.sqrt(6 / max(param.shape[0] + param.shape[1], 1))
         return self.uniform(param, -k, k)
 
 
 @dataclass(eq=False)
 class Xavier(Initializer):
-    """Spread evenly over ±sqrt(3 / fan_in). ``local``: weights are (C R S, K), a convolution's; else (nout, nin)."""
+    """Uniform distribution between ±sqrt(3 / fan_in).
+
+    Parameters
+    ----------
+    local : bool
+        Whether the weights are (C R S, K), as in a convolution, or else (nout, nin).
+    name : str, optional
+        Name of the initializer.
+    """
 
     local: bool = True
     name: Any = None
 
-    def values(self, param: Tensor) -> Any:
+    def values(self, param: Tensor) -> ArrayLike:
         k = math.sqrt(3 / fan_in(param, self.local))
         return self.uniform(param, -k, k)
 
 
 @dataclass(eq=False)
 class Kaiming(Initializer):
-    """Normal, with deviation sqrt(2 / fan_in). ``local``: weights are (C R S, K), a convolution's; else (nout, nin).
+    """Normal distribution with mean 0 and standard deviation sqrt(2 / fan_in).
 
-    Source: He, Zhang, Ren and Sun, "Delving Deep into Rectifiers", 2015, (10).
+    Parameters
+    ----------
+    local : bool
+        Whether the weights are (C R S, K), as in a convolution, or else (nout, nin).
+    name : str, optional
+        Name of the initializer.
+
+    References
+    ----------
+    He, Zhang, Ren and Sun, "Delving deep into rectifiers", 2015, (10).
     """
 
     local: bool = True
     name: Any = None
 
-    def values(self, param: Tensor) -> Any:
+    def values(self, param: Tensor) -> ArrayLike:
         return self.normal(param, 0.0, math.sqrt(2 / fan_in(param, self.local)))
 
 
 @dataclass(eq=False)
 class Orthonormal(Initializer):
-    """``scale`` times a random matrix with orthonormal columns; with orthonormal rows when it has fewer of them.
+    """``scale`` times a random matrix with orthonormal columns, or orthonormal rows if there are fewer rows.
 
-    The Q of a normal matrix's QR decomposition, its signs such that R's diagonal is positive: then Q is the same from
-    every library, and no direction is preferred.
-    Source: Mezzadri, "How to generate random matrices from the classical compact groups", 2007.
+    The Q of the QR decomposition of a normal random matrix, with the signs chosen so that the diagonal of R is
+    positive: then Q is unique, and its distribution uniform.
+
+    Parameters
+    ----------
+    scale : float
+        Factor of the matrix.
+    name : str, optional
+        Name of the initializer.
+
+    References
+    ----------
+    Mezzadri, "How to generate random matrices from the classical compact groups", 2007.
     """
 
     scale: float = 1.1
@@ -200,10 +322,10 @@ class Orthonormal(Initializer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "scale", low=0)
+        check_attributes(self, "scale", low=0)
 
     def values(self, param: Tensor) -> Any:
-        rows, columns = matrix(self, param)
+        rows, columns = check_matrix(self, param)
         x = param.backend.streams.normal("weights", (rows, columns), "float64")
         xp = x.__array_namespace__()
         q, r = xp.linalg.qr(x if rows >= columns else x.T)
@@ -211,8 +333,8 @@ class Orthonormal(Initializer):
         return q if rows >= columns else q.T
 
 
-def matrix(initializer: Initializer, param: Tensor) -> tuple[int, int]:
-    """Return rows and columns; ValueError for a tensor of more dimensions."""
+def check_matrix(initializer: Initializer, param: Tensor) -> tuple[int, int]:
+    """Return rows and columns of a tensor; ValueError if it is not a matrix."""
     if param.ndim != 2:
-        raise ValueError(f"{initializer.classnm} fills matrices; got {describe(param)}: reshape it")
+        raise ValueError(f"{initializer.classnm}: expected a matrix, got {describe(param)}. Reshape it.")
     return param.shape[0], param.shape[1]

@@ -1,16 +1,14 @@
-"""What is an op?  One row of a table: its name, its value, its derivative.
+"""The op table: name, forward function, gradient rule, shape rule, dtype rule and cost of every op.
 
-This is the ground floor. A row says only what is true on every machine:
+* ``run(xp, x, y, **attrs)`` computes the value with array-API functions. ``xp`` is the array namespace.
+* ``grad(be, dz, z, x, y, **attrs)`` is the gradient rule. Given the result ``z`` and its gradient ``dz = dE/dz``, it
+  returns one op-tree per operand. ``None`` instead of the rule, or of one of the op-trees, is a zero gradient. An op
+  without a rule raises NotImplementedError when it is differentiated.
 
-* ``run(xp, x, y, **attrs)`` is the value, in the words of the array-API standard. ``xp`` is handed in.
-* ``grad(be, dz, z, x, y, **attrs)`` is the derivative: given the result ``z`` and its error ``dz = dE/dz`` it returns
-  one op-tree per operand. ``be`` is handed in. ``None`` in place of the rule, or of one of its results, means *flat*:
-  the derivative is zero everywhere it exists. Leaving the rule out altogether means that nobody has written it, and
-  asking for the derivative raises.
-
-No rule speaks of broadcasting: ``Autodiff`` repairs shapes once, at the edge. Everything else - backend methods, tree
-building, evaluation, gradients, the stub, the docs and most tests - is derived from these rows.
-Ops that are made of ops (``mean``, ``clip``, ``softmax`` ...) are functions of the backend, not rows.
+Gradient rules ignore broadcasting: ``Autodiff`` sums each gradient to the shape of its operand. The backend methods,
+the type stub, docs/ops.md and most tests are generated from this table; shape inference, the executors and Autodiff
+read it.
+Functions composed of several ops (``mean``, ``clip``, ``softmax``) are methods of the backend, in tree_methods.py.
 """
 
 from __future__ import annotations
@@ -20,383 +18,314 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, INT_DTYPES, dtype_bits, promote_types
+from neonlite.shapes import (
+    Axes,
+    Shape,
+    SliceSpec,
+    Strides,
+    broadcast_shapes,
+    broadcast_strides,
+    broadcast_to_shape,
+    concat_shape,
+    dot_shape,
+    explicit_shape,
+    matmul_shape,
+    nonempty_reduction_shape,
+    onehot_shape,
+    reduction_shape,
+    reshape_shape,
+    reshape_strides,
+    scatter_add_shape,
+    slice_shape,
+    slice_strides,
+    take_shape,
+    transpose_shape,
+    transpose_strides,
+)
+
 LN2 = math.log(2.0)
 SAFELOG_FLOOR = math.exp(-50.0)
 
-Shape = tuple[int, ...]
-Axes = tuple[int, ...]
-Box = tuple[tuple[int, int, int], ...]  # (start, count, step) for each axis
 
-
-def missing(*_: Any, **__: Any) -> Any:
-    """Stand in for a derivative that nobody has written."""
+def missing_gradient(*_: Any, **__: Any) -> Any:
+    """Raise NotImplementedError: the gradient rule of an op that has none."""
     raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """One row of the table. Rows are compared by identity."""
+    """The definition of an op. Ops compare equal by identity only.
 
-    name: str  # the word in the op-tree: {'op': 'sub'}
+    Parameters
+    ----------
+    name : str
+        The name in op-trees: ``{'op': 'sub'}``.
+    run : callable
+        The forward function ``run(xp, *operands, **attrs)``.
+    grad : callable or None
+        The gradient rule ``grad(be, dz, z, *operands, **attrs)``; None for a gradient of zero.
+    doc : str
+        A short description of the result, for docstrings and docs/ops.md.
+    method : str
+        The name of the backend method, ``be.subtract``; the op's name by default.
+    arity : int, default 1
+        The number of operands; -1 for any number.
+    kind : {"elementwise", "reduction", "view", "library", "random", "structural"}
+        How executors run it. A view shares the memory of its operand, a library op is called once on complete arrays
+        instead of block by block, and a structural op computes nothing.
+    shape_fn : callable or None
+        The shape rule, from the operands' shapes and the attributes to the result's shape. None: the rule of the kind.
+    strides_fn : callable or None
+        The stride rule of a view, ``strides_fn(strides, x_shape, z_shape, **attrs)``. None: the strides are unknown.
+    flops_fn : callable or None
+        The floating-point operations, ``flops_fn(z_shape, *operand_shapes)``. None: the rule of the kind, which is one
+        per element that an elementwise op computes, one per element that a reduction reads, and 0 for other kinds.
+    result_dtype : {"same", "float", "boolean", "sum", "index", "explicit"}
+        The result's dtype. "same": that of the operands. "float": the same for floats, the default dtype for integers.
+        "boolean": 0 or 1 in such a float dtype. "sum": that of the operands, but 64 bits for integers. "index": int64.
+        "explicit": the attribute ``to``.
+    promoted_operands : slice
+        The operands that are cast to one dtype before the op runs; all by default.
+    may_raise : bool, default False
+        Whether ``run`` checks values and may raise.
+    may_raise_on_integers : bool, default False
+        Whether ``run`` checks values and may raise if they are integers.
+    order_signs : tuple of int, optional
+        For a comparison, the signs of x - y for which the result is 1; for an op that selects an operand by comparison,
+        those for which it is x. Plans then know the result for a scalar out of the range of an integer operand.
+    symbol : str
+        The infix operator in formulas: "+".
+    sample_range : tuple of float
+        The interval from which tests sample the operands.
+    """
+
+    name: str
     run: Callable[..., Any]
-    grad: Callable[..., Any] | None = missing
+    grad: Callable[..., Any] | None = missing_gradient
     doc: str = ""
-    method: str = ""  # the word on the backend: be.subtract; the name when empty
+    method: str = ""
     arity: int = 1
-    kind: str = "elementwise"  # how it may be run: elementwise, reduction, view, library or random
-    shape: Callable[..., Shape] | None = None  # the shape rule; that of the kind when left out
-    result: str = "same"  # its dtype: same as the operands', "float", "truth" (0 or 1, as floats), "index" or "given"
-    joined: slice = field(default_factory=lambda: slice(None))  # the operands that are brought to one dtype first
-    may_fail: bool = False  # whether it looks at values, and may refuse them
-    domain: tuple[float, float] = (-2.0, 2.0)  # where tests sample the operands
+    kind: str = "elementwise"
+    shape_fn: Callable[..., Shape] | None = None
+    strides_fn: Callable[..., Strides] | None = None
+    flops_fn: Callable[..., int] | None = None
+    result_dtype: str = "same"
+    promoted_operands: slice = field(default_factory=lambda: slice(None))
+    may_raise: bool = False
+    may_raise_on_integers: bool = False
+    order_signs: tuple[int, ...] | None = None
+    symbol: str = ""
+    sample_range: tuple[float, float] = (-2.0, 2.0)
 
     def __post_init__(self) -> None:
         if not self.method:
             object.__setattr__(self, "method", self.name)
 
+    def flops(self, z: Shape, *operands: Shape) -> int:
+        """Return the floating-point operations for the shapes of the result and the operands."""
+        rule = self.flops_fn or FLOPS_FN_BY_KIND.get(self.kind)
+        return rule(z, *operands) if rule else 0
+
     def __repr__(self) -> str:
         return f"<op {self.name}: {self.doc}>"
 
 
-# --- shape rules: from the operands' shapes to the result's; ValueError says what does not fit ---------------------
+# --- rules of the kinds, and dtypes ----------------------------------------------------------------------------------
 
 
-def broadcast(*shapes: Shape, **_: Any) -> Shape:
-    """Return the shape that all stretch to, axes matched from the last (array-API standard, broadcasting)."""
-    out: list[int] = []
-    ndim = max(map(len, shapes))
-    padded = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
-    for axis, sizes in enumerate(zip(*padded, strict=True)):
-        wide = {size for size in sizes if size != 1}
-        if len(wide) > 1:
-            raise ValueError(
-                f"sizes {' and '.join(str(s) for s in sizes if s != 1)} on axis {axis} do not broadcast: "
-                "they must be equal, or one of them 1"
-            )
-        out.append(wide.pop() if wide else 1)
-    return tuple(out)
+def flops_per_result(z: Shape, *operands: Shape) -> int:
+    """Return one operation per element of the result."""
+    return math.prod(z)
 
 
-def axes_of(axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
-    """Return the axes as sorted numbers from 0; ``None`` is every axis."""
-    if axis is None:
-        return tuple(range(ndim))
-    out = []
-    for a in axis if isinstance(axis, tuple | list) else (axis,):
-        if isinstance(a, bool) or not hasattr(a, "__index__"):
-            raise TypeError(f"an axis is a whole number, a tuple of them or None; got {a!r}")
-        a = a.__index__()
-        if not -ndim <= a < ndim:
-            raise IndexError(f"axis {a} is out of range: {ndim} dimensions have the axes {-ndim} to {ndim - 1}")
-        out.append(a % ndim)
-    if len(set(out)) != len(out):
-        raise ValueError(f"axis {axis} names the same axis twice")
-    return tuple(sorted(out))
+def flops_per_operand(z: Shape, x: Shape, *operands: Shape) -> int:
+    """Return one operation per element of the first operand."""
+    return math.prod(x)
 
 
-def two_dims(shape: Shape) -> Shape:
-    """Return the shape with at least two dimensions: (5,) is (5, 1) and () is (1, 1)."""
-    return shape if len(shape) > 1 else ((*shape, 1, 1))[:2]
+def matmul_flops(z: Shape, x: Shape, y: Shape) -> int:
+    """Return 2 m n k for each product of an (m, k) and a (k, n) matrix."""
+    return 2 * math.prod(z) * x[-1]
 
 
-def reduced(shape: Shape, *, axis: Axes, keepdims: bool = True) -> Shape:
-    """Return the shape after a reduction over some axes: each becomes 1, or goes when ``keepdims`` is false."""
-    if keepdims:
-        return tuple(1 if i in axis else n for i, n in enumerate(shape))
-    return two_dims(tuple(n for i, n in enumerate(shape) if i not in axis))
+def no_flops(*_: Shape) -> int:
+    """Return 0, for ops that only move or cast data."""
+    return 0
 
 
-def reduced_nonempty(shape: Shape, *, axis: Axes, keepdims: bool = True) -> Shape:
-    """Return the shape after a reduction that has no value for nothing at all."""
-    if 0 in [shape[a] for a in axis]:
-        raise ValueError(f"there is no largest or smallest of nothing: axis {axis} of {shape} is empty")
-    return reduced(shape, axis=axis, keepdims=keepdims)
+SHAPE_FN_BY_KIND: dict[str, Callable[..., Shape]] = {"elementwise": broadcast_shapes, "reduction": reduction_shape}
+FLOPS_FN_BY_KIND: dict[str, Callable[..., int]] = {"elementwise": flops_per_result, "reduction": flops_per_operand}
 
 
-def product(x: Shape, y: Shape) -> Shape:
-    """(m, k), (k, n) -> (m, n)."""
-    if len(x) != 2 or len(y) != 2:
-        raise ValueError("dot takes two matrices; use `x @ y` for stacks of matrices")
-    return stacked_product(x, y)
+def infer_dtypes(op: Op, operands: Sequence[str | type], default: str, attrs: dict[str, Any]) -> tuple[str, str]:
+    """Return (compute dtype, result dtype): the promoted dtype of the operands, and the dtype of the result.
 
-
-def stacked_product(x: Shape, y: Shape) -> Shape:
-    """(..., m, k), (..., k, n) -> (..., m, n), the stacks broadcast."""
-    if x[-1] != y[-2]:
-        raise ValueError(
-            f"the inner sizes differ: {x[-1]} columns meet {y[-2]} rows; is one of them to be transposed (.T)?"
-        )
-    return (*broadcast(x[:-2], y[:-2]), x[-2], y[-1]) if len(x) > 2 or len(y) > 2 else (x[0], y[1])
-
-
-def c_strides(shape: Shape) -> tuple[int, ...]:
-    """Return the strides, in elements, of an array whose last axis varies fastest."""
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return tuple(reversed(strides))
-
-
-def is_c(shape: Shape, strides: Sequence[float]) -> bool:
-    """Tell whether the elements lie one after another; the stride of a single element does not matter."""
-    return 0 in shape or all(n == 1 or s == c for n, s, c in zip(shape, strides, c_strides(shape), strict=True))
-
-
-def permuted(shape: Shape, *, axes: Axes) -> Shape:
-    """Return the sizes in the order of ``axes``."""
-    if sorted(axes) != list(range(len(shape))):
-        raise ValueError(f"axes {axes} must hold each of 0 to {len(shape) - 1} once")
-    return tuple(shape[a] for a in axes)
-
-
-def reshaped(shape: Shape, *, to: Shape) -> Shape:
-    """Return the new shape: the same count of elements, at most one size -1 (worked out), two dimensions or more."""
-    if to.count(-1) > 1:
-        raise ValueError(f"only one size can be left to be worked out (-1); got {to}")
-    if any(n < -1 for n in to):
-        raise ValueError(f"sizes are whole numbers from 0, or one -1; got {to}")
-    size, known = math.prod(shape), math.prod(n for n in to if n != -1)
-    if -1 in to:
-        if known == 0 or size % known:
-            raise ValueError(f"{size} elements do not fit {to}: {size} is not a multiple of {known}")
-        to = tuple(size // known if n == -1 else n for n in to)
-    elif known != size:
-        raise ValueError(f"{shape} has {size} elements, {to} has {known}; reshape keeps their count")
-    return two_dims(to)
-
-
-def stretched(shape: Shape, *, to: Shape) -> Shape:
-    """Return ``to``, when the shape broadcasts to it."""
-    if broadcast(shape, to) != to:
-        raise ValueError(f"{shape} does not stretch to {to}")
-    return to
-
-
-def part(shape: Shape, *, index: Box) -> Shape:
-    """Return the sizes of a box; ``index`` holds (start, count, step) for each axis."""
-    return tuple(count for _, count, _ in index)
-
-
-def joined_shape(*shapes: Shape, axis: int) -> Shape:
-    """Return the shape of arrays laid end to end along an axis."""
-    first = shapes[0]
-    for number, shape in enumerate(shapes):
-        if len(shape) != len(first) or any(
-            m != n for i, (m, n) in enumerate(zip(first, shape, strict=True)) if i != axis
-        ):
-            raise ValueError(
-                f"part 0 {first} and part {number} {shape} may differ along axis {axis} alone, where they are joined"
-            )
-    return (*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])
-
-
-def taken(x: Shape, indices: Shape, *, axis: int) -> Shape:
-    """Return the shape with axis ``axis`` as long as there are indices."""
-    return (*x[:axis], math.prod(indices), *x[axis + 1 :])
-
-
-def put_back(x: Shape, indices: Shape, *, axis: int, size: int) -> Shape:
-    """Return the shape with axis ``axis`` of length ``size`` again."""
-    return (*x[:axis], size, *x[axis + 1 :])
-
-
-def hot(indices: Shape, *, axis: int, nclass: int) -> Shape:
-    """(n labels) -> (nclass, n) or (n, nclass); (0, 0) as long as the number of classes is not known."""
-    n = math.prod(indices)
-    return (0, 0) if not nclass else (nclass, n) if axis == 0 else (n, nclass)
-
-
-def given(*_: Shape, to: Shape, **__: Any) -> Shape:
-    """Return the shape that was asked for."""
-    return to
-
-
-SHAPES: dict[str, Callable[..., Shape]] = {"elementwise": broadcast, "reduction": reduced}
-
-
-# --- dtype rules ---------------------------------------------------------------------------------------------------
-
-HALVES = ("float16", "bfloat16")  # kept in 16 bits, and added up in float32
-FLOATS = (*HALVES, "float32", "float64")
-DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # bits: whole numbers up to 2**bits are exact
-INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-
-
-def bits(dtype: str) -> int:
-    """Return how wide a dtype is."""
-    return int(dtype.lstrip("buintfloa"))
-
-
-def promote(x: str, y: str) -> str:
-    """Return the dtype of x and y together: the wider float, a float before an int, a float or an int for both."""
-    if x == y:
-        return x
-    if (x in FLOATS) != (y in FLOATS):
-        return x if x in FLOATS else y
-    if {x, y} == {*HALVES}:
-        return "float32"
-    narrow, wide = sorted((x, y), key=bits)
-    if x in FLOATS or narrow[0] == wide[0]:
-        return wide
-    signed, unsigned = (x, y) if y[0] == "u" else (y, x)
-    return f"int{min(64, max(bits(signed), 2 * bits(unsigned)))}"
-
-
-def dtypes(op: Op, operands: Sequence[str | type], default: str, attrs: dict[str, Any]) -> tuple[str, str]:
-    """Return (the dtype the operands are brought to, the dtype of the result).
-
-    A number (its ``type`` stands in ``operands``) is weak: it takes the dtype of the tensors beside it.
+    ``operands`` holds a dtype for each tensor and a type for each scalar. Scalars are weak: they do not take part in
+    the promotion, except that a float scalar promotes integers to the ``default`` float dtype.
     """
-    joined = operands[op.joined]
-    common = ""
-    for dtype in joined:
+    promoted = operands[op.promoted_operands]
+    compute_dtype = ""
+    for dtype in promoted:
         if isinstance(dtype, str):
-            common = promote(common, dtype) if common else dtype
-    if not common or (common not in FLOATS and (float in joined or op.result == "float")):
-        common = default
-    if op.result == "given":
+            compute_dtype = promote_types(compute_dtype, dtype) if compute_dtype else dtype
+    if not compute_dtype or (compute_dtype not in FLOAT_DTYPES and (float in promoted or op.result_dtype == "float")):
+        compute_dtype = default
+    if op.result_dtype == "explicit":
         return attrs["to"], attrs["to"]
-    if op.result == "index":
-        return common, "int32"
-    if op.result == "truth":
-        return common, common if common in FLOATS else default
-    return common, common
+    if op.result_dtype == "index":
+        return compute_dtype, "int64"
+    if op.result_dtype == "sum" and compute_dtype in INT_DTYPES:
+        return compute_dtype, compute_dtype if dtype_bits(compute_dtype) == 64 else "int64"
+    if op.result_dtype == "boolean":
+        return compute_dtype, compute_dtype if compute_dtype in FLOAT_DTYPES else default
+    return compute_dtype, compute_dtype
 
 
-# --- derivatives that take more than a line ------------------------------------------------------------------------
+# --- gradient rules longer than a line -------------------------------------------------------------------------------
 
 
 def grad_pow(be: Any, dz: Any, z: Any, x: Any, y: Any) -> Any:
-    """d(x^y) = y x^(y-1) dx + x^y log(x) dy; 0 where the factor in front is 0, whatever stands behind it."""
+    """d(x^y) = y x^(y-1) dx + x^y log(x) dy; the first term is 0 where y = 0, the second where x^y = 0 or x = y = 0."""
     if isinstance(y, int | float):
         return dz * (y * x ** (y - 1)) if y else None, None
-    return dz * (y * x ** be.where(be.equal(y, 0), 1, y - 1)), dz * z * be.log(be.where(be.equal(z, 0), 1, x))
+    is_zero = be.where(be.equal(y, 0), be.equal(x, 0), be.equal(z, 0))  # where the gradient with respect to y is 0
+    return dz * (y * x ** be.where(be.equal(y, 0), 1, y - 1)), dz * z * be.log(be.where(is_zero, 1, x))
 
 
-def grad_larger(be: Any, dz: Any, x: Any, y: Any) -> Any:
-    """The error goes to the larger of two; equal tensors share it; a tie with a number goes to the number."""
+def grad_maximum(be: Any, dz: Any, x: Any, y: Any) -> Any:
+    """Pass the gradient to the larger operand; on ties, tensors get half each and a scalar gets all."""
     if isinstance(x, int | float) or isinstance(y, int | float):
         return dz * be.greater(x, y), dz * be.greater(y, x)
     tie = be.equal(x, y) * 0.5
     return dz * (be.greater(x, y) + tie), dz * (be.less(x, y) + tie)
 
 
-def grad_extreme(be: Any, dz: Any, z: Any, x: Any, axis: Axes, keepdims: bool = True) -> Any:
-    """The error goes to the extreme element; equal ones share it."""
-    shape = reduced(x.shape, axis=axis)
-    winner = be.equal(x, be.reshape(z, shape))
-    many = be.sum(be.astype(winner, "float32") if x.info.dtype in HALVES else winner, axis=axis)
-    return (be.reshape(dz, shape) / many * winner,)
+def grad_minmax_reduction(be: Any, dz: Any, z: Any, x: Any, axis: Axes, keepdims: bool = True) -> Any:
+    """Pass the gradient to the largest (smallest) element; tied elements share it equally."""
+    shape = reduction_shape(x.shape, axis=axis)
+    is_extremum = be.equal(x, be.reshape(z, shape))
+    num_ties = be.sum(be.astype(is_extremum, "float32") if x.info.dtype in HALF_DTYPES else is_extremum, axis=axis)
+    return (be.reshape(dz, shape) / num_ties * is_extremum,)
 
 
-def grad_concat(be: Any, dz: Any, z: Any, *parts: Any, axis: int) -> Any:
-    """Each part gets its own stretch of the error."""
+def grad_concat(be: Any, dz: Any, z: Any, *operands: Any, axis: int) -> Any:
+    """Each operand gets the slice of the gradient at its position."""
     out, start = [], 0
-    for x in parts:
+    for x in operands:
         index = tuple((start if i == axis else 0, n, 1) for i, n in enumerate(x.shape))
         out.append(be.build("slice", dz, index=index))
         start += x.shape[axis]
     return tuple(out)
 
 
-def inverse(axes: Axes) -> tuple[int, ...]:
-    """Return the permutation that undoes ``axes``."""
+def invert_permutation(axes: Axes) -> tuple[int, ...]:
+    """Return the inverse of a permutation of axes."""
     return tuple(axes.index(i) for i in range(len(axes)))
 
 
-# --- values that take more than a line -----------------------------------------------------------------------------
+# --- forward functions longer than a line ----------------------------------------------------------------------------
 
 
-def accumulator(xp: Any, x: Any) -> Any:
-    """Return the dtype in which sums of x are kept: float32 for halves, 64 bits for ints.
+def accumulation_dtype(xp: Any, x: Any) -> Any:
+    """Return the dtype in which x is summed: float32 for 16-bit floats, 64 bits for integers.
 
-    Narrow unsigned ints are added up as int64, which wraps to the same bits: not every library adds uint64.
+    Smaller unsigned integers are summed as int64, which wraps to the same bits, as not every library sums uint64.
     """
     if xp.isdtype(x.dtype, "real floating"):
         return xp.float32 if xp.finfo(x.dtype).bits == 16 else x.dtype
     return x.dtype if xp.iinfo(x.dtype).bits == 64 else xp.int64
 
 
-def boxed(index: Box) -> tuple[slice, ...]:
-    """Return slices for (start, count, step); one that goes down to the first element ends at None."""
+def to_slices(index: SliceSpec) -> tuple[slice, ...]:
+    """Return the Python slices of a slice specification."""
 
-    def cut(start: int, count: int, step: int) -> slice:
-        end = start + (count - 1) * step + (1 if step > 0 else -1)
-        return slice(start, None if end < 0 else end, step) if count else slice(0, 0)
+    def to_slice(start: int, count: int, step: int) -> slice:
+        stop = start + (count - 1) * step + (1 if step > 0 else -1)
+        return slice(start, None if stop < 0 else stop, step) if count else slice(0, 0)  # None: down to index 0
 
-    return tuple(cut(*part) for part in index)
+    return tuple(to_slice(*spec) for spec in index)
 
 
-def run_argument(find: Callable[..., Any], xp: Any, x: Any, axis: Axes) -> Any:
-    """Return the place of the first extreme element: along one axis, or in the flattened array when over several."""
+def run_sum(xp: Any, x: Any, axis: Axes, keepdims: bool = True) -> Any:
+    """Return the sum over some axes, accumulated in ``accumulation_dtype``."""
+    return xp.sum(x, axis=axis, keepdims=keepdims, dtype=accumulation_dtype(xp, x))
+
+
+def run_arg_reduction(arg_fn: Callable[..., Any], xp: Any, x: Any, axis: Axes) -> Any:
+    """Return the index of the first extremum along one axis, or along several axes flattened."""
     if len(axis) == 1:
-        return find(x, axis=axis[0], keepdims=True)
-    kept = tuple(a for a in range(x.ndim) if a not in axis)
-    flat = xp.reshape(
-        xp.permute_dims(x, kept + axis), (*(x.shape[a] for a in kept), math.prod(x.shape[a] for a in axis))
+        return arg_fn(x, axis=axis[0], keepdims=True)
+    kept_axes = tuple(a for a in range(x.ndim) if a not in axis)
+    flattened = xp.reshape(
+        xp.permute_dims(x, kept_axes + axis), (*(x.shape[a] for a in kept_axes), math.prod(x.shape[a] for a in axis))
     )
-    return find(flat, axis=-1)
+    return arg_fn(flattened, axis=-1)
 
 
-def run_unslice(xp: Any, x: Any, *, index: Box, to: Shape) -> Any:
-    """Return zeros with x in a box."""
+def run_slice_backward(xp: Any, x: Any, *, index: SliceSpec, to: Shape) -> Any:
+    """Return zeros with x written into a strided slice."""
     out = xp.zeros(to, dtype=x.dtype)
-    out[boxed(index)] = x
+    out[to_slices(index)] = x
     return out
 
 
-def in_range(xp: Any, indices: Any, size: int, what: str = "index", below: bool = True) -> Any:
-    """Return flat indices from 0; IndexError when one is out of range. ``below``: may they count from the end?"""
-    flat = xp.astype(xp.reshape(indices, (-1,)), xp.int64)  # a narrow dtype might not hold the size
+def normalize_indices(xp: Any, indices: Any, size: int, kind: str = "index", allow_negative: bool = True) -> Any:
+    """Return flat non-negative int64 indices. Raises IndexError if one is out of range."""
+    flat = xp.astype(xp.reshape(indices, (-1,)), xp.int64)  # a smaller dtype might not hold the size
     if flat.shape[0]:
         low, high = int(xp.min(flat)), int(xp.max(flat))
-        if low < (-size if below else 0) or high >= size:
-            raise IndexError(out_of_range(what, high if high >= size else low, size, below))
-    return xp.where(flat < 0, flat + size, flat) if below else flat
+        if low < (-size if allow_negative else 0) or high >= size:
+            raise IndexError(index_error_message(kind, high if high >= size else low, size, allow_negative))
+    return xp.where(flat < 0, flat + size, flat) if allow_negative else flat
 
 
-def out_of_range(what: str, bad: int | str, size: int, below: bool) -> str:
-    """Return the words for an index that is out of range."""
-    return f"{what} {bad} is out of range: there are {size}, from {-size if below else 0} to {size - 1}"
+def index_error_message(kind: str, index: int | str, size: int, allow_negative: bool) -> str:
+    """Return the message for an index that is out of range."""
+    return f"{kind} {index} is out of range for size {size}: expected {-size if allow_negative else 0} to {size - 1}"
 
 
 def run_take(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
-    """Return the chosen slices of x along an axis."""
-    return xp.take(x, in_range(xp, indices, x.shape[axis]), axis=axis)
+    """Return the slices of x at the given indices along an axis."""
+    return xp.take(x, normalize_indices(xp, indices, x.shape[axis]), axis=axis)
 
 
 def run_onehot(xp: Any, indices: Any, *, axis: int, nclass: int) -> Any:
-    """Return 1 where the class is the label, else 0."""
-    labels = in_range(xp, indices, nclass, "label", below=False)
+    """Return True where the class is the label."""
+    labels = normalize_indices(xp, indices, nclass, "label", allow_negative=False)
     classes = xp.arange(nclass, dtype=labels.dtype)
     return classes[:, None] == labels[None, :] if axis == 0 else labels[:, None] == classes[None, :]
 
 
-def run_scatter(xp: Any, x: Any, indices: Any, *, axis: int, size: int) -> Any:
-    """Return zeros of length ``size`` along an axis, to which each slice of x was added at its index.
+def run_scatter_add(xp: Any, x: Any, indices: Any, *, axis: int, size: int) -> Any:
+    """Return zeros with ``size`` slices along an axis, to which each slice of x is added at its index.
 
-    Slices for one place are brought side by side, and added up over 1, 2, 4 ... of them: log2(n) rounds.
+    The slices are sorted by index. A segmented prefix sum in log2(n) rounds then adds up the slices of each index, so
+    the last slice of an index holds their sum.
     """
-    places = in_range(xp, indices, size)
-    order, every = xp.argsort(places, stable=True), xp.arange(size, dtype=places.dtype)
-    places = xp.take(places, order, axis=0)
-    x = xp.astype(xp.moveaxis(xp.take(x, order, axis=axis), axis, 0), accumulator(xp, x))
+    flat = normalize_indices(xp, indices, size)
+    order, all_indices = xp.argsort(flat, stable=True), xp.arange(size, dtype=flat.dtype)
+    sorted_indices = xp.take(flat, order, axis=0)
+    x = xp.astype(xp.moveaxis(xp.take(x, order, axis=axis), axis, 0), accumulation_dtype(xp, x))
     step = 1
-    while step < x.shape[0] and xp.any(same := places[step:] == places[:-step]):
+    while step < x.shape[0] and xp.any(same := sorted_indices[step:] == sorted_indices[:-step]):
         same = xp.reshape(same, (-1,) + (1,) * (x.ndim - 1))
         more = xp.where(same, x[:-step, ...], xp.zeros_like(x[:-step, ...]))
         x, step = xp.concat([x[:step, ...], x[step:, ...] + more]), 2 * step
-    ends = xp.searchsorted(places, every, side="right")  # after the last slice of each place, which has the sum
+    # 1 + the position of the last slice of each index
+    last_row = xp.searchsorted(sorted_indices, all_indices, side="right")
     x = xp.concat([xp.zeros((1, *x.shape[1:]), dtype=x.dtype), x])
-    some = xp.searchsorted(places, every) < ends
-    return xp.moveaxis(xp.take(x, xp.where(some, ends, xp.zeros_like(ends)), axis=0), 0, axis)
+    has_values = xp.searchsorted(sorted_indices, all_indices) < last_row
+    return xp.moveaxis(xp.take(x, xp.where(has_values, last_row, xp.zeros_like(last_row)), axis=0), 0, axis)
 
 
 def run_pow(xp: Any, x: Any, y: Any) -> Any:
-    """Return x^y; ValueError for whole numbers with a negative power, which some libraries make 0."""
+    """Return x^y. Raises ValueError for integers to a negative power, for which some libraries return 0."""
     if xp.isdtype(y.dtype, "signed integer") and xp.any(y < 0):
-        raise ValueError("Integers to negative integer powers are not allowed: use floats, be.astype(x, 'float32')")
+        raise ValueError(
+            "expected powers >= 0 for integers, got negative integer powers. "
+            "Cast x to a float with be.astype(x, 'float32')."
+        )
     return x**y
 
 
@@ -407,15 +336,16 @@ def run_shift(xp: Any, x: Any, y: Any, *, value: bool) -> Any:
 
 # --- the table -----------------------------------------------------------------------------------------------------
 
-POSITIVE = (0.3, 3.0)
+POSITIVE_RANGE = (0.3, 3.0)
 REDUCTION: dict[str, Any] = {"kind": "reduction"}
-EXTREME: dict[str, Any] = {"shape": reduced_nonempty}
-VIEW: dict[str, Any] = {"kind": "view", "joined": slice(0, 1)}
+NONEMPTY: dict[str, Any] = {"shape_fn": nonempty_reduction_shape}
+VIEW: dict[str, Any] = {"kind": "view", "promoted_operands": slice(0, 1)}
 LIBRARY: dict[str, Any] = {"kind": "library"}
-GATHER: dict[str, Any] = {"kind": "library", "joined": slice(0, 1), "may_fail": True}
+PRODUCT: dict[str, Any] = {"kind": "library", "flops_fn": matmul_flops, "symbol": "@"}
+GATHER: dict[str, Any] = {"kind": "library", "promoted_operands": slice(0, 1), "may_raise": True}
 
 # fmt: off
-TABLE: tuple[Op, ...] = (
+OP_TABLE: tuple[Op, ...] = (
     # --- unary ---
     Op("neg", lambda xp, x: -x,
        lambda be, dz, z, x: (-dz,), "-x", "negative"),
@@ -426,116 +356,132 @@ TABLE: tuple[Op, ...] = (
     Op("sqr", lambda xp, x: x * x,
        lambda be, dz, z, x: (dz * (2 * x),), "x^2", "square"),
     Op("sqrt", lambda xp, x: xp.sqrt(x),
-       lambda be, dz, z, x: (dz * 0.5 / z,), "x^(1/2)", result="float", domain=POSITIVE),
+       lambda be, dz, z, x: (dz * 0.5 / z,), "x^(1/2)", result_dtype="float", sample_range=POSITIVE_RANGE),
     Op("exp", lambda xp, x: xp.exp(x),
-       lambda be, dz, z, x: (dz * z,), "e^x", result="float"),
+       lambda be, dz, z, x: (dz * z,), "e^x", result_dtype="float"),
     Op("exp2", lambda xp, x: 2.0**x,
-       lambda be, dz, z, x: (dz * (z * LN2),), "2^x", result="float"),
+       lambda be, dz, z, x: (dz * (z * LN2),), "2^x", result_dtype="float"),
     Op("log", lambda xp, x: xp.log(x),
-       lambda be, dz, z, x: (dz / x,), "ln x", result="float", domain=POSITIVE),
+       lambda be, dz, z, x: (dz / x,), "ln x", result_dtype="float", sample_range=POSITIVE_RANGE),
     Op("log2", lambda xp, x: xp.log2(x),
-       lambda be, dz, z, x: (dz / (x * LN2),), "log2 x", result="float", domain=POSITIVE),
+       lambda be, dz, z, x: (dz / (x * LN2),), "log2 x", result_dtype="float", sample_range=POSITIVE_RANGE),
     Op("safelog", lambda xp, x: xp.maximum(xp.log(xp.maximum(x, 0.0)), -50.0),
        lambda be, dz, z, x: (dz * (above := be.greater(x, SAFELOG_FLOOR)) / be.where(above, x, 1),),
-       "ln max(x, e^-50)", result="float", domain=POSITIVE),
+       "ln max(x, e^-50)", result_dtype="float", sample_range=POSITIVE_RANGE),
     Op("sig", lambda xp, x: 1.0 / (1.0 + xp.exp(-x)),
-       lambda be, dz, z, x: (dz * (z * (1 - z)),), "1 / (1 + e^-x)", result="float"),
+       lambda be, dz, z, x: (dz * (z * (1 - z)),), "1 / (1 + e^-x)", result_dtype="float"),
     Op("tanh", lambda xp, x: xp.tanh(x),
-       lambda be, dz, z, x: (dz * (1 - z * z),), "the hyperbolic tangent of x", result="float"),
+       lambda be, dz, z, x: (dz * (1 - z * z),), "the hyperbolic tangent of x", result_dtype="float"),
     Op("rint", lambda xp, x: xp.round(x),
-       None, "the whole number nearest to x; halves go to the even one"),
+       None, "x rounded to the nearest integer, ties to even"),
     Op("finite", lambda xp, x: xp.isfinite(x),
-       None, "1 where x is neither infinite nor NaN, else 0", result="truth"),
-    Op("cast", lambda xp, x, to: xp.astype(x, getattr(xp, to, xp.float32), copy=False),  # bfloat16: rounded next
-       lambda be, dz, z, x, to: (be.astype(dz, x.info.dtype) if to in FLOATS else None,),
-       "x in another dtype", "astype", result="given", joined=slice(0)),
+       None, "1 where x is finite, else 0", result_dtype="boolean"),
+    Op("cast", lambda xp, x, to: xp.astype(x, getattr(xp, to, xp.float32), copy=False),  # bfloat16: rounded later
+       lambda be, dz, z, x, to: (be.astype(dz, x.info.dtype) if to in FLOAT_DTYPES else None,),
+       "x cast to another dtype", "astype", result_dtype="explicit", promoted_operands=slice(0), flops_fn=no_flops),
     Op("stop_gradient", lambda xp, x: x,
-       None, "x, a constant to every derivative"),
+       None, "x, with zero gradient", flops_fn=no_flops),
     # --- binary ---
     Op("add", lambda xp, x, y: x + y,
-       lambda be, dz, z, x, y: (dz, dz), "x + y", arity=2),
+       lambda be, dz, z, x, y: (dz, dz), "x + y", arity=2, symbol="+"),
     Op("sub", lambda xp, x, y: x - y,
-       lambda be, dz, z, x, y: (dz, -dz), "x - y", "subtract", 2),
+       lambda be, dz, z, x, y: (dz, -dz), "x - y", "subtract", 2, symbol="-"),
     Op("mul", lambda xp, x, y: x * y,
-       lambda be, dz, z, x, y: (dz * y, dz * x), "x * y", "multiply", 2),
+       lambda be, dz, z, x, y: (dz * y, dz * x), "x * y", "multiply", 2, symbol="*"),
     Op("div", lambda xp, x, y: x / y,
-       lambda be, dz, z, x, y: (dz / y, -(dz * z) / y), "x / y", "divide", 2, result="float", domain=POSITIVE),
+       lambda be, dz, z, x, y: (dz / y, -(dz * z) / y), "x / y", "divide", 2, result_dtype="float",
+       sample_range=POSITIVE_RANGE, symbol="/"),
     Op("pow", run_pow,
-       grad_pow, "x^y", "power", 2, domain=POSITIVE),
+       grad_pow, "x^y", "power", 2, sample_range=POSITIVE_RANGE, may_raise_on_integers=True, symbol="**"),
     Op("maximum", lambda xp, x, y: xp.maximum(x, y),
-       lambda be, dz, z, x, y: grad_larger(be, dz, x, y), "the larger of x and y", arity=2),
+       lambda be, dz, z, x, y: grad_maximum(be, dz, x, y), "the elementwise maximum of x and y", arity=2,
+       order_signs=(1,)),
     Op("minimum", lambda xp, x, y: xp.minimum(x, y),
-       lambda be, dz, z, x, y: grad_larger(be, dz, y, x), "the smaller of x and y", arity=2),
+       lambda be, dz, z, x, y: grad_maximum(be, dz, y, x), "the elementwise minimum of x and y", arity=2,
+       order_signs=(-1,)),
     Op("shift", run_shift,
        lambda be, dz, z, x, y, value: (be.shift(dz, y, value), None),
-       "x times the power of two nearest to y, or x * 2^y when value is false", arity=2, result="float"),
-    Op("eq", lambda xp, x, y: x == y, None, "1 where x equals y, else 0", "equal", 2, result="truth"),
-    Op("ne", lambda xp, x, y: x != y, None, "1 where x differs from y, else 0", "not_equal", 2, result="truth"),
-    Op("lt", lambda xp, x, y: x < y, None, "1 where x < y, else 0", "less", 2, result="truth"),
-    Op("le", lambda xp, x, y: x <= y, None, "1 where x <= y, else 0", "less_equal", 2, result="truth"),
-    Op("gt", lambda xp, x, y: x > y, None, "1 where x > y, else 0", "greater", 2, result="truth"),
-    Op("ge", lambda xp, x, y: x >= y, None, "1 where x >= y, else 0", "greater_equal", 2, result="truth"),
+       "x times the power of two nearest to y; x * 2^y if value is False", arity=2, result_dtype="float"),
+    Op("eq", lambda xp, x, y: x == y,
+       None, "1 where x equals y, else 0", "equal", 2, result_dtype="boolean", order_signs=(), symbol="=="),
+    Op("ne", lambda xp, x, y: x != y,
+       None, "1 where x differs from y, else 0", "not_equal", 2, result_dtype="boolean", order_signs=(-1, 1),
+       symbol="!="),
+    Op("lt", lambda xp, x, y: x < y,
+       None, "1 where x < y, else 0", "less", 2, result_dtype="boolean", order_signs=(-1,), symbol="<"),
+    Op("le", lambda xp, x, y: x <= y,
+       None, "1 where x <= y, else 0", "less_equal", 2, result_dtype="boolean", order_signs=(-1,), symbol="<="),
+    Op("gt", lambda xp, x, y: x > y,
+       None, "1 where x > y, else 0", "greater", 2, result_dtype="boolean", order_signs=(1,), symbol=">"),
+    Op("ge", lambda xp, x, y: x >= y,
+       None, "1 where x >= y, else 0", "greater_equal", 2, result_dtype="boolean", order_signs=(1,), symbol=">="),
     # --- ternary ---
     Op("where", lambda xp, c, x, y: xp.where(c != 0, x, y),
        lambda be, dz, z, c, x, y: (None, be.where(c, dz, 0), be.where(c, 0, dz)),
-       "x where c is not 0, else y", arity=3, joined=slice(1, None)),
+       "x where c is not 0, else y", arity=3, promoted_operands=slice(1, None)),
     # --- reductions, over one axis, several or all ---
-    Op("sum", lambda xp, x, axis, keepdims=True: xp.sum(x, axis=axis, keepdims=keepdims, dtype=accumulator(xp, x)),
-       lambda be, dz, z, x, axis, keepdims=True: (be.reshape(dz, reduced(x.shape, axis=axis)),),
-       "the sum of the elements", **REDUCTION),
+    Op("sum", run_sum,
+       lambda be, dz, z, x, axis, keepdims=True: (be.reshape(dz, reduction_shape(x.shape, axis=axis)),),
+       "the sum of the elements (int64 for integers, except uint64)", result_dtype="sum", **REDUCTION),
     Op("max", lambda xp, x, axis, keepdims=True: xp.max(x, axis=axis, keepdims=keepdims),
-       grad_extreme, "the largest element", **REDUCTION, **EXTREME),
+       grad_minmax_reduction, "the largest element", **REDUCTION, **NONEMPTY),
     Op("min", lambda xp, x, axis, keepdims=True: xp.min(x, axis=axis, keepdims=keepdims),
-       grad_extreme, "the smallest element", **REDUCTION, **EXTREME),
-    Op("argmax", lambda xp, x, axis, keepdims=True: run_argument(xp.argmax, xp, x, axis),
-       None, "the place of the largest element, the first of equals", result="index", **LIBRARY, **EXTREME),
-    Op("argmin", lambda xp, x, axis, keepdims=True: run_argument(xp.argmin, xp, x, axis),
-       None, "the place of the smallest element, the first of equals", result="index", **LIBRARY, **EXTREME),
+       grad_minmax_reduction, "the smallest element", **REDUCTION, **NONEMPTY),
+    Op("argmax", lambda xp, x, axis, keepdims=True: run_arg_reduction(xp.argmax, xp, x, axis),
+       None, "the index (int64) of the largest element, the first one on ties",
+       result_dtype="index", flops_fn=flops_per_operand, **LIBRARY, **NONEMPTY),
+    Op("argmin", lambda xp, x, axis, keepdims=True: run_arg_reduction(xp.argmin, xp, x, axis),
+       None, "the index (int64) of the smallest element, the first one on ties",
+       result_dtype="index", flops_fn=flops_per_operand, **LIBRARY, **NONEMPTY),
     # --- products ---
     Op("dot", lambda xp, x, y: x @ y,
        lambda be, dz, z, x, y: (be.dot(dz, y.T), be.dot(x.T, dz)),
-       "the product of two matrices", arity=2, shape=product, **LIBRARY),
+       "the matrix product of two matrices", arity=2, shape_fn=dot_shape, **PRODUCT),
     Op("matmul", lambda xp, x, y: x @ y,
        lambda be, dz, z, x, y: (dz @ y.T, x.T @ dz),
-       "the products of two stacks of matrices", arity=2, shape=stacked_product, **LIBRARY),
-    # --- views: the same elements in another order or shape ---
+       "the matrix products of two batches of matrices", arity=2, shape_fn=matmul_shape, **PRODUCT),
+    # --- views ---
     Op("transpose", lambda xp, x, axes: xp.permute_dims(x, axes),
-       lambda be, dz, z, x, axes: (be.transpose(dz, inverse(axes)),),
-       "x with its axes in another order", shape=permuted, **VIEW),
+       lambda be, dz, z, x, axes: (be.transpose(dz, invert_permutation(axes)),),
+       "x with its axes permuted", shape_fn=transpose_shape, strides_fn=transpose_strides, **VIEW),
     Op("reshape", lambda xp, x, to: xp.reshape(x, to),
-       lambda be, dz, z, x, to: (be.reshape(dz, x.shape),), "x in another shape", shape=reshaped, **VIEW),
+       lambda be, dz, z, x, to: (be.reshape(dz, x.shape),), "x reshaped",
+       shape_fn=reshape_shape, strides_fn=reshape_strides, **VIEW),
     Op("broadcast", lambda xp, x, to: xp.broadcast_to(x, to),
-       lambda be, dz, z, x, to: (dz,), "x repeated to fill a shape", "broadcast_to", shape=stretched, **VIEW),
-    Op("slice", lambda xp, x, index: x[boxed(index)],
-       lambda be, dz, z, x, index: (be.build("unslice", dz, index=index, to=x.shape),),
-       "a box of x: (start, count, step) for each axis", shape=part, **VIEW),
-    # --- gathering and joining ---
-    Op("unslice", run_unslice,
+       lambda be, dz, z, x, to: (dz,), "x broadcast to a shape", "broadcast_to",
+       shape_fn=broadcast_to_shape, strides_fn=broadcast_strides, **VIEW),
+    Op("slice", lambda xp, x, index: x[to_slices(index)],
+       lambda be, dz, z, x, index: (be.build("slice_backward", dz, index=index, to=x.shape),),
+       "a strided slice of x: (start, count, step) for each axis",
+       shape_fn=slice_shape, strides_fn=slice_strides, **VIEW),
+    # --- slices and indices ---
+    Op("slice_backward", run_slice_backward,
        lambda be, dz, z, x, index, to: (be.build("slice", dz, index=index),),
-       "zeros with x in a box: the derivative of slice", shape=given, **LIBRARY),
+       "zeros with x written into a strided slice: the gradient of slice", shape_fn=explicit_shape, **LIBRARY),
     Op("concat", lambda xp, *parts, axis: xp.concat(parts, axis=axis),
-       grad_concat, "the parts laid end to end along an axis", arity=-1, shape=joined_shape, **LIBRARY),
+       grad_concat, "the operands concatenated along an axis", arity=-1, shape_fn=concat_shape, **LIBRARY),
     Op("take", run_take,
-       lambda be, dz, z, x, indices, axis: (be.build("scatter", dz, indices, axis=axis, size=x.shape[axis]), None),
-       "the slices of x with the given indices along an axis", arity=2, shape=taken, **GATHER),
-    Op("scatter", run_scatter,
+       lambda be, dz, z, x, indices, axis: (be.build("scatter_add", dz, indices, axis=axis, size=x.shape[axis]), None),
+       "the slices of x at the given indices along an axis", arity=2, shape_fn=take_shape, **GATHER),
+    Op("scatter_add", run_scatter_add,
        lambda be, dz, z, x, indices, axis, size: (be.take(dz, indices, axis), None),
-       "zeros to which the slices of x are added at their indices: the derivative of take",
-       arity=2, shape=put_back, **GATHER),
+       "zeros with the slices of x added at the given indices: the gradient of take",
+       arity=2, shape_fn=scatter_add_shape, flops_fn=flops_per_operand, **GATHER),
     Op("onehot", run_onehot,
        None, "1 in the row (axis 0) or the column (axis 1) of each label, else 0",
-       shape=hot, result="truth", **GATHER),
-    # --- random: the operand is the draw, so that one node is one draw ---
-    Op("rand", lambda xp, draw, to: draw.uniform(to),
-       None, "random numbers, uniform in [0, 1)", kind="random", shape=given),
-    Op("randn", lambda xp, draw, to: draw.normal(to),
-       None, "random numbers, normal with mean 0 and deviation 1", kind="random", shape=given),
-    # --- the two that hold a tree together ---
+       shape_fn=onehot_shape, result_dtype="boolean", **GATHER),
+    # --- random: the operand is a RandomSource, so that two nodes are two independent samples ---
+    Op("rand", lambda xp, source, to: source.uniform(to),
+       None, "random numbers from the uniform distribution on [0, 1)", kind="random", shape_fn=explicit_shape),
+    Op("randn", lambda xp, source, to: source.normal(to),
+       None, "random numbers from the standard normal distribution",
+       kind="random", shape_fn=explicit_shape),
+    # --- structural ---
     Op("assign", lambda xp, x, y: y,
-       missing, "y, written into the tensor x", arity=2, kind="tie", joined=slice(0, 1)),
+       missing_gradient, "y, written to the tensor x", arity=2, kind="structural", promoted_operands=slice(0, 1)),
     Op("pair", lambda xp, *xs: xs,
-       missing, "two operands in the place of one", arity=-1, kind="tie"),
+       missing_gradient, "a pair of operands, for ops with more than two", arity=-1, kind="structural"),
 )
 # fmt: on
 
-OPS: dict[str, Op] = {op.name: op for op in TABLE}
+OPS: dict[str, Op] = {op.name: op for op in OP_TABLE}

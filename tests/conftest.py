@@ -1,43 +1,29 @@
-"""Every test that asks for ``be`` runs on every runtime that is here: cpu and strict always, others as installed.
+"""Fixtures: a test with the fixture ``be`` runs on every installed runtime, cpu and strict always.
 
-A runtime states what it has (``dtypes``, ``negative_steps``). What it lacks is refused with a clear error, which
-``lacks`` and ``refused`` assert; all the rest of a test runs on it.
+A runtime states what it supports (``dtypes``, ``supports_negative_strides``). What it does not support raises a clear
+error, which ``lacks`` and ``refused`` assert; the rest of a test runs on it.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
-from collections.abc import Callable, Iterator
-from importlib.util import find_spec
-from typing import Any
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
-from neonlite import Backend, cleanup_backend, gen_backend
-from neonlite.backend.runtimes import KNOWN, load
+from neonlite import Backend, cleanup_backend
 
-RUNTIMES = ["cpu", "strict"]
-ABSENT: dict[str, str] = {}  # runtime -> why nothing runs on it
+pytest.register_assert_rewrite("helpers")
 
-for name, package in {"mkl": "mkl", "torch": "torch", "gpu": "cupy"}.items():
-    if find_spec(package) is None:
-        ABSENT[name] = f"{package} is not installed"
-        continue
-    try:
-        load(name)
-        RUNTIMES.append(name)
-    except (ImportError, RuntimeError) as error:
-        ABSENT[name] = str(error)
+from helpers.runtimes import ABSENT, RUNTIMES, new_backend  # noqa: E402 (after register_assert_rewrite)
 
-if os.environ.get(
-    "NEONLITE_TEST_SIMULATED"
-):  # the kernels of a card, on a C++ compiler: each takes a tenth of a second
-    KNOWN["simulated"] = ("neonlite.backend.cuda.simulated", "Simulated", "a C++ compiler")
-    RUNTIMES.append("simulated")
-
-os.environ["NEONLITE_WAIT"] = "1"  # errors of a card are raised at once, as elsewhere
+os.environ["NEONLITE_WAIT"] = "1"  # errors of a GPU are raised immediately, as elsewhere
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs: tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -48,58 +34,65 @@ if "torch" in RUNTIMES:
     torch.set_num_threads(1)  # more of them wait for each other on a machine that is busy, a hundred times as long
 
 
+# Hypothesis draws the same examples in each run of "fixed"; of "random", from the seed of --hypothesis-seed.
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck)
+)
+settings.register_profile("random", settings.get_profile("fixed"), derandomize=False)
+settings.load_profile("fixed")
+
+
+ABOVE_BACKEND = tuple(
+    f"neonlite.{name}" for name in ("callbacks", "data", "initializers", "layers", "models", "optimizers", "transforms")
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as ``variant`` what ``make test`` leaves to CI, and as ``quick`` what ``make test-quick`` runs."""
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        runtime = params.get("be", params.get("be64", "cpu"))
+        if runtime != "cpu" and imports_layers(item.module):
+            item.add_marker("variant")
+        elif not item.get_closest_marker("slow"):
+            functions.setdefault(item.nodeid.split("[")[0], []).append(item)
+    seed = os.environ.get("NEONLITE_TEST_SEED", "0")
+    for name, variants in functions.items():
+        random.Random(seed + name).choice(variants).add_marker("quick")
+
+
+@cache
+def imports_layers(module: ModuleType) -> bool:
+    """Return whether a test module imports layers, models or other code that is written against the Backend alone."""
+    return any(
+        str(getattr(value, "__module__", None) or getattr(value, "__name__", "")).startswith(ABOVE_BACKEND)
+        for value in vars(module).values()
+    )
+
+
 def pytest_report_header() -> list[str]:
     return [f"runtimes: {', '.join(RUNTIMES)}", *(f"  without {name}: {why}" for name, why in ABSENT.items())]
 
 
 @pytest.fixture(params=RUNTIMES)
 def be(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    yield gen_backend(request.param, rng_seed=1)
+    yield new_backend(request.param)
     cleanup_backend()
 
 
 @pytest.fixture(params=RUNTIMES)
 def be64(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    yield gen_backend(request.param, rng_seed=1, datatype=np.float64)
+    yield new_backend(request.param, datatype=np.float64)
     cleanup_backend()
 
 
 @pytest.fixture
 def cpu() -> Iterator[Backend]:
-    yield gen_backend("cpu", rng_seed=1)
+    yield new_backend("cpu")
     cleanup_backend()
 
 
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
-
-
-# --- what a runtime lacks ------------------------------------------------------------------------------------------
-
-
-def back(be: Backend) -> int:
-    """Return the step of a view that goes backwards; 1 where the runtime has no negative steps."""
-    return -1 if be.runtime.negative_steps else 1
-
-
-def refused(be: Backend, act: Callable[[], Any]) -> bool:
-    """Do something with a view; tell whether the runtime refused it, as it must when it has no negative steps."""
-    try:
-        act()
-    except IndexError as error:
-        if be.runtime.negative_steps or f"{be.name!r} has no views with negative steps: use be.take" not in str(error):
-            raise
-        return True
-    return False
-
-
-def lacks(be: Backend, *dtypes: str) -> bool:
-    """Tell whether the runtime lacks one of the dtypes, and assert that it says so."""
-    lacking = set(dtypes) - set(be.runtime.dtypes)
-    for dtype in lacking:
-        with pytest.raises(
-            TypeError, match=rf"{be.name!r} has no dtype '{dtype}'( \(.*\))?; it has {be.runtime.dtypes[0]}, "
-        ):
-            be.zeros((1, 1), dtype=dtype)
-    return bool(lacking)

@@ -1,8 +1,9 @@
-"""Scripts that were written for neon's options find them, and their mistakes are told."""
+"""Tests of NeonArgparser: the options of neon's scripts, and errors."""
 
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 
@@ -11,9 +12,9 @@ import pytest
 
 from neonlite import gen_backend
 from neonlite.argparser import NeonArgparser, extract_valid_args
-from neonlite.backend.current import current
+from neonlite.backend.current import current_backend
 from neonlite.callbacks import Callbacks
-from neonlite.data import iris
+from neonlite.data import PTB, iris
 from neonlite.models import Model, zoo
 from neonlite.optimizers import Adam
 from neonlite.transforms import Accuracy, CrossEntropyMulti
@@ -23,7 +24,7 @@ def parsed(line: str, **more):
     return NeonArgparser("A script.", **more).parse_args(line.split())
 
 
-def test_a_script_of_neons_kind_trains_from_its_command_line(tmp_path):
+def test_a_script_like_neons_trains_from_its_command_line(tmp_path):
     parser = NeonArgparser(__doc__, default_overrides={"batch_size": 16, "epochs": 4})
     parser.add_argument("--keep", type=float, default=1.0)
     args = parser.parse_args(["-b", "cpu", "-r", "3", "--no_progress_bar", "--keep", "0.9", "-s", f"{tmp_path / 'i'}"])
@@ -35,18 +36,18 @@ def test_a_script_of_neons_kind_trains_from_its_command_line(tmp_path):
     assert Model(tmp_path / "i").epoch_index == 4
 
 
-def test_the_backend_is_made_as_it_is_asked_for():
+def test_the_backend_is_created_by_its_options():
     args = parsed("-b cpu -z 64 -r 11 -d f64 --caffe --deterministic")
-    be = args.backend
-    assert be is current()
+    be = current_backend()
+    assert args.backend == "cpu"
     assert (be.name, be.bsz, be.rng_seed, be.compat_mode, be.deterministic) == ("cpu", 64, 11, "caffe", True)
     assert be.zeros((1, 1)).dtype == np.float64
 
 
-def test_no_backend_is_made_unless_it_is_wanted():
+def test_no_backend_is_created_with_gen_be_false():
     be = gen_backend("cpu")
     args = NeonArgparser().parse_args(["-b", "gpu"], gen_be=False)
-    assert current() is be
+    assert current_backend() is be
     assert args.backend == "gpu"
 
 
@@ -63,24 +64,24 @@ def test_no_backend_is_made_unless_it_is_wanted():
         ("-H 5", "model_file", None),
     ],
 )
-def test_callbacks_are_told(line, name, value):
+def test_callback_args_has_the_arguments_of_callbacks(line, name, value):
     args = NeonArgparser().parse_args(line.split(), gen_be=False)
     assert args.callback_args[name] == value
 
 
-def test_a_file_gives_options_and_the_command_line_comes_first(tmp_path):
+def test_options_of_the_command_line_override_those_of_files(tmp_path):
     file, first = tmp_path / "run.cfg", tmp_path / "first.cfg"
     file.write_text(
         "# of a script\nepochs = 7\nbatch-size: 9\nno_progress_bar = true\ncaffe = false\n[more]\nseed = 4\n"
     )
     first.write_text("epochs = 6\nhistory = 2\n")
-    args = parsed(f"-b cpu -c {file} -z 8", config_files=[first])
+    args = parsed(f"-b cpu -c {file} -z 8", default_config_files=[first])
     assert (args.epochs, args.batch_size, args.rng_seed, args.history) == (7, 8, 4, 2)
     assert args.no_progress_bar
     assert not args.caffe
 
 
-def test_what_the_shell_says_is_read_unless_arguments_are_given(monkeypatch):
+def test_the_command_line_of_the_process_is_the_default(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["script.py", "-e", "2", "-b", "cpu"])
     assert NeonArgparser().parse_args().epochs == 2
 
@@ -88,51 +89,113 @@ def test_what_the_shell_says_is_read_unless_arguments_are_given(monkeypatch):
 def test_the_log_is_written_to_a_file(tmp_path):
     parsed(f"-b cpu -v -l {tmp_path / 'run.log'}")
     log = logging.getLogger("neonlite")
-    log.info("said")
+    log.info("logged")
     for handler in log.handlers:
         if isinstance(handler, logging.FileHandler):
             handler.close()
             log.removeHandler(handler)
     log.setLevel(logging.NOTSET)
-    assert (tmp_path / "run.log").read_text().endswith("said\n")
+    assert (tmp_path / "run.log").read_text().endswith("logged\n")
 
 
 @pytest.mark.parametrize(("words", "seen"), [("", 1), ("-v", 2), ("-v -v", 3), ("-vvv", 3)])
-def test_what_is_logged_is_seen_as_much_as_is_asked_for(words, seen):
+def test_the_number_of_v_options_sets_the_log_level(words, seen):
     script = """
 import logging
+import os
 from neonlite.argparser import NeonArgparser
 NeonArgparser().parse_args()
 log = logging.getLogger("neonlite")
-log.warning("warned"), log.info("told"), log.debug("all")
+log.warning("warned"), log.info("informed"), log.debug("all")
 """
     command = [sys.executable, "-c", script, "-b", "cpu", *words.split()]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert found.stderr.split() == ["warned", "told", "all"][:seen]
+    completed = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert completed.stderr.split() == ["warned", "informed", "all"][:seen]
 
 
-def test_a_function_is_given_what_it_takes():
-    def made(batch_size, epochs, width=1): ...
+@pytest.mark.parametrize("name", ["f16", "f32", "f64"])
+def test_the_datatype_is_a_numpy_dtype_and_a_backend_accepts_its_short_name(name):
+    dtype = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[name]
+    args = NeonArgparser().parse_args(["-b", "cpu", "-d", name], gen_be=False)
+    assert args.datatype in [dtype]
+    assert args.datatype != np.int32
+    assert gen_backend("cpu", datatype=name).default_dtype == dtype
+    assert NeonArgparser(default_overrides={"datatype": dtype}).parse_args([], gen_be=False).datatype == dtype
+
+
+def test_the_arguments_of_a_script_create_a_second_backend_like_the_first():
+    args = parsed("-b cpu -z 16 -r 5 -d f64 --caffe")
+    second = gen_backend(**extract_valid_args(args, gen_backend))
+    assert second is current_backend()
+    attributes = (second.name, second.bsz, second.rng_seed, second.compat_mode, second.default_dtype)
+    assert attributes == ("cpu", 16, 5, "caffe", np.float64)
+
+
+def test_a_backend_that_is_not_named_has_its_name_in_the_arguments():
+    args = NeonArgparser().parse_args([])
+    assert args.backend == current_backend().name
+
+
+@pytest.mark.parametrize("gen_be", [False, True])
+def test_a_manifest_is_a_dict_and_the_data_folder_is_a_string(tmp_path, gen_be):
+    file = tmp_path / "run.cfg"
+    file.write_text("manifest = [train:a.csv, val:b.csv]\n")
+    parser = NeonArgparser(default_config_files=[file])
+    args = parser.parse_args(["-b", "cpu", "--manifest", "test:C:/c.csv", "-w", "some/where"], gen_be=gen_be)
+    assert args.manifest == {"train": "a.csv", "val": "b.csv", "test": "C:/c.csv"}
+    assert os.path.join(args.data_dir, "x").split("/") == ["some", "where", "x"]
+    assert NeonArgparser().parse_args(["-b", "cpu"]).data_dir == ""
+    assert parser.parse_args(["-b", "cpu"]).manifest["val"] == "b.csv"
+
+
+@pytest.mark.parametrize(("words", "rounding"), [([], 0), (["-u"], 1), (["-u", "10"], 1), (["-u", "0"], 0)])
+def test_rounding_is_an_argument_of_optimizers(words, rounding):
+    args = NeonArgparser().parse_args(["-b", "cpu", *words])
+    assert args.rounding == rounding
+    assert Adam(stochastic_round=args.rounding).stochastic_round is bool(rounding)
+
+
+def test_without_a_data_folder_the_usual_locations_are_searched():
+    args = parsed("-b cpu -z 8")
+    assert len(iris(args.data_dir).train[0]) == 120
+    with pytest.raises(FileNotFoundError, match="NEONLITE_DATA"):
+        PTB(4, path=args.data_dir)
+
+
+def test_extract_valid_args_returns_the_parameters_of_a_function():
+    def build(batch_size, epochs, width=1): ...
 
     args = parsed("-b cpu -e 3")
-    assert extract_valid_args(args, made) == {"batch_size": 128, "epochs": 3}
-    assert extract_valid_args(args, made, startidx=1) == {"epochs": 3}
+    assert extract_valid_args(args, build) == {"batch_size": 128, "epochs": 3}
+    assert extract_valid_args(args, build, startidx=1) == {"epochs": 3}
+
+
+def test_gen_backend_after_the_parser_with_the_same_arguments_returns_the_backend_of_the_parser():
+    args = parsed("-b cpu -z 64 -r 11")
+    be = current_backend()
+    x = be.ones((2, 2))
+    drawn = be.rng.random()
+    again = gen_backend(args.backend, args.rng_seed, np.float32, args.batch_size, device_id=args.device_id)
+    assert again is gen_backend("cpu", rng_seed=11, batch_size=64) is current_backend() is be
+    assert (be.bsz, be.rng_seed, be.rng.random()) == (64, 11, drawn)
+    assert (x + 1).get().sum() == 8
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("-b gup", "did you mean 'gpu'?"),
+        ("-b gup", "Did you mean 'gpu'?"),
         ("-b cpu -i 7", "7"),
         ("-d f99", "invalid choice: 'f99'"),
-        ("-z 0", "a whole number from 1; got 0"),
+        ("-z 0", "expected a positive integer, got 0"),
         ("-c /nowhere", "/nowhere"),
         ("-b cpu -l /nowhere/log", "--log: [Errno 2] No such file or directory: '/nowhere/log'"),
+        ("--manifest train", "--manifest: expected KEY:VALUE, got train"),
         ("--nothing 3", "unrecognized arguments: --nothing"),
         ("-c {file}", "--nothing=3"),
     ],
 )
-def test_mistakes_are_told_in_one_line_with_the_usage(capsys, tmp_path, line, words):
+def test_errors_are_one_line_after_the_usage(capsys, tmp_path, line, words):
     file = tmp_path / "wrong.cfg"
     file.write_text("nothing = 3\n")
     with pytest.raises(SystemExit) as ended:
@@ -141,6 +204,6 @@ def test_mistakes_are_told_in_one_line_with_the_usage(capsys, tmp_path, line, wo
     assert words in capsys.readouterr().err
 
 
-def test_defaults_of_options_that_are_not_there_are_refused():
+def test_defaults_of_unknown_options_are_rejected():
     with pytest.raises(ValueError, match="got bacth_size"):
         NeonArgparser(default_overrides={"bacth_size": 3})

@@ -1,4 +1,4 @@
-"""The command line trains, judges, shows, and tells mistakes in one line."""
+"""Tests of the neonlite command: train, eval, draw, bench, info, and one-line errors."""
 
 from __future__ import annotations
 
@@ -8,39 +8,43 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from neonlite import cli
 from neonlite.cli import main
+from neonlite.data import corpora
 from neonlite.models import Model
 from neonlite.models.zoo import MODELS
 
 FEW = ("-b", "cpu", "--no-progress-bar")
 
 
-def said(capsys: Any, *arguments: str) -> str:
+def run_main(capsys: Any, *arguments: str) -> str:
     assert main(arguments) == 0
     out: str = capsys.readouterr().out
     return out
 
 
-def test_it_trains_keeps_goes_on_and_judges(capsys, tmp_path):
+def test_it_trains_saves_resumes_and_evaluates(capsys, tmp_path):
     file = str(tmp_path / "d.neon")
-    text = said(capsys, "train", "digits", "-e", "3", "--save", file, *FEW)
+    text = run_main(capsys, "train", "digits", "-e", "3", "--save", file, *FEW)
     assert "digits: 1442 + 355 rows" in text
     assert "after 3 epochs" in text
-    text = said(capsys, "train", "digits", "-e", "5", "--resume", file, "--save", file, *FEW)
+    text = run_main(capsys, "train", "digits", "-e", "5", "--resume", file, "--save", file, *FEW)
     assert "after 5 epochs" in text
-    right = float(text.split(" % of 355 right")[0].split()[-1])
-    assert right > 90
-    assert said(capsys, "eval", file, "-b", "cpu") == f"{right:.2f} % of 355 right\n"
-    assert said(capsys, "eval", file, "digits", "-b", "cpu") == f"{right:.2f} % of 355 right\n"
-    assert said(capsys, "draw", file, "-b", "cpu").startswith("layer ")
+    accuracy = float(text.split(" % on 355 rows")[0].split()[-1])
+    assert accuracy > 90
+    assert run_main(capsys, "eval", file, "-b", "cpu") == f"accuracy {accuracy:.2f} % on 355 rows\n"
+    assert run_main(capsys, "eval", file, "digits", "-b", "cpu") == f"accuracy {accuracy:.2f} % on 355 rows\n"
+    assert run_main(capsys, "draw", file, "-b", "cpu").startswith("layer ")
 
 
-def test_a_training_that_is_taken_up_ends_as_one_that_never_stopped(tmp_path):
+def test_resumed_training_ends_as_uninterrupted_training(tmp_path):
     whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
     run("train", "digits", "-e", "4", "--save", whole)
     stopped = subprocess.Popen(
@@ -51,26 +55,68 @@ def test_a_training_that_is_taken_up_ends_as_one_that_never_stopped(tmp_path):
     stopped.stderr.readline()  # the first epoch is done
     stopped.send_signal(signal.SIGINT)
     words = stopped.communicate()[1]
-    if stopped.returncode:  # it had not come to its end
+    if stopped.returncode:  # it was interrupted in time
         assert stopped.returncode == 130
-        assert f"to go on: neonlite train digits --resume {parts}\nstopped" in words
+        assert f"to resume: neonlite train digits --resume {parts}\ninterrupted" in words
         run("train", "digits", "--resume", parts)
     assert Path(parts).read_bytes() == Path(whole).read_bytes()
 
 
-def test_a_training_that_is_taken_up_may_take_longer_with_another_rate(tmp_path):
+def test_resumed_training_may_have_more_epochs(tmp_path):
     file = tmp_path / "i.neon"
     assert main(["train", "iris", "-e", "2", "--save", str(file), *FEW]) == 0
-    assert main(["train", "iris", "-e", "3", "--resume", str(file), "--lr", "0.5", "-s", f"{file}2", *FEW]) == 0
+    assert main(["train", "iris", "-e", "3", "--resume", str(file), "-s", f"{file}2", *FEW]) == 0
     model = Model(f"{file}2")
     assert model.epoch_index == 3
-    assert model.optimizer.learning_rate == 0.5
     assert model.optimizer.schedule.total_epochs == 3
     assert Model(file).epoch_index == 2
 
 
-def test_it_times_networks_on_the_runtimes_that_are_there(capsys, tmp_path):
-    text = said(
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--model mlp",
+        "--batch-size 64",
+        "--batch-size 128",
+        "--optimizer sgd",
+        "--optimizer adam",
+        "--lr 0.5",
+        "--seed 0",
+    ],
+)
+def test_resuming_rejects_options_that_the_checkpoint_contains(capsys, tmp_path, option):
+    file = tmp_path / "i.neon"
+    run_main(capsys, "train", "iris", "-e", "1", "--save", str(file), *FEW)
+    before = file.read_bytes()
+    assert main(["train", "iris", "-e", "2", "--resume", str(file), *option.split(), *FEW]) == 1
+    name = option.split()[0]
+    words = (
+        f"neonlite: {name} cannot be used with --resume: {file} contains this setting. Remove {name}, or train without"
+    )
+    assert words in capsys.readouterr().err
+    assert file.read_bytes() == before
+
+
+def test_resuming_keeps_the_learning_rate_of_the_checkpoint(capsys, tmp_path):
+    file = tmp_path / "i.neon"
+    run_main(capsys, "train", "iris", "-e", "1", "--lr", "0.125", "--save", str(file), *FEW)
+    run_main(capsys, "train", "iris", "-e", "2", "--resume", str(file), *FEW)
+    assert Model(file).optimizer.learning_rate == 0.125
+
+
+@pytest.mark.parametrize(("characters", "columns"), [(127, 1), (128, 1), (129, 2), (192, 2), (193, 3), (9 * 64, 8)])
+def test_a_short_text_has_as_many_columns_as_have_a_next_character_in_each_step(cpu, monkeypatch, characters, columns):
+    texts = {"train": "ab" * 5000, "valid": ("ab" * characters)[:characters]}
+    monkeypatch.setattr(corpora, "load_corpus", lambda path, **_: corpora.Corpus("t", texts, 64, onehot_input=False))
+    cpu.bsz = 50
+    _, train, valid = cli.load_data("text", "t.txt")
+    assert cpu.bsz == columns
+    assert valid.nbatches == 1
+    assert train.nbatches == 9999 // (64 * columns)
+
+
+def test_bench_measures_networks_on_installed_runtimes(capsys, tmp_path):
+    text = run_main(
         capsys, "bench", "mlp", "-b", "cpu", "-n", "2", "--shape", "9", "-z", "4", "--json", f"{tmp_path / 'times'}"
     )
     assert "medians of 2 steps of 4 rows of 9" in text
@@ -80,60 +126,62 @@ def test_it_times_networks_on_the_runtimes_that_are_there(capsys, tmp_path):
     assert f"mlp on cpu{step:>34.2f}"[:10] in text
 
 
-def test_what_goes_on_keeps_the_file_that_is_asked_for_also_when_nothing_is_left_to_do(capsys, tmp_path):
+def test_resuming_writes_the_file_of_save_also_without_an_epoch_left(capsys, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    said(capsys, "train", "iris", "-e", "2", "--save", str(first), *FEW)
-    said(capsys, "train", "iris", "--resume", str(first), "--save", str(second), *FEW)
+    run_main(capsys, "train", "iris", "-e", "2", "--save", str(first), *FEW)
+    run_main(capsys, "train", "iris", "--resume", str(first), "--save", str(second), *FEW)
     assert second.read_bytes() == first.read_bytes()
 
 
-def test_a_file_is_judged_by_data_of_few_rows_and_not_by_other_data(capsys, tmp_path):
+def test_a_checkpoint_is_evaluated_on_few_rows_and_not_on_other_data(capsys, tmp_path):
     file = str(tmp_path / "i")
-    text = said(capsys, "train", "iris", "-e", "2", "--save", file, *FEW)
-    right = float(text.split(" % of 30 right")[0].split()[-1])
-    assert said(capsys, "eval", file, "-b", "cpu") == f"{right:.2f} % of 30 right\n"  # of minibatches of 128
+    text = run_main(capsys, "train", "iris", "-e", "2", "--save", file, *FEW)
+    accuracy = float(text.split(" % on 30 rows")[0].split()[-1])
+    assert run_main(capsys, "eval", file, "-b", "cpu") == f"accuracy {accuracy:.2f} % on 30 rows\n"  # batch size 128
     assert main(["eval", file, "digits", "-b", "cpu"]) == 1
-    assert f"{file} takes inputs of 4; those of digits are (1, 8, 8)" in capsys.readouterr().err
+    assert f"{file}: expected inputs of shape 4, got digits with inputs (1, 8, 8)" in capsys.readouterr().err
     assert main(["train", "digits", "--resume", file, "-b", "cpu"]) == 1
-    assert f"{file} learned from iris: neonlite train iris --resume {file}\n" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert f"{file}: expected a network trained on digits, got one trained on iris" in err
+    assert f"Run: neonlite train iris --resume {file}\n" in err
 
 
-def test_a_minibatch_may_have_more_rows_than_there_are_to_judge_by(capsys):
-    assert " % of 355 right, after 1 epochs" in said(capsys, "train", "digits", "-z", "400", "-e", "1", *FEW)
+def test_the_batch_size_may_exceed_the_validation_set(capsys):
+    assert " % on 355 rows, after 1 epoch in" in run_main(capsys, "train", "digits", "-z", "400", "-e", "1", *FEW)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("train iris -b cpu --plot {folder}/c.doc", "c.doc: pictures end in "),
+        ("train iris -b cpu --plot {folder}/c.doc", "c.doc: expected an extension of an image file, one of "),
         ("train iris -b cpu --plot {folder}/no/c.png", "--plot: {folder}/no/c.png can not be written: there is no"),
-        ("bench mlp mlpp -b cpu -n 1 -z 2 --shape 4", "there is no network and no file mlpp"),
+        ("bench mlp mlpp -b cpu -n 1 -z 2 --shape 4", "got mlpp. Did you mean mlp?"),
         ("bench mlp -b cpu -n 1 -z 2 --shape 4 --json {folder}/no/t", "--json: {folder}/no/t can not be written"),
     ],
 )
-def test_what_would_go_wrong_at_the_end_is_told_at_the_beginning(capsys, tmp_path, arguments, words):
+def test_errors_of_output_files_are_raised_before_training(capsys, tmp_path, arguments, words):
     if "--plot" in arguments:
         pytest.importorskip("matplotlib")
     assert main(arguments.format(folder=tmp_path).split()) == 1
-    found = capsys.readouterr()
-    assert words.format(folder=tmp_path) in found.err
-    assert "neonlite: " in found.err
-    assert "after" not in found.out
-    assert "mlp on cpu" not in found.out
+    captured = capsys.readouterr()
+    assert words.format(folder=tmp_path) in captured.err
+    assert "neonlite: " in captured.err
+    assert "after" not in captured.out
+    assert "mlp on cpu" not in captured.out
 
 
-def test_ctrl_c_is_heard_while_it_starts(capsys, monkeypatch):
+def test_ctrl_c_is_handled_during_startup(capsys, monkeypatch):
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("neonlite.cli.parser", interrupted)
+    monkeypatch.setattr("neonlite.cli.make_parser", interrupted)
     assert main([]) == 130
-    assert capsys.readouterr().err == "stopped\n"
+    assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_it_ends_in_silence_when_nobody_reads_on():
+def test_it_ends_silently_when_its_output_pipe_is_closed():
     command = [sys.executable, "-m", "neonlite.cli", "info"]
-    env = {**os.environ, "PYTHONUNBUFFERED": ""}  # what is said is written when it ends
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}  # output is written at exit
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     process.stdout.close()
     assert process.stderr.read() == ""
@@ -160,30 +208,30 @@ def test_the_bar_is_one_line_an_epoch_in_a_pipe():
     assert all("cost, validation" in line and "Accuracy" in line for line in lines)
 
 
-def test_the_curves_are_drawn(capsys, tmp_path):
+def test_the_history_is_plotted(capsys, tmp_path):
     pytest.importorskip("matplotlib")
-    said(capsys, "train", "iris", "-e", "2", "--plot", str(tmp_path / "c.png"), "-b", "cpu", "--no-progress-bar")
+    run_main(capsys, "train", "iris", "-e", "2", "--plot", str(tmp_path / "c.png"), "-b", "cpu", "--no-progress-bar")
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_network_of_the_zoo_is_drawn(capsys, model):
-    text = said(capsys, "draw", model, "--shape", "3", "32", "32", "-z", "4")
+    text = run_main(capsys, "draw", model, "--shape", "3", "32", "32", "-z", "4")
     assert "peak" in text
     assert "(Activation)" in text
 
 
-def test_it_tells_what_is_installed(capsys):
-    text = said(capsys, "info")
+def test_info_lists_what_is_installed(capsys):
+    text = run_main(capsys, "info")
     assert "cpu     yes" in text
     assert re.search(r"^hdf5 +(yes  h5py [\d.]+|no   pip install)", text, re.MULTILINE)
 
 
-def test_what_is_missing_is_told_with_the_line_that_brings_it(capsys, monkeypatch):
+def test_a_missing_package_is_reported_with_its_pip_command(capsys, monkeypatch):
     monkeypatch.setattr("neonlite.cli.find_spec", lambda package: None)
-    assert 'viz       no   pip install "neonlite[viz]"' in said(capsys, "info")
+    assert 'viz       no   pip install "neonlite[viz]"' in run_main(capsys, "info")
     assert main(["train", "iris", "--plot", "c.png"]) == 1
-    assert '--plot draws with matplotlib: pip install "neonlite[viz]"' in capsys.readouterr().err
+    assert '--plot needs matplotlib: pip install "neonlite[viz]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -191,16 +239,16 @@ def test_what_is_missing_is_told_with_the_line_that_brings_it(capsys, monkeypatc
     [
         ("train nothing", "invalid choice: 'nothing' (choose from"),
         ("train digits --model best", "invalid choice: 'best'"),
-        ("train digits -e 0", "a whole number from 1; got 0"),
-        ("train digits -z 2.5", "a whole number from 1; got 2.5"),
-        ("train digits --lr 0", "a number above 0; got 0"),
-        ("train digits --lr nan", "a number above 0; got nan"),
+        ("train digits -e 0", "expected a positive integer, got 0"),
+        ("train digits -z 2.5", "expected a positive integer, got 2.5"),
+        ("train digits --lr 0", "expected a positive number, got 0"),
+        ("train digits --lr nan", "expected a positive number, got nan"),
         ("train digits --optimizer best", "invalid choice: 'best'"),
-        ("bench --shape 1 x", "a whole number from 1; got x"),
+        ("bench --shape 1 x", "expected a positive integer, got x"),
         ("", "required: COMMAND"),
     ],
 )
-def test_what_is_not_understood_is_told(capsys, arguments, words):
+def test_invalid_arguments_are_reported(capsys, arguments, words):
     with pytest.raises(SystemExit) as ended:
         main(arguments.split())
     assert ended.value.code == 2
@@ -214,16 +262,76 @@ def test_what_is_not_understood_is_told(capsys, arguments, words):
         ("train digits -b gup", "'gup'"),
         ("train digits --resume /nowhere", "/nowhere: there is no such file"),
         ("train digits -w /nowhere", "digits.csv"),
-        ("train digits --resume a --model mlp --seed 3", "--model, --seed: a settles that"),
-        ("train digits --resume a --seed 0", "--seed: a settles that"),
+        (
+            "train digits --resume a --model mlp --seed 3",
+            "--model, --seed cannot be used with --resume: a contains these settings. Remove --model, --seed, or",
+        ),
+        (
+            "train digits --resume a --seed 0",
+            "--seed cannot be used with --resume: a contains this setting. Remove --seed, or train without --resume.",
+        ),
         ("train iris --model lenet -b cpu", "C"),
-        ("draw lenett", "did you mean lenet?"),
-        ("bench best", "there is no network and no file best"),
+        ("draw lenett", "got lenett. Did you mean lenet?"),
+        ("bench best", "expected a file or one of the networks mlp"),
+        (
+            "train digits -z 2000 -b cpu",
+            "a batch size of at most 1442, the number of rows, got 2000. Use --batch-size 1442 or less.\n",
+        ),
     ],
 )
-def test_what_goes_wrong_is_one_line(capsys, arguments, words):
+def test_an_error_is_one_line(capsys, arguments, words):
     assert main(arguments.split()) == 1
     err = capsys.readouterr().err
     assert err.startswith("neonlite: ")
     assert words in err
     assert "Traceback" not in err
+
+
+# --- NaN and infinity ------------------------------------------------------------------------------------------------
+
+
+def test_diverged_training_fails_and_keeps_the_good_checkpoint(capsys, tmp_path):
+    file = tmp_path / "d.neon"
+    run_main(capsys, "train", "digits", "-e", "1", "--save", str(file), *FEW)
+    good = file.read_bytes()
+    with np.errstate(all="ignore"):
+        assert main(["train", "digits", "-e", "9", "--save", str(file), "--lr", "1e38", *FEW]) == 1
+    err = capsys.readouterr().err
+    assert "neonlite: warning: digits.mlp: the cost is " in err
+    assert (
+        f"neonlite: training failed with NaN or infinity. The model was saved to {file}.nan instead of {file}. Reduce"
+        in err
+    )
+    assert "Traceback" not in err
+    assert file.read_bytes() == good
+    failed = Model(f"{file}.nan")
+    assert failed.nonfinite_weights()
+    assert failed.epoch_index < 9  # it ended at once
+
+
+def test_diverged_training_fails_also_without_a_checkpoint(capsys):
+    with np.errstate(all="ignore"):
+        assert main(["train", "iris", "--optimizer", "sgd", "--lr", "1e30", *FEW]) == 1
+    assert "neonlite: training failed with NaN or infinity. Reduce --lr." in capsys.readouterr().err
+
+
+def test_resuming_without_an_epoch_left_warns(capsys, tmp_path):
+    file = str(tmp_path / "i.neon")
+    run_main(capsys, "train", "iris", "-e", "1", "--save", file, *FEW)
+    assert main(["train", "iris", "--resume", file, *FEW]) == 0
+    assert "neonlite: warning: iris.mlp.fit: nothing was trained: --epochs 1 is the total" in (
+        err := capsys.readouterr().err
+    )
+    assert "the model has trained 1 epoch. Pass --epochs 2 to train 1 more.\n" in err
+
+
+def test_one_epoch_is_printed_in_the_singular(capsys):
+    assert "after 1 epoch in " in run_main(capsys, "train", "iris", "-e", "1", *FEW)
+
+
+@pytest.mark.parametrize("arguments", [["eval", "x\ny"], ["draw", "x\ny"], ["info", "-b", "x\ny"], ["bench", "x\ny"]])
+def test_a_newline_in_an_argument_is_escaped_in_the_error(capsys, arguments):
+    with suppress(SystemExit):  # errors of the parser
+        assert main(arguments) == 1
+    *_, line = capsys.readouterr().err.splitlines()
+    assert r"x\ny" in line

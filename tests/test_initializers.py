@@ -1,4 +1,4 @@
-"""Are tensors filled with what an initializer says?  On every runtime with the same bits."""
+"""Initializers fill tensors with the values of their formulas, with the same bits on every runtime."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from conftest import lacks
+from helpers.runtimes import lacks
 
 import neonlite as nl
-from neonlite.backend.random import Streams
+from neonlite.backend.random import RandomStreams
 from neonlite.initializers import (
     Array,
     Constant,
@@ -48,18 +48,18 @@ def filled(be, init, shape=(4, 3), dtype=None):
 
 
 def uniform(shape, dtype="float32"):
-    """The numbers that a backend with seed 1 draws first."""
-    return Streams(1).uniform("weights", shape, dtype).astype(np.float64)
+    """The first random values of a backend with seed 1."""
+    return RandomStreams(1).uniform("weights", shape, dtype).astype(np.float64)
 
 
 def normal(shape, dtype="float32"):
-    return Streams(1).normal("weights", shape, dtype).astype(np.float64)
+    return RandomStreams(1).normal("weights", shape, dtype).astype(np.float64)
 
 
-# --- values --------------------------------------------------------------------------------------------------------
+# --- values ----------------------------------------------------------------------------------------------------------
 
 
-def test_constant_array_and_identity_are_as_they_say(be):
+def test_constant_array_and_identity_set_their_values(be):
     np.testing.assert_array_equal(filled(be, Constant(), (2, 3)), np.zeros((2, 3)))
     np.testing.assert_array_equal(filled(be, Constant(-1.5), (2, 3)), np.full((2, 3), -1.5))
     values = np.arange(6.0).reshape(2, 3)
@@ -136,7 +136,7 @@ def test_orthonormal_is_gram_and_schmidts_basis_of_a_normal_matrix(be64, shape):
     np.testing.assert_allclose(found, 1.1 * (q if shape[0] >= shape[1] else q.T), atol=1e-12)
 
 
-# --- streams -------------------------------------------------------------------------------------------------------
+# --- streams ---------------------------------------------------------------------------------------------------------
 
 
 @every
@@ -168,7 +168,7 @@ def test_what_is_not_random_draws_nothing(cpu):
 
 
 @every
-def test_a_view_is_filled_and_nothing_beside_it(be, init):
+def test_filling_a_view_changes_nothing_else(be, init):
     whole = be.ones((6, 10))
     init.fill(whole[1:5, 2:8:2])
     values = whole.get()
@@ -178,13 +178,13 @@ def test_a_view_is_filled_and_nothing_beside_it(be, init):
 
 
 @every
-def test_halves_are_filled_too(be, init):
+def test_float16_tensors_are_filled_too(be, init):
     if not lacks(be, "float16"):
         wide = filled(nl.Backend("cpu", rng_seed=1), init)
         np.testing.assert_array_equal(filled(be, init, dtype="float16"), wide.astype(np.float16))
 
 
-def test_a_tensor_of_nothing_may_be_filled(cpu):
+def test_an_empty_tensor_may_be_filled(cpu):
     for init in (Constant(1), Uniform(), GlorotUniform(), Xavier(), Kaiming(), IdentityInit(), Orthonormal()):
         assert filled(cpu, init, (0, 0)).shape == (0, 0)
 
@@ -194,26 +194,26 @@ def test_tensors_of_more_dimensions_take_their_first_two(cpu):
     assert values.shape == (3, 4, 5)
     assert 0.8 < np.abs(values).max() <= 1
     for init in (Orthonormal(), IdentityInit()):
-        with pytest.raises(ValueError, match=rf"{init.classnm} fills matrices; got W \(3, 4, 5\)"):
+        with pytest.raises(ValueError, match=rf"{init.classnm}: expected a matrix, got W \(3, 4, 5\)"):
             init.fill(cpu.empty((3, 4, 5), name="W"))
 
 
-# --- one's own, descriptions, mistakes -----------------------------------------------------------------------------
+# --- custom initializers, descriptions, errors -----------------------------------------------------------------------
 
 
-def test_one_of_your_own_says_its_values(be):
+def test_a_custom_initializer_returns_its_values(be):
     class Rows(Initializer):
         def values(self, param):
             return np.arange(param.shape[0])[:, None] * np.ones(param.shape)
 
     np.testing.assert_array_equal(filled(be, Rows(), (2, 2)), [[0, 0], [1, 1]])
     assert Rows("mine").name == "mine"
-    with pytest.raises(NotImplementedError, match=r"Initializer has no values: write values"):
+    with pytest.raises(NotImplementedError, match=r"Initializer: expected values\(param\) or fill"):
         filled(be, Initializer())
 
 
 @every
-def test_a_description_makes_the_same_initializer(cpu, init):
+def test_a_description_recreates_the_initializer(cpu, init):
     description = init.get_description()
     assert description["type"] == f"neonlite.initializers.{init.classnm}"
     again = type(init).gen_class(description["config"])
@@ -239,35 +239,35 @@ def test_names_are_counted_unless_given():
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: Constant(None), TypeError, "Constant: val is a number; got None"),
-        (lambda: Constant("1"), TypeError, "Constant: val is a number; got '1'"),
-        (lambda: Constant(True), TypeError, "Constant: val is a number; got True"),
-        (lambda: Constant(math.nan), ValueError, "Constant: val is a finite number; got nan"),
-        (lambda: Gaussian(0, -1), ValueError, "Gaussian: scale is a finite number from 0; got -1"),
-        (lambda: Gaussian(math.inf), ValueError, "Gaussian: loc is a finite number; got inf"),
-        (lambda: Gaussian(0, None), TypeError, "Gaussian: scale is a number; got None"),
-        (lambda: Uniform(1, 0), ValueError, "Uniform: low is not above high; got low=1, high=0"),
-        (lambda: Uniform(high=math.nan), ValueError, "Uniform: high is a finite number; got nan"),
-        (lambda: Orthonormal(-1.1), ValueError, "Orthonormal: scale is a finite number from 0; got -1.1"),
+        (lambda: Constant(None), TypeError, "Constant: expected a number for val, got None"),
+        (lambda: Constant("1"), TypeError, "Constant: expected a number for val, got '1'"),
+        (lambda: Constant(True), TypeError, "Constant: expected a number for val, got True"),
+        (lambda: Constant(math.nan), ValueError, "Constant: expected a finite number for val, got nan"),
+        (lambda: Gaussian(0, -1), ValueError, "Gaussian: expected a finite number >= 0 for scale, got -1"),
+        (lambda: Gaussian(math.inf), ValueError, "Gaussian: expected a finite number for loc, got inf"),
+        (lambda: Gaussian(0, None), TypeError, "Gaussian: expected a number for scale, got None"),
+        (lambda: Uniform(1, 0), ValueError, "Uniform: expected low <= high, got low=1, high=0."),
+        (lambda: Uniform(high=math.nan), ValueError, "Uniform: expected a finite number for high, got nan"),
+        (lambda: Orthonormal(-1.1), ValueError, "Orthonormal: expected a finite number >= 0 for scale, got -1.1"),
     ],
 )
-def test_arguments_are_checked_when_they_are_given(make, error, words):
+def test_arguments_are_checked_by_the_constructor(make, error, words):
     with pytest.raises(error) as caught:
         make()
     assert str(caught.value) == words
 
 
-def test_an_array_of_another_shape_is_refused_with_both_shapes(be):
+def test_an_array_of_another_shape_is_rejected_with_both_shapes(be):
     x = be.zeros((2, 3), name="W")
     for shape in ((3, 2), (1, 3), (6,), (2, 3, 1)):
-        with pytest.raises(ValueError, match=r"an array \(.*\) cannot fill W \(2, 3\): the shapes must be equal"):
+        with pytest.raises(ValueError, match=r"Array: expected the shape of W \(2, 3\), got \(.*\)\. Weights are"):
             Array(np.ones(shape)).fill(x)
-    with pytest.raises(TypeError, match="takes numbers"):
+    with pytest.raises(TypeError, match="expected numbers, got"):
         Array([["a"]]).fill(x)
     np.testing.assert_array_equal(x.get(), np.zeros((2, 3)))
 
 
 @every
 def test_only_tensors_are_filled(init):
-    with pytest.raises(TypeError, match=rf"{init.classnm}.fill takes a tensor; got array"):
+    with pytest.raises(TypeError, match=rf"{init.classnm}.fill: expected a tensor for param, got array"):
         init.fill(np.zeros((4, 3)))

@@ -1,4 +1,4 @@
-"""What is neonlite, in five minutes?  The README and the guide's first page, line by line: read this test first."""
+"""A tour of neonlite: the examples of the README and of the guide's first page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_tensor_holds_numbers(be: Backend) -> None:
 
 def test_an_expression_is_data(be: Backend) -> None:
     x = be.array([[-1.0, 0.0, 2.0]], name="x")
-    f = be.log(1 + be.exp(x))  # nothing is worked out yet
+    f = be.log(1 + be.exp(x))  # nothing is evaluated yet
     assert isinstance(f, OpTreeNode)
     assert f.pp() == "(log ((1) + (exp x)))"
     op, left, right = x + 1  # a node is a triple
@@ -33,7 +33,7 @@ def test_an_expression_is_data(be: Backend) -> None:
     assert right == 1
 
 
-def test_assignment_works_it_out(be: Backend) -> None:
+def test_an_assignment_evaluates_it(be: Backend) -> None:
     x = be.array([[-1.0, 0.0, 2.0]], name="x")
     f = be.log(1 + be.exp(x))
     y = be.empty(f.shape)
@@ -62,7 +62,7 @@ def test_a_derivative_is_checked_by_finite_differences(be: Backend) -> None:
 
 def test_a_wrong_line_is_named_when_it_is_written(be: Backend) -> None:
     x, w = be.ones((2, 3), name="x"), be.ones((4, 5), name="w")
-    with pytest.raises(ValueError, match=r"be\.dot\(x \(2, 3\), w \(4, 5\)\): the inner sizes differ"):
+    with pytest.raises(ValueError, match=r"be\.dot\(x \(2, 3\), w \(4, 5\)\): expected equal inner sizes"):
         be.dot(x, w)
 
 
@@ -79,8 +79,8 @@ def test_a_few_lines_learn_a_line(be: Backend) -> None:
     np.testing.assert_allclose([w.get().item(), b.get().item()], [2, 1], atol=1e-3)
 
 
-def test_the_page_of_ops_is_what_the_table_says() -> None:
+def test_the_page_of_ops_matches_the_table() -> None:
     page = runpy.run_path(str(DOCS / "make_ops.py"))["text"]()
     assert (DOCS / "ops.md").read_text() == page, "run python docs/make_ops.py"
     assert "| `tanh` | `be.tanh` | the hyperbolic tangent of x | dx = `(dz * ((1) - (z * z)))` |" in page
-    assert "| `rint` | `be.rint` | the whole number nearest to x; halves go to the even one | **flat** |" in page
+    assert "| `rint` | `be.rint` | x rounded to the nearest integer, ties to even | **0** |" in page

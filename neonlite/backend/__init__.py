@@ -1,11 +1,12 @@
-"""Tensors, backends, and the current backend: ``gen_backend`` makes it, ``NervanaObject.be`` is it."""
+"""Backends, tensors and op-tree nodes; gen_backend() creates the current backend."""
 
-from neonlite.backend.backend import Backend, Block
-from neonlite.backend.current import NervanaObject, cleanup_backend, current, gen_backend
-from neonlite.backend.executors.pool import set_threads
-from neonlite.backend.plan import Plan
+from neonlite.backend.backend import Backend
+from neonlite.backend.blocks import Block
+from neonlite.backend.current import NervanaObject, cleanup_backend, current_backend, gen_backend
+from neonlite.backend.planning.plan import Plan
 from neonlite.backend.runtimes import info
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.thread_pool import set_threads
 from neonlite.optree import OpTreeNode
 
 __all__ = [
@@ -16,7 +17,7 @@ __all__ = [
     "Plan",
     "Tensor",
     "cleanup_backend",
-    "current",
+    "current_backend",
     "gen_backend",
     "info",
     "set_threads",

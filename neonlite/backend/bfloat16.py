@@ -1,26 +1,26 @@
-"""Does NumPy know bfloat16?  Once ml_dtypes is imported, which is done where a bfloat16 may come, and not before."""
+"""bfloat16 support in NumPy through ml_dtypes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-PIP = "pip install ml_dtypes"
+INSTALL_COMMAND = "pip install ml_dtypes"
 
 
-def is_known() -> bool:
-    """Tell whether there are arrays of bfloat16: whether ml_dtypes is installed. It is imported."""
+def is_available() -> bool:
+    """Import ml_dtypes, which registers bfloat16 with NumPy, and return whether it is installed."""
     try:
-        import ml_dtypes  # noqa: F401 - NumPy knows the name from now on
+        import ml_dtypes  # noqa: F401
     except ImportError:
         return False
     return True
 
 
-def holds_floats(array: Any) -> bool:
-    """Tell whether an array of NumPy's holds floats; bfloat16 is of no kind that NumPy has."""
+def is_float_array(array: Any) -> bool:
+    """Return whether a NumPy array holds floats, bfloat16 included."""
     return bool(array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
-def holds_numbers(array: Any) -> bool:
-    """Tell whether an array of NumPy's holds real numbers."""
-    return array.dtype.kind in "biu" or holds_floats(array)
+def is_real_array(array: Any) -> bool:
+    """Return whether a NumPy array holds real numbers or booleans."""
+    return array.dtype.kind in "biu" or is_float_array(array)

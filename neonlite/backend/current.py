@@ -1,4 +1,4 @@
-"""Which backend is the current one?  The one that ``gen_backend`` made last: ``NervanaObject.be``."""
+"""The current backend: gen_backend() sets it, NervanaObject.be reads it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.backend import Backend
-from neonlite.backend.description import Described
-from neonlite.backend.runtimes import default
+from neonlite.backend.runtimes import canonical, default_runtime
+from neonlite.backend.runtimes.base import Runtime
+from neonlite.backend.serialization import Serializable
+from neonlite.backend.validation import boolean, integer
 
-_current: Backend | None = None
+_current_backend: Backend | None = None
 
 
 def gen_backend(
-    backend: str | None = None,
+    backend: str | Runtime | Backend | None = None,
     rng_seed: int | None = None,
     datatype: Any = np.float32,
     batch_size: int = 0,
@@ -25,61 +27,158 @@ def gen_backend(
     deterministic_update: bool | None = None,
     deterministic: bool | None = None,
 ) -> Backend:
-    """Make a backend the current one, in the place of an earlier one, which is cleaned up; return it.
+    """Create the current backend, or reseed and return the live one if it has these settings.
 
+    Called again with the same runtime, device, dtype, ``compat_mode`` and ``deterministic``, as when a notebook's cell
+    is run twice, it reseeds the random streams of the live backend, whose tensors and models stay usable. With other
+    settings it creates a new backend and closes the previous one, whose tensors can still be read.
+
+    Parameters
+    ----------
+    backend : str, Runtime or Backend, optional
+        The name of a runtime; a runtime, as in ``gen_backend(MyRuntime())``; or a backend, whose runtime is used.
+        Default "mkl" if it is installed, else "cpu".
+    rng_seed : int, optional
+        The seed of the random streams, from 0 to 2**64 - 1; default from the operating system.
+    datatype : dtype
+        The floating-point dtype of new tensors; default float32.
+    batch_size : int
+        The batch size N, ``be.bsz``; default 0: that of the live backend if it is returned, else not set.
+    stochastic_round : bool
+        For compatibility with neon, without effect: optimizers have this option.
+    device_id : int
+        The device of the runtime, from 0; default 0.
+    max_devices : int, optional
+        For compatibility with neon, without effect: a backend has one device.
+    compat_mode : str, optional
+        "caffe" rounds the output sizes of pooling up, as Caffe does.
+    deterministic_update : bool, optional
+        For compatibility with neon, without effect: updates are deterministic.
+    deterministic : bool, optional
+        Compute bit-identical results in every run, also where this is slower.
+
+    Returns
+    -------
+    Backend
+        The current backend.
+
+    Raises
+    ------
+    ValueError
+        Unknown runtime, device, ``compat_mode`` or seed, or a default dtype that is not floating point.
+    TypeError
+        ``stochastic_round`` is not a boolean, or ``max_devices`` not an integer.
+    ImportError
+        The runtime is not installed; the message has the command that installs it.
+
+    Examples
+    --------
     >>> import neonlite as nl
-    >>> be = nl.gen_backend("cpu", batch_size=32)
+    >>> be = nl.gen_backend("cpu", rng_seed=0, batch_size=32)
     >>> be.zeros((2, 3)).shape
     (2, 3)
-
-    ``backend``: a runtime's name; unless given, "mkl" when it is installed, else "cpu". ValueError when it is unknown,
-    ImportError with the pip line when it is not installed. ``datatype``: the dtype of new tensors. ``batch_size``: the
-    N of ``be.iobuf``. ``device_id``: which device of the runtime, from 0. ``deterministic``: the same bits, run after
-    run. ``stochastic_round``, ``max_devices`` and ``deterministic_update`` are neon's, and have no effect: optimizers
-    round, a backend has one device, and updates are deterministic.
+    >>> nl.gen_backend("cpu", rng_seed=0) is be, nl.gen_backend("cpu", datatype="float64") is be
+    (True, False)
+    >>> from neonlite.backend.runtimes.numpy.runtime import NumPyRuntime
+    >>> class MyRuntime(NumPyRuntime):
+    ...     name = "mine"
+    >>> nl.gen_backend(MyRuntime()).name
+    'mine'
     """
-    global _current
-    made = Backend(backend or default(), rng_seed, datatype, compat_mode, deterministic, batch_size, device_id)
+    global _current_backend
+    boolean("gen_backend: stochastic_round", stochastic_round)
+    if max_devices is not None:
+        integer("gen_backend: max_devices", max_devices)
+    runtime = backend.runtime if isinstance(backend, Backend) else default_runtime() if backend is None else backend
+    live = _current_backend if type(_current_backend) is Backend and not _current_backend.closed else None
+    if live is not None and _is_equivalent(live, runtime, datatype, compat_mode, deterministic, device_id):
+        _restart(live, rng_seed, batch_size)
+        return live
+    be = Backend(runtime, rng_seed, datatype, compat_mode, deterministic, batch_size, device_id)
     cleanup_backend()
-    _current = made
-    return made
+    _current_backend = be
+    return be
+
+
+def _is_equivalent(
+    be: Backend, runtime: Any, default_dtype: Any, compat_mode: str | None, deterministic: bool | None, device_id: int
+) -> bool:
+    """Return whether a backend created with these arguments would differ from ``be`` at most in seed and batch size."""
+    if not be.runtime.has_values:  # a dry run
+        return False
+    is_same_runtime = (
+        be.runtime.is_equivalent(runtime)
+        if isinstance(runtime, Runtime)
+        else (canonical(runtime), device_id) == (be.name, be.runtime.device_id)
+    )
+    settings = be.default_dtype_name, be.compat_mode, bool(be.deterministic)
+    return is_same_runtime and settings == (be.dtype_name(default_dtype), compat_mode, bool(deterministic))
+
+
+def _restart(be: Backend, rng_seed: int | None, batch_size: int) -> None:
+    """Reseed the random streams and clear histograms, buffers and the peak; keep the tensors and plans.
+
+    A ``batch_size`` of 0 leaves it unchanged.
+    """
+    streams = be.runtime.random_streams(rng_seed)
+    be.bsz = batch_size or be.bsz
+    be.streams, be.hist_buf = streams, {}
+    be.memory_tracker.clear_thread_cache()
+    be.reset_peak()
 
 
 def cleanup_backend() -> None:
-    """Clean up the current backend, if there is one; its tensors can still be read."""
-    global _current
-    if _current is not None:
-        _current.cleanup_backend()
-        _current = None
+    """Close the current backend, if there is one. Its tensors can still be read."""
+    global _current_backend
+    if _current_backend is not None:
+        _current_backend.cleanup_backend()
+        _current_backend = None
 
 
-def current() -> Backend:
-    """Return the current backend; RuntimeError when there is none yet."""
-    if _current is None:
-        raise RuntimeError("there is no backend yet: call gen_backend() first")
-    return _current
+def current_backend() -> Backend:
+    """Return the current backend.
+
+    Returns
+    -------
+    Backend
+        The current backend.
+
+    Raises
+    ------
+    RuntimeError
+        No backend was created.
+    """
+    if _current_backend is None:
+        raise RuntimeError("expected a current backend, got none. Call gen_backend() first.")
+    return _current_backend
 
 
-class _Current(type):
+class _BackendMeta(type):
     @property
     def be(cls) -> Backend:
-        return current()
+        return current_backend()
 
     @be.setter
     def be(cls, value: Backend | None) -> None:
-        global _current
-        _current = value
+        global _current_backend
+        _current_backend = value
 
 
-class NervanaObject(Described, metaclass=_Current):
-    """The base of everything that uses a backend, as ``self.be``; it has a name, and a description."""
+class NervanaObject(Serializable, metaclass=_BackendMeta):
+    """Base of named, serializable objects that use a backend as ``self.be``.
+
+    Parameters
+    ----------
+    name : str, optional
+        The object's name; default ``ClassName_0``, ``ClassName_1``, ...
+    """
 
     _be: Backend | None = None
 
     @property
     def be(self) -> Backend:
-        """The backend that this object was given; the current one until then."""
-        return self._be or current()
+        """The backend set on this object, else the current backend."""
+        return self._be or current_backend()
 
     @be.setter
     def be(self, value: Backend | None) -> None:

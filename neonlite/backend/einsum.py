@@ -1,4 +1,4 @@
-"""How does Einstein's sum become a tree?  As products of two operands at a time, in opt_einsum's order."""
+"""Einstein summation: contract operands pairwise as op-trees, in the order chosen by opt_einsum."""
 
 from __future__ import annotations
 
@@ -7,119 +7,122 @@ from collections.abc import Sequence
 from string import ascii_letters
 from typing import Any
 
-from neonlite.optree import describe, shortened
+from neonlite.backend.tree_operands import as_operand
+from neonlite.messages import describe, truncate_message
 
 
 def einsum(be: Any, subscripts: str, operands: Sequence[Any]) -> Any:
-    """Return the tree of an einsum; ValueError where letters and shapes do not fit."""
+    """Return the op-tree of an einsum. Raises ValueError if the subscripts and the shapes do not match."""
     from opt_einsum import contract_path
     from opt_einsum.parser import parse_einsum_input
 
     if not isinstance(subscripts, str):
         raise TypeError(
-            f"be.einsum's first argument is the subscripts, such as 'ij,jk->ik'; got {describe(subscripts)}"
+            "be.einsum: expected a subscripts string as the first argument, such as 'ij,jk->ik', "
+            f"got {describe(subscripts)}"
         )
-    operands = [be._operand(x, "einsum") for x in operands]
-    words = f"be.einsum({subscripts!r}, {describe(*operands)})"
+    operands = [as_operand(be, x, "einsum") for x in operands]
+    call = f"be.einsum({subscripts!r}, {describe(*operands)})"
     shapes = [x.shape for x in operands]
     try:
         if wrong := sorted(set(subscripts) - set(ascii_letters + ",.-> ")):
-            raise ValueError(f"axes are named by letters; got {wrong[0]!r}")
+            raise ValueError(f"expected letters, commas and '->' as subscripts, got {wrong[0]!r}")
         inputs, output, _ = parse_einsum_input((subscripts, *shapes), shapes=True)
         terms = inputs.split(",")
-        sizes = sizes_of(terms, shapes)
+        sizes = label_sizes(terms, shapes)
         path = contract_path(f"{inputs}->{output}", *shapes, shapes=True)[0]
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{words}: {shortened(error)}") from None
-    parts = [Part(be, x, term, sizes) for x, term in zip(operands, terms, strict=True)]
+        raise ValueError(f"{call}: {truncate_message(error)}") from None
+    remaining = [Term(be, x, term, sizes) for x, term in zip(operands, terms, strict=True)]
     for chosen in path:
-        pair = [parts.pop(i) for i in sorted(chosen, reverse=True)][::-1]
-        kept = set(output).union(*(p.letters for p in parts))
-        result = pair[0].alone(kept.union(*(p.letters for p in pair[1:])))
+        pair = [remaining.pop(i) for i in sorted(chosen, reverse=True)][::-1]
+        needed = set(output).union(*(p.labels for p in remaining))
+        result = pair[0].sum_unused(needed.union(*(p.labels for p in pair[1:])))
         for other in pair[1:]:
-            result = result.times(other.alone(kept | set(result.letters)), kept)
-        parts.append(result)
-    return parts[0].alone(set(output)).arranged(output).tree
+            result = result.contract(other.sum_unused(needed | set(result.labels)), needed)
+        remaining.append(result)
+    return remaining[0].sum_unused(set(output)).transpose_to(output).tree
 
 
-def sizes_of(terms: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-    """Return {letter: size}; ValueError where a letter stands for two sizes."""
+def label_sizes(terms: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    """Return {label: size}. Raises ValueError if a label has two sizes."""
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         if len(term) != len(shape):
-            hint = "; a vector is a column, (n, 1), and needs two letters" if len(term) < 2 else ""
+            hint = ". A vector is a column (n, 1) and needs two letters." if len(term) < 2 else ""
             raise ValueError(
-                f"{term!r} has {len(term)} letters for an operand of {len(shape)} dimensions, {shape}{hint}"
+                f"expected one letter per axis, got {term!r} with {len(term)} letters for an operand of shape "
+                f"{shape}{hint}"
             )
-        for letter, n in zip(term, shape, strict=True):
-            if sizes.setdefault(letter, n) != n:
-                raise ValueError(f"the letter {letter!r} stands for {sizes[letter]} and for {n}: they must be equal")
+        for label, n in zip(term, shape, strict=True):
+            if sizes.setdefault(label, n) != n:
+                raise ValueError(f"expected one size for the label {label!r}, got {sizes[label]} and {n}")
     return sizes
 
 
-class Part:
-    """A tree and the letters of its axes; fewer than two letters leave axes of size 1 at the end."""
+class Term:
+    """An op-tree and the labels of its axes. A tree has two axes or more: those without a label are last, of size 1."""
 
-    def __init__(self, be: Any, tree: Any, letters: str, sizes: dict[str, int]) -> None:
-        self.be, self.tree, self.letters, self.sizes = be, tree, letters, sizes
+    def __init__(self, be: Any, tree: Any, labels: str, sizes: dict[str, int]) -> None:
+        self.be, self.tree, self.labels, self.sizes = be, tree, labels, sizes
 
-    def _with(self, tree: Any, letters: str) -> Part:
-        return Part(self.be, tree, letters, self.sizes)
+    def _replace(self, tree: Any, labels: str) -> Term:
+        return Term(self.be, tree, labels, self.sizes)
 
-    def count(self, letters: str) -> int:
-        """Return the number of elements along some letters."""
-        return math.prod(self.sizes[x] for x in letters)
+    def num_elements(self, labels: str) -> int:
+        """Return the product of the sizes of some labels."""
+        return math.prod(self.sizes[x] for x in labels)
 
-    def shaped(self, shape: Sequence[int]) -> Any:
-        """Return the tree in another shape."""
+    def reshape(self, shape: Sequence[int]) -> Any:
+        """Return the tree, reshaped."""
         return self.be.reshape(self.tree, tuple(shape))
 
-    def arranged(self, letters: str) -> Part:
-        """Return the part with its axes in the order of ``letters``."""
-        if letters == self.letters or len(letters) < 2:
+    def transpose_to(self, labels: str) -> Term:
+        """Return the term with its axes in the order of ``labels``."""
+        if labels == self.labels or len(labels) < 2:
             return self
-        axes = tuple(self.letters.index(x) for x in letters)
-        return self._with(self.be.transpose(self.tree, axes), letters)
+        axes = tuple(self.labels.index(x) for x in labels)
+        return self._replace(self.be.transpose(self.tree, axes), labels)
 
-    def alone(self, kept: set[str]) -> Part:
-        """Return the part with repeated letters made one (the diagonal), and summed over letters that nobody keeps."""
-        part = self
-        while twice := next((x for x in part.letters if part.letters.count(x) > 1), None):
-            part = part._diagonal(twice)
-        gone = tuple(i for i, x in enumerate(part.letters) if x not in kept)
-        if gone:
-            letters = "".join(x for x in part.letters if x in kept)
-            part = part._with(self.be.sum(part.tree, axis=gone, keepdims=False), letters)
-        return part
+    def sum_unused(self, needed: set[str]) -> Term:
+        """Return the term with the diagonal of each repeated label, summed over the labels that are not needed."""
+        term = self
+        while repeated := next((x for x in term.labels if term.labels.count(x) > 1), None):
+            term = term._take_diagonal(repeated)
+        summed_axes = tuple(i for i, x in enumerate(term.labels) if x not in needed)
+        if summed_axes:
+            labels = "".join(x for x in term.labels if x in needed)
+            term = term._replace(self.be.sum(term.tree, axis=summed_axes, keepdims=False), labels)
+        return term
 
-    def _diagonal(self, letter: str) -> Part:
-        """Return the part with two axes of one letter made one: every (n + 1)th element of the two as one axis."""
-        i = self.letters.index(letter)
-        j = self.letters.index(letter, i + 1)
-        rest = [k for k in range(len(self.letters)) if k not in (i, j)]
-        n, sizes = self.sizes[letter], [self.sizes[self.letters[k]] for k in rest]
+    def _take_diagonal(self, label: str) -> Term:
+        """Return the diagonal of two axes with the same label: every (n + 1)th element of the two axes flattened."""
+        i = self.labels.index(label)
+        j = self.labels.index(label, i + 1)
+        rest = [k for k in range(len(self.labels)) if k not in (i, j)]
+        n, sizes = self.sizes[label], [self.sizes[self.labels[k]] for k in rest]
         tree = self.be.reshape(self.be.transpose(self.tree, (i, j, *rest)), (n * n, *(sizes or [1])))
         index = ((0, n, n + 1), *((0, m, 1) for m in tree.shape[1:]))
-        return self._with(self.be.build("slice", tree, index=index), letter + "".join(self.letters[k] for k in rest))
+        return self._replace(self.be.build("slice", tree, index=index), label + "".join(self.labels[k] for k in rest))
 
-    def times(self, other: Part, kept: set[str]) -> Part:
-        """Return the product of two parts, summed over the letters that both have and nobody keeps."""
-        both = [x for x in self.letters if x in other.letters]
-        stack = "".join(x for x in both if x in kept)
-        summed = "".join(x for x in both if x not in kept)
-        rows = "".join(x for x in self.letters if x not in both)
-        columns = "".join(x for x in other.letters if x not in both)
-        letters = stack + rows + columns
-        shape = [self.sizes[x] for x in letters]
-        if not summed:
-            x = self.arranged(stack + rows).shaped([*shape[: len(stack + rows)], *(1 for _ in columns)])
-            y = other.arranged(stack + columns)
-            y = y.shaped([*(self.sizes[a] for a in stack), *(1 for _ in rows), *(self.sizes[a] for a in columns)])
-            return self._with(x * y, letters)
-        x = self.arranged(stack + rows + summed)
-        y = other.arranged(stack + summed + columns)
-        depth = [self.count(stack)] if stack else []
-        product = x.shaped([*depth, self.count(rows), self.count(summed)]) @ y.shaped(
-            [*depth, self.count(summed), self.count(columns)]
+    def contract(self, other: Term, needed: set[str]) -> Term:
+        """Return the product of two terms, summed over the shared labels that are not needed: a batched matmul."""
+        shared = [x for x in self.labels if x in other.labels]
+        batch = "".join(x for x in shared if x in needed)
+        contracted = "".join(x for x in shared if x not in needed)
+        rows = "".join(x for x in self.labels if x not in shared)
+        columns = "".join(x for x in other.labels if x not in shared)
+        labels = batch + rows + columns
+        shape = [self.sizes[x] for x in labels]
+        if not contracted:
+            x = self.transpose_to(batch + rows).reshape([*shape[: len(batch + rows)], *(1 for _ in columns)])
+            y = other.transpose_to(batch + columns)
+            y = y.reshape([*(self.sizes[a] for a in batch), *(1 for _ in rows), *(self.sizes[a] for a in columns)])
+            return self._replace(x * y, labels)
+        x = self.transpose_to(batch + rows + contracted)
+        y = other.transpose_to(batch + contracted + columns)
+        batch_size = [self.num_elements(batch)] if batch else []
+        product = x.reshape([*batch_size, self.num_elements(rows), self.num_elements(contracted)]) @ y.reshape(
+            [*batch_size, self.num_elements(contracted), self.num_elements(columns)]
         )
-        return self._with(self.be.reshape(product, tuple(shape)), letters)
+        return self._replace(self.be.reshape(product, tuple(shape)), labels)

@@ -1,22 +1,32 @@
-"""How much memory is handed out?  A ledger: tensors, arenas and workspaces stand in it as long as they live."""
+"""Memory tracking: bytes allocated for tensors, arenas and workspaces, and their peak."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, NamedTuple
 
-from neonlite.backend.plan import size
+from neonlite.backend.format import format_bytes
 
-MANY = 1000  # notes after which they are added up
+MAX_PENDING_RECORDS = 1000  # records in the queue before they are added to the totals
 
 
-class Memory(NamedTuple):
-    """The bytes that a backend has handed out, and the most that it ever had; prints in words.
+class MemoryUsage(NamedTuple):
+    """The bytes that a backend has allocated now, and the largest total so far; prints with units.
 
-    ``tensors``: of those that own their memory; views, and arrays of other libraries, cost nothing. ``arena``:
-    temporaries, registers and partial results of op-trees. ``workspaces``: what primitives work in.
+    Attributes
+    ----------
+    tensors : int
+        Bytes of tensors that own their memory. Views and arrays shared by other libraries are not counted.
+    arena : int
+        Bytes of temporaries, registers and partial results of op-trees.
+    workspaces : int
+        Bytes of the workspaces of primitives.
+    peak : int
+        The largest total since the backend was created, or since ``be.reset_peak()``.
     """
 
     tensors: int
@@ -26,90 +36,124 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The bytes of all three."""
+        """The bytes of tensors, arena and workspaces together."""
         return self.tensors + self.arena + self.workspaces
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{name} {size(n)}" for name, n in zip(self._fields, self[:-1], strict=False))
-        return f"{size(self.total)}: {parts}; peak {size(self.peak)}"
+        parts = ", ".join(f"{name} {format_bytes(n)}" for name, n in zip(self._fields, self[:-1], strict=False))
+        return f"{format_bytes(self.total)}: {parts}; peak {format_bytes(self.peak)}"
 
 
-class NoRoom(MemoryError):
-    """There is no room for something: with how much it takes, what is held, and what helps."""
+class OutOfMemoryError(MemoryError):
+    """An allocation failed. The message has the requested bytes, the allocated bytes, and how to use less memory."""
 
 
-class Held:
-    """Some memory that is entered in a ledger: it lives as long as the memory does, and notes when that goes."""
+class Allocation:
+    """A tracked block of memory. It lives as long as the memory, and records the release when it is deleted."""
 
-    __slots__ = ("entry", "is_shown", "note", "stored")
+    __slots__ = ("add_record", "is_exported", "layout_cache", "release_record")
 
-    entry: tuple[str, int]
-    note: Callable[[tuple[str, int]], None]
-    stored: Any  # the room where its numbers may lie in another order
-    is_shown: bool  # whether others may look at it without asking, so that it has no such room
+    release_record: tuple[str, int]
+    add_record: Callable[[tuple[str, int]], None]
+    layout_cache: Any  # the NHWC copy of the values, if any
+    is_exported: bool  # other libraries can read and write the memory, so it has no layout cache
 
     def __del__(self) -> None:
-        self.note(self.entry)
+        if hasattr(self, "layout_cache"):  # else an error interrupted ``track``
+            self.add_record(self.release_record)
 
 
-class Ledger:
-    """The memory that one runtime has handed out, and, in ``kept``, what each thread keeps to work in.
+class ThreadEnd:
+    """A thread's token: it is deleted when the thread ends, and then clears the thread's cache."""
 
-    What comes and goes is noted in a queue, and added up when somebody asks: a queue takes notes from all threads
-    without a lock, in the order in which things happen, also from garbage that is collected at any moment.
+    def __init__(self, tracker: MemoryTracker) -> None:
+        self.tracker, self.thread = weakref.ref(tracker), get_ident()
+
+    def __del__(self) -> None:
+        if (tracker := self.tracker()) is not None:
+            tracker.by_thread.pop(self.thread, None)
+
+
+class MemoryTracker:
+    """The memory that one runtime has allocated, and each thread's cache of buffers, ``thread_cache``.
+
+    ``thread_cache`` is not a ``threading.local``: Python's garbage collector does not see the values of one, so what
+    they refer to, which may be a whole backend, would live as long as the thread.
+
+    Allocations and releases are appended to a queue, and added to the totals on demand. A queue accepts records from
+    all threads without a lock and in order, also from objects that are garbage-collected at an arbitrary moment.
     """
 
     def __init__(self) -> None:
-        self.kept = threading.local()
+        self.by_thread: dict[int, dict[Any, Any]] = {}
+        self.ends = threading.local()  # each thread's ThreadEnd, with only a weak reference to this object
         self.bytes = {"tensors": 0, "arena": 0, "workspaces": 0}
         self.total = self.peak = 0
-        self.notes: deque[tuple[str, int]] = deque()
-        self.note = self.notes.append
-        self.lock = threading.RLock()  # of whoever adds up
-        self.has_rooms = False  # whether numbers of a tensor may be elsewhere than in its memory, or ever were
+        self.pending_records: deque[tuple[str, int]] = deque()
+        self.add_record = self.pending_records.append
+        self.lock = threading.RLock()  # held while records are added to the totals
+        self.has_layout_caches = False  # whether any tensor has or had a layout cache
 
-    def hold(self, nbytes: int, kind: str = "tensors") -> Held:
-        """Enter some bytes; the entry lasts as long as what is returned."""
-        held = Held()  # this is called for every tensor: a constructor would take longer
-        held.entry = (kind, -nbytes)
-        held.note, held.stored, held.is_shown = self.note, None, False
-        held.note((kind, nbytes))
-        if len(self.notes) > MANY:
-            self._add_up()
-        return held
+    def track(self, nbytes: int, kind: str = "tensors") -> Allocation:
+        """Count ``nbytes`` as allocated until the returned object is deleted."""
+        allocation = Allocation()  # no constructor, as this runs for every tensor
+        allocation.release_record, allocation.add_record = (kind, -nbytes), self.add_record
+        allocation.is_exported = False
+        allocation.add_record((kind, nbytes))
+        allocation.layout_cache = None  # set last: ``__del__`` records a release only if it is set
+        if len(self.pending_records) > MAX_PENDING_RECORDS:
+            self._apply_records()
+        return allocation
 
-    def _add_up(self) -> None:
+    def _apply_records(self) -> None:
         with self.lock:
-            bytes_of, next_note = self.bytes, self.notes.popleft
-            while self.notes:
-                kind, nbytes = next_note()
+            bytes_of, next_record = self.bytes, self.pending_records.popleft
+            while self.pending_records:
+                kind, nbytes = next_record()
                 bytes_of[kind] += nbytes
                 self.total += nbytes
                 if self.total > self.peak:
                     self.peak = self.total
 
-    def memory(self) -> Memory:
-        """Return what is held now."""
+    def usage(self) -> MemoryUsage:
+        """Return the bytes allocated now."""
         with self.lock:
-            self._add_up()
-            return Memory(**self.bytes, peak=self.peak)
+            self._apply_records()
+            return MemoryUsage(**self.bytes, peak=self.peak)
 
     def reset_peak(self) -> None:
-        """Begin the peak anew, at what is held now."""
+        """Reset the peak to the bytes allocated now."""
         with self.lock:
-            self._add_up()
+            self._apply_records()
             self.peak = self.total
 
-    def forget(self) -> None:
-        """Let go of what all threads keep."""
-        self.kept = threading.local()
+    @property
+    def thread_cache(self) -> dict[Any, Any]:
+        """The current thread's arena, workspaces and views of them; cleared when the thread ends."""
+        cache = self.by_thread.get(get_ident())
+        if cache is None:
+            self.ends.token = ThreadEnd(self)
+            cache = self.by_thread.setdefault(get_ident(), {})
+        return cache
+
+    def clear_thread_cache(self) -> None:
+        """Clear the caches of all threads."""
+        self.by_thread.clear()
 
 
-class Room(NamedTuple):
-    """The bytes of a device that are free, and all that it has; prints in words."""
+class DeviceMemory(NamedTuple):
+    """The free and total bytes of a device; prints with units.
+
+    Attributes
+    ----------
+    free : int
+        Bytes that can be allocated.
+    total : int
+        All bytes of the device.
+    """
 
     free: int
     total: int
 
     def __str__(self) -> str:
-        return f"{size(self.free)} free of {size(self.total)}"
+        return f"{format_bytes(self.free)} free of {format_bytes(self.total)}"

@@ -1,11 +1,10 @@
-"""Where do random numbers come from?
+"""Random number streams: counter-based Philox4x64-10 generators, one per purpose, with small saveable states.
 
-From one formula, Philox4x64-10: a block of four 64-bit words is a function of a key and a counter, and nothing else.
-The key is (seed, purpose), so weights, masks, data and noise each have a stream of their own, and drawing from one
-never shifts another. A stream's position is the number of blocks it has handed out: that one number is all there is
-to save, any block can be had without those before it, and threads that share a draw change nothing in it.
+Philox4x64-10 computes a block of four 64-bit words from a key and a counter. The key is (seed, purpose), so weights,
+masks, data and noise have independent streams. A stream's state is the number of blocks that it has used; any block
+can be computed without those before it, so results do not depend on the number of threads.
 
-Every draw takes whole blocks. A word is also two 32-bit lanes, the low one first, whatever the machine's byte order.
+A draw uses complete blocks. A 64-bit word is also two 32-bit words, the low one first, on machines of any byte order.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.backend.bfloat16 import holds_numbers
+from neonlite.backend.bfloat16 import is_real_array
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -29,16 +28,17 @@ if TYPE_CHECKING:
 
 Shape = int | tuple[int, ...]
 State = tuple[int | str, ...]
-Pool = Callable[[Callable[[Iterator[int]], None], int], object]
+ParallelFor = Callable[[Callable[[Iterator[int]], None], int], object]
 
 PURPOSES = {"weights": 0, "masks": 1, "data": 2, "noise": 3}
-"""The key word of each stream. Every saved state relies on them: add to the table, never renumber it."""
+"""Purpose -> key word of its stream. Saved states depend on these numbers: add entries, never change them."""
 
-_HOST = 4  # the key word of the generator for host code
+_HOST_KEY = 4  # the key word of the generator for code on the host
 _COUNTERS = 2**256
-_CHUNK = 2**12  # blocks made at once: 128 kB of words, which stay in cache until their values are written
-_SIP = 31  # blocks that NumPy hands out at once where nothing is to be allocated: an array of less than 1 kB
-_SPAN = 2**16  # blocks in one part of a pool's work: about a millisecond
+# blocks computed at once: 128 kB of words, which stay in the CPU cache until their values are written
+_CHUNK_BLOCKS = 2**12
+_SMALL_READ_BLOCKS = 31  # blocks per call of NumPy with low_memory, as arrays below 1 kB
+_TASK_BLOCKS = 2**16  # blocks per task of a parallel draw: about a millisecond
 
 _FORMAT = "philox4x64-10/1"
 _HOST_FIELDS = (
@@ -48,55 +48,57 @@ _HOST_FIELDS = (
     ("host has_gauss", 2),
 )
 _FIELDS = (("seed", 2**64), *((purpose, _COUNTERS) for purpose in PURPOSES), *_HOST_FIELDS)
-"""A state is the format, these whole numbers (each with the bound it stays below), and the host's gauss in hex."""
+"""A state is the format, these integers (name, exclusive bound), and the host generator's gauss in hex."""
 
 
-# --- the formula ---
+# --- Philox ---
 
 
 def philox(seed: int, word: int, block: int) -> np.random.Philox:
-    """NumPy's Philox4x64-10 bit generator, placed so that its next raw word is the first of the given block.
+    """Return NumPy's Philox4x64-10 bit generator at the first word of a block.
 
-    Formula: block k = philox4x64_10(counter=k, key=(seed, word)).
+    block k = philox4x64_10(counter=k, key=(seed, word))
 
-    Source: Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+    References
+    ----------
+    Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
     """
-    # NumPy increments the counter before it uses it. `np.random` is imported by NumPy when first asked for, so here.
+    # NumPy increments the counter before it uses it
     return np.random.Philox(counter=(block - 1) % _COUNTERS, key=seed | word << 64)
 
 
-def _lanes(words: Words) -> NDArray[np.uint32]:
-    # On a little-endian machine both casts are the identity and nothing is copied.
+def _as_words32(words: Words) -> NDArray[np.uint32]:
+    # on a little-endian machine neither cast copies
     return words.astype("<u8", copy=False).view("<u4").astype(np.uint32, copy=False)
 
 
-def _uniform8(words: Words) -> NDArray[Any]:
-    return (_lanes(words) >> 24).view(np.int32).astype(np.float32) * np.float32(2.0**-8)
+def _to_uniform_bfloat16(words: Words) -> NDArray[Any]:
+    return (_as_words32(words) >> 24).view(np.int32).astype(np.float32) * np.float32(2.0**-8)
 
 
-def _uniform16(words: Words) -> NDArray[Any]:
-    return (_lanes(words) >> 21).view(np.int32).astype(np.float32) * np.float32(2.0**-11)
+def _to_uniform_float16(words: Words) -> NDArray[Any]:
+    return (_as_words32(words) >> 21).view(np.int32).astype(np.float32) * np.float32(2.0**-11)
 
 
-def _uniform32(words: Words) -> NDArray[Any]:
-    # int32 has a vector instruction to float32 everywhere, uint32 has not.
-    return (_lanes(words) >> 8).view(np.int32).astype(np.float32) * np.float32(2.0**-24)
+def _to_uniform_float32(words: Words) -> NDArray[Any]:
+    # CPUs have vector instructions from int32 to float32, but not from uint32
+    return (_as_words32(words) >> 8).view(np.int32).astype(np.float32) * np.float32(2.0**-24)
 
 
-def _uniform64(words: Words) -> NDArray[Any]:
+def _to_uniform_float64(words: Words) -> NDArray[Any]:
     return (words >> 11).astype(np.float64) * 2.0**-53
 
 
 _UNIFORM: dict[str, tuple[int, Callable[[Words], NDArray[Any]]]] = {
-    "float16": (8, _uniform16),
-    "bfloat16": (8, _uniform8),
-    "float32": (8, _uniform32),
-    "float64": (4, _uniform64),
+    "float16": (8, _to_uniform_float16),
+    "bfloat16": (8, _to_uniform_bfloat16),
+    "float32": (8, _to_uniform_float32),
+    "float64": (4, _to_uniform_float64),
 }
-"""dtype -> (values in a block, the values that words stand for)."""
+"""dtype -> (values per block, function from words to values)."""
 
 
-def _normal(words: Words) -> NDArray[Any]:
+def _to_normal(words: Words) -> NDArray[Any]:
     bits = (words >> 11).astype(np.float64)
     radius = np.sqrt(-2.0 * np.log((bits[0::2] + 1.0) * 2.0**-53))
     angle = bits[1::2] * (2.0 * math.pi * 2.0**-53)
@@ -106,37 +108,45 @@ def _normal(words: Words) -> NDArray[Any]:
     return values
 
 
-# --- the streams ---
+# --- streams ---
 
 
-class Streams:
-    """Four independent streams of random numbers, and a NumPy generator for host code, all from one seed.
+class RandomStreams:
+    """Four independent streams of random numbers, and a NumPy generator for code on the host, from one seed.
 
-    Formula: block k of a stream = philox4x64_10(counter=k, key=(seed, PURPOSES[purpose])); a draw that needs n words
-    takes ceil(n / 4) blocks.
+    block k of a stream = philox4x64_10(counter=k, key=(seed, PURPOSES[purpose])). A draw that needs n words uses
+    ceil(n / 4) blocks; one that raises an error uses none. Draws are thread-safe: each uses different blocks.
 
-    Args:
-        seed: a whole number from 0 to 2**64 - 1; None takes one from the operating system. `seed` then tells it.
-        pool: `pool(work, count)` calls `work` on any number of threads, with iterators that hand out each of
-            range(count) once among them, and returns when all is done. Large draws are shared out by it; the numbers
-            are the same with and without.
+    Parameters
+    ----------
+    seed : int, optional
+        The seed, from 0 to 2**64 - 1; default from the operating system. The attribute ``seed`` has its value.
+    parallel_for : callable, optional
+        ``parallel_for(work, count)`` calls ``work`` on several threads with iterators that together yield each of
+        range(count) once, and returns when all are done. Large draws use it; it does not change the numbers.
 
-    Raises: TypeError for a seed that is not a whole number (True and 1.0 are not), ValueError for one out of range.
-    Every draw raises ValueError for a purpose that is not in PURPOSES. A draw that is refused takes nothing.
+    Raises
+    ------
+    TypeError
+        The seed is not an integer (True and 1.0 are not).
+    ValueError
+        The seed is out of range.
 
-    Draws from several threads are safe: each takes blocks that no other has.
+    References
+    ----------
+    Salmon et al., SC 2011; the words are those of the authors' Random123 library.
 
-    Source: Salmon et al., SC 2011; the words are those of the authors' Random123 library.
-
-    >>> [f"{word:016x}" for word in Streams(0).words("weights", 4).tolist()]
+    Examples
+    --------
+    >>> [f"{word:016x}" for word in RandomStreams(0).words("weights", 4).tolist()]
     ['16554d9eca36314c', 'db20fe9d672d0fdc', 'd7e772cee186176b', '7e68b68aec7ba23b']
     """
 
-    def __init__(self, seed: int | None = None, pool: Pool | None = None) -> None:
-        self.seed = _whole_seed(seed)
-        self._pool = pool
+    def __init__(self, seed: int | None = None, parallel_for: ParallelFor | None = None) -> None:
+        self.seed = _check_seed(seed)
+        self._parallel_for = parallel_for
         self._lock = threading.Lock()
-        self._kept = threading.local()
+        self._thread_cache = threading.local()
         self._blocks = dict.fromkeys(PURPOSES, 0)
         self._host: np.random.RandomState | None = None
         self._first_state = self.get_state()
@@ -144,32 +154,30 @@ class Streams:
     # --- bits ---
 
     def words(self, purpose: str, n: int) -> Words:
-        """The next n words of a stream, as they come.
-
-        **Shapes**: (n,) uint64, from ceil(n / 4) blocks.
-        """
+        """Return the next n words of a stream, (n,) uint64, from ceil(n / 4) blocks."""
         return self._fill(purpose, np.empty(n, np.uint64), 4, lambda words: words)
 
-    def lanes(self, purpose: str, n: int) -> NDArray[np.uint32]:
-        """The next n lanes of a stream: the halves of its words, the low half first.
+    def words32(self, purpose: str, n: int) -> NDArray[np.uint32]:
+        """Return the next n 32-bit words of a stream, (n,) uint32, from ceil(n / 8) blocks.
 
-        Formula: lane 2i = word i mod 2**32, lane 2i + 1 = floor(word i / 2**32).
-
-        **Shapes**: (n,) uint32, from ceil(n / 8) blocks.
+        word32 2i = word i mod 2**32, word32 2i + 1 = floor(word i / 2**32).
         """
-        return self._fill(purpose, np.empty(n, np.uint32), 8, _lanes)
+        return self._fill(purpose, np.empty(n, np.uint32), 8, _as_words32)
 
     def blocks(self, purpose: str, n: int) -> tuple[int, int, int]:
-        """Takes the next n blocks of a stream, for a device that works them out itself.
+        """Reserve the next n blocks of a stream for a device that computes them.
 
-        Formula: (seed, PURPOSES[purpose], number of the first block), the key and the counter of the class's formula.
+        Returns
+        -------
+        tuple of int
+            (seed, PURPOSES[purpose], index of the first block): the key and the counter of the class's formula.
         """
-        seed, first = self._take(purpose, n)
+        seed, first = self._reserve_blocks(purpose, n)
         return seed, PURPOSES[purpose], first
 
     @property
-    def taken(self) -> dict[str, int]:
-        """How many blocks each stream has handed out, by purpose."""
+    def blocks_used(self) -> dict[str, int]:
+        """The number of blocks that each stream has used, by purpose."""
         return dict(self._blocks)
 
     # --- real numbers ---
@@ -181,22 +189,42 @@ class Streams:
         dtype: DTypeLike | None = None,
         out: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
-        """Numbers spread evenly over [0, 1), equal in every bit on every machine.
+        """Draw from the uniform distribution over [0, 1), bit-identical on every machine.
 
-        Formula: float16: floor(lane / 2**21) / 2**11; bfloat16: floor(lane / 2**24) / 2**8; float32:
-        floor(lane / 2**8) / 2**24; float64: floor(word / 2**11) / 2**53.
+        float16: floor(word32 / 2**21) / 2**11; bfloat16: floor(word32 / 2**24) / 2**8; float32:
+        floor(word32 / 2**8) / 2**24; float64: floor(word / 2**11) / 2**53.
 
-        **Shapes**: `shape`, or that of `out`, filled in C order whatever its layout. float32 unless `dtype` or `out`
-        says otherwise. A block gives eight values, and four in float64.
+        Parameters
+        ----------
+        purpose : str
+            The stream.
+        shape : int or tuple of int, optional
+            The shape; optional with ``out``.
+        dtype : dtype, optional
+            float16, bfloat16, float32 or float64; default that of ``out``, else float32.
+        out : numpy.ndarray, optional
+            The array to fill, in C order of its indices, whatever its strides.
 
-        Raises: TypeError for another dtype; ValueError if `out` is read-only or is not of `shape` and `dtype`.
+        Returns
+        -------
+        numpy.ndarray
+            ``out``, or a new array. A block gives eight values, or four in float64.
 
-        >>> Streams(0).uniform("weights", (2, 2)).tolist()
+        Raises
+        ------
+        TypeError
+            The dtype is none of these, or neither ``shape`` nor ``out`` is given.
+        ValueError
+            ``out`` is read-only or differs from ``shape`` or ``dtype``, or the purpose is unknown.
+
+        Examples
+        --------
+        >>> RandomStreams(0).uniform("weights", (2, 2)).tolist()
         [[0.789889395236969, 0.0872390866279602], [0.40303128957748413, 0.855972170829773]]
         """
-        out = _target("uniform", shape, dtype, out)
-        per_block, spell = _UNIFORM[out.dtype.name]
-        return self._fill(purpose, out, per_block, spell)
+        out = _output_array("uniform", shape, dtype, out)
+        per_block, to_values = _UNIFORM[out.dtype.name]
+        return self._fill(purpose, out, per_block, to_values)
 
     def normal(
         self,
@@ -205,116 +233,162 @@ class Streams:
         dtype: DTypeLike | None = None,
         out: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
-        """Numbers of the standard normal distribution: computed in float64, then cast, so all dtypes see the same.
+        """Draw from the standard normal distribution: computed in float64, then cast, so all dtypes agree.
 
-        Formula: each pair of words gives u = (floor(word 0 / 2**11) + 1) / 2**53 in (0, 1] and
+        Each pair of words gives u = (floor(word 0 / 2**11) + 1) / 2**53 in (0, 1] and
         v = floor(word 1 / 2**11) / 2**53 in [0, 1), and these give sqrt(-2 log u) cos(2 pi v) and then
-        sqrt(-2 log u) sin(2 pi v). No magnitude exceeds 8.58.
+        sqrt(-2 log u) sin(2 pi v). No magnitude exceeds 8.58. Machines agree within 4 ulp, as their log, sin and cos
+        do.
 
-        **Shapes**: as uniform; a block gives four values in every dtype. Machines agree as far as their log, sin and
-        cos do: within 4 ulp.
+        Parameters
+        ----------
+        purpose : str
+            The stream.
+        shape : int or tuple of int, optional
+            The shape; optional with ``out``.
+        dtype : dtype, optional
+            float16, bfloat16, float32 or float64; default that of ``out``, else float32.
+        out : numpy.ndarray, optional
+            The array to fill, in C order of its indices, whatever its strides.
 
-        Raises: as uniform.
+        Returns
+        -------
+        numpy.ndarray
+            ``out``, or a new array. A block gives four values in every dtype.
 
-        Source: Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958.
+        Raises
+        ------
+        TypeError
+            The dtype is none of these, or neither ``shape`` nor ``out`` is given.
+        ValueError
+            ``out`` is read-only or differs from ``shape`` or ``dtype``, or the purpose is unknown.
+
+        References
+        ----------
+        Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958.
         """
-        return self._fill(purpose, _target("normal", shape, dtype, out), 4, _normal)
+        return self._fill(purpose, _output_array("normal", shape, dtype, out), 4, _to_normal)
 
     # --- choices ---
 
     def mask(self, purpose: str, out: NDArray[Any], keep: float) -> NDArray[Any]:
-        """Fills `out` with ones and zeros, a one with probability `keep`, equal on every machine; returns `out`.
+        """Fill an array with ones, with probability ``keep``, and zeros; identical on every machine.
 
-        Formula: 1 where lane < keep * 2**32, else 0. keep = 0 keeps nothing and keep = 1 everything, and they take
-        the same blocks as any other.
+        1 where word32 < keep * 2**32, else 0. Any ``keep``, also 0 and 1, uses the same number of blocks.
 
-        **Shapes**: those of `out`: floats, whole numbers or booleans in any layout, filled in C order. A block gives
-        eight values.
+        Parameters
+        ----------
+        purpose : str
+            The stream.
+        out : numpy.ndarray
+            The array of floats, integers or booleans to fill, in C order of its indices, whatever its strides.
+        keep : float
+            The probability of a one, from 0 to 1.
 
-        Args:
-            out: the array to fill.
-            keep: the fraction kept, from 0 to 1.
+        Returns
+        -------
+        numpy.ndarray
+            ``out``. A block gives eight values.
 
-        Raises: ValueError for another `keep` and for an `out` that is read-only; TypeError if `out` is not an array
-        of real numbers.
+        Raises
+        ------
+        TypeError
+            ``out`` is not an array of real numbers.
+        ValueError
+            ``keep`` is out of range, ``out`` is read-only, or the purpose is unknown.
         """
-        limit = mask_limit(keep)
+        threshold = mask_threshold(keep)
         _check_out("mask", out)
-        if not holds_numbers(out):
-            raise TypeError(f"mask() fills arrays of floats, whole numbers or booleans; got one of {out.dtype}")
+        if not is_real_array(out):
+            raise TypeError(f"mask: expected an array of floats, integers or booleans as out, got {out.dtype}")
 
-        def spell(words: Words) -> NDArray[Any]:
-            lanes = _lanes(words)
-            ones = self._buffer("ones", 8 * _CHUNK, np.bool_)[: lanes.size]
-            np.less(lanes, limit, out=ones)
+        def to_values(words: Words) -> NDArray[Any]:
+            words32 = _as_words32(words)
+            ones = self._buffer("ones", 8 * _CHUNK_BLOCKS, np.bool_)[: words32.size]
+            np.less(words32, threshold, out=ones)
             return ones
 
-        return self._fill(purpose, out, 8, spell, sip=True)
+        return self._fill(purpose, out, 8, to_values, low_memory=True)
 
     def integers(self, purpose: str, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
-        """Whole numbers from low to high - 1, equal in every bit on every machine.
+        """Draw integers from low to high - 1, identical on every machine.
 
-        Formula: low + floor(word * (high - low) / 2**64). Each probability is within 2**-64 of 1 / (high - low): off
-        by at most one part in 2**32.
+        low + floor(word * (high - low) / 2**64). Each probability is within 2**-64 of 1 / (high - low): a relative
+        error of at most 2**-32.
 
-        **Shapes**: `shape`, int64; a block gives four values.
+        Parameters
+        ----------
+        purpose : str
+            The stream.
+        low, high : int
+            The range [low, high), within int64 and at most 2**32 wide.
+        shape : int or tuple of int
+            The shape.
 
-        Raises: ValueError unless low < high, both in the range of int64, and high - low <= 2**32.
+        Returns
+        -------
+        numpy.ndarray
+            int64. A block gives four values.
+
+        Raises
+        ------
+        ValueError
+            The range is empty, wider than 2**32 or not within int64, or the purpose is unknown.
         """
         low, high = operator.index(low), operator.index(high)
         if not -(2**63) <= low < high <= 2**63 or high - low > 2**32:
-            raise ValueError(f"integers() needs low < high in int64, at most 2**32 apart; got low={low}, high={high}")
+            raise ValueError(f"integers: expected int64 low < high <= low + 2**32, got low={low}, high={high}")
         width = np.uint64(high - low)
         half = np.uint64(32)
 
-        def spell(words: Words) -> NDArray[Any]:
-            # The upper half of a 128-bit product: high lane * width plus the carry of low lane * width fits 64 bits.
+        def to_values(words: Words) -> NDArray[Any]:
+            # the upper half of a 128-bit product: high word32 * width plus the carry of low word32 * width fits 64 bits
             carry = (words & np.uint64(2**32 - 1)) * width >> half
             return ((words >> half) * width + carry >> half).astype(np.int64) + low
 
-        return self._fill(purpose, np.empty(shape, np.int64), 4, spell)
+        return self._fill(purpose, np.empty(shape, np.int64), 4, to_values)
 
     def permutation(self, purpose: str, n: int) -> NDArray[np.int64]:
-        """The numbers 0 to n - 1 in random order, equal on every machine.
+        """Return a random permutation of 0 to n - 1, (n,) int64, from ceil(n / 4) blocks; identical on every machine.
 
-        Formula: argsort(words); equal words, of which the chance is below n**2 / 2**65, stay in order of index.
-
-        **Shapes**: (n,) int64, from ceil(n / 4) blocks.
+        argsort(words), stable. The probability of equal words is below n**2 / 2**65.
         """
         return np.argsort(self.words(purpose, n), stable=True).astype(np.int64, copy=False)
 
-    # --- host code ---
+    # --- the generator for the host ---
 
     @property
     def host(self) -> np.random.RandomState:
-        """A NumPy RandomState with a stream of its own, for host code: `host.uniform(low, high, size)` and the like.
+        """A NumPy RandomState for code on the host, with a Philox stream, as in ``host.uniform(low, high, size)``.
 
-        Its words are Philox words; what NumPy makes of them may differ between NumPy versions. set_state and reset
-        act on the object in place, so whoever holds it sees them.
+        NumPy's distributions may differ between its versions. ``set_state`` and ``reset`` change the object in place.
         """
         with self._lock:
             return self._make_host()
 
     def _make_host(self) -> np.random.RandomState:
         if self._host is None:
-            self._host = np.random.RandomState(philox(self.seed, _HOST, 1))
+            self._host = np.random.RandomState(philox(self.seed, _HOST_KEY, 1))
         return self._host
 
     # --- state ---
 
     def get_state(self) -> State:
-        """What has been consumed: a small tuple of whole numbers and strings, hashable, and fit for JSON.
+        """Return the state of all streams: a small tuple of integers and strings, hashable and JSON-compatible.
 
-        Formula: (format, seed, blocks taken of weights, masks, data and noise, and of the host generator: words taken,
-        has_uint32, uinteger, has_gauss, gauss in hex).
+        Returns
+        -------
+        tuple
+            (format, seed, blocks used of weights, masks, data and noise, and of the host generator: words used,
+            has_uint32, uinteger, has_gauss, gauss in hex).
         """
         with self._lock:
             return (_FORMAT, self.seed, *self._blocks.values(), *_host_state(self._host))
 
     def set_state(self, state: State) -> None:
-        """Goes to a state that get_state gave, seed included.
+        """Set the state of all streams, seed included, to one that ``get_state`` returned.
 
-        Raises: ValueError for anything else; the old state then stays.
+        Any other value raises ValueError, and leaves the state unchanged.
         """
         _check_state(state)
         seed, *blocks = (int(entry) for entry in state[1 : 2 + len(PURPOSES)])
@@ -326,7 +400,7 @@ class Streams:
                 _set_host(self._make_host(), seed, *host)
 
     def reset(self) -> None:
-        """Goes back to the state of construction, seed included."""
+        """Reset all streams to their initial state, seed included."""
         self.set_state(self._first_state)
 
     # --- drawing ---
@@ -336,64 +410,65 @@ class Streams:
         purpose: str,
         out: NDArray[Any],
         per_block: int,
-        spell: Callable[[Words], NDArray[Any]],
-        sip: bool = False,
+        to_values: Callable[[Words], NDArray[Any]],
+        low_memory: bool = False,
     ) -> NDArray[Any]:
-        """Takes the blocks that `out` needs and writes, chunk by chunk, the values that `spell` finds in the words.
+        """Fill ``out``: reserve its blocks, and convert their words with ``to_values``, chunk by chunk.
 
-        With `sip` nothing of size is allocated, at half the speed: by one thread, as many short calls gain nothing from
-        two.
+        ``low_memory`` allocates at most 1 kB at a time, in one thread, at half the speed.
         """
         blocks = -(-out.size // per_block)
-        seed, first = self._take(purpose, blocks)
+        seed, first = self._reserve_blocks(purpose, blocks)
         flat = out.reshape(-1) if out.flags.c_contiguous else None
 
         def work(parts: Iterable[int]) -> None:
             for part in parts:
-                end = min((part + 1) * _SPAN, blocks)
-                generator = philox(seed, PURPOSES[purpose], first + part * _SPAN)
-                for block in range(part * _SPAN, end, _CHUNK):
-                    n = 4 * min(_CHUNK, end - block)
-                    values = spell(self._sipped(generator, n) if sip else generator.random_raw(n))
+                end = min((part + 1) * _TASK_BLOCKS, blocks)
+                generator = philox(seed, PURPOSES[purpose], first + part * _TASK_BLOCKS)
+                for block in range(part * _TASK_BLOCKS, end, _CHUNK_BLOCKS):
+                    n = 4 * min(_CHUNK_BLOCKS, end - block)
+                    values = to_values(
+                        self._read_words_buffered(generator, n) if low_memory else generator.random_raw(n)
+                    )
                     at = slice(block * per_block, min(block * per_block + values.size, out.size))
-                    target: Any = out.flat if flat is None else flat  # .flat has a cursor: threads cannot share one
+                    target: Any = out.flat if flat is None else flat  # .flat has a position, so threads cannot share it
                     target[at] = values[: at.stop - at.start]
 
-        count = -(-blocks // _SPAN)
-        if self._pool is not None and count > 1 and not sip:
-            self._pool(work, count)
+        count = -(-blocks // _TASK_BLOCKS)
+        if self._parallel_for is not None and count > 1 and not low_memory:
+            self._parallel_for(work, count)
         else:
             work(range(count))
         return out
 
-    def _sipped(self, generator: np.random.Philox, n: int) -> Words:
-        """The next n words, at most a chunk, in this thread's buffer: NumPy cannot draw into a given array."""
-        words = self._buffer("words", 4 * _CHUNK, np.uint64)[:n]
-        for start in range(0, n, 4 * _SIP):
-            words[start : start + 4 * _SIP] = generator.random_raw(min(4 * _SIP, n - start))
+    def _read_words_buffered(self, generator: np.random.Philox, n: int) -> Words:
+        """Return the next n words, at most a chunk, in this thread's buffer. ``random_raw`` has no ``out`` argument."""
+        words = self._buffer("words", 4 * _CHUNK_BLOCKS, np.uint64)[:n]
+        for start in range(0, n, 4 * _SMALL_READ_BLOCKS):
+            words[start : start + 4 * _SMALL_READ_BLOCKS] = generator.random_raw(min(4 * _SMALL_READ_BLOCKS, n - start))
         return words
 
     def _buffer(self, purpose: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
-        kept: dict[str, NDArray[Any]] = self._kept.__dict__
-        if purpose not in kept:
-            kept[purpose] = np.empty(size, dtype)
-        return kept[purpose]
+        cache: dict[str, NDArray[Any]] = self._thread_cache.__dict__
+        if purpose not in cache:
+            cache[purpose] = np.empty(size, dtype)
+        return cache[purpose]
 
-    def _take(self, purpose: str, blocks: int) -> tuple[int, int]:
-        """Counts the next blocks of a stream as consumed; the seed and the first of them."""
+    def _reserve_blocks(self, purpose: str, blocks: int) -> tuple[int, int]:
+        """Reserve the next blocks of a stream; return the seed and the index of the first block."""
         if purpose not in PURPOSES:
-            raise ValueError(f"the purpose of a draw is one of {', '.join(map(repr, PURPOSES))}; got {purpose!r}")
+            raise ValueError(f"random stream: expected one of {', '.join(map(repr, PURPOSES))}, got {purpose!r}")
         with self._lock:
             first = self._blocks[purpose]
             self._blocks[purpose] = (first + blocks) % _COUNTERS
             return self.seed, first
 
 
-def mask_limit(keep: float) -> int:
-    """The number below which a lane makes a one; ValueError for a fraction that is none."""
+def mask_threshold(keep: float) -> int:
+    """Return the threshold below which a 32-bit word gives a one in a mask; ValueError for an invalid fraction."""
     if not 0.0 <= keep <= 1.0:
-        raise ValueError(f"keep is the fraction of ones in a mask, from 0 to 1; got {keep!r}")
-    return math.ceil(float(keep) * 2.0**32)  # exact; every lane is below 2**32
+        raise ValueError(f"mask: expected a fraction from 0 to 1 for keep, got {keep!r}")
+    return math.ceil(float(keep) * 2.0**32)  # exact; every 32-bit word is below 2**32
 
 
 # --- the host generator's state ---
@@ -403,8 +478,8 @@ def _host_state(host: np.random.RandomState | None) -> State:
     if host is None:
         return (0, 0, 0, 0, (0.0).hex())
     state: dict[str, Any] = host.get_state(legacy=False)
-    counter = sum(int(word) << 64 * place for place, word in enumerate(state["state"]["counter"]))
-    # The counter is that of the block in the buffer (none at first: counter 0, position 4).
+    counter = sum(int(word) << 64 * i for i, word in enumerate(state["state"]["counter"]))
+    # the counter of the buffered block; before the first block the counter is 0 and the position 4
     words = (4 * counter + state["buffer_pos"] - 4) % (4 * _COUNTERS)
     numbers = (int(state[key]) for key in ("has_uint32", "uinteger", "has_gauss"))
     return (words, *numbers, float(state["gauss"]).hex())
@@ -412,7 +487,7 @@ def _host_state(host: np.random.RandomState | None) -> State:
 
 def _set_host(host: np.random.RandomState, seed: int, *state: int | str) -> None:
     words, has_uint32, uinteger, has_gauss = (int(entry) for entry in state[:-1])
-    generator = philox(seed, _HOST, words // 4 + 1)
+    generator = philox(seed, _HOST_KEY, words // 4 + 1)
     generator.random_raw(words % 4)
     host.set_state(
         {
@@ -428,7 +503,7 @@ def _set_host(host: np.random.RandomState, seed: int, *state: int | str) -> None
 # --- checks ---
 
 
-def _whole_seed(seed: object) -> int:
+def _check_seed(seed: object) -> int:
     if seed is None:
         return int.from_bytes(os.urandom(8), "little")
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
@@ -438,32 +513,34 @@ def _whole_seed(seed: object) -> int:
     else:
         problem = TypeError
     got = f"{reprlib.repr(seed)} ({type(seed).__name__})"
-    raise problem(f"rng_seed must be a whole number from 0 to 2**64 - 1 or None; got {got}")
+    raise problem(f"rng_seed: expected an integer from 0 to 2**64 - 1 or None, got {got}")
 
 
 def _check_out(name: str, out: object) -> None:
     if not isinstance(out, np.ndarray):
-        raise TypeError(f"{name}() fills a NumPy array; got out of type {type(out).__name__}")
+        raise TypeError(f"{name}: expected a NumPy array as out, got {type(out).__name__}")
     if not out.flags.writeable:
-        raise ValueError(f"{name}() cannot fill a read-only array; hand in a copy, `out.copy()`")
+        raise ValueError(f"{name}: expected a writable array as out, got a read-only one. Pass a copy, out.copy().")
 
 
-def _target(name: str, shape: Shape | None, dtype: DTypeLike | None, out: NDArray[Any] | None) -> NDArray[Any]:
-    """The array to fill: `out`, held to shape and dtype where they are given, or a new one."""
+def _output_array(name: str, shape: Shape | None, dtype: DTypeLike | None, out: NDArray[Any] | None) -> NDArray[Any]:
+    """Return the array to fill: ``out``, checked against shape and dtype, or a new one."""
     if out is None:
         if shape is None:
-            raise TypeError(f"{name}() needs a shape, or an array to fill as out=; got neither")
-        kind = np.dtype(np.float32 if dtype is None else dtype)
+            raise TypeError(f"{name}: expected shape or out, got neither")
+        found_dtype = np.dtype(np.float32 if dtype is None else dtype)
     else:
         _check_out(name, out)
-        kind = out.dtype
+        found_dtype = out.dtype
         if shape is not None and np.broadcast_shapes(shape) != out.shape:
-            raise ValueError(f"{name}() was asked for shape {shape}, but out has shape {out.shape}; leave one away")
-        if dtype is not None and np.dtype(dtype) != kind:
-            raise ValueError(f"{name}() was asked for {np.dtype(dtype)}, but out is {kind}; leave one away")
-    if kind.name not in _UNIFORM:
-        raise TypeError(f"{name}() makes {', '.join(_UNIFORM)}; got {kind}")
-    return np.empty(() if shape is None else shape, kind) if out is None else out
+            raise ValueError(f"{name}: expected out of shape {shape}, got {out.shape}. Pass only one of shape and out.")
+        if dtype is not None and np.dtype(dtype) != found_dtype:
+            raise ValueError(
+                f"{name}: expected out of dtype {np.dtype(dtype)}, got {found_dtype}. Pass only one of dtype and out."
+            )
+    if found_dtype.name not in _UNIFORM:
+        raise TypeError(f"{name}: expected one of the dtypes {', '.join(_UNIFORM)}, got {found_dtype}")
+    return np.empty(() if shape is None else shape, found_dtype) if out is None else out
 
 
 def _check_state(state: object) -> None:
@@ -481,7 +558,7 @@ def _check_state(state: object) -> None:
     if problem is not None:
         names = ", ".join(name for name, _ in _FIELDS)
         expected = f"({_FORMAT!r}, {names}, host gauss in hex)"
-        raise ValueError(f"a random state is the tuple that get_state() gives, {expected}; got {problem}")
+        raise ValueError(f"set_state: expected a tuple that get_state() returned, {expected}, got {problem}")
 
 
 def _is_hex_float(text: object) -> bool:

@@ -1,43 +1,50 @@
-"""Callbacks: what notes, shows, judges, keeps and ends a training."""
+"""Training callbacks: recording, progress display, evaluation, checkpoints and early stopping."""
 
-from neonlite.callbacks.callback import Callback, Listener
+from neonlite.callbacks.callback import Callback, CallbackBase
 from neonlite.callbacks.callbacks import Callbacks
-from neonlite.callbacks.gan import GANCosts, GANPlot
+from neonlite.callbacks.gan import GANCostCallback, GANPlotCallback
 from neonlite.callbacks.history import History
-from neonlite.callbacks.keep import EarlyStop, HistoryFile, SaveBestState, SerializeModelCallback
-from neonlite.callbacks.note import (
-    BatchNormTune,
-    Hist,
-    Judge,
-    Loss,
-    Metric,
-    MultiLabelStats,
-    RunTimer,
-    TrainCost,
-    TrainMulticost,
+from neonlite.callbacks.progress import ProgressBarCallback, TrainLoggerCallback
+from neonlite.callbacks.recording import (
+    BatchNormTuneCallback,
+    EvalCallback,
+    HistCallback,
+    LossCallback,
+    MetricCallback,
+    MultiLabelStatsCallback,
+    RunTimerCallback,
+    TrainCostCallback,
+    TrainMulticostCallback,
 )
-from neonlite.callbacks.show import ProgressBar, TrainLogger
+from neonlite.callbacks.saving import (
+    EarlyStopCallback,
+    HistoryFileCallback,
+    SaveBestStateCallback,
+    SerializeModelCallback,
+    TerminateOnNaN,
+)
 
 __all__ = [
-    "BatchNormTune",
+    "BatchNormTuneCallback",
     "Callback",
+    "CallbackBase",
     "Callbacks",
-    "EarlyStop",
-    "GANCosts",
-    "GANPlot",
-    "Hist",
+    "EarlyStopCallback",
+    "EvalCallback",
+    "GANCostCallback",
+    "GANPlotCallback",
+    "HistCallback",
     "History",
-    "HistoryFile",
-    "Judge",
-    "Listener",
-    "Loss",
-    "Metric",
-    "MultiLabelStats",
-    "ProgressBar",
-    "RunTimer",
-    "SaveBestState",
+    "HistoryFileCallback",
+    "LossCallback",
+    "MetricCallback",
+    "MultiLabelStatsCallback",
+    "ProgressBarCallback",
+    "RunTimerCallback",
+    "SaveBestStateCallback",
     "SerializeModelCallback",
-    "TrainCost",
-    "TrainLogger",
-    "TrainMulticost",
+    "TerminateOnNaN",
+    "TrainCostCallback",
+    "TrainLoggerCallback",
+    "TrainMulticostCallback",
 ]

@@ -1,123 +1,178 @@
-"""Who hears of a training's course, and in which order?  First who notes, then who shows, and last who keeps."""
+"""Callback base classes: the events of training, and the order in which callbacks run."""
 
 from __future__ import annotations
 
-import operator
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from neonlite.backend import NervanaObject
-from neonlite.optree import describe
+from neonlite.backend.validation import expected, integer
 
-CHANGES, NOTES, ENDS, SHOWS, KEEPS, SAVES = range(6)  # the turns in which callbacks hear of one event
+# The order of the callbacks of one event: lower priorities run first.
+(
+    PRIORITY_UPDATE,
+    PRIORITY_RECORD,
+    PRIORITY_STOP,
+    PRIORITY_DISPLAY,
+    PRIORITY_SAVE,
+    PRIORITY_CHECKPOINT,
+) = range(6)
 
 
-class Listener:
-    """What ``fit`` tells of its course, step by step; one of your own overrides what it wants to hear."""
+class CallbackBase:
+    """The events of ``Model.fit``, each a method that does nothing; subclasses override those that they need."""
 
     def on_train_begin(self, epochs: int) -> None:
-        """Hear that training begins, or goes on, until so many epochs are done."""
+        """Run when training starts or is resumed.
+
+        Parameters
+        ----------
+        epochs : int
+            The total number of epochs after which training ends.
+        """
 
     def on_train_end(self) -> None:
-        """Hear that training is done."""
+        """Run when training has ended without an error."""
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """Hear that an epoch begins, or goes on."""
+        """Run when an epoch starts or is resumed.
+
+        Parameters
+        ----------
+        epoch : int
+            The index of the epoch, from 0.
+        """
 
     def on_epoch_end(self, epoch: int) -> None:
-        """Hear that an epoch is done."""
+        """Run when an epoch is complete.
+
+        Parameters
+        ----------
+        epoch : int
+            The index of the epoch, from 0.
+        """
 
     def on_minibatch_begin(self, epoch: int, minibatch: int) -> None:
-        """Hear that a step begins."""
+        """Run before a training step.
+
+        Parameters
+        ----------
+        epoch, minibatch : int
+            The index of the epoch, and of the minibatch in it, from 0.
+        """
 
     def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
-        """Hear that a step is done: weights are whole."""
+        """Run after a training step; the weights are updated.
+
+        Parameters
+        ----------
+        epoch, minibatch : int
+            The index of the epoch, and of the minibatch in it, from 0.
+        """
 
     def on_interrupt(self) -> None:
-        """Hear that training ends before its time, behind a whole step or with one left out."""
+        """Run when training ends within an epoch: by a signal, by an error, or because ``finished`` was set.
+
+        The model is in the state after the last complete step.
+        """
 
     def get_state(self) -> Any:
-        """Return what a training that is taken up from a file has to know, as data for JSON; None for nothing."""
+        """Return what a checkpoint stores of this callback.
+
+        Returns
+        -------
+        JSON data or None
+            The state; None if there is nothing to store.
+        """
         return None
 
     def set_state(self, state: Any) -> None:
-        """Take what ``get_state`` returned, before training begins. ValueError when it does not fit."""
+        """Restore a state from a checkpoint; ``fit`` calls this before training starts.
+
+        Parameters
+        ----------
+        state : JSON data
+            The return value of ``get_state``.
+
+        Raises
+        ------
+        ValueError
+            The state is not one of this callback.
+        """
 
 
-class Callback(NervanaObject, Listener):
-    """Hears of the course of a training; one of your own overrides what it wants to hear.
+class Callback(NervanaObject, CallbackBase):
+    """Base class of callbacks; a subclass overrides the events that it needs.
 
-    ``epoch_freq`` and ``minibatch_freq``: in every how many of them it acts, or a list of those in which it does.
-    ``callbacks`` has the model and the history, from when it was added. ``turn``: the later it is, the later it hears
-    of an event, whatever the order in which callbacks were added: who writes files comes last, and finds all notes.
+    Parameters
+    ----------
+    epoch_freq : int or list of int
+        Run every ``epoch_freq`` epochs, or in the epochs of these indices; 0 for never. Default: 1.
+    minibatch_freq : int or list of int
+        The same for the minibatches of an epoch. Default: 1.
+    name : str, optional
+        The name of the callback.
+
+    Attributes
+    ----------
+    callbacks : Callbacks
+        The ``Callbacks`` that this was added to, with the model and the history.
+    priority : int
+        Callbacks with a lower priority run earlier, whatever the order in which they were added.
+    output_path : str or None
+        The file that the callback writes. Two callbacks with the same path are an error.
     """
 
     callbacks: Any = None
-    turn = NOTES
+    priority = PRIORITY_RECORD
+    output_path: Any = None
 
-    def __init__(self, epoch_freq: Any = 1, minibatch_freq: Any = 1, name: str | None = None) -> None:
+    def __init__(
+        self, epoch_freq: int | list[int] = 1, minibatch_freq: int | list[int] = 1, name: str | None = None
+    ) -> None:
         super().__init__(name)
-        self.epoch_freq = frequency(f"{self.classnm}: epoch_freq", epoch_freq)
-        self.minibatch_freq = frequency(f"{self.classnm}: minibatch_freq", minibatch_freq)
+        self.epoch_freq = check_frequency(f"{self.classnm}: epoch_freq", epoch_freq)
+        self.minibatch_freq = check_frequency(f"{self.classnm}: minibatch_freq", minibatch_freq)
 
     @property
     def model(self) -> Any:
         """The model that is trained."""
         return self.callbacks.model
 
-    def should_fire(self, number: int, freq: Any) -> bool:
-        """Tell whether it acts in an epoch, or minibatch, of a number from 0."""
-        return number in freq if isinstance(freq, list | tuple) else bool(freq) and (number + 1) % freq == 0
+    def should_fire(self, index: int, freq: Any) -> bool:
+        """Return whether the callback runs in an epoch or minibatch.
+
+        Parameters
+        ----------
+        index : int
+            The index of the epoch or minibatch, from 0.
+        freq : int or list of int
+            ``epoch_freq`` or ``minibatch_freq``.
+        """
+        return index in freq if isinstance(freq, list | tuple) else bool(freq) and (index + 1) % freq == 0
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
 
 
-def whole(what: str, n: Any, low: int) -> int:
-    """Return a whole number; TypeError when it is none, ValueError when it is too low."""
-    try:
-        found = None if isinstance(n, bool) else operator.index(n)
-    except TypeError:
-        found = None
-    if found is None:
-        raise TypeError(f"{what} is a whole number from {low}; got {describe(n)}")
-    if found < low:
-        raise ValueError(f"{what} is a whole number from {low}; got {n}")
-    return found
-
-
-def frequency(what: str, freq: Any, low: int = 0) -> Any:
-    """Return a whole number, or a list of whole numbers; TypeError or ValueError for anything else."""
+def check_frequency(label: str, freq: Any, minimum: int = 0) -> Any:
+    """Return a frequency, an integer or a list of integers; raise TypeError or ValueError for anything else."""
     if isinstance(freq, list | tuple):
-        return [whole(f"{what}, in a list,", n, 0) for n in freq]
-    return whole(what, freq, low)
+        return [integer(f"{label}, in a list,", n, 0) for n in freq]
+    return integer(label, freq, minimum)
 
 
-def writable(what: str, path: Any) -> str:
-    """Return the path of a file that can be written; FileNotFoundError or IsADirectoryError when it can not be."""
-    file = Path(path)
-    if file.is_dir():
-        raise IsADirectoryError(f"{what} is a file to be written; {file} is a folder")
-    if not file.parent.is_dir():
-        raise FileNotFoundError(f"{what}: {file} can not be written: there is no folder {file.parent}")
-    if not os.access(file.parent, os.W_OK):
-        raise PermissionError(f"{what}: {file} can not be written: the folder {file.parent} is read-only for you")
-    return os.fspath(file)
-
-
-def data_set(what: str, dataset: Any) -> Any:
-    """Return a data set; TypeError when it is none."""
+def check_dataset(label: str, dataset: Any) -> Any:
+    """Return a data set; raise TypeError for anything else."""
     if not hasattr(dataset, "ndata") or not hasattr(dataset, "__iter__"):
-        raise TypeError(f"{what} is a data set, such as ArrayIterator(X, y); got {describe(dataset)}")
+        raise TypeError(expected(label, "a data set, such as ArrayIterator(X, y),", dataset))
     return dataset
 
 
 @contextmanager
-def undisturbed(dataset: Any) -> Iterator[None]:
-    """Leave a data set where it was: it may be the one that is trained on."""
+def preserve_position(dataset: Any) -> Iterator[None]:
+    """Restore the position of a data set at the end, as it may be the training set."""
     state = dataset.get_state() if hasattr(dataset, "get_state") else None
     try:
         yield

@@ -1,191 +1,342 @@
-"""What happens beside the training?  Callbacks hear of its course: they show it, note it, judge it, keep it, end it."""
+"""Callbacks: the list of callbacks of a training run, and its history."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import NervanaObject
-from neonlite.backend.description import arguments, known
-from neonlite.callbacks.callback import Callback, Listener, data_set, frequency, whole
+from neonlite.backend.serialization import constructor_arguments, find_class
+from neonlite.backend.validation import instance, integer
+from neonlite.callbacks.callback import Callback, CallbackBase, check_dataset, check_frequency
 from neonlite.callbacks.history import History
-from neonlite.callbacks.keep import EarlyStop, HistoryFile, SaveBestState, SerializeModelCallback
-from neonlite.callbacks.note import Hist, Loss, Metric, RunTimer, TrainCost, TrainMulticost
-from neonlite.callbacks.show import ProgressBar, TrainLogger
-from neonlite.optree import describe
+from neonlite.callbacks.progress import ProgressBarCallback, TrainLoggerCallback
+from neonlite.callbacks.recording import (
+    HistCallback,
+    LossCallback,
+    MetricCallback,
+    RunTimerCallback,
+    TrainCostCallback,
+    TrainMulticostCallback,
+)
+from neonlite.callbacks.saving import (
+    EarlyStopCallback,
+    HistoryFileCallback,
+    SaveBestStateCallback,
+    SerializeModelCallback,
+)
+from neonlite.files import same_file
+from neonlite.messages import describe
 
-NOT_TOLD = ("eval_set", "tune_set", "file")  # arguments of callbacks that are no data
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from neonlite.data import NervanaDataIterator
+    from neonlite.models import Model
+    from neonlite.transforms import Metric
+
+UNSERIALIZED_ARGUMENTS = ("eval_set", "tune_set", "file")  # constructor arguments of callbacks that are not JSON data
 
 
-class Callbacks(NervanaObject, Listener):
-    """The callbacks of a training, and its history.
+class Callbacks(NervanaObject, CallbackBase):
+    """The callbacks of a training run, and its history.
 
-    ``eval_set`` is judged every ``eval_freq`` epochs, by the cost and by a ``metric``. ``save_path``: the file that the
-    model is written to every ``serialize`` epochs, and at Ctrl-C; ``history``: how many of them are kept.
-    ``model_file``: one that training goes on from. ``output_file``: an HDF5 file for the history. ``multicost``: note
-    each of several costs. ``minibatch_freq``: note the cost in every so many minibatches, too. ``log_token``: what the
-    lines of the log begin with. ``train_set``: the data that is learned from, for callbacks that want to go through it.
+    Parameters
+    ----------
+    model : Model
+        The model to train.
+    train_set : iterator, optional
+        The training set, for callbacks that iterate over it, such as ``BatchNormTuneCallback``.
+    output_file : str or Path, optional
+        An HDF5 file for the history.
+    eval_freq : int or list of int, optional
+        Evaluate ``eval_set`` every ``eval_freq`` epochs, or in the epochs of these indices. Default: every epoch.
+    progress_bar : bool
+        Whether to show a progress bar. Default: True.
+    save_path : str or Path, optional
+        A file to which the model is saved every ``serialize`` epochs, and when training is interrupted.
+    serialize : int
+        The number of epochs between saves; 0 is 1 if there is a ``save_path``. Default: 0.
+    history : int
+        If above 1, also keep the files of the last ``history`` saves, named PATH_EPOCH.EXT. Default: 1.
+    model_file : str or Path, optional
+        A checkpoint to resume from.
+    eval_set : iterator, optional
+        The validation set. With a GAN, it has no effect without ``eval_freq`` and ``metric``.
+    metric : Metric, optional
+        A metric to evaluate on ``eval_set``, besides the cost.
+    log_token : str, optional
+        A prefix for the lines of the log.
+    multicost : bool
+        Whether to record each cost of a ``Multicost``. Default: False.
+    minibatch_freq : int or list of int
+        Also record the training cost every ``minibatch_freq`` minibatches; 0 for never. Default: 0.
+
+    Attributes
+    ----------
+    history : History
+        The recorded values.
+    callbacks : list of Callback
+        The callbacks, in the order in which they were added.
+    eval_seconds : dict
+        The duration of the last evaluation in seconds, by the name of the last value that it recorded.
+
+    Raises
+    ------
+    TypeError
+        ``model`` is not a Model, or ``eval_set`` is not a data set, or a GAN, which has no targets, must be evaluated
+        on it.
+    ValueError
+        An option for evaluation without ``eval_set``, or ``serialize`` without ``save_path``.
     """
 
     def __init__(
         self,
-        model: Any,
-        train_set: Any = None,
-        output_file: Any = None,
-        eval_freq: Any = None,
+        model: Model,
+        train_set: NervanaDataIterator | None = None,
+        output_file: str | Path | None = None,
+        eval_freq: int | list[int] | None = None,
         progress_bar: bool = True,
-        save_path: Any = None,
+        save_path: str | Path | None = None,
         serialize: int = 0,
         history: int = 1,
-        model_file: Any = None,
+        model_file: str | Path | None = None,
         eval_set: Any = None,
-        metric: Any = None,
-        log_token: Any = None,
+        metric: Metric | None = None,
+        log_token: str | None = None,
         multicost: bool = False,
-        minibatch_freq: Any = 0,
+        minibatch_freq: int | list[int] = 0,
     ) -> None:
         super().__init__()
         if not hasattr(model, "fit"):
-            raise TypeError(f"Callbacks(model): a Model; got {describe(model)}")
-        self.model, self.train_set = model, None if train_set is None else data_set("train_set", train_set)
+            raise TypeError(f"Callbacks: expected a Model, got {describe(model)}")
+        self.model, self.train_set = (
+            model,
+            None if train_set is None else check_dataset("Callbacks: train_set", train_set),
+        )
         self.history = History()
-        self.seconds: dict[str, float] = {}  # how long it took to find out what is noted
+        self.eval_seconds: dict[str, float] = {}
         self.callbacks: list[Callback] = []
-        if eval_set is not None:
-            model.check_judged()
+        has_eval_set = eval_set is not None and (getattr(model, "has_targets", True) or eval_freq is not None or metric)
+        if has_eval_set:
+            model.check_can_evaluate()
         if eval_freq is not None and eval_set is None:
-            raise ValueError(f"eval_freq={eval_freq} says how often eval_set is judged; there is no eval_set")
+            raise ValueError(f"Callbacks: expected eval_set together with eval_freq={eval_freq}, got None")
         if metric is not None and eval_set is None:
-            raise ValueError(f"{describe(metric)} judges eval_set; there is none")
-        freq = 1 if eval_freq is None else frequency("eval_freq", eval_freq, 1)
-        whole("history, the number of files that are kept,", history, 1)
-        if whole("serialize", serialize, 0) and save_path is None:
-            raise ValueError(f"serialize={serialize} says how often the model is written: save_path=... says where")
-        self.add_callback((TrainMulticost if multicost else TrainCost)(minibatch_freq=minibatch_freq))
-        if eval_set is not None:
-            self.add_callback(Loss(eval_set, freq))
+            raise ValueError(f"Callbacks: expected eval_set together with metric={describe(metric)}, got None")
+        freq = 1 if eval_freq is None else check_frequency("Callbacks: eval_freq", eval_freq, 1)
+        integer("Callbacks: history", history, 1)
+        if integer("Callbacks: serialize", serialize, 0) and save_path is None:
+            raise ValueError(f"Callbacks: expected save_path together with serialize={serialize}, got None")
+        self.add_callback((TrainMulticostCallback if multicost else TrainCostCallback)(minibatch_freq=minibatch_freq))
+        if has_eval_set:
+            self.add_callback(LossCallback(eval_set, freq))
             if metric is not None:
-                self.add_callback(Metric(eval_set, metric, freq))
+                self.add_callback(MetricCallback(eval_set, metric, freq))
         if progress_bar:
-            self.add_callback(ProgressBar())
+            self.add_callback(ProgressBarCallback())
         if output_file is not None:
-            self.add_callback(HistoryFile(output_file))
+            self.add_callback(HistoryFileCallback(output_file))
         if save_path is not None:
             self.add_callback(SerializeModelCallback(save_path, serialize or 1, history))
-        self.add_callback(TrainLogger(log_token))
-        self.add_callback(RunTimer())
+        self.add_callback(TrainLoggerCallback(log_token))
+        self.add_callback(RunTimerCallback())
         if model_file is not None:
             model.load_params(model_file)
 
-    # --- more of them ---
+    # --- adding callbacks ---
 
     def add_callback(self, callback: Callback, insert_pos: int | None = None) -> None:
-        """Add a callback, behind the others or at a place; those of a later turn are told later all the same."""
-        if not isinstance(callback, Callback):
-            hint = f": add_callback({callback.__name__}(...))" if isinstance(callback, type) else ""
-            raise TypeError(f"add_callback takes an object of Callback; got {describe(callback)}{hint}")
+        """Add a callback.
+
+        Parameters
+        ----------
+        callback : Callback
+            The callback.
+        insert_pos : int, optional
+            Its index in ``callbacks``; default: at the end. It orders only callbacks of equal ``priority``.
+
+        Raises
+        ------
+        TypeError
+            ``callback`` is not a Callback.
+        ValueError
+            Another callback writes the same file.
+        """
+        hint = f". Pass an instance: add_callback({callback.__name__}(...))" if isinstance(callback, type) else ""
+        instance("add_callback: callback", callback, Callback, "a Callback", hint)
+        for other in self.callbacks if callback.output_path else []:
+            if other.output_path and same_file(callback.output_path, other.output_path):
+                both = f"{other.classnm} and {callback.classnm}"
+                raise ValueError(f"{both}: expected different files, got {callback.output_path} for both")
         callback.callbacks = self
         self.callbacks.insert(len(self.callbacks) if insert_pos is None else insert_pos, callback)
 
     def add_hist_callback(self, plot_per_mini: bool = False, filter_key: Sequence[str] = ("W",)) -> None:
-        """Note histograms of the weights, or of other tensors that layers have, each epoch or each minibatch."""
-        self.add_callback(Hist(plot_per_mini, filter_key))
+        """Add a ``HistCallback``, which records histograms of tensors.
 
-    def add_save_best_state_callback(self, path: Any) -> None:
-        """Keep the best state in a file, by the cost of eval_set."""
-        self.add_callback(SaveBestState(path))
+        Parameters
+        ----------
+        plot_per_mini : bool
+            Whether to record after each minibatch instead of each epoch. Default: False.
+        filter_key : sequence of str
+            Attributes of layers, such as "W" and "dW". Default: ("W",).
+        """
+        self.add_callback(HistCallback(plot_per_mini, filter_key))
+
+    def add_save_best_state_callback(self, path: str | Path) -> None:
+        """Add a ``SaveBestStateCallback``, which saves the model with the lowest cost on ``eval_set``.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file to write.
+        """
+        self.add_callback(SaveBestStateCallback(path))
 
     def add_early_stop_callback(self, stop_func: Callable[[Any, float], tuple[Any, bool]]) -> None:
-        """End the training when a function of the costs of eval_set says so."""
-        self.add_callback(EarlyStop(stop_func))
+        """Add an ``EarlyStopCallback``, which ends training depending on the cost on ``eval_set``.
 
-    def needs_validation(self, callback: Callback) -> None:
-        """Raise ValueError, for a callback, unless a validation set is judged."""
-        if not any(isinstance(x, Loss) for x in self.callbacks):
-            raise ValueError(f"{callback.classnm} goes by the cost of a validation set: Callbacks(model, eval_set=...)")
+        Parameters
+        ----------
+        stop_func : callable
+            ``stop_func(state, cost)`` returns the new state and whether to stop.
+        """
+        self.add_callback(EarlyStopCallback(stop_func))
+
+    def require_eval_set(self, callback: Callback) -> None:
+        """Raise ValueError unless a validation set is evaluated.
+
+        Parameters
+        ----------
+        callback : Callback
+            The callback that needs it; the error names its class.
+        """
+        if not any(isinstance(x, LossCallback) for x in self.callbacks):
+            raise ValueError(f"{callback.classnm}: expected a validation set, got none. Pass Callbacks(eval_set=...).")
 
     def validation_cost(self, epoch: int) -> float | None:
-        """Return the cost of the validation set in an epoch; None when it was not judged then."""
-        notes = self.history.notes.get("cost, validation")
-        return notes[-1][1] if notes and notes[-1][0] == epoch + 1 else None
+        """Return the cost on the validation set after an epoch.
 
-    # --- as data ---
+        Parameters
+        ----------
+        epoch : int
+            The index of the epoch, from 0.
+
+        Returns
+        -------
+        float or None
+            The cost; None if the validation set was not evaluated after this epoch.
+        """
+        records = self.history.records.get("cost, validation")
+        return records[-1][1] if records and records[-1][0] == epoch + 1 else None
+
+    # --- serialization ---
 
     def serialize(self) -> dict[str, Any]:
-        """Return the callbacks as data for JSON, by their classes and arguments; data sets are left out.
+        """Return the classes and arguments of the callbacks, without data sets.
 
-        TypeError for an EarlyStop, whose function is no data.
+        Returns
+        -------
+        dict
+            JSON data: {"callbacks": [{"type": ..., "config": ...}, ...]}.
+
+        Raises
+        ------
+        TypeError
+            An argument is not JSON data, such as the function of an ``EarlyStopCallback``.
         """
-        return {"callbacks": [callback.get_description(skip=NOT_TOLD) for callback in self.callbacks]}
+        return {"callbacks": [callback.get_description(skip=UNSERIALIZED_ARGUMENTS) for callback in self.callbacks]}
 
     @classmethod
-    def load_callbacks(cls, cdict: Any, model: Any, train_set: Any = None, eval_set: Any = None) -> Callbacks:
-        """Return the callbacks that ``serialize`` told of, for a model and data sets."""
+    def load_callbacks(
+        cls,
+        cdict: dict[str, Any],
+        model: Model,
+        train_set: NervanaDataIterator | None = None,
+        eval_set: NervanaDataIterator | None = None,
+    ) -> Callbacks:
+        """Create callbacks from a description.
+
+        Parameters
+        ----------
+        cdict : dict
+            The return value of ``serialize``.
+        model : Model
+            The model to train.
+        train_set : iterator, optional
+            The training set.
+        eval_set : iterator, optional
+            The validation set.
+
+        Returns
+        -------
+        Callbacks
+
+        Raises
+        ------
+        ValueError
+            ``cdict`` is not a return value of ``serialize``.
+        """
         if not isinstance(cdict, dict) or not isinstance(cdict.get("callbacks"), list):
-            raise ValueError(f"callbacks are told by the dict that serialize() returns; got {describe(cdict)}")
-        made = cls(model, train_set, progress_bar=False)
-        made.callbacks = []
+            raise ValueError(f"load_callbacks: expected the dict that serialize() returns, got {describe(cdict)}")
+        callbacks = cls(model, train_set, progress_bar=False)
+        callbacks.callbacks = []
         for entry in cdict["callbacks"]:
-            judging = "eval_set" in arguments(known(entry["type"]))
-            config = {**entry["config"], **({"eval_set": eval_set} if judging else {})}
-            made.add_callback(Callback.recursive_gen({"type": entry["type"], "config": config}))
-        return made
+            has_eval_set = "eval_set" in constructor_arguments(find_class(entry["type"]))
+            config = {**entry["config"], **({"eval_set": eval_set} if has_eval_set else {})}
+            callbacks.add_callback(Callback.recursive_gen({"type": entry["type"], "config": config}))
+        return callbacks
 
     def get_state(self) -> dict[str, Any]:
-        """Return the history, and the states of the callbacks that have one, each with its class."""
+        """Return the history, and the class and state of each callback that has a state."""
         states = [[callback.classnm, callback.get_state()] for callback in self.callbacks]
         return {"history": self.history.get_state(), "callbacks": [pair for pair in states if pair[1] is not None]}
 
     def set_state(self, state: Any) -> None:
-        """Take the history, and the states of callbacks that are here too, by class and order; others are left out.
+        """Restore the history, and the states of the callbacks, matched by class and order.
 
-        ValueError when it is no state.
+        States without a callback of their class are ignored.
         """
         pairs = state.get("callbacks") if isinstance(state, dict) else None
         if not isinstance(pairs, list) or not all(isinstance(x, list) and len(x) == 2 for x in pairs):
-            raise ValueError(f"the state of Callbacks is a dict with history and callbacks; got {describe(state)}")
+            raise ValueError(f"Callbacks: expected a state with history and callbacks, got {describe(state)}")
         self.history.set_state(state.get("history"))
-        left = list(self.callbacks)
+        unmatched = list(self.callbacks)
         for classnm, saved in pairs:
-            callback = next((x for x in left if x.classnm == classnm), None)
+            callback = next((x for x in unmatched if x.classnm == classnm), None)
             if callback is not None:
-                left.remove(callback)
+                unmatched.remove(callback)
                 callback.set_state(saved)
 
-    # --- telling them ---
+    # --- events ---
 
-    def _tell(self, event: str, *args: Any) -> None:
-        for callback in sorted(self.callbacks, key=lambda x: x.turn):
+    def _dispatch(self, event: str, *args: Any) -> None:
+        for callback in sorted(self.callbacks, key=lambda x: x.priority):
             getattr(callback, event)(*args)
 
     def on_train_begin(self, epochs: int) -> None:
-        """Tell all that training begins, or goes on, until so many epochs are done."""
-        self._tell("on_train_begin", epochs)
+        self._dispatch("on_train_begin", epochs)
 
     def on_train_end(self) -> None:
-        """Tell all that training is done."""
-        self._tell("on_train_end")
+        self._dispatch("on_train_end")
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """Tell all that an epoch begins, or goes on."""
-        self._tell("on_epoch_begin", epoch)
+        self._dispatch("on_epoch_begin", epoch)
 
     def on_epoch_end(self, epoch: int) -> None:
-        """Tell all that an epoch is done: in turns, so that all of it is noted before it is shown, and then kept."""
-        self._tell("on_epoch_end", epoch)
+        self._dispatch("on_epoch_end", epoch)
 
     def on_minibatch_begin(self, epoch: int, minibatch: int) -> None:
-        """Tell all that a step begins."""
-        self._tell("on_minibatch_begin", epoch, minibatch)
+        self._dispatch("on_minibatch_begin", epoch, minibatch)
 
     def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
-        """Tell all that a step is done."""
-        self._tell("on_minibatch_end", epoch, minibatch)
+        self._dispatch("on_minibatch_end", epoch, minibatch)
 
     def on_interrupt(self) -> None:
-        """Tell all that training ends before its time: an error of one, as of a closed pipe, keeps none from saving."""
+        """Run this event of all callbacks; then raise the first error, so that an error does not prevent saving."""
         errors = []
-        for callback in sorted(self.callbacks, key=lambda x: x.turn):
+        for callback in sorted(self.callbacks, key=lambda x: x.priority):
             try:
                 callback.on_interrupt()
             except BaseException as error:

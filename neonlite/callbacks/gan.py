@@ -1,99 +1,173 @@
-"""How do two networks that learn from each other come along?  The costs of both, and pictures of what one makes."""
+"""Callbacks for GANs: costs of both networks, and images from the generator."""
 
 from __future__ import annotations
 
-from math import isqrt
+import io
+from math import isqrt, prod
 from pathlib import Path
 from typing import Any
 
-from neonlite.callbacks.callback import KEEPS, Callback, whole, writable
-from neonlite.callbacks.note import numbers
-from neonlite.optree import describe
+from neonlite.backend.validation import boolean, integer
+from neonlite.callbacks.callback import PRIORITY_SAVE, Callback
+from neonlite.callbacks.recording import get_floats
+from neonlite.files import check_writable, write_atomic
+from neonlite.messages import describe
 
 
-class GANCosts(Callback):
-    """Notes the mean costs of each epoch's steps, as "cost, discriminator" and "cost, generator", for a ``GAN``."""
+class GANCostCallback(Callback):
+    """Record the mean costs of both networks of a ``GAN``, as "cost, discriminator" and "cost, generator"."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps = 0  # of the generator, up to now
-        self.sums = [0.0, 0.0]  # of its costs in this epoch, and how many there were
+        self.last_generator_step = 0
+        self.cost_sum_and_count = [0.0, 0.0]  # of the generator's costs in this epoch
 
     def on_train_begin(self, epochs: int) -> None:
         if not hasattr(self.model, "cost_gen"):
-            raise TypeError(f"{self.classnm} is for a GAN, with two costs; got {describe(self.model)}")
-        self.steps = self.model.gen_iterations
+            raise TypeError(f"{self.classnm}: expected a GAN, got {describe(self.model)}")
+        self.last_generator_step = self.model.gen_iterations
 
     def on_epoch_begin(self, epoch: int) -> None:
         if not self.model.minibatch_index:
-            self.sums = [0.0, 0.0]
+            self.cost_sum_and_count = [0.0, 0.0]
 
     def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
-        if self.model.gen_iterations > self.steps:
-            self.steps = self.model.gen_iterations
-            self.sums = [self.sums[0] + self.model.cost_gen, self.sums[1] + 1]
+        if self.model.gen_iterations > self.last_generator_step:
+            self.last_generator_step = self.model.gen_iterations
+            self.cost_sum_and_count = [self.cost_sum_and_count[0] + self.model.cost_gen, self.cost_sum_and_count[1] + 1]
 
     def on_epoch_end(self, epoch: int) -> None:
-        self.callbacks.history.note("cost, discriminator", epoch + 1, self.model.total_cost)
-        total, n = self.sums
+        self.callbacks.history.record("cost, discriminator", epoch + 1, self.model.total_cost)
+        total, n = self.cost_sum_and_count
         if n:
-            self.callbacks.history.note("cost, generator", epoch + 1, total / n)
+            self.callbacks.history.record("cost, generator", epoch + 1, total / n)
 
     def get_state(self) -> Any:
-        return {"sums": self.sums}
+        return {"cost_sum_and_count": self.cost_sum_and_count}
 
     def set_state(self, state: Any) -> None:
-        found = numbers(self, state, "sums")
-        if len(found) != 2:
-            raise ValueError(f"{self.classnm}: sums in its state are two numbers; got {describe(state)}")
-        self.sums = found
+        values = get_floats(self, state, "cost_sum_and_count")
+        if len(values) != 2:
+            raise ValueError(f"{self.classnm}: expected two numbers as cost_sum_and_count, got {describe(state)}")
+        self.cost_sum_and_count = values
 
 
-class GANPlot(Callback):
-    """Writes a picture of what the generator of a ``GAN`` makes, every so many epochs: path_EPOCH.png.
+class GANPlotCallback(Callback):
+    """Save a grid of images from the generator of a ``GAN`` every ``epoch_freq`` epochs, as FILENAME_EPOCH.png.
 
-    ``num_samples``: how many images, a square number; the same noise is taken each time. The darkest of all is black,
-    the brightest white; each dot is drawn as ``zoom`` x ``zoom``. ImportError without matplotlib.
+    The images are generated from the same noise each time.
+
+    Parameters
+    ----------
+    filename : str or Path
+        The path without the epoch; its extension sets the format. Default extension: .png.
+    hw : int or tuple of int, optional
+        The height and width of an image, or both as one integer. Default: those of the generator's outputs.
+    num_samples : int
+        The number of images. Default: 36.
+    nchan : int, optional
+        The number of channels, 1 or 3. Default: that of the generator's outputs.
+    sym_range : bool
+        Whether -1 is black and 1 is white. Default: False: the minimum of all images is black and the maximum is white.
+    zoom : int
+        The scale factor: each pixel of an image is drawn as ``zoom`` x ``zoom`` pixels. Default: 4.
+    epoch_freq : int or list of int
+        Run every ``epoch_freq`` epochs, or in the epochs of these indices. Default: 1.
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
     """
 
-    turn = KEEPS
+    priority = PRIORITY_SAVE
 
-    def __init__(self, filename: Any, num_samples: int = 36, zoom: int = 4, epoch_freq: Any = 1) -> None:
+    def __init__(
+        self,
+        filename: str | Path,
+        hw: Any = None,
+        num_samples: int = 36,
+        nchan: int | None = None,
+        sym_range: bool = False,
+        zoom: int = 4,
+        epoch_freq: int | list[int] = 1,
+    ) -> None:
         super().__init__(epoch_freq)
-        self.filename = writable("GANPlot: filename", filename)
-        self.num_samples = whole("GANPlot: num_samples", num_samples, 1)
-        self.zoom = whole("GANPlot: zoom", zoom, 1)
-        if isqrt(num_samples) ** 2 != num_samples:
-            raise ValueError(f"GANPlot: num_samples fill a square, 36 or 64; got {num_samples}")
-        imsave()
+        self.filename = check_writable("GANPlotCallback: filename", filename)
+        sizes = [] if hw is None else [*hw] if isinstance(hw, tuple | list) else [hw, hw]
+        self.hw = [integer("GANPlotCallback: hw", n) for n in sizes]
+        self.num_samples = integer("GANPlotCallback: num_samples", num_samples)
+        self.nchan = None if nchan is None else integer("GANPlotCallback: nchan", nchan)
+        self.sym_range = boolean("GANPlotCallback: sym_range", sym_range)
+        self.zoom = integer("GANPlotCallback: zoom", zoom)
+        import_imsave()
 
     def on_train_begin(self, epochs: int) -> None:
         if not hasattr(self.model, "generate"):
-            raise TypeError(f"{self.classnm} is for a GAN, which generates images; got {describe(self.model)}")
+            raise TypeError(f"{self.classnm}: expected a GAN, got {describe(self.model)}")
 
     def on_epoch_end(self, epoch: int) -> None:
         if self.should_fire(epoch, self.epoch_freq):
             path = Path(self.filename)
-            dots = self.dots(self.model.generate(self.num_samples))
-            imsave()(path.with_name(f"{path.stem}_{epoch}{path.suffix or '.png'}"), dots, cmap="gray")
+            suffix, image = path.suffix or ".png", io.BytesIO()
+            import_imsave()(
+                image, self.make_grid(self.model.generate(self.num_samples)), cmap="gray", format=suffix[1:].lower()
+            )
+            write_atomic(path.with_name(f"{path.stem}_{epoch}{suffix}"), image.getvalue())
 
-    def dots(self, images: Any) -> Any:
-        """Return images (n, C, H, W), or (n, F) that are square, as one of (rows, columns) or (rows, columns, 3)."""
-        side, shape = isqrt(len(images)), list(images.shape[1:])
-        C, H, W = shape if len(shape) == 3 else (1, isqrt(shape[0]), isqrt(shape[0]))
-        if shape not in ([C, H, W], [H * W]) or C not in (1, 3):
-            raise ValueError(f"GANPlot draws images of 1 or 3 channels; the generator makes {tuple(shape)}")
-        low, high = images.min(), images.max()
-        bright = (images - low) / ((high - low) or 1)
-        rows = bright.reshape(side, side, C, H, W).transpose(0, 3, 1, 4, 2).reshape(side * H, side * W, C)
+    def make_grid(self, images: Any) -> Any:
+        """Arrange images in a square grid.
+
+        Parameters
+        ----------
+        images : numpy.ndarray
+            (n, C, H, W) or (n, F).
+
+        Returns
+        -------
+        numpy.ndarray
+            One image of values from 0 to 1: (height, width), or (height, width, 3).
+        """
+        n, *shape = images.shape
+        C, H, W = self.sizes(shape)
+        low, high = (-1, 1) if self.sym_range else (images.min(), images.max())
+        scaled = ((images - low) / ((high - low) or 1)).clip(0, 1).reshape(n, C, H, W)
+        across = isqrt(n - 1) + 1
+        down = -(-n // across)
+        rows = scaled[[*range(n), *[0] * (down * across - n)]]
+        rows[n:] = 0  # empty cells are black
+        rows = rows.reshape(down, across, C, H, W).transpose(0, 3, 1, 4, 2).reshape(down * H, across * W, C)
         rows = rows.repeat(self.zoom, axis=0).repeat(self.zoom, axis=1)
         return rows[:, :, 0] if C == 1 else rows
 
+    def sizes(self, shape: list[int]) -> tuple[int, int, int]:
+        """Return the channels, height and width of the images.
 
-def imsave() -> Any:
-    """Return matplotlib's function that writes an image. ImportError, with the pip line, when it is not installed."""
+        Parameters
+        ----------
+        shape : list of int
+            The shape of one output of the generator.
+
+        Raises
+        ------
+        ValueError
+            The outputs are not images of 1 or 3 channels, or not of the size ``hw``.
+        """
+        C = self.nchan or (shape[0] if len(shape) == 3 else 1)
+        side = isqrt(prod(shape) // C)
+        H, W = self.hw or (shape[-2:] if len(shape) == 3 else (side, side))
+        if prod(shape) != C * H * W or C not in (1, 3):
+            size = f"shape {(C, H, W)} with " if self.hw or self.nchan else ""
+            raise ValueError(
+                f"GANPlotCallback: expected images of {size}1 or 3 channels, got outputs of shape {tuple(shape)}"
+            )
+        return C, H, W
+
+
+def import_imsave() -> Any:
+    """Return ``matplotlib.image.imsave``; raise ImportError, with the pip command, if matplotlib is not installed."""
     try:
         from matplotlib.image import imsave
     except ImportError:
-        raise ImportError('images are drawn by matplotlib: pip install "neonlite[viz]"') from None
+        raise ImportError('GANPlotCallback needs matplotlib: pip install "neonlite[viz]"') from None
     return imsave

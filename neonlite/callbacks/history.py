@@ -1,4 +1,4 @@
-"""How did a training go?  Numbers noted along the way, as a table, as curves, and in a file."""
+"""History: recorded values of a training run, as a table, a plot, and an HDF5 file."""
 
 from __future__ import annotations
 
@@ -10,22 +10,34 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from neonlite.optree import describe
+from neonlite.files import printable, write_atomic
+from neonlite.messages import describe
 
-Note = tuple[float, float]  # epochs done, value
-Counts = tuple[float, list[int]]  # epochs done, how many weights of each magnitude
+Record = tuple[float, float]  # number of epochs, value
+HistogramRecord = tuple[float, list[int]]  # number of epochs, counts of the bins
 
-ROWS = 20  # of a table
-FRACTIONS = ("Accuracy", "Top", "Precision", "Recall")  # what these names begin with is drawn in percent
+MAX_TABLE_ROWS = 20
+PERCENT_METRICS = ("Accuracy", "Top", "Precision", "Recall")  # prefixes of the names that are plotted in percent
 
 
 class History:
-    """What was noted of a training: for each name a list of (epochs done, value).
+    """Recorded values of a training run: for each name, a list of (number of epochs, value).
 
+    Attributes
+    ----------
+    records : dict
+        The lists of (number of epochs, value), by name.
+    histograms : dict
+        The lists of (number of epochs, counts), by name.
+    histogram_offset : int
+        The exponent of the first bin of the histograms: bin k counts the magnitudes of about 2^(offset + k).
+
+    Examples
+    --------
     >>> history = History()
-    >>> history.note("cost, train", 1, 0.5)
-    >>> history.note("Accuracy", 1, 0.75)
-    >>> history.note("cost, train", 2, 0.25)
+    >>> history.record("cost, train", 1, 0.5)
+    >>> history.record("Accuracy", 1, 0.75)
+    >>> history.record("cost, train", 2, 0.25)
     >>> history["cost, train"], history.last("Accuracy")
     ([(1.0, 0.5), (2.0, 0.25)], 0.75)
     >>> history
@@ -35,49 +47,90 @@ class History:
     """
 
     def __init__(self) -> None:
-        self.notes: dict[str, list[Note]] = {}
-        self.histograms: dict[str, list[Counts]] = {}  # counts of magnitudes 2^offset and up, each twice the last
-        self.offset = 0
+        self.records: dict[str, list[Record]] = {}
+        self.histograms: dict[str, list[HistogramRecord]] = {}
+        self.histogram_offset = 0
 
-    def note(self, name: str, epochs: float, value: float) -> None:
-        """Note a value; one that is there for the same moment is replaced, as after a training that was taken up."""
-        _append(self.notes.setdefault(name, []), float(epochs), float(value))
+    def record(self, name: str, epochs: float, value: float) -> None:
+        """Record a value; it replaces records of the same or a later time, as after resuming from a checkpoint.
 
-    def note_histogram(self, name: str, epochs: float, counts: list[int], offset: int) -> None:
-        """Note how many numbers have the magnitude 2^offset, how many 2^(offset + 1), and so on."""
-        self.offset = offset
-        _append(self.histograms.setdefault(name, []), float(epochs), counts)
+        Parameters
+        ----------
+        name : str
+            The name of the value. Costs start with "cost, ".
+        epochs : float
+            The number of epochs trained so far, with a fraction within an epoch.
+        value : float
+            The value.
+        """
+        _append_record(self.records.setdefault(name, []), float(epochs), float(value))
 
-    def __getitem__(self, name: str) -> list[Note]:
-        if name not in self.notes:
-            raise KeyError(f"nothing of the name {name!r} was noted; there are {', '.join(self.notes) or 'none'}")
-        return self.notes[name]
+    def record_histogram(self, name: str, epochs: float, counts: list[int], offset: int) -> None:
+        """Record a histogram of magnitudes.
+
+        Parameters
+        ----------
+        name : str
+            The name of the histogram, such as "fc.W".
+        epochs : float
+            The number of epochs trained so far, with a fraction within an epoch.
+        counts : list of int
+            The counts of the magnitudes 2^offset, 2^(offset + 1), and so on.
+        offset : int
+            The exponent of the first bin, the same for all histograms.
+        """
+        self.histogram_offset = offset
+        _append_record(self.histograms.setdefault(name, []), float(epochs), counts)
+
+    def __getitem__(self, name: str) -> list[Record]:
+        if name not in self.records:
+            raise KeyError(
+                f"History: expected a recorded name, got {name!r}. "
+                f"Recorded: {printable(', '.join(self.records)) or 'none'}"
+            )
+        return self.records[name]
 
     def last(self, name: str) -> float:
-        """Return the value that was noted last; NaN when there is none."""
-        notes = self.notes.get(name)
-        return notes[-1][1] if notes else math.nan
+        """Return the last value of a name.
+
+        Parameters
+        ----------
+        name : str
+            The name of the value.
+
+        Returns
+        -------
+        float
+            The value; NaN if nothing of this name was recorded.
+        """
+        records = self.records.get(name)
+        return records[-1][1] if records else math.nan
 
     def to_dict(self) -> dict[str, dict[str, list[float]]]:
-        """Return for each name the epochs and the values, two lists of one length."""
+        """Return {"epochs": list, "values": list} for each name."""
         return {
-            name: {"epochs": [at for at, _ in notes], "values": [x for _, x in notes]}
-            for name, notes in self.notes.items()
+            name: {"epochs": [epochs for epochs, _ in records], "values": [x for _, x in records]}
+            for name, records in self.records.items()
         }
 
-    # --- as a table ---
+    # --- table ---
 
     def table(self) -> list[list[str]]:
-        """Return titles and the last rows of words: one for each epoch, with what was noted at its end."""
-        values = {name: {at: x for at, x in notes if at.is_integer()} for name, notes in self.notes.items()}
-        values = {name: notes for name, notes in values.items() if notes}
-        moments = sorted({at for notes in values.values() for at in notes})
-        rows = [[f"{at:g}", *(f"{x[at]:.4g}" if at in x else "" for x in values.values())] for at in moments[-ROWS:]]
-        return [["epochs", *values], *rows]
+        """Return the titles, and the values at the end of each of the last 20 epochs, as rows of strings."""
+        values = {
+            name: {epochs: x for epochs, x in records if epochs.is_integer()} for name, records in self.records.items()
+        }
+        values = {name: records for name, records in values.items() if records}
+        all_epochs = sorted({epochs for records in values.values() for epochs in records})
+        rows = [
+            [f"{epochs:g}", *(f"{x[epochs]:.4g}" if epochs in x else "" for x in values.values())]
+            for epochs in all_epochs[-MAX_TABLE_ROWS:]
+        ]
+        return [["epochs", *(printable(name, keep="") for name in values)], *rows]
 
     def __repr__(self) -> str:
-        if not self.notes:
-            return "a history without notes"
+        if not self.records:
+            return "an empty history"
         rows = self.table()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(x.ljust(n) for x, n in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -87,155 +140,219 @@ class History:
         rows = ["".join(f"<td>{html.escape(x)}</td>" for x in row) for row in self.table()]
         return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
-    # --- as data ---
+    # --- serialization ---
 
     def get_state(self) -> dict[str, Any]:
-        """Return all that was noted, as data for JSON."""
-        curves = {name: [list(note) for note in notes] for name, notes in self.notes.items()}
-        counts = {name: [[at, list(x)] for at, x in notes] for name, notes in self.histograms.items()}
-        return {"notes": curves, "histograms": counts, "offset": self.offset}
+        """Return all records, as JSON data."""
+        curves = {name: [list(record) for record in records] for name, records in self.records.items()}
+        counts = {name: [[epochs, list(x)] for epochs, x in records] for name, records in self.histograms.items()}
+        return {"records": curves, "histograms": counts, "histogram_offset": self.histogram_offset}
 
     def set_state(self, state: Any) -> None:
-        """Take what ``get_state`` returned, in place of what is here. ValueError when it is no such thing."""
-        made = History()
+        """Replace all records.
+
+        Parameters
+        ----------
+        state : dict
+            The return value of ``get_state``.
+
+        Raises
+        ------
+        ValueError
+            ``state`` is not a history.
+        """
+        restored = History()
         try:
-            made.offset = _integer(state["offset"])
-            for name, notes in state["notes"].items():
-                made.notes[_string(name)] = [(at, _real(x)) for at, x in _in_order(notes)]
-            for name, notes in state["histograms"].items():
-                counts = made.histograms[_string(name)] = [(at, [_integer(n) for n in x]) for at, x in _in_order(notes)]
+            restored.histogram_offset = _check_int(state["histogram_offset"])
+            for name, records in state["records"].items():
+                restored.records[_check_str(name)] = [
+                    (epochs, _check_float(x)) for epochs, x in _check_increasing(records)
+                ]
+            for name, records in state["histograms"].items():
+                counts = restored.histograms[_check_str(name)] = [
+                    (epochs, [_check_int(n) for n in x]) for epochs, x in _check_increasing(records)
+                ]
                 if len({len(x) for _, x in counts}) > 1:
                     raise ValueError
         except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
             raise ValueError(
-                "a history is a dict of notes and histograms, each a dict of lists of [epochs, value] in order; got "
-                f"{describe(state)}"
+                "History: expected a dict of records and histograms, each a dict of lists of [epochs, value] with "
+                f"increasing epochs, got {describe(state)}"
             ) from None
-        self.__dict__.update(vars(made))
+        self.__dict__.update(vars(restored))
 
-    # --- as a file ---
+    # --- HDF5 file ---
 
-    def write(self, path: Any) -> None:
-        """Write it to an HDF5 file, whole or not at all.
+    def write(self, path: str | Path) -> None:
+        """Write the history to an HDF5 file, atomically.
 
-        The groups are neon's: cost/train, cost/validation, metrics/NAME, hist/NAME. Each is a data set with a row for
-        each note: the epochs done, then the value, or the counts; its attribute ``name`` is the name here. config has
-        the attributes total_epochs and hist_offset. ImportError without h5py.
+        The data sets have neon's names: cost/train, cost/validation, metrics/NAME, hist/NAME. Each has one row per
+        record: the number of epochs, then the value or the counts; its attribute ``name`` is the name in ``records``.
+        The group config has the attributes total_epochs and hist_offset.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file to write.
+
+        Raises
+        ------
+        ImportError
+            h5py is not installed.
         """
-        h5py = hdf5()
-        whole = Path(path)
-        part = whole.with_name(whole.name + ".part")
-        with h5py.File(part, "w") as file:
-            every: Any = (*self.notes.values(), *self.histograms.values())
+        h5py = import_h5py()
+        buffer = io.BytesIO()
+        with h5py.File(buffer, "w") as file:
+            all_records: Any = (*self.records.values(), *self.histograms.values())
             file.create_group("config").attrs.update(
-                total_epochs=max((notes[-1][0] for notes in every), default=0.0), hist_offset=self.offset
+                total_epochs=max((records[-1][0] for records in all_records), default=0.0),
+                hist_offset=self.histogram_offset,
             )
-            for name, notes in self.notes.items():
+            for name, records in self.records.items():
                 cost = name.startswith("cost, ")
-                place = f"cost/{_safe(name[6:])}" if cost else f"metrics/{_safe(name)}"
-                _put(file, place, name, [list(note) for note in notes])
+                path_in_file = f"cost/{_escape_hdf5_name(name[6:])}" if cost else f"metrics/{_escape_hdf5_name(name)}"
+                _write_dataset(file, path_in_file, name, [list(record) for record in records])
             for name, counts in self.histograms.items():
-                _put(file, f"hist/{_safe(name)}", name, [[at, *x] for at, x in counts])
-        with open(part, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(part, whole)
+                _write_dataset(file, f"hist/{_escape_hdf5_name(name)}", name, [[epochs, *x] for epochs, x in counts])
+        write_atomic(path, buffer.getvalue())
 
     @classmethod
-    def read(cls, path: Any) -> History:
-        """Return the history that ``write`` wrote. ImportError without h5py; ValueError when the file is none."""
-        h5py = hdf5()
-        made = cls()
+    def read(cls, path: str | Path) -> History:
+        """Read a history from an HDF5 file.
+
+        Parameters
+        ----------
+        path : str or Path
+            A file that ``write`` created.
+
+        Returns
+        -------
+        History
+
+        Raises
+        ------
+        ImportError
+            h5py is not installed.
+        ValueError
+            The file is not a history.
+        """
+        h5py = import_h5py()
+        history = cls()
         try:
             with h5py.File(path, "r") as file:
-                made.offset = int(file["config"].attrs["hist_offset"])
+                state: dict[str, Any] = {"records": {}, "histograms": {}}
+                state["histogram_offset"] = int(file["config"].attrs["hist_offset"])
                 for group in ("cost", "metrics", "hist"):
-                    found: Any = file.get(group, {})
-                    for data in found.values():
+                    datasets: Any = file.get(group, {})
+                    for data in datasets.values():
+                        if data.nbytes > os.path.getsize(path):  # unwritten fill values could need any amount of memory
+                            raise ValueError(f"{data.name} has {data.nbytes:,} bytes, more than the file")
                         name, rows = data.attrs["name"], data[()].tolist()
                         if group == "hist":
-                            made.histograms[name] = [(row[0], [int(n) for n in row[1:]]) for row in rows]
+                            state["histograms"][name] = [[row[0], [int(n) for n in row[1:]]] for row in rows]
                         else:
-                            made.notes[name] = [(at, x) for at, x in rows]
-        except FileNotFoundError:
-            raise FileNotFoundError(f"{path}: there is no such file") from None
-        except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is no history; one is written by History.write: {error}") from None
-        return made
+                            state["records"][name] = rows
+            history.set_state(state)
+        except (FileNotFoundError, PermissionError) as error:
+            reason = "there is no such file" if isinstance(error, FileNotFoundError) else "permission denied"
+            raise type(error)(f"{path}: {reason}") from None
+        except Exception as error:  # h5py raises many types
+            reason = printable(error)
+            raise ValueError(f"{path}: expected a file written by History.write: {reason}") from None
+        return history
 
-    # --- as curves ---
+    # --- plot ---
 
-    def plot(self, path: Any = None) -> Any:
-        """Draw all that was noted, with matplotlib; write it to a file, such as curves.png, if there is a path.
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Plot all records with matplotlib.
 
-        Costs share one picture, so do fractions, in percent, and everything else; histograms have one each. Returns
-        the matplotlib Figure, which a notebook shows. ImportError without matplotlib.
+        Costs share one plot, as do fractions, in percent, and all other values; each histogram has its own plot.
+
+        Parameters
+        ----------
+        path : str, Path or file object, optional
+            Where to save the figure, such as "curves.png".
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure, which a notebook displays.
+
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed.
         """
         try:
             from matplotlib.figure import Figure
         except ImportError:
-            raise ImportError('curves are drawn by matplotlib: pip install "neonlite[viz]"') from None
-        groups: dict[str, dict[str, list[Note]]] = {"cost": {}, "%": {}, "value": {}}
-        for name, notes in self.notes.items():
-            groups[_unit(name)][name] = notes
+            raise ImportError('History.plot needs matplotlib: pip install "neonlite[viz]"') from None
+        groups: dict[str, dict[str, list[Record]]] = {"cost": {}, "%": {}, "value": {}}
+        for name, records in self.records.items():
+            groups[_plot_unit(name)][name] = records
         groups = {unit: group for unit, group in groups.items() if group} or {"value": {}}
         n = len(groups) + len(self.histograms)
         figure: Any = Figure(figsize=(7, 3 * n), layout="constrained")
-        every = figure.subplots(n, squeeze=False)[:, 0].tolist()
-        for axes, (unit, group) in zip(every, groups.items(), strict=False):
-            for name, notes in group.items():
-                at, values = zip(*notes, strict=True)
+        all_axes = figure.subplots(n, squeeze=False)[:, 0].tolist()
+        for axes, (unit, group) in zip(all_axes, groups.items(), strict=False):
+            for name, records in group.items():
+                epochs, values = zip(*records, strict=True)
                 factor = 100 if unit == "%" else 1
-                axes.plot(at, [factor * x for x in values], label=name, marker="o" if len(notes) < 40 else "")
+                axes.plot(epochs, [factor * x for x in values], label=name, marker="o" if len(records) < 40 else "")
             axes.set(title=", ".join(group) if unit != "cost" else "cost", xlabel="epochs", ylabel=unit)
             if group:
                 axes.legend()
             axes.grid(alpha=0.3)
-        for axes, (name, counts) in zip(every[len(groups) :], self.histograms.items(), strict=True):
-            self._picture(axes, name, counts)
-        figure._repr_png_ = lambda: _png(figure)  # so a notebook shows it, without pyplot
-        if path is not None:
+        for axes, (name, counts) in zip(all_axes[len(groups) :], self.histograms.items(), strict=True):
+            self._plot_histogram(axes, name, counts)
+        figure._repr_png_ = lambda: _png(figure)  # displays it in a notebook, without pyplot
+        if hasattr(path, "write"):
             figure.savefig(path)
+        elif path is not None:
+            file, image = Path(path), io.BytesIO()
+            figure.savefig(image, format=file.suffix[1:].lower() or "png")
+            write_atomic(file if file.suffix else file.with_suffix(".png"), image.getvalue())
         return figure
 
-    def _picture(self, axes: Any, name: str, counts: list[Counts]) -> None:
-        """Draw histograms side by side, a column each, as far as there is anything in them."""
+    def _plot_histogram(self, axes: Any, name: str, counts: list[HistogramRecord]) -> None:
+        """Plot histograms over the epochs as columns of an image, without empty bins at both ends."""
         used = [k for k in range(len(counts[0][1])) if any(x[k] for _, x in counts)] or [0]
         low, high = used[0], used[-1] + 1
-        edges = [2 * counts[0][0] - counts[1][0] if len(counts) > 1 else 0.0, *(at for at, _ in counts)]
+        edges = [2 * counts[0][0] - counts[1][0] if len(counts) > 1 else 0.0, *(epochs for epochs, _ in counts)]
         rows = [[x[k] for _, x in counts] for k in range(low, high)]
-        shown = axes.pcolormesh(edges, [self.offset + k - 0.5 for k in range(low, high + 1)], rows)
-        axes.set(title=f"{name}: how many weights have which magnitude", xlabel="epochs", ylabel="log2 |weight|")
-        axes.figure.colorbar(shown, ax=axes, label="weights")
+        mesh = axes.pcolormesh(edges, [self.histogram_offset + k - 0.5 for k in range(low, high + 1)], rows)
+        axes.set(title=f"{name}: histogram of magnitudes", xlabel="epochs", ylabel="log2 |weight|")
+        axes.figure.colorbar(mesh, ax=axes, label="weights")
 
 
-def hdf5() -> Any:
-    """Return h5py. ImportError, with the pip line, when it is not installed."""
+def import_h5py() -> Any:
+    """Return the module h5py; raise ImportError, with the pip command, if it is not installed."""
     try:
         import h5py
     except ImportError:
-        raise ImportError('HDF5 files are written by h5py: pip install "neonlite[hdf5]"') from None
+        raise ImportError('HDF5 files need h5py: pip install "neonlite[hdf5]"') from None
     return h5py
 
 
-def _append(notes: list[Any], at: float, value: Any) -> None:
-    while notes and notes[-1][0] >= at:
-        notes.pop()
-    notes.append((at, value))
+def _append_record(records: list[Any], epochs: float, value: Any) -> None:
+    while records and records[-1][0] >= epochs:
+        records.pop()
+    records.append((epochs, value))
 
 
-def _unit(name: str) -> str:
+def _plot_unit(name: str) -> str:
     if name.startswith("cost"):
         return "cost"
-    return "%" if name.startswith(FRACTIONS) else "value"
+    return "%" if name.startswith(PERCENT_METRICS) else "value"
 
 
-def _safe(name: str) -> str:
-    """Return a name that HDF5 takes for one, and not for a path; other names become other ones."""
+def _escape_hdf5_name(name: str) -> str:
+    """Escape a name so that HDF5 does not read it as a path; different names stay different."""
     return {"": "%", ".": "%2E"}.get(name) or name.replace("%", "%25").replace("/", "%2F")
 
 
-def _put(file: Any, place: str, name: str, rows: list[list[float]]) -> None:
-    file.create_dataset(place, data=rows, dtype="float64").attrs["name"] = name
+def _write_dataset(file: Any, path: str, name: str, rows: list[list[float]]) -> None:
+    file.create_dataset(path, data=rows, dtype="float64").attrs["name"] = name
 
 
 def _png(figure: Any) -> bytes:
@@ -244,31 +361,31 @@ def _png(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
-# --- what a state has to be ---
+# --- checks of a state ---
 
 
-def _string(value: Any) -> str:
+def _check_str(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
 
 
-def _integer(value: Any) -> int:
+def _check_int(value: Any) -> int:
     if type(value) is not int:
         raise TypeError
     return value
 
 
-def _real(value: Any) -> float:
+def _check_float(value: Any) -> float:
     if type(value) not in (int, float):
         raise TypeError
     return float(value)
 
 
-def _in_order(notes: Any) -> list[tuple[float, Any]]:
-    """Return notes with their moments, which must be finite numbers that increase."""
-    found = [(_real(at), x) for at, x in notes]
-    moments = [at for at, _ in found]
-    if not moments or not all(map(math.isfinite, moments)) or any(a >= b for a, b in pairwise(moments)):
+def _check_increasing(entries: Any) -> list[tuple[float, Any]]:
+    """Return records, whose epochs must be finite and increasing."""
+    records = [(_check_float(epochs), x) for epochs, x in entries]
+    all_epochs = [epochs for epochs, _ in records]
+    if not all_epochs or not all(map(math.isfinite, all_epochs)) or any(a >= b for a, b in pairwise(all_epochs)):
         raise ValueError
-    return found
+    return records

@@ -1,10 +1,11 @@
-"""Data: what turns files and arrays into minibatches."""
+"""Data sets, iterators over minibatches, augmentation and text processing."""
 
 from neonlite.data.augment import Crop, Flip, Shift
-from neonlite.data.corpora import PTB, Corpus, HutterPrize, Shakespeare, prose, text_file
+from neonlite.data.corpora import PTB, Corpus, HutterPrize, Shakespeare, python_docs, text_file
 from neonlite.data.datasets import DATASETS, Dataset, cifar10, digits, fashion, iris, mnist, mnist5k
 from neonlite.data.hdf5 import HDF5Iterator, HDF5IteratorAutoencoder, HDF5IteratorOneHot
 from neonlite.data.iterator import ArrayIterator, NervanaDataIterator
+from neonlite.data.neon_datasets import CIFAR10, IMDB, MNIST
 from neonlite.data.sentences import clean_string, get_paddedXY, pad_data, pad_sentences
 from neonlite.data.sequences import (
     CopyTask,
@@ -20,7 +21,10 @@ from neonlite.data.tokens import TOKENIZERS
 from neonlite.data.translation import TextNMT
 
 __all__ = [
+    "CIFAR10",
     "DATASETS",
+    "IMDB",
+    "MNIST",
     "PTB",
     "TOKENIZERS",
     "ArrayIterator",
@@ -54,6 +58,6 @@ __all__ = [
     "mnist5k",
     "pad_data",
     "pad_sentences",
-    "prose",
+    "python_docs",
     "text_file",
 ]

@@ -1,8 +1,9 @@
-"""How do a few images become many?  By small changes, drawn anew each time an image is used.
+"""Random image augmentation: flips, crops and shifts.
 
-An augmentation is a function of images (n, C, H, W), an array on the host, and of random words (n, 4), uint64, four
-for each image; it returns images. The words come from the backend's stream "data" by the epoch and the place in it, so
-a run that stopped goes on with the same changes. One of your own is any such function.
+An augmentation is a callable ``augmentation(images, random_bits)`` that returns images. ``images`` is a NumPy array
+(n, C, H, W), ``random_bits`` a uint64 array (n, 4). The random bits of an image depend only on the seed, the epoch and
+the index of the image within the epoch, so that resumed training applies the same augmentations. Any callable with
+this signature can be used as a custom augmentation.
 """
 
 from __future__ import annotations
@@ -14,42 +15,90 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.optree import describe
+from neonlite.backend.validation import check_number, function, integer, pair
+from neonlite.data.epoch import RandomBits
+from neonlite.messages import describe
 
 Images = NDArray[Any]
-Words = NDArray[np.uint64]
 
 
-def below(words: Words, n: int) -> NDArray[np.int64]:
-    """Return a whole number from 0 to n - 1 for each word: ``floor(high lane * n / 2^32)``."""
-    return ((words >> 32) * np.uint64(n) >> 32).astype(np.int64)
+def bounded_integers(random_bits: RandomBits, n: int) -> NDArray[np.int64]:
+    """Map each random uint64 x to an integer from 0 to n - 1: ``floor(floor(x / 2^32) n / 2^32)``."""
+    return ((random_bits >> 32) * np.uint64(n) >> 32).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Flip:
-    """Mirrors an image, left to right, with probability ``p``."""
+    """Mirror images left to right with probability ``p``.
+
+    Parameters
+    ----------
+    p : float
+        Probability that an image is mirrored; default: 0.5.
+
+    Raises
+    ------
+    ValueError
+        If ``p`` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Flip(p=1.0)(np.array([[[[1, 2, 3]]]]), np.zeros((1, 4), np.uint64)).tolist()
+    [[[[3, 2, 1]]]]
+    """
 
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        """Check the probability."""
-        if not 0 <= self.p <= 1:
-            raise ValueError(f"Flip: p is the probability of a mirrored image, from 0 to 1; got {self.p!r}")
+        check_number("Flip: p", self.p, 0, at_most=1)
 
-    def __call__(self, images: Images, words: Words) -> Images:
-        """Return (n, C, H, W), some of them mirrored."""
-        mirrored = (words[:, 0] >> 32) < math.ceil(self.p * 2**32)
-        made = images.copy()
-        made[mirrored] = images[mirrored][..., ::-1]
-        return made
+    def __call__(self, images: Images, random_bits: RandomBits) -> Images:
+        """Return the images, some of them mirrored.
+
+        Parameters
+        ----------
+        images : numpy.ndarray
+            Images (n, C, H, W).
+        random_bits : numpy.ndarray
+            Random bits (n, 4), uint64.
+
+        Returns
+        -------
+        numpy.ndarray
+            Images (n, C, H, W).
+        """
+        mirrored = (random_bits[:, 0] >> 32) < math.ceil(self.p * 2**32)
+        result = images.copy()
+        result[mirrored] = images[mirrored][..., ::-1]
+        return result
 
 
 @dataclass(frozen=True)
 class Crop:
-    """Cuts a window out of an image with a border of ``pad`` pixels around it, of the value ``fill``.
+    """Crop a window at a random offset from images, after padding them.
 
-    ``size``: the window's, (height, width) or one number for both; the image's unless given. The window lies anywhere,
-    every place as likely; in the middle if not ``random``, as for a test.
+    Parameters
+    ----------
+    pad : int
+        Pixels added on each side before cropping; default: 0.
+    size : int or (int, int), optional
+        Height and width of the window, or one integer for both; default: the size of the images.
+    fill : float
+        Value of the padding; default: 0.
+    random : bool
+        Whether offsets are random, all equally likely; False crops the center, as for validation. Default: True.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``pad`` is not a non-negative integer, ``size`` not positive integers, or ``fill`` not a finite number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Crop(size=1, random=False)(np.arange(9).reshape(1, 1, 3, 3), np.zeros((1, 4), np.uint64)).tolist()
+    [[[[4]]]]
     """
 
     pad: int = 0
@@ -58,64 +107,101 @@ class Crop:
     random: bool = True
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
-        sizes = () if self.size is None else (self.size,) if isinstance(self.size, int) else tuple(self.size)
-        wrong = [n for n in (self.pad, *sizes) if not isinstance(n, int) or isinstance(n, bool)]
-        if wrong or self.pad < 0 or len(sizes) > 2 or (sizes and min(sizes) < 1):
-            raise ValueError(
-                f"{type(self).__name__}: pad is a whole number from 0, and size one or two from 1; "
-                f"got pad={self.pad!r}, size={self.size!r}"
-            )
+        name = type(self).__name__
+        integer(f"{name}: pad", self.pad, 0)
+        check_number(f"{name}: fill", self.fill)
+        if self.size is not None:
+            pair(f"{name}: size", self.size)
 
     def window(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Return height and width of the window in images (..., H, W). ValueError when it does not fit."""
+        """Return the height and width of the window.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the images, (..., H, W).
+
+        Returns
+        -------
+        (int, int)
+            Height and width.
+
+        Raises
+        ------
+        ValueError
+            If the window is larger than the padded images.
+        """
         height, width = shape[-2:]
         if self.size is not None:
-            height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
+            height, width = pair(f"{type(self).__name__}: size", self.size)
         if height > shape[-2] + 2 * self.pad or width > shape[-1] + 2 * self.pad:
             raise ValueError(
-                f"{type(self).__name__}: a window {height} x {width} is larger than images "
-                f"{shape[-2]} x {shape[-1]} with a border of {self.pad}"
+                f"{type(self).__name__}: expected a window that fits into images {shape[-2]} x {shape[-1]} with "
+                f"padding {self.pad}, got {height} x {width}. Reduce size, or increase pad."
             )
         return height, width
 
-    def __call__(self, images: Images, words: Words) -> Images:
-        """Return a window (n, C, height, width) of each image."""
+    def __call__(self, images: Images, random_bits: RandomBits) -> Images:
+        """Return a window of each image.
+
+        Parameters
+        ----------
+        images : numpy.ndarray
+            Images (n, C, H, W).
+        random_bits : numpy.ndarray
+            Random bits (n, 4), uint64.
+
+        Returns
+        -------
+        numpy.ndarray
+            Images (n, C, height, width).
+        """
         n, c, h, w = images.shape
         height, width = self.window(images.shape)
         p = self.pad
         padded = np.full((n, c, h + 2 * p, w + 2 * p), self.fill, images.dtype)
         padded[:, :, p : p + h, p : p + w] = images
-        most = padded.shape[2] - height, padded.shape[3] - width
+        max_offsets = padded.shape[2] - height, padded.shape[3] - width
         if self.random:
-            tops, lefts = (below(words[:, i], most[i] + 1) for i in (0, 1))
+            tops, lefts = (bounded_integers(random_bits[:, i], max_offsets[i] + 1) for i in (0, 1))
         else:
-            tops, lefts = (np.full(n, m // 2) for m in most)
+            tops, lefts = (np.full(n, m // 2) for m in max_offsets)
         windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(2, 3))
         return windows[np.arange(n), :, tops, lefts]
 
 
 class Shift(Crop):
-    """Moves an image by up to ``most`` pixels each way, every way as likely; ``fill`` comes in at the edges."""
+    """Shift images by a random offset, vertically and horizontally.
 
-    def __init__(self, most: int, fill: float = 0) -> None:
-        super().__init__(pad=most, fill=fill)
+    Parameters
+    ----------
+    max_pixels : int
+        Largest offset in each direction, in pixels; all offsets up to it are equally likely.
+    fill : float
+        Value of the pixels that are uncovered at the edges; default: 0.
+    """
+
+    def __init__(self, max_pixels: int, fill: float = 0) -> None:
+        super().__init__(pad=max_pixels, fill=fill)
 
 
-def tried(augment: Any, shape: Any, dtype: Any) -> Images:
-    """Return what a list of augmentations makes of one black image (C, H, W): its shape and dtype are those to expect.
+def check_augmentations(augment: Any, shape: Any, dtype: Any) -> Images:
+    """Check augmentations by applying them to one all-zero image of ``shape``, and return the result.
 
-    ValueError for what has no height and width; TypeError for what is no function, or does not return images.
+    Raise ValueError if ``shape`` is not (C, H, W), and TypeError if an augmentation is not callable, or does not return
+    an array of one image.
     """
     if not isinstance(shape, tuple) or len(shape) != 3:
-        raise ValueError(f"augment is for images, lshape=(C, H, W); got the shape {shape!r}")
+        raise ValueError(f"augment: expected images, lshape=(C, H, W), got rows of shape {shape!r}.")
     images = np.zeros((1, *shape), dtype)
-    for change in augment:
-        if not callable(change):
-            raise TypeError(f"augment is a function of images and words, such as Flip(), or a list; got {change!r}")
-        made = change(images, np.zeros((1, 4), np.uint64))
-        if not isinstance(made, np.ndarray) or made.ndim != 4 or len(made) != 1:
-            got = f"an array {made.shape}" if isinstance(made, np.ndarray) else describe(made)
-            raise TypeError(f"augment: {change!r} returns images (n, C, H, W), as many as it takes; got {got} for one")
-        images = made
+    for augmentation in augment:
+        function("augment", augmentation, "functions of images and random bits, such as Flip(),")
+        result = augmentation(images, np.zeros((1, 4), np.uint64))
+        if not isinstance(result, np.ndarray) or result.ndim != 4 or len(result) != 1:
+            got = f"an array {result.shape}" if isinstance(result, np.ndarray) else describe(result)
+            raise TypeError(
+                f"augment: expected {augmentation!r} to return images (n, C, H, W), as many as it gets, "
+                f"got {got} for one image."
+            )
+        images = result
     return images

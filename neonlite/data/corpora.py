@@ -1,31 +1,46 @@
-"""Which texts are there?  Files, and the prose that Python brings, with a part to learn from and one to judge by."""
+"""Text corpora: text files, the Python documentation, Shakespeare, Penn Treebank, enwik8."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from neonlite.backend import current
-from neonlite.data.datasets import locate
+from neonlite.backend import current_backend
+from neonlite.backend.validation import one_of
+from neonlite.data.datasets import find_files
 from neonlite.data.text import Text
-from neonlite.data.tokens import characters, read_text, split_text, tokenizer_of
+from neonlite.data.tokens import characters, get_tokenizer, read_text, split_text
+
+if TYPE_CHECKING:
+    from neonlite.data.tokens import Tokenizer
 
 
 class Corpus:
-    """Texts to learn from and to judge by, with one vocabulary: that of all of them.
+    """Training, validation and test texts with a common vocabulary.
 
-    ``texts``: "train", "valid" and maybe "test" -> text. The other arguments are those of ``Text``.
+    Parameters
+    ----------
+    name : str
+        Name of the corpus.
+    texts : dict of str to str
+        The texts "train", "valid" and optionally "test".
+    time_steps : int
+        Number of time steps per minibatch.
+    **options
+        Passed to ``Text``.
     """
 
     def __init__(self, name: str, texts: Mapping[str, str], time_steps: int, **options: Any) -> None:
         self.name, self.texts, self.time_steps, self.options = name, dict(texts), time_steps, options
-        tokenizer = tokenizer_of(options.get("tokenizer"))
+        tokenizer = get_tokenizer(options.get("tokenizer"))
         if options.get("vocab") is None:
-            every = set().union(*(texts[part] if tokenizer is characters else tokenizer(texts[part]) for part in texts))
-            options["vocab"] = sorted(every)
+            tokens = set().union(
+                *(texts[part] if tokenizer is characters else tokenizer(texts[part]) for part in texts)
+            )
+            options["vocab"] = sorted(tokens)
         self.vocab: list[str] = Text.get_vocab((), options["vocab"])
-        self._made: dict[str, Text] = {}
+        self._iterators: dict[str, Text] = {}
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{part} {len(text):,}" for part, text in self.texts.items())
@@ -33,129 +48,210 @@ class Corpus:
 
     @property
     def nclass(self) -> int:
-        """How many tokens there are."""
+        """Number of tokens in the vocabulary."""
         return len(self.vocab)
 
     def iterator(self, part: str) -> Text:
-        """Return the iterator over one of the texts; the same one as long as the backend is."""
-        made = self._made.get(part)
-        if made is None or made.be is not current():
-            if part not in self.texts:
-                raise ValueError(f"{self.name} has the texts {', '.join(self.texts)}; got {part!r}")
-            made = Text(self.time_steps, text=self.texts[part], name=f"{self.name}.{part}", **self.options)
-            self._made[part] = made
-        return made
+        """Return the iterator over one of the texts, created once for each backend.
+
+        Parameters
+        ----------
+        part : str
+            "train", "valid" or "test".
+        """
+        iterator = self._iterators.get(part)
+        if iterator is None or iterator.be is not current_backend():
+            one_of(f"{self.name}: part", part, self.texts)
+            iterator = Text(self.time_steps, text=self.texts[part], name=f"{self.name}.{part}", **self.options)
+            self._iterators[part] = iterator
+        return iterator
 
     def iterators(self, batch_size: int | None = None) -> tuple[Text, Text]:
-        """Return (train_set, valid_set); ``batch_size`` becomes the backend's."""
+        """Return the iterators over the training and the validation text.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+            New batch size of the backend; default: unchanged.
+        """
         if batch_size is not None:
-            current().bsz = batch_size
+            current_backend().bsz = batch_size
         return self.train_iter, self.valid_iter
 
     def gen_iterators(self) -> dict[str, Text]:
-        """Return the iterators of all texts by their names."""
+        """Return the iterators over all texts by name."""
         return {part: self.iterator(part) for part in self.texts}
 
     @property
     def train_iter(self) -> Text:
-        """The iterator over the text to learn from."""
+        """The iterator over the training text."""
         return self.iterator("train")
 
     @property
     def valid_iter(self) -> Text:
-        """The iterator over the text to judge by."""
+        """The iterator over the validation text."""
         return self.iterator("valid")
 
     @property
     def test_iter(self) -> Text:
-        """The iterator over the text that is kept for the end."""
+        """The iterator over the test text."""
         return self.iterator("test")
 
 
-# --- any text ------------------------------------------------------------------------------------------------------
+# --- text files -----------------------------------------------------------------------------------------------------
 
 
-def prose(time_steps: int = 64, valid_split: float = 0.1, **options: Any) -> Corpus:
-    """Return the English prose that Python brings: what ``help()`` says on topics, about 370,000 characters.
+def python_docs(time_steps: int = 64, valid_split: float = 0.1, **options: Any) -> Corpus:
+    """Return the Python documentation as a corpus: the topics of ``help()``, about 370,000 characters of English.
 
-    The topics in order of their names, each paragraph once, although several topics have it: what is judged by must
-    not have been learned. The last tenth is to judge by. It differs between versions of Python, and so do figures.
-    ``options``: those of ``Text``. ImportError where Python came without it.
+    Repeated paragraphs are included once, so that the validation text does not repeat the training text. The text, and
+    therefore every result, depends on the version of Python.
+
+    Parameters
+    ----------
+    time_steps : int
+        Number of time steps per minibatch.
+    valid_split : float
+        Fraction of the text for validation.
+    **options
+        Passed to ``Text``.
+
+    Raises
+    ------
+    ImportError
+        If this Python has no ``pydoc_data``.
     """
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
-        raise ImportError("this Python came without pydoc_data: text_file(path) takes a text of yours") from error
+        raise ImportError(
+            "python_docs: expected the module pydoc_data, which this Python lacks. Use text_file(path) instead"
+        ) from error
     paragraphs: dict[str, str] = {}
     for topic in sorted(topics):
         for paragraph in topics[topic].split("\n\n"):
             paragraphs.setdefault(" ".join(paragraph.split()), paragraph)
     text = "\n\n".join(paragraphs.values())
-    train, valid = split_text("prose", text, valid_split)
-    return Corpus("prose", {"train": train, "valid": valid}, time_steps, **options)
+    train, valid = split_text("python_docs", text, valid_split)
+    return Corpus("python_docs", {"train": train, "valid": valid}, time_steps, **options)
 
 
-def text_file(path: Any, time_steps: int = 64, valid_split: float = 0.1, **options: Any) -> Corpus:
-    """Return the text of a file, of which the last tenth is to judge by. ``options``: those of ``Text``."""
+def text_file(path: str | Path, time_steps: int = 64, valid_split: float = 0.1, **options: Any) -> Corpus:
+    """Return the text of a file as a corpus; the last part is the validation text.
+
+    Parameters
+    ----------
+    path : path-like
+        A UTF-8 file, or a .gz of one.
+    time_steps : int
+        Number of time steps per minibatch.
+    valid_split : float
+        Fraction of the text for validation.
+    **options
+        Passed to ``Text``.
+    """
     train, valid = split_text(str(path), read_text(path), valid_split)
     return Corpus(Path(path).stem, {"train": train, "valid": valid}, time_steps, **options)
 
 
-def corpus(path: Any = None, time_steps: int = 64, **options: Any) -> Corpus:
-    """Return the text of a file, or the prose that Python brings, as ids: what ``neonlite train text`` reads."""
+def load_corpus(path: str | Path | None = None, time_steps: int = 64, **options: Any) -> Corpus:
+    """Return a text file as a corpus with token ids as inputs; used by ``neonlite train text``.
+
+    Parameters
+    ----------
+    path : path-like, optional
+        A UTF-8 file, or a .gz of one (default: the Python documentation, see ``python_docs``).
+    time_steps : int
+        Number of time steps per minibatch.
+    **options
+        Passed to ``Text``.
+    """
     options = {"onehot_input": False, **options}
-    return prose(time_steps, **options) if path is None else text_file(path, time_steps, **options)
+    return python_docs(time_steps, **options) if path is None else text_file(path, time_steps, **options)
 
 
-# --- known ones ----------------------------------------------------------------------------------------------------
+# --- standard corpora ----------------------------------------------------------------------------------------------
 
 
 class Shakespeare(Corpus):
-    """Shakespeare's works in one file, shakespeare_input.txt or input.txt, of which the last tenth is to judge by.
+    """Shakespeare's works, from shakespeare_input.txt or input.txt; the last tenth is the validation text.
 
-    ``path``: the file or its folder; else $NEONLITE_DATA/shakespeare. ``options``: those of ``Text``.
-    Source: Karpathy, "The Unreasonable Effectiveness of Recurrent Neural Networks", 2015.
+    Parameters
+    ----------
+    time_steps : int
+        Number of time steps per minibatch.
+    path : path-like, optional
+        The file or its folder (default: $NEONLITE_DATA/shakespeare).
+    **options
+        Passed to ``Text``.
+
+    References
+    ----------
+    Karpathy, "The Unreasonable Effectiveness of Recurrent Neural Networks", 2015.
     """
 
-    def __init__(self, time_steps: int, path: Any = None, **options: Any) -> None:
-        (file,) = locate("shakespeare", [["shakespeare_input.txt"], ["input.txt"]], path)
+    def __init__(self, time_steps: int, path: str | Path | None = None, **options: Any) -> None:
+        (file,) = find_files("shakespeare", [["shakespeare_input.txt"], ["input.txt"]], path)
         train, valid = split_text(str(file), read_text(file), 0.1)
         super().__init__("shakespeare", {"train": train, "valid": valid}, time_steps, **options)
 
 
 class PTB(Corpus):
-    """The Penn Treebank's files ptb.train.txt, ptb.valid.txt and, where it is, ptb.test.txt.
+    """The Penn Treebank, from ptb.train.txt, ptb.valid.txt and optionally ptb.test.txt.
 
-    ``path``: their folder; else $NEONLITE_DATA/ptb. ``tokenizer="newline_tokenizer"`` gives words, with <eos> at the
-    end of each line. Source: Mikolov, Karafiat, Burget, Cernocky and Khudanpur, "Recurrent neural network based
-    language model", 2010.
+    Parameters
+    ----------
+    timesteps : int
+        Number of time steps per minibatch.
+    path : path-like, optional
+        The folder of the files (default: $NEONLITE_DATA/ptb).
+    onehot_input : bool
+        One-hot inputs; otherwise token ids.
+    tokenizer : str or callable, optional
+        As for ``Text``; "newline_tokenizer" returns words, with <eos> at the end of each line.
+    reverse_target, get_prev_target : bool
+        As for ``Text``.
+
+    References
+    ----------
+    Mikolov, Karafiat, Burget, Cernocky and Khudanpur, "Recurrent neural network based language model", 2010.
     """
 
     def __init__(
         self,
         timesteps: int,
-        path: Any = None,
+        path: str | Path | None = None,
         onehot_input: bool = True,
-        tokenizer: Any = None,
+        tokenizer: str | Tokenizer | None = None,
         reverse_target: bool = False,
         get_prev_target: bool = False,
     ) -> None:
         names = [f"ptb.{part}.txt" for part in ("train", "valid", "test")]
-        files = locate("ptb", [names, names[:2]], path)
+        files = find_files("ptb", [names, names[:2]], path)
         texts = {part: read_text(file) for part, file in zip(("train", "valid", "test"), files, strict=False)}
         options = {"reverse_target": reverse_target, "get_prev_target": get_prev_target, "onehot_input": onehot_input}
         super().__init__("ptb", texts, timesteps, tokenizer=tokenizer, **options)
 
 
 class HutterPrize(Corpus):
-    """The first 100 MB of Wikipedia, enwik8: 90 % to learn from, 5 % to judge by, 5 % for the end.
+    """The first 100 MB of Wikipedia, enwik8: 90 % for training, 5 % for validation, 5 % for testing.
 
-    ``path``: the file or its folder; else $NEONLITE_DATA/enwik8. ``options``: those of ``Text``.
-    Source: Hutter, "The human knowledge compression prize", 2006.
+    Parameters
+    ----------
+    time_steps : int
+        Number of time steps per minibatch.
+    path : path-like, optional
+        The file or its folder (default: $NEONLITE_DATA/enwik8).
+    **options
+        Passed to ``Text``.
+
+    References
+    ----------
+    Hutter, "The human knowledge compression prize", 2006.
     """
 
-    def __init__(self, time_steps: int, path: Any = None, **options: Any) -> None:
-        (file,) = locate("enwik8", [["enwik8"]], path)
+    def __init__(self, time_steps: int, path: str | Path | None = None, **options: Any) -> None:
+        (file,) = find_files("enwik8", [["enwik8"]], path)
         train, rest = split_text(str(file), read_text(file), 0.1)
         valid, test = split_text(str(file), rest, 0.5)
         super().__init__("enwik8", {"train": train, "valid": valid, "test": test}, time_steps, **options)

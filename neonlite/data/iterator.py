@@ -1,137 +1,251 @@
-"""How does data come to a network?  In minibatches (inputs, targets), from iterators that can stop and go on."""
+"""Iterators over minibatches: NervanaDataIterator and ArrayIterator, which can save and restore its position."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import NervanaObject
-from neonlite.backend.bfloat16 import holds_floats, holds_numbers
-from neonlite.backend.numbers import number
-from neonlite.data.augment import tried
-from neonlite.data.columns import Columns, Source, on_host
-from neonlite.data.order import AUGMENT, Epoch
-from neonlite.data.prefetch import ahead
-from neonlite.optree import describe
+from neonlite.backend.bfloat16 import is_float_array, is_real_array
+from neonlite.backend.validation import check_number, integer
+from neonlite.data.augment import check_augmentations
+from neonlite.data.epoch import PURPOSE_AUGMENT, Epoch
+from neonlite.data.minibatch_buffers import MinibatchBuffers, RowSource, scaling_dtype, uses_host_memory
+from neonlite.data.prefetch import prefetch
+from neonlite.data.preprocessing import IntegerRange, Preprocessing
+from neonlite.messages import describe
 
-State = dict[str, Any]
+if TYPE_CHECKING:
+    from neonlite.typing import ArrayLike, ShapeLike
+
+IteratorState = dict[str, Any]
 
 
 class NervanaDataIterator(NervanaObject):
-    """Gives minibatches (inputs, targets), one epoch a loop.
+    """Base class of data iterators: iterating over one yields the minibatches (inputs, targets) of an epoch.
 
-    One of your own sets ``ndata`` rows, ``nbatches``, the ``shape`` of the inputs (F, (F, T), (C, H, W), or a list of
-    them) and ``nclass``, and says ``__iter__``, and ``reset`` where it has a state.
+    Subclasses set the attributes and implement ``__iter__``, and ``reset`` if they store a position.
+
+    Parameters
+    ----------
+    name : str, optional
+        Name; default: the class name and a counter.
+
+    Attributes
+    ----------
+    ndata : int
+        Number of rows.
+    nbatches : int
+        Number of minibatches per epoch.
+    shape : int, tuple or list
+        Shape of the inputs without the batch dimension: F, (F, T), (C, H, W), or a list of shapes.
+    nclass : int or None
+        Number of classes.
+    preprocessing : Preprocessing or None
+        Scale and mean that the iterator applies to its inputs; ``Model.predict`` applies them too.
     """
 
     nbatches: Any = 0
     ndata: int = 0
     shape: Any = None
     nclass: int | None = None
+    preprocessing: Preprocessing | None = None
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        raise NotImplementedError(f"{self.classnm} gives no minibatches: write __iter__")
+        raise NotImplementedError(f"{self.classnm}: expected a method __iter__ that yields minibatches, got none.")
 
     def reset(self) -> None:
-        """Start over with the first row."""
+        """Restart at the first row."""
 
 
-class Minibatches(NervanaDataIterator):
-    """The iterators over rows that are numbered: where they are, and how they go on.
+class ResumableIterator(NervanaDataIterator):
+    """Base class of iterators over indexed rows, with a position that can be saved and restored.
 
-    The tensors are the same ones every time, and the next minibatch overwrites them. A loop is one epoch; one that is
-    left early ends there, and the next begins the epoch anew. ``get_state()`` says what has been handed out:
-    ``set_state`` with that goes on behind it, with the same bits, also in the middle of an epoch.
+    Iterating once over it is one epoch. The tensors of a minibatch are reused: the next minibatch overwrites them. If
+    you leave a loop early, the next loop starts the epoch again. To resume after the last minibatch that was yielded,
+    save ``get_state()`` and pass it to ``set_state``; the remaining minibatches are bit-identical.
     """
 
-    start = 0  # how many rows the epoch before has had of this one
-    epoch = 0  # how many epochs have gone by
-    minibatch = 0  # how many minibatches of this one have been handed out
-    shuffle = ragged = False
-    seed: int | None = None  # of what is drawn: the backend's, when the iterator was made
-    _first = 0  # the minibatch that the next loop begins with
+    start = 0  # number of rows of this epoch that the last minibatch of the previous epoch used
+    epoch = 0  # number of completed epochs
+    minibatch = 0  # number of minibatches of this epoch that were yielded
+    shuffle = partial_last = False
+    seed: int | None = None  # seed for shuffling and augmentation, that of the backend at construction
+    _next_minibatch = 0  # index of the first minibatch of the next loop
 
     @property
     def nbatches(self) -> int:
-        """How many minibatches this epoch has: one less, now and then, when the last one wraps around."""
-        return self._epoch().nbatches
+        """Number of minibatches of this epoch. It may vary by one, as the last one uses rows of the next epoch."""
+        return self._current_epoch().nbatches
 
-    def _epoch(self) -> Epoch:
-        """Return the epoch that is due, for the backend's batch size. ValueError when there is none that fits."""
+    def _current_epoch(self) -> Epoch:
+        """Return the current epoch. Raise ValueError if the batch size is not set or too large."""
         n = self.be.bsz
         if not n:
-            raise ValueError(f"{self.name}: the batch size is not set yet: gen_backend(batch_size=N), or be.bsz = N")
-        if n > self.ndata and not self.ragged:
             raise ValueError(
-                f"{self.name}: {self.ndata} rows of data are fewer than a minibatch of {n}: be.bsz = {self.ndata} "
-                "or less, or an ArrayIterator with ragged=True"
+                f"{self.name}: expected a batch size, got none. Set it with gen_backend(batch_size=N), or be.bsz = N."
+            )
+        if n > self.ndata and not self.partial_last:
+            raise ValueError(
+                f"{self.name}: expected a batch size of at most {self.ndata}, the number of rows, got {n}. "
+                f"Set be.bsz = {self.ndata} or less, or use an ArrayIterator with partial_last=True."
             )
         seed = self.seed if self.shuffle else None
-        return Epoch(self.epoch, self.start, self.ndata, n, self.ragged, seed)
+        return Epoch(self.epoch, self.start, self.ndata, n, self.partial_last, seed)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        self.minibatch, self._first = self._first, 0
-        epoch = self._epoch()
+        self.minibatch, self._next_minibatch = self._next_minibatch, 0
+        epoch = self._current_epoch()
         steps = range(self.minibatch, epoch.nbatches)
-        work = self.work(epoch)
-        with closing(ahead(work, steps) if work else (None for _ in steps)) as worked:
-            for k, values in zip(steps, worked, strict=True):
-                pair = self.fill(epoch, k, values)
+        compute = self.make_prefetcher(epoch)
+        with closing(prefetch(compute, steps) if compute else (None for _ in steps)) as prefetched:
+            for k, values in zip(steps, prefetched, strict=True):
+                pair = self.fill_minibatch(epoch, k, values)
                 self.minibatch = k + 1
                 yield pair
-        self.epoch, self.start, self.minibatch = epoch.number + 1, epoch.next_start, 0
+        self.epoch, self.start, self.minibatch = epoch.index + 1, epoch.next_start, 0
 
-    def work(self, epoch: Epoch) -> Callable[[int], Any] | None:
-        """Return what a thread works out for minibatch k while the one before is in use; None for nothing."""
+    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], Any] | None:
+        """Return a function that computes values for minibatch k in a background thread, or None.
+
+        Parameters
+        ----------
+        epoch : Epoch
+            The current epoch.
+
+        Returns
+        -------
+        callable or None
+            A function of the index k of a minibatch. Its result is passed to ``fill_minibatch`` as ``values``.
+        """
         return None
 
-    def fill(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
-        """Return minibatch k, given what was worked out for it."""
-        raise NotImplementedError(f"{self.classnm} gives no minibatches: write fill(epoch, k, values)")
+    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
+        """Write minibatch k into the tensors, and return them. Subclasses implement it.
+
+        Parameters
+        ----------
+        epoch : Epoch
+            The current epoch.
+        k : int
+            Index of the minibatch.
+        values : object
+            Result of the function from ``make_prefetcher`` for k, or None without one.
+
+        Returns
+        -------
+        (inputs, targets)
+            The tensors of the minibatch.
+        """
+        raise NotImplementedError(
+            f"{self.classnm}: expected a method fill_minibatch(epoch, k, values) that returns a minibatch, got none."
+        )
 
     def reset(self) -> None:
-        """Start over with the first row. The epochs are counted on, so a shuffled order does not come again."""
-        self.start = self.minibatch = self._first = 0
+        """Restart at the first row. The epoch count does not change, so that a shuffled order is not repeated."""
+        self.start = self.minibatch = self._next_minibatch = 0
 
-    # --- where it is ---
+    # --- position ---
 
-    def _made_as(self) -> State:
-        return {"ndata": self.ndata, "batch_size": self.be.bsz, "shuffle": self.shuffle, "ragged": self.ragged}
+    def _config(self) -> IteratorState:
+        """Return the options that must be the same when a state is restored."""
+        options = {"shuffle": self.shuffle, "partial_last": self.partial_last}
+        return {"ndata": self.ndata, "batch_size": self.be.bsz, **options}
 
-    def get_state(self) -> State:
-        """Return what has been handed out: a small dict of numbers, fit for JSON."""
-        place = {"epoch": self.epoch, "start": self.start, "minibatch": self.minibatch, "seed": self.seed}
-        return {**place, **self._made_as()}
+    def get_state(self) -> IteratorState:
+        """Return the position in the data.
 
-    def set_state(self, state: State) -> None:
-        """Go on from a state of ``get_state``, of an iterator that was made the same way: its seed is taken over.
-
-        ValueError when it is no such state; the old one then stays.
+        Returns
+        -------
+        dict
+            Integers, flags and None, which can be saved as JSON.
         """
-        made, here = self._made_as(), self.get_state()
-        if not isinstance(state, dict) or set(state) != set(here):
-            raise ValueError(f"{self.name}: a state is the dict of get_state(), with {', '.join(here)}; got {state!r}")
-        differ = [f"{key} = {state[key]!r}, here {made[key]!r}" for key in made if state[key] != made[key]]
+        position = {"epoch": self.epoch, "start": self.start, "minibatch": self.minibatch, "seed": self.seed}
+        return {**position, **self._config()}
+
+    def set_state(self, state: IteratorState) -> None:
+        """Restore a position and the seed.
+
+        Parameters
+        ----------
+        state : dict
+            The result of ``get_state()`` of an iterator with the same data and options.
+
+        Raises
+        ------
+        ValueError
+            If the state is invalid, or data or options differ; the position is then unchanged.
+        """
+        config, current = self._config(), self.get_state()
+        if not isinstance(state, dict) or set(state) != set(current):
+            raise ValueError(
+                f"{self.name}: expected the state to be the dict of get_state(), with {', '.join(current)}, "
+                f"got {state!r}."
+            )
+        differences = [f"{key} = {state[key]!r}, here {config[key]!r}" for key in config if state[key] != config[key]]
         if (state["seed"] is None) != (self.seed is None):
-            differ.append(f"seed = {state['seed']!r}, here {self.seed!r}")
-        if differ:
-            raise ValueError(f"{self.name}: the state is that of another iterator: {'; '.join(differ)}")
-        numbers = ("epoch", "start", "minibatch", *(("seed",) if self.seed is not None else ()))
-        wrong = [key for key in numbers if type(state[key]) is not int or state[key] < 0]
-        if wrong or state["start"] >= self.ndata or state["minibatch"] > -(-self.ndata // max(self.be.bsz, 1)):
-            raise ValueError(f"{self.name}: a state has whole numbers that are within the data; got {state!r}")
+            differences.append(f"seed = {state['seed']!r}, here {self.seed!r}")
+        if differences:
+            raise ValueError(f"{self.name}: expected a state of this iterator, got one with {'; '.join(differences)}.")
+        keys = ("epoch", "start", "minibatch", *(("seed",) if self.seed is not None else ()))
+        invalid = [key for key in keys if type(state[key]) is not int or state[key] < 0]
+        if invalid or state["start"] >= self.ndata or state["minibatch"] > -(-self.ndata // max(self.be.bsz, 1)):
+            raise ValueError(f"{self.name}: expected the state to be integers within the data, got {state!r}.")
         self.epoch, self.start, self.seed = state["epoch"], state["start"], state["seed"]
-        self._first = self.minibatch = state["minibatch"]
+        self._next_minibatch = self.minibatch = state["minibatch"]
 
 
-class ArrayIterator(Minibatches):
-    """Minibatches of arrays: inputs (F, N), and targets (nclass, N), one-hot, of labels.
+class ArrayIterator(ResumableIterator):
+    """Iterate over arrays in minibatches: inputs (F, N) and targets, by default one-hot labels (nclass, N).
 
+    The last minibatch of an epoch is filled up with the first rows of the next epoch, which then starts after them.
+    If tensors are in host memory, the arrays are not copied; do not change them afterwards.
+
+    Parameters
+    ----------
+    X : array_like or list of array_like
+        Inputs: rows (n, F), images (n, C, H, W), or with ``lshape`` any array of n rows. A list of arrays gives a
+        list of inputs, one for each branch of MergeMultistream.
+    y : array_like, optional
+        Targets: n labels; with ``make_onehot=False`` values (n,) -> (1, N), (n, K) -> (K, N), or time steps
+        (n, F, T) -> (F, T * N). Default: the inputs.
+    nclass : int, optional
+        Number of classes; required for one-hot targets.
+    lshape : int, tuple or list, optional
+        Shape of a row: F, (C, H, W), or (F, T) with time steps, which gives inputs (F, T * N). A list of shapes for
+        a list of arrays. Default: the shape of the rows of ``X``.
+    make_onehot : bool
+        Whether ``y`` holds labels, which are converted to one-hot targets; default: True.
+    name : str, optional
+        Name, used in error messages; default: the class name and a counter.
+    shuffle : bool
+        Whether each epoch has a new random order, the same on all runtimes; default: False.
+    partial_last : bool
+        Whether the last minibatch is smaller instead of filled up; each epoch then starts at row 0. Default: False.
+    augment : callable or list of callable, optional
+        Image augmentations, such as ``Flip()``, computed one minibatch ahead by a background thread.
+    scale : float or (float, float), optional
+        Factor, or (factor, offset): inputs are ``factor * x + offset``. ``X`` itself keeps its dtype, so uint8 images
+        stay uint8. A model that is trained on the iterator applies the same scale in ``predict``.
+    check_finite : bool
+        Whether to check all inputs and targets for NaN and infinity at construction; default: True.
+
+    Raises
+    ------
+    ValueError
+        If shapes or labels do not match, or there is NaN or infinity; the message then names row and column.
+    TypeError
+        If data is not numeric.
+    AttributeError
+        If ``nclass`` is missing for one-hot targets.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.data import ArrayIterator
     >>> be = nl.gen_backend("cpu", batch_size=2)
@@ -140,208 +254,259 @@ class ArrayIterator(Minibatches):
     ...     print(x.get().tolist(), t.get().argmax(axis=0).tolist())
     [[1.0, 3.0], [2.0, 4.0]] [0, 2]
     [[5.0, 1.0], [6.0, 2.0]] [1, 0]
-
-    The last minibatch is filled up from the start of the data, and the next epoch begins behind what was borrowed; with
-    ``ragged`` it is narrower instead, and every epoch begins at the first row. Data is not copied where tensors lie on
-    the host: arrays belong to the iterator from now on.
-
-    ``X``: (n, F), images (n, C, H, W), or with ``lshape`` any array of n rows; a list of such arrays gives a list of
-    inputs, one for each branch of MergeMultistream. ``y``: n labels; with ``make_onehot=False`` n numbers, as (1, N),
-    or (n, K), as (K, N); the inputs themselves unless given. ``lshape``: F, (C, H, W), or (F, T) with time steps,
-    which come as (F, T * N); a list for a list. ``shuffle``: a new order each epoch, the same on every runtime.
-    ``augment``: a function of ``neonlite.data`` such as Flip, or a list of them; a thread works one minibatch ahead.
-    ``scale``: the inputs' factor, or (factor, offset): bytes stay bytes, and come as ``factor * x + offset``.
-
-    ValueError for data and labels that do not fit; AttributeError for labels without ``nclass``.
     """
 
     def __init__(
         self,
         X: Any,
-        y: Any = None,
+        y: ArrayLike | None = None,
         nclass: int | None = None,
-        lshape: Any = None,
+        lshape: ShapeLike | Sequence[ShapeLike] | None = None,
         make_onehot: bool = True,
         name: str | None = None,
         shuffle: bool = False,
-        ragged: bool = False,
-        augment: Any = None,
+        partial_last: bool = False,
+        augment: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
         scale: float | tuple[float, float] | None = None,
+        check_finite: bool = True,
     ) -> None:
         super().__init__(name)
-        self.be = self.be  # from now on this one, whatever becomes the current one
+        self.be = self.be  # keep this backend if another one becomes current
         self.nclass, self.lshape, self.make_onehot = nclass, lshape, make_onehot
-        self.shuffle, self.ragged, self.scale = bool(shuffle), bool(ragged), scale
+        self.check_finite = bool(check_finite)
+        self.shuffle, self.partial_last, self.scale = bool(shuffle), bool(partial_last), scale
         streams = isinstance(X, list | tuple) and bool(X) and all(getattr(x, "ndim", 0) > 1 for x in X)
-        arrays = [self._array(x, "X") for x in (X if streams else [X])]
+        arrays = [to_array(self.name, x, "X") for x in (X if streams else [X])]
         self.ndata = len(arrays[0])
-        self._check_lengths(arrays, y if y is None else self._array(y, "y"))
-        self.augment = augment if isinstance(augment, list | tuple) or augment is None else [augment]
-        shapes = self._shapes(arrays)
-        self._several = len(arrays) > 1
-        self.shape = shapes if self._several else shapes[0]
-        self.seed = self.be.rng_seed if shuffle or self.augment is not None else None
+        self._check_lengths(arrays, y if y is None else to_array(self.name, y, "y"))
         if scale is not None:
             factor, offset = scale if isinstance(scale, tuple) and len(scale) == 2 else (scale, 0.0)
-            scale = number(f"{self.name}: scale", factor), number(f"{self.name}: the offset of scale", offset)
-        host = on_host(self.be)
-        self._sources = [Source(self.be, x, host or self.augment is not None) for x in arrays]
-        self._inputs = [Columns(self.be, shape, f"{self.name}.inputs", scale) for shape in shapes]
+            scale = (
+                check_number(f"{self.name}: scale", factor),
+                check_number(f"{self.name}: offset of scale", offset),
+            )
+            self.preprocessing = Preprocessing(*scale, integers=tuple(IntegerRange.from_array(x) for x in arrays))
+        if check_finite:
+            for i, x in enumerate(arrays):
+                label = f"{self.name}: X[{i}]" if len(arrays) > 1 else f"{self.name}: X"
+                check_all_finite(label, x, self.be.default_dtype, scale=scale)
+        self.augment = (augment if isinstance(augment, list | tuple) or augment is None else [augment]) or None
+        shapes = self._input_shapes(arrays)
+        self._has_multiple_inputs = len(arrays) > 1
+        self.shape = shapes if self._has_multiple_inputs else shapes[0]
+        self.seed = self.be.rng_seed if shuffle or self.augment is not None else None
+        host = uses_host_memory(self.be)
+        dtype = None if scale is None else scaling_dtype(self.be.default_dtype).name
+        self._sources = [RowSource(self.be, x, host or self.augment is not None, dtype) for x in arrays]
+        self._inputs = [MinibatchBuffers(self.be, shape, f"{self.name}.inputs", scale) for shape in shapes]
         self._targets = self._labels = None
         if y is not None:
-            targets = self._one_label_each(y) if make_onehot else self._numbers(y)
+            targets = self._check_labels(y) if make_onehot else self._check_targets(y)
             shape = targets.shape[1:] if targets.ndim == 3 else math.prod(targets.shape[1:])
-            self._labels = Source(self.be, targets, host)
-            self._targets = Columns(self.be, shape, f"{self.name}.targets", nclass=self.nclass if make_onehot else None)
+            self._labels = RowSource(self.be, targets, host)
+            nclass = self.nclass if make_onehot else None
+            self._targets = MinibatchBuffers(self.be, shape, f"{self.name}.targets", nclass=nclass)
         if self.be.bsz:
-            self._epoch()
+            self._current_epoch()
 
-    # --- what it is given ---
-
-    def _array(self, x: Any, what: str) -> NDArray[Any]:
-        """Return data as an array of numbers: the array itself where it is one."""
-        try:
-            array = np.asarray(x)
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {what} has rows of different lengths: {error}") from None
-        if not holds_numbers(array):
-            raise TypeError(f"{self.name}: {what} is an array of numbers; got one of {array.dtype}: {describe(x)}")
-        if array.ndim < (2 if what == "X" else 1) or not array.size:
-            shapes = "(n, F), (n, C, H, W), or any with lshape=" if what == "X" else "(n,), (n, 1) or (n, K)"
-            hint = "; X.reshape(-1, 1) is n rows of one number" if array.ndim == 1 and array.size else ""
-            raise ValueError(f"{self.name}: {what} is {shapes}, of one row at least; got an array {array.shape}{hint}")
-        return array.view(np.uint8) if array.dtype.kind == "b" else array
+    # --- checks of the arguments ---
 
     def _check_lengths(self, arrays: Sequence[NDArray[Any]], y: NDArray[Any] | None) -> None:
         lengths = {f"X[{i}]" if len(arrays) > 1 else "X": len(x) for i, x in enumerate(arrays)}
         lengths |= {} if y is None else {"y": len(y)}
         if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{what} has {n}" for what, n in lengths.items())
-            hint = "; n images in a list are one array: X=np.stack(images)" if len(arrays) > 2 else ""
-            raise ValueError(f"{self.name}: as many rows everywhere; {found}{hint}")
+            got = ", ".join(f"{label} has {n}" for label, n in lengths.items())
+            hint = " Stack n images in a list into one array: X=np.stack(images)." if len(arrays) > 2 else ""
+            raise ValueError(f"{self.name}: expected the same number of rows everywhere; {got}.{hint}")
 
-    def _shapes(self, arrays: Sequence[NDArray[Any]]) -> list[Any]:
-        """Return the shapes of the inputs: those of rows, or what an augmentation makes of images."""
-        given = self.lshape if len(arrays) > 1 else [self.lshape]
-        if given is None:
-            given = [None] * len(arrays)
-        if not isinstance(given, list) or len(given) != len(arrays):
-            raise ValueError(f"{self.name}: lshape is a list of {len(arrays)} shapes, one an array; got {given!r}")
-        shapes = [shape_of(self.name, x, shape) for x, shape in zip(arrays, given, strict=True)]
+    def _input_shapes(self, arrays: Sequence[NDArray[Any]]) -> list[Any]:
+        """Return the shapes of the inputs: those of rows, or of augmented images."""
+        lshapes = self.lshape if isinstance(self.lshape, list) and len(arrays) > 1 else [self.lshape] * len(arrays)
+        if len(lshapes) != len(arrays):
+            raise ValueError(
+                f"{self.name}: expected lshape to be a list of {len(arrays)} shapes, one for each array, "
+                f"got {lshapes!r}."
+            )
+        shapes = [row_shape(self.name, x, shape) for x, shape in zip(arrays, lshapes, strict=True)]
         if self.augment is None:
             return shapes
         if len(arrays) > 1:
-            raise ValueError(f"{self.name}: augment is for one array of images; X is a list of {len(arrays)}")
-        example = tried(self.augment, shapes[0], arrays[0].dtype)
-        self._image, self._changed = shapes[0], example.dtype
+            raise ValueError(f"{self.name}: augment: expected one array of images, got a list of {len(arrays)}.")
+        example = check_augmentations(self.augment, shapes[0], arrays[0].dtype)
+        self._image, self._augmented_dtype = shapes[0], example.dtype
         return [example.shape[1:]]
 
-    def _one_label_each(self, y: Any) -> NDArray[Any]:
-        """Return labels (n, 1), checked."""
+    def _check_labels(self, y: Any) -> NDArray[Any]:
+        """Return labels (n, 1) after checking them."""
         if self.nclass is None:
             raise AttributeError(
-                f"{self.name}: one-hot targets need the number of classes: nclass=10, or make_onehot=False "
-                "for targets as they are"
+                f"{self.name}: expected nclass, the number of classes, for one-hot targets, got None. Pass nclass=10 "
+                "for example, or make_onehot=False to use y unchanged."
             )
-        if isinstance(self.nclass, bool) or not isinstance(self.nclass, int | np.integer) or self.nclass < 1:
-            raise ValueError(f"{self.name}: nclass is a whole number from 1; got {self.nclass!r}")
-        self.nclass = int(self.nclass)
-        labels = self._array(y, "y")
+        self.nclass = integer(f"{self.name}: nclass", self.nclass)
+        labels = to_array(self.name, y, "y")
         if labels.size != self.ndata:
             raise ValueError(
-                f"{self.name}: y has one label a row, (n,) or (n, 1); got {labels.shape}: targets that are one-hot "
-                "already, or no labels, come with make_onehot=False"
+                f"{self.name}: expected y to have one label a row, (n,) or (n, 1), got {labels.shape}. "
+                "Pass make_onehot=False if y is already one-hot, or not labels."
             )
-        if holds_floats(labels):
-            nan = " with NaN in it" if np.isnan(labels).any() else ""
+        if is_float_array(labels):
+            nan = " with NaN" if np.isnan(labels).any() else ""
             raise ValueError(
-                f"{self.name}: labels are whole numbers from 0 to {self.nclass - 1}; got {labels.dtype}{nan}: "
-                "y.astype(int) for whole ones, make_onehot=False for other targets"
+                f"{self.name}: expected integer labels from 0 to {self.nclass - 1}, got {labels.dtype}{nan}. "
+                "Convert them by y.astype(int), or pass make_onehot=False for other targets."
             )
         check_labels(self.name, labels, self.nclass)
         return labels.astype(np.int32).reshape(-1, 1)
 
-    def _numbers(self, y: Any) -> NDArray[Any]:
-        """Return targets (n, 1), (n, K) or (n, F, T), checked."""
-        targets = self._array(y, "y")
+    def _check_targets(self, y: Any) -> NDArray[Any]:
+        """Return targets (n,), (n, K) or (n, F, T) after checking them."""
+        targets = to_array(self.name, y, "y")
         if targets.ndim > 3:
-            raise ValueError(f"{self.name}: y is (n,), (n, K), or (n, F, T) with time steps; got {targets.shape}")
-        check_numbers(self.name, targets)
+            raise ValueError(
+                f"{self.name}: expected y to be (n,), (n, K), or (n, F, T) with time steps, got {targets.shape}."
+            )
+        if self.check_finite:
+            check_all_finite(f"{self.name}: y", targets, self.be.default_dtype)
         return targets
 
     # --- minibatches ---
 
-    def work(self, epoch: Epoch) -> Callable[[int], Any] | None:
-        changes = self.augment
-        if changes is None:
+    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], Any] | None:
+        augmentations = self.augment
+        if augmentations is None:
             return None
-        shape = (math.prod(self.shape), epoch.size)
-        buffers = [np.empty(shape, self._changed) for _ in range(2)]
+        shape = (math.prod(self.shape), epoch.batch_size)
+        buffers = [np.empty(shape, self._augmented_dtype) for _ in range(2)]
 
-        def changed(k: int) -> NDArray[Any]:
-            """Return the inputs of minibatch k, changed: (F, N)."""
-            images = np.concatenate([self._sources[0].array[rows] for _, rows in epoch.pieces(k)])
+        def augmented(k: int) -> NDArray[Any]:
+            """Return the augmented inputs of minibatch k: (F, N)."""
+            images = np.concatenate([self._sources[0].array[rows] for _, rows in epoch.spans(k)])
             images = images.reshape(-1, *self._image)
-            for i, change in enumerate(changes):
-                images = change(images, epoch.words(AUGMENT + i, k, self.seed or 0))
+            for i, augmentation in enumerate(augmentations):
+                images = augmentation(images, epoch.random_bits(PURPOSE_AUGMENT + i, k, self.seed or 0))
             out = buffers[k % 2][:, : len(images)]
             out[...] = images.reshape(len(images), -1).T
             return out
 
-        return changed
+        return augmented
 
-    def fill(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
-        width, pieces = epoch.width(k), epoch.pieces(k)
+    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
+        num_columns, spans = epoch.num_columns(k), epoch.spans(k)
         if values is None:
-            inputs = [x.gather(rows, width, pieces) for x, rows in zip(self._inputs, self._sources, strict=True)]
+            pairs = zip(self._inputs, self._sources, strict=True)
+            inputs = [buffers.gather(source, num_columns, spans) for buffers, source in pairs]
         else:
-            inputs = [self._inputs[0].fill(width, [(slice(0, width), values)])]
-        made = inputs if self._several else inputs[0]
+            inputs = [self._inputs[0].fill(num_columns, [(slice(0, num_columns), values)])]
+        result = inputs if self._has_multiple_inputs else inputs[0]
         if self._targets is None or self._labels is None:
-            return made, made
-        return made, self._targets.gather(self._labels, width, pieces)
+            return result, result
+        return result, self._targets.gather(self._labels, num_columns, spans)
 
 
-# --- what iterators share ------------------------------------------------------------------------------------------
+# --- checks shared by iterators ----------------------------------------------------------------------------------
 
 
-def shape_of(name: str, x: NDArray[Any], lshape: Any) -> Any:
-    """Return the shape of a row of an array, or the one that is given for it: F, (F, T) or (C, H, W)."""
+def to_array(name: str, x: Any, label: str) -> NDArray[Any]:
+    """Convert data to a numeric array, without a copy if it is one. Raise TypeError or ValueError if that fails."""
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{name}: expected the rows of {label} to have one length: {error}") from None
+    if not is_real_array(array):
+        raise TypeError(f"{name}: expected {label} to be a numeric array, got {array.dtype}: {describe(x)}")
+    if array.ndim < (2 if label == "X" else 1) or not array.size:
+        shapes = "(n, F), (n, F, T) or (n, C, H, W)" if label == "X" else "(n,), (n, 1) or (n, K)"
+        is_vector = array.ndim == 1 and array.size
+        hint = " Use X[None] for one row, X[:, None] for n rows of one feature." if is_vector else ""
+        raise ValueError(f"{name}: expected {label} to be {shapes}, with at least one row, got {array.shape}.{hint}")
+    return array.view(np.uint8) if array.dtype.kind == "b" else array
+
+
+def row_shape(name: str, x: NDArray[Any], lshape: Any) -> Any:
+    """Return the shape of the rows of an array, or ``lshape`` after checking it: F, (F, T) or (C, H, W)."""
     features = math.prod(x.shape[1:])
     if lshape is None:
         if x.ndim == 3:
             _, a, b = x.shape
             raise ValueError(
-                f"{name}: what are rows of {(a, b)}?  lshape=(1, {a}, {b}) for images of one channel, ({a}, {b}) for "
-                f"{a} features in {b} time steps, {features} for features"
+                f"{name}: expected lshape for rows of shape {(a, b)}, got None. Pass lshape=(1, {a}, {b}) for images "
+                f"of one channel, ({a}, {b}) for {a} features in {b} time steps, {features} for features."
             )
         return features if x.ndim == 2 else x.shape[1:]
     sizes = tuple(lshape) if isinstance(lshape, tuple | list) else (lshape,)
-    whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in sizes)
-    if not whole or not sizes or math.prod(sizes) != features:
+    is_valid = all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in sizes)
+    if not is_valid or not sizes or math.prod(sizes) != features:
         raise ValueError(
-            f"{name}: lshape={lshape!r} is not the shape of a row: the array is {x.shape}, {features} numbers a row"
+            f"{name}: expected lshape to be a shape of {features} features, as X of shape {x.shape} has, "
+            f"got lshape={lshape!r}."
         )
+    if hint := transpose_hint(x.shape[1:], sizes):
+        raise ValueError(f"{name}: expected lshape to have the axes of X of shape {x.shape}, got {lshape!r}: {hint}.")
     return int(sizes[0]) if len(sizes) == 1 else tuple(int(n) for n in sizes)
 
 
-def first_row(wrong: NDArray[np.bool_]) -> int:
-    """Return the first row of an array of truth values that has a true one."""
-    return int(wrong.reshape(len(wrong), -1).any(axis=1).argmax())
+def transpose_hint(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """Return how to transpose rows that have the expected sizes in a different order, else an empty string."""
+    without_ones = [[n for n in sizes if n > 1] for sizes in (shape, expected)]
+    if without_ones[0] == without_ones[1] or len(shape) != len(expected) or sorted(shape) != sorted(expected):
+        return ""
+    if len(shape) == 2:
+        return "features come before time steps: X.transpose(0, 2, 1)"
+    is_nhwc = (shape[-1], *shape[:-1]) == expected
+    return "channels come first: X.transpose(0, 3, 1, 2)" if is_nhwc else f"rows have the shape {expected}"
 
 
-def check_numbers(name: str, targets: NDArray[Any]) -> None:
-    """Raise ValueError for targets that are not numbers."""
-    if holds_floats(targets) and np.isnan(targets).any():
-        raise ValueError(f"{name}: targets are numbers; row {first_row(np.isnan(targets))} has NaN")
+def first_true_row(mask: NDArray[np.bool_]) -> int:
+    """Return the index of the first row of a mask with a true element."""
+    return int(mask.reshape(len(mask), -1).any(axis=1).argmax())
 
 
-def check_labels(name: str, labels: NDArray[Any], nclass: int) -> None:
-    """Raise ValueError for labels that are not classes."""
-    wrong = (labels < 0) | (labels >= nclass)
-    if wrong.any():
-        row = first_row(wrong)
+BLOCK_SIZE = 1 << 18  # elements checked at a time; small enough for the CPU cache
+
+
+def check_all_finite(
+    label: str, array: NDArray[Any], dtype: Any, first: int = 0, scale: tuple[float, float] | None = None
+) -> None:
+    """Raise ValueError, with row and column, for NaN, infinity, and values that overflow when cast to ``dtype``.
+
+    ``first``: index of the first row, for the message. ``scale``: (factor, offset), applied before the cast.
+    """
+    dtype = np.dtype(dtype)
+
+    def is_finite(x: NDArray[Any]) -> NDArray[np.bool_]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            if scale is not None:
+                x = x.astype(scaling_dtype(dtype), copy=False) * scale[0] + scale[1]
+            finite: NDArray[np.bool_] = np.isfinite(x.astype(dtype, copy=False))
+            return finite
+
+    if not is_float_array(array):
+        limits = np.iinfo(np.uint8 if array.dtype.kind == "b" else array.dtype)
+        if is_finite(np.array([limits.min, limits.max])).all():
+            return
+    step = max(BLOCK_SIZE * len(array) // max(array.size, 1), 1)
+    for start in range(0, len(array), step):
+        block = array[start : start + step]
+        finite = is_finite(block)
+        if not finite.all():
+            row, *column = np.unravel_index(int(finite.argmin()), block.shape)
+            value = block[(row, *column)]
+            at = ", ".join(map(str, column)) or "0"
+            overflow = f", infinite in {dtype}{'' if scale is None else ' after scaling'}"
+            raise ValueError(
+                f"{label}: expected finite values, got {value} in row {first + start + int(row)}, "
+                f"column {f'({at})' if len(column) > 1 else at}{overflow if np.isfinite(value) else ''}. "
+                "Remove these rows, or replace the values; check_finite=False skips this check."
+            )
+
+
+def check_labels(name: str, labels: NDArray[Any], nclass: int, first: int = 0) -> None:
+    """Raise ValueError for labels out of the range 0 to nclass - 1. ``first``: index of the first row."""
+    invalid = (labels < 0) | (labels >= nclass)
+    if invalid.any():
+        row = first_true_row(invalid)
         raise ValueError(
-            f"{name}: labels are whole numbers from 0 to {nclass - 1}, with nclass={nclass}; "
-            f"row {row} has {labels.reshape(len(labels), -1)[row, 0]}"
+            f"{name}: expected integer labels from 0 to {nclass - 1}, as nclass={nclass}, "
+            f"got {labels.reshape(len(labels), -1)[row, 0]} in row {first + row}."
         )

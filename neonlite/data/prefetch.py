@@ -1,7 +1,7 @@
-"""What is done while a minibatch is in use?  The next one is worked out, by a thread.
+"""Prefetching: compute the next minibatch in a background thread.
 
-That pays where reading or changing data takes time and the loop is busy elsewhere. Nothing depends on the thread: the
-results are those of ``map``, in its order.
+Reading and augmenting data then overlaps with the computation of the loop. The results and their order are those of
+``map``.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-def ahead(work: Callable[[int], Result], steps: Sequence[int]) -> Generator[Result]:
-    """Yield ``work(k)`` for each step k, one step ahead of the loop, by a thread.
+def prefetch(compute: Callable[[int], Result], steps: Sequence[int]) -> Generator[Result]:
+    """Yield ``compute(k)`` for each step k; a background thread computes one step ahead of the loop.
 
-    ``work(k + 1)`` runs while the result of step k is in use, and begins when that of step k - 1 no longer is: two
-    buffers in turns are enough. What ``work`` raises is raised in the loop, at its step. The thread ends with the
-    loop, also with one that is abandoned.
+    ``compute(k + 1)`` runs while the loop uses the result of step k, and starts after the loop has finished with that
+    of step k - 1, so ``compute`` can alternate between two buffers. An exception of ``compute(k)`` is raised in the
+    loop at step k. The thread ends when the generator is exhausted or closed.
 
-    >>> list(ahead(lambda k: k * k, range(4)))
+    >>> list(prefetch(lambda k: k * k, range(4)))
     [0, 1, 4, 9]
     """
     from concurrent.futures import ThreadPoolExecutor
 
     if not steps:
         return
-    with ThreadPoolExecutor(1, "neonlite-prefetch") as thread:  # it waits for its thread, whatever ends the loop
-        result = thread.submit(work, steps[0])
+    with ThreadPoolExecutor(1, "neonlite-prefetch") as thread:  # leaving the block waits for the thread
+        future = thread.submit(compute, steps[0])
         for k in steps[1:]:
-            made = result.result()
-            result = thread.submit(work, k)
-            yield made
-        yield result.result()
+            result = future.result()
+            future = thread.submit(compute, k)
+            yield result
+        yield future.result()

@@ -1,4 +1,4 @@
-"""How do sentences become rows of one length?  Cleaned, numbered, and padded: to be judged as a whole."""
+"""Clean, index and pad sentences for classification."""
 
 from __future__ import annotations
 
@@ -9,16 +9,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.data.order import permutation
-from neonlite.data.sequences import whole
+from neonlite.backend.validation import check_number, integer, one_of
+from neonlite.data.epoch import permutation
 
 
 def clean_string(text: str) -> str:
-    """Return a sentence in lower case, with punctuation and endings such as 's as words of their own.
+    """Convert a sentence to lower case and separate punctuation and endings such as 's by spaces.
 
-    Other characters than letters, digits and ( ) , ! ? ' ` become spaces.
-    Source: Kim, "Convolutional Neural Networks for Sentence Classification", 2014, its preprocessing.
+    Characters other than letters, digits and ( ) , ! ? ' ` become spaces.
 
+    Parameters
+    ----------
+    text : str
+        The sentence.
+
+    Returns
+    -------
+    str
+        The cleaned sentence.
+
+    References
+    ----------
+    Kim, "Convolutional Neural Networks for Sentence Classification", 2014, its preprocessing.
+
+    Examples
+    --------
     >>> clean_string("It's fine; isn't it?")
     "it 's fine is n't it ?"
     """
@@ -34,18 +49,36 @@ def pad_sentences(
     pad_val: float = 0,
     pad_from: str = "left",
 ) -> NDArray[Any]:
-    """Return sentences of ids as an array (n, sentence_length), padded on the left, or the "right".
+    """Pad sentences of token ids to one length.
 
-    Of one that is longer the last ids are kept, or with "right" the first. The length is the longest's unless given.
+    Parameters
+    ----------
+    sentences : sequence of sequences of int
+        n sentences.
+    sentence_length : int, optional
+        Length of the rows (default: that of the longest sentence). Longer sentences are truncated: their first ids are
+        removed, or their last ids with ``pad_from="right"``.
+    dtype : dtype
+        Dtype of the result.
+    pad_val : float
+        Value of the padding.
+    pad_from : str
+        "left" or "right": the side to pad and truncate.
 
+    Returns
+    -------
+    ndarray
+        (n, sentence_length).
+
+    Examples
+    --------
     >>> pad_sentences([[5, 6], [7, 8, 9, 10]], 3).tolist()
     [[0, 5, 6], [8, 9, 10]]
     """
-    if pad_from not in ("left", "right"):
-        raise ValueError(f'pad_sentences: pad_from is "left" or "right"; got {pad_from!r}')
+    one_of("pad_sentences: pad_from", pad_from, ("left", "right"))
     if sentence_length is None:
         sentence_length = max(map(len, sentences), default=0)
-    whole("pad_sentences", sentence_length=sentence_length)
+    sentence_length = integer("pad_sentences: sentence_length", sentence_length)
     padded = np.full((len(sentences), sentence_length), pad_val, dtype)
     for row, sentence in zip(padded, sentences, strict=True):
         if pad_from == "right":
@@ -66,35 +99,82 @@ def get_paddedXY(
     seed: int = 113,
     shuffle: bool = True,
 ) -> tuple[NDArray[np.int32], NDArray[Any]]:
-    """Return sentences of ids, the most frequent word first, as (n, sentence_length), and their labels (n, 1).
+    """Offset, truncate and pad sentences of token ids, which are the ranks of words by decreasing frequency.
 
-    Each id is raised by ``index_from``; ``start`` is put before each sentence, and ids from vocab_size on become
-    ``oov``, or without one are left out. 0 pads on the left. ``shuffle``: in the random order of ``seed``.
+    Parameters
+    ----------
+    X : sequence of sequences of int
+        n sentences of non-negative token ids.
+    y : array-like
+        n labels.
+    vocab_size : int, optional
+        Ids >= vocab_size, after adding ``index_from``, are out of vocabulary; None for no limit.
+    sentence_length : int
+        Length of the rows; padding on the left is 0.
+    oov : int, optional
+        Id that replaces out-of-vocabulary ids; None removes them.
+    start : int, optional
+        Id to insert before each sentence; None for no id.
+    index_from : int
+        Offset added to each id.
+    seed : int
+        Seed of the random order.
+    shuffle : bool
+        Whether to shuffle the sentences.
+
+    Returns
+    -------
+    sentences : ndarray
+        (n, sentence_length).
+    labels : ndarray
+        (n, 1).
     """
     labels = np.asarray(y).reshape(-1, 1)
     if len(X) != len(labels) or not len(labels):
-        raise ValueError(f"get_paddedXY: as many labels as sentences, one at least; got {len(X)} and {len(labels)}")
+        raise ValueError(
+            f"get_paddedXY: expected as many sentences as labels, at least one, got {len(X)} and {len(labels)}"
+        )
     order = permutation(seed, 0, len(labels)) if shuffle else np.arange(len(labels))
-    made = []
+    rows = []
     for i in order:
         ids = [word + index_from for word in X[i]]
         if any(word < index_from for word in ids):
-            raise ValueError(f"get_paddedXY: words are whole numbers from 0; sentence {i} has {min(X[i])}")
+            raise ValueError(f"get_paddedXY: expected non-negative token ids, got {min(X[i])} in sentence {i}")
         if start is not None:
             ids = [start, *ids]
         if vocab_size is not None:
-            known = [word if word < vocab_size else oov for word in ids]
-            ids = [word for word in known if word is not None]
-        made.append(ids)
-    return pad_sentences(made, sentence_length), labels[order]
+            in_vocab = [word if word < vocab_size else oov for word in ids]
+            ids = [word for word in in_vocab if word is not None]
+        rows.append(ids)
+    return pad_sentences(rows, sentence_length), labels[order]
 
 
 def pad_data(
     X: Sequence[Sequence[int]], y: Any, test_split: float = 0.2, **options: Any
 ) -> tuple[tuple[NDArray[np.int32], NDArray[Any]], tuple[NDArray[np.int32], NDArray[Any]], int]:
-    """Return (X_train, y_train), (X_test, y_test) and the number of classes; ``options``: those of get_paddedXY."""
+    """Pad sentences with ``get_paddedXY``, and split them into a training and a test set.
+
+    Parameters
+    ----------
+    X : sequence of sequences of int
+        Sentences of token ids.
+    y : array-like
+        Labels.
+    test_split : float
+        Fraction of the sentences in the test set.
+    **options
+        Passed to ``get_paddedXY``.
+
+    Returns
+    -------
+    tuple
+        (X_train, y_train), (X_test, y_test), and the number of classes.
+    """
     padded, labels = get_paddedXY(X, y, **options)
-    if not 0 < test_split < 1:
-        raise ValueError(f"pad_data: test_split is a fraction between 0 and 1; got {test_split!r}")
-    cut = round(len(labels) * (1 - test_split))
-    return (padded[:cut], labels[:cut]), (padded[cut:], labels[cut:]), int(labels.max()) + 1
+    check_number("pad_data: test_split", test_split, above=0, high=1)
+    split_index = round(len(labels) * (1 - test_split))
+    return (
+        (padded[:split_index], labels[:split_index]),
+        (padded[split_index:], labels[split_index:]),
+        int(labels.max()) + 1,
+    )

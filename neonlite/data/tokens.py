@@ -1,18 +1,22 @@
-"""How does a text become numbers?  Read from a file, cut into tokens, each of which has a number in a vocabulary."""
+"""Tokenizers, and conversion between tokens and token ids."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.data.formats import content
+from neonlite.backend.validation import check_number
+from neonlite.data.file_formats import read_bytes
 
-Ids = NDArray[np.int32]
+if TYPE_CHECKING:
+    from neonlite.typing import ArrayLike
+
+TokenIds = NDArray[np.int32]
 Tokenizer = Callable[[str], Sequence[str]]
 
 UNK, EOS, PAD = "<unk>", "<eos>", "<pad>"
@@ -24,34 +28,37 @@ UNK, EOS, PAD = "<unk>", "<eos>", "<pad>"
 def read_text(path: Any) -> str:
     r"""Return the text of a UTF-8 file, which may be a .gz; \r\n becomes \n.
 
-    FileNotFoundError when there is none; ValueError when it is empty, or not UTF-8, with the place of the first byte.
+    Raise FileNotFoundError if it does not exist, and ValueError if it is empty or not UTF-8.
     """
     path = Path(path)
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise FileNotFoundError(f"a text comes from a file; {path} {what}")
+        state = "which is a folder" if path.is_dir() else "which does not exist"
+        raise FileNotFoundError(f"read_text: expected a text file, got {path}, {state}")
     try:
-        text = content(path).decode("utf-8")
+        text = read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}, {error.reason}. What it is "
-            f"in, you may know: Text takes text=Path({str(path)!r}).read_text(encoding='latin-1'), and everything a "
-            "copy that was saved in UTF-8"
+            f"read_text: expected {path} in UTF-8, got byte 0x{error.object[error.start]:02x} at offset {error.start}: "
+            f"{error.reason}. Save a copy in UTF-8, or pass the text to Text, decoded with its encoding: "
+            f"text=Path({str(path)!r}).read_text(encoding='latin-1')"
         ) from None
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if not text:
-        raise ValueError(f"{path} is empty")
+        raise ValueError(f"read_text: expected a text, got the empty file {path}")
     return text
 
 
 def split_text(name: str, text: str, valid_split: float) -> tuple[str, str]:
-    """Return a text in two parts, of which the second has about the given fraction of characters: no word is cut."""
-    real = isinstance(valid_split, int | float) and not isinstance(valid_split, bool)
-    cut = len(text) - round(len(text) * valid_split) if real and 0 < valid_split < 1 else 0
+    """Split a text into two parts; the second has about the fraction ``valid_split`` of the characters.
+
+    The first part ends with white space if there is any among its last 100 characters.
+    """
+    check_number(f"{name}: valid_split", valid_split, above=0, high=1)
+    cut = len(text) - round(len(text) * valid_split)
     if not 0 < cut < len(text):
         raise ValueError(
-            f"{name}: valid_split is a fraction between 0 and 1 that leaves characters on both sides of "
-            f"{len(text)}; got {valid_split!r}"
+            f"{name}: expected a fraction that splits {len(text)} characters into two nonempty parts for "
+            f"valid_split, got {valid_split!r}"
         )
     cut = max(text.rfind(space, max(cut - 100, 0), cut) for space in " \n") + 1 or cut
     return text[:cut], text[cut:]
@@ -66,7 +73,7 @@ def characters(text: str) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text, and its punctuation marks each by itself; white space only parts them.
+    """Return the words and the punctuation marks of a text, without white space.
 
     >>> words("It's late, isn't it?")
     ["It's", 'late', ',', "isn't", 'it', '?']
@@ -75,7 +82,7 @@ def words(text: str) -> list[str]:
 
 
 def newline_tokenizer(text: str) -> list[str]:
-    r"""Return what white space parts, with <eos> at the end of each line: for files such as the Penn Treebank's.
+    r"""Split a text at white space, and replace each newline by <eos>, as is usual for the Penn Treebank.
 
     >>> newline_tokenizer("a <unk> b\nc\n")
     ['a', '<unk>', 'b', '<eos>', 'c', '<eos>']
@@ -87,48 +94,48 @@ TOKENIZERS: dict[str, Tokenizer] = {f.__name__: f for f in (characters, words, n
 """The tokenizers by name."""
 
 
-def tokenizer_of(tokenizer: Any) -> Tokenizer:
-    """Return a tokenizer, given itself, its name, or None for characters. ValueError for another name."""
+def get_tokenizer(tokenizer: Any) -> Tokenizer:
+    """Return the tokenizer for a name, a function, or None, which selects ``characters``."""
     if tokenizer is None:
         return characters
     if callable(tokenizer):
-        found: Tokenizer = tokenizer
-        return found
+        function: Tokenizer = tokenizer
+        return function
     if tokenizer not in TOKENIZERS:
         raise ValueError(
-            f"a tokenizer is one of {', '.join(map(repr, TOKENIZERS))}, or a function of a text that returns its "
-            f"tokens; got {tokenizer!r}"
+            f"expected as tokenizer one of {', '.join(map(repr, TOKENIZERS))}, or a function that returns the "
+            f"tokens of a text, got {tokenizer!r}"
         )
     return TOKENIZERS[tokenizer]
 
 
-def joined(tokens: Iterable[str], tokenizer: Any) -> str:
-    """Return tokens as a text."""
-    return ("" if tokenizer_of(tokenizer) is characters else " ").join(tokens)
+def join_tokens(tokens: Iterable[str], tokenizer: Any) -> str:
+    """Join tokens into a text: characters directly, other tokens with spaces."""
+    return ("" if get_tokenizer(tokenizer) is characters else " ").join(tokens)
 
 
-# --- their numbers -------------------------------------------------------------------------------------------------
+# --- token ids ----------------------------------------------------------------------------------------------------
 
 
-def ids_of(name: str, tokens: Sequence[str], index: Mapping[str, int]) -> Ids:
-    """Return the number of each token. One that has none is <unk> where the vocabulary has that, else IndexError."""
+def tokens_to_ids(name: str, tokens: Sequence[str], index: Mapping[str, int]) -> TokenIds:
+    """Return the id of each token; an unknown token becomes <unk>. Raise IndexError if there is no <unk>."""
     try:
         return np.fromiter(map(index.__getitem__, tokens), np.int32, len(tokens))
     except KeyError as error:
         unknown = index.get(UNK)
         if unknown is None:
             raise IndexError(
-                f"{name}: {error.args[0]!r} is not in the vocabulary of {len(index)} tokens, and it has no "
-                f"{UNK!r}: make it of all texts, vocab=sorted(set(...)), or with {UNK!r} among them"
+                f"{name}: expected tokens of the vocabulary of {len(index)} tokens, got {error.args[0]!r}. Create the "
+                f"vocabulary from all texts, vocab=sorted(set(...)), or add {UNK!r} to it"
             ) from None
         return np.fromiter((index.get(token, unknown) for token in tokens), np.int32, len(tokens))
 
 
-def tokens_of(name: str, ids: Any, vocab: Sequence[str]) -> list[str]:
-    """Return the tokens of numbers. IndexError for one that is not in the vocabulary."""
-    numbers = np.asarray(ids).reshape(-1)
-    wrong = (numbers < 0) | (numbers >= len(vocab)) | (numbers != np.floor(numbers))
-    if wrong.any():
-        at = int(wrong.argmax())
-        raise IndexError(f"{name}: tokens are 0 to {len(vocab) - 1}; got {numbers[at]} at place {at}")
-    return [vocab[int(i)] for i in numbers]
+def ids_to_tokens(name: str, ids: ArrayLike, vocab: Sequence[str]) -> list[str]:
+    """Return the tokens of ids. Raise IndexError for an id that is not in the vocabulary."""
+    flat = np.asarray(ids).reshape(-1)
+    is_invalid = (flat < 0) | (flat >= len(vocab)) | (flat != np.floor(flat))
+    if is_invalid.any():
+        i = int(is_invalid.argmax())
+        raise IndexError(f"{name}: expected token ids from 0 to {len(vocab) - 1}, got {flat[i]} at index {i}")
+    return [vocab[int(i)] for i in flat]

@@ -1,10 +1,10 @@
-"""Layers: what a network is made of."""
+"""Neural-network layers, containers and network costs."""
 
 from neonlite.layers.activation import Activation, Dropout
 from neonlite.layers.attention import (
-    LearnedPosition,
     MultiHeadAttention,
     PositionalEncoding,
+    PositionEmbedding,
     TransformerBlock,
     attention,
 )
@@ -20,12 +20,12 @@ from neonlite.layers.layer import Layer
 from neonlite.layers.linear import Bias, Linear
 from neonlite.layers.merge import MergeBroadcast, MergeMultistream, MergeSum
 from neonlite.layers.norm import BatchNorm, BatchNormAutodiff, LayerNorm, ShiftBatchNorm
-from neonlite.layers.parameter import Learned, ParameterLayer, Slot
+from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.pooling import LRN, Pooling
 from neonlite.layers.recurrent import GRU, LSTM, BiBNRNN, BiLSTM, BiRNN, Recurrent
-from neonlite.layers.regions import RoiPooling
+from neonlite.layers.roi_pooling import RoiPooling
 from neonlite.layers.seq2seq import Decoder, Encoder, Seq2Seq
-from neonlite.layers.sequence import (
+from neonlite.layers.sequence_reduction import (
     BiSum,
     DeepBiLSTM,
     DeepBiRNN,
@@ -72,8 +72,6 @@ __all__ = [
     "Layer",
     "LayerContainer",
     "LayerNorm",
-    "Learned",
-    "LearnedPosition",
     "Linear",
     "LookupTable",
     "MergeBroadcast",
@@ -82,7 +80,9 @@ __all__ = [
     "MultiHeadAttention",
     "Multicost",
     "ParameterLayer",
+    "ParameterSpec",
     "Pooling",
+    "PositionEmbedding",
     "PositionalEncoding",
     "Recurrent",
     "RecurrentLast",
@@ -96,7 +96,7 @@ __all__ = [
     "SingleOutputTree",
     "SkipNode",
     "SkipThought",
-    "Slot",
+    "TensorAttribute",
     "TransformerBlock",
     "Tree",
     "attention",

@@ -1,103 +1,116 @@
-"""Which layers have no weights and keep the shape?  Activations, and dropout."""
+"""Activation and Dropout layers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from neonlite.backend.numbers import number
+from neonlite.backend import Tensor
+from neonlite.backend.attributes import is_builtin
+from neonlite.backend.validation import check_number, instance
 from neonlite.layers.layer import Layer
+from neonlite.layers.types import LayerInput
+from neonlite.optree import Operand
 from neonlite.transforms import Transform
 
 
 class Activation(Layer):
-    """``f(x)`` for a transform f, element by element, or along an axis as softmax.
+    """An activation, ``f(x)``: a transform f applied to each element or, as for Softmax, along an axis.
 
-    Inside a network it writes over its inputs where its derivative can be told from the outputs alone. Under the cost
-    that its transform is paired with, the error that comes is that of the inputs already (``shortcut``).
+    In a network, the outputs overwrite the inputs if the derivative of f can be computed from the outputs alone. If the
+    cost is the one that f is paired with, such as CrossEntropyMulti with Softmax, the cost computes the gradient with
+    respect to the inputs of this layer, and ``bprop`` does not multiply by the derivative of f (``shortcut``).
+
+    Parameters
+    ----------
+    transform : Transform
+        The activation function, such as ``Rectlin()``.
+    name : str, optional
+        Name, unique in a network.
     """
 
     def __init__(self, transform: Transform, name: str | None = None) -> None:
         super().__init__(name)
-        if not isinstance(transform, Transform):
-            raise TypeError(f"{self.name}: an activation is made with a transform such as Rectlin(); got {transform!r}")
-        self.transform = transform
-        self.in_place = transform.from_output
+        self.transform = instance(f"{self.name}: transform", transform, Transform, "a transform, such as Rectlin(),")
+        self.in_place = transform.has_grad_from_output
         self.shortcut = False
 
-    def configure(self, in_obj: Any) -> Activation:
-        """Take the inputs' shape, which is the outputs' as well."""
+    def configure(self, in_obj: LayerInput) -> Activation:
         super().configure(in_obj)
         self.transform.be = self.be
-        self.shortcut = False  # until a cost says otherwise: this may not be the last layer any more
+        self.shortcut = False  # set by the cost if this is the last layer
         self.out_shape = self.in_shape
         return self
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return ``f(x)``."""
         return self.transform(x)
 
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute ``deltas = alpha f'(x) error + beta deltas``."""
         self.check_error(error)
         if not self.owns_delta:
             self.deltas = error
         if self.deltas is not None:
             operands = error, self.outputs, self.inputs, self.deltas, self.transform, self.shortcut, alpha, beta
-            if type(self.transform).__module__.startswith("neonlite."):
-                known = operands + tuple(vars(self.transform).values())
-                self.bprop_habit(self.be, known, lambda: self.way_back(error, alpha, beta))
-            else:  # what others do on the way back may change each time
-                self.be.assign(*self.way_back(error, alpha, beta))
+            if is_builtin(type(self.transform)):
+                key = operands + tuple(vars(self.transform).values())
+                self.bprop_assignment(self.be, key, lambda: self.build_backward(error, alpha, beta))
+            else:  # the backward pass of a custom transform may depend on other state, so it is not cached
+                self.be.assign(*self.build_backward(error, alpha, beta))
         return self.deltas
 
-    def way_back(self, error: Any, alpha: float, beta: float) -> tuple[list[Any], list[Any]]:
-        """Return what bprop writes to, and the op-tree of what it writes there."""
+    def build_backward(self, error: Tensor, alpha: float, beta: float) -> tuple[list[Any], list[Any]]:
         delta = error if self.shortcut else self.transform.backward(error, self.outputs, self.inputs)
-        delta = self.scaled(delta, alpha, beta)
+        delta = self.scale_deltas(delta, alpha, beta)
         return ([], []) if delta is self.deltas else ([self.deltas], [delta])
 
 
 class Dropout(Layer):
-    """``x mask``, a new random mask of ones and zeros each time, with ones for the fraction ``keep``.
+    """Dropout: ``x mask`` in training, with a new random mask of 0 and 1 for each ``fprop``; ``x keep`` at inference.
 
-    For inference it is ``x keep``. In Caffe mode it is ``x mask / keep``, and for inference x.
+    If the ``compat_mode`` of the backend is "caffe": ``x mask / keep`` in training, and x at inference.
 
-    Source: Srivastava et al. 2014.
+    Parameters
+    ----------
+    keep : float
+        Probability of keeping an element (a one in the mask), above 0 and at most 1.
+    name : str, optional
+        Name, unique in a network.
+
+    References
+    ----------
+    Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
     """
 
     in_place = True
-    reads_outputs = False
+    needs_outputs = False
 
     def __init__(self, keep: float = 0.5, name: str | None = None) -> None:
         super().__init__(name)
-        self.keep = number(f"{self.name}: keep", keep)
-        if not 0 < self.keep <= 1:
-            raise ValueError(f"{self.name}: keep, the fraction that stays, is above 0 and at most 1; got {keep!r}")
+        self.keep = check_number(f"{self.name}: keep", keep, above=0, at_most=1)
         self.mask: Any = None
 
-    def configure(self, in_obj: Any) -> Dropout:
-        """Take the inputs' shape, which is the outputs' as well."""
+    def configure(self, in_obj: LayerInput) -> Dropout:
         super().configure(in_obj)
         self.out_shape = self.in_shape
         caffe = self.be.check_caffe_compat()
         self.train_scale, self.inference_scale = (1 / self.keep, 1.0) if caffe else (1.0, self.keep)
         return self
 
-    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Make the buffers of the outputs and of the mask."""
-        super().allocate(shared_outputs)
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        super().allocate(shared_outputs, accumulate_updates)
         self.mask = self.buffer("mask", self.out_shape)
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Any:
         """Return ``x mask``, scaled."""
         return x * self.mask if self.train_scale == 1 else x * self.mask * self.train_scale
 
-    def inference_formula(self, x: Any) -> Any:
+    def inference_formula(self, x: Tensor) -> Operand:
         """Return x, scaled."""
         return x * self.inference_scale
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Draw a mask, and compute the outputs."""
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+        """Draw a new mask if training, and compute the outputs."""
         if not inference and self.mask is not None:
             self.be.make_binary_mask(self.mask, self.keep)
         return super().fprop(inputs, inference, beta)

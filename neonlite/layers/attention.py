@@ -1,4 +1,4 @@
-"""How does each step of a sequence look at the others?  By attention: it takes a mean of what they say, by likeness."""
+"""Scaled dot-product attention, multi-head attention, position encodings, and the transformer block."""
 
 from __future__ import annotations
 
@@ -7,30 +7,49 @@ from collections.abc import Sequence
 from typing import Any
 
 from neonlite.backend import Tensor
-from neonlite.backend.numbers import number
+from neonlite.backend.validation import check_number, check_numbers, instance, integer
 from neonlite.initializers import Constant
 from neonlite.layers.activation import Dropout
 from neonlite.layers.branch import SkipNode
 from neonlite.layers.compound import Affine
-from neonlite.layers.deltas import Deltas, Place
 from neonlite.layers.layer import Layer, accumulates
 from neonlite.layers.merge import MergeSum
 from neonlite.layers.norm import LayerNorm
-from neonlite.layers.parameter import Learned, ParameterLayer, Slot
-from neonlite.optree import Operand, describe
-from neonlite.transforms import GELU
+from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
+from neonlite.layers.types import InitLike, LayerInput
+from neonlite.messages import describe
+from neonlite.optree import Operand
+from neonlite.transforms import GELU, Transform
 
-PERIOD = 10000  # the longest wave of a position is 2 pi times so many steps
+SINUSOID_BASE = 10000  # the longest wavelength is 2 pi times this many steps
 
 
 def attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
-    """Return ``softmax(Q K^T / sqrt(d)) V``: for each query a mean of the values, by its likeness to their keys.
+    """Return scaled dot-product attention, ``softmax(Q K^T / sqrt(d)) V``, as an op-tree.
 
-    **Shapes**: q (..., T, d), k (..., S, d), v (..., S, e) -> (..., T, e). ``mask``, of a shape that broadcasts to
-    (..., T, S), has 1 where a query may look at a key, else 0. A query that may look at none gets zeros.
+    Parameters
+    ----------
+    q : Tensor or op-tree
+        Queries (..., T, d).
+    k : Tensor or op-tree
+        Keys (..., S, d).
+    v : Tensor or op-tree
+        Values (..., S, e).
+    mask : Tensor or op-tree, optional
+        Broadcasts to (..., T, S): 1 where a query may attend to a key, else 0. The output is 0 for a query that may
+        attend to no key.
 
-    The result is an op-tree, which Autodiff differentiates. Source: Vaswani et al. 2017, equation 1.
+    Returns
+    -------
+    op-tree
+        (..., T, e). It can be differentiated with ``Autodiff``.
 
+    References
+    ----------
+    Vaswani et al. 2017, equation 1.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> be = nl.gen_backend("cpu")
     >>> q, k, v = be.array([[1.0, 0.0]]), be.array([[99.0, 0.0], [0.0, 9.0]]), be.array([[1.0, 2.0], [3.0, 4.0]])
@@ -40,18 +59,17 @@ def attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
     array([[3., 4.]], dtype=float32)
     """
     for name, x in {"q": q, "k": k, "v": v}.items():
-        if not isinstance(x, Operand):
-            raise TypeError(f"attention: {name} is a tensor or an op-tree; got {describe(x)}")
+        instance(f"attention: {name}", x, Operand, "a tensor or an op-tree")
     if q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[:-2] != k.shape[:-2]:
         raise ValueError(
-            f"attention takes q (..., T, d), k (..., S, d) and v (..., S, e); got q {describe(q)}, k {describe(k)}, "
-            f"v {describe(v)}"
+            f"attention: expected q (..., T, d), k (..., S, d) and v (..., S, e), got q {describe(q)}, "
+            f"k {describe(k)}, v {describe(v)}"
         )
-    return shares(q @ k.T * (1 / math.sqrt(q.shape[-1])), mask, -1) @ v
+    return masked_softmax(q @ k.T * (1 / math.sqrt(q.shape[-1])), mask, -1) @ v
 
 
-def shares(scores: Any, mask: Any, axis: int) -> Any:
-    """Return the softmax of scores along an axis, over those that a mask lets through; zeros where there are none."""
+def masked_softmax(scores: Any, mask: Any, axis: int) -> Any:
+    """Return the softmax of scores along an axis over the elements where the mask is 1; zeros if it is 0 everywhere."""
     be = scores.backend
     if mask is None:
         return be.softmax(scores, axis)
@@ -63,24 +81,48 @@ def shares(scores: Any, mask: Any, axis: int) -> Any:
 
 
 class MultiHeadAttention(ParameterLayer):
-    """Each step takes from all steps of its sequence what they have for it, by several attentions side by side.
+    """Multi-head self-attention, (F, T) -> (F, T).
 
-    ``W_out concat_h attention(Q_h, K_h, V_h) + b_out``, where ``[Q; K; V] = W_qkv x + b_qkv``, and the head h has rows
-    ``h F / heads`` and following of each. ``causal``: a step looks at itself and at those before it. ``keep``: in
-    training, the fraction of weights of the attention that stays, drawn anew each time; those are divided by keep.
-    ``bias``: what fills b_qkv and b_out; None for none. ``slopes``, a number for each head: how much is taken off its
-    scores for each step that a step is away, so that a head with a large one looks nearby; ``lags``: away from how many
-    steps back, for each head, 0 unless given.
+    ``W_out concat_h attention(Q_h, K_h, V_h) + b_out``, where ``[Q; K; V] = W_qkv x + b_qkv``, and head h has F / heads
+    rows of each. The parameters are W_qkv (3 F, F), W_out (F, F) and, with ``bias``, b_qkv (3 F, 1) and b_out (F, 1).
 
-    **Shapes**: (F, T) -> (F, T). W_qkv (3 F, F), W_out (F, F), b_qkv (3 F, 1), b_out (F, 1). After fprop ``weights``,
-    (heads, N, T, T), has at [h, n, s, t] how much of step s step t takes.
+    Set the attribute ``mask``, a tensor (1, T N), to 0 at padding steps: no step attends to them. Exclude their own
+    outputs from the cost, for example with GeneralizedCostMask.
 
-    ``mask``, a tensor (1, T N) that you set, as for GeneralizedCostMask, has 0 at steps that are only there to fill up
-    a sequence: nobody looks at them. What they compute themselves is for such a cost to leave out.
+    Parameters
+    ----------
+    heads : int
+        Number of heads, a divisor of F.
+    init : initializer, array or Tensor
+        Fills W_qkv and W_out.
+    causal : bool
+        A step attends only to itself and to earlier steps.
+    keep : float
+        Probability of keeping each attention weight in training; the kept weights are divided by it.
+    bias : initializer, array or Tensor, optional
+        Fills b_qkv and b_out (default: no biases).
+    name : str, optional
+        Name of the layer.
+    alibi_slopes : sequence of float, optional
+        For each head, the amount by which its scores decrease per time step of distance.
+    alibi_offsets : sequence of int, optional
+        For each head, the distance in time steps at which its bias is 0 (default: 0): a head with offset 2 favors the
+        second step before the query. Requires ``alibi_slopes``.
 
-    Source: Vaswani et al. 2017, section 3.2.2; ``keep``: Srivastava et al. 2014; ``slopes``: Press et al. 2022, ALiBi;
-    ``lags``: You, Sun and Iyyer 2020, Hard-coded Gaussian attention.
+    Attributes
+    ----------
+    attention_weights : Tensor
+        (heads, N, T, T), after fprop: [h, n, s, t] is the weight of step s in the output of step t.
+    mask : Tensor or None
+        (1, T N), 0 at padding steps, or None.
 
+    References
+    ----------
+    Vaswani et al. 2017, section 3.2.2; ``keep``: Srivastava et al. 2014; ``alibi_slopes``: Press et al. 2022, ALiBi;
+    ``alibi_offsets``: You, Sun and Iyyer 2020, Hard-coded Gaussian attention.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.initializers import GlorotUniform
     >>> be = nl.gen_backend("cpu", batch_size=2)
@@ -88,299 +130,388 @@ class MultiHeadAttention(ParameterLayer):
     (8, 5)
     """
 
-    reads_outputs = False
-    W_qkv, W_out, b_qkv, b_out = Learned(), Learned(), Learned(), Learned()
-    dW_qkv, dW_out, db_qkv, db_out = Learned(), Learned(), Learned(), Learned()
+    needs_outputs = False
+    W_qkv, W_out, b_qkv, b_out = TensorAttribute(), TensorAttribute(), TensorAttribute(), TensorAttribute()
+    dW_qkv, dW_out, db_qkv, db_out = TensorAttribute(), TensorAttribute(), TensorAttribute(), TensorAttribute()
 
     def __init__(
         self,
         heads: int,
-        init: Any,
+        init: InitLike,
         causal: bool = False,
         keep: float = 1.0,
-        bias: Any = None,
+        bias: InitLike | None = None,
         name: str | None = None,
-        slopes: Sequence[float] | None = None,
-        lags: Sequence[int] | None = None,
+        alibi_slopes: Sequence[float] | None = None,
+        alibi_offsets: Sequence[int] | None = None,
     ) -> None:
         super().__init__(init, name)
-        if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
-            raise ValueError(f"{self.name}: heads is a whole number from 1; got {heads!r}")
-        self.keep = number(f"{self.name}: keep", keep)
-        if not 0 < self.keep <= 1:
-            raise ValueError(f"{self.name}: keep, the fraction that stays, is above 0 and at most 1; got {keep!r}")
+        heads = integer(f"{self.name}: heads", heads)
+        self.keep = check_number(f"{self.name}: keep", keep, above=0, at_most=1)
         self.heads, self.causal, self.bias = heads, causal, bias
-        self.slopes = None if slopes is None else [number(f"{self.name}: a slope", x) for x in slopes]
-        self.lags = None if lags is None else [number(f"{self.name}: a lag", x) for x in lags]
-        for what, given in {"slopes": self.slopes, "lags": self.lags}.items():
-            if given is not None and len(given) != heads:
-                raise ValueError(f"{self.name}: {what} are {heads} numbers, one for each head; got {len(given)}")
-        if lags is not None and slopes is None:
+        self.alibi_slopes, self.alibi_offsets = (
+            None if values is None else check_numbers(f"{self.name}: {label}", values, heads, "head")
+            for label, values in {"alibi_slopes": alibi_slopes, "alibi_offsets": alibi_offsets}.items()
+        )
+        if alibi_offsets is not None and alibi_slopes is None:
             raise ValueError(
-                f"{self.name}: lags say where scores are highest, slopes how much lower elsewhere: give both"
+                f"{self.name}: expected alibi_slopes together with alibi_offsets, got alibi_offsets alone. Pass "
+                "alibi_slopes as well"
             )
-        self.nin = 0  # features, which its slots are asked for before there are inputs
+        self.nin = 0  # features; parameter_specs needs it before configure
         self.mask: Any = None
-        self.earlier: Any = None  # (T, T): where a step is no later than another
-        self.far: Any = None  # (heads, 1, T, T): what is taken off scores
-        self.room: Any = None  # a buffer for the errors within
+        self.causal_mask: Any = None  # (T, T): 1 where step s is not later than step t
+        self.alibi_bias: Any = None  # (heads, 1, T, T): subtracted from the scores
+        self.workspace: Any = None  # buffer for the gradients with respect to intermediate values
 
-    def configure(self, in_obj: Any) -> MultiHeadAttention:
-        """Take the inputs' shape, which is the outputs' as well. ValueError unless it is (F, T), and heads divide F."""
+    def configure(self, in_obj: LayerInput) -> MultiHeadAttention:
         super().configure(in_obj)
-        self.out_shape = self.nin, self.steps = with_steps(self)
+        self.out_shape = self.nin, self.steps = check_sequence_shape(self)
         if self.nin % self.heads:
             divisors = ", ".join(str(n) for n in range(1, self.nin + 1) if self.nin % n == 0)
             raise ValueError(
-                f"{self.name}: each head takes as many of the {self.nin} features, which {self.heads} heads do not "
-                f"divide: heads is one of {divisors}"
+                f"{self.name}: expected heads to divide the {self.nin} features, got {self.heads}. Use "
+                f"one of {divisors}"
             )
         self.scale = 1 / math.sqrt(self.nin // self.heads)
         return self
 
-    def slots(self) -> list[Slot]:
-        """Return the weights, then the biases where there are some."""
+    def parameter_specs(self) -> list[ParameterSpec]:
+        """Return the weights, then the biases if there are any."""
         F = self.nin
-        weights = [Slot("W_qkv", "dW_qkv", (3 * F, F), self.init), Slot("W_out", "dW_out", (F, F), self.init)]
-        biases = [Slot("b_qkv", "db_qkv", (3 * F, 1), self.bias), Slot("b_out", "db_out", (F, 1), self.bias)]
+        weights = [
+            ParameterSpec("W_qkv", "dW_qkv", (3 * F, F), self.init),
+            ParameterSpec("W_out", "dW_out", (F, F), self.init),
+        ]
+        biases = [
+            ParameterSpec("b_qkv", "db_qkv", (3 * F, 1), self.bias),
+            ParameterSpec("b_out", "db_out", (F, 1), self.bias),
+        ]
         return weights if self.bias is None else weights + biases
 
-    # --- buffers: sequence by sequence, a column n T + t, so that what a head has of a sequence is a matrix ---
+    # --- buffers: batch-major (column n T + t), so that one head of one sequence is a matrix view ---
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        """Make the buffers, but for those of errors."""
         super().allocate(shared_outputs, accumulate_updates)
         be, (F, T), H = self.be, self.in_shape, self.heads
-        self.turned, self.mixed, self.side = (self.buffer(name, (F, T)) for name in ("turned", "mixed", "side"))
+        self.inputs_by_sequence, self.context, self.scratch = (
+            self.buffer(name, (F, T)) for name in ("inputs_by_sequence", "context", "scratch")
+        )
         self.qkv = self.buffer("qkv", (3 * F, T))
-        self.q, self.k, self.v, self.mixed_heads = self.by_heads(self.qkv, self.mixed)
+        self.q, self.k, self.v, self.context_by_head = self.split_heads(self.qkv, self.context)
         square = (H * T, T)
-        self.weights = self.used = self.buffer("weights", square).reshape(H, be.bsz, T, T)
+        self.attention_weights = self.dropped_weights = self.buffer("attention_weights", square).reshape(
+            H, be.bsz, T, T
+        )
         if self.keep < 1:
-            self.kept = self.buffer("kept", square).reshape(self.weights.shape)
-            self.used = self.buffer("used", square).reshape(self.weights.shape)
-        self.weights_heads, self.used_heads = self.of_heads(self.weights), self.of_heads(self.used)
-        if self.causal and (self.earlier is None or self.earlier.shape != (T, T)):
+            self.dropout_mask = self.buffer("dropout_mask", square).reshape(self.attention_weights.shape)
+            self.dropped_weights = self.buffer("dropped_weights", square).reshape(self.attention_weights.shape)
+        self.weights_by_head, self.dropped_by_head = (
+            self.list_heads(self.attention_weights),
+            self.list_heads(self.dropped_weights),
+        )
+        if self.causal and (self.causal_mask is None or self.causal_mask.shape != (T, T)):
             step = be.array(list(range(T)))
-            self.earlier = be.zeros((T, T), name=f"{self.name}.earlier")
-            self.earlier[:] = be.less_equal(step, step.T)
-        if self.slopes is not None and (self.far is None or self.far.shape[2:] != (T, T)):
+            self.causal_mask = be.zeros((T, T), name=f"{self.name}.causal_mask")
+            self.causal_mask[:] = be.less_equal(step, step.T)
+        if self.alibi_slopes is not None and (self.alibi_bias is None or self.alibi_bias.shape[2:] != (T, T)):
             step = be.array([list(range(T))])
-            slope, lag = (be.reshape(be.array(x), (H, 1, 1, 1)) for x in (self.slopes, self.lags or [0] * H))
-            self.far = be.zeros((H, 1, T, T), name=f"{self.name}.far")
-            self.far[:] = slope * be.absolute(step - step.T - lag)
-        self.room = None
+            slope, lag = (
+                be.reshape(be.array(x), (H, 1, 1, 1)) for x in (self.alibi_slopes, self.alibi_offsets or [0] * H)
+            )
+            self.alibi_bias = be.zeros((H, 1, T, T), name=f"{self.name}.alibi_bias")
+            self.alibi_bias[:] = slope * be.absolute(step - step.T - lag)
+        self.workspace = None
 
-    def by_heads(self, *tensors: Any) -> list[list[Any]]:
-        """Return, for every F rows of tensors, what each head has of them: a stack of matrices (N, F / heads, T)."""
+    def split_heads(self, *tensors: Any) -> list[list[Any]]:
+        """Split tensors into blocks of F rows; return a list of views (N, F / heads, T), one per head, for each block.
+
+        Parameters
+        ----------
+        *tensors : Tensor
+            Batch-major tensors whose number of rows is a multiple of F.
+        """
         size = self.nin // self.heads
         rows = [x[i : i + size] for x in tensors for i in range(0, x.shape[0], size)]
         stacks = [x.reshape(size, -1, self.steps).permute((1, 0, 2)) for x in rows]
         return [stacks[i : i + self.heads] for i in range(0, len(stacks), self.heads)]
 
-    def of_heads(self, x: Any) -> list[Any]:
-        """Return the weights of each head."""
+    def list_heads(self, x: Any) -> list[Any]:
+        """Return the list of ``x[h]``, one for each head h.
+
+        Parameters
+        ----------
+        x : Tensor
+            (heads, ...).
+        """
         return [x[h] for h in range(self.heads)]
 
-    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
-        """Say where the deltas are to lie, and the errors within, whose place is free for others afterwards."""
-        room = deltas.take(sum(self.rooms), self.work_in)
-        place = super().reserve(deltas, error)
-        deltas.free(room)
-        return place
+    @property
+    def bprop_workspace_size(self) -> int:  # type: ignore[override]
+        """Elements per sequence of the workspace."""
+        return sum(self.workspace_sizes)
 
     @property
-    def rooms(self) -> list[int]:
-        """How many elements the errors have, for each of the minibatch: of weights; of q, k and v; of what is mixed."""
+    def workspace_sizes(self) -> list[int]:
+        """Elements per sequence of the gradients of the attention weights, of q, k and v, and of the context."""
         F, T = self.in_shape
         return [self.heads * T * T, 3 * F * T, F * T]
 
-    def work_in(self, room: Any) -> None:
-        """Take a buffer for the errors within."""
-        squares, qkv, _ = (size * self.be.bsz for size in self.rooms)
-        self.room, flat, wide = room, room.reshape(-1, 1), self.turned.shape[1]
-        self.dweights = flat[:squares].reshape(self.weights.shape)
-        self.dqkv = flat[squares : squares + qkv].reshape(-1, wide)
-        self.dmixed = flat[squares + qkv : squares + qkv + self.mixed.size].reshape(-1, wide)
-        self.dq, self.dk, self.dv, self.dmixed_heads = self.by_heads(self.dqkv, self.dmixed)
-        self.dweights_heads = self.of_heads(self.dweights)
+    def set_workspace(self, workspace: Tensor) -> None:
+        """Set the buffer for the gradients with respect to intermediate values.
 
-    # --- forward and back ---
+        Parameters
+        ----------
+        workspace : Tensor
+            A buffer of ``bprop_workspace_size`` elements per sequence.
+        """
+        squares, qkv, _ = (size * self.be.bsz for size in self.workspace_sizes)
+        self.workspace, flat, num_columns = workspace, workspace.reshape(-1, 1), self.inputs_by_sequence.shape[1]
+        self.dattention_weights = flat[:squares].reshape(self.attention_weights.shape)
+        self.dqkv = flat[squares : squares + qkv].reshape(-1, num_columns)
+        self.dcontext = flat[squares + qkv : squares + qkv + self.context.size].reshape(-1, num_columns)
+        self.dq, self.dk, self.dv, self.dcontext_by_head = self.split_heads(self.dqkv, self.dcontext)
+        self.dweights_by_head = self.list_heads(self.dattention_weights)
 
-    def formula(self, x: Any) -> Any:
-        """Return the outputs."""
-        return self.looking(x, thinned=self.keep < 1)
+    # --- forward and backward pass ---
 
-    def inference_formula(self, x: Any) -> Any:
-        """Return the outputs, with all weights of the attention."""
-        return self.looking(x, thinned=False)
+    def formula(self, x: Tensor) -> Operand:
+        return self.build_output(x, dropout=self.keep < 1)
 
-    def looking(self, x: Any, thinned: bool) -> Any:
-        """Return the outputs, by all weights of the attention, or by those that were drawn last."""
-        be, (F, T), mask = self.be, self.in_shape, self.allowed()
+    def inference_formula(self, x: Tensor) -> Operand:
+        return self.build_output(x, dropout=False)
 
-        def heads(i: int) -> Any:
+    def build_output(self, x: Tensor, dropout: bool) -> Operand:
+        """Return the outputs as an op-tree.
+
+        Parameters
+        ----------
+        x : Tensor or op-tree
+            Inputs (F, T N).
+        dropout : bool
+            Apply the last dropout mask to the attention weights.
+        """
+        be, (F, T), mask = self.be, self.in_shape, self.get_attention_mask()
+
+        def project(i: int) -> Any:
             rows = slice(i * F, (i + 1) * F)
             y = be.dot(self.W_qkv[rows], x)
             y = y if self.bias is None else y + self.b_qkv[rows]
             return be.transpose(be.reshape(y, (self.heads, F // self.heads, T, -1)), (0, 3, 2, 1))
 
-        q, k, v = heads(0), heads(1), heads(2)
+        q, k, v = project(0), project(1), project(2)
         scores = q @ k.T * self.scale
-        scores = scores if self.far is None else scores - self.far.T
-        weights = shares(scores, None if mask is None else mask.T, -1)
-        if thinned:
-            weights = weights * self.kept.T * (1 / self.keep)
-        mixed = be.reshape(be.transpose(weights @ v, (0, 3, 2, 1)), (F, -1))
-        y = be.dot(self.W_out, mixed)
+        scores = scores if self.alibi_bias is None else scores - self.alibi_bias.T
+        weights = masked_softmax(scores, None if mask is None else mask.T, -1)
+        if dropout:
+            weights = weights * self.dropout_mask.T * (1 / self.keep)
+        context = be.reshape(be.transpose(weights @ v, (0, 3, 2, 1)), (F, -1))
+        y = be.dot(self.W_out, context)
         return y if self.bias is None else y + self.b_out
 
-    def allowed(self) -> Any:
-        """Return where step t may look at step s, as an op-tree that broadcasts to (heads, N, s, t); None: anywhere."""
+    def get_attention_mask(self) -> Any:
+        """Return an op-tree that broadcasts to (heads, N, s, t), 1 where step t may attend to step s, or None."""
         if self.mask is None:
-            return self.earlier
-        self.check("mask, the steps to look at,", self.mask, (1, self.steps))
+            return self.causal_mask
+        self.check_tensor("mask", self.mask, (1, self.steps))
         be = self.be
-        filled = be.transpose(be.reshape(self.mask, (1, self.steps, -1, 1)), (0, 2, 1, 3))
-        return filled if self.earlier is None else filled * self.earlier
+        mask = be.transpose(be.reshape(self.mask, (1, self.steps, -1, 1)), (0, 2, 1, 3))
+        return mask if self.causal_mask is None else mask * self.causal_mask
 
-    def by_sequence(self, x: Any) -> Any:
-        """Return columns t N + n as (F, N, T)."""
+    def to_batch_major(self, x: Any) -> Any:
+        """Convert time-major x (column t N + n) to (F, N, T).
+
+        Parameters
+        ----------
+        x : Tensor or op-tree
+            (F, T N), time-major.
+        """
         return self.be.transpose(self.be.reshape(x, (self.nin, self.steps, -1)), (0, 2, 1))
 
-    def by_step(self, x: Any) -> Any:
-        """Return columns n T + t as (F, T, N)."""
+    def to_time_major(self, x: Any) -> Any:
+        """Convert batch-major x (column n T + t) to (F, T, N).
+
+        Parameters
+        ----------
+        x : Tensor or op-tree
+            (F, N T), batch-major.
+        """
         return self.be.transpose(self.be.reshape(x, (self.nin, -1, self.steps)), (0, 2, 1))
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Compute the outputs, plus ``beta`` times what they were."""
-        self.accept(inputs)
-        be, allowed, used = self.be, self.allowed(), self.weights_heads if inference else self.used_heads
-        self.inputs, self.tree = inputs, None if inference else self  # not None: bprop may come, which needs no tree
-        self.turned.reshape(self.nin, -1, self.steps)[:] = self.by_sequence(inputs)
-        be.compound_dot(self.W_qkv, self.turned, self.qkv)
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+        self.check_inputs(inputs)
+        self.set_inputs(inputs, inference)
+        be, mask = self.be, self.get_attention_mask()
+        used = self.weights_by_head if inference else self.dropped_by_head
+        self.inputs_by_sequence.reshape(self.nin, -1, self.steps)[:] = self.to_batch_major(inputs)
+        be.compound_dot(self.W_qkv, self.inputs_by_sequence, self.qkv)
         if self.bias is not None:
             self.qkv[:] = self.qkv + self.b_qkv
-        for q, k, weights in zip(self.q, self.k, self.weights_heads, strict=True):
+        for q, k, weights in zip(self.q, self.k, self.weights_by_head, strict=True):
             be.batched_dot(k.T, q, weights)
-        scores = self.scale * self.weights
-        self.weights[:] = shares(scores if self.far is None else scores - self.far, allowed, 2)
+        scores = self.scale * self.attention_weights
+        scores = scores if self.alibi_bias is None else scores - self.alibi_bias
+        self.attention_weights[:] = masked_softmax(scores, mask, 2)
         if self.keep < 1 and not inference:
-            be.make_binary_mask(self.kept, self.keep)
-            self.used[:] = self.weights * self.kept * (1 / self.keep)
-        for v, weights, mixed in zip(self.v, used, self.mixed_heads, strict=True):
-            be.batched_dot(v, weights, mixed)
-        be.compound_dot(self.W_out, self.mixed, self.side)
-        y = self.by_step(self.side)
+            be.make_binary_mask(self.dropout_mask, self.keep)
+            self.dropped_weights[:] = self.attention_weights * self.dropout_mask * (1 / self.keep)
+        for v, weights, context in zip(self.v, used, self.context_by_head, strict=True):
+            be.batched_dot(v, weights, context)
+        be.compound_dot(self.W_out, self.context, self.scratch)
+        y = self.to_time_major(self.scratch)
         y = y if self.bias is None else y + be.reshape(self.b_out, (-1, 1, 1))
         outputs = self.outputs.reshape(y.shape)
         outputs[:] = y + beta * outputs if beta else y
         return self.outputs
 
     @accumulates
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """Compute the gradients, and ``deltas = alpha dE/dinputs + beta deltas``."""
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
         self.check_error(error)
-        if self.room is None:
-            self.work_in(self.buffer("room", sum(self.rooms)))
-        be, H, F, whole = self.be, self.heads, self.nin, self.keep == 1
-        self.side.reshape(F, -1, self.steps)[:] = self.by_sequence(error)
-        be.compound_dot(self.side, self.mixed.T, self.dW_out)
-        be.compound_dot(self.W_out.T, self.side, self.dmixed)
+        if self.workspace is None:
+            self.set_workspace(self.buffer("workspace", self.bprop_workspace_size))
+        be, H, F = self.be, self.heads, self.nin
+        self.scratch.reshape(F, -1, self.steps)[:] = self.to_batch_major(error)
+        be.compound_dot(self.scratch, self.context.T, self.dW_out)
+        be.compound_dot(self.W_out.T, self.scratch, self.dcontext)
         for h in range(H):
-            be.batched_dot(self.dmixed_heads[h], self.used_heads[h].T, self.dv[h])
-            be.batched_dot(self.v[h].T, self.dmixed_heads[h], self.dweights_heads[h])
-        # the derivative of a softmax takes off sum_s weights dweights: that is sum_i mixed dmixed, over fewer rows
-        off = be.reshape(self.mixed, (H, F // H, -1, self.steps)) * be.reshape(self.dmixed, (H, F // H, -1, self.steps))
-        off = be.reshape(be.sum(off, axis=1), (H, -1, 1, self.steps))
-        dweights = self.dweights if whole else self.dweights * self.kept * (1 / self.keep)
-        self.dweights[:] = self.weights * (dweights - off) * self.scale
+            be.batched_dot(self.dcontext_by_head[h], self.dropped_by_head[h].T, self.dv[h])
+            be.batched_dot(self.v[h].T, self.dcontext_by_head[h], self.dweights_by_head[h])
+        # softmax backward subtracts sum_s weights dweights; the equal sum_i context dcontext has fewer rows
+        by_head = H, F // H, -1, self.steps
+        correction = be.reshape(self.context, by_head) * be.reshape(self.dcontext, by_head)
+        correction = be.reshape(be.sum(correction, axis=1), (H, -1, 1, self.steps))
+        dweights: Operand = self.dattention_weights
+        if self.keep < 1:
+            dweights = dweights * self.dropout_mask * (1 / self.keep)
+        self.dattention_weights[:] = self.attention_weights * (dweights - correction) * self.scale
         for h in range(H):
-            be.batched_dot(self.k[h], self.dweights_heads[h], self.dq[h])
-            be.batched_dot(self.q[h], self.dweights_heads[h].T, self.dk[h])
-        be.compound_dot(self.dqkv, self.turned.T, self.dW_qkv)
+            be.batched_dot(self.k[h], self.dweights_by_head[h], self.dq[h])
+            be.batched_dot(self.q[h], self.dweights_by_head[h].T, self.dk[h])
+        be.compound_dot(self.dqkv, self.inputs_by_sequence.T, self.dW_qkv)
         if self.bias is not None:
             self.db_qkv[:] = be.sum(self.dqkv, axis=1)
             self.db_out[:] = be.sum(error, axis=1)
         if self.deltas is not None:
-            be.compound_dot(self.W_qkv.T, self.dqkv, self.side)
-            back = self.by_step(self.side)
-            deltas = self.deltas.reshape(back.shape)
-            deltas[:] = alpha * back + beta * deltas if beta else alpha * back
+            be.compound_dot(self.W_qkv.T, self.dqkv, self.scratch)
+            dx = self.to_time_major(self.scratch)
+            deltas = self.deltas.reshape(dx.shape)
+            deltas[:] = alpha * dx + beta * deltas if beta else alpha * dx
         return self.deltas
 
 
 class PositionalEncoding(Layer):
-    """``x + PE``, which tells steps apart: ``PE[2i, t] = sin(t / 10000^(2i / F))``, and PE[2i + 1, t] is its cosine.
+    """Add sinusoidal position encodings, (F, T) -> (F, T): ``x + PE``.
 
-    **Shapes**: (F, T) -> (F, T). Source: Vaswani et al. 2017, section 3.5.
+    ``PE[2i, t] = sin(t / 10000^(2i / F))`` and ``PE[2i + 1, t] = cos(t / 10000^(2i / F))``.
+
+    Parameters
+    ----------
+    name : str, optional
+        Name of the layer.
+
+    References
+    ----------
+    Vaswani et al. 2017, section 3.5.
     """
 
     in_place = True
-    reads_outputs = False
+    needs_outputs = False
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
         self.table: Any = None
 
-    def configure(self, in_obj: Any) -> PositionalEncoding:
-        """Take the inputs' shape, which is the outputs' as well. ValueError unless it is (F, T)."""
+    def configure(self, in_obj: LayerInput) -> PositionalEncoding:
         super().configure(in_obj)
-        self.out_shape = with_steps(self)
+        self.out_shape = check_sequence_shape(self)
         return self
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        """Make the buffer of the outputs, and the table of what is added."""
-        super().allocate(shared_outputs)
+        super().allocate(shared_outputs, accumulate_updates)
         F, T = self.in_shape
         if self.table is None or self.table.shape != (F, T):
-            self.table = self.be.array([wave(i, F, T) for i in range(F)], name=f"{self.name}.table")
+            self.table = self.be.array([sinusoid_row(i, F, T) for i in range(F)], name=f"{self.name}.table")
 
-    def formula(self, x: Any) -> Any:
-        """Return ``x + PE``."""
-        return plus_steps(x, self.table)
+    def formula(self, x: Tensor) -> Any:
+        return add_per_step(x, self.table)
 
 
-class LearnedPosition(ParameterLayer):
-    """``x + W[:, t]`` at the step t: W (F, steps), which is learned, tells steps apart.
+class PositionEmbedding(ParameterLayer):
+    """Add trainable position embeddings, (F, T) -> (F, T): ``x + W[:, t]`` at step t, W (F, max_steps).
 
-    **Shapes**: (F, T) -> (F, T), for T up to ``steps``. Source: Gehring et al. 2017, section 3.1.
+    Parameters
+    ----------
+    max_steps : int
+        Largest T.
+    init : initializer, array or Tensor
+        Fills W.
+    name : str, optional
+        Name of the layer.
+
+    References
+    ----------
+    Gehring et al. 2017, section 3.1.
     """
 
     in_place = True
-    reads_outputs = False
+    needs_outputs = False
 
-    def __init__(self, steps: int, init: Any, name: str | None = None) -> None:
+    def __init__(self, max_steps: int, init: InitLike, name: str | None = None) -> None:
         super().__init__(init, name)
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ValueError(f"{self.name}: steps is a whole number from 1; got {steps!r}")
-        self.steps = steps
+        self.max_steps = integer(f"{self.name}: max_steps", max_steps)
 
-    def configure(self, in_obj: Any) -> LearnedPosition:
-        """Take the inputs' shape, which is the outputs' as well. ValueError unless it is (F, T), T up to ``steps``."""
+    def configure(self, in_obj: LayerInput) -> PositionEmbedding:
         super().configure(in_obj)
-        self.out_shape = F, T = with_steps(self)
-        if self.steps < T:
-            raise ValueError(f"{self.name}: it knows {self.steps} steps, and its inputs have {T}: give it more steps")
-        self.weight_shape = (F, self.steps)
+        self.out_shape = F, T = check_sequence_shape(self)
+        if self.max_steps < T:
+            raise ValueError(
+                f"{self.name}: expected at most max_steps = {self.max_steps} steps, got {T}. Use more max_steps"
+            )
+        self.weight_shape = (F, self.max_steps)
         return self
 
-    def formula(self, x: Any) -> Any:
-        """Return ``x + W``, of W the columns of the steps that there are."""
+    def formula(self, x: Tensor) -> Any:
         T = self.in_shape[1]
-        return plus_steps(x, self.W if self.steps == T else self.W[:, :T])
+        return add_per_step(x, self.W if self.max_steps == T else self.W[:, :T])
 
 
 class TransformerBlock(list[Any]):
-    """``y = x + attention(norm(x))``, then ``y + W_2 f(W_1 norm(y) + b_1) + b_2``, for inputs of ``width`` features.
+    """Pre-norm transformer block, a list of layers (width, T) -> (width, T).
 
-    A list of layers, as Affine is one: ``norm`` is a LayerNorm, f is ``activation``, W_1 (hidden, width). ``keep``:
-    the fraction that stays of the weights of the attention and of what is added to x and y. ``slopes``
-    and ``lags``: those of the attention. In the paper the norm comes after the sum; before, it trains without a
-    warm-up.
+    ``y = x + attention(norm(x))``, then ``y + W_2 f(W_1 norm(y) + b_1) + b_2``, where norm is a LayerNorm, and W_1 is
+    (hidden, width). In the original paper the norm follows the sum; with the norm first, training needs no warm-up.
 
-    **Shapes**: (width, T) -> (width, T). Source: Vaswani et al. 2017, section 3.1; Xiong et al. 2020, figure 1b.
+    Parameters
+    ----------
+    width : int
+        Number of features.
+    heads : int
+        Number of attention heads, a divisor of ``width``.
+    hidden : int
+        Number of hidden units of the feedforward layers.
+    init : initializer, array or Tensor
+        Fills all weights.
+    causal : bool
+        A step attends only to itself and to earlier steps.
+    keep : float
+        Keep probability of the dropout of the attention weights and of both branches (the terms added to x and y).
+    bias : initializer, array or Tensor, optional
+        Fills all biases (default: ``Constant(0)``).
+    activation : Transform, optional
+        f (default: ``GELU()``).
+    name : str, optional
+        Prefix of the layers' names.
+    alibi_slopes : sequence of float, optional
+        As for MultiHeadAttention.
+    alibi_offsets : sequence of int, optional
+        As for MultiHeadAttention.
 
+    References
+    ----------
+    Vaswani et al. 2017, section 3.1; Xiong et al. 2020, figure 1b.
+
+    Examples
+    --------
     >>> from neonlite.initializers import GlorotUniform
     >>> [layer.name for layer in TransformerBlock(64, 4, 256, GlorotUniform(), causal=True, name="block")]
     ['block_attention', 'block_feedforward']
@@ -391,46 +522,49 @@ class TransformerBlock(list[Any]):
         width: int,
         heads: int,
         hidden: int,
-        init: Any,
+        init: InitLike,
         causal: bool = False,
         keep: float = 1.0,
-        bias: Any = None,
-        activation: Any = None,
+        bias: InitLike | None = None,
+        activation: Transform | None = None,
         name: str | None = None,
-        slopes: Sequence[float] | None = None,
-        lags: Sequence[int] | None = None,
+        alibi_slopes: Sequence[float] | None = None,
+        alibi_offsets: Sequence[int] | None = None,
     ) -> None:
         bias = Constant(0) if bias is None else bias
-        look = MultiHeadAttention(heads, init, causal, keep, bias, name and f"{name}_heads", slopes, lags)
-        base = name or look.name
-        think = [
+        attention_layer = MultiHeadAttention(
+            heads, init, causal, keep, bias, name and f"{name}_heads", alibi_slopes, alibi_offsets
+        )
+        base = name or attention_layer.name
+        attention_branch = [LayerNorm(name=f"{base}_norm_1"), attention_layer]
+        feedforward_branch = [
             LayerNorm(name=f"{base}_norm_2"),
             Affine(hidden, init, bias=bias, activation=activation or GELU(), name=f"{base}_1"),
             Affine(width, init, bias=bias, name=f"{base}_2"),
         ]
-        ways: dict[str, list[Any]] = {"attention": [LayerNorm(name=f"{base}_norm_1"), look], "feedforward": think}
-        for what, way in ways.items():
-            dropout = [Dropout(keep, name=f"{base}_{what}_dropout")] if keep < 1 else []
-            self.append(MergeSum([SkipNode(name=f"{base}_{what}_skip"), [*way, *dropout]], name=f"{base}_{what}"))
+        branches: dict[str, list[Any]] = {"attention": attention_branch, "feedforward": feedforward_branch}
+        for label, branch in branches.items():
+            dropout = [Dropout(keep, name=f"{base}_{label}_dropout")] if keep < 1 else []
+            self.append(MergeSum([SkipNode(name=f"{base}_{label}_skip"), [*branch, *dropout]], name=f"{base}_{label}"))
 
 
-def with_steps(layer: Layer) -> Any:
-    """Return the inputs' shape of a layer; ValueError unless it is (F, T)."""
+def check_sequence_shape(layer: Layer) -> Any:
+    """Return a layer's input shape; ValueError unless it is (F, T)."""
     if not isinstance(layer.in_shape, tuple) or len(layer.in_shape) != 2:
         raise ValueError(
-            f"{layer.name}: its inputs have time steps, (F, T), such as a LookupTable makes of words (1, T); "
+            f"{layer.name}: expected inputs with time steps, (F, T), such as the outputs of a LookupTable, "
             f"got {layer.in_shape}"
         )
     return layer.in_shape
 
 
-def wave(i: int, F: int, T: int) -> list[float]:
-    """Return the row i of the table of positions."""
-    turn = math.cos if i % 2 else math.sin
-    return [turn(t / PERIOD ** ((i - i % 2) / F)) for t in range(T)]
+def sinusoid_row(i: int, F: int, T: int) -> list[float]:
+    """Return row i of the position encodings (F, T)."""
+    f = math.cos if i % 2 else math.sin
+    return [f(t / SINUSOID_BASE ** ((i - i % 2) / F)) for t in range(T)]
 
 
-def plus_steps(x: Any, table: Any) -> Any:
-    """Return x, columns t N + n, plus the column t of a table."""
+def add_per_step(x: Any, table: Any) -> Any:
+    """Return x (F, T N), with column t of a table (F, T) added to each column t N + n."""
     F, T = table.shape
     return x.backend.reshape(x.backend.reshape(x, (F, T, -1)) + x.backend.reshape(table, (F, T, 1)), x.shape)

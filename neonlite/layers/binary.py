@@ -1,24 +1,37 @@
-"""Which layer multiplies by nothing but +1 and -1?  A product with the signs of its weights."""
+"""BinaryLinear: a linear layer with weights binarized to +1 and -1 (straight-through gradients)."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from neonlite.backend import Tensor
 from neonlite.layers.layer import Layer, accumulates
 from neonlite.layers.linear import Linear
-from neonlite.layers.shape import Passing
+from neonlite.layers.shape import PassThrough
+from neonlite.layers.types import InitLike, LayerInput
+from neonlite.optree import Operand
 from neonlite.transforms import Sign
 
 
 class BinaryLinear(Linear):
-    """``sign(W) x``, for x (nin, N) and W (nout, nin); the sign of 0 is +1. Behind a ``Sign`` x is +-1 as well.
+    """``sign(W) x``, for inputs (nin, N) and weights (nout, nin); the sign of 0 is +1.
 
-    W itself are real numbers, which learn by the gradient of their signs, ``dW = error x^T``: the true derivative, 0,
-    would teach nothing (straight-through). ``deltas = sign(W)^T error``. As only signs count, W is best kept within -1
-    and 1, as ``ShiftAdaMax`` does, or ``param_clip_value=1`` of other optimizers.
+    W is real-valued. The derivative of sign is 0, so ``dW = error x^T`` is the gradient with respect to sign(W) instead
+    (straight-through estimator). ``deltas = sign(W)^T error``. Only the signs of W affect the outputs, so clip W to
+    [-1, 1]: use ``ShiftAdaMax``, or ``param_clip_value=1`` of other optimizers. After a ``Sign`` activation the inputs
+    are binary as well, and the product is computed with ``xnor_compound_dot``.
 
-    Source: Courbariaux et al. 2016, Binarized neural networks, algorithm 1.
+    Parameters
+    ----------
+    nout, init, bsum, name, parallelism
+        As for ``Linear``.
 
+    References
+    ----------
+    Courbariaux et al., "Binarized neural networks", 2016, algorithm 1.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.layers import BinaryLinear
     >>> be = nl.gen_backend("cpu", batch_size=1)
@@ -29,50 +42,49 @@ class BinaryLinear(Linear):
     """
 
     def __init__(
-        self, nout: int, init: Any, bsum: bool = False, name: str | None = None, parallelism: str = "Disabled"
+        self, nout: int, init: InitLike, bsum: bool = False, name: str | None = None, parallelism: str = "Disabled"
     ) -> None:
         super().__init__(nout, init, bsum, name, parallelism)
-        self.signs: Any = None  # of W, at the last fprop
-        self.binary_inputs = False  # whether x is +-1, too
+        self.binary_W: Any = None  # the signs of W at the last fprop
+        self.binary_inputs = False  # whether the inputs are +1 and -1
 
-    def configure(self, in_obj: Any) -> BinaryLinear:
-        """Take the inputs' shape: any of F features, or (F, T) with time steps."""
+    def configure(self, in_obj: LayerInput) -> BinaryLinear:
         super().configure(in_obj)
-        self.binary_inputs = gives_signs(in_obj)
+        self.binary_inputs = has_binary_outputs(in_obj)
         return self
 
-    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Make the buffers."""
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
-        if self.signs is None:
-            self.signs = self.be.zeros(self.weight_shape, name=f"{self.name}.signs")
+        if self.binary_W is None:
+            self.binary_W = self.be.zeros(self.weight_shape, name=f"{self.name}.binary_W")
 
-    def formula(self, x: Any) -> Any:
-        """Return ``sign(W) x``, whose derivative takes that of the signs by W for 1."""
+    def formula(self, x: Tensor) -> Operand:
+        """Return ``sign(W) x``, with the derivative of sign(W) with respect to W set to 1."""
         be, W = self.be, self.W
-        through = W - be.stop_gradient(W)  # 0, with the derivative 1
-        return be.dot(be.binarize(W, stochastic=False) + through, x)
+        straight_through = W - be.stop_gradient(W)  # 0, with derivative 1
+        return be.dot(be.binarize(W, stochastic=False) + straight_through, x)
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
         """Compute ``sign(W) x + beta outputs``."""
-        self.prepare(inputs, inference)
-        self.signs[:] = self.be.binarize(self.W, stochastic=False)
+        self.check_inputs(inputs)
+        self.set_inputs(inputs, inference)
+        self.binary_W[:] = self.be.binarize(self.W, stochastic=False)
         product = self.be.xnor_compound_dot if self.binary_inputs else self.be.compound_dot
-        return product(self.signs, inputs, self.outputs, beta=beta, bsum=self.batch_sum)
+        return product(self.binary_W, inputs, self.outputs, beta=beta, bsum=self.batch_sum)
 
     @accumulates
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute ``dW = error x^T`` and ``deltas = alpha sign(W)^T error + beta deltas``."""
         self.check_error(error)
         self.be.compound_dot(error, self.inputs.T, self.dW)
         if self.deltas is not None:
-            self.be.compound_dot(self.signs.T, error, self.deltas, alpha=alpha, beta=beta)
+            self.be.compound_dot(self.binary_W.T, error, self.deltas, alpha=alpha, beta=beta)
         return self.deltas
 
 
-def gives_signs(layer: Any) -> bool:
-    """Tell whether the outputs of a layer are +1 and -1: those of ``Sign``, maybe in another shape."""
+def has_binary_outputs(layer: LayerInput | None) -> bool:
+    """Return whether the outputs of a layer are those of a ``Sign`` activation, possibly reshaped."""
     last = layer.get_terminal() if isinstance(layer, Layer) else None
-    if isinstance(last, Passing):
-        return gives_signs(last.prev_layer)
+    if isinstance(last, PassThrough):
+        return has_binary_outputs(last.prev_layer)
     return isinstance(getattr(last, "transform", None), Sign)

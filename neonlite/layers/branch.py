@@ -1,78 +1,100 @@
-"""How does a network branch?  From a node in its trunk: outputs go several ways, and errors that come back add up."""
+"""Branching networks: Tree, BranchNode and SkipNode."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from neonlite.backend.numbers import number
-from neonlite.layers.buffers import by_columns, elements
-from neonlite.layers.container import LayerContainer, Sequential, flat
-from neonlite.layers.deltas import Deltas, Place, Sum
-from neonlite.layers.layer import NOT_YET, Layer
-from neonlite.layers.shape import Passing
-from neonlite.optree import describe
+from neonlite.backend import Tensor
+from neonlite.backend.validation import check_numbers
+from neonlite.layers.buffers import iobuf_shape
+from neonlite.layers.container import LayerContainer, Sequential, flatten_layers
+from neonlite.layers.deltas import DeltaPlanner, ErrorSum, PlannedError
+from neonlite.layers.layer import Layer
+from neonlite.layers.shape import PassThrough
+from neonlite.layers.types import LayerInput
+from neonlite.messages import describe
 
 
-class Node(Passing):
-    """A layer that hands on what it gets, in the same shape."""
+class IdentityNode(PassThrough):
+    """Base class of layers whose outputs are their inputs."""
 
-    def configure(self, in_obj: Any) -> Any:
-        """Take the inputs' shape, which is the outputs' as well."""
+    def configure(self, in_obj: LayerInput) -> Any:
         super().configure(in_obj)
         self.out_shape = self.in_shape
         return self
 
 
-class SkipNode(Node):
-    """A way past other layers: ``outputs = x + beta outputs``. ``MergeSum([layers, SkipNode()])`` is a residual block.
+class SkipNode(IdentityNode):
+    """Identity, ``outputs = x + beta outputs``. ``MergeSum([layers, SkipNode()])`` is a residual block.
 
-    Source: He et al. 2016, Deep Residual Learning for Image Recognition.
+    Parameters
+    ----------
+    name : str, optional
+        Name, unique in a network.
+
+    References
+    ----------
+    He et al., "Deep residual learning for image recognition", 2016.
     """
 
 
-class BranchNode(Node):
-    """Where branches of a ``Tree`` begin: they take its outputs, and their deltas are added to the error it gets.
+class BranchNode(IdentityNode):
+    """A node of a ``Tree`` where branches start: they read its outputs, and ``bprop`` adds their deltas to its error.
 
-    It stands in the trunk, and again at the beginning of each branch: the same object, or one of the same name.
+    Add it to the trunk, and again as the first layer of each branch: the same object, or one with the same name.
+
+    Parameters
+    ----------
+    name : str, optional
+        Name, unique in a network.
     """
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self.places: list[Place | None] = []  # of the deltas of branches, on the way back
-        self.errors: list[Any] = []  # these deltas
-        self.sum = Sum()
+        self.branch_errors: list[Any] = []  # the deltas of branches
+        self.error_sum = ErrorSum()
 
     @property
-    def reads_outputs(self) -> bool:  # type: ignore[override]
-        """Whether the layer after it must leave the outputs alone: branches read them."""
+    def needs_outputs(self) -> bool:  # type: ignore[override]
+        """True: the next layer must not overwrite the outputs, because branches read them."""
         return True
 
-    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
-        """Say that the deltas lie where the error does, or over one of those that come from branches."""
-        places, self.places = [error, *self.places], []
-        if self.prev_layer is None:
-            for place in places:
-                deltas.free(place)
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+        """Record the sum of the error and the deltas of the branches."""
+        errors = [error, *planner.branch_errors.pop(self, [])]
+        if not self.needs_deltas:
             return None
-        self.owns_delta, self.deltas = False, None
-        return self.sum.reserve(deltas, places, elements(self.in_shape))
+        return super().record_bprop(planner, planner.add_sum(self.error_sum, errors, self.in_shape))
 
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor | Sequence[Tensor], alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Return the error plus the deltas of the branches, scaled."""
-        errors, self.errors = [error, *self.errors], []
-        if self.prev_layer is None:
+        errors, self.branch_errors = [error, *self.branch_errors], []
+        if not self.needs_deltas:
             return None
-        return super().bprop(self.sum.add(errors), alpha, beta)
+        return super().bprop(self.error_sum.compute(errors), alpha, beta)
 
 
 class Tree(LayerContainer):
-    """A trunk, and branches that begin at nodes in it: ``fprop`` returns a list of the outputs of all, trunk first.
+    """A trunk, and branches that start at BranchNodes. ``fprop`` returns a list of outputs, the trunk's first.
 
-    ``layers``: a list of lists of layers. The first is the trunk. Each other one begins with a ``BranchNode`` that is
-    in one before it. ``alphas``: what the error of each is multiplied by, 1 unless given: gradients are those of
-    ``sum_i alpha_i cost_i``. Source: Szegedy et al. 2015, Going deeper with convolutions, section 5.
+    The gradients are those of ``sum_i alpha_i cost_i``.
 
+    Parameters
+    ----------
+    layers : list of lists of Layer
+        The trunk, and branches. Each branch starts with a ``BranchNode`` of the trunk or of an earlier branch.
+    name : str, optional
+        Name, unique in a network.
+    alphas : sequence of float, optional
+        Factors of the errors of trunk and branches. Default: 1.
+
+    References
+    ----------
+    Szegedy et al., "Going deeper with convolutions", 2015, section 5.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.initializers import Gaussian
     >>> from neonlite.layers import BranchNode, Linear, Tree
@@ -83,43 +105,37 @@ class Tree(LayerContainer):
     [3, 1]
     """
 
-    told_by: ClassVar[dict[str, str]] = {"layers": "paths"}
+    config_attributes: ClassVar[dict[str, str]] = {"layers": "branch_layers"}
 
     def __init__(self, layers: Iterable[Any], name: str | None = None, alphas: Sequence[float] | None = None) -> None:
         nodes: dict[str, BranchNode] = {}
-        self.nodes: list[Any] = [None]  # where each branch begins
-        found = []
-        for i, path in enumerate(layers):
-            path = list(flat(path if isinstance(path, list | tuple | Sequential) else [path]))
+        self.nodes: list[Any] = [None]  # the first node of each branch
+        branches = []
+        for i, item in enumerate(layers):
+            branch = list(flatten_layers(item if isinstance(item, list | tuple | Sequential) else [item]))
             if i:
-                first = path.pop(0) if path else None
+                first = branch.pop(0) if branch else None
                 if not isinstance(first, BranchNode) or first.name not in nodes:
-                    have = ", ".join(nodes) or "none"
+                    known = ", ".join(nodes) or "none"
                     raise ValueError(
-                        f"{name or 'Tree'}: list {i} of layers is a branch: it begins with a BranchNode of an earlier "
-                        f"one ({have}); got {first if first is None else first.name}"
+                        f"{name or 'Tree'}: branch {i}: expected a BranchNode of an earlier branch ({known}) as its "
+                        f"first layer, got {first if first is None else first.name}."
                     )
                 self.nodes.append(nodes[first.name])
-            nodes |= {layer.name: layer for layer in path if isinstance(layer, BranchNode)}
-            found.append(Sequential(path))
-        super().__init__(found, name)
-        self.alphas = (
-            [1.0] * len(self.layers) if alphas is None else [number(f"{self.name}: an alpha", a) for a in alphas]
-        )
-        if len(self.alphas) != len(self.layers):
-            raise ValueError(
-                f"{self.name}: there are {len(self.layers)} branches, the trunk one of them; got {alphas=}"
-            )
+            nodes |= {layer.name: layer for layer in branch if isinstance(layer, BranchNode)}
+            branches.append(Sequential(branch))
+        super().__init__(branches, name)
+        self.alphas = check_numbers(f"{self.name}: alphas", alphas, len(branches), "of trunk and branches")
         self.scaled_errors: list[Any] = [None] * len(self.layers)
 
     @property
-    def paths(self) -> list[list[Any]]:
-        """The layers of the trunk and of each branch, which begins with its node."""
-        begins = [[] if node is None else [node] for node in self.nodes]
-        return [[*begin, *branch.layers] for begin, branch in zip(begins, self.layers, strict=True)]
+    def branch_layers(self) -> list[list[Any]]:
+        """The layers of the trunk and of each branch, including its node."""
+        starts = [[] if node is None else [node] for node in self.nodes]
+        return [[*start, *branch.layers] for start, branch in zip(starts, self.layers, strict=True)]
 
-    def configure(self, in_obj: Any) -> Tree:
-        """Settle the shapes of all layers; ``out_shape`` is a list."""
+    def configure(self, in_obj: LayerInput) -> Tree:
+        """Infer the shapes of all layers; ``out_shape`` is a list."""
         self.be = self.be
         for branch, node in zip(self.layers, self.nodes, strict=True):
             branch.configure(node or in_obj)
@@ -128,71 +144,79 @@ class Tree(LayerContainer):
             self.prev_layer = in_obj
         return self
 
-    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
-        """Have the branches say where their deltas are to lie, then the trunk. Errors are from outside."""
-        first = self.layers[0].layers[0]  # which may be a node itself
-        first.prev_layer = first.prev_layer or self.prev_layer
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+        """Record the branches, then the trunk. The errors come from outside the network."""
+        self.layers[0].layers[0].needs_deltas |= self.needs_deltas  # may be a BranchNode
         for branch, node in zip(self.layers[1:], self.nodes[1:], strict=True):
-            # a node wants deltas if there is somebody before it who does
-            branch.prev_layer = branch.layers[0].prev_layer = node if node.prev_layer is not None else None
+            branch.needs_deltas = branch.layers[0].needs_deltas = node.needs_deltas
         for i in reversed(range(len(self.layers))):
-            branch, node, error = self.layers[i], self.nodes[i], deltas.outside()
+            branch, node, error = self.layers[i], self.nodes[i], planner.external()
             if self.alphas[i] != 1:
-                error = deltas.take(elements(branch.out_shape), self.taker(i))
-            place: Place | None = branch.reserve(deltas, error)
+                error = planner.add_step(self, [error], branch.out_shape, self.make_error_setter(i))
+            deltas: PlannedError | None = branch.record_bprop(planner, error)
             if node is not None:
-                node.places.append(place)
-        return place
+                planner.branch_errors.setdefault(node, []).append(deltas)
+        return deltas
 
-    def taker(self, i: int) -> Any:
-        """Return what takes the buffer of an error that is multiplied."""
+    def make_error_setter(self, i: int) -> Any:
+        """Return a callback that receives the buffer of a scaled error.
 
-        def take(buffer: Any) -> None:
-            self.scaled_errors[i] = self.be.iobuf(by_columns(self.out_shape[i]), shared=buffer)
+        Parameters
+        ----------
+        i : int
+            Index of the branch.
+        """
 
-        return take
+        def set_error(buffer: Tensor) -> None:
+            self.scaled_errors[i] = self.be.iobuf(iobuf_shape(self.out_shape[i]), shared=buffer)
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Compute the outputs of the trunk and of all branches, and return them in a list."""
-        self.check_scale(beta)
-        self.learning = False
+        return set_error
+
+    def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Any:
+        """Compute the outputs of the trunk and of all branches, and return them as a list."""
+        self.reject_scaling(beta)
+        self.can_backprop = False
         self.outputs = []
         for branch, node in zip(self.layers, self.nodes, strict=True):
             x = inputs if node is None else node.outputs
             self.outputs.append(branch.fprop(x, inference))
-        self.learning = not inference
+        self.can_backprop = not inference
         return self.outputs
 
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """Take a list of errors, one for each of the outputs; compute all gradients, and return the trunk's deltas."""
-        self.check_scale(beta, alpha)
-        if not self.learning:
-            raise RuntimeError(f"{self.name}: {NOT_YET}")
+    def bprop(self, error: Tensor | Sequence[Tensor], alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """Compute all gradients, and return the deltas of the trunk.
+
+        Parameters
+        ----------
+        error : list of Tensor
+            An error for each output.
+        """
+        self.reject_scaling(beta, alpha)
+        self.check_can_backprop()
         if not isinstance(error, list | tuple) or len(error) != len(self.layers):
             raise ValueError(
-                f"{self.name}: bprop takes a list of {len(self.layers)} errors, one for each branch; "
-                f"got {describe(error)}"
+                f"{self.name}: bprop: expected a list of {len(self.layers)} errors, one for each branch, got "
+                f"{describe(error)}."
             )
         for node in self.nodes[1:]:
-            node.errors = []  # of a bprop that an error ended
+            node.branch_errors = []  # an interrupted bprop may have left some
         for i in reversed(range(len(self.layers))):
             e = error[i]
             if self.alphas[i] != 1:
                 self.scaled_errors[i][:] = self.alphas[i] * e
                 e = self.scaled_errors[i]
-            back = self.layers[i].bprop(e)
+            deltas = self.layers[i].bprop(e)
             if i:
-                self.nodes[i].errors.append(back)
-        self.deltas = back
-        return back
+                self.nodes[i].branch_errors.append(deltas)
+        self.deltas = deltas
+        return deltas
 
-    def blank_inputs(self) -> Any:
-        """Return inputs that fit the trunk, of zeros."""
-        return self.layers[0].blank_inputs()
+    def make_zero_inputs(self) -> Any:
+        """Return inputs of the trunk, filled with zeros."""
+        return self.layers[0].make_zero_inputs()
 
-    def in_steps(self, S: int) -> Any:
-        """Return the inputs' shape with S time steps."""
-        return self.layers[0].in_steps(S)
+    def shape_for_seq_len(self, S: int) -> Any:
+        return self.layers[0].shape_for_seq_len(S)
 
     def get_terminal(self) -> Any:
         """Return a list of the last layers of the trunk and of all branches."""
@@ -200,13 +224,19 @@ class Tree(LayerContainer):
 
 
 class SingleOutputTree(Tree):
-    """A ``Tree`` of which inference computes and returns the outputs of the trunk alone."""
+    """A ``Tree`` that computes and returns only the outputs of the trunk at inference.
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Compute the outputs of all branches, or for inference those of the trunk, which are then no list."""
+    Parameters
+    ----------
+    layers, name, alphas
+        As for ``Tree``.
+    """
+
+    def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Any:
+        """Compute the outputs of trunk and branches as a list; at inference those of the trunk, as a tensor."""
         if not inference:
             return super().fprop(inputs, inference, beta)
-        self.check_scale(beta)
-        self.learning = False
+        self.reject_scaling(beta)
+        self.can_backprop = False
         self.outputs = self.layers[0].fprop(inputs, inference)
         return self.outputs

@@ -1,57 +1,104 @@
-"""How large is a buffer?  As a shape and the minibatch say: (C, H, W) is (C H W, N), and (F, T) is (F, T N)."""
+"""Buffers of a minibatch: sizes from layer shapes, and reuse of memory across batch sizes.
+
+The buffer of a shape (C, H, W) is (C H W, N), that of (F, T) is (F, T N), for the batch size N.
+"""
 
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 from neonlite.backend import NervanaObject, Tensor
+from neonlite.layers.types import LayerShape
+from neonlite.typing import DTypeLike
 
 
-def features(shape: Any) -> int:
-    """Return how many rows the buffer of a shape has: F of F and (F, T), C * H * W of (C, H, W)."""
+def plain(shape: Any) -> Any:
+    """Convert the integers of a shape, or of nested shapes, to Python ints; return other values unchanged."""
+    if isinstance(shape, list | tuple):
+        return [*map(plain, shape)] if isinstance(shape, list) else tuple(map(plain, shape))
+    try:
+        return operator.index(shape)
+    except TypeError:
+        return shape
+
+
+def copy_tensors(x: Any) -> Any:
+    """Return a new tensor with the values of a tensor, or a list of new tensors for a sequence of tensors."""
+    if not isinstance(x, Tensor):
+        return [copy_tensors(t) for t in x]
+    copy = x.backend.empty_like(x)
+    copy[:] = x
+    return copy
+
+
+def shape_of(in_obj: Any) -> Any:
+    """Return the shape of a data set or tensor, or a shape itself, with Python ints."""
+    shape = plain(in_obj)  # converted first, because NumPy integers have an attribute shape too
+    return shape if isinstance(shape, int) else plain(getattr(in_obj, "shape", in_obj))
+
+
+def num_features(shape: LayerShape) -> int:
+    """Return the number of rows of the buffer of a shape: F for F and (F, T), C H W for (C, H, W)."""
     if isinstance(shape, int):
         return shape
     return int(shape[0]) if len(shape) == 2 else math.prod(shape)
 
 
-def columns(shape: Any) -> int:
-    """Return how many columns the buffer of a shape has for each of the minibatch: T of (F, T), else 1."""
+def num_steps(shape: LayerShape) -> int:
+    """Return the number of columns for each sample in the buffer of a shape: T for (F, T), else 1."""
     return int(shape[1]) if isinstance(shape, tuple) and len(shape) == 2 else 1
 
 
-def by_columns(shape: Any) -> tuple[int, int]:
-    """Return a shape as ``be.iobuf`` takes it: rows, and columns for each of the minibatch."""
-    return features(shape), columns(shape)
+def iobuf_shape(shape: LayerShape) -> tuple[int, int]:
+    """Return the argument of ``be.iobuf`` for a shape: rows, and columns for each sample."""
+    return num_features(shape), num_steps(shape)
 
 
-def elements(shape: Any) -> int:
-    """Return how many elements the buffer of a shape has for each of the minibatch."""
-    return features(shape) * columns(shape)
+def num_elements(shape: LayerShape) -> int:
+    """Return the number of elements for each sample in the buffer of a shape."""
+    return num_features(shape) * num_steps(shape)
 
 
-def turned(buffer: Tensor) -> Tensor:
-    """Return the memory of a buffer, as one of the same shape that lies column by column."""
-    return buffer.reshape(*reversed(buffer.shape)).T
+def with_layout(buffer: Tensor, layout: str) -> Tensor:
+    """Return a tensor of the same shape and memory as a buffer in the layout "CHWN", in "CHWN" or "columns"."""
+    return buffer.reshape(*reversed(buffer.shape)).T if layout == "columns" else buffer
 
 
-class Buffered(NervanaObject):
-    """What has buffers for a minibatch, of the size that ``be.bsz`` says when they are made."""
+class BufferOwner(NervanaObject):
+    """Base class of objects with buffers for a minibatch, whose size is ``be.bsz`` at allocation."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self._memory: dict[Any, Tensor] = {}  # what buffers are views of
+        self._buffers: dict[Any, Tensor] = {}  # the tensors that buffers are views of
 
-    def buffer(self, name: str, shape: Any, dtype: Any = None, shared: Tensor | None = None) -> Any:
-        """Return a buffer of zeros, such as ``be.iobuf`` makes, in shared memory where there is some.
+    def buffer(self, name: str, shape: LayerShape, dtype: DTypeLike = None, shared: Tensor | None = None) -> Tensor:
+        """Return a zero-initialized buffer from ``be.iobuf``, in the memory of ``shared`` if given.
 
-        For the same name it is in the same memory again as long as that is large enough: after another batch size,
-        buffers are views of those that were.
+        A second call with the same name returns a view of the same memory if that is large enough, so changing the
+        batch size does not reallocate buffers.
+
+        Parameters
+        ----------
+        name : str
+            Name of the buffer, unique within this object.
+        shape : int or tuple
+            Shape without the batch dimension.
+        dtype : optional
+            Default: the default dtype of the backend.
+        shared : Tensor, optional
+            Tensor whose memory to use.
+
+        Returns
+        -------
+        Tensor
+            Shape ``(num_features(shape), num_steps(shape) N)``.
         """
-        be, sizes, full_name = self.be, by_columns(shape), f"{self.name}.{name}"
+        be, sizes, full_name = self.be, iobuf_shape(shape), f"{self.name}.{name}"
         if shared is None:
-            shared = self._memory.get((name, dtype))
-            if shared is None or shared.backend is not be or shared.size < elements(shape) * be.bsz:
-                made = self._memory[name, dtype] = be.iobuf(sizes, dtype=dtype, name=full_name)
-                return made
+            shared = self._buffers.get((name, dtype))
+            if shared is None or shared.backend is not be or shared.size < num_elements(shape) * be.bsz:
+                buffer = self._buffers[name, dtype] = be.iobuf(sizes, dtype=dtype, name=full_name)
+                return buffer
         return be.iobuf(sizes, shared=shared, name=full_name)

@@ -1,47 +1,93 @@
-"""Which lists of layers have a name?  A product or a convolution, with what usually follows it."""
+"""Compound layers: Affine, Conv, Deconv and BinaryAffine, lists of a layer, bias or batch norm, and activation."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from neonlite.backend.validation import boolean
 from neonlite.layers.activation import Activation
 from neonlite.layers.binary import BinaryLinear
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
+from neonlite.layers.layer import Layer
 from neonlite.layers.linear import Bias, Linear
 from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
+from neonlite.layers.types import InitLike, WindowSizes
+from neonlite.transforms import Transform
 
 
 class CompoundLayer(list[Any]):
-    """A list of layers: some first one, then a bias or a batch norm and an activation where they are asked for."""
+    """Base class of lists of layers: a main layer, an optional bias or batch normalization, an optional activation.
 
-    norm: tuple[type[BatchNorm], str] = BatchNorm, "bnorm"  # what ``batch_norm`` puts in, and the end of its name
+    Parameters
+    ----------
+    bias : Initializer, optional
+        Initial values of the bias. Default: no bias.
+    batch_norm : bool
+        Add batch normalization. It has its own offset, so it cannot be combined with a bias.
+    activation : Transform, optional
+        The activation function. Default: none.
+    name : str, optional
+        Name of the first layer; the names of the others start with it.
+
+    Raises
+    ------
+    AttributeError
+        If both a bias and batch normalization are requested.
+    """
+
+    norm_class_and_suffix: tuple[type[BatchNorm], str] = BatchNorm, "bnorm"  # for ``batch_norm=True``
 
     def __init__(
-        self, bias: Any = None, batch_norm: bool = False, activation: Any = None, name: str | None = None
+        self,
+        bias: InitLike | None = None,
+        batch_norm: bool = False,
+        activation: Transform | None = None,
+        name: str | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(batch_norm, bool):
-            raise TypeError(f"{name or self.__class__.__name__}: batch_norm is True or False; got {batch_norm!r}")
+        batch_norm = boolean(f"{name or self.__class__.__name__}: batch_norm", batch_norm)
         if bias is not None and batch_norm:
-            raise AttributeError(f"{name or self.__class__.__name__}: batch_norm adds a beta, so bias is left out")
+            raise AttributeError(
+                f"{name or self.__class__.__name__}: expected bias or batch_norm, got both. Leave out bias, because "
+                "BatchNorm has an offset beta."
+            )
         self.bias, self.batch_norm, self.activation, self.base_name = bias, batch_norm, activation, name
 
-    def add(self, layer: Any) -> None:
-        """Put the first layer in, and what follows it, named after it."""
+    def add_layers(self, layer: Layer) -> None:
+        """Append the first layer, and the bias, batch normalization and activation that follow it.
+
+        Parameters
+        ----------
+        layer : Layer
+            The first layer.
+        """
         self.append(layer)
         base = self.base_name or layer.name
         if self.bias is not None:
             self.append(Bias(self.bias, name=f"{base}_bias"))
         if self.batch_norm:
-            norm, ending = self.norm
-            self.append(norm(name=f"{base}_{ending}"))
+            norm, suffix = self.norm_class_and_suffix
+            self.append(norm(name=f"{base}_{suffix}"))
         if self.activation is not None:
             self.append(Activation(self.activation, name=f"{base}_{self.activation.classnm}"))
 
 
 class Affine(CompoundLayer):
-    """``f(W x + b)``: a Linear layer, a Bias and an Activation, the last two where they are given.
+    """``f(W x + b)``: a Linear layer, and a Bias, BatchNorm and Activation if requested.
 
+    Parameters
+    ----------
+    nout : int
+        The number of outputs.
+    init : Initializer, array or Tensor
+        Initial values of W, (nout, nin).
+    bias, batch_norm, activation, name
+        As for ``CompoundLayer``.
+    parallelism : str
+        As for ``Layer``.
+
+    Examples
+    --------
     >>> from neonlite.initializers import Constant, Gaussian
     >>> from neonlite.transforms import Rectlin
     >>> [layer.name for layer in Affine(100, Gaussian(), bias=Constant(0), activation=Rectlin(), name="hidden")]
@@ -51,20 +97,31 @@ class Affine(CompoundLayer):
     def __init__(
         self,
         nout: int,
-        init: Any,
-        bias: Any = None,
+        init: InitLike,
+        bias: InitLike | None = None,
         batch_norm: bool = False,
-        activation: Any = None,
+        activation: Transform | None = None,
         name: str | None = None,
         parallelism: str = "Disabled",
     ) -> None:
         super().__init__(bias, batch_norm, activation, name)
-        self.add(Linear(nout, init, name=name, parallelism=parallelism))
+        self.add_layers(Linear(nout, init, name=name, parallelism=parallelism))
 
 
 class BinaryAffine(CompoundLayer):
-    """``f(sign(W) x + b)``: a BinaryLinear layer, a Bias or a ShiftBatchNorm, and an Activation, where given.
+    """``f(sign(W) x + b)``: a BinaryLinear layer, and a Bias, ShiftBatchNorm and Activation if requested.
 
+    Parameters
+    ----------
+    nout : int
+        The number of outputs.
+    init : Initializer, array or Tensor
+        Initial values of W, (nout, nin).
+    bias, batch_norm, activation, name
+        As for ``CompoundLayer``.
+
+    Examples
+    --------
     >>> from neonlite.initializers import Uniform
     >>> from neonlite.transforms import Sign
     >>> layers = BinaryAffine(100, Uniform(-1, 1), batch_norm=True, activation=Sign(), name="hidden")
@@ -72,24 +129,33 @@ class BinaryAffine(CompoundLayer):
     ['hidden', 'hidden_sbnorm', 'hidden_Sign']
     """
 
-    norm = ShiftBatchNorm, "sbnorm"
+    norm_class_and_suffix = ShiftBatchNorm, "sbnorm"
 
     def __init__(
         self,
         nout: int,
-        init: Any,
-        bias: Any = None,
+        init: InitLike,
+        bias: InitLike | None = None,
         batch_norm: bool = False,
-        activation: Any = None,
+        activation: Transform | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(bias, batch_norm, activation, name)
-        self.add(BinaryLinear(nout, init, name=name))
+        self.add_layers(BinaryLinear(nout, init, name=name))
 
 
 class Conv(CompoundLayer):
-    """``f(W * x + b)``: a Convolution, or a Convolution_bias where bias is given, and an Activation.
+    """``f(W * x + b)``: a Convolution or Convolution_bias, and a BatchNorm and Activation if requested.
 
+    Parameters
+    ----------
+    fshape, init, strides, padding, dilation
+        As for ``Convolution``.
+    bias, batch_norm, activation, name
+        As for ``CompoundLayer``.
+
+    Examples
+    --------
     >>> from neonlite.initializers import Constant, Gaussian
     >>> from neonlite.transforms import Rectlin
     >>> [layer.name for layer in Conv((3, 3, 16), Gaussian(), bias=Constant(0), activation=Rectlin(), name="edges")]
@@ -99,40 +165,51 @@ class Conv(CompoundLayer):
     def __init__(
         self,
         fshape: Any,
-        init: Any,
+        init: InitLike,
         strides: Any = 1,
         padding: Any = 0,
         dilation: Any = 1,
-        bias: Any = None,
+        bias: InitLike | None = None,
         batch_norm: bool = False,
-        activation: Any = None,
+        activation: Transform | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(bias, batch_norm, activation, name)
-        self.bias = None  # it is in the first layer
-        more = {"strides": strides, "padding": padding, "dilation": dilation, "init": init, "name": name}
-        self.add(Convolution(fshape, **more) if bias is None else Convolution_bias(fshape, **more, bias=bias))
+        self.bias = None  # the first layer includes it
+        options = {"strides": strides, "padding": padding, "dilation": dilation, "init": init, "name": name}
+        self.add_layers(
+            Convolution(fshape, **options) if bias is None else Convolution_bias(fshape, **options, bias=bias)
+        )
 
 
 class Deconv(CompoundLayer):
-    """The transpose of a convolution: a Deconvolution, a Bias and an Activation, the last two where they are given.
+    """A transposed convolution: a Deconvolution, and a Bias, BatchNorm and Activation if requested.
 
+    Parameters
+    ----------
+    fshape, init, strides, padding, dilation
+        As for ``Deconvolution``.
+    bias, batch_norm, activation, name
+        As for ``CompoundLayer``.
+
+    Examples
+    --------
     >>> from neonlite.initializers import Constant, Gaussian
-    >>> [layer.name for layer in Deconv((3, 3, 1), Gaussian(), strides=2, bias=Constant(0), name="back")]
-    ['back', 'back_bias']
+    >>> [layer.name for layer in Deconv((3, 3, 1), Gaussian(), strides=2, bias=Constant(0), name="up")]
+    ['up', 'up_bias']
     """
 
     def __init__(
         self,
-        fshape: Any,
-        init: Any,
-        strides: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        bias: Any = None,
+        fshape: WindowSizes,
+        init: InitLike,
+        strides: WindowSizes = 1,
+        padding: WindowSizes = 0,
+        dilation: WindowSizes = 1,
+        bias: InitLike | None = None,
         batch_norm: bool = False,
-        activation: Any = None,
+        activation: Transform | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(bias, batch_norm, activation, name)
-        self.add(Deconvolution(fshape, strides, padding, dilation, init, name=name))
+        self.add_layers(Deconvolution(fshape, strides, padding, dilation, init, name=name))

@@ -1,103 +1,142 @@
-"""How do layers make a network?  One after another: outputs go forward, errors come back."""
+"""Layer containers: LayerContainer, Sequential and GenerativeAdversarial."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from neonlite.layers.buffers import by_columns, elements
-from neonlite.layers.deltas import Deltas, Place
-from neonlite.layers.layer import NOT_YET, Layer
+from neonlite.backend import Tensor
+from neonlite.backend.attributes import is_builtin
+from neonlite.layers.buffers import iobuf_shape
+from neonlite.layers.deltas import DeltaPlanner, PlannedError
+from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
+from neonlite.layers.types import LayerInput
 
 
 class LayerContainer(Layer):
-    """Layers that run together as one. All their parameters lie in one buffer, and all gradients in another.
+    """Base class of layers that contain other layers.
 
-    Deltas lie in as few buffers as the way back can do with. One of your own says ``configure``, ``allocate_layers``,
-    ``reserve``, ``fprop`` and ``bprop``.
+    All parameters are views of one buffer, and all gradients of another. The layers share as few delta buffers as
+    possible. Subclasses implement ``configure``, ``allocate_layers``, ``record_bprop``, ``fprop`` and ``bprop``.
+
+    Parameters
+    ----------
+    layers : iterable of Layer
+        The layers; their names must be unique.
+    name : str, optional
+        Name, unique in a network.
+
+    Attributes
+    ----------
+    layers : list of Layer
+        The layers.
     """
 
-    reads_outputs = False
+    needs_outputs = False
 
     def __init__(self, layers: Iterable[Any], name: str | None = None) -> None:
         super().__init__(name)
         self.layers = list(layers)
-        self.learning = False  # whether the last fprop was one to learn from
         if not self.layers:
-            raise ValueError(f"{self.name}: a network has one layer or more")
+            raise ValueError(f"{self.name}: expected one or more layers, got none.")
         names = Counter(layer.name for layer in self.leaves())
-        if twice := sorted(name for name, times in names.items() if times > 1):
-            found = ", ".join(twice)
-            raise ValueError(f"{self.name}: layers have names of their own; {found} occurs more than once: pass name=")
+        if duplicates := sorted(name for name, times in names.items() if times > 1):
+            raise ValueError(
+                f"{self.name}: expected unique layer names, got {', '.join(duplicates)} twice. Pass name=."
+            )
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Layer]:
         return iter(self.layers)
 
     def __len__(self) -> int:
         return len(self.layers)
 
     def leaves(self) -> list[Any]:
-        """Return all layers that are no containers, in order."""
+        """Return all layers that are not containers, in order."""
         return [leaf for x in self.layers for leaf in (x.leaves() if isinstance(x, LayerContainer) else [x])]
 
     # --- parameters ---
 
     @property
-    def layers_to_optimize(self) -> list[Any]:
-        """The layers with parameters that are to be learned."""
-        return [layer for layer in self.leaves() if layer.has_params and getattr(layer, "learns", True)]
+    def layers_to_optimize(self) -> list[Layer]:
+        """The layers with trainable parameters."""
+        return [layer for layer in self.leaves() if layer.has_params and getattr(layer, "is_trainable", True)]
 
     @property
-    def parameters(self) -> list[Any]:
+    def num_parameters(self) -> int:
+        """The number of trainable parameters of all layers of a configured network."""
+        return sum(layer.num_parameters for layer in self.leaves())
+
+    @property
+    def parameters(self) -> list[Tensor]:
         """The parameters of all layers."""
         return [p for layer in self.leaves() if layer.has_params for p in layer.parameters]
 
     @property
-    def gradients(self) -> list[Any]:
-        """Their gradients, in the same order."""
+    def gradients(self) -> list[Tensor]:
+        """The gradients of the parameters, in the same order."""
         return [g for layer in self.leaves() if layer.has_params for g in layer.gradients]
 
     def set_acc_on(self, acc_on: bool) -> None:
-        """Set whether bprop adds to gradients. BufferError unless allocated with ``accumulate_updates=True``."""
         for layer in self.leaves():
             layer.set_acc_on(acc_on)
 
     # --- buffers ---
 
-    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Make all buffers but those of the deltas."""
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        """Allocate all buffers except those of the deltas."""
         leaves = self.leaves()
         allocate_parameters([x for x in leaves if isinstance(x, ParameterLayer) and x.parameters[0] is None])
-        self.learning = False
-        self.allocate_layers(**given(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
+        self.can_backprop = False
+        self.allocate_layers(**drop_defaults(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
 
-    def allocate_layers(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Have the layers make their buffers."""
+    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        """Allocate the layers.
+
+        Parameters
+        ----------
+        shared_outputs, accumulate_updates
+            As for ``allocate``.
+        """
         for layer in self.layers:
-            allocate(layer, None, accumulate_updates)
+            allocate_layer(layer, None, accumulate_updates)
 
-    def allocate_deltas(self, global_deltas: Any = None) -> None:
-        """Make the buffers of the deltas, as few and as small as the way back allows, and hand them out."""
-        deltas = Deltas()
-        self.reserve(deltas, deltas.outside())
-        deltas.allocate(self.buffer)
+    def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
+        """Plan and allocate the buffers of the deltas of all layers."""
+        planner = DeltaPlanner()
+        planner.keep(self.record_bprop(planner, planner.external()))
+        planner.allocate(self.buffer)
 
-    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
-        """Have the layers say where their deltas are to lie."""
-        raise NotImplementedError(f"{self.classnm} has no reserve(deltas, error)")
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+        """Record ``bprop`` of all layers."""
+        raise NotImplementedError(f"{self.classnm}: expected record_bprop(planner, error). Implement it.")
 
-    def check_scale(self, beta: float, alpha: float = 1) -> None:
-        """Raise ValueError for scales: layers share buffers, and what is to be added to is not kept."""
+    def reject_scaling(self, beta: float, alpha: float = 1) -> None:
+        """Raise ValueError unless alpha is 1 and beta is 0, because layers share buffers.
+
+        Parameters
+        ----------
+        beta, alpha : float
+            Arguments of ``fprop`` or ``bprop``.
+        """
         if beta or alpha != 1:
-            raise ValueError(f"{self.name}: a container has no alpha and beta, layers have; got {alpha=}, {beta=}")
+            raise ValueError(
+                f"{self.name}: expected alpha=1 and beta=0, got {alpha=}, {beta=}. Containers share buffers between "
+                "layers; pass alpha and beta to the layers themselves."
+            )
 
-    # --- words ---
+    # --- text ---
+
+    def repr_details(self) -> list[str]:
+        """Return what ``repr`` shows besides the name: number of layers, shapes and number of parameters."""
+        count = len(self.leaves())
+        return [f"{count} layer{'s' * (count != 1)}", *super().repr_details()]
 
     def nested_str(self, level: int = 0) -> str:
-        """Return the layers in words, one a line, indented."""
+        """Return the container and its layers as indented lines."""
         return "\n".join([f"{'  ' * level}{self.classnm}", *(layer.nested_str(level + 1) for layer in self.layers)])
 
     def __str__(self) -> str:
@@ -105,107 +144,131 @@ class LayerContainer(Layer):
 
 
 class Sequential(LayerContainer):
-    """Layers one after another. Lists among them, such as ``Affine``, are laid flat.
+    """Layers that are applied one after another. Nested lists of layers, such as ``Affine``, are flattened.
 
-    A layer works in place where nobody needs what it writes over: neither the layer before, nor the caller, whose data
-    and errors stay as they are. A layer written elsewhere may do so unasked, as the guide's MultiplyByTwo does, and
-    gets copies where it would do harm.
+    A layer works in place only if neither the previous layer nor the caller reads the overwritten values afterwards. A
+    custom layer may always overwrite its inputs and its error, like MultiplyByTwo in neon's user guide; it receives
+    copies if the originals are read afterwards.
+
+    Parameters
+    ----------
+    layers : iterable of Layer
+        The layers, possibly in nested lists.
+    name : str, optional
+        Name, unique in a network.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> from neonlite.initializers import Gaussian
+    >>> from neonlite.layers import Affine, Sequential
+    >>> from neonlite.transforms import Rectlin, Softmax
+    >>> be = nl.gen_backend("cpu", batch_size=32)
+    >>> layers = [Affine(100, Gaussian(), activation=Rectlin()), Affine(10, Gaussian(), activation=Softmax())]
+    >>> Sequential(layers).configure((1, 28, 28)).out_shape
+    10
     """
 
     def __init__(self, layers: Iterable[Any], name: str | None = None) -> None:
-        super().__init__(flat(layers if isinstance(layers, Iterable) else [layers]), name)
-        self.kept: dict[Any, Any] = {}  # layer -> a copy of its inputs, which it may write over
-        self.kept_errors: dict[Any, Any] = {}  # layer -> a copy of its error, likewise
+        super().__init__(flatten_layers(layers if isinstance(layers, Iterable) else [layers]), name)
+        self.input_copies: dict[Any, Any] = {}  # layer -> copy of its inputs, which it may overwrite
+        self.error_copies: dict[Any, Any] = {}  # layer -> copy of its error, which it may overwrite
 
     @property
-    def reads_outputs(self) -> bool:  # type: ignore[override]
-        """Whether the last layer reads its outputs."""
-        return bool(self.layers[-1].reads_outputs)
+    def needs_outputs(self) -> bool:  # type: ignore[override]
+        """Whether ``bprop`` of the last layer reads its outputs."""
+        return bool(self.layers[-1].needs_outputs)
 
-    def configure(self, in_obj: Any) -> Sequential:
-        """Settle the shapes of all layers, from the first to the last, and which of them work in place."""
+    def configure(self, in_obj: LayerInput) -> Sequential:
+        """Infer the shapes of all layers, and which of them work in place."""
         self.be = self.be
+        first, last = self.layers[0], self.layers[-1]
+        if self.prev_layer is not None:
+            first.prev_layer = self.prev_layer
         before = in_obj
         for layer in self.layers:
             layer.configure(before)
             before = layer
-        first, last = self.layers[0], self.layers[-1]
         self.in_shape, self.out_shape = first.in_shape, last.out_shape
         if isinstance(in_obj, Layer):
             self.prev_layer = in_obj
             in_obj.set_next(self)
         first.owns_output = True
         for before, layer in zip(self.layers, self.layers[1:], strict=False):
-            layer.owns_output = not layer.in_place or before.reads_outputs
+            layer.owns_output = not layer.in_place or before.needs_outputs
         return self
 
-    def allocate_layers(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Have the layers make their buffers."""
-        last = [layer for layer in self.layers if layer.owns_output][-1]  # those after it write over its outputs
+    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        """Allocate the buffers of all layers."""
+        last = [layer for layer in self.layers if layer.owns_output][-1]  # later layers overwrite its outputs
         for layer in self.layers:
-            allocate(layer, shared_outputs if layer is last else None, accumulate_updates)
-        self.kept = {
+            allocate_layer(layer, shared_outputs if layer is last else None, accumulate_updates)
+        self.input_copies = {
             layer: self.buffer(f"inputs of {layer.name}", layer.in_shape)
             for before, layer in zip([None, *self.layers], self.layers, strict=False)
-            if not careful(layer) and (before is None or before.reads_outputs)
+            if not has_builtin_steps(layer) and (before is None or before.needs_outputs)
         }
 
-    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
-        """Have the layers say where their deltas are to lie, from the last to the first."""
-        self.layers[0].prev_layer = self.layers[0].prev_layer or self.prev_layer
-        self.kept_errors = {}
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+        """Record ``bprop`` of the layers, from the last to the first."""
+        self.layers[0].needs_deltas |= self.needs_deltas
+        self.error_copies = {}
         for layer in reversed(self.layers):
-            reserve = layer.reserve if careful(layer) else partial(self.reserve_for_another, layer)
-            error = reserve(deltas, error)
+            record = layer.record_bprop if has_builtin_steps(layer) else partial(self.record_custom, layer)
+            error = record(planner, error)
         return error
 
-    def reserve_for_another(self, layer: Any, deltas: Deltas, error: Place | None) -> Place | None:
-        """Reserve for a layer that may write over its error, and return that or buffers of its own."""
-        if error is not None and not error.exclusive:
+    def record_custom(self, layer: Layer, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+        """Record ``bprop`` of a custom layer, which overwrites its error, or a copy of an error with other readers.
 
-            def keep(buffer: Any) -> None:
-                self.kept_errors[layer] = self.be.iobuf(by_columns(layer.out_shape), shared=buffer)
-
-            place = deltas.take(elements(layer.out_shape), keep)
-            deltas.free(error)
-            error = place
+        Parameters
+        ----------
+        layer : Layer
+            The custom layer.
+        planner, error
+            As for ``record_bprop``.
+        """
         layer.allocate_deltas()
-        return error
+        if error is None:
+            return None
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Compute the outputs of all layers, and return those of the last."""
-        self.check_scale(beta)
+        def set_copy(buffer: Tensor) -> None:
+            self.error_copies[layer] = self.be.iobuf(iobuf_shape(layer.out_shape), shared=buffer)
+
+        return planner.add_step(layer, [error], layer.out_shape, set_copy, can_overwrite=True)
+
+    def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Any:
+        """Compute the outputs of all layers, and return those of the last one."""
+        self.reject_scaling(beta)
         x = inputs
-        self.learning = False
+        self.can_backprop = False
         for layer in self.layers:
-            if layer in self.kept:
-                self.kept[layer][:] = x
-                x = self.kept[layer]
+            if layer in self.input_copies:
+                self.input_copies[layer][:] = x
+                x = self.input_copies[layer]
             x = layer.fprop(x, inference)
-        self.learning = not inference
+        self.can_backprop = not inference
         self.outputs = x
         return x
 
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor | Sequence[Tensor], alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute all gradients, from the last layer to the first, and return the deltas of the first."""
-        self.check_scale(beta, alpha)
-        if not self.learning:
-            raise RuntimeError(f"{self.name}: {NOT_YET}")
+        self.reject_scaling(beta, alpha)
+        self.check_can_backprop()
         for layer in reversed(self.layers):
-            if layer in self.kept_errors:
-                self.kept_errors[layer][:] = error
-                error = self.kept_errors[layer]
+            if layer in self.error_copies:
+                self.error_copies[layer][:] = error
+                error = self.error_copies[layer]
             error = layer.bprop(error)
         self.deltas = error
         return error
 
-    def blank_inputs(self) -> Any:
-        """Return inputs that fit the first layer, of zeros."""
-        return self.layers[0].blank_inputs()
+    def make_zero_inputs(self) -> Any:
+        """Return inputs of the first layer, filled with zeros."""
+        return self.layers[0].make_zero_inputs()
 
-    def in_steps(self, S: int) -> Any:
-        """Return the inputs' shape with S time steps."""
-        return self.layers[0].in_steps(S)
+    def shape_for_seq_len(self, S: int) -> Any:
+        return self.layers[0].shape_for_seq_len(S)
 
     def get_terminal(self) -> Any:
         """Return the last layer."""
@@ -213,53 +276,63 @@ class Sequential(LayerContainer):
 
 
 class GenerativeAdversarial(Sequential):
-    """A generator, from noise to data, and a discriminator, from data to how likely it is no work of the generator.
+    """A generative adversarial network: a generator, which maps noise to data, followed by a discriminator.
 
-    One after the other they are a network from noise. The discriminator alone learns from data, by
-    ``net.discriminator.fprop(data)``, ``bprop(error)``. Source: Goodfellow et al. 2014.
+    To train the discriminator on data, call ``net.discriminator.fprop(data)`` and ``net.discriminator.bprop(error)``.
+
+    Parameters
+    ----------
+    generator, discriminator : LayerContainer or list of Layer
+        The two networks.
+    name : str, optional
+        Name, unique in a network.
+
+    References
+    ----------
+    Goodfellow et al., "Generative adversarial nets", 2014.
     """
 
     def __init__(self, generator: Any, discriminator: Any, name: str | None = None) -> None:
-        super().__init__([sequential(generator), sequential(discriminator)], name)
+        super().__init__([as_container(generator), as_container(discriminator)], name)
 
     @property
     def generator(self) -> Any:
-        """The first of the two."""
+        """The generator."""
         return self.layers[0]
 
     @property
     def discriminator(self) -> Any:
-        """The second."""
+        """The discriminator."""
         return self.layers[1]
 
 
-def sequential(layers: Any) -> Any:
-    """Return a container as it is; layers one after another as one."""
+def as_container(layers: Any) -> Any:
+    """Return a container unchanged, and a list of layers as a ``Sequential``."""
     return layers if isinstance(layers, LayerContainer) else Sequential(layers)
 
 
-def flat(layers: Any) -> Iterator[Any]:
+def flatten_layers(layers: Any) -> Iterator[Any]:
     """Yield the layers of nested lists."""
     for layer in layers:
         if isinstance(layer, list | tuple):
-            yield from flat(layer)
+            yield from flatten_layers(layer)
         elif isinstance(layer, Layer):
             yield layer
         else:
-            raise TypeError(f"a network is made of layers and lists of layers; got {layer!r}")
+            raise TypeError(f"expected layers and lists of layers, got {layer!r}.")
 
 
-def allocate(layer: Any, shared_outputs: Any, accumulate_updates: bool) -> None:
-    """Have a layer make its buffers; those of gradients to add to concern only layers with parameters."""
+def allocate_layer(layer: Layer, shared_outputs: Tensor | None, accumulate_updates: bool) -> None:
+    """Allocate a layer, with gradient accumulators if it has parameters."""
     accumulate_updates = accumulate_updates and (isinstance(layer, LayerContainer) or layer.has_params)
-    layer.allocate(**given(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
+    layer.allocate(**drop_defaults(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
 
 
-def given(**arguments: Any) -> dict[str, Any]:
-    """Return the arguments that say something: layers of one's own need not know the others."""
+def drop_defaults(**arguments: Any) -> dict[str, Any]:
+    """Return the arguments that are not None or 0, because custom layers may not accept the others."""
     return {k: x for k, x in arguments.items() if x is not None and not (isinstance(x, int | float) and x == 0)}
 
 
-def careful(layer: Any) -> bool:
-    """Tell whether a layer writes over its inputs and errors only where it is told to: all of this package do."""
-    return all((step.__module__ or "").startswith("neonlite.") for step in (type(layer).fprop, type(layer).bprop))
+def has_builtin_steps(layer: Layer) -> bool:
+    """Return whether neonlite defines fprop and bprop of a layer; these overwrite inputs only as planned."""
+    return is_builtin(type(layer).fprop) and is_builtin(type(layer).bprop)

@@ -1,8 +1,9 @@
-"""How is an image filtered?  A window slides over it; what lies in the window is multiplied by weights, and summed.
+"""Convolution and deconvolution layers, in 2-D and 3-D.
 
-Images are (C, H, W), or (C, D, H, W) with a depth; each is a column of inputs (C D H W, N). The backend's primitives do
-the work. The formulas say the same in op-trees: what lies in one place of all windows is a slice of the images; such
-slices side by side are columns; and a convolution is the product of weights and columns.
+Images are (C, H, W), or (C, D, H, W) with a depth; each one is a column of the inputs (C D H W, N). ``fprop`` and
+``bprop`` call the backend's primitives. The formulas express the same as op-trees: each position in the filter selects
+a strided slice of the padded images, the slices are stacked as columns (im2col), and a convolution is the product of
+weights and columns.
 """
 
 from __future__ import annotations
@@ -11,126 +12,170 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+from neonlite.backend import Backend, Tensor
 from neonlite.layers.layer import Layer, accumulates
-from neonlite.layers.parameter import Learned, ParameterLayer, Slot
+from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
+from neonlite.layers.types import InitLike, LayerInput, WindowSizes
 
-# --- what all layers of images share ---------------------------------------------------------------------------------
+# --- base class of image layers --------------------------------------------------------------------------------------
 
 
 class ImageLayer(Layer):
-    """A layer from images to images. One of your own says ``layer_object(N)``; it becomes ``nglayer``."""
+    """Base class of layers whose inputs and outputs are images. Subclasses implement ``make_layer_object(N)``."""
 
-    reads_outputs = False
+    needs_outputs = False
     nglayer: Any = None
-    axes = "dhw"  # those that strides and padding have names for
+    axes = "dhw"  # axes of strides and padding
 
-    def layer_object(self, N: int) -> Any:
-        """Return the backend's layer object for N images of ``in_shape``."""
-        raise NotImplementedError(f"{self.classnm} has no layer object: write layer_object(N)")
+    def make_layer_object(self, N: int) -> Any:
+        """Return the backend's layer object for images of ``in_shape``.
+
+        Parameters
+        ----------
+        N : int
+            The batch size.
+        """
+        raise NotImplementedError(f"{self.classnm}: expected make_layer_object(N). Implement it.")
 
     @property
-    def result(self) -> tuple[int, ...]:
-        """(K, M, P, Q) of the outputs."""
+    def output_dims(self) -> tuple[int, ...]:
+        """The dimensions (K, M, P, Q) of the outputs."""
         return tuple(self.nglayer.dimO[:4])
 
-    def configure(self, in_obj: Any) -> Any:
-        """Take the inputs' shape. ValueError when they are no images, or a window does not fit them."""
+    def configure(self, in_obj: LayerInput) -> Any:
+        """Set the input shape and infer the output shape.
+
+        Parameters
+        ----------
+        in_obj : Layer, data set or tuple
+            The previous layer, a data set, or a shape (C, H, W) or (C, D, H, W).
+
+        Raises
+        ------
+        ValueError
+            If the inputs are not images, or a window is larger than they are.
+        """
         super().configure(in_obj)
         if not isinstance(self.in_shape, tuple) or len(self.in_shape) not in (3, 4):
             raise ValueError(
-                f"{self.name}: {self.classnm} takes images (C, H, W) or (C, D, H, W); the inputs' shape is "
-                f"{self.in_shape}: put Reshape((C, H, W)) before it, or give the data set such a shape"
+                f"{self.name}: expected images (C, H, W) or (C, D, H, W), got the input shape {self.in_shape}. Put "
+                "Reshape((C, H, W)) before it, or set the shape of the data set."
             )
         try:
-            self.nglayer = self.layer_object(self.be.bsz or 1)
+            self.nglayer = self.make_layer_object(self.be.bsz or 1)
         except (TypeError, ValueError) as error:
-            what = str(error).split(": ", 1)[-1]  # without the word of who found it
-            raise type(error)(f"{self.name}: {what}; the inputs' shape is {self.in_shape}") from None
-        K, M, P, Q = self.result
+            message = str(error).split(": ", 1)[-1]  # without the name of the backend's function
+            raise type(error)(f"{self.name}: {message} (input shape {self.in_shape})") from None
+        K, M, P, Q = self.output_dims
         self.out_shape = (K, P, Q) if M == 1 and len(self.in_shape) == 3 else (K, M, P, Q)
         return self
 
-    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Make the buffers, for as many images as ``be.bsz`` says by now."""
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
         if self.be.bsz != self.nglayer.N:
-            self.nglayer = self.layer_object(self.be.bsz)
+            self.nglayer = self.make_layer_object(self.be.bsz)
 
-    def prepare(self, inputs: Any, inference: bool) -> Any:
-        """Check the inputs and keep them. Primitives do the work, so the formula, which may be long, is not built."""
-        self.accept(inputs)
-        self.inputs, self.tree = inputs, None if inference else inputs
-        return self.tree
+    def input_sizes(self, names: str = "CDHW") -> dict[str, int]:
+        """Return the sizes of the inputs by name.
 
-    def image(self, names: str = "CDHW") -> dict[str, int]:
-        """Return the sizes of the inputs by name."""
+        Parameters
+        ----------
+        names : str
+            Names of channels, depth, height and width.
+        """
         C, *depth, H, W = self.in_shape
         return dict(zip(names, (C, *(depth or [1]), H, W), strict=True))
 
-    def steps(self, deep: bool, **given: Any) -> dict[str, Any]:
-        """Return strides, paddings and dilations by name. One number goes along depth if ``deep``, and the inputs."""
-        single = 3 if deep and len(self.in_shape) == 4 else 2
-        found: dict[str, Any] = {}
-        for what, (prefix, value) in given.items():
-            found |= sizes(self.name, what, value, [f"{prefix}_{axis}" for axis in self.axes], 2, single)
-        return found
+    def window_params(self, is_3d: bool, **params: Any) -> dict[str, Any]:
+        """Return strides, paddings and dilations by name, such as ``str_h``.
+
+        Parameters
+        ----------
+        is_3d : bool
+            Whether a scalar applies to the depth as well.
+        params : tuple
+            For each parameter its prefix and value, such as ``strides=("str", 2)``.
+        """
+        scalar_count = 3 if is_3d and len(self.in_shape) == 4 else 2
+        result: dict[str, Any] = {}
+        for label, (prefix, value) in params.items():
+            result |= parse_sizes(self.name, label, value, [f"{prefix}_{axis}" for axis in self.axes], 2, scalar_count)
+        return result
 
 
-def sizes(owner: str, what: str, given: Any, names: Sequence[str], fewest: int, single: int = 0) -> dict[str, Any]:
-    """Return sizes by name: of a dict, or of numbers for the last of the names, which are ``fewest`` or more.
+def parse_sizes(
+    owner: str, label: str, value: Any, names: Sequence[str], min_count: int, scalar_count: int = 0
+) -> dict[str, Any]:
+    """Return a dict of sizes, given a dict, a tuple for the last ``min_count`` or more names, or a scalar.
 
-    One number stands for the last ``single`` names. ValueError for anything else.
+    A scalar sets the last ``scalar_count`` names.
     """
-    if single and hasattr(given, "__index__"):
-        given = (given,) * single
-    if isinstance(given, tuple | list) and fewest <= len(given) <= len(names):
-        return dict(zip(names[-len(given) :], given, strict=True))
-    if isinstance(given, dict) and set(given) <= set(names):
-        return given
-    ways = [f"({', '.join(names[-n:])})" for n in range(fewest, len(names) + 1)]
-    ways = ["a whole number", *ways] if single else ways
-    raise ValueError(f"{owner}: {what} is {', '.join(ways)}, or a dict of such names; got {given!r}")
+    if scalar_count and hasattr(value, "__index__"):
+        value = (value,) * scalar_count
+    if isinstance(value, tuple | list) and min_count <= len(value) <= len(names):
+        return dict(zip(names[-len(value) :], value, strict=True))
+    if isinstance(value, dict) and set(value) <= set(names):
+        return value
+    options = [f"({', '.join(names[-n:])})" for n in range(min_count, len(names) + 1)]
+    options = ["an integer", *options] if scalar_count else options
+    raise ValueError(f"{owner}: {label}: expected {', '.join(options)}, or a dict of these names, got {value!r}.")
 
 
-def boxes(g: Any, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int], counts: Any) -> list[Any]:
-    """Return, for each place in a window, the box of padded images that it takes, from under all windows."""
-    found = []
-    for place in product(*map(range, window)):
-        each = zip(place, counts, strides, dilation, strict=True)
-        found.append((*((k * apart, count, stride) for k, count, stride, apart in each), (0, g.N, 1)))
-    return found
+def window_slices(
+    g: Any, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int], counts: Any
+) -> list[Any]:
+    """For each position in a window, return the strided slice of the padded images with this element of all windows."""
+    slices = []
+    for position in product(*map(range, window)):
+        axes = zip(position, counts, strides, dilation, strict=True)
+        slices.append((*((k * step, count, stride) for k, count, stride, step in axes), (0, g.N, 1)))
+    return slices
 
 
-def padded(be: Any, x: Any, padding: Sequence[int], found: list[Any]) -> Any:
-    """Return images (C, D, H, W, N) with zeros around them, large enough for all boxes."""
-    ends = [max(start + (n - 1) * step + 1 for start, n, step in axis) for axis in zip(*found, strict=True)]
-    each = list(zip(x.shape, (*padding, 0), ends, strict=True))
-    to = tuple(max(n + 2 * pad, end) for n, pad, end in each)
-    return be.build("unslice", x, index=tuple((pad, n, 1) for n, pad, _ in each), to=to)
+def pad_images(be: Backend, x: Any, padding: Sequence[int], slices: list[Any]) -> Any:
+    """Return images (C, D, H, W, N) padded with zeros, large enough for all slices."""
+    ends = [max(start + (n - 1) * step + 1 for start, n, step in axis) for axis in zip(*slices, strict=True)]
+    axes = list(zip(x.shape, (*padding, 0), ends, strict=True))
+    to = tuple(max(n + 2 * pad, end) for n, pad, end in axes)
+    return be.build("slice_backward", x, index=tuple((pad, n, 1) for n, pad, _ in axes), to=to)
 
 
 # --- convolution -----------------------------------------------------------------------------------------------------
 
 
-class Filters(ImageLayer, ParameterLayer):
-    """What a convolution and its transpose share: weights (C T R S, K), and how filters slide.
+class ConvolutionBase(ImageLayer, ParameterLayer):
+    """Base class of convolution and deconvolution, with weights (C T R S, K).
 
-    Strides, padding and dilation are a number for height and width, and for depth where ``fshape`` and the inputs have
-    one; (height, width); (depth, height, width); or a dict of ``str_h``, ``pad_w``, ``dil_d`` and so on. With ``bsum``,
-    ``batch_sum``, a column, takes the sum of each map of the outputs.
+    Strides, padding and dilation are a scalar for height and width, and for the depth if ``fshape`` and the inputs have
+    one; (height, width); (depth, height, width); or a dict with keys such as ``str_h``, ``pad_w`` and ``dil_d``.
+
+    Parameters
+    ----------
+    fshape : tuple or dict
+        Filter shape and number of filters.
+    strides, padding, dilation : int, tuple or dict
+        Strides, zero padding and dilation of the filters.
+    init : Initializer, array or Tensor
+        Initial values of W, (C T R S, K).
+    bsum : bool
+        Also compute ``batch_sum``, a column with the sum of each channel of the outputs.
+    name : str, optional
+        Name, unique in a network.
+    parallelism : str
+        As for ``Layer``.
     """
 
-    names = "TRSK"  # of the sizes in fshape
-    weight_bias: Any = None  # what Convolution_bias has
+    fshape_names = "TRSK"  # names of the sizes in fshape
+    weight_bias: Any = None  # set by Convolution_bias
     grad_bias: Any = None
 
     def __init__(
         self,
-        fshape: Any,
-        strides: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        init: Any = None,
+        fshape: WindowSizes,
+        strides: WindowSizes = 1,
+        padding: WindowSizes = 0,
+        dilation: WindowSizes = 1,
+        init: InitLike | None = None,
         bsum: bool = False,
         name: str | None = None,
         parallelism: str = "Data",
@@ -138,46 +183,70 @@ class Filters(ImageLayer, ParameterLayer):
         super().__init__(init, name, parallelism)
         self.fshape, self.strides, self.padding, self.dilation, self.bsum = fshape, strides, padding, dilation, bsum
         self.batch_sum: Any = None
-        self.window = sizes(self.name, "fshape", fshape, self.names, 3)
-        if missing := [n for n in self.names[1:] if n not in self.window]:
-            raise ValueError(f"{self.name}: fshape has {', '.join(self.names[1:])}; got {fshape}, no {missing[0]}")
+        self.filter_sizes = parse_sizes(self.name, "fshape", fshape, self.fshape_names, 3)
+        if missing := [n for n in self.fshape_names[1:] if n not in self.filter_sizes]:
+            raise ValueError(
+                f"{self.name}: fshape: expected {', '.join(self.fshape_names[1:])}, got {fshape}. Add {missing[0]}."
+            )
 
-    def geometry(self) -> dict[str, Any]:
-        """Return all sizes that a layer object is made of, but those of the inputs, by name."""
-        given = {"strides": ("str", self.strides), "padding": ("pad", self.padding), "dilation": ("dil", self.dilation)}
-        return self.window | self.steps("T" in self.window, **given)
+    def conv_params(self) -> dict[str, Any]:
+        """Return the filter sizes, strides, paddings and dilations by name."""
+        params = {
+            "strides": ("str", self.strides),
+            "padding": ("pad", self.padding),
+            "dilation": ("dil", self.dilation),
+        }
+        return self.filter_sizes | self.window_params("T" in self.filter_sizes, **params)
 
-    def configure(self, in_obj: Any) -> Any:
+    def configure(self, in_obj: LayerInput) -> Any:
         super().configure(in_obj)
         self.weight_shape = self.nglayer.dimF2
         return self
 
-    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
         if self.bsum and self.batch_sum is None:
-            self.batch_sum = self.be.zeros((self.result[0], 1), name=f"{self.name}.batch_sum")
+            self.batch_sum = self.be.zeros((self.output_dims[0], 1), name=f"{self.name}.batch_sum")
 
-    def boxes(self) -> list[Any]:
-        """Return the box of padded images (C, D, H, W, N) that each place in a filter takes."""
+    def window_slices(self) -> list[Any]:
+        """Return the slice of the padded images (C, D, H, W, N) of each position in a filter."""
         g = self.nglayer
-        return boxes(g, (1, *g.TRS), (1, *g.strides), (1, *g.dilation), (g.C, *g.MPQ))
+        return window_slices(g, (1, *g.TRS), (1, *g.strides), (1, *g.dilation), (g.C, *g.MPQ))
 
-    def finish(self) -> Any:
-        """Add the bias to the outputs and sum them, which primitives leave out where they add to the outputs."""
-        maps = self.outputs.reshape(self.result[0], -1)
+    def add_bias_and_sum(self) -> Any:
+        """Add the bias and compute ``batch_sum``. Primitives do neither if they add to the old outputs."""
+        channels = self.outputs.reshape(self.output_dims[0], -1)
         if self.weight_bias is not None:
-            maps[:] = maps + self.weight_bias
+            channels[:] = channels + self.weight_bias
         if self.batch_sum is not None:
-            self.batch_sum[:] = self.be.sum(maps, axis=1)
+            self.batch_sum[:] = self.be.sum(channels, axis=1)
         return self.outputs
 
 
-class Convolution(Filters):
-    """Images (C, H, W) to (K, P, Q), by K filters that reach over all C maps: ``fshape`` is (R, S, K), R high, S wide.
+class Convolution(ConvolutionBase):
+    """Convolution of images (C, H, W) to (K, P, Q) with K filters ``fshape = (R, S, K)`` of height R and width S.
 
-    ``P = (H + 2 pad_h - dil_h (R - 1) - 1) // str_h + 1``, and so on. With depth: (C, D, H, W) to (K, M, P, Q), by
-    (T, R, S, K). Weights W are (C T R S, K). Filters are not flipped.
+    ``P = (H + 2 pad_h - dil_h (R - 1) - 1) // str_h + 1``, and so on. In 3-D: (C, D, H, W) to (K, M, P, Q) with
+    ``fshape = (T, R, S, K)``. The weights W are (C T R S, K). Filters are not flipped (cross-correlation).
 
+    Parameters
+    ----------
+    fshape : tuple or dict
+        (R, S, K), (T, R, S, K), or a dict of these.
+    strides, padding, dilation : int, tuple or dict
+        A scalar for height and width, and for the depth in 3-D; (height, width); (depth, height, width); or a dict with
+        keys such as ``str_h``, ``pad_w`` and ``dil_d``. Defaults: 1, 0 and 1.
+    init : Initializer, array or Tensor
+        Initial values of W, (C T R S, K).
+    bsum : bool
+        Also compute ``batch_sum`` (K, 1), the sum of each channel of the outputs.
+    name : str, optional
+        Name, unique in a network.
+    parallelism : str
+        As for ``Layer``.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.initializers import Gaussian
     >>> be = nl.gen_backend("cpu", batch_size=32)
@@ -186,27 +255,26 @@ class Convolution(Filters):
     ((16, 12, 13), (75, 16))
     """
 
-    def layer_object(self, N: int) -> Any:
-        return self.be.conv_layer(self.be.default_dtype, N, **self.image(), **self.geometry())
+    def make_layer_object(self, N: int) -> Any:
+        return self.be.conv_layer(self.be.default_dtype, N, **self.input_sizes(), **self.conv_params())
 
-    def formula(self, x: Any) -> Any:
-        """Return ``W^T columns``: a column (C T R S) is what lies under the filters in one place."""
-        be, g, found = self.be, self.nglayer, self.boxes()
-        canvas = padded(be, be.reshape(x, g.dimI), (0, *g.padding), found)
-        slices = [be.reshape(be.build("slice", canvas, index=box), (g.C, 1, -1)) for box in found]
-        columns = be.reshape(be.concat(slices, axis=1), (g.dimF2[0], -1))
+    def formula(self, x: Tensor) -> Any:
+        """Return ``W^T columns``, where each column (C T R S) is one image patch (im2col)."""
+        be, g, slices = self.be, self.nglayer, self.window_slices()
+        images = pad_images(be, be.reshape(x, g.dimI), (0, *g.padding), slices)
+        rows = [be.reshape(be.build("slice", images, index=index), (g.C, 1, -1)) for index in slices]
+        columns = be.reshape(be.concat(rows, axis=1), (g.dimF2[0], -1))
         return be.reshape(be.dot(self.W.T, columns), g.dimO2)
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Compute the outputs, plus ``beta outputs``."""
-        self.prepare(inputs, inference)
-        more = {"bias": self.weight_bias, "bsum": self.batch_sum, "beta": beta}
-        self.be.fprop_conv(self.nglayer, inputs, self.W, self.outputs, **more)
-        return self.finish() if beta else self.outputs
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+        self.check_inputs(inputs)
+        self.set_inputs(inputs, inference)
+        options = {"bias": self.weight_bias, "bsum": self.batch_sum, "beta": beta}
+        self.be.fprop_conv(self.nglayer, inputs, self.W, self.outputs, **options)
+        return self.add_bias_and_sum() if beta else self.outputs
 
     @accumulates
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """Compute the gradients of the parameters, and ``deltas = alpha dE/dinputs + beta deltas``."""
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
         self.check_error(error)
         self.be.update_conv(self.nglayer, self.inputs, error, self.dW, grad_bias=self.grad_bias)
         if self.deltas is not None:
@@ -215,76 +283,105 @@ class Convolution(Filters):
 
 
 class Convolution_bias(Convolution):
-    """A convolution plus ``weight_bias`` (K, 1), one for each map of the outputs; its gradient is ``grad_bias``."""
+    """A convolution plus a bias ``weight_bias`` (K, 1), one for each channel, with the gradient ``grad_bias``.
 
-    weight_bias = Learned()
-    grad_bias = Learned()
+    Parameters
+    ----------
+    fshape, strides, padding, dilation, init, bsum, name, parallelism
+        As for ``Convolution``.
+    bias : Initializer, array or Tensor
+        Initial values of the bias; required.
+    """
+
+    weight_bias = TensorAttribute()
+    grad_bias = TensorAttribute()
 
     def __init__(
         self,
-        fshape: Any,
-        strides: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        init: Any = None,
+        fshape: WindowSizes,
+        strides: WindowSizes = 1,
+        padding: WindowSizes = 0,
+        dilation: WindowSizes = 1,
+        init: InitLike | None = None,
         bsum: bool = False,
         name: str | None = None,
         parallelism: str = "Data",
-        bias: Any = None,
+        bias: InitLike | None = None,
     ) -> None:
         super().__init__(fshape, strides, padding, dilation, init, bsum, name, parallelism)
         if bias is None:
-            raise TypeError(f"{self.name}: bias is missing, an initializer such as Constant(0); without: Convolution")
+            raise TypeError(
+                f"{self.name}: bias: expected an initializer such as Constant(0), got None. Without a bias use "
+                "Convolution."
+            )
         self.bias = bias
 
-    def slots(self) -> list[Slot]:
-        return [*super().slots(), Slot("weight_bias", "grad_bias", (self.nglayer.K, 1), self.bias)]
+    def parameter_specs(self) -> list[ParameterSpec]:
+        return [*super().parameter_specs(), ParameterSpec("weight_bias", "grad_bias", (self.nglayer.K, 1), self.bias)]
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Any:
         """Return ``W^T columns + weight_bias``."""
-        maps = self.be.reshape(super().formula(x), (self.nglayer.K, -1))
-        return self.be.reshape(maps + self.weight_bias, self.nglayer.dimO2)
+        channels = self.be.reshape(super().formula(x), (self.nglayer.K, -1))
+        return self.be.reshape(channels + self.weight_bias, self.nglayer.dimO2)
 
 
-class Deconvolution(Filters):
-    """The transpose of a convolution: images (K, P, Q) to (C, H, W), by ``fshape`` (R, S, C), R high, S wide.
+class Deconvolution(ConvolutionBase):
+    """Transposed convolution of images (K, P, Q) to (C, H, W), with ``fshape = (R, S, C)`` of height R and width S.
 
-    Each pixel stamps K weighted filters on the result: ``H = (P - 1) str_h - 2 pad_h + dil_h (R - 1) + 1``, and so on.
-    With depth: (K, M, P, Q) to (C, D, H, W), by (T, R, S, C). Weights W are (C T R S, K). ``nglayer`` is that of the
-    convolution from (C, H, W) to (K, P, Q): its ``dimI`` is what comes out.
+    Each pixel adds K weighted filters to the outputs: ``H = (P - 1) str_h - 2 pad_h + dil_h (R - 1) + 1``, and so on.
+    In 3-D: (K, M, P, Q) to (C, D, H, W) with ``fshape = (T, R, S, C)``. The weights W are (C T R S, K). ``nglayer`` is
+    the layer object of the convolution from (C, H, W) to (K, P, Q): its ``dimI`` are the dimensions of the outputs.
+
+    Parameters
+    ----------
+    fshape : tuple or dict
+        (R, S, C), (T, R, S, C), or a dict of these.
+    strides, padding, dilation : int, tuple or dict
+        Those of the corresponding convolution, as for ``Convolution``.
+    init : Initializer, array or Tensor
+        Initial values of W, (C T R S, K).
+    bsum : bool
+        Also compute ``batch_sum`` (C, 1), the sum of each channel of the outputs.
+    name : str, optional
+        Name, unique in a network.
+    parallelism : str
+        As for ``Layer``.
     """
 
-    names = "TRSC"
+    fshape_names = "TRSC"
 
-    def layer_object(self, N: int) -> Any:
-        return self.be.deconv_layer(self.be.default_dtype, N, **self.image("KMPQ"), **self.geometry())
+    def make_layer_object(self, N: int) -> Any:
+        return self.be.deconv_layer(self.be.default_dtype, N, **self.input_sizes("KMPQ"), **self.conv_params())
 
     @property
-    def result(self) -> tuple[int, ...]:
-        """(C, D, H, W) of the outputs."""
+    def output_dims(self) -> tuple[int, ...]:
+        """The dimensions (C, D, H, W) of the outputs."""
         return tuple(self.nglayer.dimI[:4])
 
-    def formula(self, x: Any) -> Any:
-        """Return the sum of what the pixels stamp, ``W x``, each place of the filters shifted to where it lands."""
-        be, g, found = self.be, self.nglayer, self.boxes()
-        stamped = be.reshape(be.dot(self.W, be.reshape(x, (g.K, -1))), (g.C, len(found), -1))
+    def formula(self, x: Tensor) -> Any:
+        """Return the sum of the contributions ``W x`` of all pixels, shifted to their output positions."""
+        be, g, slices = self.be, self.nglayer, self.window_slices()
+        contributions = be.reshape(be.dot(self.W, be.reshape(x, (g.K, -1))), (g.C, len(slices), -1))
         to = (g.C, *(n + 2 * pad for n, pad in zip(g.DHW, g.padding, strict=True)), g.N)
-        canvas: Any = 0
-        for place, box in enumerate(found):
-            stamp = be.build("slice", stamped, index=((0, g.C, 1), (place, 1, 1), (0, stamped.shape[2], 1)))
-            canvas = canvas + be.build("unslice", be.reshape(stamp, (g.C, *g.dimO[1:])), index=box, to=to)
+        padded_images: Any = 0
+        for position, index in enumerate(slices):
+            contribution = be.build(
+                "slice", contributions, index=((0, g.C, 1), (position, 1, 1), (0, contributions.shape[2], 1))
+            )
+            padded_images = padded_images + be.build(
+                "slice_backward", be.reshape(contribution, (g.C, *g.dimO[1:])), index=index, to=to
+            )
         inner = tuple((pad, n, 1) for n, pad in zip(g.dimI, (0, *g.padding, 0), strict=True))
-        return be.reshape(be.build("slice", canvas, index=inner), g.dimI2)
+        return be.reshape(be.build("slice", padded_images, index=inner), g.dimI2)
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Compute the outputs, plus ``beta outputs``."""
-        self.prepare(inputs, inference)
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+        self.check_inputs(inputs)
+        self.set_inputs(inputs, inference)
         self.be.bprop_conv(self.nglayer, self.W, inputs, self.outputs, bsum=self.batch_sum, beta=beta)
-        return self.finish() if beta else self.outputs
+        return self.add_bias_and_sum() if beta else self.outputs
 
     @accumulates
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """Compute the gradients of the parameters, and ``deltas = alpha dE/dinputs + beta deltas``."""
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
         self.check_error(error)
         self.be.update_conv(self.nglayer, error, self.inputs, self.dW)
         if self.deltas is not None:

@@ -1,25 +1,48 @@
-"""How does a network know what to learn?  A cost at its end, whose derivative is the first error."""
+"""Network costs: GeneralizedCost, masked and multi-output costs, and the GAN cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from neonlite.backend.numbers import number
-from neonlite.layers.buffers import Buffered, by_columns, columns, features
-from neonlite.optree import describe
+from neonlite.backend import Tensor
+from neonlite.backend.attributes import is_builtin
+from neonlite.backend.validation import check_number, check_numbers, one_of
+from neonlite.backend.warn import warn
+from neonlite.layers.buffers import BufferOwner, iobuf_shape, num_features, num_steps
+from neonlite.layers.layer import Layer
+from neonlite.messages import describe
+from neonlite.transforms import Cost, Softmax
+from neonlite.typing import NativeArray
 
 
-class GeneralizedCost(Buffered):
-    """The mean of a cost over the columns of outputs, and its derivative.
+class GeneralizedCost(BufferOwner):
+    """The mean of a cost function over the columns of the outputs, and its derivative.
 
-    Where the last layer's activation is the one that the cost is paired with, both together have a simple derivative:
-    the cost gives that of the activation's inputs, and the activation lets it through.
+    If the activation of the last layer is the one that the cost function is paired with, such as ``Softmax`` with
+    ``CrossEntropyMulti``, the combined derivative is simple: the cost computes the gradient with respect to the
+    activation's inputs, and the activation passes it on unchanged.
+
+    Parameters
+    ----------
+    costfunc : Cost
+        The cost function.
+    name : str, optional
+        Name, for error messages.
+
+    Attributes
+    ----------
+    cost : array
+        The result of the last ``get_cost``.
+    outputs : Tensor
+        The cost of each column, (1, N).
+    deltas : Tensor
+        The result of the last ``get_errors``.
     """
 
-    results = ("cost",)  # attributes that tell what was found, and decide nothing
+    result_attributes = ("cost",)  # attributes that hold results and do not affect the computation
 
-    def __init__(self, costfunc: Any, name: str | None = None) -> None:
+    def __init__(self, costfunc: Cost, name: str | None = None) -> None:
         super().__init__(name)
         self.costfunc = costfunc
         self.outputs: Any = None
@@ -28,192 +51,348 @@ class GeneralizedCost(Buffered):
         self.network: Any = None
         self.shortcut = False
 
-    def initialize(self, in_obj: Any) -> None:
-        """Take the network, a configured layer or container, whose outputs are to be judged; make the buffers.
+    def initialize(self, in_obj: Layer) -> None:
+        """Set the network and allocate the buffers.
 
-        ValueError when the cost does not fit the outputs.
+        Parameters
+        ----------
+        in_obj : Layer
+            The configured network.
+
+        Raises
+        ------
+        ValueError
+            If the network has several outputs.
+        RuntimeError
+            If the network is not configured.
         """
         self.be = self.costfunc.be = in_obj.be
         if in_obj.out_shape is None:
-            raise RuntimeError(f"{self.name}: {in_obj.name} has no shapes yet: call its configure(shape) first")
+            raise RuntimeError(
+                f"{self.name}: expected a configured network, got {in_obj.name}. Call configure(shape) first."
+            )
         if isinstance(in_obj.out_shape, list):
             raise ValueError(
-                f"{self.name} is for one kind of outputs; {in_obj.name} has {len(in_obj.out_shape)}, of the shapes "
-                f"{in_obj.out_shape}: use Multicost, with a cost for each"
+                f"{self.name}: expected a network with one output, got {in_obj.name} with {len(in_obj.out_shape)} of "
+                f"the shapes {in_obj.out_shape}. Use Multicost, with a cost for each."
             )
         self.network = in_obj
-        transform, pair = getattr(self.last, "transform", None), getattr(self.costfunc, "pairs_with", None)
-        # a softmax along the columns is none that the cost knows
+        transform, pair = getattr(self.last_layer, "transform", None), getattr(self.costfunc, "paired_activation", None)
+        # a Softmax over another axis than the features has no shortcut
         self.shortcut = pair is not None and isinstance(transform, pair) and getattr(transform, "axis", 0) == 0
+        self.check_outputs()
         self.allocate()
-        self.tell(self.shortcut)
+        self.set_shortcut(self.shortcut)
 
     @property
-    def last(self) -> Any:
+    def last_layer(self) -> Any:
         """The last layer of the network."""
         return self.network.get_terminal()
 
+    def check_outputs(self) -> None:
+        """Warn if the cost expects probabilities and the last layer, if it is neonlite's, does not output any."""
+        last, expected = self.last_layer, getattr(self.costfunc, "activations", ())
+        transform = getattr(last, "transform", None)
+        known = is_builtin(type(last if transform is None else transform))
+        if not expected or not known or (transform is None and not last.has_params):
+            return
+        if not isinstance(transform, expected):
+            activation = "no activation" if transform is None else transform.classnm
+            names = " or ".join(f"{x.__name__}()" for x in expected)
+            problem = f"{self.costfunc.classnm} expects probabilities, got outputs of {last.name} with {activation}"
+            hint = f"End the network with {names}, or use a cost of any outputs, such as MeanSquared()"
+        elif (
+            isinstance(transform, Softmax)
+            and transform.axis == 0
+            and getattr(transform, "c", num_features(self.network.out_shape)) == 1
+        ):
+            problem = "the softmax of a single output is always 1, so its gradient is 0"
+            hint = "Use an output for each class, or Logistic() and CrossEntropyBinary()"
+        else:
+            return
+        warn(f"{self.name}: {problem}. {hint}.")
+
     def allocate(self) -> None:
-        """Make the buffers, for the batch size and the time steps of now."""
+        """Allocate the buffers for the current batch size and number of time steps."""
         shape = self.network.out_shape
-        self.outputs = self.buffer("outputs", (1, columns(shape)))
-        self.deltas = self.buffer("deltas", by_columns(shape))
+        self.outputs = self.buffer("outputs", (1, num_steps(shape)))
+        self.deltas = self.buffer("deltas", iobuf_shape(shape))
 
-    def tell(self, shortcut: bool) -> None:
-        """Tell the last layer what the errors that it will get are: those of its outputs, or already of its inputs."""
-        if hasattr(self.last, "shortcut"):
-            self.last.shortcut = shortcut
+    def set_shortcut(self, shortcut: bool) -> None:
+        """Set whether the last layer receives the error of its inputs instead of its outputs.
 
-    def check(self) -> None:
-        """Raise RuntimeError before ``initialize``; make the buffers anew after another batch size."""
+        Parameters
+        ----------
+        shortcut : bool
+            The value to set.
+        """
+        if hasattr(self.last_layer, "shortcut"):
+            self.last_layer.shortcut = shortcut
+
+    def check_initialized(self) -> None:
+        """Raise RuntimeError before ``initialize``; reallocate buffers after a change of the batch size."""
         if self.network is None:
-            raise RuntimeError(f"{self.name}: it has no buffers yet: call initialize(network) first")
+            raise RuntimeError(
+                f"{self.name}: expected an initialized cost, got one without buffers. Call initialize(network) first."
+            )
         shape = self.network.out_shape
-        if self.deltas.shape != (features(shape), columns(shape) * self.be.bsz):
+        if self.deltas.shape != (num_features(shape), num_steps(shape) * self.be.bsz):
             self.allocate()
 
-    def named(self, f: Any, *args: Any) -> Any:
-        """Return ``f(*args)``; its errors name the cost and the network."""
+    def call_with_context(self, f: Any, *args: Any) -> Any:
+        """Return ``f(*args)``; add the names of the cost and the network to error messages.
+
+        Parameters
+        ----------
+        f : callable
+            The cost function or its derivative.
+        args
+            Its arguments.
+        """
         try:
             return f(*args)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{self.name}, at {self.last.name} {self.network.out_shape}: {error}") from None
+            raise type(error)(f"{self.name}, at {self.last_layer.name} {self.network.out_shape}: {error}") from None
 
-    def get_cost(self, inputs: Any, targets: Any) -> Any:
-        """Return the mean cost of a column, (1, 1) on the host; also kept as ``cost``."""
-        self.check()
-        self.outputs[:] = self.named(self.costfunc, inputs, targets)
+    def get_cost(self, inputs: Tensor, targets: Tensor) -> NativeArray:
+        """Compute the mean cost of a column.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            The outputs of the network, (F, N).
+        targets : Tensor
+            Targets of the same shape.
+
+        Returns
+        -------
+        array
+            (1, 1), on the host; also stored as ``cost``.
+        """
+        self.check_initialized()
+        self.outputs[:] = self.call_with_context(self.costfunc, inputs, targets)
         self.cost = self.be.mean(self.outputs, axis=1).asnumpyarray()
         return self.cost
 
-    def get_errors(self, inputs: Any, targets: Any) -> Any:
-        """Return the derivative of the cost of each column: the error with which ``bprop`` begins."""
-        self.check()
-        self.tell(self.shortcut)  # another cost may have been at work on this network since
+    def get_errors(self, inputs: Tensor, targets: Tensor) -> Any:
+        """Compute the gradient of the summed cost over the minibatch, the argument of the network's ``bprop``.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            The outputs of the network, (F, N).
+        targets : Tensor
+            Targets of the same shape.
+
+        Returns
+        -------
+        Tensor
+            Of the shape of the inputs.
+        """
+        self.check_initialized()
+        self.set_shortcut(self.shortcut)  # another cost may have changed it
         derivative = self.costfunc.bprop if self.shortcut else self.costfunc.backward
-        self.deltas[:] = self.named(derivative, inputs, targets)
+        self.deltas[:] = self.call_with_context(derivative, inputs, targets)
         return self.deltas
 
-    def blank_targets(self) -> Any:
-        """Return targets that fit the network, of zeros."""
-        return self.be.iobuf(by_columns(self.network.out_shape))
+    def make_zero_targets(self) -> Any:
+        """Return targets for the network, filled with zeros."""
+        return self.be.iobuf(iobuf_shape(self.network.out_shape))
 
 
 class GeneralizedCostMask(GeneralizedCost):
-    """The cost of those outputs that a mask of ones and zeros lets through, times ``weights``.
+    """The cost of the outputs that are selected by a mask of ones and zeros, times ``weights``.
 
-    Targets are ``(t, mask)``, the mask of t's shape, or (1, columns): ``weights cost(y mask, t mask)``, its mean over
-    all columns, and its derivative.
+    Targets are a pair ``(t, mask)``, with a mask of shape (1, columns) or of the shape of t. The result is the mean
+    over all columns. A mask (1, columns) multiplies the cost of each column, ``weights mask cost(y, t)``; a column
+    whose mask is 0 has no effect, whatever its values. A mask of the shape of t is for costs that are sums or means
+    over elements: ``weights (cost(y mask, t mask) - (1 - mean(mask)) cost(0, 0))``; masked elements have no effect.
+
+    Parameters
+    ----------
+    costfunc : Cost
+        The cost function.
+    weights : float
+        Factor of the cost.
+    name : str, optional
+        Name, for error messages.
     """
 
-    def __init__(self, costfunc: Any, weights: float = 1.0, name: str | None = None) -> None:
+    def __init__(self, costfunc: Cost, weights: float = 1.0, name: str | None = None) -> None:
         super().__init__(costfunc, name)
-        self.weights = number(f"{self.name}: weights", weights)
+        self.weights = check_number(f"{self.name}: weights", weights)
 
-    def masked(self, targets: Any) -> tuple[Any, Any]:
-        """Return the targets and the mask. TypeError when these are not two, ValueError when they do not fit."""
+    def split_mask(self, targets: Any) -> tuple[Any, Any]:
+        """Return targets and mask; raise TypeError if they are not a pair, ValueError if their shapes do not match.
+
+        Parameters
+        ----------
+        targets : tuple of Tensor
+            ``(t, mask)``.
+        """
         if not isinstance(targets, list | tuple) or len(targets) != 2:
-            raise TypeError(f"{self.name}, at {self.last.name}: targets are (t, mask); got {describe(targets)}")
+            raise TypeError(
+                f"{self.name}, at {self.last_layer.name}: expected targets (t, mask), got {describe(targets)}."
+            )
         t, mask = (getattr(x, "shape", None) for x in targets)
         if t is None or mask not in (t, (1, t[1])):
             raise ValueError(
-                f"{self.name}, at {self.last.name} {self.network.out_shape}: a mask has the shape of the targets, or "
-                f"(1, columns); got {describe(targets[1])} for {describe(targets[0])}"
+                f"{self.name}, at {self.last_layer.name} {self.network.out_shape}: expected a mask of the "
+                f"shape of the targets or (1, columns), got {describe(targets[1])} for {describe(targets[0])}."
             )
         return targets[0], targets[1]
 
-    def through(self, f: Any, inputs: Any, t: Any, mask: Any) -> Any:
-        """Return f of what a mask lets through, times the weight."""
-        return self.weights * self.named(lambda: f(inputs * mask, t * mask))
+    def allocate(self) -> None:
+        super().allocate()
+        self.zeros = self.be.zeros((self.deltas.shape[0], 1))
 
-    def get_cost(self, inputs: Any, targets: Any) -> Any:
-        """Return the mean cost of a column, (1, 1) on the host; also kept as ``cost``."""
-        self.check()
-        t, mask = self.masked(targets)
-        self.outputs[:] = self.through(self.costfunc, inputs, t, mask)
+    def apply_masked(self, f: Any, inputs: Any, t: Any, mask: Any) -> Any:
+        """Return f of the masked inputs and targets, times the weight.
+
+        Parameters
+        ----------
+        f : callable
+            The cost function or its derivative.
+        inputs, t, mask : Tensor
+            The outputs of the network, the targets and the mask.
+        """
+        if mask.shape[0] == 1:
+            return self.be.where(mask, self.weights * mask * self.call_with_context(f, inputs, t), 0)
+        return self.weights * self.call_with_context(lambda: f(inputs * mask, t * mask))
+
+    def get_cost(self, inputs: Tensor, targets: Any) -> NativeArray:
+        """Compute the mean masked cost of a column."""
+        self.check_initialized()
+        t, mask = self.split_mask(targets)
+        cost = self.apply_masked(self.costfunc, inputs, t, mask)
+        if mask.shape[0] > 1:
+            cost_of_zeros = self.call_with_context(self.costfunc, self.zeros, self.zeros)
+            cost = cost - self.weights * (1 - self.be.mean(mask, axis=0)) * cost_of_zeros
+        self.outputs[:] = cost
         self.cost = self.be.mean(self.outputs, axis=1).asnumpyarray()
         return self.cost
 
-    def get_errors(self, inputs: Any, targets: Any) -> Any:
-        """Return the derivative of the cost of each column; 0 where the mask is."""
-        self.check()
-        t, mask = self.masked(targets)
-        # the shortcut of a softmax is that of whole columns
-        shortcut = self.shortcut and (mask.shape[0] == 1 or self.elementwise)
-        self.tell(shortcut)
+    def get_errors(self, inputs: Tensor, targets: Any) -> Any:
+        """Compute the gradient of the summed masked cost; it is 0 where the mask is 0."""
+        self.check_initialized()
+        t, mask = self.split_mask(targets)
+        # with a mask per element, the shortcut is valid only for elementwise activations
+        shortcut = self.shortcut and (mask.shape[0] == 1 or self.is_elementwise)
+        self.set_shortcut(shortcut)
         derivative = self.costfunc.bprop if shortcut else self.costfunc.backward
-        self.deltas[:] = mask * self.through(derivative, inputs, t, mask)
+        error = self.apply_masked(derivative, inputs, t, mask)
+        self.deltas[:] = error if mask.shape[0] == 1 else mask * error
         return self.deltas
 
     @property
-    def elementwise(self) -> bool:
-        """Whether the last activation takes each element by itself, as Logistic does."""
-        return not hasattr(self.last.transform, "axis")
+    def is_elementwise(self) -> bool:
+        """Whether the last activation is elementwise, such as Logistic."""
+        return not hasattr(self.last_layer.transform, "axis")
 
-    def blank_targets(self) -> Any:
-        """Return targets that fit the network, of zeros, and a mask."""
-        return super().blank_targets(), super().blank_targets()
+    def make_zero_targets(self) -> Any:
+        """Return targets and a mask for the network, filled with zeros."""
+        return super().make_zero_targets(), super().make_zero_targets()
 
 
-class Multicost(Buffered):
-    """The costs of a ``Tree``'s outputs, each times its weight, and their sum: ``sum_i weights_i cost_i``.
+class Multicost(BufferOwner):
+    """The weighted sum of the costs of several outputs, such as those of a ``Tree``: ``sum_i weights_i cost_i``.
 
-    ``costs``: one for each of the outputs, trunk first. Targets are a list, or one tensor for all; where there is None,
-    that cost is left out, and its error is 0.
+    Targets are a list, or one tensor for all outputs. An output whose target is None is skipped, and its error is 0.
+
+    Parameters
+    ----------
+    costs : sequence of GeneralizedCost
+        A cost for each output, that of the trunk first.
+    weights : sequence of float, optional
+        Default: 1.
+    name : str, optional
+        Name, for error messages.
     """
 
-    results = ("cost",)  # attributes that tell what was found, and decide nothing
+    result_attributes = ("cost",)  # attributes that hold results and do not affect the computation
 
     def __init__(self, costs: Sequence[Any], weights: Sequence[float] | None = None, name: str | None = None) -> None:
         super().__init__(name)
         self.costs = list(costs)
-        given = [1.0] * len(self.costs) if weights is None else weights
-        self.weights = [number(f"{self.name}: a weight", weight) for weight in given]
-        if len(self.weights) != len(self.costs):
-            raise ValueError(f"{self.name}: {len(self.costs)} costs take as many weights; got {weights}")
+        self.weights = check_numbers(f"{self.name}: weights", weights, len(self.costs), "cost")
         self.cost: Any = None
 
     @property
     def costfunc(self) -> Any:
-        """The cost function of the first."""
+        """The cost function of the first output."""
         return self.costs[0].costfunc
 
-    def initialize(self, in_obj: Any) -> None:
-        """Take the network whose outputs are to be judged; ValueError unless it has as many as there are costs."""
+    def initialize(self, in_obj: Layer) -> None:
+        """Set the network and allocate the buffers.
+
+        Parameters
+        ----------
+        in_obj : Layer
+            The configured network, with as many outputs as there are costs.
+        """
         self.be = in_obj.be
         last = in_obj.get_terminal()
         if not isinstance(last, list) or len(last) != len(self.costs):
-            have = len(last) if isinstance(last, list) else 1
-            raise ValueError(f"{self.name} has {len(self.costs)} costs; {in_obj.name} has {have} kind(s) of outputs")
+            count = len(last) if isinstance(last, list) else 1
+            raise ValueError(
+                f"{self.name}: expected a network with {len(self.costs)} outputs, one for each cost, got {in_obj.name} "
+                f"with {count}."
+            )
         for cost, layer in zip(self.costs, last, strict=True):
             cost.initialize(layer)
 
-    def judged(self, inputs: Any, targets: Any) -> list[tuple[Any, float, Any, Any]]:
-        """Return (cost, weight, outputs, targets) for each of the outputs."""
-        if not isinstance(inputs, list | tuple):  # a SingleOutputTree's, of inference
+    def pair_outputs(self, inputs: Any, targets: Any) -> list[tuple[Any, float, Any, Any]]:
+        """Return (cost, weight, outputs, targets) for each output.
+
+        Parameters
+        ----------
+        inputs, targets
+            As for ``get_cost``.
+        """
+        if not isinstance(inputs, list | tuple):  # of a SingleOutputTree at inference
             inputs = [inputs]
         if not isinstance(targets, list | tuple):
             targets = [targets] * len(inputs)
         if len(targets) < len(inputs) or len(inputs) > len(self.costs):
             raise ValueError(
-                f"{self.name} has {len(self.costs)} costs; got {len(inputs)} outputs and {len(targets)} targets"
+                f"{self.name}: expected {len(self.costs)} outputs and targets, got {len(inputs)} outputs and "
+                f"{len(targets)} targets."
             )
         return list(zip(self.costs, self.weights, inputs, targets, strict=False))
 
-    def get_cost(self, inputs: Any, targets: Any) -> Any:
-        """Return the sum of the weighted mean costs, (1, 1) on the host; also kept as ``cost``."""
-        each = [w * cost.get_cost(y, t) for cost, w, y, t in self.judged(inputs, targets) if t is not None]
-        if not each:
-            raise ValueError(f"{self.name}: all targets are None, so there is nothing to judge")
-        self.cost = sum(each[1:], each[0])
+    def get_cost(self, inputs: Sequence[Tensor], targets: Sequence[Any] | Tensor) -> NativeArray:
+        """Compute the sum of the weighted mean costs.
+
+        Parameters
+        ----------
+        inputs : list of Tensor
+            The outputs of the network.
+        targets : list of Tensor, or Tensor
+            Targets for each output, or for all of them.
+
+        Returns
+        -------
+        array
+            (1, 1), on the host; also stored as ``cost``.
+        """
+        costs = [w * cost.get_cost(y, t) for cost, w, y, t in self.pair_outputs(inputs, targets) if t is not None]
+        if not costs:
+            raise ValueError(f"{self.name}: expected targets for at least one output, got None for all.")
+        self.cost = sum(costs[1:], costs[0])
         return self.cost
 
-    def get_errors(self, inputs: Any, targets: Any) -> list[Any]:
-        """Return a list of the derivatives of the sum: the errors with which a Tree's ``bprop`` begins."""
+    def get_errors(self, inputs: Sequence[Tensor], targets: Sequence[Any] | Tensor) -> list[Any]:
+        """Compute the gradients of the sum, a list for the network's ``bprop``.
+
+        Parameters
+        ----------
+        inputs, targets
+            As for ``get_cost``.
+        """
         errors = []
-        for cost, weight, y, t in self.judged(inputs, targets):
+        for cost, weight, y, t in self.pair_outputs(inputs, targets):
             if t is None:
-                cost.check()
+                cost.check_initialized()
                 errors.append(cost.deltas.fill(0))
                 continue
             error = cost.get_errors(y, t)
@@ -222,32 +401,52 @@ class Multicost(Buffered):
             errors.append(error)
         return errors
 
-    def blank_targets(self) -> list[Any]:
-        """Return targets that fit the network, of zeros."""
-        return [cost.blank_targets() for cost in self.costs]
+    def make_zero_targets(self) -> list[Any]:
+        """Return a list of targets for the network, filled with zeros."""
+        return [cost.make_zero_targets() for cost in self.costs]
 
 
 class GeneralizedGANCost(GeneralizedCost):
-    """The mean of a ``GANCost`` over the columns of a discriminator's outputs, and its three derivatives."""
+    """The mean of a ``GANCost`` over the columns of a discriminator's outputs, and its derivatives.
 
-    def get_cost(self, inputs: Any, targets: Any, cost_type: str | None = None) -> Any:
-        """Return the mean cost, (1, 1) on the host, of the outputs for data and for noise; also kept as ``cost``.
+    Parameters
+    ----------
+    costfunc : GANCost
+        The cost function.
+    name : str, optional
+        Name, for error messages.
+    """
 
-        ``cost_type``: "dis" or "gen", as the cost was made unless given.
+    def get_cost(self, inputs: Tensor, targets: Tensor, cost_type: str | None = None) -> NativeArray:
+        """Compute the mean cost of a column.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            The discriminator's outputs for data.
+        targets : Tensor
+            The discriminator's outputs for noise.
+        cost_type : str, optional
+            "dis" or "gen". Default: the cost type of the cost function.
         """
-        self.check()
-        self.outputs[:] = self.named(self.costfunc, inputs, targets, cost_type)
+        self.check_initialized()
+        self.outputs[:] = self.call_with_context(self.costfunc, inputs, targets, cost_type)
         self.cost = self.be.mean(self.outputs, axis=1).asnumpyarray()
         return self.cost
 
-    def get_errors(self, inputs: Any, targets: Any) -> Any:
-        """Return the derivative by the outputs for what ``targets`` names: "data", "noise" or "generator".
+    def get_errors(self, inputs: Tensor, targets: Any) -> Any:
+        """Compute the gradient with respect to the discriminator's outputs.
 
-        The last is that of the generator's cost, by the discriminator's outputs for noise.
+        Parameters
+        ----------
+        inputs : Tensor
+            The discriminator's outputs.
+        targets : str
+            "data" or "noise": differentiate the discriminator's cost for data or for noise. "generator": differentiate
+            the generator's cost for noise.
         """
-        self.check()
-        if targets not in ("data", "noise", "generator"):
-            raise ValueError(f"{self.name}: the errors are those of 'data', 'noise' or 'generator'; got {targets!r}")
-        self.tell(self.shortcut)  # another cost may have been at work on this network since
-        self.deltas[:] = self.named(getattr(self.costfunc, f"bprop_{targets}"), inputs)
+        self.check_initialized()
+        one_of(f"{self.name}: targets", targets, ("data", "noise", "generator"))
+        self.set_shortcut(self.shortcut)  # another cost may have changed it
+        self.deltas[:] = self.call_with_context(getattr(self.costfunc, f"bprop_{targets}"), inputs)
         return self.deltas

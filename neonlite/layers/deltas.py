@@ -1,98 +1,209 @@
-"""Where do deltas lie?  In as few buffers as the way back can do with: one is free again once its error was read.
+"""Buffer planning for deltas: the steps of the backward pass, the liveness of errors, and shared buffers.
 
-The way back is gone once without numbers. Each layer says where its deltas are to lie, knowing where its error does,
-and frees that; then the buffers are made, each as large as the largest that lies in it.
+An *error* is the gradient of the cost with respect to the outputs of a layer, its *deltas* those to its inputs.
+
+At allocation, the layers record the steps of ``bprop`` without computing them: which errors a step reads, and the error
+that it computes. The planner counts the readers of each error. A step overwrites an error that no later step reads, if
+it can; otherwise its result gets a free buffer. Each buffer is as large as the largest error assigned to it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from neonlite.backend import Tensor
+from neonlite.layers.buffers import num_elements
+from neonlite.layers.types import LayerShape
+
+if TYPE_CHECKING:
+    from neonlite.layers.layer import Layer
 
 
-class Place:
-    """A buffer to be: how many elements it has, who is to get it, and how many have yet to read what is in it."""
+class PlannedBuffer:
+    """A buffer to be allocated: its size in elements, the callbacks that receive it, and its remaining readers."""
 
-    def __init__(self, size: int, readers: float = 1) -> None:
-        self.size, self.readers = size, readers
-        self.takers: list[Callable[[Any], Any]] = []
-
-    @property
-    def exclusive(self) -> bool:
-        """Whether one who reads it may write over it."""
-        return self.readers == 1
+    def __init__(self, size: int, num_readers: float = 1) -> None:
+        self.size, self.num_readers = size, num_readers
+        self.callbacks: list[Callable[[Any], Any]] = []
 
 
-class Deltas:
-    """The places of a way back, in the order in which they are taken and freed."""
+@dataclass
+class PlannedError:
+    """An error in the backward pass: the number of steps that read it, and its buffer."""
+
+    num_readers: float = 0
+    buffer: Any = None
+
+
+@dataclass
+class BackwardStep:
+    """A step of the backward pass.
+
+    Parameters
+    ----------
+    owner : object
+        What computes the step, such as a layer.
+    errors : list of PlannedError
+        What it reads.
+    result : PlannedError or None
+        What it computes.
+    size : int
+        Number of elements of the result for each sample.
+    set_buffer : callable, optional
+        Receives the memory of the result, unless the result overwrites an error.
+    set_target : callable, optional
+        Receives the index of the error that the result overwrites, or None.
+    can_overwrite : bool
+        Whether the result may overwrite an error.
+    workspace_size : int
+        Number of elements for each sample of memory that only this step uses; ``owner.set_workspace`` receives it.
+    """
+
+    owner: Any
+    errors: list[PlannedError]
+    result: PlannedError | None
+    size: int
+    set_buffer: Callable[[Any], Any] | None = None
+    set_target: Callable[[int | None], Any] | None = None
+    can_overwrite: bool = False
+    workspace_size: int = 0
+
+
+class DeltaPlanner:
+    """The steps of a backward pass, and the buffers of its errors."""
 
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.steps: list[BackwardStep] = []
+        self.buffers: list[PlannedBuffer] = []
+        self.branch_errors: dict[Any, list[PlannedError | None]] = {}  # BranchNode -> the deltas of its branches
 
-    def outside(self) -> Place:
-        """Return the place of an error that comes from elsewhere, and is nobody's to write over."""
-        return Place(0, math.inf)
+    # --- recording ---
 
-    def take(self, size: int, taker: Callable[[Any], Any]) -> Place:
-        """Return a free place for so many elements; ``taker`` is called with its buffer when that is made."""
-        free = sorted((place for place in self.places if not place.readers), key=lambda place: place.size)
-        place = next((place for place in free if place.size >= size), free[-1] if free else None)
-        if place is None:
-            place = Place(size)
-            self.places.append(place)
-        place.size, place.readers = max(place.size, size), 1
-        place.takers.append(taker)
-        return place
+    def external(self) -> PlannedError:
+        """Return an error from outside the network, which must not be overwritten."""
+        return PlannedError(math.inf, PlannedBuffer(0, math.inf))
 
-    def hold(self, place: Place | None, times: int = 1) -> None:
-        """Note that there are more who read a place."""
-        if place is not None:
-            place.readers += times
+    def keep(self, error: PlannedError | None) -> None:
+        """Keep the values of an error after the backward pass."""
+        if error is not None:
+            error.num_readers += 1
 
-    def free(self, place: Place | None) -> None:
-        """Note that somebody has read a place, and needs it no more."""
-        if place is not None:
-            place.readers -= 1
+    def add_step(
+        self, owner: Any, errors: list[PlannedError], shape: Any = None, *callbacks: Any, **options: Any
+    ) -> PlannedError | None:
+        """Record a step that computes an error of a layer shape, or none; return that error."""
+        for error in errors:
+            error.num_readers += 1
+        result, size = (None, 0) if shape is None else (PlannedError(), num_elements(shape))
+        self.steps.append(BackwardStep(owner, errors, result, size, *callbacks, **options))
+        return result
 
-    def allocate(self, make: Callable[[str, int], Any]) -> None:
-        """Make the buffers, by ``make(name, elements)``, and hand them out."""
-        for number, place in enumerate(self.places):
-            buffer = make(f"deltas {number}", place.size)
-            buffer.root.persist_values = False  # who takes a place again needs nothing of what was there
-            for taker in place.takers:
-                taker(buffer)
+    def add_layer(self, layer: Layer, error: PlannedError | None) -> PlannedError | None:
+        """Record ``bprop`` of a layer that is not a container; return its deltas, or None if it computes none."""
+        if error is None:
+            return None
+        computes_deltas = layer.needs_deltas and layer.can_compute_deltas
+        if layer.returns_error:
+            layer.owns_delta, layer.deltas = not computes_deltas, None
+            return error if computes_deltas else None
+
+        def set_target(index: int | None) -> None:
+            layer.owns_delta = index is None
+
+        return self.add_step(
+            layer,
+            [error],
+            layer.in_shape if computes_deltas else None,
+            set_buffer=layer.allocate_deltas,
+            set_target=set_target,
+            can_overwrite=layer.in_place,
+            workspace_size=layer.bprop_workspace_size,
+        )
+
+    def add_sum(
+        self, error_sum: ErrorSum, errors: Sequence[PlannedError | None], shape: LayerShape
+    ) -> PlannedError | None:
+        """Record the sum of errors of a layer shape, of which None are left out; return the sum, or None."""
+        indices = [i for i, error in enumerate(errors) if error is not None]
+        present = [error for error in errors if error is not None]
+        error_sum.target_index = indices[0] if indices else None
+        if len(present) < 2:
+            return present[0] if present else None
+
+        def set_target(index: int | None) -> None:
+            error_sum.target_index = None if index is None else indices[index]
+
+        return self.add_step(error_sum, present, shape, error_sum.set_buffer, set_target, can_overwrite=True)
+
+    # --- planning ---
+
+    def plan(self) -> None:
+        """Assign a buffer to each error and workspace, step by step."""
+        for step in self.steps:
+            workspace = self.acquire(step.workspace_size, step.owner.set_workspace) if step.workspace_size else None
+            self.plan_result(step)
+            if workspace is not None:
+                workspace.num_readers = 0
+
+    def plan_result(self, step: BackwardStep) -> None:
+        """Assign a buffer to the result of a step, and count the step as a reader of its errors.
+
+        The result overwrites the first error without other readers, if there is one and the step can do so.
+        """
+        buffers = [error.buffer for error in step.errors]
+        index = None
+        if step.result is not None and step.can_overwrite:
+            index = next((i for i, buffer in enumerate(buffers) if buffer.num_readers == 1), None)
+        if step.set_target is not None:
+            step.set_target(index)
+        if step.result is not None:
+            step.result.buffer = self.acquire(step.size, step.set_buffer) if index is None else buffers[index]
+        for buffer in buffers:
+            buffer.num_readers -= 1
+        if step.result is not None:
+            step.result.buffer.num_readers = step.result.num_readers
+
+    def acquire(self, size: int, callback: Callable[[Any], Any] | None) -> PlannedBuffer:
+        """Return a free buffer of ``size`` elements; ``callback`` is called with its memory once it is allocated."""
+        free = sorted((buffer for buffer in self.buffers if not buffer.num_readers), key=lambda buffer: buffer.size)
+        buffer = next((buffer for buffer in free if buffer.size >= size), free[-1] if free else None)
+        if buffer is None:
+            buffer = PlannedBuffer(size)
+            self.buffers.append(buffer)
+        buffer.size, buffer.num_readers = max(buffer.size, size), 1
+        if callback is not None:
+            buffer.callbacks.append(callback)
+        return buffer
+
+    def allocate(self, make_buffer: Callable[[str, int], Any]) -> None:
+        """Plan the buffers, allocate them with ``make_buffer(name, size)``, and pass each to its callbacks."""
+        self.plan()
+        for index, planned in enumerate(self.buffers):
+            buffer = make_buffer(f"deltas {index}", planned.size)
+            buffer.root.persist_values = False  # every user overwrites it, so old values need not be saved
+            for callback in planned.callbacks:
+                callback(buffer)
 
 
-class Sum:
-    """The sum of errors that come back from several sides: over one of them, where nobody else needs that."""
+class ErrorSum:
+    """The sum of errors from several branches. It overwrites one that has no other readers, if there is one."""
 
     def __init__(self) -> None:
-        self.into: int | None = None  # over which of them
-        self.own: Any = None  # where else
+        self.target_index: int | None = None  # index of the error that the sum overwrites, if any
+        self.buffer: Any = None  # the buffer of the sum if it overwrites none
 
-    def reserve(self, deltas: Deltas, places: Sequence[Place | None], size: int) -> Place | None:
-        """Say where the sum is to lie, given where the errors do."""
-        found = [i for i, place in enumerate(places) if place is not None]
-        if len(found) < 2:
-            self.into = found[0] if found else None
-            return places[found[0]] if found else None
-        self.into = next((i for i in found if places[i].exclusive), None)  # type: ignore[union-attr]
-        target = places[self.into] if self.into is not None else deltas.take(size, self.give)
-        for i in found:
-            if i != self.into:
-                deltas.free(places[i])
-        return target
+    def set_buffer(self, buffer: Tensor) -> None:
+        """Set the buffer of the sum."""
+        self.buffer = buffer
 
-    def give(self, buffer: Any) -> None:
-        """Take a place of its own."""
-        self.own = buffer
-
-    def add(self, errors: Sequence[Any]) -> Any:
+    def compute(self, errors: Sequence[Any]) -> Any:
         """Return the sum; None when there are no errors."""
-        found = [error for error in errors if error is not None]
-        if len(found) < 2:
-            return found[0] if found else None
-        target = self.own.share(found[0].shape) if self.into is None else errors[self.into]
-        target[:] = sum(found[1:], found[0])
+        present = [error for error in errors if error is not None]
+        if len(present) < 2:
+            return present[0] if present else None
+        target = self.buffer.share(present[0].shape) if self.target_index is None else errors[self.target_index]
+        target[:] = sum(present[1:], present[0])
         return target

@@ -1,120 +1,138 @@
-"""How do words become numbers?  By a table with a row of numbers for each word, which is learned."""
+"""LookupTable: an embedding layer."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from neonlite.layers.buffers import features
-from neonlite.layers.deltas import Deltas, Place
+from neonlite.backend import Tensor
+from neonlite.backend.validation import integer
+from neonlite.dtypes import SIGNIFICAND_BITS
+from neonlite.layers.buffers import num_elements
 from neonlite.layers.layer import accumulates
 from neonlite.layers.parameter import ParameterLayer
-from neonlite.ops import DIGITS
-from neonlite.optree import describe
+from neonlite.layers.types import InitLike, LayerInput, LayerShape
+from neonlite.messages import describe
+from neonlite.optree import Operand
 
 
 class LookupTable(ParameterLayer):
-    """Row w of ``W`` (vocab_size, embedding_dim) for each word w, a whole number from 0 below vocab_size.
+    """Embedding: row i of the table ``W`` (vocab_size, embedding_dim) for each token id i.
 
-    Inputs (nin, N), or (1, T) with time steps, of any dtype that has all words; outputs (embedding_dim, nin * N), a
-    column t * N + n.
-    Row ``pad_idx`` begins with zeros and its gradient is zero, so that momentum and decay leave it there as well.
-    Without ``update`` the gradient of W stays zero. Words have no deltas: ``bprop`` returns None.
+    Inputs are token ids (nin, N), or (1, T) or (T, 1) with time steps, of any dtype that represents all ids exactly.
+    Outputs are (embedding_dim, nin * N), with column t * N + n. Token ids have no deltas: ``bprop`` returns None.
+
+    Parameters
+    ----------
+    vocab_size : int
+        Number of rows; token ids are 0 to vocab_size - 1.
+    embedding_dim : int
+        Number of columns.
+    init : initializer, array or Tensor
+        Fills W.
+    update : bool
+        Train W; otherwise its gradient stays zero.
+    pad_idx : int, optional
+        Token id of padding, whose row is zero and has no gradient.
+    name : str, optional
+        Name of the layer.
+
+    Raises
+    ------
+    IndexError
+        By ``fprop``, for token ids outside of the table.
+    TypeError
+        By ``fprop``, for a dtype that cannot represent all ids.
     """
 
-    reads_outputs = False
+    can_compute_deltas = needs_outputs = False
 
     def __init__(
         self,
         vocab_size: int,
         embedding_dim: int,
-        init: Any,
+        init: InitLike,
         update: bool = True,
         pad_idx: int | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(init, name)
-        for what, n in {"vocab_size": vocab_size, "embedding_dim": embedding_dim}.items():
-            if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-                raise ValueError(f"{self.name}: {what} is a whole number from 1; got {n!r}")
-        if pad_idx is not None and (type(pad_idx) is not int or pad_idx not in range(vocab_size)):
-            raise ValueError(f"{self.name}: pad_idx is a word from 0 to {vocab_size - 1}, or None; got {pad_idx!r}")
-        self.vocab_size, self.embedding_dim = vocab_size, embedding_dim
+        self.vocab_size = integer(f"{self.name}: vocab_size", vocab_size)
+        self.embedding_dim = integer(f"{self.name}: embedding_dim", embedding_dim)
+        if pad_idx is not None:
+            pad_idx = integer(f"{self.name}: pad_idx", pad_idx, 0, self.vocab_size - 1)
         self.update, self.pad_idx = update, pad_idx
-        self.words: Any = None
+        self.token_ids: Any = None
 
-    def configure(self, in_obj: Any) -> LookupTable:
-        """Take the inputs' shape: nin words, or T time steps of one word."""
+    def configure(self, in_obj: LayerInput) -> LookupTable:
         super().configure(in_obj)
-        steps = isinstance(self.in_shape, tuple) and len(self.in_shape) == 2
-        if steps and self.in_shape[0] != 1:
-            raise ValueError(f"{self.name}: inputs are nin words, or (1, T): one a time step; got {self.in_shape}")
-        self.nin = self.in_shape[1] if steps else features(self.in_shape)
+        if isinstance(self.in_shape, tuple) and len(self.in_shape) == 2 and 1 not in self.in_shape:
+            raise ValueError(
+                f"{self.name}: expected inputs of nin token ids, or (1, T) or (T, 1), one per time step, "
+                f"got {self.in_shape}"
+            )
+        self.nin = num_elements(self.in_shape)
         self.out_shape = (self.embedding_dim, self.nin)
         self.weight_shape = (self.vocab_size, self.embedding_dim)
         return self
 
-    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Make the buffers; the row of ``pad_idx`` is zero."""
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
-        self.words = self.buffer("words", (1, self.nin), "int32").reshape(-1, 1)
+        self.token_ids = self.buffer("token ids", (1, self.nin), "int32").reshape(-1, 1)
         if self.pad_idx is not None:
             self.W[self.pad_idx] = 0
 
-    def allocate_deltas(self, global_deltas: Any = None) -> None:
-        """Make nothing: words have no deltas."""
-
-    def set_deltas(self, delta_buffers: Any) -> None:
-        """Take nothing: words have no deltas."""
-
-    def reserve(self, deltas: Deltas, error: Place | None) -> None:
-        """Reserve nothing: words have no deltas."""
-        deltas.free(error)
-
     @property
-    def learns(self) -> bool:
-        """Whether an optimizer is to update it."""
-        return self.update and super().learns
+    def is_trainable(self) -> bool:
+        """Whether optimizers update the table."""
+        return self.update and super().is_trainable
 
-    def in_steps(self, S: int) -> Any:
-        """Return the inputs' shape with S words."""
-        self.check_steps(S)
-        return (1, S) if isinstance(self.in_shape, tuple) else S
+    def shape_for_seq_len(self, S: int) -> LayerShape:
+        self.check_seq_len(S)
+        if isinstance(self.in_shape, int):
+            return S
+        return (1, S) if self.in_shape[0] == 1 else (S, 1)
 
-    def index(self, x: Any) -> Any:
-        """Return words as a column of int32. What is no word becomes one past the last, which ``be.take`` refuses."""
+    def to_token_ids(self, x: Operand) -> Any:
+        """Return inputs as a column of int32 token ids; invalid ones become ``vocab_size``, which ``be.take`` rejects.
+
+        Parameters
+        ----------
+        x : Tensor or op-tree
+            The inputs.
+        """
         dtype, last = x.info.dtype, self.vocab_size - 1
-        if last > 2 ** DIGITS.get(dtype, 64):
+        if last > 2 ** SIGNIFICAND_BITS.get(dtype, 64):
             raise TypeError(
-                f"{self.name}: words are whole numbers from 0 to {last}; {describe(x)} is {dtype}, in which those "
-                f"above {2 ** DIGITS[dtype]} are rounded to others: inputs of int32 are not"
+                f"{self.name}: expected a dtype that represents the token ids 0 to {last}, got {describe(x)} of "
+                f"{dtype}, which is exact up to {2 ** SIGNIFICAND_BITS[dtype]}. Use int32"
             )
         x = self.be.reshape(x, -1, 1)
-        word = self.be.astype(x, "int32")
-        return self.be.where((word == x) * (word >= 0), word, self.vocab_size)  # be.take counts from the end below 0
+        ids = self.be.astype(x, "int32")
+        return self.be.where((ids == x) * (ids >= 0), ids, self.vocab_size)  # be.take accepts negative indices
 
-    def formula(self, x: Any) -> Any:
-        """Return the rows of the words as columns; those of ``pad_idx`` are no part of W."""
-        word = self.index(x)
-        rows = self.be.take(self.W, word, axis=0)
-        return self.be.transpose(rows if self.pad_idx is None else self.be.where(word == self.pad_idx, 0, rows))
+    def formula(self, x: Tensor) -> Any:
+        """Return the rows of W as columns; those of ``pad_idx`` do not depend on W."""
+        ids = self.to_token_ids(x)
+        rows = self.be.take(self.W, ids, axis=0)
+        return self.be.transpose(rows if self.pad_idx is None else self.be.where(ids == self.pad_idx, 0, rows))
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Look up the words. IndexError for one that is not in the table, TypeError for a dtype that has not all."""
-        self.prepare(inputs, inference)
-        self.words[:] = self.index(inputs)
-        found = self.be.transpose(self.be.take(self.W, self.words, axis=0))
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+        self.check_inputs(inputs)
+        self.set_inputs(inputs, inference)
+        self.token_ids[:] = self.to_token_ids(inputs)
+        rows = self.be.transpose(self.be.take(self.W, self.token_ids, axis=0))
         try:
-            self.outputs[:] = found + beta * self.outputs if beta else found
+            self.outputs[:] = rows + beta * self.outputs if beta else rows
         except IndexError:
-            strange = inputs.get().reshape(-1, 1)[self.words.get() >= self.vocab_size]
+            out_of_range = inputs.get().reshape(-1, 1)[self.token_ids.get() >= self.vocab_size]
             raise IndexError(
-                f"{self.name}: words are whole numbers from 0 to {self.vocab_size - 1}; got {strange[0]}"
+                f"{self.name}: expected token ids from 0 to {self.vocab_size - 1}, got {out_of_range[0]}"
             ) from None
         return self.outputs
 
     @accumulates
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Compute the gradient of W: for each word, the sum of the columns of the error where it stands."""
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Compute the gradient of W: row i is the sum of the error's columns where the token id is i."""
         self.check_error(error)
         if self.update:
-            self.be.compound_bprop_lut(self.nin, self.words, error, None, self.dW, self.pad_idx)
+            self.be.compound_bprop_lut(self.nin, self.token_ids, error, None, self.dW, self.pad_idx)

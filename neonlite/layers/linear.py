@@ -1,90 +1,128 @@
-"""What are the layers of a fully connected network?  A product with weights, a bias, and both with an activation."""
+"""Linear and Bias layers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from neonlite.layers.buffers import features
+from neonlite.backend import Tensor
+from neonlite.backend.validation import integer
+from neonlite.layers.buffers import num_features
 from neonlite.layers.layer import accumulates
 from neonlite.layers.parameter import ParameterLayer
+from neonlite.layers.types import InitLike, LayerInput
+from neonlite.optree import Operand
 
 
 class Linear(ParameterLayer):
-    """``W x``, for x (nin, N) and W (nout, nin); of time steps (nin, T) each one.
+    """A linear layer, ``W x``, for inputs (nin, N) and weights (nout, nin).
 
-    With ``bsum``, ``batch_sum`` (nout, 1) takes the sums of the outputs' rows.
+    With inputs (nin, T) the weights are applied to each time step.
+
+    Parameters
+    ----------
+    nout : int
+        The number of outputs.
+    init : Initializer, array or Tensor
+        Initial values of W, (nout, nin).
+    bsum : bool
+        Also compute ``batch_sum`` (nout, 1), the sums of the rows of the outputs.
+    name : str, optional
+        Name, unique in a network.
+    parallelism : str
+        As for ``Layer``.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> from neonlite.initializers import Gaussian
+    >>> be = nl.gen_backend("cpu", batch_size=32)
+    >>> layer = Linear(10, Gaussian()).configure(784)
+    >>> layer.weight_shape, layer.out_shape
+    ((10, 784), 10)
     """
 
-    reads_columns = True
-    reads_outputs = False
+    input_layouts = ("CHWN", "columns")
+    needs_outputs = False
 
     def __init__(
-        self, nout: int, init: Any, bsum: bool = False, name: str | None = None, parallelism: str = "Disabled"
+        self, nout: int, init: InitLike, bsum: bool = False, name: str | None = None, parallelism: str = "Disabled"
     ) -> None:
         super().__init__(init, name, parallelism)
-        if isinstance(nout, bool) or not isinstance(nout, int) or nout < 1:
-            raise ValueError(f"{self.name}: nout, the number of outputs, is a whole number from 1; got {nout!r}")
-        self.nout, self.bsum = nout, bsum
+        self.nout, self.bsum = integer(f"{self.name}: nout", nout), bsum
         self.batch_sum: Any = None
-        self.turned: dict[str, tuple[Any, Any]] = {}  # tensors and their transposes
+        self.transposes: dict[str, tuple[Any, Any]] = {}  # name -> (tensor, its transpose)
 
-    def configure(self, in_obj: Any) -> Linear:
-        """Take the inputs' shape: any of F features, or (F, T) with time steps."""
+    def configure(self, in_obj: LayerInput) -> Linear:
         super().configure(in_obj)
         steps = self.in_shape[1:] if isinstance(self.in_shape, tuple) and len(self.in_shape) == 2 else ()
-        self.nin = features(self.in_shape)
+        self.nin = num_features(self.in_shape)
         self.out_shape = (self.nout, *steps) if steps else self.nout
         self.weight_shape = (self.nout, self.nin)
         return self
 
-    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Make the buffers."""
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
         if self.bsum and self.batch_sum is None:
             self.batch_sum = self.be.zeros((self.nout, 1), name=f"{self.name}.batch_sum")
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return ``W x``."""
         return self.be.dot(self.W, x)
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
         """Compute ``W x + beta outputs``."""
-        self.prepare(inputs, inference)
+        self.check_inputs(inputs)
+        self.set_inputs(inputs, inference)
         return self.be.compound_dot(self.W, inputs, self.outputs, beta=beta, bsum=self.batch_sum)
 
     @accumulates
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute ``dW = error x^T`` and ``deltas = alpha W^T error + beta deltas``."""
         self.check_error(error)
-        self.be.compound_dot(error, self.transposed("inputs", self.inputs), self.dW)
+        self.be.compound_dot(error, self.get_transpose("inputs", self.inputs), self.dW)
         if self.deltas is not None:
-            self.be.compound_dot(self.transposed("W", self.W), error, self.deltas, alpha=alpha, beta=beta)
+            self.be.compound_dot(self.get_transpose("W", self.W), error, self.deltas, alpha=alpha, beta=beta)
         return self.deltas
 
-    def transposed(self, name: str, x: Any) -> Any:
-        """Return ``x.T``, which is kept as long as x is the same tensor."""
-        if name not in self.turned or self.turned[name][0] is not x:
-            self.turned[name] = x, x.T
-        return self.turned[name][1]
+    def get_transpose(self, name: str, x: Operand) -> Any:
+        """Return ``x.T``, cached as long as x is the same tensor.
+
+        Parameters
+        ----------
+        name : str
+            Key of the cache.
+        x : Tensor
+            The tensor.
+        """
+        if name not in self.transposes or self.transposes[name][0] is not x:
+            self.transposes[name] = x, x.T
+        return self.transposes[name][1]
 
 
 class Bias(ParameterLayer):
-    """``x + b``, with one b for each feature, or for each map of images (C, H, W)."""
+    """``x + b``, with one b for each feature, or for each channel of images (C, H, W).
+
+    Parameters
+    ----------
+    init : Initializer, array or Tensor
+        Initial values of b, the parameter W of this layer, (F, 1) or (C, 1).
+    name : str, optional
+        Name, unique in a network.
+    """
 
     in_place = True
-    reads_outputs = False
+    needs_outputs = False
 
-    def __init__(self, init: Any, name: str | None = None) -> None:
+    def __init__(self, init: InitLike, name: str | None = None) -> None:
         super().__init__(init, name)
 
-    def configure(self, in_obj: Any) -> Bias:
-        """Take the inputs' shape, which is the outputs' as well."""
+    def configure(self, in_obj: LayerInput) -> Bias:
         super().configure(in_obj)
         self.out_shape = self.in_shape
-        self.maps = self.in_shape if isinstance(self.in_shape, int) else self.in_shape[0]
-        self.weight_shape = (self.maps, 1)
+        self.num_channels = self.in_shape if isinstance(self.in_shape, int) else self.in_shape[0]
+        self.weight_shape = (self.num_channels, 1)
         return self
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Any:
         """Return ``x + b``."""
-        return self.be.reshape(self.be.reshape(x, self.maps, -1) + self.W, x.shape)
+        return self.be.reshape(self.be.reshape(x, self.num_channels, -1) + self.W, x.shape)

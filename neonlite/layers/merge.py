@@ -1,106 +1,179 @@
-"""How do ways through a network come together again?  Their outputs are added, or put side by side."""
+"""Parallel branches of one or several inputs, merged by a sum or by concatenation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from neonlite.backend.numbers import number
-from neonlite.layers.buffers import by_columns, columns, elements, features
-from neonlite.layers.container import LayerContainer, allocate, sequential
-from neonlite.layers.deltas import Deltas, Place, Sum
-from neonlite.layers.layer import NOT_YET, Layer
-from neonlite.optree import describe
+from neonlite.backend import Tensor
+from neonlite.backend.validation import check_numbers, one_of
+from neonlite.layers.buffers import iobuf_shape, num_elements, num_features, num_steps, shape_of
+from neonlite.layers.container import LayerContainer, allocate_layer, as_container
+from neonlite.layers.deltas import DeltaPlanner, ErrorSum, PlannedError
+from neonlite.layers.layer import Layer, tensor_shape
+from neonlite.layers.types import LayerInput
+from neonlite.messages import describe
 
-MERGES = ("recurrent", "depth", "stack")
+MERGE_MODES = ("recurrent", "depth", "stack")
 
 
 class Broadcast(LayerContainer):
-    """The same inputs to several branches, whose outputs come together; their deltas are added.
+    """Base class of containers that pass the same inputs to several branches, and merge their outputs.
 
-    ``layers``: a list of branches, each a layer, a list of layers or a container. One of your own says
-    ``merged_shape``, ``merge`` and ``error_of``.
+    The deltas of the branches are added. Subclasses implement ``merge_shapes``, ``merge_outputs`` and ``branch_error``.
+
+    Parameters
+    ----------
+    layers : iterable
+        The branches: layers, lists of layers or containers.
+    name : str, optional
+        Name, unique in a network.
     """
 
     def __init__(self, layers: Iterable[Any], name: str | None = None) -> None:
-        super().__init__([sequential(branch) for branch in layers], name)
-        self.sum = Sum()
+        super().__init__([as_container(branch) for branch in layers], name)
+        self.error_sum = ErrorSum()
 
-    def configure(self, in_obj: Any) -> Any:
-        """Settle the shapes of all branches. ValueError when their outputs do not fit together."""
+    def configure(self, in_obj: LayerInput) -> Any:
+        """Infer the shapes of all branches. ValueError if their outputs cannot be merged."""
         Layer.configure(self, in_obj)
         for branch in self.layers:
+            branch.prev_layer = self.prev_layer
             branch.configure(self.in_shape)
-        self.settle()
+        self.infer_out_shape()
         return self
 
-    def settle(self) -> None:
-        """Work out the outputs' shape. ValueError when those of the branches do not fit together."""
-        self.out_shape = self.merged_shape([branch.out_shape for branch in self.layers])
+    def infer_out_shape(self) -> None:
+        """Set the output shape. ValueError if the outputs of the branches cannot be merged."""
+        self.out_shape = self.merge_shapes([branch.out_shape for branch in self.layers])
 
-    def merged_shape(self, shapes: list[Any]) -> Any:
-        """Return the shape of what is made of outputs."""
-        raise NotImplementedError(f"{self.classnm} has no merged_shape(shapes)")
+    def merge_shapes(self, shapes: list[Any]) -> Any:
+        """Return the shape of the merged outputs.
 
-    def wrong(self, rule: str) -> ValueError:
-        """Return the error that the branches do not fit together."""
-        found = ", ".join(f"{branch.get_terminal().name} {branch.out_shape}" for branch in self.layers)
-        return ValueError(f"{self.name}: {rule}; the branches end with {found}, for inputs {self.in_shape}")
+        Parameters
+        ----------
+        shapes : list
+            The output shapes of the branches.
+        """
+        raise NotImplementedError(f"{self.classnm}: expected merge_shapes(shapes). Implement it.")
 
-    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
-        """Have the branches say where their deltas are to lie, and say where the sum of them is."""
+    def shape_error(self, expected: str, hint: str) -> ValueError:
+        """Return the exception for branches whose outputs cannot be merged.
+
+        Parameters
+        ----------
+        expected : str
+            The shapes that can be merged.
+        hint : str
+            How to fix the branches.
+        """
+        shapes = ", ".join(f"{branch.get_terminal().name} {branch.out_shape}" for branch in self.layers)
+        return ValueError(
+            f"{self.name}: expected branches with {expected}, got {shapes} for the input shape {self.in_shape}. {hint}"
+        )
+
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+        """Record ``bprop`` of the branches, and the sum of their deltas."""
+        return planner.add_sum(self.error_sum, self.record_branches(planner, error), self.in_shape)
+
+    def record_branches(self, planner: DeltaPlanner, error: PlannedError | None) -> list[PlannedError | None]:
+        """Record ``bprop`` of the branches, and return their deltas.
+
+        Parameters
+        ----------
+        planner, error
+            As for ``record_bprop``.
+        """
         for branch in self.layers:
-            branch.prev_layer = self.prev_layer
-        deltas.hold(error, len(self.layers) - 1)
-        places = [branch.reserve(deltas, self.place_of(i, deltas, error)) for i, branch in enumerate(self.layers)]
-        return self.sum.reserve(deltas, places, elements(self.in_shape))
+            branch.needs_deltas = self.needs_deltas
+        errors = self.record_branch_errors(planner, error)
+        return [branch.record_bprop(planner, e) for branch, e in zip(self.layers, errors, strict=True)]
 
-    def place_of(self, i: int, deltas: Deltas, error: Place | None) -> Place | None:
-        """Return where the error of a branch lies, given where that of the outputs does."""
-        return error
+    def record_branch_errors(self, planner: DeltaPlanner, error: PlannedError | None) -> Iterable[PlannedError | None]:
+        """Yield the error of each branch, given that of the outputs.
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Compute the outputs of all branches, and return what is made of them."""
-        self.check_scale(beta)
-        self.learning = False
-        each = self.inputs_of(inputs)
-        self.merge([branch.fprop(x, inference) for branch, x in zip(self.layers, each, strict=True)])
-        self.learning = not inference
+        Parameters
+        ----------
+        planner, error
+            As for ``record_bprop``.
+        """
+        return [error] * len(self.layers)
+
+    def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Any:
+        """Compute the outputs of all branches, and return the merged outputs."""
+        self.reject_scaling(beta)
+        self.can_backprop = False
+        branch_inputs = self.branch_inputs(inputs)
+        self.merge_outputs([branch.fprop(x, inference) for branch, x in zip(self.layers, branch_inputs, strict=True)])
+        self.can_backprop = not inference
         return self.outputs
 
-    def inputs_of(self, inputs: Any) -> Sequence[Any]:
-        """Return the inputs of each branch."""
+    def branch_inputs(self, inputs: Any) -> Sequence[Any]:
+        """Return the inputs of each branch.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            The argument of ``fprop``.
+        """
         return [inputs] * len(self.layers)
 
-    def merge(self, found: list[Any]) -> None:
-        """Make the outputs of those of the branches."""
-        raise NotImplementedError(f"{self.classnm} has no merge(found)")
+    def merge_outputs(self, outputs: list[Any]) -> None:
+        """Compute the outputs from those of the branches.
 
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """Compute all gradients, and return the sum of the branches' deltas."""
-        self.check_scale(beta, alpha)
-        self.deltas = self.sum.add(self.back(error))
+        Parameters
+        ----------
+        outputs : list of Tensor
+            The outputs of the branches.
+        """
+        raise NotImplementedError(f"{self.classnm}: expected merge_outputs(outputs). Implement it.")
+
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """Compute all gradients, and return the sum of the deltas of the branches."""
+        self.reject_scaling(beta, alpha)
+        self.deltas = self.error_sum.compute(self.bprop_branches(error))
         return self.deltas
 
-    def back(self, error: Any) -> list[Any]:
-        """Compute all gradients, and return the deltas of each branch."""
-        if not self.learning:
-            raise RuntimeError(f"{self.name}: {NOT_YET}")
-        self.check("the error", error, self.out_shape)
-        return [branch.bprop(self.error_of(i, error)) for i, branch in enumerate(self.layers)]
+    def bprop_branches(self, error: Tensor) -> list[Any]:
+        """Compute all gradients, and return the deltas of each branch.
 
-    def error_of(self, i: int, error: Any) -> Any:
-        """Return the error of a branch, given that of the outputs."""
+        Parameters
+        ----------
+        error : Tensor
+            The error of the outputs.
+        """
+        self.check_can_backprop()
+        self.check_tensor("an error", error, self.out_shape)
+        return [branch.bprop(self.branch_error(i, error)) for i, branch in enumerate(self.layers)]
+
+    def branch_error(self, i: int, error: Any) -> Any:
+        """Return the error of a branch, given that of the outputs.
+
+        Parameters
+        ----------
+        i : int
+            Index of the branch.
+        error : Tensor
+            The error of the outputs.
+        """
         return error
 
-    def in_steps(self, S: int) -> Any:
-        """Return the inputs' shape with S time steps."""
-        return self.layers[0].in_steps(S)
+    def shape_for_seq_len(self, S: int) -> Any:
+        return self.layers[0].shape_for_seq_len(S)
 
 
 class MergeSum(Broadcast):
-    """The sum of what branches of the same inputs compute.
+    """The sum of the outputs of branches that read the same inputs.
 
+    Parameters
+    ----------
+    layers : iterable
+        The branches: layers, lists of layers or containers.
+    name : str, optional
+        Name, unique in a network.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.initializers import Gaussian
     >>> from neonlite.layers import Conv, MergeSum, SkipNode
@@ -111,39 +184,51 @@ class MergeSum(Broadcast):
 
     def __init__(self, layers: Iterable[Any], name: str | None = None) -> None:
         super().__init__(layers, name)
-        self.into: int | None = None  # the branch over whose outputs the sum is written
+        self.sum_index: int | None = None  # the branch whose outputs the sum overwrites
 
-    def merged_shape(self, shapes: list[Any]) -> Any:
-        """Return the shape that all have."""
+    def merge_shapes(self, shapes: list[Any]) -> Any:
+        """Return the common shape of the branches."""
         if any(shape != shapes[0] for shape in shapes):
-            raise self.wrong(
-                "the outputs of branches that are added have one shape: a 1 x 1 Conv or a Linear can change it"
-            )
+            raise self.shape_error("outputs of the same shape", "A 1 x 1 Conv or a Linear changes the shape.")
         return shapes[0]
 
-    def allocate_layers(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Have the branches make their buffers; the sum is written over one of them, where it is not read again."""
-        self.into = next((i for i, branch in enumerate(self.layers) if not branch.reads_outputs), None)
+    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        """Allocate the branches. The sum overwrites the outputs of one of them, if those are not read again."""
+        self.sum_index = next((i for i, branch in enumerate(self.layers) if not branch.needs_outputs), None)
         for i, branch in enumerate(self.layers):
-            allocate(branch, shared_outputs if i == self.into else None, accumulate_updates)
-        if self.into is None:
+            allocate_layer(branch, shared_outputs if i == self.sum_index else None, accumulate_updates)
+        if self.sum_index is None:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
-    def merge(self, found: list[Any]) -> None:
-        """Add the outputs up."""
-        if self.into is not None:
-            self.outputs = found[self.into]
-        if len(found) > 1 or self.into is None:
-            self.outputs[:] = sum(found[1:], found[0])
+    def merge_outputs(self, outputs: list[Any]) -> None:
+        """Add the outputs."""
+        if self.sum_index is not None:
+            self.outputs = outputs[self.sum_index]
+        if len(outputs) > 1 or self.sum_index is None:
+            self.outputs[:] = sum(outputs[1:], outputs[0])
 
 
 class MergeBroadcast(Broadcast):
-    """What branches of the same inputs compute, side by side.
+    """The outputs of branches that read the same inputs, concatenated.
 
-    ``merge``: "depth", images (C, H, W) of one height and width, as more maps; "stack", features, whatever their shape;
-    "recurrent", (F, T) of one F, one after another in time. ``alphas``: what the error of each branch is multiplied by.
-    Source of "depth": Szegedy et al. 2015, Going deeper with convolutions.
+    Parameters
+    ----------
+    layers : iterable
+        The branches: layers, lists of layers or containers.
+    merge : str
+        "depth": images (C, H, W) of the same size, along channels. "stack": (F, T) of the same T along features, or
+        outputs of different shapes as features. "recurrent": (F, T) of the same F, along time steps.
+    alphas : sequence of float, optional
+        Factors of the errors of the branches. Default: 1.
+    name : str, optional
+        Name, unique in a network.
 
+    References
+    ----------
+    "depth": Szegedy et al., "Going deeper with convolutions", 2015.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.initializers import Gaussian
     >>> from neonlite.layers import Conv, MergeBroadcast, Pooling
@@ -153,104 +238,121 @@ class MergeBroadcast(Broadcast):
     (12, 5, 5)
     """
 
-    told_by: ClassVar[dict[str, str]] = {"merge": "how"}
+    config_attributes: ClassVar[dict[str, str]] = {"merge": "merge_mode"}
 
     def __init__(
         self, layers: Iterable[Any], merge: str, alphas: Sequence[float] | None = None, name: str | None = None
     ) -> None:
         super().__init__(layers, name)
-        if merge not in MERGES:
-            raise ValueError(f"{self.name}: merge is one of {', '.join(MERGES)}; got {merge!r}")
-        self.how = merge
-        self.alphas = (
-            [1.0] * len(self.layers) if alphas is None else [number(f"{self.name}: an alpha", a) for a in alphas]
-        )
-        if len(self.alphas) != len(self.layers):
-            raise ValueError(f"{self.name}: there are {len(self.layers)} branches; got {alphas=}")
-        self.parts: list[slice] = []  # of the rows, or of the columns of (F, T), that are a branch's
-        self.copies: list[Any] = []  # of a branch's error
+        self.merge_mode = one_of(f"{self.name}: merge", merge, MERGE_MODES)
+        self.alphas = check_numbers(f"{self.name}: alphas", alphas, len(self.layers), "branch")
+        self.branch_slices: list[slice] = []  # the rows of each branch, or its columns of (F, T)
+        self.error_copies: list[Any] = []  # a buffer for the error of each branch, or None
 
     @property
-    def reads_outputs(self) -> bool:  # type: ignore[override]
-        """Whether a branch reads its outputs, which are a part of all."""
-        return self.how != "recurrent" and any(branch.reads_outputs for branch in self.layers)
+    def needs_outputs(self) -> bool:  # type: ignore[override]
+        """Whether ``bprop`` of a branch reads the outputs of the branch, which are a view of the merged outputs."""
+        return self.merge_mode != "recurrent" and any(branch.needs_outputs for branch in self.layers)
 
-    def merged_shape(self, shapes: list[Any]) -> Any:
-        """Return the shape of all side by side."""
+    def merge_shapes(self, shapes: list[Any]) -> Any:
+        """Return the shape of the concatenated outputs."""
         ranks = {len(shape) if isinstance(shape, tuple) else 1 for shape in shapes}
-        if self.how == "recurrent":
+        if self.merge_mode == "recurrent":
             if ranks != {2} or len({shape[0] for shape in shapes}) > 1:
-                raise self.wrong(
-                    "the outputs of branches, one after another in time, are (F, T) of one F: a Linear can change it"
-                )
+                raise self.shape_error("outputs (F, T) of the same F", "A Linear changes F.")
             return shapes[0][0], sum(shape[1] for shape in shapes)
-        if self.how == "depth":
+        if self.merge_mode == "depth":
             if ranks not in ({3}, {4}) or len({shape[1:] for shape in shapes}) > 1:
-                raise self.wrong(
-                    "the outputs of branches, side by side as maps, are images of one size: see to their padding"
-                )
+                raise self.shape_error("images of the same size", "Adjust their padding.")
             return sum(shape[0] for shape in shapes), *shapes[0][1:]
-        steps = {columns(shape) for shape in shapes}
+        steps = {num_steps(shape) for shape in shapes}
         if len(steps) > 1:
-            raise self.wrong(
-                "the outputs of branches, side by side as features, have the same time steps: 'recurrent' takes others"
-            )
-        rows = sum(features(shape) for shape in shapes)
+            return sum(map(num_elements, shapes))
+        rows = sum(num_features(shape) for shape in shapes)
         return rows if ranks != {2} else (rows, *steps)
 
-    def allocate_layers(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Make the buffer of the outputs; branches write into parts of it, where these lie in one piece."""
+    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        """Allocate the outputs and the branches, which write to views of the outputs if these are contiguous."""
         self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
-        start, self.parts = 0, []
+        start, self.branch_slices = 0, []
         for branch in self.layers:
             shape = branch.out_shape
-            size = columns(shape) * self.be.bsz if self.how == "recurrent" else features(shape)
-            self.parts.append(slice(start, start + size))
+            rows = num_elements(shape) // num_steps(self.out_shape)
+            size = num_steps(shape) * self.be.bsz if self.merge_mode == "recurrent" else rows
+            self.branch_slices.append(slice(start, start + size))
             start += size
-            shared = None if self.how == "recurrent" else self.part(len(self.parts) - 1, self.outputs)
-            allocate(branch, shared, accumulate_updates)
+            shared = (
+                None if self.merge_mode == "recurrent" else self.branch_view(len(self.branch_slices) - 1, self.outputs)
+            )
+            allocate_layer(branch, shared, accumulate_updates)
 
-    def part(self, i: int, t: Any) -> Any:
-        """Return what is a branch's of the outputs, or of their error."""
-        return t[:, self.parts[i]] if self.how == "recurrent" else t[self.parts[i]]
+    def branch_view(self, i: int, t: Any) -> Any:
+        """Return the view of the outputs, or of their error, that belongs to a branch, in its output shape.
 
-    def merge(self, found: list[Any]) -> None:
-        """Put the outputs side by side, unless they are there."""
-        if self.how == "recurrent":
-            self.outputs[:] = self.be.concat(found, axis=1)
+        Parameters
+        ----------
+        i : int
+            Index of the branch.
+        t : Tensor
+            The outputs or their error.
+        """
+        if self.merge_mode == "recurrent":
+            return t[:, self.branch_slices[i]]
+        view, shape = t[self.branch_slices[i]], tensor_shape(self.layers[i].out_shape, self.be.bsz)
+        return view if view.shape == shape else view.reshape(shape)
+
+    def merge_outputs(self, outputs: list[Any]) -> None:
+        """Concatenate the outputs, unless the branches have written to views of the result."""
+        if self.merge_mode == "recurrent":
+            self.outputs[:] = self.be.concat(outputs, axis=1)
             return
-        for i, y in enumerate(found):
-            if y.root is not self.outputs.root:  # a layer written elsewhere has a place of its own for them
-                self.part(i, self.outputs)[:] = y
+        for i, y in enumerate(outputs):
+            if y.root is not self.outputs.root:  # a custom layer that has its own output buffer
+                self.branch_view(i, self.outputs)[:] = y
 
-    def place_of(self, i: int, deltas: Deltas, error: Place | None) -> Place | None:
-        """Return where the error of a branch lies: a part, or a copy where that is scaled or not in one piece."""
-        if i == 0:
-            self.copies = [None] * len(self.layers)
-        if error is None or (self.how != "recurrent" and self.alphas[i] == 1):
-            return error
+    def record_branch_errors(self, planner: DeltaPlanner, error: PlannedError | None) -> Iterator[PlannedError | None]:
+        """Yield the error of each branch: a view, or a copy if it is scaled or not contiguous."""
+        self.error_copies = [None] * len(self.layers)
+        for i, branch in enumerate(self.layers):
+            needs_copy = self.merge_mode == "recurrent" or self.alphas[i] != 1
+            if error is not None and needs_copy:
+                yield planner.add_step((self, i), [error], branch.out_shape, self.make_error_setter(i))
+            else:
+                yield error
 
-        def take(buffer: Any) -> None:
-            self.copies[i] = self.be.iobuf(by_columns(self.layers[i].out_shape), shared=buffer)
+    def make_error_setter(self, i: int) -> Any:
+        """Return a callback that receives the buffer of a copied error.
 
-        place = deltas.take(elements(self.layers[i].out_shape), take)
-        deltas.free(error)
-        return place
+        Parameters
+        ----------
+        i : int
+            Index of the branch.
+        """
 
-    def error_of(self, i: int, error: Any) -> Any:
-        """Return the error of a branch: its part of the error, multiplied by its alpha."""
-        part = self.part(i, error)
-        if self.copies[i] is None:
-            return part
-        self.copies[i][:] = part if self.alphas[i] == 1 else self.alphas[i] * part
-        return self.copies[i]
+        def set_error(buffer: Tensor) -> None:
+            self.error_copies[i] = self.be.iobuf(iobuf_shape(self.layers[i].out_shape), shared=buffer)
+
+        return set_error
+
+    def branch_error(self, i: int, error: Any) -> Any:
+        """Return the error of a branch, scaled by its alpha."""
+        view = self.branch_view(i, error)
+        if self.error_copies[i] is None:
+            return view
+        self.error_copies[i][:] = view if self.alphas[i] == 1 else self.alphas[i] * view
+        return self.error_copies[i]
 
 
 class MergeMultistream(MergeBroadcast):
-    """Several inputs, each to a branch of its own, and what these compute side by side, as in ``MergeBroadcast``.
+    """Branches with separate inputs, whose outputs are concatenated as in ``MergeBroadcast``.
 
-    ``configure`` takes a list of shapes, or a data set whose ``shape`` is one; ``fprop`` takes a list of tensors, and
-    ``bprop`` returns a list of deltas.
+    ``configure`` takes a list of shapes, or a data set whose ``shape`` is a list; ``fprop`` takes a list of tensors,
+    and ``bprop`` returns a list of deltas.
+
+    Parameters
+    ----------
+    layers, merge, name, alphas
+        As for ``MergeBroadcast``.
     """
 
     def __init__(
@@ -258,45 +360,44 @@ class MergeMultistream(MergeBroadcast):
     ) -> None:
         super().__init__(layers, merge, alphas, name)
 
-    def configure(self, in_obj: Any) -> Any:
-        """Settle the shapes of all branches. ValueError unless there is a shape for each."""
+    def configure(self, in_obj: LayerInput) -> Any:
+        """Infer the shapes of all branches. ValueError unless there is an input shape for each."""
         self.be = self.be
-        self.in_shape = getattr(in_obj, "shape", in_obj)
+        self.in_shape = shape_of(in_obj)
         if not isinstance(self.in_shape, list | tuple) or len(self.in_shape) != len(self.layers):
             raise ValueError(
-                f"{self.name}: a list of {len(self.layers)} shapes, one for each branch; got {self.in_shape!r}"
+                f"{self.name}: expected a list of {len(self.layers)} shapes, one for each branch, "
+                f"got {self.in_shape!r}."
             )
         for branch, shape in zip(self.layers, self.in_shape, strict=True):
             branch.configure(shape)
-        self.settle()
+        self.infer_out_shape()
         return self
 
-    def inputs_of(self, inputs: Any) -> Sequence[Any]:
+    def branch_inputs(self, inputs: Any) -> Sequence[Any]:
         """Return the inputs of each branch."""
         if not isinstance(inputs, list | tuple) or len(inputs) != len(self.layers):
             raise ValueError(
-                f"{self.name}: a list of {len(self.layers)} inputs, one for each branch; got {describe(inputs)}"
+                f"{self.name}: expected a list of {len(self.layers)} inputs, one for each branch, "
+                f"got {describe(inputs)}."
             )
         return inputs
 
-    def blank_inputs(self) -> list[Any]:
-        """Return inputs that fit the branches, of zeros."""
-        return [branch.blank_inputs() for branch in self.layers]
+    def make_zero_inputs(self) -> list[Tensor]:
+        """Return inputs of the branches, filled with zeros."""
+        return [branch.make_zero_inputs() for branch in self.layers]
 
-    def in_steps(self, S: int) -> Any:
+    def shape_for_seq_len(self, S: int) -> Any:
         """Return the shapes of all inputs with S time steps."""
-        return [branch.in_steps(S) for branch in self.layers]
+        return [branch.shape_for_seq_len(S) for branch in self.layers]
 
-    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
-        """Have the branches say where their deltas are to lie."""
-        deltas.hold(error, len(self.layers) - 1)
-        for i, branch in enumerate(self.layers):
-            branch.prev_layer = self.prev_layer
-            branch.reserve(deltas, self.place_of(i, deltas, error))
-        return None
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> None:
+        """Record ``bprop`` of the branches, and keep their deltas."""
+        for deltas in self.record_branches(planner, error):
+            planner.keep(deltas)
 
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """Compute all gradients, and return the deltas of each branch in a list."""
-        self.check_scale(beta, alpha)
-        self.deltas = self.back(error)
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """Compute all gradients, and return a list of the deltas of the branches."""
+        self.reject_scaling(beta, alpha)
+        self.deltas = self.bprop_branches(error)
         return self.deltas

@@ -1,71 +1,99 @@
-"""Which layers keep numbers in a good range?  Those that take off the mean and divide by the deviation."""
+"""Batch normalization and layer normalization layers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from neonlite.backend import Tensor
-from neonlite.backend.numbers import number
+from neonlite.backend.validation import check_number
 from neonlite.initializers import Constant
-from neonlite.layers.buffers import features
+from neonlite.layers.buffers import num_features
 from neonlite.layers.layer import Layer, accumulates
-from neonlite.layers.parameter import Learned, ParameterLayer, Slot
+from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
+from neonlite.layers.types import LayerInput
 
 
-class Normalization(ParameterLayer):
-    """``gamma xhat + beta``, with one gamma and one beta for each of ``nfm`` features; beta comes first in files."""
+class NormalizationBase(ParameterLayer):
+    """Base class of normalization layers: ``gamma xhat + beta``, with a gamma and beta for each of ``nfm`` features.
 
-    reads_outputs = False
-    beta, gamma = Learned(), Learned()
-    grad_beta, grad_gamma = Learned(), Learned()
+    Parameters
+    ----------
+    eps : float
+        Added to the variance.
+    name : str, optional
+        Name, unique in a network.
+    """
+
+    needs_outputs = False
+    beta, gamma = TensorAttribute(), TensorAttribute()
+    grad_beta, grad_gamma = TensorAttribute(), TensorAttribute()
 
     def __init__(self, eps: float, name: str | None = None) -> None:
         super().__init__(None, name)
-        self.eps = number(f"{self.name}: eps", eps, low=0)
+        self.eps = check_number(f"{self.name}: eps", eps, low=0)
         self.nfm = 0
 
-    def configure(self, in_obj: Any) -> Normalization:
-        """Take the inputs' shape, which is the outputs' as well."""
+    def configure(self, in_obj: LayerInput) -> NormalizationBase:
         super().configure(in_obj)
         self.out_shape = self.in_shape
-        self.nfm = features(self.in_shape)
+        self.nfm = num_features(self.in_shape)
         return self
 
-    def slots(self) -> list[Slot]:
-        """Return beta, which begins with 0, and gamma, which begins with 1."""
+    def parameter_specs(self) -> list[ParameterSpec]:
+        """Return beta, with initial value 0, and gamma, with initial value 1."""
         shape = (self.nfm, 1)
-        return [Slot("beta", "grad_beta", shape, Constant(0)), Slot("gamma", "grad_gamma", shape, Constant(1))]
+        return [
+            ParameterSpec("beta", "grad_beta", shape, Constant(0)),
+            ParameterSpec("gamma", "grad_gamma", shape, Constant(1)),
+        ]
 
 
-class BatchNorm(Normalization):
-    """``gamma (x - mean) / sqrt(var + eps) + beta``, with the mean and the population variance of the minibatch.
+class BatchNorm(NormalizationBase):
+    """Batch normalization, ``gamma (x - mean) / sqrt(var + eps) + beta``.
 
-    One of each for a map of images (C, H, W), over all places and columns; for a feature of F or (F, T), over all
-    columns. ``gmean = rho gmean + (1 - rho) mean``, and gvar alike, stand in for them at inference; both begin with 0.
-    ``x`` and ``y`` are the inputs and outputs as (nfm, columns). ``binary``: every product by a power of two.
+    Mean and population variance are those of the minibatch, computed per channel of images (C, H, W), over all pixels
+    and samples, and per feature of F or (F, T), over all samples and time steps. At inference the running statistics
+    ``gmean = rho gmean + (1 - rho) mean`` and likewise ``gvar`` are used; their initial value is 0.
 
-    Source: Ioffe and Szegedy 2015; binary: Courbariaux et al. 2016.
+    Parameters
+    ----------
+    rho : float
+        Decay of the running statistics, 0 to 1.
+    eps : float
+        Added to the variance.
+    name : str, optional
+        Name, unique in a network.
+    binary : bool
+        Round one factor of every product to a power of two (shift-based batch normalization).
+
+    Attributes
+    ----------
+    x, y : Tensor
+        The inputs and outputs as (nfm, columns).
+    gmean, gvar : Tensor
+        The running mean and variance, (nfm, 1).
+
+    References
+    ----------
+    Ioffe and Szegedy, "Batch normalization", 2015; binary: Courbariaux et al., "Binarized neural networks", 2016.
     """
 
-    gmean, gvar = Learned(), Learned()
+    gmean, gvar = TensorAttribute(), TensorAttribute()
 
     def __init__(self, rho: float = 0.9, eps: float = 1e-3, name: str | None = None, binary: bool = False) -> None:
         super().__init__(eps, name)
-        if not 0 <= number(f"{self.name}: rho", rho) <= 1:
-            raise ValueError(f"{self.name}: rho, the part of the running mean that stays, is 0 to 1; got {rho!r}")
-        self.rho, self.binary = rho, binary
+        self.rho, self.binary = check_number(f"{self.name}: rho", rho, 0, at_most=1), binary
         self.x: Any = None
         self.y: Any = None
         self.xmean: Any = None
         self.xvar: Any = None
-        self.wide: Any = None  # the inputs that x shows
-        self.own_deltas: Any = None
-        self.spare: Any = None
-        self.seen: dict[str, tuple[Tensor, Tensor]] = {}  # tensors, and what they are as (nfm, columns)
-        self.allparams: Any = None  # beta, gamma, gmean, gvar; None when the inputs are others than before
+        self.flat_inputs: Any = None  # the inputs of which x is a view
+        self.deltas_buffer: Any = None
+        self.scratch: Any = None
+        self.view_cache: dict[str, tuple[Tensor, Tensor]] = {}  # name -> (tensor, its view as (nfm, columns))
+        self.allparams: Any = None  # beta, gamma, gmean, gvar; None after a change of inputs
 
-    def configure(self, in_obj: Any) -> BatchNorm:
-        """Take the inputs' shape, which is the outputs' as well."""
+    def configure(self, in_obj: LayerInput) -> BatchNorm:
         super().configure(in_obj)
         self.nfm = self.in_shape if isinstance(self.in_shape, int) else self.in_shape[0]
         return self
@@ -73,65 +101,84 @@ class BatchNorm(Normalization):
     # --- buffers ---
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        """Make the buffers of the outputs, and those of the parameters and statistics unless they are there."""
         super().allocate(shared_outputs, accumulate_updates)
         self.init_params(self.nfm)
-        self.wide = self.spare = None  # y is to show the new outputs, and the batch may have another size
-        self.seen = {}
+        self.flat_inputs = self.scratch = None  # outputs and batch size may have changed
+        self.view_cache = {}
 
     def init_params(self, nfm: int) -> None:
-        """Make the statistics of ``nfm`` features, unless they are there, and list them with the parameters."""
+        """Allocate the running statistics unless they exist, and set ``allparams``.
+
+        Parameters
+        ----------
+        nfm : int
+            The number of features or channels.
+        """
         if self.gmean is None:
             for name in ("gmean", "gvar", "xmean", "xvar"):
                 setattr(self, name, self.be.zeros((nfm, 1), name=f"{self.name}.{name}"))
         self.allparams = [self.beta, self.gamma, self.gmean, self.gvar]
 
-    def init_buffers(self, inputs: Any) -> None:
-        """Take inputs for training: see them and the outputs as (nfm, columns), and begin anew where they are new."""
-        if inputs is not self.wide:
-            self.inputs = self.wide = inputs
+    def init_buffers(self, inputs: Tensor) -> None:
+        """Set the inputs of a training pass, and the views ``x`` and ``y`` of inputs and outputs.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            The argument of ``fprop``.
+        """
+        if inputs is not self.flat_inputs:
             self.x, self.y = inputs.reshape(self.nfm, -1), self.outputs.reshape(self.nfm, -1)
             self.allparams = None
-        self.deltas = None  # a bprop such as the guide's takes them for a view of the error of last time
+            self.inputs = self.flat_inputs = inputs
+        self.deltas = None  # the bprop in neon's guide would reuse them as a view of the error
 
     def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
-        """Make the buffer of the deltas, or take a shared one; a first layer needs none."""
         super().allocate_deltas(global_deltas)
-        self.own_deltas = self.deltas
+        self.deltas_buffer = self.deltas
 
     @property
-    def stored(self) -> dict[str, Any]:
-        """What a file keeps of this layer, tensors by name: the parameters, and the running statistics."""
-        return {**super().stored, "gmean": self.gmean, "gvar": self.gvar}
+    def persistent_tensors(self) -> dict[str, Tensor]:
+        """The tensors that are saved in checkpoints, by name: the parameters and the running statistics."""
+        return {**super().persistent_tensors, "gmean": self.gmean, "gvar": self.gvar}
 
-    # --- forward and back ---
+    # --- forward and backward pass ---
 
-    def formula(self, x: Any) -> Any:
-        """Return the outputs by the statistics of the minibatch."""
-        be, wide = self.be, self.be.reshape(x, self.nfm, -1)
-        return self.normalized(x, be.mean(wide, axis=1), be.var(wide, axis=1, binary=self.binary))
+    def formula(self, x: Tensor) -> Any:
+        """Return the outputs, normalized with the statistics of the minibatch."""
+        be, flat = self.be, self.be.reshape(x, self.nfm, -1)
+        return self.normalize(x, be.mean(flat, axis=1), be.var(flat, axis=1, binary=self.binary))
 
-    def inference_formula(self, x: Any) -> Any:
-        """Return the outputs by the running statistics."""
-        return self.normalized(x, self.gmean, self.gvar)
+    def inference_formula(self, x: Tensor) -> Any:
+        """Return the outputs, normalized with the running statistics."""
+        return self.normalize(x, self.gmean, self.gvar)
 
-    def normalized(self, x: Any, mean: Any, var: Any) -> Any:
-        """Return the outputs by a given mean and variance."""
-        be, times = self.be, self.be.shift if self.binary else self.be.multiply
-        xhat = times(be.reshape(x, self.nfm, -1) - mean, 1 / be.sqrt(var + self.eps))
-        return be.reshape(times(xhat, self.gamma) + self.beta, x.shape)
+    def normalize(self, x: Any, mean: Any, var: Any) -> Any:
+        """Return the outputs, given mean and variance.
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Compute the outputs, plus ``beta`` times what they were; in training the running statistics as well."""
-        self.prepare(inputs, inference)
+        Parameters
+        ----------
+        x : Tensor
+            The inputs.
+        mean, var : Tensor or OpTreeNode
+            The statistics, (nfm, 1).
+        """
+        be, multiply = self.be, self.be.shift if self.binary else self.be.multiply
+        xhat = multiply(be.reshape(x, self.nfm, -1) - mean, 1 / be.sqrt(var + self.eps))
+        return be.reshape(multiply(xhat, self.gamma) + self.beta, x.shape)
+
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+        """Compute the outputs; in training also update the running statistics."""
+        self.check_inputs(inputs)
+        self.set_inputs(inputs, inference)
         if inference:
             return self._fprop_inference(inputs, beta)
         self.init_buffers(inputs)
         self._normalize(self.x, self.y, beta)
         return self.outputs
 
-    def _fprop_inference(self, inputs: Any, beta: float = 0.0) -> Any:
-        """Compute the outputs by the running statistics."""
+    def _fprop_inference(self, inputs: Tensor, beta: float = 0.0) -> Any:
+        """Compute the outputs with the running statistics."""
         self._normalize(inputs.reshape(self.nfm, -1), self.outputs.reshape(self.nfm, -1), beta, inference=True)
         return self.outputs
 
@@ -153,27 +200,27 @@ class BatchNorm(Normalization):
             layer=self,
         )
 
-    def _by_feature(self, name: str, x: Tensor) -> Tensor:
-        """Return a tensor as (nfm, columns): the same one for the same tensor as the last time."""
-        if self.seen.get(name, (None,))[0] is not x:
-            self.seen[name] = x, x.reshape(self.nfm, -1)
-        wide: Tensor = self.seen[name][1]
-        return wide
+    def _channel_view(self, name: str, x: Tensor) -> Tensor:
+        """Return a tensor as (nfm, columns), cached as long as it is the same tensor."""
+        if self.view_cache.get(name, (None,))[0] is not x:
+            self.view_cache[name] = x, x.reshape(self.nfm, -1)
+        view: Tensor = self.view_cache[name][1]
+        return view
 
     @accumulates
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute the gradients of beta and gamma, and ``deltas = alpha dE/dinputs + beta deltas``."""
         self.check_error(error)
-        self.deltas = target = self.own_deltas if self.owns_delta else error
+        self.deltas = target = self.deltas_buffer if self.owns_delta else error
         if target is None or beta:
-            if self.spare is None:
-                self.spare = self.be.empty_like(error, name=f"{self.name}.spare")
-            target = self.spare
+            if self.scratch is None:
+                self.scratch = self.be.empty_like(error, name=f"{self.name}.scratch")
+            target = self.scratch
         self.be.compound_bprop_bn(
-            self._by_feature("target", target),
+            self._channel_view("target", target),
             self.grad_gamma,
             self.grad_beta,
-            self._by_feature("error", error),
+            self._channel_view("error", error),
             self.x,
             self.xmean,
             self.xvar,
@@ -183,21 +230,27 @@ class BatchNorm(Normalization):
             layer=self,
         )
         if self.deltas is not None and (alpha != 1 or beta):
-            self.deltas[:] = self.scaled(target, alpha, beta)
+            self.deltas[:] = self.scale_deltas(target, alpha, beta)
         return self.deltas
 
 
 class BatchNormAutodiff(BatchNorm):
-    """BatchNorm with a derivative that follows from its formula."""
+    """BatchNorm with the derivative obtained by automatic differentiation of its formula.
+
+    Parameters
+    ----------
+    rho, eps, name
+        As for ``BatchNorm``.
+    """
 
     def __init__(self, rho: float = 0.99, eps: float = 1e-6, name: str | None = None) -> None:
         super().__init__(rho, eps, name)
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Compute the outputs by the formula, and in training the running statistics."""
-        self.prepare(inputs, inference)
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+        """Compute the outputs from the formula; in training also update the running statistics."""
         if inference:
-            return self._fprop_inference(inputs, beta)
+            return super().fprop(inputs, inference, beta)
+        self.prepare_fprop(inputs, inference)
         self.init_buffers(inputs)
         be, rho = self.be, self.rho
         be.assign([self.xmean, self.xvar], [be.mean(self.x, axis=1), be.var(self.x, axis=1)])
@@ -206,29 +259,46 @@ class BatchNormAutodiff(BatchNorm):
         return Layer.fprop(self, inputs, beta=beta)
 
     @accumulates
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """Compute the gradients and the deltas by Autodiff."""
-        self.deltas = self.own_deltas
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """Compute the gradients and deltas with Autodiff."""
+        self.deltas = self.deltas_buffer
         return Layer.bprop(self, error, alpha, beta)
 
 
 class ShiftBatchNorm(BatchNorm):
-    """BatchNorm with every product by a power of two."""
+    """Shift-based batch normalization: ``BatchNorm`` with ``binary=True``.
+
+    Parameters
+    ----------
+    rho, eps, name
+        As for ``BatchNorm``.
+    """
 
     def __init__(self, rho: float = 0.99, eps: float = 1e-6, name: str | None = None) -> None:
         super().__init__(rho, eps, name, binary=True)
 
 
-class LayerNorm(Normalization):
-    """``gamma (x - mean) / sqrt(var + eps) + beta``, with the mean and variance of the features of each column.
+class LayerNorm(NormalizationBase):
+    """Layer normalization, ``gamma (x - mean) / sqrt(var + eps) + beta``.
 
-    Training and inference are the same. Source: Ba, Kiros and Hinton 2016.
+    Mean and variance are over the features of each column. Training and inference are the same.
+
+    Parameters
+    ----------
+    eps : float
+        Added to the variance.
+    name : str, optional
+        Name, unique in a network.
+
+    References
+    ----------
+    Ba, Kiros and Hinton, "Layer normalization", 2016.
     """
 
     def __init__(self, eps: float = 1e-5, name: str | None = None) -> None:
         super().__init__(eps, name)
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Any:
         """Return the outputs."""
         d = x - self.be.mean(x, axis=0)
         return d / self.be.sqrt(self.be.mean(self.be.square(d), axis=0) + self.eps) * self.gamma + self.beta

@@ -1,6 +1,6 @@
-"""Where do parameters live?  Side by side in one buffer for all layers of a network, and so do their gradients.
+"""Trainable parameters: ParameterLayer, and flat buffers for the parameters of a network and their gradients.
 
-An optimizer, a norm, a checkpoint is then one pass over one tensor.
+An optimizer step or a checkpoint is therefore a single pass over one tensor.
 """
 
 from __future__ import annotations
@@ -11,32 +11,51 @@ from typing import Any, NamedTuple
 
 from neonlite.backend import Tensor
 from neonlite.layers.layer import Layer
-from neonlite.optree import describe
+from neonlite.layers.types import InitLike
+from neonlite.messages import describe
 
 
-class Learned:
-    """An attribute for a parameter, its gradient or its state: what is assigned is copied into the tensor it has."""
+class TensorAttribute:
+    """A descriptor for a tensor of a layer: a parameter, its gradient or a running statistic.
+
+    Assigning an array copies the values into the tensor, so views of it stay valid.
+    """
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, layer: Any, owner: type | None = None) -> Any:
+    def __get__(self, layer: Layer, owner: type | None = None) -> Any:
         return self if layer is None else layer.__dict__.get(self.name)
 
-    def __set__(self, layer: Any, value: Any) -> None:
-        have = layer.__dict__.get(self.name)
-        if isinstance(have, Tensor) and getattr(value, "size", have.size) not in (1, have.size):
-            raise ValueError(f"{layer.name}: {self.name} has the shape {have.shape}; got {describe(value)}")
-        if have is None or value is None:
+    def __set__(self, layer: Layer, value: Any) -> None:
+        tensor = layer.__dict__.get(self.name)
+        if isinstance(tensor, Tensor) and getattr(value, "size", tensor.size) not in (1, tensor.size):
+            raise ValueError(f"{layer.name}.{self.name}: expected the shape {tensor.shape}, got {describe(value)}.")
+        if tensor is None or value is None:
             if not isinstance(value, Tensor | None):
-                raise TypeError(f"{layer.name} has no {self.name} yet to copy into: allocate() makes it, init fills it")
+                raise TypeError(
+                    f"{layer.name}.{self.name}: expected an allocated tensor to copy into, got none. Call allocate() "
+                    "first, or pass the values as init."
+                )
             layer.__dict__[self.name] = value
-        elif value is not have:
-            have[:] = value
+        elif value is not tensor:
+            tensor[:] = value
 
 
-class Slot(NamedTuple):
-    """A parameter of a layer: the attributes of its tensor and of its gradient, its shape, and what fills it."""
+class ParameterSpec(NamedTuple):
+    """A parameter of a layer: attribute names of the tensor and its gradient, shape, and initial values.
+
+    Parameters
+    ----------
+    name : str
+        Name of the attribute that holds the parameter.
+    gradient : str
+        Name of the attribute that holds its gradient.
+    shape : tuple
+        Shape of both.
+    init : Initializer, array or Tensor
+        Initial values.
+    """
 
     name: str
     gradient: str
@@ -45,58 +64,78 @@ class Slot(NamedTuple):
 
 
 class ParameterLayer(Layer):
-    """A layer with weights W, filled by ``init`` (an initializer, an array or a tensor), and their gradient dW.
+    """Base class of layers with weights W and their gradient dW.
 
-    ``states`` is what an optimizer keeps beside them. Own layers set ``weight_shape`` in ``configure``; those with more
-    parameters than W override ``slots``.
+    Subclasses set ``weight_shape`` in ``configure``; those with other parameters override ``parameter_specs``.
+
+    Parameters
+    ----------
+    init : Initializer, array or Tensor
+        Initial values of W.
+    name : str, optional
+        Name, unique in a network.
+    parallelism : str
+        As for ``Layer``.
+
+    Attributes
+    ----------
+    W, dW : Tensor
+        The weights and their gradient. Assignment copies values into them.
+    states : list
+        The optimizer states of the parameters.
     """
 
     has_params = True
-    W = Learned()
-    dW = Learned()
+    W = TensorAttribute()
+    dW = TensorAttribute()
 
-    def __init__(self, init: Any = None, name: str | None = None, parallelism: str = "Unknown") -> None:
+    def __init__(self, init: InitLike | None = None, name: str | None = None, parallelism: str = "Unknown") -> None:
         super().__init__(name, parallelism)
         self.init = init
         self.weight_shape: Any = None
         self.states: list[Any] = []
 
-    def slots(self) -> list[Slot]:
-        """Return the parameters, in the order in which optimizers and files have them."""
-        return [Slot("W", "dW", self.weight_shape, self.init)]
+    def parameter_specs(self) -> list[ParameterSpec]:
+        """Return the parameters as a list of ``ParameterSpec``, in the order of optimizer states and checkpoints."""
+        return [ParameterSpec("W", "dW", self.weight_shape, self.init)]
 
     @property
-    def learns(self) -> bool:
-        """Whether an optimizer is to update it: not where the initializer has the name 'Identity'."""
+    def is_trainable(self) -> bool:
+        """Whether optimizers update the layer: False if the name of its initializer is 'Identity'."""
         return getattr(self.init, "name", None) != "Identity"
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        """Make the buffer of the outputs, and those of the parameters unless the network made them."""
+        """Allocate the buffer of the outputs, and the parameters unless the network has allocated them."""
         super().allocate(shared_outputs)
-        if getattr(self, self.slots()[0].name) is None:
+        if getattr(self, self.parameter_specs()[0].name) is None:
             allocate_parameters([self])
-        for slot, parameter in zip(self.slots(), self.parameters, strict=True):
-            if parameter.shape != slot.shape:
+        for spec, parameter in zip(self.parameter_specs(), self.parameters, strict=True):
+            if parameter.shape != spec.shape:
                 raise ValueError(
-                    f"{self.name}: {describe(parameter)} was made for other inputs; those of shape {self.in_shape} "
-                    f"need {slot.shape}: make a new layer"
+                    f"{self.name}: expected parameters of shape {spec.shape} for inputs of shape {self.in_shape}, got "
+                    f"{describe(parameter)}, allocated for other inputs. Create a new layer."
                 )
-        if accumulate_updates and not self.accumulated:
-            self.accumulated = [self.be.zeros_like(x, name=f"{x.name}, accumulated") for x in self.gradients]
+        if accumulate_updates and not self.grad_accumulators:
+            self.grad_accumulators = [self.be.zeros_like(x, name=f"{x.name}, accumulated") for x in self.gradients]
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of trainable parameters of a configured layer."""
+        return sum(math.prod(spec.shape) for spec in self.parameter_specs())
 
     @property
     def parameters(self) -> list[Tensor]:
-        """The tensors that are learned."""
-        return [getattr(self, slot.name) for slot in self.slots()]
+        """The trainable tensors."""
+        return [getattr(self, spec.name) for spec in self.parameter_specs()]
 
     @property
     def gradients(self) -> list[Tensor]:
-        """Their gradients, in the same order."""
-        return [getattr(self, slot.gradient) for slot in self.slots()]
+        """The gradients of the parameters, in the same order."""
+        return [getattr(self, spec.gradient) for spec in self.parameter_specs()]
 
     def get_params(self) -> Any:
-        """Return ``((W, dW), states)``, or a list of such for a layer with several parameters."""
-        pairs = [(getattr(self, slot.name), getattr(self, slot.gradient)) for slot in self.slots()]
+        """Return ``((W, dW), states)``, or a list of these for a layer with several parameters."""
+        pairs = [(getattr(self, spec.name), getattr(self, spec.gradient)) for spec in self.parameter_specs()]
         if len(pairs) == 1:
             return pairs[0], self.states
         while len(self.states) < len(pairs):
@@ -104,48 +143,67 @@ class ParameterLayer(Layer):
         return list(zip(pairs, self.states, strict=True))
 
     @property
-    def stored(self) -> dict[str, Any]:
-        """What a file keeps of this layer, tensors by name: the parameters."""
-        return {slot.name: getattr(self, slot.name) for slot in self.slots()}
+    def persistent_tensors(self) -> dict[str, Tensor]:
+        """The tensors that are saved in checkpoints, by name."""
+        return {spec.name: getattr(self, spec.name) for spec in self.parameter_specs()}
+
+    @property
+    def running_tensors(self) -> list[Tensor]:
+        """The tensors that are saved in checkpoints besides the parameters, such as running means."""
+        if type(self).persistent_tensors is ParameterLayer.persistent_tensors:
+            return []
+        parameters = [spec.name for spec in self.parameter_specs()]
+        return [t for name, t in self.persistent_tensors.items() if name not in parameters]
 
     def set_params(self, params: dict[str, Any]) -> None:
-        """Copy arrays into what is stored, by name; KeyError when one is missing."""
-        if missing := [name for name in self.stored if name not in params]:
-            raise KeyError(f"{self.name}: there is no {missing[0]} among {', '.join(params)}")
-        for name in self.stored:
+        """Copy arrays into the persistent tensors.
+
+        Parameters
+        ----------
+        params : dict
+            Arrays by name.
+
+        Raises
+        ------
+        KeyError
+            If an array is missing.
+        """
+        if missing := [name for name in self.persistent_tensors if name not in params]:
+            raise KeyError(f"{self.name}: expected an array {missing[0]}, got only {', '.join(params)}")
+        for name in self.persistent_tensors:
             setattr(self, name, params[name])
 
 
 def allocate_parameters(layers: Sequence[ParameterLayer]) -> None:
-    """Give all parameters of some layers a place in one buffer, and their gradients in another; fill the parameters."""
-    found = [(layer, slot) for layer in layers for slot in layer.slots()]
-    if not found:
+    """Allocate the parameters of layers in one buffer and their gradients in another, and initialize the parameters."""
+    specs = [(layer, spec) for layer in layers for spec in layer.parameter_specs()]
+    if not specs:
         return
-    be = found[0][0].be
-    total = sum(math.prod(slot.shape) for _, slot in found)
+    be = specs[0][0].be
+    total = sum(math.prod(spec.shape) for _, spec in specs)
     flat, gradients = be.zeros((total, 1), name="parameters"), be.zeros((total, 1), name="gradients")
     start = 0
-    for layer, slot in found:
-        size = math.prod(slot.shape)
-        for attribute, buffer in ((slot.name, flat), (slot.gradient, gradients)):
-            view = buffer[start : start + size].reshape(slot.shape)
+    for layer, spec in specs:
+        size = math.prod(spec.shape)
+        for attribute, buffer in ((spec.name, flat), (spec.gradient, gradients)):
+            view = buffer[start : start + size].reshape(spec.shape)
             view.name = f"{layer.name}.{attribute}"
             layer.__dict__[attribute] = view
-        fill(getattr(layer, slot.name), slot.init)
+        fill_parameter(getattr(layer, spec.name), spec.init)
         start += size
 
 
-def fill(parameter: Tensor, init: Any) -> None:
-    """Fill a parameter by an initializer, or with the values of an array or tensor."""
+def fill_parameter(parameter: Tensor, init: Any) -> None:
+    """Fill a parameter with an initializer, or with the values of an array or tensor."""
     if hasattr(init, "shape"):
         if tuple(init.shape) != parameter.shape:
-            raise ValueError(f"{describe(parameter)} cannot take the values of its init, {tuple(init.shape)}")
+            raise ValueError(f"init: expected the shape of {describe(parameter)}, got {tuple(init.shape)}.")
         parameter[:] = init
-    elif isinstance(init, list):  # an array, out of a description
-        fill(parameter, parameter.backend.array(init, dtype=parameter.info.dtype))
+    elif isinstance(init, list):  # an array from a description, as JSON data
+        fill_parameter(parameter, parameter.backend.array(init, dtype=parameter.info.dtype))
     elif hasattr(init, "fill"):
         init.fill(parameter)
     else:
         raise TypeError(
-            f"the init of {parameter.name} is an initializer such as Gaussian(), an array, or a tensor; got {init!r}"
+            f"init of {parameter.name}: expected an initializer such as Gaussian(), an array or a tensor, got {init!r}."
         )

@@ -1,20 +1,35 @@
-"""How does an image become smaller, or even?  By pooling windows, and by normalizing over neighboring maps."""
+"""Pooling and local response normalization (LRN) layers."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from neonlite.layers.convolution import ImageLayer, boxes, padded, sizes
+from neonlite.backend import Tensor
+from neonlite.backend.validation import one_of
+from neonlite.layers.convolution import ImageLayer, pad_images, parse_sizes, window_slices
+from neonlite.optree import Operand
 
 
 class Pooling(ImageLayer):
-    """Images (C, H, W) to (C, P, Q): the maximum, mean or l2 norm of each window. Padding does not count.
+    """Pooling of images (C, H, W) to (C, P, Q): the maximum, mean or L2 norm of each window. Padding is ignored.
 
-    ``fshape``: a number for height and width; (R, S), R high, S wide; (T, R, S) with depth; a dict of J, T, R, S, where
-    J goes over the maps; or "all", the whole image. ``op``: "max", "avg" or "l2". Strides are the window's sizes unless
-    given; they and padding are told as those of ``Convolution``, with ``str_c`` and ``pad_c`` over maps.
+    Parameters
+    ----------
+    fshape : int, tuple, dict or "all"
+        Window size: a scalar for height and width; (R, S) or (T, R, S); a dict of J, T, R, S, where J is the size over
+        channels; or "all" for global pooling.
+    op : str
+        "max", "avg" or "l2".
+    strides : int, tuple or dict, optional
+        As for ``Convolution``, with ``str_c`` for channels. Default: the window size.
+    padding : int, tuple or dict
+        As for ``Convolution``, with ``pad_c`` for channels.
+    name : str, optional
+        Name, unique in a network.
 
+    Examples
+    --------
     >>> import neonlite as nl
     >>> be = nl.gen_backend("cpu", batch_size=32)
     >>> Pooling(3, strides=2).configure((16, 13, 28)).out_shape
@@ -29,67 +44,85 @@ class Pooling(ImageLayer):
         self, fshape: Any, op: str = "max", strides: Any = None, padding: Any = 0, name: str | None = None
     ) -> None:
         super().__init__(name)
-        if op not in ("max", "avg", "l2"):
-            raise ValueError(f"{self.name}: op is 'max', 'avg' or 'l2'; got {op!r}")
+        one_of(f"{self.name}: op", op, ("max", "avg", "l2"))
         self.fshape, self.op, self.strides, self.padding = fshape, op, strides, padding
         if fshape != "all":
-            sizes(self.name, "fshape", fshape, "JTRS", 2, 2)
+            parse_sizes(self.name, "fshape", fshape, "JTRS", 2, 2)
         self.argmax: Any = None
 
-    def layer_object(self, N: int) -> Any:
-        image = self.image()
+    def make_layer_object(self, N: int) -> Any:
+        image = self.input_sizes()
         if self.fshape == "all":
             window = dict(zip("TRS", list(image.values())[1:], strict=True))
         else:
-            window = sizes(self.name, "fshape", self.fshape, "JTRS", 2, 2)
+            window = parse_sizes(self.name, "fshape", self.fshape, "JTRS", 2, 2)
         strides = {} if self.strides is None else self.strides
-        steps = self.steps("T" in window, strides=("str", strides), padding=("pad", self.padding))
-        return self.be.pool_layer(self.be.default_dtype, self.op, N, **image, **window, **steps)
+        params = self.window_params("T" in window, strides=("str", strides), padding=("pad", self.padding))
+        return self.be.pool_layer(self.be.default_dtype, self.op, N, **image, **window, **params)
 
-    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Make the buffers of the outputs, and of where the maxima were."""
-        super().allocate(shared_outputs)
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        super().allocate(shared_outputs, accumulate_updates)
         if self.op == "max":
             dtype = "uint8" if math.prod(self.nglayer.JTRS) <= 256 else "int32"
             self.argmax = self.buffer("argmax", self.out_shape, dtype)
 
-    def formula(self, x: Any) -> Any:
-        """Return the maximum, the mean or the norm of slices, one for each place in the windows."""
+    def formula(self, x: Tensor) -> Any:
+        """Return the maximum, mean or norm over all positions in the window."""
         be, g = self.be, self.nglayer
-        found = boxes(g, g.JTRS, g.strides, (1, 1, 1, 1), g.dimO[:4])
+        slices = window_slices(g, g.JTRS, g.strides, (1, 1, 1, 1), g.dimO[:4])
 
-        def cells(images: Any) -> Any:
-            """Return what is in the windows: (cells of a window, windows)."""
-            canvas = padded(be, images, g.padding, found)
-            return be.concat([be.reshape(be.build("slice", canvas, index=box), (1, -1)) for box in found], axis=0)
+        def window_elements(images: Operand) -> Any:
+            """Return the elements of the windows: (elements of a window, windows)."""
+            padded = pad_images(be, images, g.padding, slices)
+            rows = [be.reshape(be.build("slice", padded, index=index), (1, -1)) for index in slices]
+            return be.concat(rows, axis=0)
 
-        values, inside = cells(be.reshape(x, g.dimI)), cells(be.ones(g.dimI))
+        values, valid_mask = window_elements(be.reshape(x, g.dimI)), window_elements(be.ones(g.dimI))
         if self.op == "max":
-            pooled = be.max(be.where(inside, values, -math.inf), axis=0)
+            pooled = be.max(be.where(valid_mask, values, -math.inf), axis=0)
         elif self.op == "avg":
-            pooled = be.sum(values, axis=0) / be.sum(inside, axis=0)
+            pooled = be.sum(values, axis=0) / be.sum(valid_mask, axis=0)
         else:
             pooled = be.sqrt(be.sum(be.square(values), axis=0))
         return be.reshape(pooled, g.dimO2)
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Compute the outputs, plus ``beta outputs``."""
-        self.prepare(inputs, inference)
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+        self.check_inputs(inputs)
+        self.set_inputs(inputs, inference)
         return self.be.fprop_pool(self.nglayer, inputs, self.outputs, None if inference else self.argmax, beta)
 
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """Compute ``deltas = alpha dE/dinputs + beta deltas``; of equal maxima the first takes the error."""
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """Compute ``deltas = alpha dE/dinputs + beta deltas``. Among equal maxima the first one receives the error."""
         self.check_error(error)
         if self.deltas is not None:
-            more = {"alpha": alpha, "beta": beta, "argmax": self.argmax}
-            self.be.bprop_pool(self.nglayer, self.inputs if self.op == "l2" else None, error, self.deltas, **more)
+            options = {"alpha": alpha, "beta": beta, "argmax": self.argmax}
+            self.be.bprop_pool(self.nglayer, self.inputs if self.op != "max" else None, error, self.deltas, **options)
         return self.deltas
 
 
 class LRN(ImageLayer):
-    """``alpha x denom^-bpower + beta outputs``, ``denom = 1 + ascale / depth sum x^2`` over ``depth`` neighboring maps.
+    """Local response normalization, ``alpha x denom^-bpower``, with ``denom = 1 + ascale / depth sum x^2``.
 
-    Those of map c begin at ``c - depth // 2``. Source: Krizhevsky et al. 2012, section 3.3.
+    The sum is over ``depth`` neighboring channels, for channel c starting at ``c - depth // 2``.
+
+    Parameters
+    ----------
+    depth : int
+        The number of channels in a window.
+    alpha : float
+        Factor of the outputs.
+    beta : float
+        Factor of the old outputs, which are added.
+    ascale : float
+        Factor of the mean square.
+    bpower : float
+        Exponent of the denominator.
+    name : str, optional
+        Name, unique in a network.
+
+    References
+    ----------
+    Krizhevsky et al., "ImageNet classification with deep convolutional neural networks", 2012, section 3.3.
     """
 
     def __init__(
@@ -105,33 +138,31 @@ class LRN(ImageLayer):
         self.depth, self.alpha, self.beta, self.ascale, self.bpower = depth, alpha, beta, ascale, bpower
         self.denom: Any = None
 
-    def layer_object(self, N: int) -> Any:
-        return self.be.lrn_layer(self.be.default_dtype, N, **self.image(), J=self.depth)
+    def make_layer_object(self, N: int) -> Any:
+        return self.be.lrn_layer(self.be.default_dtype, N, **self.input_sizes(), J=self.depth)
 
-    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Make the buffers of the outputs and of the denominators."""
-        super().allocate(shared_outputs)
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        super().allocate(shared_outputs, accumulate_updates)
         self.denom = self.buffer("denom", self.out_shape)
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Any:
         """Return ``alpha x denom^-bpower``."""
         be, g = self.be, self.nglayer
         images, ones = be.reshape(x, g.dimI), (1, 1, 1, 1)
-        found = boxes(g, (g.J, 1, 1, 1), ones, ones, g.dimI[:4])
-        canvas = padded(be, be.square(images), g.padding, found)
-        squares: Any = sum(be.build("slice", canvas, index=box) for box in found)
+        slices = window_slices(g, (g.J, 1, 1, 1), ones, ones, g.dimI[:4])
+        padded = pad_images(be, be.square(images), g.padding, slices)
+        squares: Any = sum(be.build("slice", padded, index=index) for index in slices)
         return be.reshape(self.alpha * images * (1 + self.ascale / g.J * squares) ** -self.bpower, g.dimI2)
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Compute the outputs, plus ``beta outputs``."""
-        self.prepare(inputs, inference)
-        more = {"alpha": self.alpha, "beta": self.beta + beta, "ascale": self.ascale, "bpower": self.bpower}
-        return self.be.fprop_lrn(self.nglayer, inputs, self.outputs, self.denom, **more)
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+        self.check_inputs(inputs)
+        self.set_inputs(inputs, inference)
+        options = {"alpha": self.alpha, "beta": self.beta + beta, "ascale": self.ascale, "bpower": self.bpower}
+        return self.be.fprop_lrn(self.nglayer, inputs, self.outputs, self.denom, **options)
 
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """Compute ``deltas = alpha dE/dinputs + beta deltas``."""
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
         self.check_error(error)
         if self.deltas is not None:
-            more = {"alpha": alpha * self.alpha, "beta": beta, "ascale": self.ascale, "bpower": self.bpower}
-            self.be.bprop_lrn(self.nglayer, self.inputs, self.outputs, error, self.deltas, self.denom, **more)
+            options = {"alpha": alpha * self.alpha, "beta": beta, "ascale": self.ascale, "bpower": self.bpower}
+            self.be.bprop_lrn(self.nglayer, self.inputs, self.outputs, error, self.deltas, self.denom, **options)
         return self.deltas

@@ -1,271 +1,445 @@
-"""Which layers read a sequence step by step?  Those that keep a state on their way through time."""
+"""Recurrent layers: Recurrent, LSTM, GRU and their bidirectional and batch-normalized variants."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from neonlite.backend import Tensor
-from neonlite.layers.buffers import turned
+from neonlite.backend.validation import instance, integer
+from neonlite.backend.warn import warn
+from neonlite.layers.buffers import with_layout
 from neonlite.layers.layer import accumulates
-from neonlite.layers.parameter import Learned, ParameterLayer, Slot, fill
-from neonlite.layers.path import Program, Step, StepByStep, known, way_through_time
-from neonlite.optree import describe
+from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute, fill_parameter
+from neonlite.layers.types import InitLike, LayerInput
+from neonlite.layers.unroll import Program, Step, StepUnroll, find_fused_primitive, make_unroll
+from neonlite.messages import describe
 from neonlite.transforms import Logistic, Tanh, Transform
+from neonlite.typing import NativeArray
 
 
-class Recurrence(ParameterLayer):
-    """The base of layers that read a sequence (nin, T), and have states of ``output_size`` in each step.
+class RecurrentBase(ParameterLayer):
+    """Base class of recurrent layers: (nin, T) -> (output_size, T), or (2 output_size, T) if bidirectional.
 
-    All weights are one tensor ``W``, (ways (nin + output_size + 1), gates output_size). Its rows are those of
-    ``W_input`` (gates output_size, nin), ``W_recur`` (gates output_size, output_size) and ``b`` (gates output_size, 1),
-    read in these shapes. ``init`` fills each gate's part of W_input, and of W_recur unless there is ``init_inner``; b
-    begins with zeros.
+    Images (C, H, W) are read column by column, as the sequence (C H, W).
 
-    The first step begins with the last state of the minibatch before, or with zeros: under ``reset_cells``, after
-    another batch size or number of steps, and after ``reset()``. Gradients stop there.
+    All weights are one tensor ``W``, (num_directions (nin + output_size + 1), num_gates output_size). Its rows hold
+    ``W_input`` (num_gates output_size, nin), ``W_recur`` (num_gates output_size, output_size) and ``b``
+    (num_gates output_size, 1), one after another; these attributes are reshaped views. The biases start at 0.
+
+    The initial state of a minibatch is the final state of the previous one. It is zero with ``reset_cells``, after a
+    change of the batch size or of the number of steps, and after ``reset()``. Gradients do not flow across minibatches.
+
+    Parameters
+    ----------
+    output_size : int
+        Number of elements of a state.
+    init : initializer, array or Tensor
+        Fills each gate's part of W_input, and of W_recur without ``init_inner``.
+    init_inner : initializer, array or Tensor, optional
+        Fills each gate's part of W_recur.
+    activation : Transform
+        Activation function whose derivative can be computed from its output, such as ``Tanh()``.
+    reset_cells : bool
+        Start every minibatch from zero states.
+    name : str, optional
+        Name of the layer.
     """
 
-    gates = 1  # how many vectors of output_size a step makes of its inputs
-    passed: tuple[str, ...] = ("h",)  # what goes on to the next step
-    kept: tuple[str, ...] = ()  # what else the way back needs of each step
-    multiplied: tuple[str, ...] = ()  # which of these W_recur is multiplied with, besides h
-    ways = 1  # 2: there and back
-    known_as = ""  # by what name a backend may know all steps at once
+    num_gates = 1
+    state_names: tuple[str, ...] = ("h",)  # states that a step passes to the next one
+    saved_names: tuple[str, ...] = ()  # other values of each step that the backward pass reads
+    recurrent_operands: tuple[str, ...] = ()  # which of saved_names are multiplied by W_recur, as h is
+    num_directions = 1  # 2: bidirectional
+    fused_kind = ""  # name of the backend's fused primitive; "" if there is none
 
     def __init__(
         self,
         output_size: int,
-        init: Any,
-        init_inner: Any = None,
+        init: InitLike,
+        init_inner: InitLike | None = None,
         activation: Transform | None = None,
         reset_cells: bool = False,
         name: str | None = None,
     ) -> None:
         super().__init__(init, name)
-        if isinstance(output_size, bool) or not isinstance(output_size, int) or output_size < 1:
-            raise ValueError(f"{self.name}: output_size is a whole number from 1; got {output_size!r}")
-        self.output_size = self.nout = output_size
+        self.output_size = self.nout = integer(f"{self.name}: output_size", output_size)
         self.init_inner, self.reset_cells = init_inner, bool(reset_cells)
-        self.functions: list[Transform] = []
-        self.activation = self.function("activation", activation)
+        self.activations: list[Transform] = []
+        self.activation = self.check_activation("activation", activation)
         self.split_inputs = False
-        self.fresh = True  # whether there is no state to go on from
-        self.given: dict[str, Any] = {}  # a state that is to be gone on from
-        self.paths: list[Any] = []  # of Path
-        self.init_state: Any = None  # what fprop begins with unless told otherwise: another layer's final states
-        self.final_errors: list[Sequence[Tensor]] = []  # what came back from each layer that began with this one's
+        self.is_reset = True  # start from zeros, not from the state of a previous minibatch
+        self.pending_state: dict[str, Any] = {}  # from set_state; the next fprop copies it to its buffers
+        self.unrolls: list[Any] = []  # an Unroll for each direction
+        self.init_state: Any = None  # the default of fprop's init_state: another layer's final states
+        self.final_errors: list[Sequence[Tensor]] = []  # from each layer that started with this one's final states
 
-    def function(self, what: str, transform: Any) -> Transform:
-        """Return a transform. TypeError when it is none, ValueError when its derivative needs its input."""
-        if not isinstance(transform, Transform):
-            raise TypeError(f"{self.name}: {what} is a transform such as Tanh(); got {transform!r}")
-        if not transform.from_output:
+    def check_activation(self, label: str, transform: Any) -> Transform:
+        """Return a transform; TypeError if it is not one, ValueError if its derivative needs its input.
+
+        Parameters
+        ----------
+        label : str
+            Name of the argument, for errors.
+        transform : Transform
+            The activation function.
+        """
+        activation = instance(f"{self.name}: {label}", transform, Transform, "a transform, such as Tanh(),")
+        if not activation.has_grad_from_output:
             raise ValueError(
-                f"{self.name}: the derivative of {what} has to follow from its output, as that of Tanh(), Logistic() "
-                f"and Rectlin() does; got {transform.classnm}"
+                f"{self.name}: expected as {label} a transform whose derivative follows from its output, such as "
+                f"Tanh(), Logistic() or Rectlin(), got {activation.classnm}"
             )
-        self.functions.append(transform)
-        return transform
+        self.activations.append(activation)
+        return activation
 
-    # --- one step, as a kind of layer has it ---
+    # --- one step, defined by subclasses ---
 
-    def step(self, at: Step) -> Program:
-        """Return what computes a step's states, in ``at.now``, out of ``at.z`` and of the states ``at.before``."""
-        raise NotImplementedError(f"{self.classnm}: write step(at), the program of a step")
+    def build_step(self, step: Step) -> Program:
+        """Return the program that computes ``step.current`` from ``step.gates`` and ``step.previous``.
 
-    def step_back(self, at: Step) -> Program:
-        """Return what computes ``at.dz``, and makes of the path's ``errors`` those of the states before the step."""
-        raise NotImplementedError(f"{self.classnm}: write step_back(at), the program of a step on the way back")
+        Parameters
+        ----------
+        step : Step
+            The tensors of the step.
 
-    def sources(self, path: StepByStep) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
-        """Return, for rows of W_recur, the errors and what they were multiplied with, as pairs over the steps."""
-        return [(slice(None), path.shifted())]
+        Returns
+        -------
+        list of callables
+            The program, to be called in order.
+        """
+        raise NotImplementedError(f"{self.classnm}: implement build_step(step), the program of one step")
 
-    # --- the four steps of a layer ---
+    def build_step_backward(self, step: Step) -> Program:
+        """Return the program that computes ``step.dz`` and replaces the state errors by those of the previous states.
 
-    def configure(self, in_obj: Any) -> Recurrence:
-        """Take the inputs' shape (nin, T). ValueError when they have no time steps."""
+        Parameters
+        ----------
+        step : Step
+            The tensors of the step.
+
+        Returns
+        -------
+        list of callables
+            The program, to be called in order.
+        """
+        raise NotImplementedError(f"{self.classnm}: implement build_step_backward(step), one step of the backward pass")
+
+    def weight_gradient_pairs(self, unroll: StepUnroll) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
+        """Return the factors of the gradient of W_recur.
+
+        Parameters
+        ----------
+        unroll : StepUnroll
+            One direction of the layer.
+
+        Returns
+        -------
+        list of (slice, pairs)
+            For rows of W_recur, pairs (dz, operand) whose products ``dz operand^T`` add up to the gradient.
+        """
+        return [(slice(None), unroll.hidden_error_pairs())]
+
+    # --- shapes, buffers, fprop and bprop ---
+
+    def configure(self, in_obj: LayerInput) -> RecurrentBase:
         super().configure(in_obj)
-        for function in self.functions:
-            function.be = self.be
-        if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2:
+        for activation in self.activations:
+            activation.be = self.be
+        if not isinstance(self.in_shape, tuple) or len(self.in_shape) not in (2, 3):
             raise ValueError(
-                f"{self.name}: {self.classnm} reads sequences: inputs (F, T), of F features and T time steps; the "
-                f"inputs' shape is {self.in_shape}: give the data set a shape (F, T), or put Reshape((F, T)) before it"
+                f"{self.name}: {self.classnm} expected inputs (F, T), of F features and T time steps, or images "
+                f"(C, H, W), got the shape {self.in_shape}. Give the data set a shape (F, T), or put Reshape((F, T)) "
+                "before this layer"
             )
-        self.nin, self.nsteps = self.in_shape
+        *sizes, self.nsteps = self.in_shape
+        self.nin = math.prod(sizes)
         if self.split_inputs and self.nin % 2:
-            raise ValueError(f"{self.name}: split_inputs halves the inputs' features; there are {self.nin}")
-        self.nread = self.nin // 2 if self.split_inputs else self.nin
-        self.out_shape = (self.ways * self.nout, self.nsteps)
-        self.weight_shape = (self.ways * (self.nread + self.nout + 1), self.gates * self.nout)
+            raise ValueError(
+                f"{self.name}: split_inputs expected an even number of input features, to halve them, got {self.nin}"
+            )
+        self.nin_per_direction = self.nin // 2 if self.split_inputs else self.nin
+        self.out_shape = (self.num_directions * self.nout, self.nsteps)
+        rows = self.num_directions * (self.nin_per_direction + self.nout + 1)
+        self.weight_shape = (rows, self.num_gates * self.nout)
         return self
 
-    def slots(self) -> list[Slot]:
-        """Return W, which is filled gate by gate."""
-        return [Slot("W", "dW", self.weight_shape, Filling(self))]
+    def parameter_specs(self) -> list[ParameterSpec]:
+        return [ParameterSpec("W", "dW", self.weight_shape, RecurrentInitializer(self))]
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        """Make the buffers; the states begin anew."""
         super().allocate(shared_outputs, accumulate_updates)
-        for k, end in enumerate(("",) if self.ways == 1 else ("_f", "_b")):
-            for name, part in zip(("W_input", "W_recur", "b"), self.parts(self.W, k), strict=True):
-                setattr(self, f"{name}{end}", part)
-            for name, part in zip(("dW_input", "dW_recur", "db"), self.parts(self.dW, k), strict=True):
-                setattr(self, f"{name}{end}", part)
-        if self.paths:  # else it may have been given what a file keeps
-            self.given = {}
-        self.paths = [way_through_time(self, k) for k in range(self.ways)]
-        reader = getattr(self.next_layer, "reads_columns", False)
-        self.by_columns = reader and self.reads_columns and shared_outputs is None
-        if self.by_columns:
-            self.outputs = turned(self.outputs)
-        self.fresh = True
+        for direction, suffix in enumerate(("",) if self.num_directions == 1 else ("_f", "_b")):
+            for name, part in zip(("W_input", "W_recur", "b"), self.split_weights(self.W, direction), strict=True):
+                setattr(self, f"{name}{suffix}", part)
+            for name, part in zip(("dW_input", "dW_recur", "db"), self.split_weights(self.dW, direction), strict=True):
+                setattr(self, f"{name}{suffix}", part)
+        if self.unrolls:  # before the first allocation, keep a state that was loaded from a checkpoint
+            self.pending_state = {}
+        self.unrolls = [make_unroll(self, direction) for direction in range(self.num_directions)]
+        common = {*self.input_layouts} & {*getattr(self.next_layer, "input_layouts", ())}
+        self.layout = "columns" if "columns" in common and shared_outputs is None else "CHWN"
+        self.outputs = with_layout(self.outputs, self.layout)
+        self.is_reset = True
 
     @property
-    def reads_columns(self) -> bool:  # type: ignore[override]
-        """Whether it goes through time at once: what goes there goes row by row of (T N, F)."""
-        return self.ways == 1 and known(self, 0) is not None
+    def input_layouts(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The layouts of inputs, deltas and outputs: "columns", too, if a fused primitive computes the layer."""
+        is_fused = self.num_directions == 1 and find_fused_primitive(self, 0) is not None
+        return ("CHWN", "columns") if is_fused else ("CHWN",)
 
-    def parts(self, W: Tensor, k: int) -> list[Tensor]:
-        """Return the W_input, W_recur and b of a way within W."""
-        n, F = self.nout, self.nread
-        starts = (k * F, self.ways * F + k * n, self.ways * (F + n) + k)
-        return [W[i : i + m].reshape(self.gates * n, m) for i, m in zip(starts, (F, n, 1), strict=True)]
+    def split_weights(self, W: Tensor, direction: int) -> list[Tensor]:
+        """Return the views W_input, W_recur and b of one direction.
+
+        Parameters
+        ----------
+        W : Tensor
+            The weights, or a tensor of their shape, such as their gradient.
+        direction : int
+            0 forward in time, 1 backward in time.
+
+        Returns
+        -------
+        list of Tensor
+            (num_gates output_size, nin), (num_gates output_size, output_size) and (num_gates output_size, 1).
+        """
+        n, F, N = self.nout, self.nin_per_direction, self.num_directions
+        starts = (direction * F, N * F + direction * n, N * (F + n) + direction)
+        return [W[i : i + m].reshape(self.num_gates * n, m) for i, m in zip(starts, (F, n, 1), strict=True)]
 
     def reset(self) -> None:
-        """Begin the next minibatch with states of zeros."""
-        self.fresh, self.given = True, {}
+        """Start the next minibatch from zero states."""
+        self.is_reset, self.pending_state = True, {}
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0, init_state: Any = None) -> Any:
-        """Compute the states of all steps, from ``init_state`` on: an h (nout, N), or a list of all states."""
-        self.accept(inputs)
+    def fprop(  # type: ignore[override]  # neon's order
+        self, inputs: Any, inference: bool = False, init_state: Any = None, beta: float = 0.0
+    ) -> Any:
+        """Compute the states of all steps.
+
+        Parameters
+        ----------
+        inputs : Tensor
+            (nin, T N), or (C H W, N) for images.
+        inference : bool
+            Do not prepare for ``bprop``.
+        init_state : Tensor or list of Tensor, optional
+            The initial h (output_size, N), or all initial states. Default: the final states of the previous minibatch.
+        beta : float
+            Must be 0: states of different passes cannot be added.
+
+        Returns
+        -------
+        Tensor
+            h of all steps, (num_directions output_size, T N).
+        """
+        self.check_inputs(inputs)
         if "int" in inputs.info.dtype:
             raise ValueError(
-                f"{self.name}: {self.classnm} reads vectors; got {describe(inputs)} of {inputs.info.dtype}: words go "
-                "through a LookupTable first, or come as one-hot columns, onehot_input=True"
+                f"{self.name}: {self.classnm} expected vectors, got {describe(inputs)} of {inputs.info.dtype}. Put a "
+                "LookupTable before it, or pass tokens as one-hot columns, onehot_input=True"
             )
-        if self.outputs.shape[1] != inputs.shape[1]:
+        if self.outputs.shape[1] != self.nsteps * self.be.bsz:
             raise ValueError(
-                f"{self.name}: its buffers are for a batch size of {self.outputs.shape[1] // self.nsteps}; be.bsz is "
-                f"{self.be.bsz}: set_batch_size({self.be.bsz}) makes it ready"
+                f"{self.name}: expected the batch size {self.outputs.shape[1] // self.nsteps} of its buffers, got "
+                f"be.bsz = {self.be.bsz}. Call set_batch_size({self.be.bsz})"
             )
         if beta:
             raise ValueError(
-                f"{self.name}: the states go on from step to step, so nothing else is added; got beta={beta}"
+                f"{self.name}: expected beta=0, got beta={beta}. Each state depends on the previous one, so outputs of "
+                "different passes cannot be added"
             )
-        begin = self.begin(self.init_state if init_state is None else init_state)
-        if self.given:
-            self.take_up()
-        self.inputs, self.tree = inputs, None if inference else self
-        for path in self.paths:
-            path.begin(begin, self.fresh or self.reset_cells)
-            path.run(inputs)
-        self.fresh = False
+        states = self.check_init_state(self.init_state if init_state is None else init_state)
+        if self.pending_state:
+            self.restore_state()
+        self.set_inputs(inputs, inference)
+        for unroll in self.unrolls:
+            unroll.set_initial_states(states, self.is_reset or self.reset_cells)
+            unroll.fprop(inputs)
+        self.is_reset = False
         return self.outputs
 
-    def begin(self, init_state: Any) -> list[Tensor] | None:
-        """Return the states to begin with; None for none."""
+    def check_init_state(self, init_state: Any) -> list[Tensor] | None:
+        """Return an initial state as a list, or None. ValueError if its shapes do not fit.
+
+        Parameters
+        ----------
+        init_state : Tensor, list of Tensor or None
+            h (output_size, N), or all states.
+        """
         if init_state is None:
             return None
-        given = list(init_state) if isinstance(init_state, list | tuple) else [init_state]
-        wanted = (self.nout, self.be.bsz)
-        if self.ways == 2 or len(given) > len(self.passed) or any(getattr(x, "shape", None) != wanted for x in given):
-            what = f"{' and '.join(self.passed)}, each {wanted}" if self.ways == 1 else "none: it reads both ways"
-            raise ValueError(f"{self.name}: init_state is of {what}; got {describe(*given)}")
-        return given
+        states = list(init_state) if isinstance(init_state, list | tuple) else [init_state]
+        expected = (self.nout, self.be.bsz)
+        if (
+            self.num_directions == 2
+            or len(states) > len(self.state_names)
+            or any(getattr(x, "shape", None) != expected for x in states)
+        ):
+            names = f"{' and '.join(self.state_names)}, each {expected}"
+            label = names if self.num_directions == 1 else "None, as for every bidirectional layer"
+            raise ValueError(f"{self.name}: expected as init_state {label}, got {describe(*states)}")
+        return states
 
     def final_state(self) -> Tensor:
-        """Return the h of the last step."""
+        """Return h of the last step, (output_size, N)."""
         return self.final_states[0]
 
     @property
     def final_states(self) -> list[Tensor]:
-        """The states of the last step; of a layer that reads both ways, those of the way there."""
-        if not self.paths:
-            raise RuntimeError(f"{self.name}: it has no buffers yet: call allocate() before")
-        last: list[Tensor] = self.paths[0].last
-        return last
+        """The states of the last step, (output_size, N) each; of a bidirectional layer, of its forward direction."""
+        if not self.unrolls:
+            raise RuntimeError(
+                f"{self.name}: expected allocated buffers, got none. Call allocate() before final_states"
+            )
+        final_states: list[Tensor] = self.unrolls[0].final_states
+        return final_states
 
     @accumulates
     def bprop(
-        self, error: Any, alpha: float = 1.0, beta: float = 0.0, final_errors: Sequence[Tensor] | None = None
+        self, error: Tensor, alpha: float = 1.0, beta: float = 0.0, final_errors: Sequence[Tensor] | None = None
     ) -> Any:
-        """Go back through time: compute dW and ``deltas = alpha dE/dinputs + beta deltas``.
+        """Backpropagate through time: compute dW and ``deltas = alpha dE/dinputs + beta deltas``.
 
-        ``final_errors``: errors of ``final_states``, which came another way, as to an encoder. Those of ``init_state``
-        are in ``initial_errors`` then.
+        Afterwards ``initial_errors`` holds the errors of the initial states.
+
+        Parameters
+        ----------
+        error : Tensor
+            Error of the outputs, of their shape.
+        alpha, beta : float
+            Factors of the new and of the old deltas.
+        final_errors : sequence of Tensor, optional
+            Additional errors of ``final_states``, such as those from a decoder.
+
+        Returns
+        -------
+        Tensor or None
+            The deltas, of the shape of the inputs; None if the layer has none.
         """
         self.check_error(error)
-        ends = self.final_errors if final_errors is None else [final_errors]
-        for path in self.paths:
-            path.run_back(error, [] if path.k else ends, alpha, beta if path.k == 0 or self.split_inputs else 1.0)
+        errors = self.final_errors if final_errors is None else [final_errors]
+        for unroll in self.unrolls:
+            backward = unroll.direction
+            unroll.bprop(error, [] if backward else errors, alpha, beta if not backward or self.split_inputs else 1.0)
         return self.deltas
 
     @property
     def initial_errors(self) -> list[Tensor]:
-        """The errors of the states that the first step began with."""
-        return list(self.paths[0].errors.values())
+        """The errors of the initial states, after ``bprop``."""
+        return list(self.unrolls[0].state_errors.values())
 
-    def way_through(self, x: Tensor, k: int) -> Tensor:
-        """Return the rows of inputs or deltas that a way reads."""
-        return x[k * self.nread : (k + 1) * self.nread] if self.split_inputs else x
+    def slice_direction(self, x: Tensor, direction: int) -> Tensor:
+        """Return the rows of inputs or deltas of one direction; images as (C H, W N), in the same memory.
 
-    # --- what goes on from minibatch to minibatch ---
+        Parameters
+        ----------
+        x : Tensor
+            Inputs or deltas.
+        direction : int
+            0 forward in time, 1 backward in time.
+        """
+        if x.shape[0] != self.nin:
+            x = x.reshape(self.nin, -1)
+        F = self.nin_per_direction
+        return x[direction * F : (direction + 1) * F] if self.split_inputs else x
+
+    # --- recurrent state across minibatches ---
+
+    progress = ("is_reset", "pending_state")
 
     @property
-    def carried(self) -> dict[str, Any]:
-        """What the next minibatch begins with, as arrays; nothing where it begins with zeros."""
-        if self.reset_cells or (self.fresh and not self.given):
+    def running_tensors(self) -> list[Tensor]:
+        """The tensors besides parameters on which the next minibatch depends: the final states."""
+        return super().running_tensors + ([] if self.reset_cells or not self.unrolls else self.final_states)
+
+    def get_state(self) -> dict[str, NativeArray]:
+        """Return the recurrent state from which the next minibatch starts, arrays by name; empty for zeros."""
+        if self.reset_cells or (self.is_reset and not self.pending_state):
             return {}
-        return self.given or {name: t.get() for name, t in zip(self.passed, self.final_states, strict=True)}
+        return self.pending_state or {
+            name: t.get() for name, t in zip(self.state_names, self.final_states, strict=True)
+        }
 
-    def carry(self, arrays: dict[str, Any]) -> None:
-        """Begin the next minibatch with what ``carried`` was; with nothing, with zeros."""
-        self.check_carried(arrays)
-        self.fresh, self.given = True, dict(arrays)
+    def set_state(self, arrays: dict[str, NativeArray]) -> None:
+        """Start the next minibatch from a recurrent state; from zeros if it is empty.
 
-    def check_carried(self, arrays: dict[str, Any]) -> None:
-        """Raise ValueError unless these are nothing, or the states that go on, with nout rows each."""
-        rows = {name: getattr(array, "shape", (0,))[:1] for name, array in arrays.items()}
-        if arrays and rows != dict.fromkeys(self.passed, (self.nout,)):
-            raise ValueError(f"{self.name}: states are {', '.join(self.passed)}, of {self.nout} rows each; got {rows}")
+        Parameters
+        ----------
+        arrays : dict of str to ndarray
+            The states by name, (output_size, N) each.
+        """
+        self.check_state(arrays)
+        self.is_reset, self.pending_state = True, dict(arrays)
 
-    def take_up(self) -> None:
-        """Bring what is carried to where the last minibatch would have left it. ValueError when it does not fit."""
-        for name, t in zip(self.passed, self.final_states, strict=True):
-            if (given := self.given[name]).shape != t.shape:
-                raise ValueError(f"{self.name}: the {name} to go on with is {t.shape}; got {describe(given)}")
-        for name, t in zip(self.passed, self.final_states, strict=True):
-            t[:] = self.given[name]
-        self.fresh, self.given = False, {}
+    def check_state(self, arrays: dict[str, NativeArray]) -> None:
+        """Raise ValueError unless the dict is empty or contains the recurrent state of this layer.
+
+        Parameters
+        ----------
+        arrays : dict of str to ndarray
+            The states by name, (output_size, N) each.
+        """
+        shapes: dict[str, Any] = {name: getattr(array, "shape", ()) for name, array in arrays.items()}
+        names = {*self.state_names}
+        fits = shapes.keys() == names and all(len(s) == 2 and s[0] == self.nout for s in shapes.values())
+        if arrays and not fits:
+            raise ValueError(
+                f"{self.name}: expected the states {', '.join(self.state_names)}, of {self.nout} rows each, "
+                f"got {shapes}"
+            )
+
+    def restore_state(self) -> None:
+        """Copy the pending state to the final states; warn and use zeros if it is for another batch size."""
+        other_sizes = {self.pending_state[name].shape[1] for name in self.state_names} - {self.be.bsz}
+        if other_sizes:
+            warn(other_batch_size([self.name], other_sizes.pop(), self.be.bsz))
+            return self.set_state({})
+        for name, t in zip(self.state_names, self.final_states, strict=True):
+            t[:] = self.pending_state[name]
+        self.is_reset, self.pending_state = False, {}
 
 
-class Filling:
-    """What fills the W of a recurrent layer, gate by gate."""
+def other_batch_size(names: Sequence[str], saved: int, current: int) -> str:
+    """Return the warning that the saved recurrent state of layers is for another batch size."""
+    return (
+        f"{', '.join(names)}: the saved recurrent state is of a batch size of {saved}, be.bsz is {current}: "
+        "the next minibatch starts from zeros"
+    )
 
-    def __init__(self, layer: Recurrence) -> None:
+
+class RecurrentInitializer:
+    """Initialize the W of a recurrent layer gate by gate."""
+
+    def __init__(self, layer: RecurrentBase) -> None:
         self.layer = layer
 
     def fill(self, W: Tensor) -> None:
         """Fill W_input and W_recur; b stays 0."""
         layer, n = self.layer, self.layer.nout
         inner = layer.init if layer.init_inner is None else layer.init_inner
-        for k in range(layer.ways):
-            for part, init in zip(layer.parts(W, k), (layer.init, inner), strict=False):
-                for gate in range(layer.gates):
+        for direction in range(layer.num_directions):
+            for part, init in zip(layer.split_weights(W, direction), (layer.init, inner), strict=False):
+                for gate in range(layer.num_gates):
                     block = part[gate * n : (gate + 1) * n]
                     block.name = f"{layer.name}.W"
-                    fill(block, init)
+                    fill_parameter(block, init)
 
 
-# --- kinds -----------------------------------------------------------------------------------------------------------
+# --- unidirectional layers -------------------------------------------------------------------------------------------
 
 
-class Recurrent(Recurrence):
-    """``h_t = f(W_input x_t + W_recur h_(t-1) + b)``, with f = ``activation``.
+class Recurrent(RecurrentBase):
+    """Simple (Elman) recurrent layer: ``h_t = f(W_input x_t + W_recur h_(t-1) + b)``, with f = ``activation``.
 
+    The parameters are those of ``RecurrentBase``.
+
+    References
+    ----------
+    Elman 1990.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.initializers import Constant
     >>> from neonlite.layers import Recurrent
@@ -273,133 +447,176 @@ class Recurrent(Recurrence):
     >>> be = nl.gen_backend("cpu", batch_size=1)
     >>> layer = Recurrent(1, Constant(1), activation=Identity()).configure((1, 3))
     >>> layer.allocate()
-    >>> layer.fprop(be.array([[1.0, 2.0, 3.0]])).get()  # sums, step by step
+    >>> layer.fprop(be.array([[1.0, 2.0, 3.0]])).get()  # cumulative sums
     array([[1., 3., 6.]], dtype=float32)
-
-    Source: Elman 1990.
     """
 
-    def step(self, at: Step) -> Program:
-        h = self.activation(at.sums[0])
-        return [at.product(at.before["h"]), at.write([at.now["h"]], [h])]
+    def build_step(self, step: Step) -> Program:
+        h = self.activation(step.pre_activations[0])
+        return [step.add_recurrent_product(step.previous["h"]), step.assign([step.current["h"]], [h])]
 
-    def step_back(self, at: Step) -> Program:
-        dh = at.path.errors["h"]
-        dz = self.activation.backward(dh + at.outer, at.now["h"])
-        return [at.write([at.dz[0]], [dz]), at.product_back(dh)]
+    def build_step_backward(self, step: Step) -> Program:
+        dh = step.unroll.state_errors["h"]
+        dz = self.activation.backward(dh + step.output_error, step.current["h"])
+        return [step.assign([step.dz[0]], [dz]), step.recurrent_product_backward(dh)]
 
 
-class Gated(Recurrence):
-    """The base of layers whose gates have an activation of their own, such as Logistic()."""
+class GatedRecurrentBase(RecurrentBase):
+    """Base class of layers whose gates have a separate activation function, such as Logistic().
+
+    Parameters
+    ----------
+    output_size : int
+        Number of elements of a state.
+    init : initializer, array or Tensor
+        Fills each gate's part of W_input, and of W_recur without ``init_inner``.
+    init_inner : initializer, array or Tensor, optional
+        Fills each gate's part of W_recur.
+    activation : Transform
+        Activation function of the states, such as ``Tanh()``; its derivative must be computable from its output.
+    gate_activation : Transform
+        Activation function of the gates, such as ``Logistic()``; its derivative must be computable from its output.
+    reset_cells : bool
+        Start every minibatch from zero states.
+    name : str, optional
+        Name of the layer.
+    """
 
     def __init__(
         self,
         output_size: int,
-        init: Any,
-        init_inner: Any = None,
+        init: InitLike,
+        init_inner: InitLike | None = None,
         activation: Transform | None = None,
         gate_activation: Transform | None = None,
         reset_cells: bool = False,
         name: str | None = None,
     ) -> None:
         super().__init__(output_size, init, init_inner, activation, reset_cells, name)
-        self.gate_activation = self.function("gate_activation", gate_activation)
+        self.gate_activation = self.check_activation("gate_activation", gate_activation)
 
     @property
-    def known_as(self) -> str:  # type: ignore[override]
-        """The kind's name where the activations are as textbooks have them, and no step was written anew."""
-        usual = type(self.activation) is Tanh and type(self.gate_activation) is Logistic
-        return NAMES.get(type(self), "") if usual else ""
+    def fused_kind(self) -> str:  # type: ignore[override]
+        """The kind of fused primitive; "" unless activations are Tanh and Logistic and the class has one."""
+        is_standard = type(self.activation) is Tanh and type(self.gate_activation) is Logistic
+        return FUSED_KINDS.get(type(self), "") if is_standard else ""
 
 
-class LSTM(Gated):
-    """``[i f o] = s(z)``, ``g = a(z)``, ``c_t = f c_(t-1) + i g``, ``h_t = o a(c_t)``.
+class LSTM(GatedRecurrentBase):
+    """Long short-term memory: ``[i f o] = s(z)``, ``g = a(z)``, ``c_t = f c_(t-1) + i g``, ``h_t = o a(c_t)``.
 
-    z = W_input x_t + W_recur h_(t-1) + b; a = ``activation``, s = ``gate_activation``; the rows of the weights are
-    those of i, f, o and g, in this order.
+    z = W_input x_t + W_recur h_(t-1) + b; a = ``activation``, s = ``gate_activation``. The rows of the weights are
+    those of i, f, o and g, in this order. The parameters are those of ``GatedRecurrentBase``.
 
-    Source: Hochreiter and Schmidhuber 1997; the forget gate f: Gers, Schmidhuber and Cummins 2000.
+    References
+    ----------
+    Hochreiter and Schmidhuber 1997; the forget gate f: Gers, Schmidhuber and Cummins 2000.
     """
 
-    gates, passed, kept = 4, ("h", "c"), ("a",)
+    num_gates, state_names, saved_names = 4, ("h", "c"), ("a",)
 
-    def step(self, at: Step) -> Program:
-        *sums, last = at.sums
-        i, f, o = map(self.gate_activation, sums)
-        g = self.activation(last)
-        c = f * at.before["c"] + i * g
+    def build_step(self, step: Step) -> Program:
+        *gates, candidate = step.pre_activations
+        i, f, o = map(self.gate_activation, gates)
+        g = self.activation(candidate)
+        c = f * step.previous["c"] + i * g
         a = self.activation(c)
-        targets = [*at.z, at.now["c"], at.now["a"], at.now["h"]]
-        return [at.product(at.before["h"]), at.write(targets, [i, f, o, g, c, a, o * a])]
+        targets = [*step.z, step.current["c"], step.current["a"], step.current["h"]]
+        return [step.add_recurrent_product(step.previous["h"]), step.assign(targets, [i, f, o, g, c, a, o * a])]
 
-    def step_back(self, at: Step) -> Program:
+    def build_step_backward(self, step: Step) -> Program:
         act, gate = self.activation.backward, self.gate_activation.backward
-        (i, f, o, g), a = at.z, at.now["a"]
-        errors = at.path.errors
-        dh = errors["h"] + at.outer
+        (i, f, o, g), a = step.z, step.current["a"]
+        errors = step.unroll.state_errors
+        dh = errors["h"] + step.output_error
         dc = errors["c"] + act(dh * o, a)
-        values = [gate(dc * g, i), gate(dc * at.before["c"], f), gate(dh * a, o), act(dc * i, g), dc * f]
-        return [at.write([*at.dz, errors["c"]], values), at.product_back(errors["h"])]
+        values = [gate(dc * g, i), gate(dc * step.previous["c"], f), gate(dh * a, o), act(dc * i, g), dc * f]
+        return [step.assign([*step.dz, errors["c"]], values), step.recurrent_product_backward(errors["h"])]
 
 
-class GRU(Gated):
-    """``[r u] = s(z)``, ``k = a(W_input x_t + W_recur (r h_(t-1)) + b)``, ``h_t = (1 - u) h_(t-1) + u k``.
+class GRU(GatedRecurrentBase):
+    """Gated recurrent unit.
 
-    z = W_input x_t + W_recur h_(t-1) + b; a = ``activation``, s = ``gate_activation``; the rows of the weights are
-    those of r, u and k, in this order.
+    ``[r u] = s(z)``, ``k = a(W_input x_t + W_recur (r h_(t-1)) + b)``, ``h_t = (1 - u) h_(t-1) + u k``, with
+    z = W_input x_t + W_recur h_(t-1) + b; a = ``activation``, s = ``gate_activation``. The rows of the weights are
+    those of r, u and k, in this order. The parameters are those of ``GatedRecurrentBase``.
 
-    Source: Cho et al. 2014, equations 5 to 8, with u for 1 - z.
+    References
+    ----------
+    Cho et al. 2014, equations 5 to 8, with u for 1 - z.
     """
 
-    gates, kept, multiplied = 3, ("rh",), ("rh",)
+    num_gates, saved_names, recurrent_operands = 3, ("rh",), ("rh",)
 
-    def step(self, at: Step) -> Program:
-        h, rh = at.before["h"], at.now["rh"]
-        *sums, last = at.sums
-        r, u = map(self.gate_activation, sums)
-        k = self.activation(last)
+    def build_step(self, step: Step) -> Program:
+        h, rh = step.previous["h"], step.current["rh"]
+        *gates, candidate = step.pre_activations
+        r, u = map(self.gate_activation, gates)
+        k = self.activation(candidate)
         return [
-            at.product(h, 0, 2),
-            at.write([at.z[0], at.z[1], rh], [r, u, r * h]),
-            at.product(rh, 2, 3),
-            at.write([at.z[2], at.now["h"]], [k, h + at.z[1] * (k - h)]),
+            step.add_recurrent_product(h, 0, 2),
+            step.assign([step.z[0], step.z[1], rh], [r, u, r * h]),
+            step.add_recurrent_product(rh, 2, 3),
+            step.assign([step.z[2], step.current["h"]], [k, h + step.z[1] * (k - h)]),
         ]
 
-    def step_back(self, at: Step) -> Program:
+    def build_step_backward(self, step: Step) -> Program:
         act, gate = self.activation.backward, self.gate_activation.backward
-        (r, u, k), h, (error, drh) = at.z, at.before["h"], (at.path.errors["h"], at.path.spare)
-        dh = error + at.outer
+        (r, u, k), h = step.z, step.previous["h"]
+        error, drh = step.unroll.state_errors["h"], step.unroll.scratch
+        dh = error + step.output_error
         return [
-            at.write([at.dz[1], at.dz[2], error], [gate(dh * (k - h), u), act(dh * u, k), dh * (1 - u)]),
-            at.product_back(drh, 2, 3),
-            at.write([at.dz[0], error], [gate(drh * h, r), error + drh * r]),
-            at.product_back(error, 0, 2, beta=1.0),
+            step.assign([step.dz[1], step.dz[2], error], [gate(dh * (k - h), u), act(dh * u, k), dh * (1 - u)]),
+            step.recurrent_product_backward(drh, 2, 3),
+            step.assign([step.dz[0], error], [gate(drh * h, r), error + drh * r]),
+            step.recurrent_product_backward(error, 0, 2, beta=1.0),
         ]
 
-    def sources(self, path: StepByStep) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
-        return [(path.rows(0, 2), path.shifted()), (path.rows(2, 3), [(path.wide["dz"], path.wide["rh"])])]
+    def weight_gradient_pairs(self, unroll: StepUnroll) -> list[tuple[slice, Sequence[tuple[Tensor, Tensor]]]]:
+        gates, candidate = unroll.gate_rows(0, 2), unroll.gate_rows(2, 3)
+        buffers = unroll.seq_buffers
+        return [(gates, unroll.hidden_error_pairs()), (candidate, [(buffers["dz"], buffers["rh"])])]
 
 
-# --- both ways -------------------------------------------------------------------------------------------------------
+# --- bidirectional layers --------------------------------------------------------------------------------------------
 
 
 class BiRNN(Recurrent):
-    """Two Recurrent layers over one sequence, one there and one back: outputs (2 output_size, T), those there first.
+    """Bidirectional Recurrent layer: (nin, T) -> (2 output_size, T), the forward direction first.
 
-    The rows of W are W_input there and back, W_recur there and back, and both b: attributes ``W_input_f``,
-    ``W_input_b`` and so on. With ``split_inputs`` the way there reads the first half of the inputs' rows, and the way
-    back the second, as of two ways below. The way back always begins with zeros.
+    The rows of W hold W_input of both directions, W_recur of both, and b of both: attributes ``W_input_f``,
+    ``W_input_b`` and so on. The backward direction always starts from zeros.
 
-    Source: Schuster and Paliwal 1997.
+    Parameters
+    ----------
+    output_size : int
+        Number of elements of a state of one direction.
+    init, init_inner : initializer, array or Tensor
+        As for ``Recurrent``.
+    activation : Transform
+        Activation function.
+    reset_cells : bool
+        Start every minibatch from zero states.
+    split_inputs : bool
+        The forward direction reads the first half of the input features, the backward direction the second half, which
+        is how the outputs of another bidirectional layer are arranged.
+    name : str, optional
+        Name of the layer.
+    parallelism : str
+        Stored in the description, without effect.
+
+    References
+    ----------
+    Schuster and Paliwal 1997.
     """
 
-    ways = 2
+    num_directions = 2
 
     def __init__(
         self,
         output_size: int,
-        init: Any,
-        init_inner: Any = None,
+        init: InitLike,
+        init_inner: InitLike | None = None,
         activation: Transform | None = None,
         reset_cells: bool = False,
         split_inputs: bool = False,
@@ -411,18 +628,35 @@ class BiRNN(Recurrent):
 
 
 class BiLSTM(LSTM):
-    """Two LSTM layers over one sequence, one there and one back, with the rows of ``BiRNN``.
+    """Bidirectional LSTM layer: (nin, T) -> (2 output_size, T), with the weight layout of ``BiRNN``.
 
-    Source: Graves and Schmidhuber 2005.
+    Parameters
+    ----------
+    output_size : int
+        Number of elements of a state of one direction.
+    init, init_inner : initializer, array or Tensor
+        As for ``LSTM``.
+    activation, gate_activation : Transform
+        Activation functions of the states and of the gates.
+    reset_cells : bool
+        Start every minibatch from zero states.
+    split_inputs : bool
+        As for ``BiRNN``.
+    name : str, optional
+        Name of the layer.
+
+    References
+    ----------
+    Graves and Schmidhuber 2005.
     """
 
-    ways = 2
+    num_directions = 2
 
     def __init__(
         self,
         output_size: int,
-        init: Any,
-        init_inner: Any = None,
+        init: InitLike,
+        init_inner: InitLike | None = None,
         activation: Transform | None = None,
         gate_activation: Transform | None = None,
         reset_cells: bool = False,
@@ -434,20 +668,38 @@ class BiLSTM(LSTM):
 
 
 class BiBNRNN(BiRNN):
-    """A BiRNN with ``(W_input x - mean) / sqrt(var + eps)`` for ``W_input x``, over all steps and the minibatch.
+    """BiRNN with batch-normalized inputs: ``(W_input x - mean) / sqrt(var + eps)`` replaces ``W_input x``.
 
-    Running means stand in at inference, ``gmean = rho gmean + (1 - rho) mean``, and gvar alike; both begin with 0.
+    The mean and the variance are over all steps and the minibatch. At inference, the running statistics replace them:
+    ``gmean = rho gmean + (1 - rho) mean``, and likewise gvar, both with the initial value 0; rho = 0.9, eps = 0.001.
 
-    Source: Laurent et al. 2016, Batch normalized recurrent neural networks, equation 10; Amodei et al. 2016, 3.2.
+    Parameters
+    ----------
+    output_size : int
+        Number of elements of a state of one direction.
+    init, init_inner : initializer, array or Tensor
+        As for ``Recurrent``.
+    activation : Transform
+        Activation function.
+    reset_cells : bool
+        Start every minibatch from zero states.
+    split_inputs : bool
+        As for ``BiRNN``.
+    name : str, optional
+        Name of the layer.
+
+    References
+    ----------
+    Laurent et al. 2016, Batch normalized recurrent neural networks, equation 10; Amodei et al. 2016, 3.2.
     """
 
-    gmean, gvar = Learned(), Learned()
+    gmean, gvar = TensorAttribute(), TensorAttribute()
 
     def __init__(
         self,
         output_size: int,
-        init: Any,
-        init_inner: Any = None,
+        init: InitLike,
+        init_inner: InitLike | None = None,
         activation: Transform | None = None,
         reset_cells: bool = False,
         split_inputs: bool = False,
@@ -457,50 +709,48 @@ class BiBNRNN(BiRNN):
         self.rho, self.eps = 0.9, 1e-3
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        """Make the buffers; the running means begin with 0."""
         super().allocate(shared_outputs, accumulate_updates)
-        shape = self.ways * self.nout, 1
+        shape = self.num_directions * self.nout, 1
         if self.gmean is None:
             self.gmean = self.be.zeros(shape, name=f"{self.name}.gmean")
             self.gvar = self.be.zeros(shape, name=f"{self.name}.gvar")
         n = self.nout
-        for path in self.paths:
-            path.norm = Norm(
-                path, self.rho, self.eps, *(x[path.k * n : (path.k + 1) * n] for x in (self.gmean, self.gvar))
-            )
+        for unroll in self.unrolls:
+            rows = slice(unroll.direction * n, (unroll.direction + 1) * n)
+            unroll.input_norm = InputNorm(unroll, self.rho, self.eps, self.gmean[rows], self.gvar[rows])
 
     @property
-    def stored(self) -> dict[str, Any]:
-        """What a file keeps of this layer: weights, and running means."""
-        return {**super().stored, "gmean": self.gmean, "gvar": self.gvar}
+    def persistent_tensors(self) -> dict[str, Tensor]:
+        """The tensors of this layer in a checkpoint, by name: weights and running statistics."""
+        return {**super().persistent_tensors, "gmean": self.gmean, "gvar": self.gvar}
 
 
-class Norm:
-    """What a BiBNRNN makes of a way's inputs: rows with the mean 0 and the variance 1."""
+class InputNorm:
+    """Batch normalization of W_input x in one direction of a BiBNRNN: rows get mean 0 and variance 1."""
 
-    def __init__(self, path: StepByStep, rho: float, eps: float, gmean: Tensor, gvar: Tensor) -> None:
-        layer, k, n = path.layer, path.k or "", path.layer.nout
-        self.path, self.rho, self.eps = path, rho, eps
+    def __init__(self, unroll: StepUnroll, rho: float, eps: float, gmean: Tensor, gvar: Tensor) -> None:
+        layer, suffix, n = unroll.layer, unroll.direction or "", unroll.layer.nout
+        self.unroll, self.rho, self.eps = unroll, rho, eps
         self.gmean, self.gvar = gmean.reshape(1, n, 1), gvar.reshape(1, n, 1)
-        self.normed = path.by_steps(layer.buffer(f"normed{k}", layer.nsteps * n))
-        self.inverse = layer.be.zeros((1, n, 1), name=f"{layer.name}.inverse{k}")
+        self.normalized = unroll.view_by_step(layer.buffer(f"normalized{suffix}", layer.nsteps * n))
+        self.inverse = layer.be.zeros((1, n, 1), name=f"{layer.name}.inverse{suffix}")
 
-    def run(self) -> None:
-        """Norm what the inputs say, in place."""
-        be, z = self.path.be, self.path.by_steps(self.path.z)
-        if self.path.layer.tree is None:
+    def fprop(self) -> None:
+        """Normalize W_input x in place."""
+        be, z = self.unroll.be, self.unroll.view_by_step(self.unroll.z)
+        if not self.unroll.layer.can_backprop:
             z[:] = (z - self.gmean) / be.sqrt(self.gvar + self.eps)
             return
         mean, var = be.mean(z, axis=(0, 2)), be.var(z, axis=(0, 2))
         running = [self.rho * old + (1 - self.rho) * new for old, new in ((self.gmean, mean), (self.gvar, var))]
         inverse = 1 / be.sqrt(var + self.eps)
-        be.assign([self.gmean, self.gvar, self.inverse, self.normed], [*running, inverse, (z - mean) * inverse])
-        z[:] = self.normed
+        be.assign([self.gmean, self.gvar, self.inverse, self.normalized], [*running, inverse, (z - mean) * inverse])
+        z[:] = self.normalized
 
-    def run_back(self) -> None:
-        """Make of the errors of what was normed those of what the inputs said, in place."""
-        be, dz, y = self.path.be, self.path.steps_of(self.path.wide["dz"]), self.normed
+    def bprop(self) -> None:
+        """Replace dz, the gradient with respect to the normalized values, by that with respect to W_input x."""
+        be, dz, y = self.unroll.be, self.unroll.split_steps(self.unroll.seq_buffers["dz"]), self.normalized
         dz[:] = self.inverse * (dz - be.mean(dz, axis=(0, 2)) - y * be.mean(dz * y, axis=(0, 2)))
 
 
-NAMES: dict[type, str] = {LSTM: "lstm", BiLSTM: "lstm", GRU: "gru"}
+FUSED_KINDS: dict[type, str] = {LSTM: "lstm", BiLSTM: "lstm", GRU: "gru"}

@@ -1,4 +1,4 @@
-"""How does one sequence become another?  An encoder reads it; a decoder goes on from the states that are left of it."""
+"""Encoder, Decoder and Seq2Seq: sequence-to-sequence networks with recurrent layers."""
 
 from __future__ import annotations
 
@@ -6,59 +6,98 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from neonlite.backend import Tensor
+from neonlite.backend.validation import integer
+from neonlite.layers.buffers import plain, shape_of
 from neonlite.layers.container import LayerContainer, Sequential
-from neonlite.layers.deltas import Deltas, Place
-from neonlite.layers.layer import NOT_YET
-from neonlite.layers.recurrent import Recurrence
-from neonlite.optree import describe
+from neonlite.layers.deltas import DeltaPlanner, PlannedError
+from neonlite.layers.layer import Layer
+from neonlite.layers.recurrent import RecurrentBase
+from neonlite.layers.types import LayerInput
+from neonlite.messages import describe
+from neonlite.optree import Operand
 
 
 class Encoder(Sequential):
-    """The layers that read a sequence. What is left of it are the final states of the recurrent ones."""
+    """The layers that read the input sequence; the final states of the recurrent ones are passed to the decoder."""
 
 
 class Decoder(Sequential):
-    """The layers that say a sequence word by word; in each step they read the word of the step before.
+    """The layers that output a sequence step by step; each step reads the token of the previous step.
 
-    Words come as ids, (1, T), for a LookupTable, or one-hot, (V, T). ``start_index``: the word that is read in the
-    first step where the decoder goes on by itself; unless given the id 0, or one-hot a column of zeros.
+    Tokens are ids (1, T), for a LookupTable, or one-hot (V, T).
+
+    Parameters
+    ----------
+    layers : iterable of Layer
+        The layers.
+    start_index : int, optional
+        Id of the token that the first step reads when the decoder reads its own predictions (default: id 0, or zeros if
+        one-hot).
+    name : str, optional
+        Name of the decoder.
     """
 
     def __init__(self, layers: Iterable[Any], start_index: int | None = None, name: str | None = None) -> None:
         super().__init__(layers, name)
-        if start_index is not None and (type(start_index) is not int or start_index < 0):
-            raise ValueError(f"{self.name}: start_index is a word, a whole number from 0, or None; got {start_index!r}")
+        if start_index is not None:
+            start_index = integer(f"{self.name}: start_index", start_index, 0)
         self.start_index = start_index
 
-    def inputs_of(self, words: Any) -> Tensor:
-        """Return words (1, N) as the inputs of one step; None for those of the first."""
+    def make_step_inputs(self, token_ids: Any) -> Tensor:
+        """Return the inputs of one step.
+
+        Parameters
+        ----------
+        token_ids : Tensor, op-tree or None
+            Token ids (1, N); None for the first step.
+
+        Returns
+        -------
+        Tensor
+            (1, N), or one-hot (V, N).
+        """
         features = self.in_shape[0]
         if features not in (1, self.out_shape[0]):
             raise ValueError(
-                f"{self.name}: what it says, one of {self.out_shape[0]} words, is what it reads next: ids (1, T), or "
-                f"one-hot ({self.out_shape[0]}, T); its inputs are {self.in_shape}"
+                f"{self.name}: expected inputs of token ids (1, T) or one-hot ({self.out_shape[0]}, T), as the decoder "
+                f"reads its own predictions, got {self.in_shape}"
             )
+        is_start = token_ids is None
         ids: Tensor = self.buffer("ids", (1, 1), "int32")
-        ids[:] = self.start_index or 0 if words is None else words
+        ids[:] = self.start_index or 0 if is_start else token_ids
         if features == 1:
             return ids
         onehot: Tensor = self.buffer("onehot", (features, 1))
-        onehot[:] = 0 if words is None and self.start_index is None else self.be.onehot(ids, axis=0, nclass=features)
+        onehot[:] = 0 if is_start and self.start_index is None else self.be.onehot(ids, axis=0, nclass=features)
         return onehot
 
 
 class Seq2Seq(LayerContainer):
-    """An encoder and a decoder, whose recurrent layers begin with the final states of the encoder's.
+    """Sequence-to-sequence network: the decoder's recurrent layers start from the final states of the encoder's.
 
-    ``layers``: the encoder and the decoder, or a list of layers for each. ``decoder_connections``: for each recurrent
-    layer of the decoder the number of the encoder's whose states it begins with; one after another unless given. An
-    LSTM hands on h and c (neon: h alone), and of a layer that reads both ways it is the way there that hands on. All
-    recurrent layers get ``reset_cells``: the encoder begins with zeros for each minibatch.
+    An LSTM passes on h and c (neon: only h); a bidirectional layer passes on the states of its forward direction. All
+    recurrent layers get ``reset_cells``: the encoder starts every minibatch from zeros.
 
-    Inputs are [x, previous]: what the encoder reads, and for the decoder the target of the step before. For inference x
-    alone will do: then the decoder reads its own words, the likeliest in each step. Pad short x in front, so that their
-    last step is a word.
+    Inputs are [x, previous]: the encoder reads x, the decoder the targets of the previous step (teacher forcing). For
+    inference you can pass x alone: the decoder then reads its own predictions (greedy decoding). Pad short x on the
+    left, so that their last step is a token.
 
+    Parameters
+    ----------
+    layers : sequence
+        The encoder and the decoder, each an Encoder, Decoder, or list of layers.
+    decoder_connections : sequence of int, optional
+        For each recurrent layer of the decoder, the index of the encoder's recurrent layer whose states it starts from
+        (default: in order).
+    name : str, optional
+        Name of the network.
+
+    References
+    ----------
+    Sutskever, Vinyals and Le 2014, Sequence to sequence learning with neural networks.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.initializers import Gaussian
     >>> from neonlite.layers import GRU, Affine, Seq2Seq
@@ -72,8 +111,6 @@ class Seq2Seq(LayerContainer):
     >>> net.allocate()
     >>> net.fprop(be.ones((6, 3 * 2)), inference=True).shape
     (5, 8)
-
-    Source: Sutskever, Vinyals and Le 2014, Sequence to sequence learning with neural networks.
     """
 
     def __init__(
@@ -82,189 +119,250 @@ class Seq2Seq(LayerContainer):
         two = list(layers) if isinstance(layers, list | tuple) else [layers]
         if len(two) != 2 or isinstance(two[0], Decoder) or isinstance(two[1], Encoder):
             raise ValueError(
-                f"{name or 'Seq2Seq'}: layers are two, an encoder and a decoder, each a list of layers if it has "
-                f"several; got {len(two)}: {', '.join(getattr(x, 'classnm', type(x).__name__) for x in two)}"
+                f"{name or 'Seq2Seq'}: expected two layers, an encoder and a decoder, each a layer or a list of "
+                f"layers, got {len(two)}: {', '.join(getattr(x, 'classnm', type(x).__name__) for x in two)}"
             )
         super().__init__(
             [x if isinstance(x, kind) else kind(x) for x, kind in zip(two, (Encoder, Decoder), strict=True)], name
         )
         self.encoder, self.decoder = self.layers
         self.decoder_connections = decoder_connections
-        self.pairs = paired(self.name, self.encoder, self.decoder, decoder_connections)
-        for layer in recurrent(self):
-            layer.reset_cells = True  # a sentence does not go on in the next minibatch
-        self.no_error: Any = None  # of the encoder's outputs, which nobody reads
+        self.state_pairs = pair_recurrent_layers(self.name, self.encoder, self.decoder, decoder_connections)
+        for layer in recurrent_layers(self):
+            layer.reset_cells = True  # minibatches are independent
+        self.zero_error: Any = None  # zero error of the encoder's outputs, on which the cost does not depend
 
-    # --- the four steps of a layer ---
+    # --- shapes, buffers, fprop and bprop ---
 
-    def configure(self, in_obj: Any) -> Seq2Seq:
-        """Take two shapes, (F, T) of x and of what the decoder reads; one shape is that of both."""
+    def configure(self, in_obj: LayerInput) -> Seq2Seq:
         self.be = self.be
-        shapes = shapes_of(in_obj, 2)
+        shapes = split_shapes(in_obj, 2)
         if len(shapes) != 2 or not all(isinstance(x, tuple) and len(x) == 2 for x in shapes):
             raise ValueError(
-                f"{self.name}: two shapes (F, T), of x and of what the decoder reads; "
-                f"got {getattr(in_obj, 'shape', in_obj)!r}: give the data set "
-                "shape = [(F, T), (V, S)], of F and V features, or 1 for words, and T and S time steps"
+                f"{self.name}: expected two shapes (F, T), of the inputs of the encoder and of the decoder, got "
+                f"{getattr(in_obj, 'shape', in_obj)!r}. Give the data set shape = [(F, T), (V, S)], of F and V "
+                "features (1 for token ids), and T and S time steps"
             )
         for part, x in zip(self.layers, shapes, strict=True):
             part.configure(x)
         self.in_shape, self.out_shape = shapes, self.decoder.out_shape
         return self
 
-    def allocate_layers(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Have the layers make their buffers."""
+    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate_layers(None, accumulate_updates)
-        self.no_error = self.buffer("no error", self.encoder.out_shape)
+        self.zero_error = self.buffer("zero error", self.encoder.out_shape)
 
-    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
-        """Have the layers say where their deltas are to lie."""
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> None:
+        """Record ``bprop`` of the decoder and of the encoder, and keep both deltas."""
         for part in self.layers:
-            part.prev_layer = self.prev_layer
-        self.decoder.reserve(deltas, error)
-        self.encoder.reserve(deltas, deltas.outside())
-        return None
+            part.needs_deltas = self.needs_deltas
+        planner.keep(self.decoder.record_bprop(planner, error))
+        planner.keep(self.encoder.record_bprop(planner, planner.external()))
 
     def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Return what the decoder says to [x, previous]; for inference also to x, reading its own words."""
-        self.check_scale(beta)
-        self.learning = False
-        several = isinstance(inputs, list | tuple)
-        if (several and len(inputs) != 2) or not (several or inference):
+        """Compute the decoder's outputs.
+
+        Parameters
+        ----------
+        inputs : list of Tensor, or Tensor
+            [x, previous] (F, T N) and (V, S N); for inference also x alone.
+        inference : bool
+            Do not prepare for ``bprop``.
+        beta : float
+            Must be 0, as for all containers.
+
+        Returns
+        -------
+        Tensor
+            (V, S N).
+        """
+        self.reject_scaling(beta)
+        self.can_backprop = False
+        has_decoder_inputs = isinstance(inputs, list | tuple)
+        if (has_decoder_inputs and len(inputs) != 2) or not (has_decoder_inputs or inference):
             raise ValueError(
-                f"{self.name}: inputs are [x, previous]: what the encoder reads, and for the decoder the target of the "
-                f"step before; for inference x alone will do; got {describe(inputs)}"
+                f"{self.name}: expected inputs [x, previous], of the encoder and of the decoder (the targets of the "
+                f"previous step), or for inference x alone, got {describe(inputs)}"
             )
-        given = zip(("its inputs x", "its inputs previous"), inputs if several else [inputs], strict=False)
-        for (what, x), shape in zip(given, self.in_shape or (None, None), strict=False):
-            self.check(what, x, shape)
-        if not several:
-            return self.said(inputs)
-        self.read(self.in_shape[1][1])
+        labeled = zip(("inputs x", "inputs previous"), inputs if has_decoder_inputs else [inputs], strict=False)
+        for (label, x), shape in zip(labeled, self.in_shape or (None, None), strict=False):
+            self.check_tensor(label, x, shape)
+        if not has_decoder_inputs:
+            return self.decode_greedy(inputs)
+        self.set_decoder_steps(self.in_shape[1][1])
         self.encode(inputs[0], inference)
         self.outputs = self.decoder.fprop(inputs[1], inference)
-        self.learning = not inference
+        self.can_backprop = not inference
         return self.outputs
 
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        """Compute all gradients; return the deltas of x and of what the decoder read."""
-        self.check_scale(beta, alpha)
-        if not self.learning:
-            raise RuntimeError(f"{self.name}: {NOT_YET}")
-        of_decoder = self.decoder.bprop(error)
-        for layer in recurrent(self.encoder):
-            layer.final_errors = [heir.initial_errors for heir, source in self.pairs if source is layer]
-        self.deltas = [self.encoder.bprop(self.no_error), of_decoder]
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """Compute all gradients; return the deltas of both inputs, [x, previous]."""
+        self.reject_scaling(beta, alpha)
+        self.check_can_backprop()
+        decoder_deltas = self.decoder.bprop(error)
+        for layer in recurrent_layers(self.encoder):
+            layer.final_errors = [
+                decoder_layer.initial_errors
+                for decoder_layer, encoder_layer in self.state_pairs
+                if encoder_layer is layer
+            ]
+        self.deltas = [self.encoder.bprop(self.zero_error), decoder_deltas]
         return self.deltas
 
-    # --- word by word ---
+    # --- decoding step by step ---
 
-    def encode(self, x: Any, inference: bool = True) -> None:
-        """Read x, and have the decoder begin with what is left of it."""
+    def encode(self, x: Tensor, inference: bool = True) -> None:
+        """Run the encoder, and pass its final states to the decoder.
+
+        Parameters
+        ----------
+        x : Tensor
+            Inputs of the encoder, (F, T N).
+        inference : bool
+            Do not prepare for ``bprop``.
+        """
         self.encoder.fprop(x, inference)
-        hand_on(self.pairs)
+        pass_states(self.state_pairs)
 
-    def read(self, steps: int) -> None:
-        """Have the decoder read so many steps at a time, in the same memory."""
+    def set_decoder_steps(self, steps: int) -> None:
+        """Configure the decoder for a number of time steps, in the same memory.
+
+        Parameters
+        ----------
+        steps : int
+            Number of steps per pass.
+        """
         if self.decoder.in_shape[1] != steps:
-            self.decoder.configure(self.decoder.in_steps(steps))
+            self.decoder.configure(self.decoder.shape_for_seq_len(steps))
             self.decoder.allocate()
             self.allocate_deltas()
 
-    def begin(self, x: Any) -> None:
-        """Read x, and make ready for steps of one word."""
-        self.read(1)
+    def start_decoding(self, x: Tensor) -> None:
+        """Run the encoder, and prepare the decoder for ``decode_step``.
+
+        Parameters
+        ----------
+        x : Tensor
+            Inputs of the encoder, (F, T N).
+        """
+        self.set_decoder_steps(1)
         self.encode(x)
 
-    def step(self, words: Any = None) -> Tensor:
-        """Return the decoder's outputs (V, N) in the next step, which reads words (1, N); none in the first."""
-        outputs: Tensor = self.decoder.fprop(self.decoder.inputs_of(words), inference=True)
-        for heir, _ in self.pairs:
-            heir.init_state = heir.final_states
+    def decode_step(self, token_ids: Operand | None = None) -> Tensor:
+        """Return the decoder's outputs of the next step.
+
+        Parameters
+        ----------
+        token_ids : Tensor or op-tree, optional
+            Ids of the previous tokens (1, N); None in the first step.
+
+        Returns
+        -------
+        Tensor
+            (V, N).
+        """
+        outputs: Tensor = self.decoder.fprop(self.decoder.make_step_inputs(token_ids), inference=True)
+        for decoder_layer, _ in self.state_pairs:
+            decoder_layer.init_state = decoder_layer.final_states
         return outputs
 
-    def said(self, x: Any) -> Any:
-        """Return what the decoder says to x when each step reads the likeliest word of the one before."""
-        self.begin(x)
-        n, words = self.be.bsz, None
+    def decode_greedy(self, x: Any) -> Any:
+        """Return the decoder's outputs when each step reads the most probable token of the previous step.
+
+        Parameters
+        ----------
+        x : Tensor
+            Inputs of the encoder, (F, T N).
+
+        Returns
+        -------
+        Tensor
+            (V, S N).
+        """
+        self.start_decoding(x)
+        n, token_ids = self.be.bsz, None
         self.outputs = self.buffer("outputs", self.out_shape)
         for t in range(self.out_shape[1]):
-            y = self.step(words)
+            y = self.decode_step(token_ids)
             self.outputs[:, t * n : (t + 1) * n] = y
-            words = self.be.argmax(y, axis=0)
+            token_ids = self.be.argmax(y, axis=0)
         return self.outputs
 
-    # --- its place ---
+    # --- properties for containers and models ---
 
-    def blank_inputs(self) -> list[Any]:
-        """Return inputs that fit, of zeros."""
-        return [part.blank_inputs() for part in self.layers]
+    def make_zero_inputs(self) -> list[Tensor]:
+        return [part.make_zero_inputs() for part in self.layers]
 
-    def in_steps(self, S: int) -> list[Any]:
-        """Return the shapes of the inputs with S time steps."""
-        return [part.in_steps(S) for part in self.layers]
+    def shape_for_seq_len(self, S: int) -> list[Any]:
+        return [part.shape_for_seq_len(S) for part in self.layers]
 
     def get_terminal(self) -> Any:
         """Return the last layer of the decoder."""
         return self.decoder.get_terminal()
 
 
-def shapes_of(in_obj: Any, count: int) -> list[Any]:
-    """Return the shapes of several inputs; one shape is that of all, ``count`` times."""
-    shape = getattr(in_obj, "shape", in_obj)
-    several = isinstance(shape, list | tuple) and any(isinstance(x, list | tuple) for x in shape)
-    return [tuple(x) if isinstance(x, list) else x for x in (shape if several else [shape] * count)]
+def split_shapes(in_obj: LayerInput, count: int) -> list[Any]:
+    """Return the shapes of several inputs; a single shape is repeated ``count`` times."""
+    shape = shape_of(in_obj)
+    is_list = isinstance(shape, list | tuple) and any(isinstance(x, list | tuple) for x in shape)
+    return [tuple(x) if isinstance(x, list) else x for x in (shape if is_list else [shape] * count)]
 
 
-def paired(
+def pair_recurrent_layers(
     name: str, encoder: Any, decoder: Any, connections: Sequence[int] | None = None
-) -> list[tuple[Recurrence, Recurrence]]:
-    """Return each recurrent layer of a decoder, and that of the encoder whose states it begins with.
+) -> list[tuple[RecurrentBase, RecurrentBase]]:
+    """Return pairs of each recurrent layer of a decoder and the encoder's layer whose states it starts from.
 
-    ValueError, which names a network, when they do not go together.
+    Raise a ValueError that begins with ``name`` if they are incompatible.
     """
-    sources, heirs = recurrent(encoder), recurrent(decoder)
-    have = f"the encoder's are {names(sources)}, the decoder's {names(heirs)}"
-    if not sources or not heirs:
-        raise ValueError(f"{name}: encoder and decoder have one recurrent layer or more; {have}")
-    if connections is None and len(sources) != len(heirs):
+    encoder_layers, decoder_layers = recurrent_layers(encoder), recurrent_layers(decoder)
+    layers = f"those of the encoder: {join_names(encoder_layers)}; of the decoder: {join_names(decoder_layers)}"
+    if not encoder_layers or not decoder_layers:
         raise ValueError(
-            f"{name}: recurrent layers go together in pairs, or as decoder_connections says, which has the number of "
-            f"one of the encoder's for each of the decoder's; {have}"
+            f"{name}: expected at least one recurrent layer in the encoder and in the decoder, got {layers}"
         )
-    which = list(range(len(heirs))) if connections is None else connections
+    if connections is None and len(encoder_layers) != len(decoder_layers):
+        raise ValueError(
+            f"{name}: expected as many recurrent layers in the encoder as in the decoder, got {layers}. Or pass "
+            "decoder_connections, the index of an encoder layer for each decoder layer"
+        )
+    indices = list(range(len(decoder_layers))) if connections is None else plain(connections)
     if (
-        not isinstance(which, list | tuple)
-        or len(which) != len(heirs)
-        or not all(type(i) is int and 0 <= i < len(sources) for i in which)
+        not isinstance(indices, list | tuple)
+        or len(indices) != len(decoder_layers)
+        or not all(type(i) is int and 0 <= i < len(encoder_layers) for i in indices)
     ):
         raise ValueError(
-            f"{name}: decoder_connections has, for each of {len(heirs)}, a number from 0 to {len(sources) - 1}; {have}"
-            f"; got {connections!r}"
+            f"{name}: expected decoder_connections of {len(decoder_layers)} integers from 0 to "
+            f"{len(encoder_layers) - 1}, got {connections!r}; {layers}"
         )
-    pairs = [(heir, sources[i]) for heir, i in zip(heirs, which, strict=True)]
-    for heir, source in pairs:
-        if heir.ways == 2:
-            raise ValueError(f"{name}: {heir.name} reads both ways; a decoder does not know what comes later")
-        if heir.nout != source.nout:
+    pairs = [(decoder_layer, encoder_layers[i]) for decoder_layer, i in zip(decoder_layers, indices, strict=True)]
+    for decoder_layer, encoder_layer in pairs:
+        if decoder_layer.num_directions == 2:
             raise ValueError(
-                f"{name}: {heir.name}, in the decoder, begins with the states of {source.name}, in the encoder: both "
-                f"have the same output_size; it is {heir.nout} and {source.nout}"
+                f"{name}: expected a unidirectional recurrent layer in the decoder, got the bidirectional "
+                f"{decoder_layer.name}. Use LSTM or GRU"
+            )
+        if decoder_layer.nout != encoder_layer.nout:
+            raise ValueError(
+                f"{name}: expected the same output_size of {decoder_layer.name} (decoder) and {encoder_layer.name} "
+                f"(encoder), whose final states are its initial states, got {decoder_layer.nout} and "
+                f"{encoder_layer.nout}"
             )
     return pairs
 
 
-def hand_on(pairs: Sequence[tuple[Recurrence, Recurrence]]) -> None:
-    """Have recurrent layers of a decoder begin with what is left of the encoder's."""
-    for heir, source in pairs:
-        heir.init_state = source.final_states[: len(heir.passed)]
+def pass_states(pairs: Sequence[tuple[RecurrentBase, RecurrentBase]]) -> None:
+    """Set the initial states of the decoder's recurrent layers to the final states of the encoder's."""
+    for decoder_layer, encoder_layer in pairs:
+        decoder_layer.init_state = encoder_layer.final_states[: len(decoder_layer.state_names)]
 
 
-def recurrent(network: Any) -> list[Recurrence]:
+def recurrent_layers(network: Layer) -> list[RecurrentBase]:
     """Return the recurrent layers of a network, in order."""
-    return [layer for layer in network.leaves() if isinstance(layer, Recurrence)]
+    return [layer for layer in network.leaves() if isinstance(layer, RecurrentBase)]
 
 
-def names(layers: Sequence[Any]) -> str:
-    """Return the names of layers; "none" when there are no layers."""
+def join_names(layers: Sequence[Any]) -> str:
+    """Return the names of layers, or "none"."""
     return ", ".join(layer.name for layer in layers) or "none"

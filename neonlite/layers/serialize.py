@@ -1,4 +1,4 @@
-"""How do weights leave a network and come back?  As arrays, by the names of layers and of what is in them."""
+"""Network weights and optimizer states as NumPy arrays: get_weights, set_weights, serialize, load_weights."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from neonlite.backend.description import host
-from neonlite.initializers import wide
-from neonlite.layers.buffers import Buffered
-from neonlite.ops import two_dims
-from neonlite.optree import describe
+from neonlite.backend import Tensor, serialization
+from neonlite.initializers import compute_dtype
+from neonlite.layers.buffers import BufferOwner
+from neonlite.messages import describe
+from neonlite.shapes import at_least_2d
+from neonlite.typing import NativeArray
 
-ROWS = 20  # of the table in an error
+MAX_ERROR_ROWS = 20  # rows of the table in an error message
 
 
-class Stored(Buffered):
-    """What files keep: the weights of a layer, or of all layers in a container. A layer says which: ``stored``.
+class Serializable(BufferOwner):
+    """Base class of objects with weights: layers and containers. ``persistent_tensors`` are the tensors that are saved.
 
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.initializers import Constant
     >>> from neonlite.layers import Affine, Sequential
@@ -34,134 +37,190 @@ class Stored(Buffered):
     parallelism: str
 
     @property
-    def stored(self) -> dict[str, Any]:
-        """What a file keeps of this layer, tensors by name: parameters, and what else came of learning."""
+    def persistent_tensors(self) -> dict[str, Tensor]:
+        """The tensors that are saved in checkpoints, by name: parameters and running statistics."""
         return {}
 
     def leaves(self) -> list[Any]:
-        """Return all layers that are no containers, in order; of a layer, itself."""
+        """Return all layers that are not containers, in order; for a layer, itself."""
         return [self]
 
-    def get_weights(self) -> dict[str, Any]:
-        """Return copies of all that is stored, as NumPy arrays: "fc.W" is the W of the layer fc."""
-        return {f"{x.name}.{name}": t.get() for x in holders(self) for name, t in x.stored.items()}
+    def get_weights(self) -> dict[str, NativeArray]:
+        """Return copies of all persistent tensors as NumPy arrays, by "layer.name" such as "fc.W"."""
+        return {
+            f"{x.name}.{name}": t.get() for x in layers_with_tensors(self) for name, t in x.persistent_tensors.items()
+        }
 
-    def set_weights(self, weights: dict[str, Any], partial: bool = False) -> None:
-        """Copy arrays, lists or tensors in, by the names of ``get_weights``: all, or with ``partial`` those given.
+    def set_weights(self, weights: dict[str, NativeArray], partial: bool = False) -> None:
+        """Copy weights into the persistent tensors.
 
-        ValueError, before the first is written, with a table of all that is missing, unknown or of another shape;
-        TypeError where the weights do not come by name.
+        Parameters
+        ----------
+        weights : dict
+            Arrays, lists or tensors by the names of ``get_weights``.
+        partial : bool
+            Accept a subset of the names.
+
+        Raises
+        ------
+        ValueError
+            If names are missing or unknown, or shapes differ; the message lists them in a table. No weight is changed.
+        TypeError
+            If ``weights`` is not a dict with names.
         """
         if not (isinstance(weights, Mapping) and all(isinstance(key, str) for key in weights)):
-            expected = "a dict of arrays by name, as get_weights() returns it"
-            raise TypeError(f"{self.name}.set_weights takes {expected}; got {describe(weights)}")
-        tensors = {(x.name, name): t for x in holders(self) for name, t in x.stored.items()}
+            raise TypeError(
+                f"{self.name}.set_weights: expected a dict of arrays by name, as from get_weights(), got "
+                f"{describe(weights)}."
+            )
+        tensors = {(x.name, name): t for x in layers_with_tensors(self) for name, t in x.persistent_tensors.items()}
         keys = {f"{layer}.{name}": (layer, name) for layer, name in tensors}
-        given = {keys.get(key, (key, "")): value for key, value in weights.items()}
-        items = [Item(*key, tensors.get(key), given.get(key)) for key in (given if partial else tensors | given)]
-        hint = "get_weights() has the names there are" if partial else "partial=True sets only what is given"
-        check_items(self, items, hint)
-        for key, value in given.items():
-            tensors[key][:] = array(value)
+        values = {keys.get(key, (key, "")): value for key, value in weights.items()}
+        names = values if partial else tensors | values
+        entries = [TensorEntry(*key, tensors.get(key), values.get(key)) for key in names]
+        hint = "get_weights() returns the valid names" if partial else "partial=True accepts a subset"
+        check_entries(self, entries, hint)
+        for key, value in values.items():
+            tensors[key][:] = to_host_array(value)
 
     def serialize(self, keep_states: bool = True) -> dict[str, Any]:
-        """Return the description; each layer that has them with ``params``, NumPy arrays by name, and ``states``.
+        """Return the description of the network, with the weights and optimizer states of each layer as NumPy arrays.
 
-        ``states``: for each parameter, in order, a list of what the optimizer keeps with it.
+        Parameters
+        ----------
+        keep_states : bool
+            Include optimizer states.
+
+        Returns
+        -------
+        dict
+            The description. Layers have ``params``, a dict of arrays, and ``states``, a list of arrays for each
+            parameter.
         """
         description = self.get_description()
-        places = {(x["type"], x["config"].get("name")): x for x in dicts(description) if {"type", "config"} <= set(x)}
-        for layer in holders(self):
-            place = places.get((layer.modulenm, layer.name))
-            if place is None:
-                raise ValueError(f"{layer.name}: the description of {self.name} has no {layer.modulenm} of that name")
-            place["params"] = {name: t.get() for name, t in layer.stored.items()}
+        entries = {
+            (x["type"], x["config"].get("name")): x for x in iter_dicts(description) if {"type", "config"} <= set(x)
+        }
+        for layer in layers_with_tensors(self):
+            entry = entries.get((layer.modulenm, layer.name))
+            if entry is None:
+                raise ValueError(
+                    f"{self.name}.serialize: expected a {layer.modulenm} named {layer.name} in the description, "
+                    "got none."
+                )
+            entry["params"] = {name: t.get() for name, t in layer.persistent_tensors.items()}
             if keep_states:
-                place["states"] = [[t.get() for t in states] for _, states in pairs(layer)]
+                entry["states"] = [[t.get() for t in states] for _, states in parameter_states(layer)]
         return description
 
     def load_weights(self, pdict: dict[str, Any], load_states: bool = True) -> None:
-        """Copy in what ``serialize`` returned: for layers of the same names, whatever the order; else one by one.
+        """Copy the weights and optimizer states of ``serialize`` into a network.
 
-        ValueError, before the first is written, with a table of all that is missing, unknown or of another shape.
+        Entries are matched by the names of layers if these are the same, else by position.
+
+        Parameters
+        ----------
+        pdict : dict
+            The result of ``serialize``.
+        load_states : bool
+            Load optimizer states as well.
+
+        Raises
+        ------
+        ValueError
+            If entries are missing or unknown, or shapes differ; the message lists them in a table. No weight is
+            changed.
         """
-        items: list[Item] = []
-        found = paired(holders(self), [x for x in dicts(pdict) if isinstance(x.get("params"), dict)])
-        for layer, entry in found:
-            name = label(entry) if layer is None else layer.name
-            tensors = {} if layer is None else layer.stored
+        entries: list[TensorEntry] = []
+        matches = match_entries(
+            layers_with_tensors(self), [x for x in iter_dicts(pdict) if isinstance(x.get("params"), dict)]
+        )
+        for layer, entry in matches:
+            name = entry_name(entry) if layer is None else layer.name
+            tensors = {} if layer is None else layer.persistent_tensors
             params = {} if entry is None else entry["params"]
-            items += [Item(name, key, tensors.get(key), params.get(key)) for key in tensors | params]
+            entries += [TensorEntry(name, key, tensors.get(key), params.get(key)) for key in tensors | params]
             if load_states and layer is not None and "states" in (entry or {}):
-                items += state_items(layer, entry["states"])
-        check_items(self, items)
-        for layer, entry in found:
-            for key, tensor in layer.stored.items():
-                tensor[:] = array(entry["params"][key])
+                entries += state_entries(layer, entry["states"])
+        check_entries(self, entries)
+        for layer, entry in matches:
+            for key, tensor in layer.persistent_tensors.items():
+                tensor[:] = to_host_array(entry["params"][key])
             if load_states and "states" in entry:
                 layer.set_states(entry["states"])
 
     def set_states(self, states: Sequence[Sequence[Any]]) -> None:
-        """Take what an optimizer keeps, for each parameter a list of arrays, as ``serialize`` has it."""
-        check_items(self, state_items(self, states))
-        for ((w, _), own), given in zip(pairs(self), states, strict=True):
-            if len(own) != len(given):
-                own[:] = [self.be.zeros(w.shape, dtype=wide(w)) for _ in given]
-            for tensor, value in zip(own, given, strict=True):
-                tensor[:] = array(value)
+        """Set the optimizer states.
+
+        Parameters
+        ----------
+        states : sequence
+            For each parameter a list of arrays, as from ``serialize``.
+        """
+        check_entries(self, state_entries(self, states))
+        for ((w, _), tensors), values in zip(parameter_states(self), states, strict=True):
+            if len(tensors) != len(values):
+                tensors[:] = [self.be.zeros(w.shape, dtype=compute_dtype(w)) for _ in values]
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor[:] = to_host_array(value)
 
     def get_param_attrs(self) -> dict[str, bool]:
-        """Return how neon spreads the parameters over devices, as ``be.array`` takes it; there is one device here."""
+        """Return neon's flags for parameters distributed over devices, as keyword arguments of ``be.array``."""
         return {"parallel": self.parallelism in ("Data", "Model"), "distributed": self.parallelism == "Model"}
 
 
-# --- who has what --------------------------------------------------------------------------------------------------
+# --- layers and entries ----------------------------------------------------------------------------------------------
 
 
-def holders(network: Any) -> list[Any]:
-    """Return the layers of a network that files keep something of. RuntimeError before there are buffers."""
-    found = []
+def layers_with_tensors(network: Serializable) -> list[Any]:
+    """Return the layers of a network with persistent tensors. RuntimeError before they are allocated."""
+    layers = []
     for layer in network.leaves():
         if layer.in_shape is None and layer.has_params:
-            raise RuntimeError(f"{layer.name}: it has no shapes yet: call configure(shape), then allocate()")
-        if any(t is None for t in layer.stored.values()):
-            raise RuntimeError(f"{layer.name}: it has no weights yet: call allocate() first")
-        if layer.has_params and not layer.stored:
-            raise TypeError(f"{layer.name} has parameters, which files are to keep: give it stored, tensors by name")
-        found += [layer] if layer.stored else []
-    return found
+            raise RuntimeError(
+                f"{layer.name}: expected a configured layer, got one without shapes. "
+                "Call configure(shape), then allocate()."
+            )
+        if any(t is None for t in layer.persistent_tensors.values()):
+            raise RuntimeError(f"{layer.name}: expected allocated weights, got none. Call allocate() first.")
+        if layer.has_params and not layer.persistent_tensors:
+            raise TypeError(
+                f"{layer.name}: expected persistent_tensors for a layer with parameters, got none. Implement it."
+            )
+        layers += [layer] if layer.persistent_tensors else []
+    return layers
 
 
-def pairs(layer: Any) -> list[Any]:
+def parameter_states(layer: Any) -> list[Any]:
     """Return ((W, dW), states) for each parameter of a layer."""
     params = layer.get_params() if layer.has_params else []
     return params if isinstance(params, list) else [params]
 
 
-def dicts(data: Any) -> Iterator[dict[str, Any]]:
+def iter_dicts(data: Any) -> Iterator[dict[str, Any]]:
     """Yield all dicts in nested lists and dicts, the outer ones first."""
     if isinstance(data, dict):
         yield data
     for x in data.values() if isinstance(data, dict) else data if isinstance(data, list | tuple) else ():
-        yield from dicts(x)
+        yield from iter_dicts(x)
 
 
-def paired(layers: list[Any], entries: list[Any]) -> list[tuple[Any, Any]]:
-    """Return layers and the entries of a file for them: by names if these are the same, else one after another."""
-    named = {label(entry): entry for entry in entries}
-    if len(named) == len(entries) and set(named) == {layer.name for layer in layers}:
-        return [(layer, named[layer.name]) for layer in layers]
-    return list(zip_longest(layers, fused(layers, entries)))
+def match_entries(layers: list[Any], entries: list[Any]) -> list[tuple[Any, Any]]:
+    """Return pairs of layers and checkpoint entries: matched by name if the names are the same, else by position."""
+    by_name = {entry_name(entry): entry for entry in entries}
+    if len(by_name) == len(entries) and set(by_name) == {layer.name for layer in layers}:
+        return [(layer, by_name[layer.name]) for layer in layers]
+    return list(zip_longest(layers, merge_bias_entries(layers, entries)))
 
 
-def fused(layers: list[Any], entries: list[Any]) -> list[Any]:
-    """Return the entries of a file, a Bias with the one before it where that is for a convolution with a bias.
+def merge_bias_entries(layers: list[Any], entries: list[Any]) -> list[Any]:
+    """Return checkpoint entries; merge that of a Bias into the previous one if that layer is a Convolution_bias.
 
-    Old files of neon have two layers there.
+    Old checkpoints of neon store a ``Convolution_bias`` as two layers.
     """
     rest = list(entries)
     for i, layer in enumerate(layers):
-        if "weight_bias" not in layer.stored or i + 1 >= len(rest) or "weight_bias" in rest[i]["params"]:
+        if "weight_bias" not in layer.persistent_tensors or i + 1 >= len(rest) or "weight_bias" in rest[i]["params"]:
             continue
         if rest[i + 1].get("type", "").rpartition(".")[2] == "Bias":
             bias = rest.pop(i + 1)
@@ -171,16 +230,16 @@ def fused(layers: list[Any], entries: list[Any]) -> list[Any]:
     return rest
 
 
-def label(entry: Any) -> str:
-    """Return the name of the layer that an entry of a file is of."""
+def entry_name(entry: Any) -> str:
+    """Return the name of the layer of a checkpoint entry."""
     return str(entry.get("config", {}).get("name", ""))
 
 
-# --- does it fit ---------------------------------------------------------------------------------------------------
+# --- checks ----------------------------------------------------------------------------------------------------------
 
 
-class Item(NamedTuple):
-    """One tensor and the array for it: a layer, a name in it, and both, None for what there is not."""
+class TensorEntry(NamedTuple):
+    """A tensor and the array for it: layer name, tensor name, and both, or None if missing."""
 
     layer: str
     name: str
@@ -188,41 +247,41 @@ class Item(NamedTuple):
     value: Any
 
 
-def state_items(layer: Any, states: Any) -> list[Item]:
-    """Return the items of what an optimizer keeps: each has the shape of its parameter."""
-    items = []
-    for i, (pair, given) in enumerate(zip_longest(pairs(layer), states)):
+def state_entries(layer: Serializable, states: Any) -> list[TensorEntry]:
+    """Return the entries of optimizer states, which have the shape of their parameter."""
+    entries = []
+    for i, (pair, values) in enumerate(zip_longest(parameter_states(layer), states)):
         w = None if pair is None else pair[0][0]
-        if pair is None or given is None:
-            items.append(Item(layer.name, f"states[{i}]", w, None if given is None else "a list"))
-        items += [Item(layer.name, f"states[{i}][{j}]", w, x) for j, x in enumerate(given or [])]
-    return items
+        if pair is None or values is None:
+            entries.append(TensorEntry(layer.name, f"states[{i}]", w, None if values is None else "a list"))
+        entries += [TensorEntry(layer.name, f"states[{i}][{j}]", w, x) for j, x in enumerate(values or [])]
+    return entries
 
 
-def array(value: Any) -> Any:
-    """Return numbers as an array on the host, of two dimensions or more."""
-    found = host(value)
-    return found.reshape(two_dims(found.shape))
+def to_host_array(value: Any) -> Any:
+    """Return values as a NumPy array of two or more dimensions."""
+    array = serialization.to_host_array(value)
+    return array.reshape(at_least_2d(array.shape))
 
 
-def words(value: Any) -> str:
-    """Return the shape of an array in words, or what else there is."""
+def describe_shape(value: Any) -> str:
+    """Return the shape of an array as text; for anything else, a description."""
     try:
-        return "nothing" if value is None else str(array(value).shape)
+        return "nothing" if value is None else str(to_host_array(value).shape)
     except (RuntimeError, TypeError, ValueError):
         return describe(value)
 
 
-def check_items(network: Any, items: list[Item], hint: str = "") -> None:
-    """Raise ValueError, with a table of all items that do not fit."""
-    table = [("layer", "name", "expected", "found")]
-    for x in items:
+def check_entries(network: Serializable, entries: list[TensorEntry], hint: str = "") -> None:
+    """Raise ValueError with a table of all entries that do not fit."""
+    table = [("layer", "name", "expected", "got")]
+    for x in entries:
         expected = "nothing" if x.tensor is None else str(x.tensor.shape)
-        found = words(x.value)
-        table += [(x.layer, x.name, expected, found)] if x.tensor is None or expected != found else []
+        actual = describe_shape(x.value)
+        table += [(x.layer, x.name, expected, actual)] if x.tensor is None or expected != actual else []
     if len(table) > 1:
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table[: ROWS + 1]]
-        lines += [f"and {len(table) - ROWS - 1} more"] if len(table) > ROWS + 1 else []
-        head = f"{network.name}: weights and layers do not fit, and none was changed"
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table[: MAX_ERROR_ROWS + 1]]
+        lines += [f"and {len(table) - MAX_ERROR_ROWS - 1} more"] if len(table) > MAX_ERROR_ROWS + 1 else []
+        head = f"{network.name}: expected weights that fit the layers, got other names or shapes; none was changed"
         raise ValueError("\n".join([f"{head}; {hint}" if hint else head, *lines]))

@@ -1,93 +1,112 @@
-"""Which layers come in where data is not as the next layer wants it?  Another shape, or another value."""
+"""Reshape and DataTransform layers."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from neonlite.backend import NervanaObject
-from neonlite.layers.buffers import by_columns, features
-from neonlite.layers.deltas import Deltas, Place
+from neonlite.backend import NervanaObject, Tensor
+from neonlite.backend.validation import function
+from neonlite.layers.buffers import iobuf_shape, num_features, plain
 from neonlite.layers.layer import Layer
-from neonlite.optree import describe
+from neonlite.layers.types import LayerInput, LayerShape
+from neonlite.messages import describe
 
 
-class Passing(Layer):
-    """Hands its inputs on as they are, in the same memory, and errors back. One of your own settles ``out_shape``."""
+class PassThrough(Layer):
+    """Base class of layers whose outputs and deltas are views of their inputs and errors. Subclasses set ``out_shape``.
 
-    in_place = True
+    Parameters
+    ----------
+    name : str, optional
+        Name, unique in a network.
+    """
+
+    in_place = returns_error = True
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self.own: Any = None  # a buffer of the outputs, where they cannot be those of the layer before
-        self.error: Any = None
+        self.output_buffer: Any = None  # set if the outputs are a copy of the inputs
+        self.last_error: Any = None
         self.input_view: Any = None
         self.error_view: Any = None
 
     @property
-    def reads_outputs(self) -> bool:  # type: ignore[override]
-        """Whether the layer after it must leave the outputs alone: they are the inputs, which this one may have to."""
+    def needs_outputs(self) -> bool:  # type: ignore[override]
+        """Whether later layers must not overwrite the outputs, which are the inputs of this layer."""
         return self.owns_output
 
-    def allocate(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Take a shared buffer, into which inputs are then copied; else there is nothing to make."""
-        self.own = None if shared_outputs is None else self.buffer("outputs", self.out_shape, shared=shared_outputs)
+    def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        """Use ``shared_outputs``, into which inputs are copied; without it nothing is allocated."""
+        self.check_accumulation(accumulate_updates)
+        self.output_buffer = (
+            None if shared_outputs is None else self.buffer("outputs", self.out_shape, shared=shared_outputs)
+        )
 
-    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
-        """Say that the deltas lie where the error does."""
-        if self.prev_layer is None:
-            return super().reserve(deltas, error)
-        self.owns_delta, self.deltas = False, None
-        return error
-
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Any:
         """Return x in the shape of the outputs."""
-        return self.be.reshape(x, features(self.out_shape), -1)
+        return self.be.reshape(x, num_features(self.out_shape), -1)
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Return the inputs, plus ``beta`` times what the outputs were."""
-        self.check("the inputs", inputs, self.in_shape)
-        if inputs is not self.inputs:  # the same view again for the same inputs: the next layer's tree hangs on it
-            self.inputs, self.input_view = inputs, self.view(inputs, self.in_shape, self.out_shape)
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+        """Return the inputs, plus ``beta outputs``."""
+        self.check_tensor("inputs", inputs, self.in_shape)
+        if inputs is not self.inputs:  # else keep the view: the next layer caches its op-tree
+            self.inputs, self.input_view = inputs, self.reshape_buffer(inputs, self.in_shape, self.out_shape)
         if beta:
-            self.own = self.own or self.buffer("outputs", self.out_shape)
-            self.own[:] = self.input_view + beta * (self.outputs or 0)
-        elif self.own is not None:
-            self.own[:] = self.input_view
-        self.outputs = self.own or self.input_view
+            self.output_buffer = self.output_buffer or self.buffer("outputs", self.out_shape)
+            self.output_buffer[:] = self.input_view + beta * (self.outputs or 0)
+        elif self.output_buffer is not None:
+            self.output_buffer[:] = self.input_view
+        self.outputs = self.output_buffer or self.input_view
         return self.outputs
 
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Return the error in the shape of the inputs, scaled."""
-        if error is None:  # nothing comes back, as from words
+        if error is None:  # the next layer has no deltas, such as LookupTable
             return None
-        self.check("the error", error, self.out_shape)
-        if error is not self.error:
-            self.error, self.error_view = error, self.view(error, self.out_shape, self.in_shape)
+        self.check_tensor("an error", error, self.out_shape)
+        if error is not self.last_error:
+            self.last_error, self.error_view = error, self.reshape_buffer(error, self.out_shape, self.in_shape)
         if not self.owns_delta and alpha == 1 and beta == 0:
             self.deltas = self.error_view
-        elif self.prev_layer is not None:
+        elif self.needs_deltas:
             self.deltas = self.deltas or self.buffer("deltas", self.in_shape)
-            self.deltas[:] = self.scaled(self.error_view, alpha, beta)
+            self.deltas[:] = self.scale_deltas(self.error_view, alpha, beta)
         return self.deltas
 
-    def view(self, t: Any, shape: Any, to: Any) -> Any:
-        """Return a buffer of one shape as that of another."""
-        if by_columns(shape) == by_columns(to):
+    def reshape_buffer(self, t: Any, shape: LayerShape, new_shape: LayerShape) -> Any:
+        """Return a view of the buffer of one layer shape as the buffer of another.
+
+        Parameters
+        ----------
+        t : Tensor
+            The buffer.
+        shape, new_shape : int or tuple
+            Shapes without the batch dimension.
+        """
+        if iobuf_shape(shape) == iobuf_shape(new_shape):
             return t
         try:
-            return t.reshape(features(to), -1)
+            return t.reshape(num_features(new_shape), -1)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
 
 
-class Reshape(Passing):
-    """The inputs in another shape: the same numbers in the same order, in the same buffer.
+class Reshape(PassThrough):
+    """The inputs in another shape, as a view of the same buffer.
 
-    ``reshape``: F, (F, T) or (C, H, W); 0 keeps the inputs' size at this place, and one -1 is what is left. A size
-    varies the slower the further left it stands, also T in (F, T): features (F * T) may become T time steps and back,
-    and (embedding, words) an image (1, embedding, words). The minibatch stays innermost.
+    Elements keep their row-major order, with the batch as the last axis: in an output (F, T), feature f at time step t
+    is feature f T + t of the input. (embedding, tokens) can be reshaped to an image (1, embedding, tokens).
 
+    Parameters
+    ----------
+    reshape : int or tuple
+        F, (F, T) or (C, H, W). 0 keeps the size of the inputs on that axis, and one -1 is inferred.
+    name : str, optional
+        Name, unique in a network.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.layers import Reshape
     >>> be = nl.gen_backend("cpu", batch_size=2)
@@ -99,87 +118,106 @@ class Reshape(Passing):
 
     def __init__(self, reshape: int | tuple[int, ...], name: str | None = None) -> None:
         super().__init__(name)
-        sizes = (reshape,) if isinstance(reshape, int) else reshape
-        whole = isinstance(sizes, tuple | list) and all(isinstance(n, int) and not isinstance(n, bool) for n in sizes)
-        if not whole or not sizes or min(sizes) < -1 or list(sizes).count(-1) > 1:
+        items = reshape if isinstance(reshape, tuple | list) else (reshape,)
+        sizes = plain(items)
+        all_integers = {*map(type, sizes)} == {int} and bool not in map(type, items)
+        if not all_integers or min(sizes) < -1 or list(sizes).count(-1) > 1:
             raise ValueError(
-                f"{self.name}: reshape is made of sizes, 0 for one that is kept, and one -1 at most; got {reshape!r}"
+                f"{self.name}: reshape: expected sizes, 0 to keep a size, and at most one -1, got {reshape!r}."
             )
         self.reshape = reshape
         self.sizes = tuple(sizes)
 
-    def configure(self, in_obj: Any) -> Reshape:
-        """Take the inputs' shape, and work out that of the outputs."""
+    def configure(self, in_obj: LayerInput) -> Reshape:
+        """Set the input shape and infer the output shape."""
         super().configure(in_obj)
-        given = (self.in_shape,) if isinstance(self.in_shape, int) else self.in_shape
-        if any(n == 0 and i >= len(given) for i, n in enumerate(self.sizes)):
-            raise ValueError(f"{self.name}: 0 keeps a size of the inputs, {given}, which {self.sizes} has none for")
-        sizes = [n or given[i] for i, n in enumerate(self.sizes)]
-        total, known = math.prod(given), math.prod(n for n in sizes if n != -1)
+        in_sizes = (self.in_shape,) if isinstance(self.in_shape, int) else self.in_shape
+        if any(n == 0 and i >= len(in_sizes) for i, n in enumerate(self.sizes)):
+            raise ValueError(f"{self.name}: expected 0 only for axes of the inputs {in_sizes}, got {self.sizes}.")
+        sizes = [n or in_sizes[i] for i, n in enumerate(self.sizes)]
+        total, known = math.prod(in_sizes), math.prod(n for n in sizes if n != -1)
         if total % known or (-1 not in sizes and total != known):
-            raise ValueError(f"{self.name}: the inputs {given} have {total} elements; {self.sizes} cannot hold as many")
+            raise ValueError(
+                f"{self.name}: expected a shape of {total} elements for the inputs {in_sizes}, got {self.sizes}."
+            )
         sizes = [total // known if n == -1 else n for n in sizes]
         self.out_shape = sizes[0] if len(sizes) == 1 else tuple(sizes)
         return self
 
 
 class DataTransform(Layer):
-    """``f(x)`` for a transform f of the data; it is the first layer, or after others of its kind, and has no deltas.
+    """``f(x)`` for a transform f of the data.
 
-    ``transform``: a function from a tensor to an op-tree of its shape, such as ``Normalizer(divisor=255)``. It may have
-    an ``inference(x)``, which is then f for inference, and a ``configure(shape)``, which refuses data that it is not
-    for; ``ColorNoise`` has both.
+    It must be the first layer, or follow other DataTransform layers, and has no deltas.
+
+    Parameters
+    ----------
+    transform : callable
+        Function from a tensor to an op-tree of its shape, such as ``Normalizer(divisor=255)``. Optional methods:
+        ``inference(x)``, used instead at inference, and ``configure(shape)``, which may reject a data shape;
+        ``ColorNoise`` has both.
+    name : str, optional
+        Name, unique in a network.
     """
 
-    reads_outputs = False
+    can_compute_deltas = needs_outputs = False
 
     def __init__(self, transform: Any, name: str | None = None) -> None:
         super().__init__(name)
-        if not callable(transform):
-            raise TypeError(f"{self.name}: transform is a function of the data; got {transform!r}")
-        self.transform = transform
+        self.transform = function(f"{self.name}: transform", transform, "a function of the data")
 
-    def configure(self, in_obj: Any) -> DataTransform:
-        """Take the shape of the data, which is that of the outputs as well."""
+    def configure(self, in_obj: LayerInput) -> DataTransform:
         super().configure(in_obj)
         if self.prev_layer is not None and not isinstance(self.prev_layer, DataTransform):
-            raise ValueError(f"{self.name} transforms the data: it is the first layer, and not after {in_obj.name}")
+            raise ValueError(
+                f"{self.name}: expected to be the first layer, got the previous layer {self.prev_layer.name}."
+            )
         self.out_shape = self.in_shape
         if isinstance(self.transform, NervanaObject):
             self.transform.be = self.be
         if hasattr(self.transform, "configure"):
-            self.named(self.transform.configure, self.in_shape)
+            self.call_with_context(self.transform.configure, self.in_shape)
         return self
 
-    def reserve(self, deltas: Deltas, error: Place | None) -> None:
-        """Reserve nothing: data has no deltas. ValueError where a layer before it would want some."""
-        if isinstance(self.prev_layer, Layer) and not isinstance(self.prev_layer, DataTransform):
-            raise ValueError(
-                f"{self.name} transforms the data: it is the first layer, not after {self.prev_layer.name}"
-            )
-        deltas.free(error)
-
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Tensor) -> Any:
         """Return ``f(x)``."""
-        return self.transformed(self.transform, x)
+        return self.apply_transform(self.transform, x)
 
-    def inference_formula(self, x: Any) -> Any:
-        """Return ``f(x)``, or what the transform has for inference."""
-        return self.transformed(getattr(self.transform, "inference", self.transform), x)
+    def inference_formula(self, x: Tensor) -> Any:
+        """Return ``f(x)``, or ``f.inference(x)`` if the transform has this method."""
+        return self.apply_transform(getattr(self.transform, "inference", self.transform), x)
 
-    def transformed(self, f: Any, x: Any) -> Any:
-        """Return ``f(x)``. ValueError when it has another shape than x."""
-        y = self.named(f, x)
+    def apply_transform(self, f: Any, x: Any) -> Any:
+        """Return ``f(x)``. ValueError if the shape is not that of x.
+
+        Parameters
+        ----------
+        f : callable
+            The transform.
+        x : Tensor
+            The data.
+        """
+        y = self.call_with_context(f, x)
         if getattr(y, "shape", None) != x.shape:
-            raise ValueError(f"{self.name}: a transform keeps the shape of {describe(x)}; got {describe(y)}")
+            raise ValueError(
+                f"{self.name}: expected a transform that keeps the shape of {describe(x)}, got {describe(y)}."
+            )
         return y
 
-    def named(self, f: Any, x: Any) -> Any:
-        """Return ``f(x)``; its errors name the layer."""
+    def call_with_context(self, f: Any, x: Any) -> Any:
+        """Return ``f(x)``; add the name of the layer to error messages.
+
+        Parameters
+        ----------
+        f : callable
+            The transform, or its ``configure``.
+        x : Tensor or tuple
+            Its argument.
+        """
         try:
             return f(x)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self.name}: {error}") from None
 
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Do nothing: data does not learn."""
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Do nothing: the data has no deltas."""

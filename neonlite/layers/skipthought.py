@@ -1,4 +1,4 @@
-"""What does a sentence mean?  What it tells of its neighbors: one network reads it, two say those."""
+"""SkipThought: sentence vectors from an encoder and two decoders of the neighboring sentences."""
 
 from __future__ import annotations
 
@@ -6,33 +6,62 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from neonlite.backend.description import known
-from neonlite.layers.buffers import by_columns
+from neonlite.backend import Tensor
+from neonlite.backend.serialization import find_class
+from neonlite.layers.buffers import iobuf_shape, num_elements
 from neonlite.layers.compound import Affine
 from neonlite.layers.container import LayerContainer
-from neonlite.layers.deltas import Deltas, Place
+from neonlite.layers.deltas import DeltaPlanner, PlannedError
 from neonlite.layers.embedding import LookupTable
-from neonlite.layers.layer import NOT_YET
-from neonlite.layers.recurrent import Gated, Recurrence
-from neonlite.layers.seq2seq import Decoder, Encoder, hand_on, paired, recurrent, shapes_of
-from neonlite.optree import describe
-from neonlite.transforms import Softmax
+from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase
+from neonlite.layers.seq2seq import Decoder, Encoder, pair_recurrent_layers, pass_states, recurrent_layers, split_shapes
+from neonlite.layers.types import InitLike, LayerInput
+from neonlite.messages import describe
+from neonlite.transforms import Softmax, Transform
 
-READ = ("words of the sentence", "words read to say the one before", "words read to say the one after")
+INPUT_NAMES = ("inputs sentence", "inputs before", "inputs after")
 
 
 class SkipThought(LayerContainer):
-    """An encoder for a sentence, and decoders for the one before and the one after, which begin with its last state.
+    """Skip-thought network: an encoder of a sentence, and decoders of the previous and of the next sentence.
 
-    All three look words up in one table, ``table``, whose gradients add up. ``rec_layer``: the class of their recurrent
-    layers, such as GRU, or its name; ``init_rec``, ``activ_rec`` and ``activ_rec_gate`` are for them. ``init_ff`` and
-    ``init_const`` fill the weights and biases behind each decoder. ``layers``: another table, encoder and two decoders
-    instead. The word 0 fills up: its row in the table stays zeros.
+    The decoders start from the encoder's final state. All three look tokens up in one LookupTable, ``table``, whose
+    gradients are summed. Token id 0 is padding: its row in the table stays zero.
 
-    Inputs are words (1, T), of three lengths: [sentence, before, after], the last two a step late, as decoders read
-    them. Outputs are probabilities [before, after], (vocab_size, T) each, and costs those of a ``Multicost``. For
-    inference a sentence alone will do: then the output is its vector, (nhidden, N). Pad sentences in front.
+    Inputs are token ids [sentence, before, after], (1, T) or (T, 1) of three lengths; the decoders' inputs are the
+    targets delayed by one step. Outputs are probabilities [before, after], (vocab_size, T) each; use a ``Multicost``.
+    For inference you can pass the sentence alone: the output is then its vector, (nhidden, N). Pad sentences on the
+    left.
 
+    Parameters
+    ----------
+    vocab_size : int
+        Number of tokens.
+    embed_dim : int
+        Number of elements of a token's embedding.
+    init_embed : initializer, array or Tensor
+        Fills the table.
+    nhidden : int
+        Number of elements of a recurrent state.
+    rec_layer : type or str
+        Class of the recurrent layers, such as GRU, or its name.
+    init_rec : initializer, array or Tensor
+        Fills the weights of the recurrent layers.
+    activ_rec, activ_rec_gate : Transform
+        Activation functions of the recurrent layers.
+    init_ff, init_const : initializer, array or Tensor
+        Fill the weights and biases of the decoders' output layers.
+    layers : sequence of Layer, optional
+        A LookupTable, an Encoder and two Decoders to use instead.
+    name : str, optional
+        Name of the network.
+
+    References
+    ----------
+    Kiros et al. 2015, Skip-Thought Vectors; there, each step of a decoder reads the vector.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.initializers import Constant, Gaussian
     >>> from neonlite.layers import GRU, SkipThought
@@ -45,176 +74,213 @@ class SkipThought(LayerContainer):
     >>> net.allocate()
     >>> net.fprop(be.ones((1, 5 * 2)), inference=True).shape
     (16, 2)
-
-    Source: Kiros et al. 2015, Skip-Thought Vectors; there, each step of a decoder reads the vector.
     """
 
-    told_by: ClassVar[dict[str, str]] = {"rec_layer": "kind"}
+    config_attributes: ClassVar[dict[str, str]] = {"rec_layer": "rec_layer_type"}
 
     def __init__(
         self,
         vocab_size: int,
         embed_dim: int,
-        init_embed: Any,
+        init_embed: InitLike,
         nhidden: int,
-        rec_layer: Any,
-        init_rec: Any,
-        activ_rec: Any,
-        activ_rec_gate: Any,
-        init_ff: Any,
-        init_const: Any,
+        rec_layer: type[RecurrentBase] | str,
+        init_rec: InitLike,
+        activ_rec: Transform,
+        activ_rec_gate: Transform,
+        init_ff: InitLike,
+        init_const: InitLike,
         layers: Sequence[Any] | None = None,
         name: str | None = None,
     ) -> None:
         self.vocab_size, self.embed_dim, self.init_embed = vocab_size, embed_dim, init_embed
-        self.nhidden, self.kind, self.init_rec = nhidden, kind_of(rec_layer, name or "SkipThought"), init_rec
+        self.nhidden, self.init_rec = nhidden, init_rec
+        self.rec_layer_type = recurrent_type_name(rec_layer, name or "SkipThought")
         self.activ_rec, self.activ_rec_gate = activ_rec, activ_rec_gate
         self.init_ff, self.init_const = init_ff, init_const
-        super().__init__(self.parts(name) if layers is None else layers, name)
-        kinds = LookupTable, Encoder, Decoder, Decoder
-        if len(self.layers) != 4 or not all(map(isinstance, self.layers, kinds)):
+        super().__init__(self.build_layers(name) if layers is None else layers, name)
+        types = LookupTable, Encoder, Decoder, Decoder
+        if len(self.layers) != 4 or not all(map(isinstance, self.layers, types)):
             raise ValueError(
-                f"{self.name}: layers are a LookupTable, an Encoder and two Decoders, of the sentence before and "
-                f"of that after; got {', '.join(type(x).__name__ for x in self.layers)}"
+                f"{self.name}: expected as layers a LookupTable, an Encoder, and Decoders of the previous and of the "
+                f"next sentence, got {', '.join(type(x).__name__ for x in self.layers)}"
             )
         self.table, self.encoder, *self.decoders = self.layers
-        self.pairs = [pair for decoder in self.decoders for pair in paired(self.name, self.encoder, decoder)]
-        for layer in recurrent(self):
-            layer.reset_cells = True  # a sentence does not go on in the next minibatch
-        self.words: Any = None  # of all three, one after another in time
-        self.errors: Any = None  # of what was looked up
-        self.vectors: list[Any] = []  # what each of the three reads: a copy, as what was looked up is one tensor
-        self.views: list[tuple[Any, Any, Any]] = []  # what is each one's of words, of what was looked up, of errors
-        self.no_error: Any = None  # of the encoder's outputs, which nobody reads
+        self.state_pairs = [
+            pair for decoder in self.decoders for pair in pair_recurrent_layers(self.name, self.encoder, decoder)
+        ]
+        for layer in recurrent_layers(self):
+            layer.reset_cells = True  # minibatches are independent
+        self.lengths: list[int] = []  # numbers of steps of the three inputs
+        self.token_ids: Any = None  # token ids of the three inputs, concatenated along time
+        self.embedding_errors: Any = None  # errors of the table's outputs
+        self.embeddings: list[Any] = []  # copies of the table's outputs, for each of the three networks
+        self.input_views: list[tuple[Any, ...]] = []  # views of token ids, table outputs and errors, for each network
+        self.zero_error: Any = None  # zero error of the encoder's outputs, on which the cost does not depend
 
-    def parts(self, name: str | None) -> list[Any]:
-        """Return the table, the encoder and the decoders."""
-        cls: Any = known(self.kind)
-        gate = {"gate_activation": self.activ_rec_gate} if issubclass(cls, Gated) else {}
+    def build_layers(self, name: str | None) -> list[Any]:
+        """Return the table, the encoder and the decoders.
 
-        def called(what: str) -> str | None:
-            return name and f"{name}_{what}"
+        Parameters
+        ----------
+        name : str or None
+            Prefix of their names.
+        """
+        cls: Any = find_class(self.rec_layer_type)
+        gate = {"gate_activation": self.activ_rec_gate} if issubclass(cls, GatedRecurrentBase) else {}
 
-        def reader(what: str) -> Any:
-            return cls(self.nhidden, self.init_rec, activation=self.activ_rec, name=called(what), **gate)
+        def subname(label: str) -> str | None:
+            return name and f"{name}_{label}"
 
-        def speaker(what: str) -> Decoder:
-            words = Affine(
-                self.vocab_size, self.init_ff, self.init_const, activation=Softmax(), name=called(f"{what}_words")
+        def make_recurrent(label: str) -> Any:
+            return cls(self.nhidden, self.init_rec, activation=self.activ_rec, name=subname(label), **gate)
+
+        def make_decoder(label: str) -> Decoder:
+            output = Affine(
+                self.vocab_size, self.init_ff, self.init_const, activation=Softmax(), name=subname(f"{label}_words")
             )
-            return Decoder([reader(what), words], name=called(f"{what}_decoder"))
+            return Decoder([make_recurrent(label), output], name=subname(f"{label}_decoder"))
 
-        table = LookupTable(self.vocab_size, self.embed_dim, self.init_embed, pad_idx=0, name=called("table"))
-        encoder = Encoder([reader("sentence")], name=called("encoder"))
-        return [table, encoder, speaker("before"), speaker("after")]
+        table = LookupTable(self.vocab_size, self.embed_dim, self.init_embed, pad_idx=0, name=subname("table"))
+        encoder = Encoder([make_recurrent("sentence")], name=subname("encoder"))
+        return [table, encoder, make_decoder("before"), make_decoder("after")]
 
     @property
-    def readers(self) -> list[Any]:
+    def networks(self) -> list[Any]:
         """The encoder and the decoders."""
         return [self.encoder, *self.decoders]
 
-    # --- the four steps of a layer ---
+    # --- shapes, buffers, fprop and bprop ---
 
-    def configure(self, in_obj: Any) -> SkipThought:
-        """Take three shapes (1, T), of words; one shape is that of all."""
+    def configure(self, in_obj: LayerInput) -> SkipThought:
         self.be = self.be
-        shapes = shapes_of(in_obj, 3)
-        if len(shapes) != 3 or not all(isinstance(x, tuple) and len(x) == 2 and x[0] == 1 for x in shapes):
+        shapes = split_shapes(in_obj, 3)
+        if len(shapes) != 3 or not all(isinstance(x, tuple) and len(x) == 2 and 1 in x for x in shapes):
             raise ValueError(
-                f"{self.name}: three shapes (1, T) of words, one a time step: of the sentence, and of what the "
-                f"decoders of the one before and of the one after read; got {getattr(in_obj, 'shape', in_obj)!r}"
+                f"{self.name}: expected three shapes (1, T) or (T, 1) of token ids, of the inputs sentence, before and "
+                f"after, got {getattr(in_obj, 'shape', in_obj)!r}"
             )
-        self.table.configure((1, sum(steps for _, steps in shapes)))
-        for part, (_, steps) in zip(self.readers, shapes, strict=True):
+        self.lengths = [num_elements(shape) for shape in shapes]
+        self.table.configure((1, sum(self.lengths)))
+        for part, steps in zip(self.networks, self.lengths, strict=True):
             part.configure((self.table.embedding_dim, steps))
         self.in_shape, self.out_shape = shapes, [decoder.out_shape for decoder in self.decoders]
         return self
 
-    def allocate_layers(self, shared_outputs: Any = None, accumulate_updates: bool = False) -> None:
-        """Have the layers make their buffers."""
+    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         for layer in self.layers:
             layer.allocate(accumulate_updates=accumulate_updates)
-        self.words = self.buffer("words", self.table.in_shape, "float32")
-        self.errors = self.buffer("errors", self.table.out_shape)
-        self.no_error = self.buffer("no error", self.encoder.out_shape)
-        self.vectors = [self.buffer(f"vectors {i}", part.in_shape) for i, part in enumerate(self.readers)]
-        ends = [self.be.bsz * sum(steps for _, steps in self.in_shape[:i]) for i in range(4)]
-        every = self.words, self.table.outputs, self.errors
-        self.views = [tuple(x[:, a:b] for x in every) for a, b in itertools.pairwise(ends)]
+        self.token_ids = self.buffer("token ids", self.table.in_shape, "float32")
+        self.embedding_errors = self.buffer("embedding errors", self.table.out_shape)
+        self.zero_error = self.buffer("zero error", self.encoder.out_shape)
+        self.embeddings = [self.buffer(f"embeddings {i}", part.in_shape) for i, part in enumerate(self.networks)]
+        offsets = [self.be.bsz * sum(self.lengths[:i]) for i in range(4)]
+        tensors = self.token_ids, self.table.outputs, self.embedding_errors
+        self.input_views = [tuple(x[:, a:b] for x in tensors) for a, b in itertools.pairwise(offsets)]
 
-    def reserve(self, deltas: Deltas, error: Place | None) -> Place | None:
-        """Have the layers say where their deltas are to lie: one after another in the same places."""
-        for part in self.readers:
-            part.prev_layer = self.table
-            deltas.free(part.reserve(deltas, deltas.outside()))
-        return None
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> None:
+        """Record ``bprop`` of the three networks; each is followed by a copy of its deltas."""
+        for part in self.networks:
+            part.needs_deltas = True  # to train the table
+            deltas = part.record_bprop(planner, planner.external())
+            if deltas is not None:
+                planner.add_step(self, [deltas])
 
     def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
-        """Return what the decoders say to [sentence, before, after]; for inference also the vectors of a sentence."""
-        self.check_scale(beta)
-        self.learning = False
-        several = isinstance(inputs, list | tuple)
-        if (several and len(inputs) != 3) or not (several or inference):
+        """Compute the decoders' outputs, or for inference the vector of a sentence.
+
+        Parameters
+        ----------
+        inputs : list of Tensor, or Tensor
+            Token ids [sentence, before, after]; for inference also the sentence alone.
+        inference : bool
+            Do not prepare for ``bprop``.
+        beta : float
+            Must be 0, as for all containers.
+
+        Returns
+        -------
+        list of Tensor, or Tensor
+            Probabilities [before, after], (vocab_size, T N) each; or the vectors (nhidden, N).
+        """
+        self.reject_scaling(beta)
+        self.can_backprop = False
+        has_decoder_inputs = isinstance(inputs, list | tuple)
+        if (has_decoder_inputs and len(inputs) != 3) or not (has_decoder_inputs or inference):
             raise ValueError(
-                f"{self.name}: inputs are words [sentence, before, after], the last two a step late; for inference a "
-                f"sentence alone will do; got {describe(inputs)}"
+                f"{self.name}: expected inputs [sentence, before, after], the last two delayed by one step, or for "
+                f"inference the sentence alone, got {describe(inputs)}"
             )
-        given = inputs if several else [inputs]
-        for what, x, shape in zip(READ, given, self.in_shape or [None] * 3, strict=False):
-            self.check(what, x, shape)
-        if not self.views:
-            raise RuntimeError(f"{self.name}: it has no buffers yet: call allocate() before fprop")
-        for x, (words, _, _) in zip(given, self.views, strict=False):
-            words[:] = x
-        self.table.fprop(self.words, inference)
-        for vectors, (_, found, _), _ in zip(self.vectors, self.views, given, strict=False):
-            vectors[:] = found
-        self.encoder.fprop(self.vectors[0], inference)
-        if not several:
-            self.outputs = recurrent(self.encoder)[-1].final_state()
+        arguments = inputs if has_decoder_inputs else [inputs]
+        for label, x, shape in zip(INPUT_NAMES, arguments, self.in_shape or [None] * 3, strict=False):
+            self.check_tensor(label, x, shape)
+        if not self.input_views:
+            raise RuntimeError(f"{self.name}: expected allocated buffers, got none. Call allocate() before fprop")
+        for x, (token_ids, _, _) in zip(arguments, self.input_views, strict=False):
+            token_ids[:] = x.reshape(1, -1)
+        self.table.fprop(self.token_ids, inference)
+        for embeddings, (_, looked_up, _), _ in zip(self.embeddings, self.input_views, arguments, strict=False):
+            embeddings[:] = looked_up
+        self.encoder.fprop(self.embeddings[0], inference)
+        if not has_decoder_inputs:
+            self.outputs = recurrent_layers(self.encoder)[-1].final_state()
             return self.outputs
-        hand_on(self.pairs)
+        pass_states(self.state_pairs)
         self.outputs = [
-            decoder.fprop(vectors, inference) for decoder, vectors in zip(self.decoders, self.vectors[1:], strict=True)
+            decoder.fprop(embeddings, inference)
+            for decoder, embeddings in zip(self.decoders, self.embeddings[1:], strict=True)
         ]
-        self.learning = not inference
+        self.can_backprop = not inference
         return self.outputs
 
-    def bprop(self, error: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Take the errors of both outputs, and compute all gradients. Words have no deltas."""
-        self.check_scale(beta, alpha)
-        if not self.learning:
-            raise RuntimeError(f"{self.name}: {NOT_YET}")
+    def bprop(self, error: Sequence[Tensor] | Tensor, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Compute all gradients. Token ids have no deltas.
+
+        Parameters
+        ----------
+        error : list of Tensor
+            Errors of both outputs, [before, after].
+        alpha, beta : float
+            Must be 1 and 0, as for all containers.
+        """
+        self.reject_scaling(beta, alpha)
+        self.check_can_backprop()
         if not isinstance(error, list | tuple) or len(error) != 2:
-            raise ValueError(f"{self.name}: errors are two, [before, after]; got {describe(error)}")
-        for layer in recurrent(self.encoder):
-            layer.final_errors = [heir.initial_errors for heir, source in self.pairs if source is layer]
-        for i, e in [(1, error[0]), (2, error[1]), (0, self.no_error)]:  # the encoder last: its errors come from both
-            self.views[i][2][:] = self.readers[i].bprop(e)
-        self.table.bprop(self.errors)
+            raise ValueError(f"{self.name}: expected two errors, [before, after], got {describe(error)}")
+        for layer in recurrent_layers(self.encoder):
+            layer.final_errors = [
+                decoder_layer.initial_errors
+                for decoder_layer, encoder_layer in self.state_pairs
+                if encoder_layer is layer
+            ]
+        for i, e in [
+            (1, error[0]),
+            (2, error[1]),
+            (0, self.zero_error),
+        ]:  # the encoder last: it needs both decoders' errors
+            self.input_views[i][2][:] = self.networks[i].bprop(e)
+        self.table.bprop(self.embedding_errors)
 
-    # --- its place ---
+    # --- properties for containers and models ---
 
-    def blank_inputs(self) -> list[Any]:
-        """Return inputs that fit, of zeros."""
-        return [self.be.iobuf(by_columns(shape), dtype="int32") for shape in self.in_shape]
+    def make_zero_inputs(self) -> list[Tensor]:
+        return [self.be.iobuf(iobuf_shape(shape), dtype="int32") for shape in self.in_shape]
 
-    def in_steps(self, S: int) -> list[Any]:
-        """Return the shapes of the inputs with S time steps."""
-        self.check_steps(S)
-        return [(1, S)] * 3
+    def shape_for_seq_len(self, S: int) -> list[Any]:
+        self.check_seq_len(S)
+        return [(1, S) if shape[0] == 1 else (S, 1) for shape in self.in_shape]
 
     def get_terminal(self) -> list[Any]:
         """Return the last layers of both decoders."""
         return [decoder.get_terminal() for decoder in self.decoders]
 
 
-def kind_of(rec_layer: Any, name: str) -> str:
-    """Return the type of a class of recurrent layers, or of its name, as descriptions have it."""
-    cls = known(rec_layer) if isinstance(rec_layer, str) else rec_layer
-    if not isinstance(cls, type) or not issubclass(cls, Recurrence) or cls.ways != 1:
+def recurrent_type_name(rec_layer: type[RecurrentBase] | str, name: str) -> str:
+    """Return the qualified name of a class of recurrent layers, given the class or its name."""
+    cls = find_class(rec_layer) if isinstance(rec_layer, str) else rec_layer
+    if not isinstance(cls, type) or not issubclass(cls, RecurrentBase) or cls.num_directions != 1:
         raise TypeError(
-            f"{name}: rec_layer is a class of recurrent layers that read one way, such as GRU, or its name; "
+            f"{name}: expected as rec_layer a class of unidirectional recurrent layers, such as GRU, or its name, "
             f"got {rec_layer!r}"
         )
     return f"{cls.__module__}.{cls.__name__}"

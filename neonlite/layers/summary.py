@@ -1,7 +1,7 @@
-"""What will training take?  Shapes, parameters, arithmetic and memory, known before anything is run.
+"""summary(): shapes, parameters, FLOPs and memory of training, counted in a dry run without computing.
 
-Two steps of training are gone through on a rehearsal of the backend, where tensors have shapes and no numbers: what is
-counted there is what a run will take, to the byte.
+Two training steps are executed on a dry run of the backend, whose tensors have shapes and no values. The reported
+memory equals that of a real run, to the byte.
 """
 
 from __future__ import annotations
@@ -10,72 +10,96 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.memory import Memory
-from neonlite.backend.plan import size
-from neonlite.layers.buffers import by_columns
+from neonlite.backend import Backend
+from neonlite.backend.format import format_bytes
+from neonlite.backend.memory import MemoryUsage
+from neonlite.files import printable
+from neonlite.layers.buffers import iobuf_shape
+from neonlite.layers.types import LayerInput, LayerShape
 
-STEPS = 2  # the first makes what is kept from then on
+if TYPE_CHECKING:
+    from neonlite.layers.layer import Layer
+
+DRY_RUN_STEPS = 2  # the first one allocates buffers that later steps reuse
 
 
 @dataclass
-class Row:
-    """A layer in a summary: how deep in containers it is, and what it has of its own."""
+class LayerSummary:
+    """The row of a layer in a summary: its depth in containers, parameters, buffers and FLOPs."""
 
-    level: int
+    depth: int
     name: str
-    kind: str
+    class_name: str
     out_shape: Any
     parameters: int = 0
-    buffers: int = 0  # bytes of outputs, masks and the like; 0 where it works in place
+    buffers: int = 0  # bytes of outputs, masks and so on; 0 if it works in place
     flops: int = 0
+    layout: str = "CHWN"  # in which the layer leaves its outputs, see ``Tensor.layout``
 
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The row in words."""
+    def format_cells(self) -> tuple[str, ...]:
+        """Return the cells of the row as text."""
         numbers = (
             f"{self.parameters:,}" if self.parameters else "",
-            size(self.buffers) if self.buffers else "",
-            amount(self.flops) if self.flops else "",
+            format_bytes(self.buffers) if self.buffers else "",
+            format_count(self.flops) if self.flops else "",
         )
-        return f"{'  ' * self.level}{self.name} ({self.kind})", str(self.out_shape), *numbers
+        outputs = str(self.out_shape) if self.layout == "CHWN" else f"{self.out_shape} {self.layout}"
+        return f"{'  ' * self.depth}{printable(self.name, keep='')} ({self.class_name})", outputs, *numbers
 
 
 @dataclass
 class Summary:
-    """What a network takes to be trained; printed, it is a table.
+    """The result of ``summary``; printed, it is a table.
 
-    ``flops`` of a step: one for each element that an op computes or reduces, 2 m n k for a product. ``held``: bytes of
-    tensors by what they are for. ``memory``: what the backend will have handed out after two steps; its ``peak`` is the
-    most at any time.
+    Parameters
+    ----------
+    rows : list of LayerSummary
+        A row for each layer.
+    batch_size : int
+        The batch size.
+    parameters : int
+        The number of parameters.
+    flops : int
+        FLOPs of a training step: one for each element that an op computes or reduces, 2 m n k for a matrix product.
+    bytes_by_purpose : dict
+        Bytes of tensors by purpose.
+    memory : Memory
+        The backend's memory after two steps.
     """
 
-    rows: list[Row]
+    rows: list[LayerSummary]
     batch_size: int
     parameters: int
     flops: int
-    held: dict[str, int]
-    memory: Memory
+    bytes_by_purpose: dict[str, int]
+    memory: MemoryUsage
 
     @property
     def peak(self) -> int:
-        """The bytes that training takes at most."""
+        """The peak memory of training, in bytes."""
         return self.memory.peak
 
     def totals(self) -> list[tuple[str, str]]:
-        """Return what is below the rows."""
-        kept = {"temporaries of op-trees": self.memory.arena, "workspaces of primitives": self.memory.workspaces}
-        passing = self.memory.peak - self.memory.total
-        parts = {**self.held, **kept, "passing": passing}
-        return [*((what, size(n)) for what, n in parts.items() if n), ("peak", size(self.peak))]
+        """Return the lines below the table: pairs of a purpose and its memory."""
+        backend = {"temporaries of op-trees": self.memory.arena, "workspaces of primitives": self.memory.workspaces}
+        transient = self.memory.peak - self.memory.total
+        parts = {**self.bytes_by_purpose, **backend, "transient": transient}
+        return [*((purpose, format_bytes(n)) for purpose, n in parts.items() if n), ("peak", format_bytes(self.peak))]
 
     def table(self) -> list[tuple[str, ...]]:
-        """Return the head, the rows, and the sums over them."""
-        head = ("layer", "outputs", "parameters", "buffers", "flops a step")
+        """Return the header, the rows and the totals as tuples of strings."""
+        head = ("layer", "outputs", "parameters", "buffers", "FLOPs/step")
         buffers = sum(row.buffers for row in self.rows)
-        last = ("all, with cost and update", "", f"{self.parameters:,}", size(buffers), amount(self.flops))
-        return [head, *(row.cells for row in self.rows), last]
+        last = (
+            "total (with cost and update)",
+            "",
+            f"{self.parameters:,}",
+            format_bytes(buffers),
+            format_count(self.flops),
+        )
+        return [head, *(row.format_cells() for row in self.rows), last]
 
     def __str__(self) -> str:
         table = self.table()
@@ -87,8 +111,8 @@ class Summary:
 
         rule = "-" * (sum(widths) + 2 * len(widths) - 2)
         totals = self.totals()
-        wide = max(len(what) for what, _ in totals)
-        below = [f"  {what.ljust(wide)}  {n:>9}" for what, n in totals]
+        width = max(len(purpose) for purpose, _ in totals)
+        below = [f"  {purpose.ljust(width)}  {n:>9}" for purpose, n in totals]
         lines = [line(table[0]), rule, *map(line, table[1:-1]), rule, line(table[-1])]
         return "\n".join([*lines, "", f"Memory of training with minibatches of {self.batch_size}:", *below])
 
@@ -102,73 +126,94 @@ class Summary:
         return f"{table}<p>Memory of training with minibatches of {self.batch_size}:</p>{below}"
 
 
-def summary(network: Any, in_obj: Any = None, cost: Any = None, optimizer: Any = None) -> Summary:
-    """Return what a network takes to be trained, with a cost and an optimizer where they are given.
+def summary(network: Any, in_obj: LayerInput | None = None, cost: Any = None, optimizer: Any = None) -> Summary:
+    """Return the summary of a network, with a cost and an optimizer if given. The network is not changed.
 
-    ``in_obj``: the inputs' shape, for a network that is not configured yet. The network stays as it is.
+    Parameters
+    ----------
+    network : Layer
+        The network.
+    in_obj : optional
+        The input shape, for a network that is not configured.
+    cost : GeneralizedCost, optional
+        The cost.
+    optimizer : Optimizer, optional
+        The optimizer.
     """
     be = network.be
     if not be.bsz:
-        raise ValueError(f"{network.name}: the batch size is not set yet: gen_backend(batch_size=N), or be.bsz = N")
+        raise ValueError(
+            f"{network.name}: expected a batch size, got none. Set it with gen_backend(batch_size=N), or be.bsz = N."
+        )
     if in_obj is None and network.in_shape is None:
-        raise RuntimeError(f"{network.name}: it has no shapes yet: summary(in_obj=shape), or configure(shape) first")
-    stage = be.rehearsal()
-    net, cost, optimizer = copy.deepcopy((network, cost, optimizer), {id(be): stage})
-    layers = list(outline(net))
+        raise RuntimeError(
+            f"{network.name}: expected a configured layer, got one without shapes. Use summary(in_obj=shape), or call "
+            "configure(shape) first."
+        )
+    dry_run = be.dry_run()
+    net, cost, optimizer = copy.deepcopy((network, cost, optimizer), {id(be): dry_run})
+    layers = list(walk_layers(net))
     for _, layer in layers:
-        layer.be = stage
+        layer.be = dry_run
     if in_obj is not None:
         net.configure(in_obj)
-    data = [net.blank_inputs()]
+    data = [net.make_zero_inputs()]
     if cost is not None:
         cost.initialize(net)
-        data.append(cost.blank_targets())
+        data.append(cost.make_zero_targets())
     else:
-        data.append(blank(stage, net.out_shape))
+        data.append(make_zero_buffers(dry_run, net.out_shape))
     net.allocate()
     net.allocate_deltas()
-    rows = [row(level, layer) for level, layer in layers]
-    for step in range(STEPS):
-        before = stage.flops
-        if step == STEPS - 1:
-            for found, (_, layer) in zip(rows, layers, strict=True):
-                count(stage, found, layer)
+    rows = [summarize_layer(depth, layer) for depth, layer in layers]
+    for step in range(DRY_RUN_STEPS):
+        before = dry_run.flops
+        if step == DRY_RUN_STEPS - 1:
+            for row, (_, layer) in zip(rows, layers, strict=True):
+                count_flops(dry_run, row, layer)
         y, errors = net.fprop(data[0]), data[1]
         if cost is not None:
             cost.get_cost(y, data[1])
             errors = cost.get_errors(y, data[1])
-        net.bprop(optimizer.scaled(errors) if hasattr(optimizer, "scaled") else errors)
+        net.bprop(optimizer.scale_errors(errors) if hasattr(optimizer, "scale_errors") else errors)
         if optimizer is not None:
             optimizer.optimize(net.layers_to_optimize, epoch=0)
-    memory = stage.memory()
+    memory = dry_run.memory()
     parameters = sum(p.size for p in net.parameters)
-    return Summary(rows, be.bsz, parameters, stage.flops - before, purposes(net, layers, cost, data, memory), memory)
+    return Summary(
+        rows, be.bsz, parameters, dry_run.flops - before, sum_bytes_by_purpose(net, layers, cost, data, memory), memory
+    )
 
 
-def outline(layer: Any, level: int = 0) -> Iterator[tuple[int, Any]]:
-    """Yield a layer and all layers in it, and how deep each is."""
-    yield level, layer
+def walk_layers(layer: Layer, depth: int = 0) -> Iterator[tuple[int, Any]]:
+    """Yield (depth, layer) for a layer and all layers in it."""
+    yield depth, layer
     for inner in getattr(layer, "layers", []):
-        yield from outline(inner, level + 1)
+        yield from walk_layers(inner, depth + 1)
 
 
-def row(level: int, layer: Any) -> Row:
-    """Return what a layer has of its own."""
-    found = Row(level, layer.name, layer.classnm, layer.out_shape)
+def summarize_layer(depth: int, layer: Layer) -> LayerSummary:
+    """Return the row of a layer."""
+    row = LayerSummary(depth, layer.name, layer.classnm, layer.out_shape)
     if not hasattr(layer, "layers"):
-        found.parameters = sum(p.size for p in layer.parameters)
-    found.buffers = sum(t.nbytes for (name, _), t in layer._memory.items() if not name.startswith("deltas"))
-    return found
+        row.parameters = sum(p.size for p in layer.parameters)
+    row.buffers = sum(t.nbytes for (name, _), t in layer._buffers.items() if not name.startswith("deltas"))
+    return row
 
 
-def count(stage: Any, found: Row, layer: Any) -> None:
-    """Have a layer count from now on what is computed in it, unless it has layers, which do."""
+def count_flops(dry_run: Any, row: LayerSummary, layer: Any) -> None:
+    """Wrap fprop and bprop of a layer to count their FLOPs, and record the layout of its outputs.
+
+    Containers are not wrapped: their layers count.
+    """
 
     def counting(step: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **options: Any) -> Any:
-            before = stage.flops
+            before = dry_run.flops
             result = step(*args, **options)
-            found.flops += stage.flops - before
+            row.flops += dry_run.flops - before
+            if step.__name__ == "fprop":
+                row.layout = getattr(result, "layout", "CHWN")
             return result
 
         return run
@@ -177,45 +222,47 @@ def count(stage: Any, found: Row, layer: Any) -> None:
         layer.fprop, layer.bprop = counting(layer.fprop), counting(layer.bprop)
 
 
-def blank(be: Any, shape: Any) -> Any:
-    """Return a buffer for a minibatch of a shape; for a list of shapes a list."""
-    return [blank(be, each) for each in shape] if isinstance(shape, list) else be.iobuf(by_columns(shape))
+def make_zero_buffers(be: Backend, shape: LayerShape | list[Any]) -> Any:
+    """Return a buffer for a layer shape; for a list of shapes a list."""
+    return [make_zero_buffers(be, each) for each in shape] if isinstance(shape, list) else be.iobuf(iobuf_shape(shape))
 
 
-def purposes(net: Any, layers: list[tuple[int, Any]], cost: Any, data: Any, memory: Memory) -> dict[str, int]:
-    """Return the bytes of all tensors, by what they are for."""
+def sum_bytes_by_purpose(
+    net: Layer, layers: list[tuple[int, Any]], cost: Any, data: Any, memory: MemoryUsage
+) -> dict[str, int]:
+    """Return the bytes of all tensors by purpose."""
     every = [layer for _, layer in layers]
-    states = [s for layer in net.leaves() if layer.has_params for s in tensors(layer.states)]
-    deltas = [t for layer in every for (name, _), t in layer._memory.items() if name.startswith("deltas")]
-    costs = [t for x in getattr(cost, "costs", [cost]) if x is not None for t in x._memory.values()]
-    found = {
-        "parameters": nbytes(net.parameters),
-        "gradients": nbytes(net.gradients),
-        "states of the optimizer": nbytes(states),
-        "deltas": nbytes(deltas),
-        "cost": nbytes(costs),
-        "inputs and targets": nbytes(tensors(data)),
+    states = [s for layer in net.leaves() if layer.has_params for s in iter_tensors(layer.states)]
+    deltas = [t for layer in every for (name, _), t in layer._buffers.items() if name.startswith("deltas")]
+    costs = [t for x in getattr(cost, "costs", [cost]) if x is not None for t in x._buffers.values()]
+    result = {
+        "parameters": total_nbytes(net.parameters),
+        "gradients": total_nbytes(net.gradients),
+        "optimizer states": total_nbytes(states),
+        "deltas": total_nbytes(deltas),
+        "cost": total_nbytes(costs),
+        "inputs and targets": total_nbytes(iter_tensors(data)),
     }
-    rest = memory.tensors - sum(found.values())
-    return {"outputs and what goes with them": rest} | found
+    rest = memory.tensors - sum(result.values())
+    return {"outputs and layer buffers": rest} | result
 
 
-def tensors(nested: Any) -> Iterator[Any]:
+def iter_tensors(nested: Any) -> Iterator[Any]:
     """Yield the tensors in nested lists."""
     for x in nested:
         if isinstance(x, list | tuple):
-            yield from tensors(x)
+            yield from iter_tensors(x)
         else:
             yield x
 
 
-def nbytes(found: Iterable[Any]) -> int:
-    """Return the bytes of the memory in which some tensors lie."""
-    return sum(root.nbytes for root in {id(t.root): t.root for t in found}.values())
+def total_nbytes(tensors: Iterable[Any]) -> int:
+    """Return the total size of the memory of tensors, in bytes."""
+    return sum(root.nbytes for root in {id(t.root): t.root for t in tensors}.values())
 
 
-def amount(n: float) -> str:
-    """Return a number in words: 1.5 M."""
+def format_count(n: float) -> str:
+    """Return a number as text with a unit prefix, such as 1.5 M."""
     for unit in ("", " k", " M", " G"):
         if n < 1000:
             return f"{n:.3g}{unit}"

@@ -1,6 +1,6 @@
-"""Models: a network, with what trains it, judges it and keeps it."""
+"""Models: training, evaluation, checkpoints, sampling and beam search."""
 
-from neonlite.models.beam import BeamSearch
+from neonlite.models.beam_search import BeamSearch
 from neonlite.models.benchmark import Benchmark
 from neonlite.models.checkpoint import CheckpointError
 from neonlite.models.gan import GAN

@@ -1,4 +1,4 @@
-"""How long does a step take, and each layer in it?  Milliseconds, with a model that is afterwards as it was."""
+"""Benchmark: time training and inference steps of a model and of its layers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.layers.serialize import pairs
+from neonlite.backend.lock import exclusive
+from neonlite.backend.validation import integer
+from neonlite.layers.serialize import parameter_states
 
-FUNCTIONS = (np.mean, np.median, np.min, np.max)
-Times = dict[str, NDArray[np.float64]]
+STATISTICS = (np.mean, np.median, np.min, np.max)
+Timings = dict[str, NDArray[np.float64]]
 
 
 class Benchmark:
-    """Times the steps of a model, and with ``time_layers`` each layer, whose end is then waited for."""
+    """Measure the duration of training or inference steps of a model.
+
+    Parameters
+    ----------
+    model : Model
+        The model; it is unchanged afterwards.
+    time_layers : bool
+        Whether to time each layer as well, which synchronizes a GPU after each layer. Default: True.
+    """
 
     def __init__(self, model: Any, time_layers: bool = True) -> None:
-        self.model, self.time_layers = model, time_layers
+        self.model, self.time_layers, self.be = model, time_layers, model.be
 
+    @exclusive
     def time(
         self,
         dataset: Any,
@@ -32,101 +43,144 @@ class Benchmark:
         cost: Any = None,
         optimizer: Any = None,
         nskip: int = 2,
-    ) -> Times:
-        """Return the milliseconds of ``niterations`` steps, behind ``nskip`` that do not count, by what is timed.
+    ) -> Timings:
+        """Run steps and return their durations.
 
-        "fprop" and "bprop" of the network, "iteration": all of a step, and "fprop fc", "bprop fc" of the layer fc.
-        Cost and optimizer are the model's unless given. Weights, optimizer, random numbers and the data set's place
-        are afterwards what they were. ValueError for no data and no iterations, RuntimeError when there is no cost or
-        no optimizer to learn with.
+        The weights, the optimizer, the random streams and the position of the data set are restored.
+
+        Parameters
+        ----------
+        dataset : iterator
+            The data for the steps.
+        inference : bool
+            Whether to time inference instead of training. Default: False.
+        niterations : int
+            The number of steps to time. Default: 20.
+        cost : Cost, optional
+            The cost. Default: that of the model.
+        optimizer : Optimizer, optional
+            The optimizer. Default: that of the model.
+        nskip : int
+            The number of steps before the first timed one. Default: 2.
+
+        Returns
+        -------
+        dict of numpy.ndarray
+            Arrays (niterations,) in milliseconds: "fprop" and "bprop" of the network, "iteration" for the whole step,
+            and "fprop fc" and "bprop fc" for the layer fc.
+
+        Raises
+        ------
+        ValueError
+            The data set is empty, or ``niterations`` is 0.
+        RuntimeError
+            There is no cost or no optimizer to train with.
         """
         model = self.model
         cost, optimizer = cost or model.cost, optimizer or model.optimizer
-        for name, value, least in (("niterations", niterations, 1), ("nskip", nskip, 0)):
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name} is a whole number from {least}; got {value!r}")
+        niterations, nskip = integer("niterations", niterations), integer("nskip", nskip, 0)
         if not inference and (cost is None or optimizer is None):
-            raise RuntimeError(f"{model.name}: steps of learning take cost= and optimizer=; others inference=True")
+            raise RuntimeError(
+                f"{model.name}: expected cost and optimizer for training steps. Pass them, or inference=True."
+            )
         if not getattr(dataset, "ndata", 1):
-            raise ValueError(f"{model.name}: there is no data to time steps with; got {dataset!r}")
+            raise ValueError(f"{model.name}: expected a data set with at least one row, got {dataset!r}")
         model.initialize(dataset)
         times: dict[str, list[float]] = {}
 
-        def clocked(name: str, f: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(name: str, f: Callable[..., Any]) -> Callable[..., Any]:
             def run(*args: Any, **options: Any) -> Any:
-                begin = time.perf_counter()
+                start = time.perf_counter()
                 result = f(*args, **options)
-                model.be.runtime.wait()
-                times.setdefault(name, []).append((time.perf_counter() - begin) * 1e3)
+                model.be.runtime.synchronize()
+                times.setdefault(name, []).append((time.perf_counter() - start) * 1e3)
                 return result
 
             return run
 
-        with unchanged(model, optimizer):
+        with preserve_state(model, optimizer):
             model.initialize(dataset, None if inference else cost)
-            model.optimizer, model.graphs = optimizer, False  # fprop and bprop are to be called
+            model.optimizer, model.cuda_graphs = optimizer, False  # replay would not call fprop and bprop
             layers = model.layers.leaves() if self.time_layers else []
-            step = clocked("iteration", (lambda x, t: model.fprop(x, inference=True)) if inference else model.step)
-            things = [("", model), *((f" {layer.name}", layer) for layer in layers)]
-            with watched(things, clocked), closing(minibatches(copy.copy(dataset))) as found:
-                for i, (x, t) in enumerate(islice(found, nskip + niterations)):
+            step = timed("iteration", (lambda x, t: model.fprop(x, inference=True)) if inference else model.train_step)
+            targets = [("", model), *((f" {layer.name}", layer) for layer in layers)]
+            with patch_timers(targets, timed), closing(cycle_minibatches(copy.copy(dataset))) as batches:
+                for i, (x, t) in enumerate(islice(batches, nskip + niterations)):
                     if i == nskip:
                         times.clear()
-                    with model._wide(x):
+                    with model._use_batch_size_of(x):
                         step(x, t)
         return {name: np.array(values) for name, values in times.items()}
 
     @staticmethod
     def print_stats(
-        stats: Times, functions: Sequence[Callable[..., Any]] | None = None, output: Callable[[str], Any] = print
+        stats: Timings, functions: Sequence[Callable[..., Any]] | None = None, output: Any = print, nskip: int = 0
     ) -> None:
-        """Print times as a table, with a column for each function; mean, median, min and max unless given."""
-        functions = functions or FUNCTIONS
-        wide = max(map(len, stats), default=0)
-        lines = [" " * wide + "".join(f"{f.__name__.capitalize():>10}" for f in functions) + "  ms"]
-        lines += [f"{name:<{wide}}" + "".join(f"{f(x):>10.3f}" for f in functions) for name, x in stats.items()]
-        output("\n".join(lines))
+        """Print a table of durations, with a column for each statistic.
+
+        Parameters
+        ----------
+        stats : dict of numpy.ndarray
+            The return value of ``time``.
+        functions : sequence of callable, optional
+            The statistics. Default: mean, median, min and max.
+        output : callable or logging.Logger
+            The function to call with the text, or a logger. Default: print.
+        nskip : int
+            The number of first iterations to leave out. Default: 0.
+        """
+        functions, nskip = functions or STATISTICS, integer("print_stats: nskip", nskip, 0)
+        if few := [name for name, values in stats.items() if len(values) <= nskip]:
+            raise ValueError(
+                f"print_stats: expected nskip below {len(stats[few[0]])}, the number of iterations of {few[0]}, "
+                f"got {nskip}"
+            )
+        stats = {name: values[nskip:] for name, values in stats.items()}
+        width = max(map(len, stats), default=0)
+        lines = [" " * width + "".join(f"{f.__name__.capitalize():>10}" for f in functions) + "  ms"]
+        lines += [f"{name:<{width}}" + "".join(f"{f(x):>10.3f}" for f in functions) for name, x in stats.items()]
+        (output if callable(output) else output.info)("\n".join(lines))
 
 
-def minibatches(dataset: Any) -> Generator[Any]:
-    """Yield the minibatches of a data set over and over. ValueError when there are none."""
+def cycle_minibatches(dataset: Any) -> Generator[Any]:
+    """Yield the minibatches of a data set repeatedly; raise ValueError if there are none."""
     while True:
         pair = None
         for pair in dataset:
             yield pair
         if pair is None:
-            raise ValueError(f"there is no data to time steps with; got {dataset!r}")
+            raise ValueError(f"Benchmark: expected a data set with at least one minibatch, got {dataset!r}")
 
 
 @contextmanager
-def watched(things: Sequence[tuple[str, Any]], clocked: Callable[..., Any]) -> Iterator[None]:
-    """Have fprop and bprop of a model and of layers timed."""
-    for label, thing in things:
+def patch_timers(targets: Sequence[tuple[str, Any]], timed: Callable[..., Any]) -> Iterator[None]:
+    """Time the methods fprop and bprop of a model and of layers."""
+    for label, target in targets:
         for step in ("fprop", "bprop"):
-            setattr(thing, step, clocked(step + label, getattr(thing, step)))
+            setattr(target, step, timed(step + label, getattr(target, step)))
     try:
         yield
     finally:
-        for _, thing in things:
-            del thing.fprop, thing.bprop
+        for _, target in targets:
+            del target.fprop, target.bprop
 
 
 @contextmanager
-def unchanged(model: Any, optimizer: Any) -> Iterator[None]:
-    """Give a model, an optimizer and the random numbers back as they were."""
-    attributes, weights, chance = vars(model).copy(), model.get_weights(), model.be.rng_get_state()
-    steps = None if optimizer is None else optimizer.get_state()
-    kept = [states for layer in model.layers.leaves() for _, states in pairs(layer)]
-    before = [[(tensor, tensor.get()) for tensor in states] for states in kept]
+def preserve_state(model: Any, optimizer: Any) -> Iterator[None]:
+    """Restore a model, an optimizer and the random streams at the end."""
+    attributes, weights, rng_state = vars(model).copy(), model.get_weights(), model.be.rng_get_state()
+    optimizer_state = None if optimizer is None else optimizer.get_state()
+    all_states = [states for layer in model.layers.leaves() for _, states in parameter_states(layer)]
+    before = [[(tensor, tensor.get()) for tensor in states] for states in all_states]
     try:
         yield
     finally:
         vars(model).update(attributes)
         model.set_weights(weights)
-        model.be.rng_set_state(chance)
-        if steps is not None:
-            optimizer.set_state(steps)
-        for states, old in zip(kept, before, strict=True):
+        model.be.rng_set_state(rng_state)
+        if optimizer_state is not None:
+            optimizer.set_state(optimizer_state)
+        for states, old in zip(all_states, before, strict=True):
             states[:] = [tensor for tensor, _ in old]
             for tensor, value in old:
                 tensor[:] = value

@@ -1,75 +1,117 @@
-"""How do two networks learn from each other?  One makes what looks like data, the other tells it from data."""
+"""GAN: train a generator and a discriminator."""
 
 from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.random import Streams
+from neonlite.backend.lock import exclusive
+from neonlite.backend.random import RandomStreams
+from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
+from neonlite.backend.validation import integer
 from neonlite.layers import GeneralizedGANCost, GenerativeAdversarial
-from neonlite.layers.buffers import by_columns, features
+from neonlite.layers.buffers import iobuf_shape, num_features
 from neonlite.layers.summary import Summary
+from neonlite.messages import describe
 from neonlite.models.model import Model
-from neonlite.optree import describe
 from neonlite.transforms import GANCost
 
-AHEAD = 100  # steps of the discriminator where it is to be ahead, with wgan_train_sched
-EARLY, EVERY = 25, 500  # these steps of the generator: the first ones, and then one in so many
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from neonlite.backend import Tensor
+    from neonlite.data import NervanaDataIterator
+    from neonlite.layers import GeneralizedCost, Multicost
+    from neonlite.optimizers import Optimizer
+    from neonlite.transforms import Cost
+    from neonlite.typing import ShapeLike
+
+# With wgan_train_sched, the discriminator makes WGAN_CRITIC_STEPS steps for each of the first WGAN_WARMUP_STEPS steps
+# of the generator, and for every WGAN_CRITIC_INTERVAL-th step after these.
+WGAN_CRITIC_STEPS = 100
+WGAN_WARMUP_STEPS, WGAN_CRITIC_INTERVAL = 25, 500
 
 
 class GAN(Model):
-    """A generator and a discriminator, ``layers=GenerativeAdversarial(...)``, that learn from data without targets.
+    """A generator and a discriminator that are trained on data without targets.
 
-    Each minibatch is a step of the discriminator: it learns from data, and from what the generator makes of noise;
-    after every ``k`` of them comes a step of the generator. One optimizer updates both, and the cost, a
-    ``GeneralizedGANCost`` or ``GANCost``, is told of the discriminator.
+    Each minibatch trains the discriminator for one step, on data and on outputs of the generator. After every ``k`` of
+    these steps, the generator is trained for one step. One optimizer updates both.
 
-    ``noise_dim``: the shape of the noise; ``noise_type``: "normal", or "uniform" from -1 to 1. For ``GANCost(func=
-    "wasserstein")``, ``wgan_param_clamp`` is the largest magnitude that a parameter of the discriminator keeps behind
-    its step; and with ``wgan_train_sched`` it makes 100 steps instead of k in each of the first 25 of the generator,
-    and in every 500th. A file that training goes on from was written with all of these the same.
+    Parameters
+    ----------
+    layers : GenerativeAdversarial, str, Path or dict
+        ``GenerativeAdversarial(generator, discriminator)``, or a checkpoint.
+    noise_dim : shape
+        The shape of one sample of the noise.
+    noise_type : str
+        "normal", or "uniform" for noise from -1 to 1. Default: "normal".
+    weights_only : bool
+        Whether to load only the weights of a checkpoint. Default: False.
+    name : str, optional
+        The name of the model.
+    optimizer : Optimizer, optional
+        The optimizer, for ``summary`` and ``benchmark``; ``fit`` replaces it.
+    k : int
+        The number of steps of the discriminator for each step of the generator. Default: 1.
+    wgan_param_clamp : float, optional
+        Clip the parameters of the discriminator to this magnitude after each of its steps, for
+        ``GANCost(func="wasserstein")``. Default: no clipping.
+    wgan_train_sched : bool
+        Whether the discriminator makes 100 steps instead of ``k`` for each of the first 25 steps of the generator, and
+        for every 500th. Default: False.
 
-    Source: Goodfellow et al. 2014, algorithm 1; Arjovsky, Chintala and Bottou 2017, algorithm 1 and its published code.
+    Raises
+    ------
+    TypeError
+        ``layers`` is not a GenerativeAdversarial.
+    CheckpointError
+        The checkpoint was saved by a GAN with other settings.
+
+    References
+    ----------
+    Goodfellow et al. 2014, Generative Adversarial Nets, algorithm 1.
+    Arjovsky, Chintala and Bottou 2017, Wasserstein GAN, algorithm 1 and its published code.
     """
 
-    generalized = GeneralizedGANCost
-    progress: ClassVar[dict[str, type]] = {**Model.progress, "gen_iterations": int, "dis_iterations": int}
+    cost_wrapper = GeneralizedGANCost
+    has_targets = False
+    progress_fields: ClassVar[dict[str, type]] = {**Model.progress_fields, "gen_iterations": int, "dis_iterations": int}
 
     def __init__(
         self,
-        layers: Any,
-        noise_dim: Any,
+        layers: GenerativeAdversarial | str | Path | dict[str, Any],
+        noise_dim: ShapeLike,
         noise_type: str = "normal",
         weights_only: bool = False,
         name: str | None = None,
-        optimizer: Any = None,
+        optimizer: Optimizer | None = None,
         k: int = 1,
         wgan_param_clamp: float | None = None,
         wgan_train_sched: bool = False,
     ) -> None:
         if noise_type not in ("normal", "uniform"):
-            raise ValueError(f"noise_type is 'normal' or 'uniform'; got {noise_type!r}")
-        if type(k) is not int or k < 1:
-            raise ValueError(f"k, the steps of the discriminator for one of the generator, is 1 or more; got {k!r}")
+            raise ValueError(f"GAN: noise_type: expected 'normal' or 'uniform', got {noise_type!r}")
+        k = integer("GAN: k", k)
         limit = wgan_param_clamp
         if limit is not None and not (isinstance(limit, Real) and limit > 0):
-            raise ValueError(f"wgan_param_clamp is a number above 0, or None for no limit; got {wgan_param_clamp!r}")
+            raise ValueError(f"GAN: wgan_param_clamp: expected a positive number or None, got {wgan_param_clamp!r}")
         self.noise_dim, self.noise_type, self.k = noise_dim, noise_type, k
         self.wgan_param_clamp = None if limit is None else float(limit)
         self.wgan_train_sched = bool(wgan_train_sched)
-        self.gen_iterations = 0  # steps of the generator
-        self.dis_iterations = 0  # steps of the discriminator since the last one
-        self.cost_gen = math.nan  # the generator's cost in its last step
+        self.gen_iterations = 0  # the number of steps of the generator
+        self.dis_iterations = 0  # the number of steps of the discriminator since the last one of the generator
+        self.cost_gen = math.nan  # the cost of the generator in its last step
         self.buffers: dict[str, Any] = {}
         super().__init__(layers, None, weights_only, name, optimizer)
         if not isinstance(self.layers, GenerativeAdversarial):
-            raise TypeError(f"{self.name}: layers are GenerativeAdversarial(generator, discriminator); got {layers!r}")
+            raise TypeError(f"{self.name}: expected GenerativeAdversarial(generator, discriminator), got {layers!r}")
 
-    # --- the two ---
+    # --- the two networks ---
 
     @property
     def generator(self) -> Any:
@@ -78,120 +120,213 @@ class GAN(Model):
 
     @property
     def discriminator(self) -> Any:
-        """The network that tells data from the generator's work."""
+        """The network that distinguishes data from outputs of the generator."""
         return self.layers.discriminator
 
     @property
     def data_shape(self) -> Any:
-        """The shape of the data: what the generator makes."""
+        """The shape of one sample of the data: that of the outputs of the generator."""
         return self.generator.out_shape
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """What decides the bits of a training: a file that is gone on from has the same."""
-        words = ("noise_type", "k", "wgan_param_clamp", "wgan_train_sched")
+    def resume_settings(self) -> dict[str, Any]:
+        """Constructor arguments that must be the same when training resumes from a checkpoint."""
+        names = ("noise_type", "k", "wgan_param_clamp", "wgan_train_sched")
         dim = list(self.noise_dim) if isinstance(self.noise_dim, tuple) else self.noise_dim
-        return {"noise_dim": dim, **{word: getattr(self, word) for word in words}}
+        return {"noise_dim": dim, **{name: getattr(self, name) for name in names}}
 
     def allocate(self, shape: Any) -> None:
-        """Settle shapes and make buffers. ValueError unless the generator makes what the data are."""
+        """Configure both networks and allocate their buffers.
+
+        Parameters
+        ----------
+        shape : shape
+            The shape of one sample of the data.
+
+        Raises
+        ------
+        ValueError
+            The outputs of the generator have another size.
+        """
         self.layers.configure(self.noise_dim)
-        if by_columns(self.data_shape) != by_columns(shape):
-            raise ValueError(f"{self.name}: the generator makes {self.data_shape}; the data are {shape}")
-        self.layers.allocate(accumulate_updates=True)  # gradients of data and of noise
+        if iobuf_shape(self.data_shape) != iobuf_shape(shape):
+            raise ValueError(
+                f"{self.name}: expected data of the shape of the generator's outputs, {self.data_shape}, got {shape}"
+            )
+        self.layers.allocate(accumulate_updates=True)  # the gradients on data and on noise
         self.layers.allocate_deltas()
 
-    def initialize(self, dataset: Any, cost: Any = None) -> None:
-        """Settle shapes and make buffers, once; then take the cost, if given. TypeError when it is none for a GAN."""
+    def initialize(
+        self, dataset: NervanaDataIterator | ShapeLike, cost: GeneralizedCost | Multicost | Cost | None = None
+    ) -> None:
         if cost is not None and not isinstance(cost, GANCost | GeneralizedGANCost):
-            raise TypeError(f"{self.name}: the cost is GeneralizedGANCost(GANCost()); got {describe(cost)}")
+            raise TypeError(f"{self.name}: expected GeneralizedGANCost(GANCost()), got {describe(cost)}")
         super().initialize(dataset, cost)
 
     def summary(self, dataset: Any = None) -> Summary:
-        """Return what the two take, one behind the other, as in a step of the generator."""
-        found: Summary = self.layers.summary(self.noise_dim, None, self.optimizer)
-        return found
+        """Return shapes, parameters, FLOPs and memory of both networks, as in a training step of the generator.
 
-    # --- learning ---
+        Parameters
+        ----------
+        dataset : optional
+            Ignored: ``noise_dim`` is the shape of the inputs.
+        """
+        summary: Summary = self.layers.summary(self.noise_dim, None, self.optimizer)
+        return summary
+
+    # --- training ---
 
     @property
-    def due(self) -> int:
-        """How many steps the discriminator makes before the next one of the generator."""
-        ahead = self.gen_iterations < EARLY or self.gen_iterations % EVERY == 0
-        return AHEAD if self.wgan_train_sched and ahead else self.k
+    def critic_steps_due(self) -> int:
+        """The number of steps of the discriminator before the next step of the generator."""
+        is_critic_phase = self.gen_iterations < WGAN_WARMUP_STEPS or self.gen_iterations % WGAN_CRITIC_INTERVAL == 0
+        return WGAN_CRITIC_STEPS if self.wgan_train_sched and is_critic_phase else self.k
 
-    def step(self, x: Any, t: Any, epoch: int = 0) -> float:
-        """Learn from one minibatch, and return the discriminator's cost; if it is due, have the generator learn."""
+    def train_step(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int = 0) -> float:
+        """Train the discriminator on one minibatch, and then the generator if ``critic_steps_due`` steps are complete.
+
+        Parameters
+        ----------
+        x : Tensor
+            The data.
+        t : object
+            Ignored.
+        epoch : int
+            The index of the epoch, for the learning-rate schedule. Default: 0.
+
+        Returns
+        -------
+        float
+            The cost of the discriminator.
+        """
+        return atomic(self._step, x, t, epoch)
+
+    def _step(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int) -> float:
         net, cost = self.discriminator, self.cost
-        y = self.layers.fprop(self.draw())
-        y_noise = self.buffer("y_noise", self.layers.out_shape)  # that of the network is for data next
+        y = self.layers.fprop(self.draw_noise())
+        y_noise = self.buffer("y_noise", self.layers.out_shape)  # a copy, because fprop(x) overwrites y
         y_noise[:] = y
-        net.bprop(self.scaled(cost.get_errors(y, "noise")))
+        net.bprop(self.scale_errors(cost.get_errors(y, "noise")))
+        on_failure(net.set_acc_on, False)
         net.set_acc_on(True)
-        try:
-            y_data = net.fprop(x)
-            net.bprop(self.scaled(cost.get_errors(y_data, "data")))
-        finally:
-            net.set_acc_on(False)
-        found = float(cost.get_cost(y_data, y_noise, "dis").item())
+        y_data = net.fprop(x)
+        net.bprop(self.scale_errors(cost.get_errors(y_data, "data")))
+        net.set_acc_on(False)
+        dis_cost = float(cost.get_cost(y_data, y_noise, "dis").item())
+        self.check_cost(dis_cost, x, t)
         self.optimizer.optimize(net.layers_to_optimize, epoch)
         if (limit := self.wgan_param_clamp) is not None:
             params = [p for layer in net.layers_to_optimize for p in layer.parameters]
             self.be.assign(params, [self.be.clip(p, -limit, limit) for p in params])
         self.dis_iterations += 1
-        if self.dis_iterations >= self.due:
-            self.step_generator(epoch)
-        return found
+        if self.dis_iterations >= self.critic_steps_due:
+            self.train_step_generator(epoch)
+        return dis_cost
 
-    def step_generator(self, epoch: int = 0) -> None:
-        """Have the generator learn from what the discriminator says of its work."""
-        y = self.layers.fprop(self.draw())
-        self.layers.bprop(self.scaled(self.cost.get_errors(y, "generator")))
+    def train_step_generator(self, epoch: int = 0) -> None:
+        """Train the generator on the errors that the discriminator propagates to its outputs.
+
+        Parameters
+        ----------
+        epoch : int
+            The index of the epoch, for the learning-rate schedule. Default: 0.
+        """
+        restore_on_failure(self, "cost_gen")
+        y = self.layers.fprop(self.draw_noise())
+        self.layers.bprop(self.scale_errors(self.cost.get_errors(y, "generator")))
         self.cost_gen = float(self.cost.get_cost(None, y, "gen").item())
+        self.check_cost(self.cost_gen, None, None)
         self.optimizer.optimize(self.generator.layers_to_optimize, epoch)
         self.gen_iterations, self.dis_iterations = self.gen_iterations + 1, 0
 
-    def check_judged(self) -> None:
-        """Raise TypeError: what it makes has no targets."""
-        raise TypeError(f"{self.name}: a GAN is judged by what it makes: generate(n), GANCosts()")
+    def check_can_evaluate(self) -> None:
+        """Raise TypeError, as there are no targets for the outputs of the generator."""
+        raise TypeError(f"{self.name}: expected a model with targets, got a GAN. Use generate(n) or GANCostCallback().")
 
-    # --- noise, and what comes of it ---
+    # --- noise and samples ---
 
-    def draw(self) -> Any:
-        """Return new noise for a minibatch."""
+    def draw_noise(self) -> Any:
+        """Return new noise for a minibatch.
+
+        Returns
+        -------
+        Tensor
+            The noise, (features, N).
+        """
         be, z = self.be, self.buffer("noise", self.layers.in_shape)
         z[:] = be.randn(z.shape) if self.noise_type == "normal" else 2 * be.rand(z.shape) - 1
         return z
 
     def buffer(self, name: str, shape: Any) -> Any:
-        """Return the buffer of a name, for a minibatch of now."""
-        found = self.buffers.get(name)
-        if found is None or found.shape[1] != self.be.bsz:
-            found = self.buffers[name] = self.layers.buffer(name, shape)
-        return found
+        """Return a buffer for the current batch size.
+
+        Parameters
+        ----------
+        name : str
+            The name of the buffer, which is reused for the same batch size.
+        shape : shape
+            The shape of one sample.
+
+        Returns
+        -------
+        Tensor
+            The buffer, (features, N).
+        """
+        buffer = self.buffers.get(name)
+        if buffer is None or buffer.shape[1] != self.be.bsz:
+            buffer = self.buffers[name] = self.layers.buffer(name, shape)
+        return buffer
 
     def get_noise(self, n: int) -> NDArray[Any]:
-        """Return n rows of noise, the same ones every time for a seed; training goes on as if nothing was drawn."""
-        streams, shape = Streams(self.be.rng_seed), (n, features(self.layers.in_shape))
+        """Return noise that depends only on the backend's seed; the random streams of training do not advance.
+
+        Parameters
+        ----------
+        n : int
+            The number of samples.
+
+        Returns
+        -------
+        numpy.ndarray
+            (n, features).
+        """
+        streams, shape = RandomStreams(self.be.rng_seed), (n, num_features(self.layers.in_shape))
         if self.noise_type == "normal":
             return streams.normal("noise", shape)
         return 2 * streams.uniform("noise", shape) - 1
 
+    @exclusive
     def generate(self, n: int) -> NDArray[Any]:
-        """Return what the generator makes of ``get_noise(n)``, so that epochs can be compared: (n, C, H, W) or (n, F).
+        """Return the outputs of the generator for ``get_noise(n)``, so that epochs can be compared.
 
-        RuntimeError before there is a network, ValueError for n below 1.
+        Parameters
+        ----------
+        n : int
+            The number of samples.
+
+        Returns
+        -------
+        numpy.ndarray
+            (n, C, H, W) or (n, F).
+
+        Raises
+        ------
+        RuntimeError
+            The network has no weights yet.
+        ValueError
+            ``n`` is below 1.
         """
         if self.layers.in_shape is None:
-            raise RuntimeError(f"{self.name}: it has no weights yet: call initialize(dataset) or fit first")
-        if type(n) is not int or n < 1:
-            raise ValueError(f"{self.name}.generate makes one image or more; got {n!r}")
+            raise RuntimeError(
+                f"{self.name}.generate: expected a configured network, got none. Call initialize(dataset) or fit first."
+            )
+        n = integer(f"{self.name}.generate: n", n)
         self.initialize(self.data_shape)
-        rows, z, found = self.get_noise(n), self.buffer("noise", self.layers.in_shape), []
+        noise, z, outputs = self.get_noise(n), self.buffer("noise", self.layers.in_shape), []
         for first in range(0, n, self.be.bsz):
-            some = rows[first : first + self.be.bsz]
+            rows = noise[first : first + self.be.bsz]
             z.fill(0)
-            z[:, : len(some)] = some.T.copy()
-            found.append(self.generator.fprop(z, inference=True).get()[:, : len(some)].T)
+            z[:, : len(rows)] = rows.T.copy()
+            outputs.append(self.generator.fprop(z, inference=True).get()[:, : len(rows)].T)
         shape = self.data_shape
-        return np.concatenate(found).reshape(n, *([shape] if isinstance(shape, int) else shape))
+        return np.concatenate(outputs).reshape(n, *([shape] if isinstance(shape, int) else shape))

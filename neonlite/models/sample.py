@@ -1,4 +1,4 @@
-"""How does a network write?  Word by word: it reads what it wrote, and one of the likely next words is drawn."""
+"""sample(): generate tokens from a trained language model."""
 
 from __future__ import annotations
 
@@ -9,107 +9,124 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Tensor
-from neonlite.backend.numbers import number
 from neonlite.backend.onehot import OneHot
-from neonlite.layers.recurrent import Recurrence
+from neonlite.backend.validation import check_number
+from neonlite.layers.recurrent import RecurrentBase
 from neonlite.models.model import Model
+from neonlite.models.predict import InferenceCopies
 
 
 def sample(model: Model, prompt: Sequence[int], length: int, temperature: float = 1.0, seed: int = 0) -> Iterator[int]:
-    """Yield ``length`` words, whole numbers, that go on behind a prompt.
+    """Generate the tokens after a prompt.
 
-    A word w is drawn with ``p_w^(1 / temperature)``, normed, of the probabilities p that the network tells: the higher
-    the temperature, the more is dared; 0 takes the likeliest. The network reads words (1, T), or one-hot (words, T),
-    and tells probabilities (words, T). ValueError for another, for a prompt of nothing, for a word that is none, and
-    for a temperature below 0.
+    Each token is sampled from the predicted probabilities raised to the power 1 / temperature, normalized. The network
+    has inputs (1, T) or one-hot (V, T), and outputs probabilities (V, T). It runs in separate buffers, so that another
+    thread may train it at the same time.
+
+    Parameters
+    ----------
+    model : Model
+        A trained language model.
+    prompt : sequence of int
+        Token ids, at least one.
+    length : int
+        Number of tokens to generate.
+    temperature : float
+        Non-negative; 0 is greedy decoding.
+    seed : int
+        Seed of the random choices.
+
+    Yields
+    ------
+    int
+        The next token id.
+
+    Raises
+    ------
+    ValueError
+        If the model is not a language model, or if an argument is out of range.
     """
-    check_writer(model)
-    if number("temperature", temperature) < 0:
-        raise ValueError(f"the temperature is 0 or more; got {temperature}")
-    words = model.layers.out_shape[0]
-    if not len(prompt) or not all(0 <= word < words for word in prompt):
-        raise ValueError(f"a prompt is of one word or more, whole numbers from 0 below {words}; got {list(prompt)}")
-    rng, said = np.random.default_rng(seed), list(prompt)
-    layers = list(model.layers.leaves())
-    recurrent = any(isinstance(layer, Recurrence) for layer in layers)
-    steps, usual = model.layers.in_shape[1], model.be.bsz
-    carried = [layer.carried for layer in layers]
-    tell = one_by_one(model) if recurrent else window(model)
-    next(tell)
-    try:
-        for _ in range(length):
-            p = tell.send(said)
-            said.append(drawn(p.astype(np.float64), temperature, rng))
-            yield said[-1]
-    finally:  # a training may go on
-        if recurrent:
-            model.set_seq_len(steps)
-        if usual:
-            model.set_batch_size(usual)
-        for layer, arrays in zip(layers, carried, strict=True):
-            layer.carry(arrays)
-
-
-def check_writer(model: Model) -> None:
-    """Raise ValueError unless a network reads words and tells of each next one how probable it is."""
-    read, told = model.layers.in_shape, model.layers.out_shape
-    if not all(isinstance(shape, tuple) and len(shape) == 2 for shape in (read, told)) or read[0] not in (1, told[0]):
+    check_language_model(model)
+    check_number("sample: temperature", temperature, 0)
+    vocab_size = model.layers.out_shape[0]
+    if not len(prompt) or not all(0 <= token < vocab_size for token in prompt):
         raise ValueError(
-            "a network that writes reads words (1, T), or one-hot (V, T), and tells how probable each of V words is, "
-            f"(V, T); this one reads {read} and tells {told}"
+            f"sample: expected a prompt of at least one token id from 0 to {vocab_size - 1}, got {list(prompt)}"
+        )
+    rng, tokens, be = np.random.default_rng(seed), list(prompt), model.layers.be
+    with be.lock, be.batch_size(1):
+        network = InferenceCopies().of(model.layers, 1, 1)
+        is_recurrent = any(isinstance(x, RecurrentBase) for x in network.leaves())
+        predictor = predict_stepwise(network) if is_recurrent else predict_windowed(network)
+        next(predictor)
+    for _ in range(length):
+        with be.lock, be.batch_size(1):
+            p = predictor.send(tokens)
+        tokens.append(draw_token(p.astype(np.float64), temperature, rng))
+        yield tokens[-1]
+
+
+def check_language_model(model: Model) -> None:
+    """Raise ValueError unless a model reads tokens and outputs probabilities of the next ones."""
+    in_shape, out_shape = model.layers.in_shape, model.layers.out_shape
+    if not all(isinstance(shape, tuple) and len(shape) == 2 for shape in (in_shape, out_shape)) or in_shape[0] not in (
+        1,
+        out_shape[0],
+    ):
+        raise ValueError(
+            "sample: expected a network with inputs (1, T) or one-hot (V, T) and outputs (V, T), got inputs "
+            f"{in_shape} and outputs {out_shape}. Use a language model such as zoo.lstm"
         )
     for layer in model.layers.leaves():
-        if getattr(layer, "ways", 1) > 1:
+        if getattr(layer, "num_directions", 1) > 1:
             raise ValueError(
-                f"{layer.name}: {layer.classnm} reads both ways, and nothing is yet behind what is to be written: "
-                "train a network with LSTM or GRU"
+                f"sample: expected unidirectional recurrent layers, got the bidirectional {layer.classnm} "
+                f"{layer.name}. Train a network with LSTM or GRU"
             )
 
 
-def reader(model: Model, steps: int) -> Callable[[Any], Tensor]:
-    """Return what shows words (1, steps) to a network as it reads them: as numbers, or one-hot."""
-    ids, rows = model.be.zeros((1, steps), dtype="int32"), model.layers.in_shape[0]
+def make_input_writer(network: Any, steps: int) -> Callable[[Any], Tensor]:
+    """Return a function that writes token ids (1, steps) to the network's inputs, as ids or one-hot."""
+    ids, rows = network.be.zeros((1, steps), dtype="int32"), network.in_shape[0]
     onehot = OneHot(rows, ids) if rows > 1 else None
 
-    def show(words: Any) -> Tensor:
-        ids[:] = words
-        return ids if onehot is None else onehot.show()
+    def write(token_ids: Any) -> Tensor:
+        ids[:] = token_ids
+        return ids if onehot is None else onehot.update()
 
-    return show
+    return write
 
 
-def drawn(p: NDArray[np.float64], temperature: float, rng: np.random.Generator) -> int:
-    """Return a word drawn with ``p^(1 / temperature)``; the likeliest for 0."""
+def draw_token(p: NDArray[np.float64], temperature: float, rng: np.random.Generator) -> int:
+    """Return a token id sampled from ``p^(1 / temperature)``; the most probable one for temperature 0."""
     if temperature == 0:
         return int(p.argmax())
-    with np.errstate(divide="ignore"):  # a probability of 0 is never drawn
-        logs = np.log(p)
-    weights = np.exp((logs - logs.max()) / temperature)
+    with np.errstate(divide="ignore"):  # log 0 = -inf is never sampled
+        log_p = np.log(p)
+    weights = np.exp((log_p - log_p.max()) / temperature)
     return int(rng.choice(len(p), p=weights / weights.sum()))
 
 
-def one_by_one(model: Model) -> Any:
-    """Take all words so far, and give the probabilities of the next, from a network that remembers what it read."""
-    network = model.layers
+def predict_stepwise(network: Any) -> Any:
+    """Receive all tokens so far (``send``) and yield the probabilities of the next one, from a recurrent network."""
     network.set_seq_len(1)
-    model.set_batch_size(1)
+    network.set_batch_size(1)
     for layer in network.leaves():
-        layer.carry({})
-    read, p, show = 0, None, reader(model, 1)
+        layer.set_state({})
+    num_read, p, write = 0, None, make_input_writer(network, 1)
     while True:
-        said = yield p
-        for word in said[read:]:
-            p = network.fprop(show(word), inference=True).get()[:, 0]
-        read = len(said)
+        tokens = yield p
+        for token in tokens[num_read:]:
+            p = network.fprop(write(token), inference=True).get()[:, 0]
+        num_read = len(tokens)
 
 
-def window(model: Model) -> Any:
-    """Take all words so far, and give the probabilities of the next, from a network that reads the last T of them."""
-    network = model.layers
+def predict_windowed(network: Any) -> Any:
+    """Receive all tokens so far (``send``) and yield the probabilities of the next one, given the last T tokens."""
     steps = network.in_shape[1]
-    model.set_batch_size(1)
-    p, show = None, reader(model, steps)
+    network.set_batch_size(1)
+    p, write = None, make_input_writer(network, steps)
     while True:
-        said = (yield p)[-steps:]
-        words = np.array([said + [0] * (steps - len(said))], np.int32)  # what comes behind is not looked at
-        p = network.fprop(show(words), inference=True).get()[:, len(said) - 1]
+        tokens = (yield p)[-steps:]
+        token_ids = np.array([tokens + [0] * (steps - len(tokens))], np.int32)  # causal: the padding has no effect
+        p = network.fprop(write(token_ids), inference=True).get()[:, len(tokens) - 1]

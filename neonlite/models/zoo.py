@@ -1,4 +1,4 @@
-"""Which networks are there already?  Functions that return layers, for any number of classes."""
+"""Model zoo: ready-made networks, and the training settings of each data set."""
 
 from __future__ import annotations
 
@@ -32,133 +32,313 @@ Layers = list[Any]
 
 
 def mlp(nclass: int = 10, hidden: Sequence[int] = (200, 200), keep: float = 0.7) -> Layers:
-    """Return fully connected layers, rectified, with dropout behind each where ``keep`` is below 1."""
+    """Return fully connected layers with Rectlin, each followed by dropout.
+
+    Parameters
+    ----------
+    nclass : int
+        The number of classes. Default: 10.
+    hidden : sequence of int
+        The sizes of the hidden layers. Default: (200, 200).
+    keep : float
+        The keep probability of the dropout; 1 for none. Default: 0.7.
+
+    Returns
+    -------
+    list of Layer
+        The layers.
+    """
     init = Kaiming(local=False)
     layers: Layers = []
     for n in hidden:
-        layers.append(affine(n, init, Rectlin()))
+        layers.append(dense(n, init, Rectlin()))
         layers += [Dropout(keep)] if keep < 1 else []
-    return [*layers, head(nclass)]
+    return [*layers, softmax_head(nclass)]
 
 
-def lenet(nclass: int = 10, maps: Sequence[int] = (16, 32, 64), hidden: int = 64, keep: float = 0.8) -> Layers:
-    """Return convolutions with pooling, and a hidden layer, with dropout behind it where ``keep`` is below 1.
+def lenet(nclass: int = 10, filters: Sequence[int] = (16, 32, 64), hidden: int = 64, keep: float = 0.8) -> Layers:
+    """Return convolutions with pooling, and a hidden layer followed by dropout.
 
-    Source: after LeNet-5, which has three convolutions as well: LeCun et al. 1998.
+    Parameters
+    ----------
+    nclass : int
+        The number of classes. Default: 10.
+    filters : sequence of int
+        The numbers of filters of the convolutions. Default: (16, 32, 64).
+    hidden : int
+        The size of the hidden layer. Default: 64.
+    keep : float
+        The keep probability of the dropout; 1 for none. Default: 0.8.
+
+    Returns
+    -------
+    list of Layer
+        The layers.
+
+    References
+    ----------
+    LeCun et al. 1998, Gradient-based learning applied to document recognition: LeNet-5 has three convolutions as well.
     """
     layers: Layers = []
-    for k in maps:
-        layers += [conv(k, 3), Pooling(2)]
-    layers += [affine(hidden, Kaiming(local=False), Rectlin())]
-    return [*layers, *([Dropout(keep)] if keep < 1 else []), head(nclass)]
+    for k in filters:
+        layers += [conv_block(k, 3), Pooling(2)]
+    layers += [dense(hidden, Kaiming(local=False), Rectlin())]
+    return [*layers, *([Dropout(keep)] if keep < 1 else []), softmax_head(nclass)]
 
 
 def cifar10_conv(nclass: int = 10) -> Layers:
-    """Return neon's example for CIFAR-10: two convolutions of 5 x 5 with pooling, and a hidden layer of 500."""
+    """Return the network of neon's CIFAR-10 example: two 5 x 5 convolutions with pooling, a hidden layer of 500.
+
+    Parameters
+    ----------
+    nclass : int
+        The number of classes. Default: 10.
+
+    Returns
+    -------
+    list of Layer
+        The layers.
+    """
     layers: Layers = []
     for k in (16, 32):
         layers += [Conv((5, 5, k), Kaiming(), batch_norm=True, activation=Rectlin()), Pooling(2)]
     hidden = Affine(500, Kaiming(local=False), batch_norm=True, activation=Rectlin())
-    return [*layers, hidden, head(nclass)]
+    return [*layers, hidden, softmax_head(nclass)]
 
 
 def allcnn(nclass: int = 10, width: int = 96, keep: float = 0.5) -> Layers:
-    """Return a network of convolutions alone. Source: Springenberg et al. 2015, Striving for Simplicity, All-CNN-C."""
+    """Return a network of convolutions only.
+
+    Parameters
+    ----------
+    nclass : int
+        The number of classes. Default: 10.
+    width : int
+        The number of filters of the first convolutions. Default: 96.
+    keep : float
+        The keep probability of the dropout; 1 for none. Default: 0.5.
+
+    Returns
+    -------
+    list of Layer
+        The layers.
+
+    References
+    ----------
+    Springenberg et al. 2015, Striving for Simplicity, All-CNN-C.
+    """
     layers: Layers = []
     for k in (width, 2 * width):
         strided = Conv((3, 3, k), Kaiming(), padding=1, strides=2, batch_norm=True, activation=Rectlin())
-        layers += [conv(k, 3), conv(k, 3), strided, Dropout(keep)]
-    layers += [conv(2 * width, 3), conv(2 * width, 1), conv(nclass, 1), Pooling("all", op="avg"), Reshape(-1)]
+        layers += [conv_block(k, 3), conv_block(k, 3), strided, Dropout(keep)]
+    layers += [
+        conv_block(2 * width, 3),
+        conv_block(2 * width, 1),
+        conv_block(nclass, 1),
+        Pooling("all", op="avg"),
+        Reshape(-1),
+    ]
     return [*layers, Activation(Softmax())]
 
 
 def resnet(nclass: int = 10, width: int = 16, blocks: int = 1) -> Layers:
-    """Return a residual network of three stages, the way through each halving the image but in the first.
+    """Return a residual network of three stages, of which the second and third halve the image.
 
-    Source: He et al. 2016, Deep Residual Learning for Image Recognition, section 4.2.
+    Parameters
+    ----------
+    nclass : int
+        The number of classes. Default: 10.
+    width : int
+        The number of filters of the first stage, which doubles in each stage. Default: 16.
+    blocks : int
+        The number of residual blocks of a stage. Default: 1.
+
+    Returns
+    -------
+    list of Layer
+        The layers.
+
+    References
+    ----------
+    He et al. 2016, Deep Residual Learning for Image Recognition, section 4.2.
     """
-    layers: Layers = [conv(width, 3)]
+    layers: Layers = [conv_block(width, 3)]
     for stage in range(3):
         for block in range(blocks):
             k, stride = width * 2**stage, 2 if stage and not block else 1
-            way = [Conv((3, 3, k), Kaiming(), padding=1, strides=stride, batch_norm=True, activation=Rectlin())]
-            way += [Conv((3, 3, k), Kaiming(), padding=1, batch_norm=True)]
-            past = SkipNode() if stride == 1 else Conv((1, 1, k), Kaiming(), strides=stride, batch_norm=True)
-            layers += [MergeSum([way, past]), Activation(Rectlin())]
-    return [*layers, Pooling("all", op="avg"), head(nclass)]
+            residual = [Conv((3, 3, k), Kaiming(), padding=1, strides=stride, batch_norm=True, activation=Rectlin())]
+            residual += [Conv((3, 3, k), Kaiming(), padding=1, batch_norm=True)]
+            shortcut = SkipNode() if stride == 1 else Conv((1, 1, k), Kaiming(), strides=stride, batch_norm=True)
+            layers += [MergeSum([residual, shortcut]), Activation(Rectlin())]
+    return [*layers, Pooling("all", op="avg"), softmax_head(nclass)]
 
 
-def autoencoder(maps: int = 8, channels: int = 1) -> Layers:
-    """Return a convolution that halves images, and its transpose that brings them back, for sizes that are even.
+def autoencoder(filters: int = 8, channels: int = 1) -> Layers:
+    """Return a convolution that halves images, and a transposed convolution that restores their size.
 
-    **Shapes**: (C, H, W) -> (maps, H / 2, W / 2) -> (C, H, W), values from 0 to 1.
+    Shapes: (C, H, W) -> (filters, H / 2, W / 2) -> (C, H, W), with values from 0 to 1; H and W are even.
+
+    Parameters
+    ----------
+    filters : int
+        The number of filters of the convolution. Default: 8.
+    channels : int
+        The number of channels of the images, C. Default: 1.
+
+    Returns
+    -------
+    list of Layer
+        The layers.
     """
-    way: dict[str, Any] = {"init": Kaiming(), "padding": 1, "strides": 2, "bias": Constant(0)}
-    small = Conv((4, 4, maps), activation=Rectlin(), **way)
-    return [small, Deconv((4, 4, channels), activation=Logistic(), **way)]
+    options: dict[str, Any] = {"init": Kaiming(), "padding": 1, "strides": 2, "bias": Constant(0)}
+    encoder = Conv((4, 4, filters), activation=Rectlin(), **options)
+    return [encoder, Deconv((4, 4, channels), activation=Logistic(), **options)]
 
 
 def gan(shape: tuple[int, int, int] = (1, 8, 8), hidden: int = 64) -> GenerativeAdversarial:
-    """Return a generator of images (C, H, W) from -1 to 1, and its discriminator, fully connected, for GAN.
+    """Return a fully connected generator of images with values from -1 to 1, and its discriminator, for ``GAN``.
 
-    Source: Goodfellow et al. 2014, Generative Adversarial Nets, section 5.
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of an image, (C, H, W). Default: (1, 8, 8).
+    hidden : int
+        The size of the hidden layers. Default: 64.
+
+    Returns
+    -------
+    GenerativeAdversarial
+        The two networks.
+
+    References
+    ----------
+    Goodfellow et al. 2014, Generative Adversarial Nets, section 5.
     """
     C, H, W = shape
     init = GlorotUniform()
-    make = [affine(hidden, init, Rectlin()), affine(C * H * W, init, Tanh()), Reshape(shape)]
-    judge = [Reshape(C * H * W), affine(hidden, init, Rectlin(slope=0.1)), affine(1, init, Logistic())]
-    return GenerativeAdversarial(make, judge)
+    generator = [dense(hidden, init, Rectlin()), dense(C * H * W, init, Tanh()), Reshape(shape)]
+    discriminator = [Reshape(C * H * W), dense(hidden, init, Rectlin(slope=0.1)), dense(1, init, Logistic())]
+    return GenerativeAdversarial(generator, discriminator)
 
 
 def rnn(nclass: int, width: int = 256, depth: int = 1) -> Layers:
-    """Return layers that read a text, (1, T) words, and tell the probabilities of the next in each step: Recurrent."""
-    return reader(nclass, width, depth, lambda init: Recurrent(width, init, None, Tanh()))
+    """Return a language model of Recurrent layers: token ids (1, T) to probabilities of the next token (nclass, T).
+
+    Parameters
+    ----------
+    nclass : int
+        The number of tokens.
+    width : int
+        The size of the recurrent state. Default: 256.
+    depth : int
+        The number of recurrent layers. Default: 1.
+
+    Returns
+    -------
+    list of Layer
+        The layers.
+    """
+    return recurrent_language_model(nclass, width, depth, lambda init: Recurrent(width, init, None, Tanh()))
 
 
 def lstm(nclass: int, width: int = 256, depth: int = 1) -> Layers:
-    """Return what ``rnn`` does, of LSTM layers."""
-    return reader(nclass, width, depth, lambda init: LSTM(width, init, None, Tanh(), Logistic()))
+    """Return a language model of LSTM layers: token ids (1, T) to probabilities of the next token (nclass, T).
+
+    Parameters
+    ----------
+    nclass : int
+        The number of tokens.
+    width : int
+        The size of the recurrent state. Default: 256.
+    depth : int
+        The number of recurrent layers. Default: 1.
+
+    Returns
+    -------
+    list of Layer
+        The layers.
+    """
+    return recurrent_language_model(nclass, width, depth, lambda init: LSTM(width, init, None, Tanh(), Logistic()))
 
 
 def gru(nclass: int, width: int = 256, depth: int = 1) -> Layers:
-    """Return what ``rnn`` does, of GRU layers."""
-    return reader(nclass, width, depth, lambda init: GRU(width, init, None, Tanh(), Logistic()))
+    """Return a language model of GRU layers: token ids (1, T) to probabilities of the next token (nclass, T).
+
+    Parameters
+    ----------
+    nclass : int
+        The number of tokens.
+    width : int
+        The size of the recurrent state. Default: 256.
+    depth : int
+        The number of recurrent layers. Default: 1.
+
+    Returns
+    -------
+    list of Layer
+        The layers.
+    """
+    return recurrent_language_model(nclass, width, depth, lambda init: GRU(width, init, None, Tanh(), Logistic()))
 
 
-def reader(nclass: int, width: int, depth: int, made: Callable[[Initializer], Any]) -> Layers:
-    """Return a table of words, recurrent layers, and the probabilities of words."""
-    layers = [made(Uniform(-(width**-0.5), width**-0.5)) for _ in range(depth)]
-    return [LookupTable(nclass, width // 2, Gaussian(scale=1.0)), *layers, head(nclass)]
+def recurrent_language_model(nclass: int, width: int, depth: int, make_layer: Callable[[Initializer], Any]) -> Layers:
+    """Return an embedding, recurrent layers, and a softmax over ``nclass`` tokens."""
+    layers = [make_layer(Uniform(-(width**-0.5), width**-0.5)) for _ in range(depth)]
+    return [LookupTable(nclass, width // 2, Gaussian(scale=1.0)), *layers, softmax_head(nclass)]
 
 
 def transformer(nclass: int, width: int = 128, heads: int = 4, depth: int = 2, keep: float = 0.9) -> Layers:
-    """Return what ``rnn`` does, of causal transformer blocks, each normed before. Source: Vaswani et al. 2017.
+    """Return a language model of causal transformer blocks with layer normalization at the start of each part.
 
-    Each head begins by looking somewhere else: the first at the word before, the second at about the one before that;
-    those of the second half look back from where they are, the last one far.
+    The heads have different fixed position biases (ALiBi). In the first half of the heads, head h (counted from 1)
+    favors the token h positions before the current one; the other heads favor the current token. ``alibi_slopes``
+    decrease from the first head to the last, which therefore has the longest range.
+
+    Parameters
+    ----------
+    nclass : int
+        The number of tokens.
+    width : int
+        The size of the embedding. Default: 128.
+    heads : int
+        The number of attention heads. Default: 4.
+    depth : int
+        The number of blocks. Default: 2.
+    keep : float
+        The keep probability of the dropout; 1 for none. Default: 0.9.
+
+    Returns
+    -------
+    list of Layer
+        The layers.
+
+    References
+    ----------
+    Vaswani et al. 2017, Attention Is All You Need.
     """
     init = GlorotUniform()
-    slopes = [8.0 ** (1 - h) for h in range(heads)]
-    lags = [h + 1 if h < heads // 2 else 0 for h in range(heads)]
+    alibi_slopes = [8.0 ** (1 - h) for h in range(heads)]
+    offsets = [h + 1 if h < heads // 2 else 0 for h in range(heads)]
     blocks = [
-        TransformerBlock(width, heads, 4 * width, init, True, keep, slopes=slopes, lags=lags) for _ in range(depth)
+        TransformerBlock(width, heads, 4 * width, init, True, keep, alibi_slopes=alibi_slopes, alibi_offsets=offsets)
+        for _ in range(depth)
     ]
-    return [LookupTable(nclass, width, Gaussian()), PositionalEncoding(), *blocks, LayerNorm(), head(nclass)]
+    return [LookupTable(nclass, width, Gaussian()), PositionalEncoding(), *blocks, LayerNorm(), softmax_head(nclass)]
 
 
-def head(nclass: int) -> Affine:
-    """Return the layers that end a network with the probabilities of classes."""
-    return affine(nclass, GlorotUniform(), Softmax())
+def softmax_head(nclass: int) -> Affine:
+    """Return the output layer: the probabilities of ``nclass`` classes."""
+    return dense(nclass, GlorotUniform(), Softmax())
 
 
-def affine(nout: int, init: Initializer, activation: Any) -> Affine:
-    """Return fully connected layers with a bias."""
+def dense(nout: int, init: Initializer, activation: Any) -> Affine:
+    """Return a fully connected layer with a bias."""
     return Affine(nout, init, bias=Constant(0), activation=activation)
 
 
-def conv(maps: int, size: int) -> Conv:
-    """Return layers of a convolution that keeps the image's size, with batch normalization, rectified."""
-    return Conv((size, size, maps), Kaiming(), padding=size // 2, batch_norm=True, activation=Rectlin())
+def conv_block(filters: int, size: int) -> Conv:
+    """Return a convolution that preserves the image size, with batch normalization and Rectlin."""
+    return Conv((size, size, filters), Kaiming(), padding=size // 2, batch_norm=True, activation=Rectlin())
 
 
 MODELS: dict[str, Callable[..., Any]] = {
@@ -169,11 +349,10 @@ MODELS: dict[str, Callable[..., Any]] = {
     "resnet": resnet,
 }
 
-READERS: dict[str, Callable[..., Any]] = {"rnn": rnn, "lstm": lstm, "gru": gru, "transformer": transformer}
+LANGUAGE_MODELS: dict[str, Callable[..., Any]] = {"rnn": rnn, "lstm": lstm, "gru": gru, "transformer": transformer}
 
-# What a data set is trained with unless told: the network, epochs, the minibatch, the rate at first, and how images are
-# changed each time they are used. What a network needs otherwise stands under its name; never the minibatch, which has
-# to stay the same when a training goes on.
+# The default training settings of each data set: network, epochs, batch size, initial learning rate and augmentation.
+# Settings of one network are under its name. They never change the batch size, which a resumed training must keep.
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {"model": "mlp", "epochs": 60, "batch_size": 32, "lr": 0.003},
     "iris": {"model": "mlp", "epochs": 60, "batch_size": 16, "lr": 0.01},
@@ -187,17 +366,29 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def recipe(dataset: str, model: str | None = None) -> dict[str, Any]:
-    """Return how a network is trained on a data set: model, epochs, batch_size, lr and augment.
+    """Return the training settings of a data set: model, epochs, batch_size, lr and augment.
 
-    ``model``: a name of MODELS or READERS; the one that suits the data set unless given. ValueError: an unknown name.
+    Parameters
+    ----------
+    dataset : str
+        A name of ``RECIPES``.
+    model : str, optional
+        A name of ``MODELS`` or ``LANGUAGE_MODELS``. Default: that of the data set.
 
+    Raises
+    ------
+    ValueError
+        An unknown name.
+
+    Examples
+    --------
     >>> recipe("digits")
     {'augment': None, 'model': 'mlp', 'epochs': 60, 'batch_size': 32, 'lr': 0.003}
     """
-    for what, given, known in ("data set", dataset, RECIPES), ("network", model, MODELS | READERS):
-        if given is not None and given not in known:
-            raise ValueError(f"there is no recipe for the {what} {given!r}; there are {', '.join(known)}")
+    for label, name, known in ("data set", dataset, RECIPES), ("network", model, MODELS | LANGUAGE_MODELS):
+        if name is not None and name not in known:
+            raise ValueError(f"recipe: expected a {label} of {', '.join(known)}, got {name!r}")
     common = RECIPES[dataset]
-    name = model or common["model"]
-    found = {key: value for key, value in common.items() if key not in MODELS | READERS}
-    return {"augment": None, **found, **common.get(name, {}), "model": name}
+    network = model or common["model"]
+    settings = {key: value for key, value in common.items() if key not in MODELS | LANGUAGE_MODELS}
+    return {"augment": None, **settings, **common.get(network, {}), "model": network}

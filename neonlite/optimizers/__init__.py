@@ -1,5 +1,6 @@
-"""How does a network learn?  An optimizer updates its weights; a schedule says how large the steps are."""
+"""Optimizers, learning-rate schedules and loss scaling."""
 
+from neonlite.optimizers.loss_scaling import LossScaling
 from neonlite.optimizers.optimizer import Optimizer, get_param_list
 from neonlite.optimizers.rules import (
     Adadelta,
@@ -11,7 +12,6 @@ from neonlite.optimizers.rules import (
     RMSProp,
     ShiftAdaMax,
 )
-from neonlite.optimizers.scaling import LossScaling
 from neonlite.optimizers.schedule import (
     CosineSchedule,
     ExpSchedule,

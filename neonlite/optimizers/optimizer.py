@@ -1,333 +1,464 @@
-"""How are weights updated?  An optimizer says it for one tensor of weights; here it is done for all of them at once.
+"""Optimizer base class, which updates parameters that are adjacent in memory as one tensor.
 
-Weights that lie one after another in memory, as do their gradients and states, are one tensor to an optimizer: a
-network whose parameters are views of one flat buffer is updated by one op-tree, in one pass.
+This requires that their gradients and states are adjacent too. A network whose parameters are views of one flat buffer
+is updated by one op-tree, in a single pass over memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.numbers import check, number
-from neonlite.backend.prepared import Prepared
-from neonlite.initializers import wide
-from neonlite.ops import DIGITS, FLOATS, HALVES
-from neonlite.optimizers.schedule import CONSTANT, Schedule, check_schedule
-from neonlite.optree import describe
+from neonlite.backend import Backend, NervanaObject, Tensor
+from neonlite.backend.attributes import AttributeSnapshot, can_replay
+from neonlite.backend.planning.assignment import CompiledAssignment
+from neonlite.backend.transaction import Snapshot, atomic, restore_on_failure
+from neonlite.backend.validation import boolean, check_attributes, check_number
+from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
+from neonlite.initializers import compute_dtype
+from neonlite.messages import describe
+from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
 
-Parameter = tuple[tuple[Tensor, Tensor], list[Tensor]]  # ((W, dW), states), as a layer gives it
-Row = Sequence[Tensor]  # W, dW, and the states
+if TYPE_CHECKING:
+    from neonlite.layers import Layer
+    from neonlite.optree import Operand
 
-NETWORKS = 8  # lists of parameters that an optimizer remembers
-FRACTIONS = ("momentum_coef", "decay", "decay_rate", "beta_1", "beta_2")  # arguments from 0 below 1
-AMOUNTS = ("learning_rate", "wdecay", "epsilon")  # arguments from 0
-LIMITS = ("gradient_clip_norm", "gradient_clip_value", "param_clip_value")  # arguments above 0, or None
+Parameter = tuple[tuple[Tensor, Tensor], list[Tensor]]  # ((W, dW), states), as get_params() returns it
+Row = Sequence[Tensor]  # W, dW and the states of a parameter, or of adjacent parameters
+
+MAX_CACHED_GROUPS = 8  # parameter groups that an optimizer caches
+FRACTION_FIELDS = ("momentum_coef", "decay", "decay_rate", "beta_1", "beta_2")  # 0 <= x < 1
+NON_NEGATIVE_FIELDS = ("learning_rate", "wdecay", "epsilon")
+LIMIT_FIELDS = ("gradient_clip_norm", "gradient_clip_value", "param_clip_value")  # positive, or None
 
 
 class Optimizer(NervanaObject):
-    """Updates the weights of layers by their gradients. One of your own says ``rule``.
+    """Base class of optimizers, which update the parameters of layers from their gradients.
 
-    ``stochastic_round``: whether weights of 16 bits are rounded up or down by chance, so that steps smaller than their
-    precision are not lost on average; it has no effect on other dtypes. ``gradient_clip_norm``: the largest norm of
-    all gradients together. ``gradient_clip_value`` and ``param_clip_value``: the largest magnitude of a gradient, and
-    of a weight. Gradients are those of a minibatch's sum, and are divided by ``be.bsz`` first. Weights of
-    16 bits are updated, and have their states, in float32.
+    Subclasses implement ``update_rule``, and set ``state_names`` if they have states. Gradients are those of the cost
+    summed over the minibatch. They are divided by ``be.bsz``, then scaled so that their norm over all layers is at most
+    ``gradient_clip_norm``, then clipped to ``gradient_clip_value`` in magnitude. Weight decay is not clipped. 16-bit
+    parameters are updated in float32, and have float32 states.
+
+    Parameters
+    ----------
+    name : str, optional
+        Name; default: the class name and a counter.
+
+    Attributes
+    ----------
+    state_names : tuple of str
+        Names of the states of each parameter; all have the shape of the parameter, and start as zeros.
+    stochastic_round : bool
+        Whether 16-bit parameters are rounded stochastically, which preserves small updates on average. No effect on
+        other dtypes.
+    learning_rate : float
+        The learning rate before the schedule is applied.
+    gradient_clip_norm : float or None
+        Largest norm of all gradients together.
+    gradient_clip_value : float or None
+        Largest magnitude of an element of a gradient.
+    param_clip_value : float or None
+        Largest magnitude of an element of a parameter.
+    schedule : Schedule
+        The learning-rate schedule.
+    t : int
+        Number of updates so far.
     """
 
-    keeps: tuple[str, ...] = ()  # the states that are kept for each tensor of weights
+    state_names: tuple[str, ...] = ()
     stochastic_round: bool = False
     learning_rate: float
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
-    schedule: Schedule = CONSTANT
-    divisor: float = 1  # of gradients, beside the batch size: what their errors were multiplied by
-    graphs: bool = True  # whether a card may replay the update, as ``be.replay`` says
-    results = ("t", "schedule", "_networks")  # attributes that an update depends on through its ``numbers`` alone
+    schedule: Schedule = CONSTANT_SCHEDULE
+    loss_scale: float = 1  # gradients are divided by it, in addition to the batch size
+    cuda_graphs: bool = True  # whether the update may be captured in a CUDA graph, see ``be.replay``
+    # attributes that affect an update only through ``get_scalars``
+    result_attributes = ("t", "schedule", "_groups")
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self.t = 0  # steps made
-        self._networks: dict[tuple[int, ...], Network] = {}
+        self.t = 0
+        self._groups: dict[tuple[int, ...], ParameterGroup] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy is made of: all but the tensors it has met, which it would take for those of its own."""
-        return {**vars(self), "_networks": {}}
+        """Return the attributes for copying and pickling, without cached parameter groups."""
+        return {**vars(self), "_groups": {}}
 
     def __post_init__(self) -> None:
-        """Name it, and check its arguments, once they are set."""
+        """Set the name, and check the arguments."""
         Optimizer.__init__(self, self.name)
-        given = vars(self)
-        if not isinstance(self.stochastic_round, bool):
-            raise TypeError(
-                f"{self.classnm}: stochastic_round is True or False; got {self.stochastic_round!r}; "
-                "a rate is given by its name, learning_rate=0.01"
-            )
-        check(self, *[name for name in AMOUNTS if name in given], low=0)
-        check(self, *[name for name in FRACTIONS if name in given], low=0, below=1)
-        for name in LIMITS:
-            if (limit := getattr(self, name)) is not None and number(f"{self.classnm}: {name}", limit, 0) == 0:
-                raise ValueError(f"{self.classnm}: {name} is a number above 0, or None for no limit; got {limit!r}")
+        attributes = vars(self)
+        try:
+            self.stochastic_round = boolean(f"{self.classnm}: stochastic_round", self.stochastic_round)
+        except TypeError as error:
+            message = str(error).rstrip(".")
+            raise TypeError(f"{message}. Pass a learning rate by name: learning_rate=0.01.") from None
+        check_attributes(self, *[name for name in NON_NEGATIVE_FIELDS if name in attributes], low=0)
+        check_attributes(self, *[name for name in FRACTION_FIELDS if name in attributes], low=0, high=1)
+        check_attributes(self, *[name for name in LIMIT_FIELDS if getattr(self, name) is not None], above=0)
         check_schedule(self)
 
-    def rule(self, be: Any, w: Any, g: Any, states: Row, rate: float, step: Any) -> Sequence[Any]:
-        """Return the new weights and the new states, as op-trees.
+    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
+        """Return the new parameter and the new states as op-trees. Subclasses implement it.
 
-        ``g``: the gradient, divided and limited by value. ``step``: what to go along it by, the learning ``rate`` times
-        the factor that keeps the norm of all gradients within its limit: a number or, with such a limit, a tensor.
-        What else ``numbers`` gives follows by its name.
+        Parameters
+        ----------
+        be : Backend
+            The backend of the parameter.
+        w : Tensor or OpTree
+            The parameter; in float32 if it has a 16-bit dtype.
+        g : OpTree
+            Its gradient, divided by the batch size and clipped.
+        states : sequence of Tensor
+            The states, in the order of ``state_names``.
+        rate : float or Tensor
+            The learning rate. It and any other scalars of ``get_scalars`` are passed as keyword arguments.
+
+        Returns
+        -------
+        sequence of OpTree
+            The new parameter, then the new states.
         """
-        raise NotImplementedError(f"{self.classnm} has no rule: write rule(be, w, g, states, rate, step)")
+        raise NotImplementedError(
+            f"{self.classnm}: expected a method update_rule(be, w, g, states, rate) that returns the new parameter and "
+            "states, got none."
+        )
 
-    def numbers(self, epoch: float) -> dict[str, float]:
-        """Return the numbers that differ from step to step, by the names under which ``rule`` takes them.
+    def get_scalars(self, epoch: float) -> dict[str, float]:
+        """Return the scalars that change from step to step, the keyword arguments of ``update_rule``.
 
-        To a rule that a card may replay they are tensors (1, 1): neonlite's own, and of a class with
-        ``can_replay = True``.
+        Built-in optimizers, and classes with ``can_replay = True``, receive them as tensors (1, 1).
+
+        Parameters
+        ----------
+        epoch : float
+            Index of the epoch, from 0.
+
+        Returns
+        -------
+        dict of str to float
+            The scalars by name; default: ``{"rate": get_rate(epoch)}``.
         """
-        return {"rate": self.rate(epoch)}
+        return {"rate": self.get_rate(epoch)}
 
-    def rate(self, epoch: float) -> float:
-        """Return the learning rate of an epoch."""
+    def get_rate(self, epoch: float) -> float:
+        """Return the learning rate of an epoch.
+
+        Parameters
+        ----------
+        epoch : float
+            Index of the epoch, from 0.
+
+        Returns
+        -------
+        float
+            The learning rate according to the schedule.
+        """
         rate = self.schedule.get_learning_rate(self.learning_rate, epoch)
-        return float(number(f"{self.classnm}: the learning rate of {self.schedule.classnm}, epoch {epoch},", rate, 0))
+        label = f"{self.classnm}: the learning rate of {self.schedule.classnm}, epoch {epoch}"
+        return float(check_number(label, rate, 0))
 
-    def optimize(self, layer_list: Iterable[Any], epoch: float) -> None:
-        """Update the weights of layers: each has ``get_params()``, which gives ((W, dW), states) or a list of those.
+    def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
+        """Update the parameters of layers. If it raises an error, parameters, states and ``t`` are unchanged.
 
-        The new values of all are spelled out before the first is written: an error leaves the weights as they were.
-        ValueError when the batch size is not set.
+        Parameters
+        ----------
+        layer_list : iterable of Layer
+            Layers with ``get_params()``, which returns ((W, dW), states) or a list of these.
+        epoch : float
+            Index of the epoch, from 0.
+
+        Raises
+        ------
+        TypeError
+            If an element is not a layer, or is not allocated.
+        ValueError
+            If the batch size is not set, or states do not match.
         """
         parameters = get_param_list(layer_list)
         if not parameters:
             return
-        network = self._network(parameters)
-        be = network.be
+        group = self._get_group(parameters)
+        be = group.be
         if not be.bsz:
-            raise ValueError(f"{self.classnm} divides gradients by the batch size, which is not set yet: be.bsz = N")
-        numbers: dict[str, Any] = self.numbers(number(f"{self.classnm}: the epoch", epoch))
-        if be.graphs is not None and be.graphs.takes(self):
-            numbers = network.on_card(numbers)
-        be.replay("update", lambda: self._update_all(network, numbers), (self, network.rows), self.graphs)
+            raise ValueError(
+                f"{self.classnm}: expected a batch size, by which gradients are divided, got none. Set be.bsz = N."
+            )
+        scalars: dict[str, Any] = self.get_scalars(check_number(f"{self.classnm}: the epoch", epoch))
+        if can_replay(type(self), self):
+            scalars = group.to_device(scalars)
+        atomic(self._step, group, scalars)
+
+    def _step(self, group: ParameterGroup, scalars: dict[str, Any]) -> None:
+        """Update parameters and states with the scalars of this step, and increment ``t``."""
+        restore_on_failure(self, "t")
+        group.snapshot.take(self.cuda_graphs)
+        group.be.replay("update", lambda: self._update_all(group, scalars), (self, group.rows), self.cuda_graphs)
         self.t += 1
 
     def get_state(self) -> dict[str, Any]:
-        """Return what goes on from step to step, apart from the layers' own states: the number of steps."""
+        """Return the state of the optimizer, without the states of parameters, which layers save.
+
+        Returns
+        -------
+        dict
+            The number of updates, ``t``.
+        """
         return {"t": self.t}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from what ``get_state`` returned."""
+        """Restore the state of the optimizer.
+
+        Parameters
+        ----------
+        state : dict
+            The result of ``get_state()``.
+        """
         self.t = state["t"]
 
-    def _update_all(self, network: Network, numbers: dict[str, Any]) -> None:
-        """Work out the new values of all weights and states, and write them."""
-        be, limit, step = network.be, self.gradient_clip_norm, numbers["rate"]
-        if limit:
-            step = within_norm(limit, step, network, be.bsz * self.divisor)
-        updates = [self._update(be, row, step=step, **numbers) for row in network.rows]
-        for row, values in enumerate(updates):
-            network.assign(row, values)
+    def _update_all(self, group: ParameterGroup, scalars: dict[str, Any]) -> None:
+        """Compute the new values of all parameters and states, and write them."""
+        be, limit = group.be, self.gradient_clip_norm
+        n = be.bsz * self.loss_scale
+        factor = group.clip_factor(limit, n) if limit else None
+        constants = (n, scalars)
+        if group.attributes is None or not group.attributes.is_unchanged():
+            group.constants, group.attributes = None, AttributeSnapshot([self])
+        if group.constants != constants:
+            group.constants = None
+            updates = [self._update(be, row, n, factor, scalars) for row in group.rows]
+            for row, values in enumerate(updates):
+                group.compile(row, values)
+            if not group.attributes.custom_class:  # a custom update rule may depend on other values
+                group.constants = constants
+        for assignment in group.assignments.values():
+            assignment()
 
-    def _update(self, be: Any, row: Row, **numbers: Any) -> list[Any]:
-        """Return the new values of weights and states."""
+    def _update(self, be: Backend, row: Row, n: float, factor: Tensor | None, scalars: dict[str, Any]) -> list[Any]:
+        """Return the new parameter and states as op-trees; the gradient is multiplied by a factor, or divided by n."""
         w, dw, *states = row
-        dtype = wide(w)
+        dtype = compute_dtype(w)
         g, full = (x if x.info.dtype == dtype else be.astype(x, dtype) for x in (dw, w))
-        g = g / (be.bsz * self.divisor)
+        g = g / n if factor is None else g * factor
         if limit := self.gradient_clip_value:
             g = be.clip(g, -limit, limit)
-        new, *others = self.rule(be, full, g, states, **numbers)
+        new, *others = self.update_rule(be, full, g, states, **scalars)
         if limit := self.param_clip_value:
             new = be.clip(new, -limit, limit)
-        if self.stochastic_round and w.info.dtype in HALVES:
-            new = rounded(be, new, w.info.dtype)
+        if self.stochastic_round and w.info.dtype in HALF_DTYPES:
+            new = round_stochastically(be, new, w.info.dtype)
         return [new, *others]
 
-    def _network(self, parameters: list[Parameter]) -> Network:
-        """Return parameters as the optimizer sees them: with states, and merged where they lie side by side."""
-        known = self._networks.get(identity(parameters))
-        if known is None:
+    def _get_group(self, parameters: list[Parameter]) -> ParameterGroup:
+        """Return the cached group of the parameters, or allocate states and create a group."""
+        group = self._groups.get(tensor_ids(parameters))
+        if group is None:
             check_parameters(parameters)
-            ordered = in_memory_order(parameters)
+            ordered = sort_by_address(parameters)
             rest = iter(ordered)
-            for run in runs([row for row, _ in ordered]):
-                self._keep_states(list(islice(rest, len(run))))
-            known = Network(ordered)
-            if len(self._networks) >= NETWORKS:
-                self._networks.clear()
-            self._networks[identity(parameters)] = known
-        return known
+            for run in contiguous_runs([row for row, _ in ordered]):
+                self._allocate_states(list(islice(rest, len(run))))
+            group = ParameterGroup(ordered)
+            if len(self._groups) >= MAX_CACHED_GROUPS:
+                self._groups.clear()
+            self._groups[tensor_ids(parameters)] = group
+        return group
 
-    def _keep_states(self, run: list[Parameter]) -> None:
-        """See to it that parameters side by side have states side by side: of zeros, or of the values they had."""
+    def _allocate_states(self, run: list[Parameter]) -> None:
+        """Allocate adjacent states for adjacent parameters; new states are zeros, existing values are copied."""
         for (w, _), states in run:
-            if states and [x.shape for x in states] != [w.shape] * len(self.keeps):
+            if states and [x.shape for x in states] != [w.shape] * len(self.state_names):
                 raise ValueError(
-                    f"{self.classnm} keeps {len(self.keeps)} states of the shape of {describe(w)}; "
-                    f"it has {describe(*states)}, perhaps another optimizer's: empty the list to start afresh"
+                    f"{self.classnm}: expected {len(self.state_names)} states of the shape of {describe(w)}, "
+                    f"got {describe(*states)}, perhaps of a different optimizer. Empty the "
+                    "list of states to start again."
                 )
-        if all(states for _, states in run) and len(runs([states for _, states in run])) == 1:
+        if all(states for _, states in run) and len(contiguous_runs([states for _, states in run])) == 1:
             return
         w, size = run[0][0][0], sum(w.size for (w, _), _ in run)
-        flat = [w.backend.zeros((size, 1), dtype=wide(w)) for _ in self.keeps]
+        flat = [w.backend.zeros((size, 1), dtype=compute_dtype(w)) for _ in self.state_names]
         start = 0
         for (w, _), states in run:
             views = [x[start : start + w.size].reshape(w.shape) for x in flat]
             start += w.size
-            for view, word in zip(views, self.keeps, strict=True):
-                view.name = f"{w.name}.{word}" if w.name else word
-            for view, old in zip(views, states, strict=False):  # there are none, or all
+            for view, name in zip(views, self.state_names, strict=True):
+                view.name = f"{w.name}.{name}" if w.name else name
+            for view, old in zip(views, states, strict=False):  # states is empty or complete
                 view[:] = old
             states[:] = views
 
 
-def within_norm(limit: float, rate: Any, network: Network, n: float) -> Tensor:
-    """Return ``rate limit / max(norm, limit)``, the norm that of all gradients divided by n."""
-    be, step = network.be, network.step
-    for place, (w, dw, *_) in zip(network.places, network.rows, strict=True):
-        place[:] = be.sum(be.square(be.astype(dw, wide(w))), keepdims=False)
-    # worked out here and not in the tree of the update, which so stays one pass
-    step[:] = rate * limit / be.maximum(be.sqrt(be.sum(network.squares)) / n, limit)
-    return step
+SMALLEST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
 
 
-LEAST = {"float16": 2.0**-24, "bfloat16": 2.0**-133}  # above 0
+def round_stochastically(be: Backend, x: Any, dtype: str) -> Any:
+    """Return ``x``, float32, rounded to one of its two neighbors in a 16-bit dtype, so that the expected value is x.
 
-
-def rounded(be: Any, x: Any, dtype: str) -> Any:
-    """Return ``x``, float32, as one of the two numbers of 16 bits around it, the nearer one more often: the mean is x.
-
-    P(far) = |x - near| / |far - near|. A number of 16 bits stays as it is, and beyond the largest there is infinity.
+    The probability of the farther neighbor is ``|x - near| / |far - near|``. Values that the dtype can represent are
+    unchanged; the upper neighbor of the largest finite value is infinity.
     """
     near = be.astype(be.astype(x, dtype), "float32")
-    # a number between half a gap and one and a half gaps away from near: the cast takes it to the next one
-    beyond = near + be.sgn(x - near) * be.maximum(be.absolute(near) * (1.25 * 2.0 ** -DIGITS[dtype]), LEAST[dtype])
-    far = be.astype(be.astype(beyond, dtype), "float32")
-    chance = be.astype(be.rand(x.shape), "float32")
-    if be.default in HALVES:  # whose random numbers have few bits
-        chance = chance + be.astype(be.rand(x.shape), "float32") * 2.0 ** -DIGITS[be.default]
-    return be.where(chance * be.absolute(far - near) < be.absolute(x - near), far, near)
+    # between 0.5 and 1.5 units in the last place, so that the cast rounds to the next value
+    gap = be.maximum(be.absolute(near) * (1.25 * 2.0 ** -SIGNIFICAND_BITS[dtype]), SMALLEST_SUBNORMAL[dtype])
+    next_value = near + be.sgn(x - near) * gap
+    far = be.astype(be.astype(next_value, dtype), "float32")
+    uniform = be.astype(be.rand(x.shape), "float32")
+    if be.default_dtype_name in HALF_DTYPES:  # 16-bit random numbers have few bits: add lower ones
+        uniform = uniform + be.astype(be.rand(x.shape), "float32") * 2.0 ** -SIGNIFICAND_BITS[be.default_dtype_name]
+    return be.where(uniform * be.absolute(far - near) < be.absolute(x - near), far, near)
 
 
-# --- parameters, and where they lie --------------------------------------------------------------------------------
+# --- groups of parameters ------------------------------------------------------------------------------------------
 
 
-class Network:
-    """What an optimizer remembers of a list of parameters, all of them with states."""
+class ParameterGroup:
+    """Cached data of an optimizer for a list of parameters: merged rows, buffers and compiled updates."""
 
     def __init__(self, parameters: list[Parameter]) -> None:
-        self.parameters = parameters  # held, so that no other tensor gets their ids
-        self.rows = merged([(*row, *states) for row, states in parameters])
+        self.parameters = parameters  # keeps the tensors alive, so that their ids are not reused
+        self.rows = merge_contiguous([(*row, *states) for row, states in parameters])
         self.be = self.rows[0][0].backend
-        dtype = "float64" if any(wide(w) == "float64" for w, *_ in self.rows) else "float32"
-        self.squares = self.be.zeros((len(self.rows), 1), dtype=dtype)  # the sum of squares of each row's gradients
-        self.places = list(self.squares)
-        self.step: Tensor = self.be.zeros((1, 1), dtype=dtype)
-        self.prepared: dict[int, Prepared] = {}  # the updates of rows, of which the next differ in numbers alone
-        self.numbers: dict[str, float] = {}  # what the card was told
-        self.words: dict[str, Tensor] = {}  # where it finds them
+        dtype = "float64" if any(compute_dtype(w) == "float64" for w, *_ in self.rows) else "float32"
+        self.square_sums = self.be.zeros((len(self.rows), 1), dtype=dtype)  # sum of squared gradients of each row
+        self.square_sum_views = list(self.square_sums)
+        self.factor: Tensor = self.be.zeros((1, 1), dtype=dtype)
+        self.snapshot = Snapshot([t for w, _, *states in self.rows for t in (w, *states)])
+        self.assignments: dict[int, CompiledAssignment] = {}  # the update of each row
+        self.constants: Any = None  # scalars compiled into the assignments; None: compile again
+        self.attributes: AttributeSnapshot | None = None  # of the optimizer when the assignments were compiled
+        self.host_scalars: dict[str, float] = {}  # the values in ``scalar_table``
+        self.device_scalars: dict[str, Tensor] = {}  # views of ``scalar_table``
 
-    def on_card(self, numbers: dict[str, float]) -> dict[str, Tensor]:
-        """Return numbers as words of the card: tensors (1, 1), which an update that was recorded reads anew."""
-        if self.numbers != numbers:
-            if not self.words:
-                self.table = self.be.zeros((len(numbers), 1), dtype=self.step.info.dtype)
-                self.words = {name: self.table[n : n + 1] for n, name in enumerate(numbers)}
-            self.table[:] = [[x] for x in numbers.values()]
-            self.numbers = numbers
-        return self.words
+    def to_device(self, scalars: dict[str, float]) -> dict[str, Tensor]:
+        """Return scalars as tensors (1, 1), so that trees and CUDA graphs are the same in every step."""
+        if self.host_scalars != scalars:
+            if not self.device_scalars:
+                self.scalar_table = self.be.zeros((len(scalars), 1), dtype=self.factor.info.dtype)
+                self.device_scalars = {name: self.scalar_table[n : n + 1] for n, name in enumerate(scalars)}
+            self.host_scalars = {}  # unknown if the write fails
+            self.scalar_table[:] = [[x] for x in scalars.values()]
+            self.host_scalars = scalars
+        return self.device_scalars
 
-    def assign(self, row: int, values: Sequence[Any]) -> None:
-        """Write the new values of a row: of weights and states."""
-        prepared = self.prepared.get(row)
-        if prepared is None or not prepared.take(values):
+    def clip_factor(self, limit: float, n: float) -> Tensor:
+        """Return ``limit / (n max(norm, limit))`` as a tensor (1, 1), for the norm of all gradients divided by n."""
+        be, factor = self.be, self.factor
+        for view, (w, dw, *_) in zip(self.square_sum_views, self.rows, strict=True):
+            view[:] = be.sum(be.square(be.astype(dw, compute_dtype(w))), keepdims=False)
+        # a separate evaluation, so that the update itself remains a single pass over memory
+        factor[:] = limit / be.maximum(be.sqrt(be.sum(self.square_sums)), limit * n)
+        return factor
+
+    def compile(self, row: int, values: Sequence[Any]) -> None:
+        """Compile the assignment of new values to the parameter and the states of a row."""
+        assignment = self.assignments.get(row)
+        if assignment is None or not assignment.update_scalars(values):
             w, _, *states = self.rows[row]
-            prepared = self.prepared[row] = self.be.prepare([w, *states], values)
-        prepared()
+            self.assignments[row] = self.be.compile([w, *states], values)
 
 
-def get_param_list(layer_list: Iterable[Any]) -> list[Parameter]:
-    """Return the parameters of those layers that have some, ((W, dW), states) each; TypeError for what is no layer."""
-    found: list[Parameter] = []
+def get_param_list(layer_list: Iterable[Layer]) -> list[Parameter]:
+    """Return the parameters of all layers that have parameters.
+
+    Parameters
+    ----------
+    layer_list : iterable of Layer
+        Layers with ``get_params()``, which returns ((W, dW), states) or a list of these.
+
+    Returns
+    -------
+    list of ((W, dW), states)
+        Parameter, gradient and list of states of each parameter.
+
+    Raises
+    ------
+    TypeError
+        If an element is not a layer.
+    """
+    result: list[Parameter] = []
     for layer in layer_list:
         if getattr(layer, "has_params", True):
             if not hasattr(layer, "get_params"):
-                raise TypeError(f"an optimizer takes a list of layers, each with get_params(); got {describe(layer)}")
+                raise TypeError(f"optimizer: expected a list of layers, each with get_params(), got {describe(layer)}.")
             params = layer.get_params()
-            found += params if isinstance(params, list) else [params]
-    return found
+            result += params if isinstance(params, list) else [params]
+    return result
 
 
-def identity(parameters: list[Parameter]) -> tuple[int, ...]:
-    """Return the ids of all tensors of parameters; TypeError when there is something else."""
+def tensor_ids(parameters: list[Parameter]) -> tuple[int, ...]:
+    """Return the ids of all tensors of parameters. Raise TypeError for invalid results of ``get_params()``."""
     try:
         return tuple([id(x) for (w, dw), states in parameters for x in (w, dw, *states)])
     except (TypeError, ValueError):
         raise TypeError(
-            f"get_params() gives ((W, dW), states) or a list of those; got {describe(*parameters)}"
+            f"get_params(): expected ((W, dW), states) or a list of these, got {describe(*parameters)}."
         ) from None
 
 
 def check_parameters(parameters: list[Parameter]) -> None:
-    """Raise an error when an optimizer could not update parameters."""
+    """Raise TypeError or ValueError if parameters cannot be updated together."""
     for (w, dw), states in parameters:
         if not isinstance(w, Tensor) or not isinstance(dw, Tensor) or not isinstance(states, list):
             raise TypeError(
-                f"get_params() gives ((W, dW), states), two tensors and a list; got (({describe(w)}, {describe(dw)}), "
-                f"{describe(states)}): are the layers allocated?"
+                f"get_params(): expected ((W, dW), states), two tensors and a list, got (({describe(w)}, "
+                f"{describe(dw)}), {describe(states)}). Allocate the layers first."
             )
-        if w.shape != dw.shape or not {w.info.dtype, dw.info.dtype} <= set(FLOATS):
+        if w.shape != dw.shape or not {w.info.dtype, dw.info.dtype} <= set(FLOAT_DTYPES):
             raise ValueError(
-                f"weights and their gradient are floats of one shape; got {describe(w)}, {w.info.dtype}, "
-                f"and {describe(dw)}, {dw.info.dtype}"
+                f"optimizer: expected a parameter and a gradient of one shape and of float dtypes, got {describe(w)}, "
+                f"{w.info.dtype}, and {describe(dw)}, {dw.info.dtype}."
             )
-        if w.backend is not parameters[0][0][0].backend:
+        first = parameters[0][0][0]
+        if w.backend is not first.backend:
             raise ValueError(
-                f"{describe(w)} belongs to {w.backend!r}, {describe(parameters[0][0][0])} to "
-                f"{parameters[0][0][0].backend!r}: update them with an optimizer each"
+                f"optimizer: expected parameters of one backend, got {describe(first)} of {first.backend!r} and "
+                f"{describe(w)} of {w.backend!r}. Use an optimizer for each backend."
             )
 
 
-def in_memory_order(parameters: list[Parameter]) -> list[Parameter]:
-    """Return parameters in the order in which their weights lie in memory, one buffer after another."""
+def sort_by_address(parameters: list[Parameter]) -> list[Parameter]:
+    """Return parameters in memory order, one buffer after another."""
     buffers: dict[int, int] = {}
     for (w, _), _ in parameters:
         buffers.setdefault(id(w.root), len(buffers))
-    return sorted(parameters, key=lambda p: (buffers[id(p[0][0].root)], p[0][0].start))
+    return sorted(parameters, key=lambda p: (buffers[id(p[0][0].root)], p[0][0].storage_offset))
 
 
-def runs(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return rows of tensors, cut wherever a tensor does not begin where the one above it in its column ends."""
-    found: list[list[Row]] = []
+def contiguous_runs(rows: Sequence[Row]) -> list[list[Row]]:
+    """Split rows into runs, in which each tensor starts where that of the previous row, at the same index, ends."""
+    result: list[list[Row]] = []
     for row in rows:
-        if found and all(follows(x, y) for x, y in zip(found[-1][-1], row, strict=True)):
-            found[-1].append(row)
+        if result and all(is_adjacent(x, y) for x, y in zip(result[-1][-1], row, strict=True)):
+            result[-1].append(row)
         else:
-            found.append([row])
-    return found
+            result.append([row])
+    return result
 
 
-def follows(x: Tensor, y: Tensor) -> bool:
-    """Tell whether a tensor begins in memory where another ends, and both lie there without gaps."""
-    return x.root is y.root and x.span[1] == y.start and x.root.is_contiguous and x.is_contiguous and y.is_contiguous
+def is_adjacent(x: Tensor, y: Tensor) -> bool:
+    """Return whether y starts in memory where x ends, and both are contiguous."""
+    is_contiguous = x.root.is_contiguous and x.is_contiguous and y.is_contiguous
+    return x.root is y.root and x.span[1] == y.storage_offset and is_contiguous
 
 
-def merged(rows: Sequence[Row]) -> list[Row]:
-    """Return rows of tensors, those that lie one after another as one: a column view of the buffer they share.
+def merge_contiguous(rows: Sequence[Row]) -> list[Row]:
+    """Merge each contiguous run of rows into one row of column vectors (size, 1), which are views.
 
     >>> import neonlite as nl
     >>> flat = nl.gen_backend("cpu").zeros((10, 1))
-    >>> [[x.shape for x in row] for row in merged([(flat[:6].reshape(2, 3),), (flat[6:8],), (flat[9:],)])]
+    >>> [[x.shape for x in row] for row in merge_contiguous([(flat[:6].reshape(2, 3),), (flat[6:8],), (flat[9:],)])]
     [[(8, 1)], [(1, 1)]]
     """
 
-    def one(first: Tensor, last: Tensor) -> Tensor:
+    def join(first: Tensor, last: Tensor) -> Tensor:
         root = first.root
-        return root.reshape(-1, 1)[first.start - root.start : last.span[1] - root.start]
+        return root.reshape(-1, 1)[first.storage_offset - root.storage_offset : last.span[1] - root.storage_offset]
 
     return [
-        run[0] if len(run) == 1 else [one(x, y) for x, y in zip(run[0], run[-1], strict=True)] for run in runs(rows)
+        run[0] if len(run) == 1 else [join(x, y) for x, y in zip(run[0], run[-1], strict=True)]
+        for run in contiguous_runs(rows)
     ]

@@ -1,7 +1,7 @@
-"""Which way, and how far?  One class an optimizer: its arguments are its fields, and ``rule`` is its equation.
+"""Optimizers: SGD with momentum, RMSProp, Adagrad, Adadelta, Adam, AdamW, ShiftAdaMax, MultiOptimizer.
 
-In every equation g is the gradient, divided by the batch size and limited by value, and l the learning rate of the
-epoch. Where the norm of all gradients has a limit, the step along g or its mean is scaled down to it.
+In the formulas, g is the gradient, divided by the batch size and clipped by norm and by value, and l is the learning
+rate of the epoch.
 """
 
 from __future__ import annotations
@@ -9,19 +9,65 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from neonlite.backend.transaction import atomic, restore_on_failure
+from neonlite.backend.validation import instance
 from neonlite.optimizers.optimizer import Optimizer, Row
-from neonlite.optimizers.schedule import CONSTANT, Schedule
-from neonlite.optree import describe
+from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
+
+if TYPE_CHECKING:
+    from neonlite.backend import Backend, Tensor
+    from neonlite.layers import Layer
+    from neonlite.optree import Operand
+    from neonlite.typing import OperandLike
 
 
 @dataclass(eq=False)
 class GradientDescentMomentum(Optimizer):
-    """``v = mu v - l (g + wdecay w)``, ``w = w + v``; nesterov: ``w = w + mu v - l (g + wdecay w)``.
+    """Gradient descent with momentum, optionally with Nesterov's accelerated gradient.
 
-    Without momentum there is no v: ``w = w - l (g + wdecay w)``.
-    Source: Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and momentum", 2013.
+    Formula: ``v = mu v - l (g + wdecay w)``, ``w = w + v``; with nesterov ``w = w + mu v - l (g + wdecay w)``. With
+    ``momentum_coef=0`` there is no state v: ``w = w - l (g + wdecay w)``.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Learning rate l before the schedule is applied.
+    momentum_coef : float
+        Momentum mu, in [0, 1).
+    stochastic_round : bool
+        Whether 16-bit parameters are rounded stochastically; default: False.
+    wdecay : float
+        Weight decay; default: 0.
+    gradient_clip_norm : float, optional
+        Largest norm of the gradients of all layers together; default: no limit.
+    gradient_clip_value : float, optional
+        Largest magnitude of an element of a gradient; default: no limit.
+    param_clip_value : float, optional
+        Largest magnitude of an element of a parameter; default: no limit.
+    name : str, optional
+        Name; default: the class name and a counter.
+    schedule : Schedule
+        Learning-rate schedule; default: constant.
+    nesterov : bool
+        Whether to use Nesterov's accelerated gradient; default: False.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or ``nesterov`` is used without momentum.
+
+    References
+    ----------
+    Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and momentum", 2013.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import GradientDescentMomentum, PowerSchedule
+    >>> optimizer = GradientDescentMomentum(0.1, 0.9, wdecay=1e-4, schedule=PowerSchedule(10, 0.5))
+    >>> optimizer.get_rate(epoch=20)
+    0.025
     """
 
     learning_rate: float
@@ -32,30 +78,55 @@ class GradientDescentMomentum(Optimizer):
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
     name: Any = None
-    schedule: Schedule = CONSTANT
+    schedule: Schedule = CONSTANT_SCHEDULE
     nesterov: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nesterov and not self.momentum_coef:
-            raise ValueError("GradientDescentMomentum: nesterov looks ahead along the momentum: momentum_coef is not 0")
-        self.keeps = ("velocity",) if self.momentum_coef else ()
+            raise ValueError("GradientDescentMomentum: expected a positive momentum_coef with nesterov=True, got 0.")
+        self.state_names = ("velocity",) if self.momentum_coef else ()
 
-    def rule(self, be: Any, w: Any, g: Any, states: Row, rate: float, step: Any) -> Sequence[Any]:
-        down = step * g
+    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
+        decrease = rate * g
         if self.wdecay:
-            down = down + (rate * self.wdecay) * w
+            decrease = decrease + (rate * self.wdecay) * w
         if not states:
-            return [w - down]
-        v = self.momentum_coef * states[0] - down
-        return [w + self.momentum_coef * v - down if self.nesterov else w + v, v]
+            return [w - decrease]
+        v = self.momentum_coef * states[0] - decrease
+        return [w + self.momentum_coef * v - decrease if self.nesterov else w + v, v]
 
 
 @dataclass(eq=False)
 class RMSProp(Optimizer):
-    """``m = decay_rate m + (1 - decay_rate) g^2``, ``w = w - l g / (sqrt(m + epsilon) + epsilon)``.
+    """RMSProp: gradients divided by the square root of a moving average of their squares.
 
-    Source: Hinton, "Neural Networks for Machine Learning", lecture 6, 2012; epsilon as in neon, twice.
+    Formula: ``m = decay_rate m + (1 - decay_rate) g^2``, ``w = w - l g / (sqrt(m + epsilon) + epsilon)``.
+
+    Parameters
+    ----------
+    stochastic_round : bool
+        Whether 16-bit parameters are rounded stochastically; default: False.
+    decay_rate : float
+        Decay rate of m per step, in [0, 1); default: 0.95.
+    learning_rate : float
+        Learning rate l before the schedule is applied; default: 0.002.
+    epsilon : float
+        Added to m and to the square root, as in neon; default: 1e-6.
+    gradient_clip_norm : float, optional
+        Largest norm of the gradients of all layers together; default: no limit.
+    gradient_clip_value : float, optional
+        Largest magnitude of an element of a gradient; default: no limit.
+    param_clip_value : float, optional
+        Largest magnitude of an element of a parameter; default: no limit.
+    name : str, optional
+        Name; default: the class name and a counter.
+    schedule : Schedule
+        Learning-rate schedule; default: constant.
+
+    References
+    ----------
+    Hinton, "Neural Networks for Machine Learning", lecture 6, 2012.
     """
 
     stochastic_round: bool = False
@@ -66,20 +137,43 @@ class RMSProp(Optimizer):
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
     name: Any = None
-    schedule: Schedule = CONSTANT
+    schedule: Schedule = CONSTANT_SCHEDULE
 
-    keeps = ("mean_square",)
+    state_names = ("mean_square",)
 
-    def rule(self, be: Any, w: Any, g: Any, states: Row, rate: float, step: Any) -> Sequence[Any]:
+    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         m = self.decay_rate * states[0] + (1 - self.decay_rate) * be.square(g)
-        return [w - step * g / (be.sqrt(m + self.epsilon) + self.epsilon), m]
+        return [w - rate * g / (be.sqrt(m + self.epsilon) + self.epsilon), m]
 
 
 @dataclass(eq=False)
 class Adagrad(Optimizer):
-    """``m = m + g^2``, ``w = w - l g / sqrt(m + epsilon)``.
+    """Adagrad: gradients divided by the square root of the sum of all previous squares.
 
-    Source: Duchi, Hazan and Singer, "Adaptive Subgradient Methods", 2011.
+    Formula: ``m = m + g^2``, ``w = w - l g / sqrt(m + epsilon)``.
+
+    Parameters
+    ----------
+    stochastic_round : bool
+        Whether 16-bit parameters are rounded stochastically; default: False.
+    learning_rate : float
+        Learning rate l before the schedule is applied; default: 0.01.
+    epsilon : float
+        Added to m; default: 1e-6.
+    gradient_clip_norm : float, optional
+        Largest norm of the gradients of all layers together; default: no limit.
+    gradient_clip_value : float, optional
+        Largest magnitude of an element of a gradient; default: no limit.
+    param_clip_value : float, optional
+        Largest magnitude of an element of a parameter; default: no limit.
+    name : str, optional
+        Name; default: the class name and a counter.
+    schedule : Schedule
+        Learning-rate schedule; default: constant.
+
+    References
+    ----------
+    Duchi, Hazan and Singer, "Adaptive Subgradient Methods", 2011.
     """
 
     stochastic_round: bool = False
@@ -89,21 +183,42 @@ class Adagrad(Optimizer):
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
     name: Any = None
-    schedule: Schedule = CONSTANT
+    schedule: Schedule = CONSTANT_SCHEDULE
 
-    keeps = ("sum_of_squares",)
+    state_names = ("sum_of_squares",)
 
-    def rule(self, be: Any, w: Any, g: Any, states: Row, rate: float, step: Any) -> Sequence[Any]:
+    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         m = states[0] + be.square(g)
-        return [w - step * g / be.sqrt(m + self.epsilon), m]
+        return [w - rate * g / be.sqrt(m + self.epsilon), m]
 
 
 @dataclass(eq=False)
 class Adadelta(Optimizer):
-    """``m = decay m + (1 - decay) g^2``, ``d = sqrt((n + epsilon) / (m + epsilon)) g``, ``w = w - d``.
+    """Adadelta: gradients scaled by the ratio of the RMS of previous updates to their RMS, without a learning rate.
 
-    n is the same mean of d^2, of the steps before. There is no learning rate.
-    Source: Zeiler, "ADADELTA: An Adaptive Learning Rate Method", 2012.
+    Formula: ``m = decay m + (1 - decay) g^2``, ``d = sqrt((n + epsilon) / (m + epsilon)) g``, ``w = w - d``, where n is
+    the moving average of d^2 over the previous steps.
+
+    Parameters
+    ----------
+    stochastic_round : bool
+        Whether 16-bit parameters are rounded stochastically; default: False.
+    decay : float
+        Decay rate of m and n per step, in [0, 1); default: 0.95.
+    epsilon : float
+        Added to m and n; default: 1e-6.
+    param_clip_value : float, optional
+        Largest magnitude of an element of a parameter; default: no limit.
+    name : str, optional
+        Name; default: the class name and a counter.
+    gradient_clip_norm : float, optional
+        Largest norm of the gradients of all layers together; default: no limit.
+    gradient_clip_value : float, optional
+        Largest magnitude of an element of a gradient; default: no limit.
+
+    References
+    ----------
+    Zeiler, "ADADELTA: An Adaptive Learning Rate Method", 2012.
     """
 
     stochastic_round: bool = False
@@ -111,13 +226,15 @@ class Adadelta(Optimizer):
     epsilon: float = 1e-6
     param_clip_value: float | None = None
     name: Any = None
+    gradient_clip_norm: float | None = None
+    gradient_clip_value: float | None = None
 
-    keeps = ("mean_square", "mean_square_step", "step")
+    state_names = ("mean_square", "mean_square_step", "step")
 
-    def rate(self, epoch: float) -> float:
+    def get_rate(self, epoch: float) -> float:
         return 1.0
 
-    def rule(self, be: Any, w: Any, g: Any, states: Row, rate: float, step: Any) -> Sequence[Any]:
+    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         m = self.decay * states[0] + (1 - self.decay) * be.square(g)
         d = be.sqrt((states[1] + self.epsilon) / (m + self.epsilon)) * g
         return [w - d, m, self.decay * states[1] + (1 - self.decay) * be.square(d), d]
@@ -125,10 +242,35 @@ class Adadelta(Optimizer):
 
 @dataclass(eq=False)
 class Adam(Optimizer):
-    """``m = beta_1 m + (1 - beta_1) g``, ``v = beta_2 v + (1 - beta_2) g^2``, ``w = w - l' m / (sqrt(v) + epsilon)``.
+    """Adam: moving averages of gradients and of their squares, with bias correction.
 
-    l' = l sqrt(1 - beta_2^t) / (1 - beta_1^t) in step t = 1, 2, ...: it makes up for m and v that begin at 0.
-    Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, the end of section 2.
+    Formula: ``m = beta_1 m + (1 - beta_1) g``, ``v = beta_2 v + (1 - beta_2) g^2``, ``w = w - l' m / (sqrt(v) +
+    epsilon)``, with the bias correction ``l' = l sqrt(1 - beta_2^t) / (1 - beta_1^t)`` in step t = 1, 2, ...
+
+    Parameters
+    ----------
+    stochastic_round : bool
+        Whether 16-bit parameters are rounded stochastically; default: False.
+    learning_rate : float
+        Learning rate l before the schedule is applied; default: 0.001.
+    beta_1, beta_2 : float
+        Decay rates of m and v per step, in [0, 1); default: 0.9 and 0.999.
+    epsilon : float
+        Added to the square root of v; default: 1e-8.
+    gradient_clip_norm : float, optional
+        Largest norm of the gradients of all layers together; default: no limit.
+    gradient_clip_value : float, optional
+        Largest magnitude of an element of a gradient; default: no limit.
+    param_clip_value : float, optional
+        Largest magnitude of an element of a parameter; default: no limit.
+    name : str, optional
+        Name; default: "adam".
+    schedule : Schedule
+        Learning-rate schedule; default: constant.
+
+    References
+    ----------
+    Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, end of section 2.
     """
 
     stochastic_round: bool = False
@@ -140,59 +282,134 @@ class Adam(Optimizer):
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
     name: Any = "adam"
-    schedule: Schedule = CONSTANT
+    schedule: Schedule = CONSTANT_SCHEDULE
 
-    keeps = ("mean", "mean_square")
+    state_names = ("mean", "mean_square")
 
-    def correction(self) -> tuple[float, float]:
-        """Return what m and the root of v are short of, as fractions: both begin at 0."""
+    def bias_correction(self) -> tuple[float, float]:
+        """Return the bias-correction factors: those by which m and sqrt(v) are too small, as both start at 0.
+
+        Returns
+        -------
+        (float, float)
+            ``1 - beta_1^t`` and ``sqrt(1 - beta_2^t)`` in step t.
+        """
         t = self.t + 1
         return 1 - self.beta_1**t, math.sqrt(1 - self.beta_2**t)
 
-    def rate(self, epoch: float) -> float:
-        first, second = self.correction()
-        return super().rate(epoch) * second / first
+    def get_rate(self, epoch: float) -> float:
+        first, second = self.bias_correction()
+        return super().get_rate(epoch) * second / first
 
-    def rule(self, be: Any, w: Any, g: Any, states: Row, rate: float, step: Any) -> Sequence[Any]:
-        down, m, v = self.descent(be, g, states, step, self.epsilon)
-        return [w - down, m, v]
+    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
+        decrease, m, v = self.compute_step(be, g, states, rate, self.epsilon)
+        return [w - decrease, m, v]
 
-    def descent(self, be: Any, g: Any, states: Row, step: Any, epsilon: Any) -> Sequence[Any]:
-        """Return what is taken off the weights, and both means."""
+    def compute_step(
+        self, be: Backend, g: Operand, states: Row, rate: OperandLike, epsilon: OperandLike
+    ) -> Sequence[Operand]:
+        """Return the value to subtract from the parameter, and the new states, as op-trees.
+
+        Parameters
+        ----------
+        be : Backend
+            The backend of the parameter.
+        g : OpTree
+            The gradient.
+        states : sequence of Tensor
+            m and v.
+        rate, epsilon : float or Tensor
+            Learning rate and epsilon, which include the bias correction.
+
+        Returns
+        -------
+        list of OpTree
+            The value to subtract, and the new m and v.
+        """
         m = self.beta_1 * states[0] + (1 - self.beta_1) * g
         v = self.beta_2 * states[1] + (1 - self.beta_2) * be.square(g)
-        return [step * m / (be.sqrt(v) + epsilon), m, v]
+        return [rate * m / (be.sqrt(v) + epsilon), m, v]
 
 
 @dataclass(eq=False)
 class AdamW(Adam):
-    """Adam, and apart from it a decay of the weights: ``w = w - l m' / (sqrt(v') + epsilon) - l wdecay w``.
+    """Adam with decoupled weight decay.
 
-    ``m' = m / (1 - beta_1^t)``, ``v' = v / (1 - beta_2^t)``. The decay follows the learning rate, as in PyTorch.
-    Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2.
+    Formula: ``w = w - l m' / (sqrt(v') + epsilon) - l wdecay w``, with ``m' = m / (1 - beta_1^t)`` and
+    ``v' = v / (1 - beta_2^t)``. The decay is multiplied by the learning rate, as in PyTorch.
+
+    Parameters
+    ----------
+    stochastic_round : bool
+        Whether 16-bit parameters are rounded stochastically; default: False.
+    learning_rate : float
+        Learning rate l before the schedule is applied; default: 0.001.
+    beta_1, beta_2 : float
+        Decay rates of m and v per step, in [0, 1); default: 0.9 and 0.999.
+    epsilon : float
+        Added to the square root of v'; default: 1e-8.
+    gradient_clip_norm : float, optional
+        Largest norm of the gradients of all layers together; default: no limit.
+    gradient_clip_value : float, optional
+        Largest magnitude of an element of a gradient; default: no limit.
+    param_clip_value : float, optional
+        Largest magnitude of an element of a parameter; default: no limit.
+    name : str, optional
+        Name; default: the class name and a counter.
+    schedule : Schedule
+        Learning-rate schedule; default: constant.
+    wdecay : float
+        Weight decay; default: 0.01.
+
+    References
+    ----------
+    Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2.
     """
 
     name: Any = None
     wdecay: float = 0.01
 
-    def numbers(self, epoch: float) -> dict[str, float]:
-        (first, second), numbers = self.correction(), super().numbers(epoch)
-        return {**numbers, "epsilon": self.epsilon * second, "decay": numbers["rate"] * first / second * self.wdecay}
+    def get_scalars(self, epoch: float) -> dict[str, float]:
+        (first, second), scalars = self.bias_correction(), super().get_scalars(epoch)
+        return {**scalars, "epsilon": self.epsilon * second, "decay": scalars["rate"] * first / second * self.wdecay}
 
-    def rule(
-        self, be: Any, w: Any, g: Any, states: Row, rate: float, step: Any, epsilon: Any = None, decay: Any = None
-    ) -> Sequence[Any]:
-        down, m, v = self.descent(be, g, states, step, epsilon)
-        return [w - (down + decay * w), m, v]
+    def update_rule(
+        self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float, epsilon: Any = None, decay: Any = None
+    ) -> Sequence[Operand]:
+        decrease, m, v = self.compute_step(be, g, states, rate, epsilon)
+        return [w - (decrease + decay * w), m, v]
 
 
 @dataclass(eq=False)
 class ShiftAdaMax(Optimizer):
-    """``m = beta_1 m + (1 - beta_1) g``, ``v = max(beta_2 v, |g|)``, ``w = clip(w - m << 1 / (v + epsilon) << l')``.
+    """AdaMax with multiplications replaced by bit shifts, for binary networks.
 
-    ``x << y`` is x times the power of two nearest to y (``be.shift``), l' = l / (1 - beta_1^(epoch + 1)), and weights
-    are kept within ±1: for binary networks, without products.
-    Source: Courbariaux, Hubara, Soudry, El-Yaniv and Bengio, "Binarized Neural Networks", 2016, algorithm 4.
+    Formula: ``m = beta_1 m + (1 - beta_1) g``, ``v = max(beta_2 v, |g|)``,
+    ``w = clip(w - ((m << 1 / (v + epsilon)) << l'), -1, 1)``, where ``x << y`` is x times the power of two nearest to y
+    (``be.shift``) and ``l' = l / (1 - beta_1^(epoch + 1))``.
+
+    Parameters
+    ----------
+    stochastic_round : bool
+        Whether 16-bit parameters are rounded stochastically; default: False.
+    learning_rate : float
+        Learning rate l before the schedule is applied; default: 0.002.
+    beta_1, beta_2 : float
+        Decay rates of m and v per step, in [0, 1); default: 0.9 and 0.999.
+    epsilon : float
+        Added to v; default: 1e-8.
+    schedule : Schedule
+        Learning-rate schedule; default: constant.
+    name : str, optional
+        Name; default: the class name and a counter.
+    gradient_clip_norm : float, optional
+        Largest norm of the gradients of all layers together; default: no limit.
+    gradient_clip_value : float, optional
+        Largest magnitude of an element of a gradient; default: no limit.
+
+    References
+    ----------
+    Courbariaux, Hubara, Soudry, El-Yaniv and Bengio, "Binarized Neural Networks", 2016, algorithm 4.
     """
 
     stochastic_round: bool = False
@@ -200,15 +417,17 @@ class ShiftAdaMax(Optimizer):
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-8
-    schedule: Schedule = CONSTANT
+    schedule: Schedule = CONSTANT_SCHEDULE
     name: Any = None
+    gradient_clip_norm: float | None = None
+    gradient_clip_value: float | None = None
 
-    keeps = ("mean", "largest")
+    state_names = ("mean", "max_gradient")
 
-    def rate(self, epoch: float) -> float:
-        return super().rate(epoch) / float(1 - self.beta_1 ** (epoch + 1))
+    def get_rate(self, epoch: float) -> float:
+        return super().get_rate(epoch) / float(1 - self.beta_1 ** (epoch + 1))
 
-    def rule(self, be: Any, w: Any, g: Any, states: Row, rate: float, step: Any) -> Sequence[Any]:
+    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         m = self.beta_1 * states[0] + (1 - self.beta_1) * g
         v = be.maximum(self.beta_2 * states[1], be.absolute(g))
         return [be.clip(w - be.shift(be.shift(m, 1 / (v + self.epsilon)), rate), -1, 1), m, v]
@@ -216,10 +435,29 @@ class ShiftAdaMax(Optimizer):
 
 @dataclass(eq=False)
 class MultiOptimizer(Optimizer):
-    """An optimizer for each layer: that of the layer's name, else that of its class, else that of 'default'.
+    """Different optimizers for different layers, selected by the name of the layer or of its class.
 
-    ``MultiOptimizer({"default": Adam(), "Bias": RMSProp(), "output": GradientDescentMomentum(0.1, 0.9)})``. ValueError
-    when there is no 'default', and in ``optimize`` for a word that is neither a layer's name nor its class.
+    The name of the layer has precedence over that of its class. All other layers use the optimizer of 'default'.
+
+    Parameters
+    ----------
+    optimizer_mapping : dict of str to Optimizer
+        Maps names of layers or classes, and 'default', to optimizers.
+    name : str, optional
+        Name; default: the class name and a counter.
+
+    Raises
+    ------
+    TypeError
+        If ``optimizer_mapping`` is not a dict of optimizers.
+    ValueError
+        If there is no 'default'; in ``optimize``, if a key is neither the name of a layer nor of a class.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import Adam, GradientDescentMomentum, MultiOptimizer, RMSProp
+    >>> mapping = {"default": Adam(), "Bias": RMSProp(), "output": GradientDescentMomentum(0.1, 0.9)}
+    >>> optimizer = MultiOptimizer(mapping)
     """
 
     optimizer_mapping: dict[str, Optimizer]
@@ -228,35 +466,43 @@ class MultiOptimizer(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         mapping = self.optimizer_mapping
-        if not isinstance(mapping, dict) or not all(isinstance(x, Optimizer) for x in mapping.values()):
-            raise TypeError(f"MultiOptimizer takes a dict of optimizers; got {describe(mapping)}")
+        for x in instance("MultiOptimizer: optimizer_mapping", mapping, dict, "a dict of optimizers").values():
+            instance("MultiOptimizer: each of optimizer_mapping", x, Optimizer, "an optimizer, such as Adam(),")
         if "default" not in mapping:
-            raise ValueError(f"MultiOptimizer: 'default' says what the other layers get; got only {', '.join(mapping)}")
+            have = ", ".join(mapping) or "none"
+            raise ValueError(f"MultiOptimizer: expected a key 'default' for all other layers, got the keys: {have}.")
 
-    def optimize(self, layer_list: Iterable[Any], epoch: float) -> None:
+    def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
         layer_list, mapping = list(layer_list), self.optimizer_mapping
-        if unknown := mapping.keys() - {"default"} - {word for layer in layer_list for word in names(layer)}:
-            have = ", ".join(f"{name} ({kind})" for name, kind in map(names, layer_list))
+        known = {key for layer in layer_list for key in layer_and_class_name(layer)}
+        if unknown := mapping.keys() - {"default"} - known:
+            have = ", ".join(f"{name} ({classnm})" for name, classnm in map(layer_and_class_name, layer_list))
             raise ValueError(
-                f"MultiOptimizer: no layer has the name or the class {', '.join(sorted(unknown))}; there are {have}"
+                f"MultiOptimizer: expected keys that are names or classes of layers, got {', '.join(sorted(unknown))}. "
+                f"The layers are {have}."
             )
-        layers: dict[int, list[Any]] = {id(optimizer): [] for optimizer in mapping.values()}
+        layers: dict[int, list[Layer]] = {id(optimizer): [] for optimizer in mapping.values()}
         for layer in layer_list:
-            word = next(word for word in (*names(layer), "default") if word in mapping)
-            layers[id(mapping[word])].append(layer)
-        for optimizer in {id(x): x for x in mapping.values()}.values():
-            optimizer.graphs = self.graphs
+            key = next(key for key in (*layer_and_class_name(layer), "default") if key in mapping)
+            layers[id(mapping[key])].append(layer)
+        atomic(self._update_each, layers, epoch)
+
+    def _update_each(self, layers: dict[int, list[Layer]], epoch: float) -> None:
+        """Call each optimizer with its layers, and increment ``t``."""
+        restore_on_failure(self, "t")
+        for optimizer in {id(x): x for x in self.optimizer_mapping.values()}.values():
+            optimizer.cuda_graphs = self.cuda_graphs
             optimizer.optimize(layers[id(optimizer)], epoch)
         self.t += 1
 
     def get_state(self) -> dict[str, Any]:
-        return {word: optimizer.get_state() for word, optimizer in self.optimizer_mapping.items()}
+        return {key: optimizer.get_state() for key, optimizer in self.optimizer_mapping.items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        for word, optimizer in self.optimizer_mapping.items():
-            optimizer.set_state(state[word])
+        for key, optimizer in self.optimizer_mapping.items():
+            optimizer.set_state(state[key])
 
 
-def names(layer: Any) -> tuple[str, str]:
-    """Return the name of a layer and that of its class."""
+def layer_and_class_name(layer: Layer) -> tuple[str, str]:
+    """Return the name of a layer and of its class."""
     return getattr(layer, "name", ""), type(layer).__name__

@@ -1,85 +1,128 @@
-"""How large a step, in which epoch?  A schedule turns a learning rate and an epoch into a learning rate.
+"""Learning-rate schedules: the learning rate of an epoch as a pure function of the epoch.
 
-A schedule remembers nothing: an epoch has its rate whatever was asked before, so training can be taken up anywhere.
+Schedules have no state, so training can resume at any epoch.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from neonlite.backend import NervanaObject
-from neonlite.backend.numbers import check, number
-from neonlite.optree import describe
+from neonlite.backend.validation import check_attributes, check_number
+from neonlite.messages import describe
 
 
 class Schedule(NervanaObject):
-    """The same rate in every epoch; and the base of all others, which say ``get_learning_rate``.
+    """Constant learning rate, and base class of schedules, which implement ``get_learning_rate``.
 
-    With neon's older arguments: ``step_config`` = n is PowerSchedule(n, change); a list of epochs: the rate is taken
-    times ``change`` at each; two lists: StepSchedule.
+    For compatibility with older versions of neon, it takes arguments: an integer ``step_config`` selects
+    PowerSchedule(step_config, change); a list of epochs multiplies the rate by ``change`` at each of them; two lists
+    select StepSchedule(step_config, change).
+
+    Parameters
+    ----------
+    step_config : int or list of int, optional
+        Epochs between changes, or the epochs at which the rate changes; default: a constant rate.
+    change : float or list of float
+        Factor at each change, or the new rate at each change; default: 1.
+
+    Raises
+    ------
+    ValueError
+        If epochs are not increasing, or the lists have different lengths.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import Schedule
+    >>> [Schedule([2, 3], 0.5).get_learning_rate(1.0, epoch) for epoch in range(5)]
+    [1.0, 1.0, 0.5, 0.25, 0.25]
     """
 
-    def __init__(self, step_config: Any = None, change: Any = 1.0) -> None:
+    def __init__(self, step_config: int | Sequence[int] | None = None, change: float | Sequence[float] = 1.0) -> None:
         super().__init__()
-        self.step_config = step_config
-        self.change = change
+        self.step_config: Any = step_config
+        self.change: Any = change
         if isinstance(change, list | tuple):
             check_rates(self)
         else:
-            check(self, "change", low=0)
+            check_attributes(self, "change", low=0)
         if isinstance(step_config, list | tuple):
-            check_steps(self)
+            check_epochs(self)
         elif step_config is not None:
-            check(self, "step_config", low=1)
+            check_attributes(self, "step_config", low=1)
 
     def __post_init__(self) -> None:
-        """Name it, once its arguments are set."""
+        """Set the name."""
         NervanaObject.__init__(self)
 
     def __repr__(self) -> str:
         return f"Schedule(step_config={self.step_config}, change={self.change})"
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
-        """Return the rate of an epoch, counted from 0, for an optimizer's learning rate."""
+        """Return the learning rate of an epoch.
+
+        Parameters
+        ----------
+        learning_rate : float
+            The learning rate of the optimizer.
+        epoch : float
+            Index of the epoch, from 0.
+
+        Returns
+        -------
+        float
+            The learning rate of the epoch.
+        """
         if self.step_config is None:
             return learning_rate
         if not isinstance(self.step_config, list):
             return float(learning_rate * self.change ** (epoch // self.step_config))
-        passed = bisect_right(self.step_config, epoch)
+        num_passed = bisect_right(self.step_config, epoch)
         if isinstance(self.change, list):
-            return float(self.change[passed - 1]) if passed else learning_rate
-        return float(learning_rate * self.change**passed)
+            return float(self.change[num_passed - 1]) if num_passed else learning_rate
+        return float(learning_rate * self.change**num_passed)
 
 
-def check_steps(schedule: Schedule) -> None:
-    """Check that the epochs are numbers, each above the one before."""
-    steps = [number(f"{schedule.classnm}: an epoch of step_config", x, 0) for x in schedule.step_config]
+def check_epochs(schedule: Schedule) -> None:
+    """Raise ValueError unless the epochs of a schedule are increasing."""
+    steps = [check_number(f"{schedule.classnm}: an epoch of step_config", x, 0) for x in schedule.step_config]
     if steps != sorted(set(steps)):
-        raise ValueError(f"{schedule.classnm}: the epochs of step_config rise; got {steps}")
+        raise ValueError(f"{schedule.classnm}: expected increasing epochs in step_config, got {steps}.")
     schedule.step_config = steps
 
 
 def check_rates(schedule: Schedule) -> None:
-    """Check that there is a rate for each epoch at which it changes."""
+    """Raise ValueError unless there is a rate for each epoch at which it changes."""
     steps, change = schedule.step_config, schedule.change
     if not isinstance(steps, list | tuple) or not isinstance(change, list | tuple) or len(steps) != len(change):
         raise ValueError(
-            f"{schedule.classnm} takes two lists of one length, epochs and their rates; "
-            f"got step_config={describe(steps)} and change={describe(change)}"
+            f"{schedule.classnm}: expected two lists of the same length, epochs and rates, "
+            f"got step_config={describe(steps)} and change={describe(change)}."
         )
-    schedule.change = [number(f"{schedule.classnm}: a rate of change", x, 0) for x in change]
+    schedule.change = [check_number(f"{schedule.classnm}: a rate of change", x, 0) for x in change]
 
 
-CONSTANT = Schedule()
+CONSTANT_SCHEDULE = Schedule()
 
 
 @dataclass(eq=False)
 class StepSchedule(Schedule):
-    """From epoch ``step_config[i]`` on, the rate is ``change[i]``; before the first, the optimizer's own.
+    """Piecewise constant rate: ``change[i]`` from epoch ``step_config[i]`` on, before them that of the optimizer.
 
+    Parameters
+    ----------
+    step_config : list of int
+        Epochs at which the rate changes, increasing.
+    change : list of float
+        New rate at each of these epochs.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import StepSchedule
     >>> [StepSchedule([2, 4], [0.1, 0.01]).get_learning_rate(1.0, epoch) for epoch in range(6)]
     [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
     """
@@ -90,34 +133,48 @@ class StepSchedule(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_rates(self)
-        check_steps(self)
+        check_epochs(self)
 
 
 @dataclass(eq=False)
 class PowerSchedule(Schedule):
-    """``rate * change^floor(epoch / step)``."""
+    """Step decay: ``rate * change^floor(epoch / step_config)``.
 
-    step: float
+    Parameters
+    ----------
+    step_config : float
+        Number of epochs between changes, at least 1.
+    change : float
+        Factor at each change.
+    """
+
+    step_config: float
     change: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "step", low=1)
-        check(self, "change", low=0)
+        check_attributes(self, "step_config", low=1)
+        check_attributes(self, "change", low=0)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
-        return float(learning_rate * self.change ** (epoch // self.step))
+        return float(learning_rate * self.change ** (epoch // self.step_config))
 
 
 @dataclass(eq=False)
 class ExpSchedule(Schedule):
-    """``rate / (1 + decay * epoch)``."""
+    """Inverse time decay: ``rate / (1 + decay * epoch)``.
+
+    Parameters
+    ----------
+    decay : float
+        Decay per epoch.
+    """
 
     decay: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "decay", low=0)
+        check_attributes(self, "decay", low=0)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         return learning_rate / (1 + self.decay * epoch)
@@ -125,32 +182,48 @@ class ExpSchedule(Schedule):
 
 @dataclass(eq=False)
 class PolySchedule(Schedule):
-    """``rate * (1 - epoch / total_epochs)^power``, and 0 from then on."""
+    """Polynomial decay: ``rate * (1 - epoch / total_epochs)^power``, and 0 after ``total_epochs``.
+
+    Parameters
+    ----------
+    total_epochs : float
+        Epoch at which the rate reaches 0.
+    power : float
+        Exponent.
+    """
 
     total_epochs: float
     power: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "total_epochs", low=1)
-        check(self, "power", low=0)
+        check_attributes(self, "total_epochs", low=1)
+        check_attributes(self, "power", low=0)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
-        left = max(1 - epoch / self.total_epochs, 0.0)
-        return float(learning_rate * left**self.power) if left else 0.0
+        remaining = max(1 - epoch / self.total_epochs, 0.0)
+        return float(learning_rate * remaining**self.power) if remaining else 0.0
 
 
 @dataclass(eq=False)
 class ShiftSchedule(Schedule):
-    """``rate * 2^(-shift_size * floor(epoch / interval))``: halved, quartered ... every so many epochs."""
+    """Step decay by powers of two: ``rate * 2^(-shift_size * floor(epoch / interval))``.
+
+    Parameters
+    ----------
+    interval : float
+        Number of epochs between changes, at least 1.
+    shift_size : float
+        Number of halvings at each change; default: 1.
+    """
 
     interval: float
     shift_size: float = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "interval", low=1)
-        check(self, "shift_size", low=0)
+        check_attributes(self, "interval", low=1)
+        check_attributes(self, "shift_size", low=0)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         return float(learning_rate * 2.0 ** (-self.shift_size * (epoch // self.interval)))
@@ -158,9 +231,18 @@ class ShiftSchedule(Schedule):
 
 @dataclass(eq=False)
 class CosineSchedule(Schedule):
-    """``final + (rate - final) (1 + cos(pi epoch / total_epochs)) / 2``, and ``final`` from then on.
+    """Cosine annealing: ``final + (rate - final) (1 + cos(pi epoch / total_epochs)) / 2``, then ``final``.
 
-    Source: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017, (5).
+    Parameters
+    ----------
+    total_epochs : float
+        Epoch at which the rate reaches ``final``.
+    final : float
+        Final rate; default: 0.
+
+    References
+    ----------
+    Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017, equation 5.
     """
 
     total_epochs: float
@@ -168,30 +250,42 @@ class CosineSchedule(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "total_epochs", low=1)
-        check(self, "final", low=0)
+        check_attributes(self, "total_epochs", low=1)
+        check_attributes(self, "final", low=0)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
-        share = (1 + math.cos(math.pi * min(epoch / self.total_epochs, 1.0))) / 2
-        return self.final + (learning_rate - self.final) * share
+        fraction = (1 + math.cos(math.pi * min(epoch / self.total_epochs, 1.0))) / 2
+        return self.final + (learning_rate - self.final) * fraction
 
 
 @dataclass(eq=False)
 class WarmupSchedule(Schedule):
-    """Another schedule's rate, times ``(epoch + 1) / (epochs + 1)`` in the first ``epochs``.
+    """Linear warmup: multiply the rate of a schedule by ``(epoch + 1) / (epochs + 1)`` in the first ``epochs``.
 
-    Source: Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, 2.2.
+    Parameters
+    ----------
+    epochs : float
+        Number of epochs of warmup.
+    schedule : Schedule
+        The schedule; default: constant.
 
+    References
+    ----------
+    Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, section 2.2.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import WarmupSchedule
     >>> [WarmupSchedule(3).get_learning_rate(1.0, epoch) for epoch in range(5)]
     [0.25, 0.5, 0.75, 1.0, 1.0]
     """
 
     epochs: float
-    schedule: Schedule = CONSTANT
+    schedule: Schedule = CONSTANT_SCHEDULE
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "epochs", low=0)
+        check_attributes(self, "epochs", low=0)
         check_schedule(self)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
@@ -199,7 +293,7 @@ class WarmupSchedule(Schedule):
         return rate * min((epoch + 1) / (self.epochs + 1), 1.0)
 
 
-def check_schedule(thing: Any) -> None:
-    """Check that what stands as ``schedule`` is one: anything with ``get_learning_rate(learning_rate, epoch)``."""
-    if not callable(getattr(thing.schedule, "get_learning_rate", None)) or isinstance(thing.schedule, type):
-        raise TypeError(f"{thing.classnm}: schedule is a Schedule; got {describe(thing.schedule)}")
+def check_schedule(owner: Any) -> None:
+    """Raise TypeError unless the attribute ``schedule`` has ``get_learning_rate(learning_rate, epoch)``."""
+    if not callable(getattr(owner.schedule, "get_learning_rate", None)) or isinstance(owner.schedule, type):
+        raise TypeError(f"{owner.classnm}: expected schedule to be a Schedule, got {describe(owner.schedule)}.")

@@ -1,4 +1,4 @@
-"""Activations, costs and metrics: formulas over ``self.be``, in neon's words."""
+"""Activation functions, cost functions and metrics."""
 
 from neonlite.transforms.activation import (
     GELU,
@@ -14,7 +14,7 @@ from neonlite.transforms.activation import (
     Softmax,
     Tanh,
 )
-from neonlite.transforms.augment import ColorNoise
+from neonlite.transforms.color_noise import ColorNoise
 from neonlite.transforms.cost import (
     CrossEntropyBinary,
     CrossEntropyMulti,

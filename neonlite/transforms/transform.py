@@ -1,21 +1,38 @@
-"""What is a transform?  A formula: called with operands it gives an op-tree, and another one is its derivative."""
+"""Base classes of activations, costs and metrics; derivatives by automatic differentiation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.optree import Operand, describe
+from neonlite.messages import describe
+from neonlite.optree import Operand, OpTreeNode
+from neonlite.typing import OperandLike
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Outputs = Operand | Sequence[Operand]  # outputs of a metric; several for ObjectDetection and MultiMetric
+Targets = Operand | Sequence[Any]  # targets of a metric, or (targets, mask), or those of several outputs
 
 
 class Transform(NervanaObject):
-    """The base of activations: ``f(x)`` is an op-tree of x's shape, made of the words of ``self.be``.
+    """Base class of activation functions: ``f(x)`` returns an op-tree of x's shape.
 
-    A class of your own needs ``__call__`` alone: ``backward`` differentiates it. Where the derivative follows from the
-    output, ``bprop(y)`` saves working the formula out again, and lets a layer overwrite its input.
+    Subclasses implement ``__call__`` with the functions of ``self.be``; ``backward`` differentiates it automatically.
+    If the derivative is a function of the output alone, implement ``bprop(y)`` as well: ``backward`` then does not
+    evaluate the formula again, and a layer can overwrite its input.
 
+    Parameters
+    ----------
+    name : str, optional
+        Name of the object.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.transforms import Transform
     >>> class Cube(Transform):
@@ -28,41 +45,101 @@ class Transform(NervanaObject):
     array([[12.,  3.]], dtype=float32)
     """
 
-    def __call__(self, x: Any) -> Any:
-        """Return f(x)."""
-        raise NotImplementedError(f"{self.classnm}: write __call__(x), an op-tree made with self.be")
+    def __call__(self, x: Operand) -> Operand:
+        """Return f(x).
+
+        Parameters
+        ----------
+        x : Tensor or op-tree
+            The input.
+
+        Returns
+        -------
+        op-tree
+            f(x), of x's shape.
+        """
+        raise NotImplementedError(f"{self.classnm}: implement __call__(x); return an op-tree of self.be's functions")
 
     @property
-    def from_output(self) -> bool:
-        """Whether ``backward`` needs the output alone; a layer may then work in place on its input."""
+    def has_grad_from_output(self) -> bool:
+        """Whether ``backward`` needs only the output; a layer may then overwrite its input."""
         return type(self).bprop is not Transform.bprop
 
-    def bprop(self, y: Any) -> Any:
-        """Return df/dx given the output ``y = f(x)``: an op-tree, or a number where it is constant.
+    def bprop(self, y: Operand) -> OperandLike:
+        """Return df/dx as a function of the output ``y = f(x)``.
 
-        Softmax, and Logistic when asked to, return neon's shortcut of 1, which presumes the cost that they are paired
-        with; ``backward`` never does. ValueError when the derivative does not follow from the output.
+        Softmax, and Logistic with ``shortcut``, return 1, as in neon, which is correct only in the last layer before
+        the paired cost function; ``backward`` always returns the exact derivative.
+
+        Parameters
+        ----------
+        y : Tensor or op-tree
+            The output.
+
+        Returns
+        -------
+        op-tree or scalar
+            The derivative of each element, a scalar if it is constant.
+
+        Raises
+        ------
+        ValueError
+            If the derivative is not a function of the output alone.
         """
-        raise ValueError(f"{self.classnm}: the derivative does not follow from y alone: use backward(error, y, x)")
+        raise ValueError(
+            f"{self.classnm}.bprop: the derivative does not follow from the output y alone. Use backward(error, y, x)"
+        )
 
-    def backward(self, error: Any, y: Any, x: Any = None) -> Any:
-        """Return the true dE/dx, given ``error = dE/dy``, ``y = f(x)`` and, unless ``from_output``, the input x."""
-        if self.from_output:
+    def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Operand:
+        """Return the gradient dE/dx, given the error dE/dy.
+
+        Parameters
+        ----------
+        error : Tensor or op-tree
+            dE/dy.
+        y : Tensor or op-tree
+            The output f(x).
+        x : Tensor or op-tree, optional
+            The input; not needed if ``has_grad_from_output``.
+
+        Returns
+        -------
+        op-tree
+            dE/dx, of x's shape.
+        """
+        if self.has_grad_from_output:
             return self.bprop(y) * error
-        return derivative(self, self.needed(x), error)
+        return build_derivative(self, self.require_input(x), error)
 
-    def needed(self, x: Any) -> Any:
-        """Return the input; ValueError when there is none."""
+    def require_input(self, x: Operand | None) -> Operand:
+        """Return x, or raise ValueError if it is None.
+
+        Parameters
+        ----------
+        x : Tensor, op-tree or None
+            The input.
+        """
         if x is None:
-            raise ValueError(f"{self.classnm}.backward(error, y, x) needs the input x: y alone does not tell dy/dx")
+            raise ValueError(
+                f"{self.classnm}.backward: expected the input x, got None. Pass it: backward(error, y, x); dy/dx does "
+                "not follow from y alone"
+            )
         return x
 
 
 class Cost(NervanaObject):
-    """The base of costs: ``cost(y, t)`` of outputs and targets (F, N) is one value a column, (1, N).
+    """Base class of cost functions: ``cost(y, t)`` of outputs and targets (F, N) is one value per column, (1, N).
 
-    A class of your own needs ``__call__`` alone: its derivative is found. Errors are not divided by N: optimizers do.
+    Subclasses implement ``__call__``, which is differentiated automatically. Errors are not divided by N: optimizers
+    divide gradients by N.
 
+    Parameters
+    ----------
+    name : str, optional
+        Name of the object.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> from neonlite.transforms import Cost
     >>> class Absolute(Cost):
@@ -73,94 +150,204 @@ class Cost(NervanaObject):
     array([[ 1., -1.]], dtype=float32)
     """
 
-    pairs_with: type[Transform] | None = None  # the activation before it under which ``bprop`` is a shortcut
+    paired_activation: type[Transform] | None = None  # activation whose derivative ``bprop`` includes
+    activations: tuple[type[Transform], ...] = ()  # activations whose outputs the cost accepts; () for all
 
-    def __call__(self, y: Any, t: Any) -> Any:
-        """Return the cost of each column."""
-        raise NotImplementedError(f"{self.classnm}: write __call__(y, t), an op-tree made with self.be")
+    def __call__(self, y: Operand, t: Operand) -> Operand:
+        """Return the cost of each column.
 
-    def bprop(self, y: Any, t: Any) -> Any:
-        """Return neon's derivative: dcost/dy; with ``pairs_with``, dcost/dx of the paired activation's input x."""
+        Parameters
+        ----------
+        y : Tensor or op-tree
+            Outputs (F, N).
+        t : Tensor or op-tree
+            Targets (F, N).
+
+        Returns
+        -------
+        op-tree
+            (1, N).
+        """
+        raise NotImplementedError(f"{self.classnm}: implement __call__(y, t); return an op-tree of self.be's functions")
+
+    def bprop(self, y: Operand, t: Operand) -> Operand:
+        """Return dcost/dy, or with ``paired_activation`` dcost/dx, where x is the input of that activation.
+
+        Parameters
+        ----------
+        y : Tensor or op-tree
+            Outputs (F, N).
+        t : Tensor or op-tree
+            Targets (F, N).
+
+        Returns
+        -------
+        op-tree
+            (F, N).
+        """
         return self.backward(y, t)
 
-    def backward(self, y: Any, t: Any) -> Any:
-        """Return the true dcost/dy, whatever comes before."""
-        fixed = self.be.stop_gradient(t) if isinstance(t, Operand) else t  # also where t is y itself
-        return derivative(lambda y: self(y, fixed), y)
+    def backward(self, y: Operand, t: Operand) -> Operand:
+        """Return the exact gradient dcost/dy, independent of the last activation.
+
+        Parameters
+        ----------
+        y : Tensor or op-tree
+            Outputs (F, N).
+        t : Tensor or op-tree
+            Targets (F, N).
+
+        Returns
+        -------
+        op-tree
+            (F, N).
+        """
+        constant = self.be.stop_gradient(t) if isinstance(t, Operand) else t  # also correct if t is y itself
+        return build_derivative(lambda y: self(y, constant), y)
 
 
 class Metric(NervanaObject):
-    """The base of metrics: ``metric(y, t)`` is a number on the host, or an array with one for each of its names.
+    """Base class of metrics: ``metric(y, t)`` returns a float, or an array with one element per metric name.
 
-    A class of your own gives ``metric_names`` and ``columns(y, t)``, from which the mean over columns is taken. Over
-    several minibatches ``sums`` are added up, and the ``summary`` is that of all; where ``__call__`` is a class's own,
-    it is the mean over minibatches.
+    Subclasses set ``metric_names`` and implement ``column_values(y, t)``; the metric is its mean over the columns. Over
+    several minibatches, the results of ``sums`` are added and passed to ``compute``. If a subclass overrides
+    ``__call__`` instead, the metric of a data set is the mean over minibatches.
+
+    Parameters
+    ----------
+    name : str, optional
+        Name of the object.
     """
 
     metric_names: Sequence[str] = ()
 
-    def columns(self, y: Any, t: Any) -> Any:
-        """Return an op-tree with a row for each name and a value for each column of y."""
-        raise NotImplementedError(f"{self.classnm}: write columns(y, t), an op-tree made with self.be")
+    def column_values(self, y: Outputs, t: Targets) -> Operand:
+        """Return the values of each column.
 
-    def chosen(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> Any:
-        """Return the columns in ``calcrange``, on the host, in float64. ValueError when it takes none."""
-        values = self.columns(y, t).asnumpyarray().astype("float64")
+        Parameters
+        ----------
+        y : Tensor or op-tree
+            Outputs (F, N).
+        t : Tensor, op-tree or tuple
+            Targets (F, N), or (targets, mask) for metrics that accept a mask.
+
+        Returns
+        -------
+        op-tree
+            (number of names, N).
+        """
+        raise NotImplementedError(
+            f"{self.classnm}: implement column_values(y, t); return an op-tree of self.be's functions"
+        )
+
+    def select_columns(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> Any:
+        """Return the values of the selected columns as a float64 array on the host.
+
+        Parameters
+        ----------
+        y, t : Tensor or op-tree
+            Outputs and targets, as for ``column_values``.
+        calcrange : slice or list of int
+            The columns to use (default: all).
+
+        Returns
+        -------
+        ndarray
+            (rows of ``column_values``, selected columns).
+
+        Raises
+        ------
+        ValueError
+            If no column is selected.
+        """
+        values = self.column_values(y, t).asnumpyarray().astype("float64")
         if isinstance(calcrange, int):
-            raise TypeError(f"{self.classnm}: calcrange is a slice, or a list of column numbers; got {calcrange}")
-        chosen = values[:, calcrange]
-        if not chosen.shape[1]:
-            raise ValueError(f"{self.classnm}: calcrange {calcrange} takes none of the {values.shape[1]} columns")
-        return chosen
+            raise TypeError(
+                f"{self.classnm}: expected a slice or a list of column indices as calcrange, got {calcrange}"
+            )
+        selected = values[:, calcrange]
+        if not selected.shape[1]:
+            raise ValueError(f"{self.classnm}: calcrange {calcrange} selects none of the {values.shape[1]} columns")
+        return selected
 
-    def sums(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> tuple[Any, float]:
-        """Return the sum of each row over the chosen columns, and how much these count: what minibatches add up to."""
-        values = self.chosen(y, t, calcrange)
+    def sums(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> tuple[NDArray[np.float64], float]:
+        """Return the sums of the values over the selected columns, and the count to divide by.
+
+        Parameters
+        ----------
+        y, t : Tensor or op-tree
+            Outputs and targets, as for ``column_values``.
+        calcrange : slice or list of int
+            The columns to use (default: all).
+
+        Returns
+        -------
+        sums : ndarray
+            One sum per row of values. Sums and counts of several minibatches are added.
+        count : float
+            Number, or total weight, of the columns.
+        """
+        values = self.select_columns(y, t, calcrange)
         return values.sum(axis=1), values.shape[1]
 
-    def summary(self, sums: Any, count: float) -> Any:
-        """Return one number a name, out of sums: the means."""
+    def compute(self, sums: NDArray[np.float64], count: float) -> Any:
+        """Return the metric, by default the means, from sums and a count.
+
+        Parameters
+        ----------
+        sums : ndarray
+            Sums of ``sums``, added over minibatches.
+        count : float
+            Count of ``sums``, added over minibatches.
+
+        Returns
+        -------
+        sequence of float
+            One element per metric name.
+        """
         return sums / count
 
     @property
-    def adds_up(self) -> bool:
-        """Whether the metric of several minibatches is the summary of their sums."""
+    def is_additive(self) -> bool:
+        """Whether the metric of several minibatches is computed from their added sums and counts."""
         return type(self).__call__ is Metric.__call__
 
-    def __call__(self, y: Any, t: Any, calcrange: Any = slice(0, None)) -> Any:
-        """Return the metric over the columns in ``calcrange``, a slice or a list of column numbers.
+    def __call__(
+        self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)
+    ) -> float | Sequence[float] | NDArray[np.float64]:
+        """Return the metric over the selected columns.
 
-        ValueError when it takes no column.
+        Parameters
+        ----------
+        y, t : Tensor or op-tree
+            Outputs and targets, as for ``column_values``.
+        calcrange : slice or list of int
+            The columns to use (default: all).
+
+        Returns
+        -------
+        float or ndarray
+            A float if there is one metric name, else one element per name.
         """
-        numbers = self.summary(*self.sums(y, t, calcrange))
-        return numbers if len(self.metric_names) > 1 else float(numbers[0])
+        values = self.compute(*self.sums(y, t, calcrange))
+        return values if len(self.metric_names) > 1 else float(values[0])
 
 
-def derivative(f: Callable[[Any], Any], x: Any, error: Any = None) -> Any:
-    """Return ``error * df/dx`` as an op-tree, where x is a tensor or an op-tree; the error is 1 unless given."""
+def build_derivative(f: Callable[[Any], Any], x: Operand, error: Operand | None = None) -> OpTreeNode:
+    """Return ``error * df/dx`` as an op-tree; x is a tensor or an op-tree, ``error`` is 1 by default."""
     leaf = x if isinstance(x, Tensor) else x.backend.empty(x.shape, dtype=x.info.dtype)
-    grad = Autodiff(f(leaf), leaf.backend, error).get_grad_op_tree(leaf)
+    grad: OpTreeNode = Autodiff(f(leaf), leaf.backend, error).get_grad_op_tree(leaf)
     return grad if leaf is x else grad.replace(leaf, x)
 
 
-def alike(owner: NervanaObject, y: Any, t: Any, names: str = "y and t") -> None:
-    """Raise an error unless outputs and targets are operands of one shape."""
+def check_same_shape(owner: NervanaObject, y: Any, t: Any, names: str = "y and t") -> None:
+    """Raise unless outputs and targets are operands of the same shape."""
     for x in (y, t):
         if not isinstance(x, Operand):
-            raise TypeError(f"{owner.classnm} takes tensors and op-trees, be.array(a) makes one; got {describe(x)}")
+            raise TypeError(
+                f"{owner.classnm}: expected tensors or op-trees, got {describe(x)}. Create a tensor with be.array(a)"
+            )
     if y.shape != t.shape:
-        hint = "; be.onehot(labels, axis=0, nclass=F) makes targets of labels" if t.shape[0] == 1 < y.shape[0] else ""
-        raise ValueError(f"{owner.classnm}: {names} have one shape, (F, N); got {describe(y, t)}{hint}")
-
-
-def whole(owner: NervanaObject, **given: Any) -> None:
-    """Raise ValueError unless the arguments are whole numbers from 1."""
-    for name, n in given.items():
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise ValueError(f"{owner.classnm}: {name} is a whole number from 1; got {describe(n)}")
-
-
-def one_of(owner: NervanaObject, name: str, given: Any, choices: Sequence[str]) -> None:
-    """Raise ValueError unless the argument is one of the choices."""
-    if given not in choices:
-        raise ValueError(f"{owner.classnm}: {name} is one of {', '.join(map(repr, choices))}; got {describe(given)}")
+        is_label = t.shape[0] == 1 < y.shape[0]
+        hint = ". Convert labels with be.onehot(labels, axis=0, nclass=F)" if is_label else ""
+        raise ValueError(f"{owner.classnm}: expected {names} of the same shape (F, N), got {describe(y, t)}{hint}")

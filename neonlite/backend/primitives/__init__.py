@@ -1,1 +1,1 @@
-"""What should no op-tree spell?  Convolutions, pooling, products into a given tensor: called, and run at once."""
+"""Primitives: convolution, pooling, normalization, RoI pooling and matrix products, run immediately on tensors."""

@@ -1,7 +1,7 @@
-"""What is the shape of a convolution, a pooling, a normalization over channels?  Layer objects: sizes, and no values.
+"""Layer objects of convolution, deconvolution, pooling and LRN: shapes, strides, padding and dilation.
 
-Images are (C, D, H, W, N): feature maps, depth, height, width, and the minibatch innermost. Filters are
-(C, T, R, S, K): input maps, depth, height, width, output maps. Results are (K, M, P, Q, N).
+Images are (C, D, H, W, N): channels, depth, height, width, batch size. Filters are (C, T, R, S, K): input channels,
+depth, height, width, output channels. Outputs are (K, M, P, Q, N).
 """
 
 from __future__ import annotations
@@ -9,32 +9,33 @@ from __future__ import annotations
 import math
 from typing import Any
 
-Sizes = tuple[int, ...]
-Taps = list[tuple[int, slice, slice]]  # (number in the window, where it lands, what it reads)
+Shape = tuple[int, ...]
+WindowOffsets = list[tuple[int, slice, slice]]  # (index in the window, slice of the output, slice of the input)
 
 
 def output_dim(
     X: int, S: int, padding: int, strides: int, pooling: bool = False, dilation: int = 1, caffe: bool = False
 ) -> int:
-    """Return how many windows fit along one axis: ``(X - S' + 2 padding) // strides + 1``, ``S' = dilation (S-1) + 1``.
+    """Return how many windows fit along an axis: ``(X - S' + 2 padding) // strides + 1``, ``S' = dilation (S-1) + 1``.
 
-    In caffe mode pooling counts a window that fits in part, as long as it begins inside the image or its first padding.
-    ValueError when not one window fits.
+    In Caffe mode pooling also counts a partial last window if it starts inside the image or the padding before it.
+    ValueError if no window fits.
     """
-    reach = dilation * (S - 1) + 1
-    if pooling and padding >= reach:
+    dilated_size = dilation * (S - 1) + 1
+    if pooling and padding >= dilated_size:
         raise ValueError(
-            f"a pooling window of {reach} lies in the padding of {padding} alone: pad by {reach - 1} or less"
+            f"expected a padding smaller than the pooling window of {dilated_size}, got a padding of {padding}. "
+            f"Use a padding of at most {dilated_size - 1}."
         )
-    room = X - reach + 2 * padding
-    if room < 0:
+    slack = X - dilated_size + 2 * padding
+    if slack < 0:
         raise ValueError(
-            f"a window of {reach} (size {S}, dilation {dilation}) is larger than {X + 2 * padding}, "
-            f"the size {X} with padding {padding} on both sides: use a smaller window, or more padding"
+            f"a window of {dilated_size} (size {S}, dilation {dilation}) is larger than {X + 2 * padding}, "
+            f"the size {X} with padding {padding} on both sides. Use a smaller window, or more padding."
         )
     if not (caffe and pooling):
-        return room // strides + 1
-    size = -(-room // strides) + 1
+        return slack // strides + 1
+    size = -(-slack // strides) + 1
     return size - ((size - 1) * strides >= X + padding)
 
 
@@ -42,29 +43,34 @@ def input_dim(P: int, R: int, padding: int, strides: int, dilation: int = 1) -> 
     """Return the size whose convolution has size P: ``(P - 1) strides - 2 padding + dilation (R - 1) + 1``."""
     size = (P - 1) * strides - 2 * padding + dilation * (R - 1) + 1
     if size < 1:
-        raise ValueError(f"padding {padding} leaves nothing of {size + 2 * padding}: pad less, or use a larger filter")
+        raise ValueError(
+            f"padding {padding} leaves nothing of {size + 2 * padding}. Use less padding, or a larger filter."
+        )
     return size
 
 
-def windows(size: int, count: int, window: int, stride: int, padding: int) -> Taps:
-    """Return, for each place in the windows along an axis, which windows have it inside the image, and where it is."""
-    found = []
+def axis_window_offsets(size: int, count: int, window: int, stride: int, padding: int) -> WindowOffsets:
+    """Return (window offset, slice of the outputs that use it, slice of the inputs that they read) along an axis.
+
+    An output uses an offset if the input there is inside the image.
+    """
+    offsets = []
     for k in range(window):
         first = max(0, -(-(padding - k) // stride))
         last = min(count - 1, (size - 1 + padding - k) // stride)
         if first <= last:
             start = first * stride + k - padding
-            found.append((k, slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)))
-    return found
+            offsets.append((k, slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)))
+    return offsets
 
 
 class LayerShape:
-    """What all layer objects have: ``dimI`` and ``dimO`` with five sizes, ``dimI2`` and ``dimO2`` with two."""
+    """Base of layer objects: ``dimI`` and ``dimO`` have five axes, ``dimI2`` and ``dimO2`` two."""
 
-    padding: Sizes
-    strides: Sizes
+    padding: Shape
+    strides: Shape
 
-    def __init__(self, backend: Any, dtype: str, N: int, dimI: Sizes, dimO: Sizes) -> None:
+    def __init__(self, backend: Any, dtype: str, N: int, dimI: Shape, dimO: Shape) -> None:
         self.backend, self.dtype, self.N = backend, dtype, N
         self.dimI, self.dimO = dimI, dimO
         self.C, self.DHW = dimI[0], dimI[1:4]
@@ -81,21 +87,20 @@ class LayerShape:
 
 
 class ConvLayer(LayerShape):
-    """A convolution from (C, D, H, W, N) with filters (C, T, R, S, K) to (K, M, P, Q, N)."""
+    """The layer object of a convolution from (C, D, H, W, N) with filters (C, T, R, S, K) to (K, M, P, Q, N)."""
 
     def __init__(
         self,
         backend: Any,
         dtype: str,
-        NCK: Sizes,
-        DHW: Sizes,
-        TRS: Sizes,
-        padding: Sizes,
-        strides: Sizes,
-        dilation: Sizes,
-        MPQ: Sizes | None = None,
+        NCK: Shape,
+        DHW: Shape,
+        TRS: Shape,
+        padding: Shape,
+        strides: Shape,
+        dilation: Shape,
+        MPQ: Shape | None = None,
         relu: bool = False,
-        bsum: bool = False,
     ) -> None:
         N, C, K = NCK
         self.TRS, self.padding, self.strides, self.dilation = TRS, padding, strides, dilation
@@ -106,20 +111,21 @@ class ConvLayer(LayerShape):
         self.dimF = (C, *TRS, K)
         self.dimF2 = (C * math.prod(TRS), K)
         self.sizeF = math.prod(self.dimF)
-        self.relu, self.bsum = relu, bsum
+        self.relu, self.bsum = relu, False
 
 
 class DeconvLayer(ConvLayer):
-    """The transpose of a convolution: from (K, M, P, Q, N) with filters (C, T, R, S, K) to (C, D, H, W, N).
+    """The layer object of a transposed convolution from (K, M, P, Q, N) with filters (C, T, R, S, K) to images.
 
-    Its forward pass is ``bprop_conv``, and its backward pass ``fprop_conv``: ``dimI`` is what it gives.
+    Its forward pass is ``bprop_conv``, and its backward pass ``fprop_conv``; its output shape is ``dimI``.
     """
 
 
 class PoolLayer(LayerShape):
-    """Pooling of (C, D, H, W, N) over windows (J, T, R, S) to (K, M, P, Q, N): ``op`` is max, avg or l2."""
+    """The layer object of a pooling of (C, D, H, W, N) over windows (J, T, R, S) to (K, M, P, Q, N).
 
-    lies_apart = False  # whether the images lay in a room when they were last pooled
+    ``op`` is "max", "avg" or "l2".
+    """
 
     def __init__(
         self,
@@ -127,10 +133,10 @@ class PoolLayer(LayerShape):
         dtype: str,
         op: str,
         N: int,
-        CDHW: Sizes,
-        JTRS: Sizes,
-        padding: Sizes,
-        strides: Sizes,
+        CDHW: Shape,
+        JTRS: Shape,
+        padding: Shape,
+        strides: Shape,
         caffe: bool,
     ) -> None:
         self.op, self.JTRS, self.padding, self.strides = op, JTRS, padding, strides
@@ -141,15 +147,15 @@ class PoolLayer(LayerShape):
         super().__init__(backend, dtype, N, (*CDHW, N), (*KMPQ, N))
         self.dimF2 = None
 
-    def taps(self) -> list[Taps]:
-        """Return the places in the windows along each of the axes C, D, H and W."""
+    def window_offsets(self) -> list[WindowOffsets]:
+        """Return the window offsets along each of the axes C, D, H and W."""
         each = zip(self.dimI[:4], self.dimO[:4], self.JTRS, self.strides, self.padding, strict=True)
-        return [windows(*sizes) for sizes in each]
+        return [axis_window_offsets(*sizes) for sizes in each]
 
 
 class LRNLayer(LayerShape):
-    """Local response normalization of (C, D, H, W, N) over J neighboring channels: channels c - J//2 and on."""
+    """The layer object of local response normalization of (C, D, H, W, N) over J neighboring channels from c - J//2."""
 
-    def __init__(self, backend: Any, dtype: str, N: int, CDHW: Sizes, J: int) -> None:
+    def __init__(self, backend: Any, dtype: str, N: int, CDHW: Shape, J: int) -> None:
         self.J, self.padding, self.strides = J, (J // 2, 0, 0, 0), (1, 1, 1, 1)
         super().__init__(backend, dtype, N, (*CDHW, N), (*CDHW, N))

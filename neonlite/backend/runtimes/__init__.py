@@ -1,102 +1,137 @@
-"""Which array libraries can carry a backend?  Those of ``KNOWN``, and those that join by ``neonlite.runtimes``.
+"""The registry of runtimes (array libraries): built-in ones, entry points of neonlite.runtimes, and their status.
 
-A runtime is a class like ``runtimes/numpy_.py``'s; a package registers its own as an entry point of that group.
+A runtime is a subclass of ``neonlite.backend.runtimes.base.Runtime``. Other packages register theirs as entry points
+of the group ``neonlite.runtimes``.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-# name -> (module, class, the pip line that brings what it needs)
-KNOWN = {
-    "cpu": ("neonlite.backend.runtimes.numpy_", "NumPy", "pip install numpy"),
-    "mkl": ("neonlite.backend.runtimes.mkl_", "MKL", 'pip install "neonlite[mkl]"'),
-    "torch": ("neonlite.backend.runtimes.torch_", "Torch", "pip install torch"),
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from neonlite.backend.runtimes.base import Runtime
+
+# name -> (module, class, command that installs the requirements)
+BUILTIN_RUNTIMES = {
+    "cpu": ("neonlite.backend.runtimes.numpy.runtime", "NumPyRuntime", "pip install numpy"),
+    "mkl": ("neonlite.backend.runtimes.mkl.runtime", "MKLRuntime", 'pip install "neonlite[mkl]"'),
+    "torch": ("neonlite.backend.runtimes.torch", "TorchRuntime", "pip install torch"),
     "gpu": (
-        "neonlite.backend.runtimes.cupy_",
-        "CuPy",
+        "neonlite.backend.runtimes.cuda.runtime",
+        "CuPyRuntime",
         'pip install "neonlite[cuda13]" (where nvidia-smi shows "CUDA Version: 12", "neonlite[cuda12]")',
     ),
-    "strict": ("neonlite.backend.runtimes.strict", "Strict", "pip install array-api-strict"),
+    "strict": ("neonlite.backend.runtimes.strict", "StrictRuntime", "pip install array-api-strict"),
 }
-ALSO = {"nervanagpu": "gpu"}  # names of old
+ALIASES = {"nervanagpu": "gpu"}  # neon's names
 
 
-def choices() -> list[str]:
-    """Return the names of the runtimes, sorted."""
-    return sorted({*KNOWN, *_entry_points()})
+def list_runtimes() -> list[str]:
+    """Return the names of the runtimes.
+
+    Returns
+    -------
+    list of str
+        The names, sorted; also of runtimes that are not installed.
+    """
+    return sorted({*BUILTIN_RUNTIMES, *_entry_points()})
 
 
-def default() -> str:
-    """Return the runtime of ``gen_backend()``: mkl when it is installed, else cpu."""
+def default_runtime() -> str:
+    """Return the runtime of ``gen_backend()``: "mkl" if it is installed, else "cpu"."""
     from importlib.util import find_spec
 
     return "mkl" if find_spec("mkl") else "cpu"
 
 
-def load(name: str, device_id: int = 0) -> Any:
-    """Return the runtime of a name, on one of its devices.
+def canonical(name: str) -> str:
+    """Return the runtime's name for an alias; other names unchanged."""
+    return ALIASES.get(name, name)
 
-    ValueError when the name is unknown or there is no such device, ImportError with the pip line when what it needs is
-    not installed, RuntimeError when it is, but finds no device.
+
+def load_runtime(name: str, device_id: int = 0) -> Runtime:
+    """Create the runtime with this name on one of its devices.
+
+    ValueError for an unknown name or device; ImportError, with the command to run, if a requirement is not installed;
+    RuntimeError if it is installed but cannot run, for example without a GPU.
     """
-    name = ALSO.get(name, name)
-    if name in KNOWN:
-        module, cls, pip = KNOWN[name]
+    name = canonical(name)
+    if name in BUILTIN_RUNTIMES:
+        module, cls, command = BUILTIN_RUNTIMES[name]
         try:
-            return getattr(import_module(module), cls)(device_id)
+            runtime: type[Runtime] = getattr(import_module(module), cls)
+            return runtime(device_id)
         except ImportError as error:
             raise ImportError(
-                f"the backend {name!r} cannot be loaded: {error}. To install what it needs: {pip}"
+                f"the backend {name!r} cannot be loaded: {error}. Install its requirements: {command}"
             ) from error
     points = _entry_points()
     if name in points:
         try:
-            found = points[name].load()
+            runtime = points[name].load()
         except Exception as error:
             raise ImportError(f"the backend {name!r}, of {points[name].value}, cannot be loaded: {error}") from error
-        return found(device_id)
+        return runtime(device_id)
     import difflib
 
-    close = difflib.get_close_matches(str(name), choices(), 1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"backend must be one of {tuple(choices())}; got {name!r}{hint}")
+    close = difflib.get_close_matches(str(name), list_runtimes(), 1)
+    hint = f". Did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"backend: expected one of {tuple(list_runtimes())}, got {name!r}{hint}")
 
 
-def _entry_points() -> dict[str, Any]:
+def _entry_points() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group="neonlite.runtimes")}
 
 
-class Found(NamedTuple):
-    """A runtime as ``info`` found it."""
+class RuntimeInfo(NamedTuple):
+    """The status of a runtime on this machine.
+
+    Attributes
+    ----------
+    name : str
+        The runtime's name.
+    is_usable : bool
+        Whether a backend can be created on it.
+    details : str
+        Versions, threads and devices; or why it cannot be used, with the command that installs it.
+    """
 
     name: str
-    usable: bool
-    about: str  # versions, threads and devices; or why it cannot be used, and the pip line
+    is_usable: bool
+    details: str
 
 
-class Report(tuple[Found, ...]):
-    """The runtimes of this machine; prints as a table."""
+class RuntimeReport(tuple[RuntimeInfo, ...]):
+    """The status of each runtime on this machine; prints as a table."""
 
     def __repr__(self) -> str:
-        wide = max(len(found.name) for found in self)
-        return "\n".join(f"{f.name:<{wide}}  {'yes' if f.usable else 'no ':<3}  {f.about}" for f in self)
+        width = max(len(row.name) for row in self)
+        return "\n".join(f"{row.name:<{width}}  {'yes' if row.is_usable else 'no ':<3}  {row.details}" for row in self)
 
 
-def info() -> Report:
-    """Return what each runtime is on this machine: version, threads, devices; or why it is not there, and the way out.
+def info() -> RuntimeReport:
+    """Return the status of each runtime on this machine.
 
+    Returns
+    -------
+    RuntimeReport
+        A tuple of ``RuntimeInfo(name, is_usable, details)``, which prints as a table.
+
+    Examples
+    --------
     >>> import neonlite as nl
     >>> print(nl.backend.info())
     cpu     yes  NumPy ...
     """
     rows = []
-    for name in sorted({*KNOWN, *_entry_points()}, key=[*KNOWN, *_entry_points()].index):
+    for name in sorted({*BUILTIN_RUNTIMES, *_entry_points()}, key=[*BUILTIN_RUNTIMES, *_entry_points()].index):
         try:
-            rows.append(Found(name, True, load(name).about()))
+            rows.append(RuntimeInfo(name, True, load_runtime(name).version_info()))
         except (ImportError, RuntimeError) as error:
-            rows.append(Found(name, False, str(error)))
-    return Report(rows)
+            rows.append(RuntimeInfo(name, False, str(error)))
+    return RuntimeReport(rows)

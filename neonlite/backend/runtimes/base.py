@@ -1,119 +1,233 @@
-"""What must be known of an array library?  A runtime: its name, its namespace, and the way to the host and back."""
+"""Runtime, the interface to an array library: namespace, dtypes, copies from and to NumPy, and device queries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import numpy as np
 
-from neonlite.backend.executors.generic import Generic as Executor
-from neonlite.backend.executors.quiet import Silence
-from neonlite.backend.memory import Held, Ledger, NoRoom, Room
-from neonlite.backend.plan import size
-from neonlite.backend.primitives.generic import Generic as Primitives
-from neonlite.ops import INTS
+from neonlite.backend.errstate import IgnoreFPErrors
+from neonlite.backend.format import format_bytes
+from neonlite.backend.memory import Allocation, DeviceMemory, MemoryTracker, OutOfMemoryError
+from neonlite.backend.planning.layout import write_chwn
+from neonlite.backend.primitives.reference import ReferencePrimitives
+from neonlite.backend.random import RandomStreams
+from neonlite.backend.runtimes.reference.executor import ReferenceExecutor, Runner
+from neonlite.backend.tensor import Tensor
+from neonlite.backend.thread_pool import parallel_for
+from neonlite.dtypes import INT_DTYPES
+from neonlite.typing import DType, NativeArray, NumPyArray
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+    from neonlite.backend.planning.plan import Plan
+
+T = TypeVar("T")
+
+
+class Executor(Protocol):
+    """An executor of plans."""
+
+    def compile(self, plan: Plan) -> Runner:
+        """Return ``run(targets, leaves)``, which writes the values of a plan to the arrays of its targets."""
+
+
+class Graphs(Protocol):
+    """The graphs of the blocks of a backend."""
+
+    def replay(self, block: object, fn: Callable[[], T], uses: object) -> T:
+        """Run a block or launch its graph, as in ``Backend.replay``."""
+
+    def clear(self) -> None:
+        """Free all graphs."""
 
 
 class Runtime:
-    """An array library under a backend. One of your own says ``name``, ``xp``, ``put`` and ``get``; the rest may stay.
+    """The array library of a backend. A subclass sets ``name`` and ``xp`` and implements ``put`` and ``get``.
 
-    Its arrays must be writable in place and have views. ``device_id`` counts from 0, below ``devices``.
+    Arrays must be writable in place and have views. The other attributes and methods have defaults.
+
+    Parameters
+    ----------
+    device_id : int
+        The device, from 0 to ``devices - 1``.
+
+    Attributes
+    ----------
+    name : str
+        The name for ``gen_backend``.
+    xp : module
+        The namespace, which follows the array-API standard.
+    dtypes : tuple of str
+        The supported dtypes.
+    supports_negative_strides : bool
+        Whether ``x[::-1]`` is a view.
+    supports_half : bool
+        Whether primitives compute in 16-bit floats; if not, they compute in float32.
+    has_device_memory : bool
+        Whether arrays are in the memory of a device, where a kernel fills them faster than a copy from the host.
+    has_values : bool
+        Whether arrays have values; not in a dry run, where primitives allocate workspaces but call no library.
+    executor, primitives : class
+        The executor of plans, called with the runtime and its primitives, and the primitives, called with the runtime.
+    memory_tracker : MemoryTracker
+        Counts the bytes allocated.
+
+    Raises
+    ------
+    ValueError
+        The device does not exist.
     """
 
     name: str
-    xp: Any  # the array-API namespace
-    dtypes: tuple[str, ...] = ("float16", "float32", "float64", *INTS)  # the dtypes it has
-    negative_steps = True  # whether x[::-1] is a view
-    executor: Callable[[Any, Any], Any] = Executor  # runs plans; made with the runtime and its primitives
-    primitives: Callable[[Any], Any] = Primitives  # convolutions, products and their like; made with the runtime
-    halves = False  # whether primitives compute with dtypes of 16 bits as they are, or widen them
+    xp: ModuleType
+    dtypes: tuple[str, ...] = ("float16", "float32", "float64", *INT_DTYPES)
+    supports_negative_strides = True
+    executor: Callable[[Runtime, ReferencePrimitives], Executor] = ReferenceExecutor
+    primitives: Callable[[Runtime], ReferencePrimitives] = ReferencePrimitives
+    supports_half = False
+    has_device_memory = False
+    has_values = True
 
     def __init__(self, device_id: int = 0) -> None:
         if isinstance(device_id, bool) or not isinstance(device_id, int) or not 0 <= device_id < self.devices:
-            have = f"{self.devices} device" + (", number 0" if self.devices == 1 else f"s, 0 to {self.devices - 1}")
-            raise ValueError(f"the backend {self.name!r} has {have}; got device_id={device_id!r}")
+            valid = "0" if self.devices == 1 else f"an integer from 0 to {self.devices - 1}"
+            raise ValueError(f"backend {self.name!r}: expected {valid} for device_id, got {device_id!r}")
         self.device_id = device_id
-        self.ledger = Ledger()  # of the memory that is handed out and kept
+        self.memory_tracker = MemoryTracker()
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self
+
+    def is_equivalent(self, other: Runtime) -> bool:
+        """Return whether another runtime has the same class and device. A subclass with settings compares these too."""
+        return type(other) is type(self) and other.device_id == self.device_id
 
     @property
     def devices(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return 1
 
-    def dtype(self, name: str) -> Any:
-        """Return the library's dtype of a name; NumPy's where its namespace lacks it, as it does bfloat16."""
+    def dtype(self, name: str) -> DType:
+        """Return the library's dtype of a name, or NumPy's if the namespace has none of this name, such as bfloat16."""
         return getattr(self.xp, name, None) or np.dtype(name)
 
-    def put(self, array: Any) -> Any:
-        """Return a NumPy array as an array of the library: a copy."""
+    def put(self, array: NumPyArray) -> NativeArray:
+        """Copy a NumPy array to an array of the library."""
         raise NotImplementedError
 
-    def get(self, array: Any) -> Any:
-        """Return an array of the library as a NumPy array: a copy."""
+    def get(self, array: NativeArray) -> NumPyArray:
+        """Copy an array of the library to a NumPy array."""
         raise NotImplementedError
 
-    def write(self, array: Any, values: np.ndarray[Any, Any], dtype: str) -> None:
-        """Write a NumPy array into an array of the library of some dtype, cast to it; the shapes broadcast."""
-        with Silence():
+    def write(self, array: NativeArray, values: NumPyArray, dtype: str) -> None:
+        """Copy a NumPy array into an array of the library, cast to its dtype and broadcast to its shape."""
+        with IgnoreFPErrors():
             array[...] = self.put(values.astype(dtype))
 
-    def share(self, array: Any) -> np.ndarray[Any, Any]:
-        """Return an array of the library as a NumPy array that shows the same memory; BufferError when it cannot."""
+    def numpy_view(self, array: NativeArray) -> NumPyArray:
+        """Return a NumPy array that shares the memory of an array of the library; BufferError if it cannot."""
         return np.from_dlpack(array)
 
-    def closed(self, array: Any) -> Any:
-        """Return a view of an array that cannot be written, nor can views of it; None where there is no such thing."""
+    def host_values(self, x: Tensor | NumPyArray) -> NumPyArray:
+        """Return the values of a tensor, also of another backend, or of a NumPy array, for ``put`` and ``write``."""
+        return x.numpy() if isinstance(x, Tensor) else x
+
+    def read_only_view(self, array: NativeArray) -> NativeArray | None:
+        """Return a read-only view of an array, or None if the library has none."""
         return None
 
-    def layout(self, array: Any) -> tuple[int, tuple[int, ...]]:
-        """Return the address of the first element, and the strides, both in bytes."""
-        seen = self.share(array)
-        return seen.__array_interface__["data"][0], seen.strides
+    def address_and_strides(self, array: NativeArray) -> tuple[int, tuple[int, ...]]:
+        """Return the address of the first element, and the strides in bytes."""
+        view = self.numpy_view(array)
+        return view.__array_interface__["data"][0], view.strides
 
-    def reshape(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """Return a contiguous array in another shape: a view."""
+    def reshape(self, array: NativeArray, shape: tuple[int, ...]) -> NativeArray:
+        """Return a view of a contiguous array in another shape."""
         return self.xp.reshape(array, shape, copy=False)
 
-    def wait(self) -> None:
-        """Wait until all work is done."""
+    def allocate(self, nbytes: int) -> NativeArray:
+        """Return ``nbytes`` bytes of new memory, an array of uint8."""
+        return self.xp.empty(nbytes, dtype=self.dtype("uint8"))
 
-    def check(self) -> None:
-        """Raise RuntimeError where this thread, or this process, cannot work with the device."""
+    # --- random numbers ---
 
-    def room(self) -> tuple[int, int] | None:
-        """Return the free bytes of the device's memory, and all of them; None where there is no device apart."""
+    def random_streams(self, seed: int | None) -> RandomStreams:
+        """Return new random streams; without a seed, of a seed from the operating system."""
+        return RandomStreams(seed, parallel_for)
+
+    def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
+        """Fill a tensor from the stream "masks" with ones, with probability ``keep``, and zeros."""
+        values = streams.mask("masks", np.empty(out.shape, out.info.dtype), keep)
+        self.write(write_chwn(out, overwrite=True), values, out.info.dtype)
+
+    def fill_normal(self, streams: RandomStreams, out: Tensor, mean: float, stdv: float) -> None:
+        """Fill a tensor from the stream "noise" with normally distributed numbers."""
+        values = streams.normal("noise", out.shape, "float64") * stdv + mean
+        self.write(write_chwn(out, overwrite=True), values, out.info.dtype)
+
+    # --- graphs ---
+
+    def create_graphs(self, be: Backend) -> Graphs | None:
+        """Return the object that captures and replays the blocks of a backend; None if each call runs the block."""
         return None
 
-    def no_room(self, what: str) -> NoRoom:
-        """Return the error that there is no room for something: with what is held, what is free, and what helps."""
-        room = self.room()
-        free = f"; the device has {Room(*room)}" if room else ""
-        return NoRoom(
-            f"there is no room for {what}: {self.name!r} holds {self.ledger.memory()}{free}. What helps: a smaller "
-            "batch size, dtype='float16', del of tensors that are done with. model.summary(data) and be.rehearsal() "
-            "tell beforehand what there has to be"
+    # --- the device ---
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all work; raise the errors that it reported, such as IndexError."""
+
+    def check_device(self) -> None:
+        """Raise RuntimeError if this thread or process cannot use the device."""
+
+    def mem_get_info(self) -> tuple[int, int] | None:
+        """Return the free and total bytes of the device's memory; None for the host."""
+        return None
+
+    def out_of_memory_error(self, what: str) -> OutOfMemoryError:
+        """Return the error of a failed allocation, with allocated and free bytes and how to use less memory."""
+        info = self.mem_get_info()
+        free = f", {DeviceMemory(*info)} on the device" if info else ""
+        return OutOfMemoryError(
+            f"out of memory allocating {what}: {self.name!r} holds {self.memory_tracker.usage()}{free}. Reduce the "
+            "batch size, use dtype='float16', or delete unused tensors. model.summary(data) and be.dry_run() report "
+            "the required memory in advance."
         )
 
-    def taken(self, kind: str, purpose: str, nbytes: int, make: Callable[[], Any]) -> tuple[Any, Held]:
-        """Return an arena or a workspace, and its entry in the ledger, once it is there; NoRoom when it cannot be."""
-        self.check()
-        try:
-            made = make()
-        except MemoryError as error:
-            raise self.no_room(f"{purpose}, {size(nbytes)}") from error
-        return made, self.ledger.hold(nbytes, kind)
+    def allocate_tracked(
+        self, kind: str, purpose: str, nbytes: int, allocate: Callable[[], NativeArray]
+    ) -> tuple[NativeArray, Allocation]:
+        """Allocate an arena or a workspace; return it with its record in the memory tracker.
 
-    def explained(self, error: Exception) -> Exception:
-        """Return an error of the library, or one that tells its cause, where that is known."""
+        ``kind`` is "arena" or "workspaces". If ``allocate`` fails, raises OutOfMemoryError with the purpose.
+        """
+        self.check_device()
+        try:
+            buffer = allocate()
+        except MemoryError as error:
+            raise self.out_of_memory_error(f"{purpose}, {format_bytes(nbytes)}") from error
+        return buffer, self.memory_tracker.track(nbytes, kind)
+
+    def translate_error(self, error: Exception) -> Exception:
+        """Convert an error of the library to a more specific one if its cause is known; return others unchanged."""
         return error
 
-    def make_deterministic(self) -> None:
-        """See to it that the same work gives the same bits, run after run."""
+    @property
+    def flops(self) -> int | None:
+        """The number of floating-point operations so far, which only dry runs count; else None."""
+        return None
 
-    def about(self) -> str:
-        """Return version, threads and devices in a few words."""
+    # --- others ---
+
+    def backend_title(self, backend_id: int) -> str:
+        """Return the ``repr`` of a backend on this runtime, without brackets."""
+        return f"backend {self.name} {backend_id}"
+
+    def make_deterministic(self) -> None:
+        """Make the library compute bit-identical results in every run."""
+
+    def version_info(self) -> str:
+        """Return the library's version, threads and devices in one line."""
         return f"{self.xp.__name__} {getattr(self.xp, '__version__', '')}".strip()

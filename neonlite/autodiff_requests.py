@@ -1,0 +1,242 @@
+"""Requests for gradients: the arguments of Autodiff, the cache of its gradient trees, and their evaluation."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, Self
+
+from neonlite.backend import Backend, Tensor, current_backend
+from neonlite.backend.tensor import overlap
+from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.messages import MAX_LISTED_OPERANDS, describe, label
+from neonlite.optree import Operand, OpTreeNode, postorder
+
+
+class GradientRequests:
+    """The base class of ``Autodiff``, which computes the gradient trees; here they are requested, cached and evaluated.
+
+    A second object for the same tree and the arguments of the last one is the same object.
+    """
+
+    op_tree: OpTreeNode
+    _cache: GradientCache
+
+    def __new__(
+        cls,
+        op_tree: OpTreeNode,
+        be: Backend | None = None,
+        next_error: Operand | None = None,
+        values: dict[OpTreeNode, Tensor] | None = None,
+        allow_unused: bool = False,
+    ) -> Self:
+        """Return the existing object for the same arguments, or a new one."""
+        if not isinstance(op_tree, OpTreeNode):
+            raise TypeError(f"Autodiff: expected an op-tree, got {describe(op_tree)}")
+        known = tuple((id(node), id(tensor)) for node, tensor in (values or {}).items())
+        key = (id(be), id(next_error), known, allow_unused)
+        memo = op_tree.__dict__.get("autodiff")  # stored on the node, so it is freed with the tree
+        if memo is not None and memo[0] == key:
+            _, cache, handle = memo
+            if (existing := handle()) is not None:
+                return existing  # type: ignore[no-any-return]
+        else:
+            be = current_backend() if be is None else be
+            cache = GradientCache(op_tree, be, next_error, values or {}, allow_unused)
+        self = super().__new__(cls)
+        self.op_tree, self._cache = op_tree, cache
+        op_tree.__dict__["autodiff"] = (key, cache, weakref.ref(self))
+        return self
+
+    @property
+    def be(self) -> Backend:
+        """The backend."""
+        return self._cache.be
+
+    @property
+    def next_error(self) -> Operand:
+        """The gradient dE/dtree."""
+        return self._cache.next_error
+
+    def _differentiate(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """Return the gradient with respect to each tensor, as a new op-tree."""
+        raise NotImplementedError
+
+    # --- results ---
+
+    def back_prop_grad(self, tensors: Tensor | Sequence[Tensor], gradients: Tensor | Sequence[Tensor]) -> None:
+        """Evaluate the gradients with respect to some tensors into given tensors, all in one plan.
+
+        All gradients are computed before any is written, so a gradient may overwrite ``next_error`` or a tensor of the
+        tree.
+
+        Parameters
+        ----------
+        tensors : Tensor or list of Tensor
+            The tensors to differentiate with respect to.
+        gradients : Tensor or list of Tensor
+            The tensors to write to, of the same shapes.
+
+        Raises
+        ------
+        ValueError
+            The numbers or shapes of the tensors differ, or two of the gradients share memory.
+        """
+        tensors, gradients = as_list(tensors), as_list(gradients)
+        if len(tensors) != len(gradients):
+            raise ValueError(f"back_prop_grad: expected {len(tensors)} gradients, one per tensor, got {len(gradients)}")
+        for i, x in enumerate(gradients):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"back_prop_grad: expected tensors to write gradients to, got {describe(x)}")
+            if x.shape != tensors[i].shape:
+                raise ValueError(
+                    f"back_prop_grad: expected a gradient of the shape of {describe(tensors[i])}, got {describe(x)}"
+                )
+            for y in gradients[:i]:
+                if overlap(x, y) != "none":
+                    raise ValueError(
+                        f"back_prop_grad: expected gradients that do not overlap, got {describe(y)} and {describe(x)}. "
+                        "Allocate one tensor per gradient."
+                    )
+        self.be.assign(gradients, self._gradient_trees(tensors))
+
+    def get_grad_op_tree(self, tensors: Any) -> Any:
+        """Return the gradients as op-trees.
+
+        Parameters
+        ----------
+        tensors : Tensor or list of Tensor
+            The tensors to differentiate with respect to.
+
+        Returns
+        -------
+        OpTreeNode or list of OpTreeNode
+            One gradient for one tensor, a list for a list.
+        """
+        trees = self._gradient_trees(as_list(tensors))
+        return trees if isinstance(tensors, list | tuple) else trees[0]
+
+    def get_grad_tensor(self, tensors: Any) -> Any:
+        """Evaluate the gradients into new tensors.
+
+        Parameters
+        ----------
+        tensors : Tensor or list of Tensor
+            The tensors to differentiate with respect to.
+
+        Returns
+        -------
+        Tensor or list of Tensor
+            One gradient for one tensor, a list for a list.
+        """
+        result = self.be.evaluate(self._gradient_trees(as_list(tensors)))
+        return result if isinstance(tensors, list | tuple) else result[0]
+
+    def get_grad_asnumpyarray(self, tensors: Any) -> Any:
+        """Evaluate the gradients into NumPy arrays.
+
+        Parameters
+        ----------
+        tensors : Tensor or list of Tensor
+            The tensors to differentiate with respect to.
+
+        Returns
+        -------
+        numpy.ndarray or list of numpy.ndarray
+            One gradient for one tensor, a list for a list.
+        """
+        result = [x.get() for x in self.get_grad_tensor(as_list(tensors))]
+        return result if isinstance(tensors, list | tuple) else result[0]
+
+    # --- cache and checks ---
+
+    def _gradient_trees(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """Return the gradient with respect to each tensor, as an op-tree."""
+        for x in tensors:
+            self._check_tensor(x)
+        cache, key = self._cache, tuple(id(x) for x in tensors)
+        if cache.requested_ids == key:
+            return list(cache.gradients)
+        trees = self._differentiate(tensors)
+        cache.requested_ids, cache.requested, cache.gradients = key, tensors, trees
+        return list(trees)
+
+    def _check_tensor(self, x: object) -> None:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"Autodiff: expected a tensor to differentiate with respect to, got {describe(x)}")
+        if x.info.dtype not in FLOAT_DTYPES:
+            raise TypeError(
+                f"Autodiff: expected a float tensor, got {describe(x)} with dtype {x.info.dtype}. Create it with "
+                "dtype='float32'."
+            )
+        if self._cache.allow_unused or any(leaf.root is x.root for leaf in self._cache.leaves.values()):
+            return
+        labels = sorted(label(leaf) for leaf in self._cache.leaves.values())
+        more = [f"{len(labels) - MAX_LISTED_OPERANDS} more"] if len(labels) > MAX_LISTED_OPERANDS else []
+        names = ", ".join([*labels[:MAX_LISTED_OPERANDS], *more]) or "no tensor"
+        raise ValueError(
+            f"Autodiff: expected a tensor of the tree, {names}, got {describe(x)}. allow_unused=True gives zeros."
+        )
+
+
+class GradientCache:
+    """The arguments and results of an Autodiff, stored on the tree's root node.
+
+    It must not refer to the root itself: without a reference cycle, a tree and its gradients are freed at once.
+    """
+
+    def __init__(
+        self,
+        op_tree: OpTreeNode,
+        be: Backend,
+        next_error: Operand | None,
+        values: dict[OpTreeNode, Tensor],
+        allow_unused: bool,
+    ) -> None:
+        if be is not op_tree.backend:
+            kind = ValueError if isinstance(be, Backend) else TypeError
+            raise kind(f"Autodiff: expected the backend of the tree, {op_tree.backend!r}, got {describe(be)}")
+        for node, tensor in values.items():
+            if not isinstance(tensor, Tensor) or tensor.backend is not be or tensor.shape != node.shape:
+                raise ValueError(
+                    f"Autodiff: expected a tensor of its shape as the value of {describe(node)}, got {describe(tensor)}"
+                )
+        if next_error is None:
+            next_error = be.ones(op_tree.shape, dtype=op_tree.info.dtype, name="error")
+        elif not isinstance(next_error, Operand):
+            raise TypeError(
+                f"Autodiff: expected a tensor or op-tree as next_error, got {describe(next_error)}. Use be.array."
+            )
+        elif next_error.backend is not op_tree.backend:
+            raise ValueError(
+                f"Autodiff: expected next_error on the backend of the tree, {op_tree.backend!r}, got "
+                f"{describe(next_error)} on {next_error.backend!r}. Copy it with be.array."
+            )
+        elif next_error.shape != op_tree.shape:
+            raise ValueError(f"Autodiff: expected next_error of the shape {op_tree.shape}, got {describe(next_error)}")
+        self.be: Backend = be
+        self.next_error = next_error
+        self.allow_unused = allow_unused
+        self.known_values = {id(node): tensor for node, tensor in values.items()}
+        # references, so that no new node gets an id that is in known_values
+        self.known_nodes = [node for node in values if node is not op_tree]
+        self.leaves = {id(x): x for node in postorder(op_tree) for x in node.operands if isinstance(x, Tensor)}
+        # the last request: the ids of its tensors, the tensors, and their gradients
+        self.requested_ids: tuple[int, ...] | None = None
+        self.requested: Sequence[Tensor] = ()
+        self.gradients: list[Any] = []
+
+
+def as_list(x: Any) -> list[Any]:
+    """Return a list unchanged, and any other object in a list of one."""
+    return list(x) if isinstance(x, list | tuple) and not isinstance(x, Operand) else [x]
+
+
+def check_input_grads(z: OpTreeNode, grads: Any) -> None:
+    """Raise ValueError unless the result of the gradient rule of ``z`` has a gradient, or None, for each operand."""
+    is_valid = isinstance(grads, tuple) and not isinstance(grads, Operand) and len(grads) == len(z.operands)
+    if not is_valid or not all(e is None or isinstance(e, Operand) for e in grads):
+        raise ValueError(
+            f"grad of {z.op!r}: expected a tuple with an op-tree, or None for a zero gradient, for each of the "
+            f"{len(z.operands)} operands, got {describe(grads)}"
+        )

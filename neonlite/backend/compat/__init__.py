@@ -1,0 +1,1 @@
+"""neon's argument overloads and names that nothing else needs."""

@@ -1,0 +1,644 @@
+"""Tensor creation: empty, zeros, ones, array, from_dlpack and iobuf, and their checks of shape and dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neonlite.backend.bfloat16 import INSTALL_COMMAND, is_real_array
+from neonlite.backend.errstate import IgnoreFPErrors
+from neonlite.backend.format import format_bytes
+from neonlite.backend.memory import DeviceMemory, OutOfMemoryError
+from neonlite.backend.tensor import Tensor, memory_span
+from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, dtype_bits
+from neonlite.messages import describe
+from neonlite.optree import Operand, OpTreeNode
+from neonlite.optree_structure import Info
+from neonlite.shapes import Shape, at_least_2d, contiguous_strides, is_contiguous
+from neonlite.typing import ArrayLike, DTypeLike, ShapeLike
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+CLOSED_MESSAGE = (
+    "is closed: its tensors can still be read with .get(), but nothing can be evaluated. Create tensors and networks "
+    "again on the backend that gen_backend() returns, or copy a tensor there with be.array(t)."
+)
+
+DATATYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}  # neon's short names
+
+MISSING_DTYPE_HINTS = {  # dtype -> what to use instead
+    "bool": "Booleans are stored as 0 and 1: use uint8.",
+    "bfloat16": f"The runtimes gpu and torch support it with ml_dtypes ({INSTALL_COMMAND}); else use float32.",
+}
+
+# {item size in bytes: an object that stands for all memory of other libraries}. Arrays of one item size share one such
+# allocation, with storage offsets of address / item size, so that two arrays on the same memory are found to overlap.
+_external_memory: dict[int, object] = {}
+
+
+# --- shapes, dtypes, batch size ---
+
+
+@contextmanager
+def batch_size(be: Backend, n: int) -> Iterator[None]:
+    """Set ``be.bsz`` within a ``with`` block, for the current thread only.
+
+    Parameters
+    ----------
+    n : int
+        The batch size.
+    """
+    before = be.thread_bsz.value
+    be.thread_bsz.value = n
+    try:
+        yield
+    finally:
+        be.thread_bsz.value = before
+
+
+def shape_of(be: Backend, shape: ShapeLike, allow_unknown: bool = False) -> Shape:
+    """Return a shape as a tuple of at least two sizes: 5 and (5,) become (5, 1).
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        The shape.
+    allow_unknown : bool
+        Whether sizes may be -1; default False.
+
+    Returns
+    -------
+    tuple of int
+        The shape.
+
+    Raises
+    ------
+    TypeError
+        A size is not an integer.
+    ValueError
+        A size is negative.
+    """
+    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    if len(sizes) > 1 and {*map(type, sizes)} == {int} and min(sizes) >= 0:
+        return tuple(sizes)
+    for n in sizes:
+        if isinstance(n, bool) or not hasattr(n, "__index__"):
+            raise TypeError(f"shape: expected integers as sizes, got {describe(shape)}")
+        if n.__index__() < (-1 if allow_unknown else 0):
+            raise ValueError(f"shape: expected sizes >= 0, got the negative size {n} in {describe(shape)}")
+    return at_least_2d(tuple(n.__index__() for n in sizes))
+
+
+def dtype_name(be: Backend, dtype: Any) -> str:
+    """Return the name of a dtype, such as "float32".
+
+    Parameters
+    ----------
+    dtype : dtype or None
+        A NumPy dtype, its name, or a short name such as "f16"; None is ``be.default_dtype``.
+
+    Returns
+    -------
+    str
+        The name.
+
+    Raises
+    ------
+    TypeError
+        The backend does not support the dtype.
+    """
+    if dtype is None:
+        return be.default_dtype_name
+    if type(dtype) is str and (dtype := DATATYPES.get(dtype, dtype)) in be.runtime.dtypes:
+        return str(dtype)
+    try:
+        name: str = np.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in be.runtime.dtypes:
+        supported = ", ".join(be.runtime.dtypes)
+        hint = f". {MISSING_DTYPE_HINTS[name]}" if name in MISSING_DTYPE_HINTS else ""
+        raise TypeError(f"backend {be.name!r}: expected one of the dtypes {supported}, got {name!r}{hint}")
+    return name
+
+
+def numpy_dtype(be: Backend, name: str) -> Any:
+    """Return the NumPy dtype of a name.
+
+    Parameters
+    ----------
+    name : str
+        The name, such as "float32".
+
+    Returns
+    -------
+    numpy.dtype
+        The dtype.
+    """
+    return np.dtype(name)
+
+
+def tensor_info(be: Backend, shape: Shape, dtype: str, contiguous: bool = True) -> Info:
+    """Return the Info that all tensors of one shape, dtype and contiguity share.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape, of at least two sizes.
+    dtype : str
+        The name of the dtype.
+    contiguous : bool
+        Whether the tensor is contiguous; default True.
+
+    Returns
+    -------
+    Info
+        Shape, dtype, strides and backend.
+    """
+    key = (shape, dtype, contiguous)
+    info = be.infos.get(key)
+    if info is None:
+        info = Info(shape=shape, op="tensor")
+        size = math.prod(shape)
+        info.attrs = {"contiguous": contiguous, "strides": contiguous_strides(shape), "span": (0, size)}
+        info.attrs["nbytes"] = size * dtype_bits(dtype) // 8
+        info.op_def, info.be, info.operand_types, info.num_children = None, be, (), 0
+        info.shape, info.dtype, info.compute_dtype = shape, dtype, dtype
+        info.find = be.structures.get
+        info = be.infos.remember(key, info)
+    return info
+
+
+# --- creation ---
+
+
+def empty(
+    be: Backend,
+    shape: ShapeLike,
+    dtype: DTypeLike = None,
+    name: str | None = None,
+    persist_values: bool = True,
+    parallel: bool = False,
+    distributed: bool = False,
+) -> Tensor:
+    """Return a tensor of uninitialized values.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        The shape; n and (n,) become (n, 1).
+    dtype : dtype, optional
+        The dtype; default ``be.default_dtype``.
+    name : str, optional
+        The name in printed trees and error messages.
+    persist_values : bool
+        False if writing another tensor of the same memory may discard the values; default True.
+    parallel, distributed : bool
+        For compatibility with neon, without effect.
+
+    Returns
+    -------
+    Tensor
+        A new tensor.
+    """
+    return _allocate_tensor(be, be.xp.empty, shape, dtype, name, persist_values)
+
+
+def zeros(
+    be: Backend,
+    shape: ShapeLike,
+    dtype: DTypeLike = None,
+    name: str | None = None,
+    persist_values: bool = True,
+    parallel: bool = False,
+    distributed: bool = False,
+) -> Tensor:
+    """Return a tensor of zeros.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        The shape; n and (n,) become (n, 1).
+    dtype : dtype, optional
+        The dtype; default ``be.default_dtype``.
+    name : str, optional
+        The name in printed trees and error messages.
+    persist_values : bool
+        False if writing another tensor of the same memory may discard the values; default True.
+    parallel, distributed : bool
+        For compatibility with neon, without effect.
+
+    Returns
+    -------
+    Tensor
+        A new tensor.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> be.zeros(3).shape
+    (3, 1)
+    """
+    return _allocate_tensor(be, be.xp.zeros, shape, dtype, name, persist_values)
+
+
+def ones(
+    be: Backend,
+    shape: ShapeLike,
+    dtype: DTypeLike = None,
+    name: str | None = None,
+    persist_values: bool = True,
+    parallel: bool = False,
+    distributed: bool = False,
+) -> Tensor:
+    """Return a tensor of ones.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        The shape; n and (n,) become (n, 1).
+    dtype : dtype, optional
+        The dtype; default ``be.default_dtype``.
+    name : str, optional
+        The name in printed trees and error messages.
+    persist_values : bool
+        False if writing another tensor of the same memory may discard the values; default True.
+    parallel, distributed : bool
+        For compatibility with neon, without effect.
+
+    Returns
+    -------
+    Tensor
+        A new tensor.
+    """
+    return _allocate_tensor(be, be.xp.ones, shape, dtype, name, persist_values)
+
+
+def _allocate_tensor(
+    be: Backend, create: Callable[..., Any], shape: ShapeLike, dtype: DTypeLike, name: str | None, persist_values: bool
+) -> Tensor:
+    """Return a tensor of the array that ``create`` allocates."""
+    check_open(be)
+    shape, dtype = be.shape_of(shape), be.dtype_name(dtype)
+    info = be.tensor_info(shape, dtype)
+    try:
+        array = create(shape, dtype=be.runtime.dtype(dtype))
+    except Exception as error:
+        what = f"{name or 'a tensor'} {shape} {dtype}, {format_bytes(info.attrs['nbytes'])}"
+        raise translate_error(be, error, what) from error
+    t = Tensor(array, info, name, allocation=be.memory_tracker.track(info.attrs["nbytes"]))
+    t.persist_values = persist_values
+    return t
+
+
+def translate_error(be: Backend, error: Exception, what: str) -> Exception:
+    """Convert an error of the library to a more specific one; ``what`` describes the allocation that failed."""
+    error = be.runtime.translate_error(error)
+    is_bare = isinstance(error, MemoryError) and not isinstance(error, OutOfMemoryError)
+    return be.runtime.out_of_memory_error(what) if is_bare else error
+
+
+def device_memory(be: Backend) -> DeviceMemory | None:
+    """Return the free and total memory of the device; ``be.memory()`` is what this backend has allocated.
+
+    Returns
+    -------
+    DeviceMemory or None
+        Free and total bytes; None for the host.
+    """
+    info = be.runtime.mem_get_info()
+    return None if info is None else DeviceMemory(*info)
+
+
+def array(
+    be: Backend,
+    ary: ArrayLike,
+    dtype: DTypeLike = None,
+    name: str | None = None,
+    persist_values: bool = True,
+    parallel: bool = False,
+    distributed: bool = False,
+) -> Tensor:
+    """Return a tensor with a copy of values.
+
+    Parameters
+    ----------
+    ary : array_like, scalar, Tensor or OpTreeNode
+        The values; tensors may belong to another backend.
+    dtype : dtype, optional
+        The dtype to cast to; default ``be.default_dtype``, also for integers.
+    name : str, optional
+        The name in printed trees and error messages.
+    persist_values : bool
+        False if writing another tensor of the same memory may discard the values; default True.
+    parallel, distributed : bool
+        For compatibility with neon, without effect.
+
+    Returns
+    -------
+    Tensor
+        A new tensor; values of fewer than two dimensions become (n, 1).
+
+    Raises
+    ------
+    TypeError
+        The values are not numbers.
+    ValueError
+        Nested lists of different lengths.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> be.array([[1, 2], [3, 4]], name="x")
+    Tensor([[1. 2.]
+            [3. 4.]], 'x', (2, 2), float32, cpu)
+    """
+    values = to_host_array(be, ary)
+    dtype = be.dtype_name(dtype)
+    shape = at_least_2d(values.shape)
+    with IgnoreFPErrors():
+        values = values.astype(dtype, copy=False).reshape(shape)
+    return _allocate_tensor(be, lambda *_, **__: be.runtime.put(values), shape, dtype, name, persist_values)
+
+
+def from_dlpack(be: Backend, x: Any, name: str | None = None) -> Tensor:
+    """Return a tensor that shares the memory of an array of another library or backend, without a copy.
+
+    Parameters
+    ----------
+    x : array
+        An array with ``__dlpack__``, such as one of NumPy, PyTorch, CuPy or another backend. (n,) becomes (n, 1).
+    name : str, optional
+        The name in printed trees and error messages.
+
+    Returns
+    -------
+    Tensor
+        A tensor on the same memory.
+
+    Raises
+    ------
+    BufferError
+        The array cannot be shared: it is on another device, or read-only.
+    TypeError
+        The object has no ``__dlpack__``, or the backend does not support its dtype.
+
+    References
+    ----------
+    The DLPack protocol of the array-API standard.
+    """
+    check_open(be)
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"be.from_dlpack: expected an array with __dlpack__, got {describe(x)}. Copy it with be.array.")
+    device = getattr(x, "__dlpack_device__", lambda: (1, 0))()
+    if device[0] == 2 and be.runtime.mem_get_info() and device[1] != be.runtime.device_id:
+        raise BufferError(
+            f"be.from_dlpack({describe(x)}): expected an array on device {be.runtime.device_id} of the backend "
+            f"{be.name!r}, got one on device {device[1]}. Copy it with be.array."
+        )
+    try:
+        array = be.xp.from_dlpack(x)
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise BufferError(f"be.from_dlpack({describe(x)}): {error}. Copy it with be.array.") from error
+    if isinstance(x, np.ndarray) and not x.flags.writeable and not isinstance(array, np.ndarray):
+        raise BufferError(
+            f"be.from_dlpack({describe(x)}): expected a writable array, got a read-only one. Copy it with be.array."
+        )
+    while array.ndim < 2:
+        array = be.xp.expand_dims(array, axis=-1)
+    dtype, shape = be.dtype_name(str(array.dtype).split(".")[-1]), tuple(array.shape)
+    address, byte_strides = be.runtime.address_and_strides(array)
+    size = np.dtype(dtype).itemsize
+    strides = tuple(stride // size for stride in byte_strides)
+    t = Tensor(array, be.tensor_info(shape, dtype, is_contiguous(shape, strides)), name, strides=strides)
+    t.allocation, t.storage_offset = _external_memory.setdefault(size, object()), address // size
+    for exporter in list(be.exported.values()):
+        first = be.runtime.address_and_strides(exporter._array)[0]
+        if exporter.info.dtype == dtype and first <= address < first + exporter.size * size:
+            t.allocation, t.storage_offset = exporter.allocation, (address - first) // size
+    t.span = memory_span(shape, strides, t.storage_offset)
+    return t
+
+
+def register_export(be: Backend, t: Tensor) -> Any:
+    """Export the memory of a tensor to other libraries; ``from_dlpack`` recognizes it later.
+
+    Parameters
+    ----------
+    t : Tensor
+        The tensor.
+
+    Returns
+    -------
+    array
+        The runtime's array.
+    """
+    be.exported[id(t.root)] = t.root
+    return t._array
+
+
+def empty_like(
+    be: Backend, other_ary: ArrayLike, dtype: DTypeLike = None, name: str | None = None, persist_values: bool = True
+) -> Tensor:
+    """Return a tensor of uninitialized values in the shape of a tensor or array.
+
+    Parameters
+    ----------
+    other_ary : Tensor or array_like
+        The tensor or array.
+    dtype : dtype, optional
+        The dtype; default that of a tensor, else ``be.default_dtype``.
+    name : str, optional
+        The name in printed trees and error messages.
+    persist_values : bool
+        False if writing another tensor of the same memory may discard the values; default True.
+
+    Returns
+    -------
+    Tensor
+        A new tensor.
+    """
+    return be.empty(*_shape_and_dtype(other_ary, dtype), name, persist_values)
+
+
+def zeros_like(
+    be: Backend, other_ary: ArrayLike, dtype: DTypeLike = None, name: str | None = None, persist_values: bool = True
+) -> Tensor:
+    """Return a tensor of zeros in the shape of a tensor or array.
+
+    Parameters
+    ----------
+    other_ary : Tensor or array_like
+        The tensor or array.
+    dtype : dtype, optional
+        The dtype; default that of a tensor, else ``be.default_dtype``.
+    name : str, optional
+        The name in printed trees and error messages.
+    persist_values : bool
+        False if writing another tensor of the same memory may discard the values; default True.
+
+    Returns
+    -------
+    Tensor
+        A new tensor.
+    """
+    return be.zeros(*_shape_and_dtype(other_ary, dtype), name, persist_values)
+
+
+def ones_like(
+    be: Backend, other_ary: ArrayLike, dtype: DTypeLike = None, name: str | None = None, persist_values: bool = True
+) -> Tensor:
+    """Return a tensor of ones in the shape of a tensor or array.
+
+    Parameters
+    ----------
+    other_ary : Tensor or array_like
+        The tensor or array.
+    dtype : dtype, optional
+        The dtype; default that of a tensor, else ``be.default_dtype``.
+    name : str, optional
+        The name in printed trees and error messages.
+    persist_values : bool
+        False if writing another tensor of the same memory may discard the values; default True.
+
+    Returns
+    -------
+    Tensor
+        A new tensor.
+    """
+    return be.ones(*_shape_and_dtype(other_ary, dtype), name, persist_values)
+
+
+def _shape_and_dtype(ary: ArrayLike, dtype: DTypeLike) -> tuple[Shape, Any]:
+    if isinstance(ary, Operand):
+        return ary.shape, ary.info.dtype if dtype is None else dtype
+    return np.shape(ary), dtype
+
+
+def iobuf(
+    be: Backend,
+    dim0: ShapeLike,
+    x: Tensor | None = None,
+    dtype: DTypeLike = None,
+    name: str | None = None,
+    persist_values: bool = True,
+    shared: Tensor | None = None,
+    parallelism: str | None = None,
+) -> Tensor:
+    """Return a buffer of zeros for a minibatch of ``be.bsz`` samples.
+
+    Parameters
+    ----------
+    dim0 : int or tuple of int
+        The shape without the batch dimension: n gives (n, N), (F, T) gives (F, T * N), and more sizes give
+        (product, N).
+    x : Tensor, optional
+        A buffer to return instead.
+    dtype : dtype, optional
+        The dtype; default ``be.default_dtype``.
+    name : str, optional
+        The name in printed trees and error messages.
+    persist_values : bool
+        For compatibility with neon, without effect.
+    shared : Tensor, optional
+        A tensor whose memory the buffer uses.
+    parallelism : str, optional
+        For compatibility with neon, without effect.
+
+    Returns
+    -------
+    Tensor
+        The buffer.
+
+    Raises
+    ------
+    ValueError
+        The batch size is not set.
+    """
+    if x is not None:
+        return x
+    if not be.bsz:
+        raise ValueError(
+            "be.iobuf: expected a batch size, got none. Set it with gen_backend(batch_size=N), or be.bsz = N."
+        )
+    sizes = tuple(dim0) if isinstance(dim0, tuple | list) else (dim0,)
+    shape = (sizes[0], sizes[1] * be.bsz) if len(sizes) == 2 else (math.prod(sizes), be.bsz)
+    return be.zeros(shape, dtype, name) if shared is None else shared.share(shape, dtype, name).fill(0)
+
+
+def shared_iobuf_size(be: Backend, shape: ShapeLike, parallelism: str | None = None) -> int:
+    """Return the number of elements of a buffer that layers share.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        The shape of the buffer.
+    parallelism : str, optional
+        For compatibility with neon, without effect.
+
+    Returns
+    -------
+    int
+        The number of elements.
+    """
+    return math.prod(be.shape_of(shape))
+
+
+def snapshot(be: Backend, array: Any, other: Any) -> Tensor:
+    """Copy an array that is an operand of an op to a tensor of a dtype that suits the other operand.
+
+    The dtype is the other operand's if that is a float, the array's own if both are integers, else the default.
+
+    Parameters
+    ----------
+    array : array_like
+        The array.
+    other : Any
+        The other operand.
+
+    Returns
+    -------
+    Tensor
+        The copy.
+    """
+    values = to_host_array(be, array)
+    dtype = other.info.dtype if isinstance(other, Operand) else be.default_dtype_name
+    if dtype in INT_DTYPES and values.dtype.kind in "iu":
+        dtype = values.dtype.name
+    elif dtype not in FLOAT_DTYPES:
+        dtype = be.default_dtype_name
+    return be.array(values, dtype)
+
+
+def to_host_array(be: Backend, values: Any, what: str = "be.array") -> Any:
+    """Return values as a NumPy array of numbers; an error for ragged lists, objects and strings."""
+    if isinstance(values, OpTreeNode):
+        values = values.astensor()
+    if isinstance(values, Tensor):
+        return be.runtime.host_values(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{what}: expected nested lists of equal lengths, got others: {error}") from None
+    if not is_real_array(array):
+        raise TypeError(f"{what}: expected numbers, got an array of {array.dtype} ({describe(values)})")
+    return be.runtime.host_values(array)
+
+
+def check_open(be: Backend) -> None:
+    """Raise RuntimeError if the backend is closed."""
+    if be.closed_by:
+        raise RuntimeError(f"{be!r} {CLOSED_MESSAGE}")
+    be.runtime.check_device()
+
+
+def dtype_of(dtype: Any) -> Any:
+    """Return the NumPy dtype of a short name such as "f32", or of anything that NumPy converts to a dtype."""
+    return np.dtype(DATATYPES.get(dtype, dtype))

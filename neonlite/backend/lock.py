@@ -1,0 +1,53 @@
+"""The lock of a backend, which guards its batch size and the buffers and weights of layers."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class FairLock:
+    """A fair reentrant lock: a thread that releases it cannot acquire it again before a waiting thread.
+
+    A thread acquires the gate, then the lock, then releases the gate. So while one thread waits for the lock, the
+    others wait for the gate.
+    """
+
+    def __init__(self) -> None:
+        self._gate, self._lock = threading.Lock(), threading.RLock()
+
+    def __enter__(self) -> None:
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            self._lock.acquire()
+            return
+        try:
+            with self._gate:
+                self._lock.acquire()
+        except BaseException:  # Ctrl-C
+            if self._lock._is_owned():  # type: ignore[attr-defined]
+                self._lock.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class BatchSize(threading.local):
+    """The batch size of the current thread; None if it uses the backend's."""
+
+    value: int | None = None
+
+
+def exclusive(method: Method) -> Method:
+    """Decorate a method to run while holding the lock of its backend, ``self.be.lock``."""
+
+    @functools.wraps(method)
+    def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.be.lock:
+            return method(self, *args, **kwargs)
+
+    return cast(Method, locked)

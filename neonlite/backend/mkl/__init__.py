@@ -1,1 +1,0 @@
-"""What makes the runtime 'mkl' fast?  Matrix products in Intel's MKL, called through ctypes."""

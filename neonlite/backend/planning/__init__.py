@@ -1,0 +1,1 @@
+"""Execution plans: steps, stages, memory, layouts, and how a plan is run."""

@@ -1,0 +1,318 @@
+"""Assignments: ``out[:] = value``, several op-trees in one plan, and assignments that are planned once and repeated."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from operator import is_
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neonlite.backend.creation import check_open, to_host_array
+from neonlite.backend.planning import layout
+from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning.run import (
+    check_assignable,
+    find_aliases,
+    find_plan,
+    make_plan,
+    resolve_nclass,
+    run_plan,
+    run_tree,
+    split_pairs,
+)
+from neonlite.backend.tensor import Tensor, overlap
+from neonlite.messages import describe
+from neonlite.ops import OPS
+from neonlite.optree import Operand, OpTreeNode, build
+from neonlite.optree_structure import STATIC_INTS
+from neonlite.optree_walks import lower_to_instructions
+from neonlite.shapes import at_least_2d, can_broadcast
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+Assignment = tuple[Sequence[Tensor], Sequence[Any]]  # targets and their values
+
+
+def assign(be: Backend, tensors: Sequence[Tensor], values: Sequence[Any]) -> list[Tensor]:
+    """Evaluate several op-trees in one plan, which computes common subtrees once, then write all targets.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+        The targets.
+    values : sequence of OpTreeNode, Tensor, scalar or array_like
+        One value for each target.
+
+    Returns
+    -------
+    list of Tensor
+        The targets.
+
+    Raises
+    ------
+    TypeError
+        A target is not a tensor.
+    ValueError
+        The numbers of targets and values differ, or a value does not broadcast to its target.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> x, y = be.array([[1]]), be.array([[2]])
+    >>> be.assign([x, y], [y, x])
+    [Tensor([[2.]], (1, 1), float32, cpu), Tensor([[1.]], (1, 1), float32, cpu)]
+    """
+    for t in tensors:
+        if not isinstance(t, Tensor):
+            raise TypeError(f"be.assign: expected tensors as targets, got {describe(t)}")
+    if len(tensors) != len(values):
+        raise ValueError(f"be.assign: expected a value for each of {len(tensors)} tensors, got {len(values)} values")
+    if len(tensors) == 1:
+        tensors[0][:] = values[0]
+        return list(tensors)
+    if tensors:
+        run_tree(be, tensors, pair_values(be, tensors, values))
+    return list(tensors)
+
+
+def compile(be: Backend, tensors: Sequence[Tensor], values: Sequence[Any]) -> CompiledAssignment:
+    """Plan an assignment once, to run it many times on the same tensors, for example once per time step.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+        The targets.
+    values : sequence of OpTreeNode, Tensor, scalar or array_like
+        One value for each target.
+
+    Returns
+    -------
+    callable
+        A function without arguments that does what ``assign`` does, with the current values of the tensors.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> a, b = be.ones((1, 2)), be.ones((1, 2))
+    >>> fibonacci = be.compile([a, b], [b, a + b])
+    >>> for _ in range(5):
+    ...     fibonacci()
+    >>> a.get()
+    array([[8., 8.]], dtype=float32)
+    """
+    return CompiledAssignment(be, tensors, values)
+
+
+def evaluate(be: Backend, trees: Sequence[Any]) -> list[Tensor]:
+    """Evaluate several op-trees in one plan into new tensors.
+
+    Parameters
+    ----------
+    trees : sequence of OpTreeNode or Tensor
+        The op-trees.
+
+    Returns
+    -------
+    list of Tensor
+        A new tensor for each op-tree.
+    """
+    check_open(be)
+    targets = [be.empty(x.info.shape, x.info.dtype) for x in trees]
+    return be.assign(targets, trees)
+
+
+def execute(be: Backend, node: OpTreeNode) -> Tensor:
+    """Run an assignment that was built as an op-tree.
+
+    Parameters
+    ----------
+    node : OpTreeNode
+        An op-tree whose root is the op 'assign'.
+
+    Returns
+    -------
+    Tensor
+        The target.
+    """
+    if not isinstance(node, OpTreeNode) or node.op != "assign":
+        raise ValueError(
+            f"be.execute: expected an op-tree with the root 'assign', got {describe(node)}. Use out[:] = tree."
+        )
+    return be.assign([node[1]], [node[2]])[0]
+
+
+def plan(be: Backend, *trees: Any, out: Any = None) -> Plan:
+    """Return the execution plan of op-trees without running it; print it to see stages, bytes and temporaries.
+
+    Parameters
+    ----------
+    *trees : OpTreeNode
+        The op-trees.
+    out : Tensor or sequence of Tensor, optional
+        The targets, which may share memory with operands; default new tensors.
+
+    Returns
+    -------
+    Plan
+        The plan.
+    """
+    if not trees or (out is None and not all(isinstance(x, Operand) for x in trees)):
+        raise TypeError(f"be.plan: expected op-trees, as in be.plan(x + 1, y * 2), got {describe(*trees) or 'none'}")
+    if out is None:
+        targets = [Tensor(None, be.tensor_info(x.shape, x.info.dtype)) for x in trees]
+    else:
+        targets = [out] if isinstance(out, Tensor) else list(out)
+    tree = pair_values(be, targets, trees)
+    leaves = lower_to_instructions(split_pairs(targets, tree))[1] if tree.leaves is None else tree.leaves
+    plan = make_plan(be, targets, tree, find_aliases(targets, leaves.values()))
+    operands = [x for x in leaves.values() if isinstance(x, Tensor) and x.layout != "CHWN"]
+    plan.layouts = [f"{describe(x)} in {x.layout}" for x in operands]
+    return plan
+
+
+def write(be: Backend, target: Tensor, value: Any) -> None:
+    """Copy a tensor, a scalar or an array into a tensor, as ``target[:] = value`` does.
+
+    Parameters
+    ----------
+    target : Tensor
+        The tensor to write.
+    value : Tensor, scalar or array_like
+        The values; cast to the target's dtype and broadcast to its shape.
+    """
+    check_open(be)
+    if isinstance(value, Tensor):
+        check_assignable(be, target, value)
+        if overlap(target, value) == "exact":  # ``t[1:] += y`` writes the view, then Python assigns it to ``t[1:]``
+            return
+        return be.run(target, be.stop_gradient(value))
+    if type(value) is int and value in STATIC_INTS and be.runtime.has_device_memory:  # no copy from the host
+        return be.run(target, be.build("cast", value, to=target.info.dtype))
+    values = _reshape_to_target(be, target, value)
+    if not can_broadcast(at_least_2d(values.shape), target.shape):
+        raise ValueError(
+            f"assignment to {describe(target)}: expected a value that broadcasts to {target.shape}, got an array "
+            f"{values.shape}"
+        )
+    try:
+        array = layout.write_chwn(target, overwrite=True)
+        be.runtime.write(array, values.reshape(at_least_2d(values.shape)), target.info.dtype)
+    except ValueError as error:
+        raise ValueError(f"{error} (while writing to {describe(target)})") from None
+
+
+def pair_values(be: Backend, tensors: Sequence[Tensor], values: Sequence[Any]) -> Any:
+    """Return several values as one op-tree of nested pairs."""
+    tree = None
+    for t, value in zip(tensors[::-1], values[::-1], strict=True):
+        value = _as_tree(be, t, value)
+        tree = value if tree is None else build(OPS["pair"], value, tree)
+    return tree
+
+
+def _as_tree(be: Backend, target: Tensor, value: Any) -> Any:
+    """Return a value of an assignment as an op-tree."""
+    if isinstance(value, OpTreeNode):
+        return resolve_nclass(be, target, value)
+    if not isinstance(value, Tensor | int | float):
+        value = be.array(_reshape_to_target(be, target, value), dtype=target.info.dtype)
+    check_assignable(be, target, value)
+    return be.stop_gradient(value)
+
+
+def _reshape_to_target(be: Backend, target: Tensor, value: Any) -> np.ndarray[Any, Any]:
+    """Return a value as a NumPy array; with fewer than two dimensions, in the target's shape if the sizes agree."""
+    values: np.ndarray[Any, Any] = to_host_array(be, value, f"an assignment to {describe(target)}")
+    return values.reshape(target.shape) if values.size == target.size and values.ndim < 2 else values
+
+
+# --- repeated assignments ---
+
+
+class CompiledAssignment:
+    """A planned assignment, created by ``be.compile``. Call it to run it. Only its scalars may change between runs.
+
+    A deep copy is planned again, for the copies of its tensors.
+    """
+
+    def __init__(self, be: Any, tensors: Sequence[Tensor], values: Sequence[Any]) -> None:
+        self.be, self.tensors, self.values = be, list(tensors), list(values)
+        self.tree = pair_values(be, tensors, values)
+        self.plan, operands = find_plan(be, tensors, self.tree)
+        self.operands = list(operands)
+
+    def __call__(self) -> None:
+        """Evaluate the values and write them to the targets."""
+        be, targets, operands = self.be, self.tensors, self.operands
+        if be.closed_by:
+            check_open(be)
+        values = [x.storage if isinstance(x, Tensor) else x for x in operands]
+        run_plan(be, self.plan, targets, operands, [t.storage for t in targets], values, self.tree)
+
+    def update_scalars(self, values: Sequence[Any]) -> bool:
+        """Replace the scalars of the assignment by those of ``values``.
+
+        Parameters
+        ----------
+        values : sequence of op-trees
+            The new values, one per target.
+
+        Returns
+        -------
+        bool
+            False, with nothing changed, if ``values`` differ in anything but scalars.
+        """
+        tree = pair_values(self.be, self.tensors, values)
+        if tree.leaves is None or tree[0] is not self.tree[0]:
+            return False
+        operands = list(tree.leaves.values())
+        if any(x is not y for x, y in zip(self.operands, operands, strict=True) if isinstance(x, Tensor)):
+            return False
+        self.values, self.tree, self.operands = list(values), tree, operands
+        return True
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledAssignment:
+        be, tensors, values = (copy.deepcopy(x, memo) for x in (self.be, self.tensors, self.values))
+        return CompiledAssignment(be, tensors, values)
+
+
+class CachedAssignment:
+    """An assignment that is compiled when it is called a second time with the same operands."""
+
+    def __init__(self) -> None:
+        self.operands: tuple[Any, ...] = ()  # references, so that no new object gets the id of an old operand
+        self.assignment: Assignment = (), ()
+        self.compiled: Callable[[], None] | None = None
+
+    def __call__(self, be: Any, operands: tuple[Any, ...], make_assignment: Callable[[], Assignment]) -> None:
+        """Run the assignment that ``make_assignment()`` returns.
+
+        Parameters
+        ----------
+        be : Backend
+            The backend to run on.
+        operands : tuple
+            Everything the assignment depends on. If they differ from those of the last call, it is built again.
+        make_assignment : callable
+            Returns (targets, values).
+        """
+        if len(operands) != len(self.operands) or not all(map(is_, operands, self.operands)):
+            self.operands, self.compiled = (), None  # if the new assignment raises, the next call builds it again
+            self.assignment = make_assignment()
+            be.assign(*self.assignment)
+            self.operands = operands
+        elif self.compiled is not None:
+            self.compiled()
+        elif self.assignment[0] and all(isinstance(x, Operand) for x in self.assignment[1]):
+            self.compiled = be.compile(*self.assignment)
+            self.compiled()
+        else:
+            be.assign(*self.assignment)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CachedAssignment:
+        return CachedAssignment()  # the operands of a copy are different objects

@@ -1,0 +1,121 @@
+"""Buffers: assign each value that outlives its stage to its target, to another target, or to an offset in the arena.
+
+A value is written directly to its target if no operand is overwritten too early. The other values that are stored are
+temporaries: they use the memory of a target that is written later, or an offset chosen by their lifetime.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neonlite.backend.planning.plan import Plan
+
+ALIGNMENT_BYTES = 64  # a cache line
+
+
+def find_last_reads(plan: Plan) -> dict[int, int]:
+    """Return the last stage that reads each value from memory."""
+    last: dict[int, int] = {}
+    for v, step in plan.numbered_steps:
+        if step.kind != "view":
+            for x in step.inputs:
+                if isinstance(x, int):
+                    u = plan.view_base(x)
+                    last[u] = max(last.get(u, -1), plan.stage_of[v])
+    return last
+
+
+def can_write_directly(plan: Plan, i: int) -> bool:
+    """Return whether a value can be written to its target directly: no aliased operand is read afterwards."""
+    v = plan.outputs[i]
+    step, stage_index = plan.step_of(v), plan.stage_of[v]
+    if any(plan.stage_of[u] >= stage_index and (u != v or step.kind != "library") for u in plan.raising_values):
+        return False
+    if (step.kind != "elementwise" or v in plan.viewed_values) and not plan.targets[i].attrs["contiguous"]:
+        return False
+    for target, k, overlap_kind in plan.aliases:
+        if target == i and (last := plan.last_read.get(k, -1)) >= stage_index:
+            in_step = overlap_kind == "exact" and _is_written_last(plan, v) and k not in plan.viewed_values
+            if last > stage_index or not in_step:
+                return False
+    return True
+
+
+def _is_written_last(plan: Plan, v: int) -> bool:
+    """Return whether each element of a value is written after its stage has read the operands at this element."""
+    stage = plan.stages[plan.stage_of[v]]
+    in_one_pass = plan.step_of(v).shape == stage.domain or not any(v in plan.step_of(u).inputs for u in stage.steps)
+    return plan.step_of(v).kind == "elementwise" and in_one_pass
+
+
+def find_temporaries(plan: Plan) -> dict[int, int]:
+    """Return the values that must be stored outside of their target: {value: the last stage that reads it}."""
+    temporaries: dict[int, int] = {}
+    written_directly = {v for v, direct in zip(plan.outputs, plan.is_direct, strict=True) if direct}
+    for v, step in plan.numbered_steps:
+        if step.kind == "view" or v in written_directly:
+            continue
+        last = plan.last_read.get(v, -1)
+        if v in plan.outputs:
+            temporaries[v] = len(plan.stages)
+        else:
+            stage = plan.stages[plan.stage_of[v]]
+            in_registers = step.kind == "elementwise" and step.shape == stage.domain
+            # row_passes run as several kernels, which pass values on in memory
+            if last > plan.stage_of[v] or (stage.kind == "row_passes" and not in_registers):
+                temporaries[v] = last
+    return temporaries
+
+
+def assign_to_targets(plan: Plan) -> dict[int, int]:
+    """Return the temporaries that can use a target's memory until its own value is written: {value: target}.
+
+    For example ``e = exp(x)`` of a softmax, or ``W x`` before a bias is added.
+    """
+    held: dict[int, int] = {}
+    last_raise = max((plan.stage_of[v] for v in plan.raising_values), default=-1)
+    for i, w in enumerate(plan.outputs):
+        output = plan.step_of(w)
+        is_aliased = any(target == i for target, _, _ in plan.aliases) or not plan.targets[i].attrs["contiguous"]
+        if is_aliased or not plan.is_direct[i] or not _is_written_last(plan, w):
+            continue
+        stage_index = plan.stage_of[w]
+        # a gemm_sum stage writes its target with the first product already, and then reads other operands
+        until = stage_index - 1 if plan.stages[stage_index].kind == "gemm_sum" else stage_index
+        occupied_until = -1  # the last stage in which the target's memory is in use
+        for v in sorted(plan.temporaries, key=lambda v: plan.stage_of[v]):
+            step, first, last = plan.step_of(v), plan.stage_of[v], plan.temporaries[v]
+            is_alike = (step.shape, step.dtype) == (output.shape, output.dtype) and v not in plan.viewed_values
+            is_free = max(occupied_until, last_raise) < first and last <= until
+            if is_alike and is_free and v not in plan.outputs and v not in held:
+                held[v], occupied_until = i, last
+    return held
+
+
+def assign_offsets(plan: Plan) -> tuple[dict[int, int], int]:
+    """Assign each temporary an arena offset; two overlap only if their lifetimes do not."""
+    lifetimes = [(plan.stage_of[v], last, v) for v, last in plan.temporaries.items() if v not in plan.held_in_targets]
+    offsets: dict[int, int] = {}
+    for first, last, v in sorted(lifetimes, key=lambda lifetime: -_aligned_bytes(plan, lifetime[2])):
+        occupied = sorted(
+            (offsets[u], offsets[u] + _aligned_bytes(plan, u))
+            for f, t, u in lifetimes
+            if u in offsets and f <= last and first <= t
+        )
+        at = 0
+        for low, high in occupied:
+            if at + _aligned_bytes(plan, v) <= low:
+                break
+            at = max(at, high)
+        offsets[v] = at
+    return offsets, max((at + _aligned_bytes(plan, v) for v, at in offsets.items()), default=0)
+
+
+def _aligned_bytes(plan: Plan, v: int) -> int:
+    return align_bytes(plan.step_of(v).nbytes)
+
+
+def align_bytes(nbytes: int) -> int:
+    """Return the bytes rounded up to a multiple of the cache line."""
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

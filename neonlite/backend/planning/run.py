@@ -1,0 +1,230 @@
+"""The run path of op-trees: compile (find or make the plan), bind (targets and operands to arrays), run.
+
+``out[:] = tree``, ``be.assign``, ``be.evaluate`` and what ``be.compile`` returns all take this path. A plan depends on
+the structure of the op-trees, the Infos of the targets and which tensors share memory, so it is cached under these.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from neonlite.backend.creation import check_open, translate_error
+from neonlite.backend.memory import OutOfMemoryError
+from neonlite.backend.planning import layout
+from neonlite.backend.planning.plan import Plan
+from neonlite.backend.tensor import Tensor, overlap
+from neonlite.messages import describe, owners
+from neonlite.ops import OPS
+from neonlite.optree import Operand, OpTreeNode, postorder
+from neonlite.optree_walks import flatten_pairs, lower_to_instructions
+from neonlite.shapes import can_broadcast
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+MAX_CACHED_PLANS = 1024  # per backend
+MAX_CACHED_PLAN_BYTES = 32_000_000  # of all cached plans; a larger plan is stored in its tree instead
+
+
+class PlanCache:
+    """The plans of a backend, bounded in number and bytes."""
+
+    def __init__(self) -> None:
+        self.plans: dict[Any, Plan] = {}
+        self.nbytes = 0
+        self.num_compiled = 0  # plans made so far; also the time in ``Plan.last_used``
+        self.lock = threading.Lock()  # held while the cache changes; lookups need no lock
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def add(self, key: Any, plan: Plan) -> None:
+        """Cache a plan. If the cache exceeds a limit, drop the least recently used quarter."""
+        with self.lock:
+            self.nbytes += plan.nbytes - (self.plans[key].nbytes if key in self.plans else 0)
+            self.plans[key] = plan
+            if len(self.plans) > MAX_CACHED_PLANS or self.nbytes > MAX_CACHED_PLAN_BYTES:
+                by_use = iter(sorted(self.plans, key=lambda key: self.plans[key].last_used))
+                while 4 * len(self.plans) > 3 * MAX_CACHED_PLANS or 4 * self.nbytes > 3 * MAX_CACHED_PLAN_BYTES:
+                    self.nbytes -= self.plans.pop(next(by_use)).nbytes
+
+    def clear(self) -> None:
+        """Drop all plans."""
+        with self.lock:
+            self.plans, self.nbytes = {}, 0
+
+
+# --- compile, bind, run ---
+
+
+def run(be: Backend, target: Tensor, tree: OpTreeNode) -> None:
+    """Evaluate an op-tree into a tensor, as ``target[:] = tree`` does. The plan is cached by structure.
+
+    Parameters
+    ----------
+    target : Tensor
+        The tensor to write.
+    tree : OpTreeNode
+        The op-tree; its shape must broadcast to the target's.
+    """
+    leaves = tree.leaves
+    if leaves is None:
+        return run_tree(be, (target,), tree)
+    # find aliases and bind operands in one loop, and look the plan up, as this runs for every ``out[:] = tree``
+    operands, allocation = leaves.values(), target.allocation
+    values: list[Any] = []
+    aliases: tuple[tuple[int, int, str], ...] | None = None
+    for x in operands:
+        if isinstance(x, Tensor):
+            if x.allocation is allocation and (how := overlap(target, x)) != "none":
+                aliases = (*(aliases or ()), (0, len(values), how))
+            values.append(x.storage)
+        else:
+            values.append(x)
+    cache = be.plan_cache
+    plan = cache.plans.get((tree[0], target.info, aliases))
+    if plan is None:
+        return run_tree(be, (target,), tree)
+    plan.last_used = cache.num_compiled
+    run_plan(be, plan, (target,), operands, (target.storage,), values, tree)
+
+
+def run_tree(be: Backend, targets: Sequence[Tensor], tree: Any) -> None:
+    """Evaluate an op-tree, or nested pairs of op-trees, into targets."""
+    plan, operands = find_plan(be, targets, tree)
+    values = [x.storage if isinstance(x, Tensor) else x for x in operands]
+    run_plan(be, plan, targets, operands, [t.storage for t in targets], values, tree)
+
+
+def find_plan(be: Backend, targets: Sequence[Tensor], tree: Any) -> tuple[Plan, Collection[Any]]:
+    """Return the plan, from the cache or new, and its operands. A tree with too many leaves to track is not cached."""
+    if tree.leaves is None:
+        operands = lower_to_instructions(split_pairs(targets, tree))[1].values()
+        return make_plan(be, targets, tree, find_aliases(targets, operands)), operands
+    operands = tree.leaves.values()
+    aliases = find_aliases(targets, operands)
+    key: Any
+    if len(targets) == 1:
+        key = tree[0], targets[0].info, aliases
+    else:
+        key = tree[0], tuple([t.info for t in targets]), aliases, targets_alias(targets)
+    plan = be.plan_cache.plans.get(key)
+    if plan is None:
+        if len(targets) == 1 and (resolved := resolve_nclass(be, targets[0], tree)) is not tree:
+            return find_plan(be, targets, resolved)
+        plan = large[1] if (large := tree.__dict__.get("large_plan")) and large[0] == key else None
+        plan = plan or make_plan(be, targets, tree, aliases, key)
+    plan.last_used = be.plan_cache.num_compiled
+    return plan, operands
+
+
+def make_plan(be: Backend, targets: Sequence[Tensor], tree: Any, aliases: Any, key: Any = None) -> Plan:
+    """Check the values against their targets and compile a plan. It is cached under the key, if there is one."""
+    check_open(be)
+    trees = split_pairs(targets, tree)
+    for t, x in zip(targets, trees, strict=True):
+        check_assignable(be, t, x)
+    leaves = tree.leaves if isinstance(tree, OpTreeNode) else None
+    try:
+        plan = Plan(trees, leaves, [t.info for t in targets], aliases or (), targets_alias(targets))
+        plan.run = be._executor.compile(plan)
+    except OverflowError as error:
+        raise add_error_context(be, error, targets, tree) from None
+    be.plan_cache.num_compiled += 1
+    plan.last_used = be.plan_cache.num_compiled
+    if key is not None:
+        if plan.nbytes > MAX_CACHED_PLAN_BYTES:
+            tree.large_plan = key, plan
+        else:
+            be.plan_cache.add(key, plan)
+    return plan
+
+
+def run_plan(
+    be: Backend,
+    plan: Plan,
+    targets: Sequence[Tensor],
+    operands: Collection[Any],
+    arrays: Sequence[Any],
+    values: Sequence[Any],
+    tree: Any,
+) -> None:
+    """Run a plan on bound arrays, or in the layout that the tensors have. An error names the ops and the targets."""
+    try:
+        if plan.int_range_checks:
+            plan.check_int_ranges(values)
+        if be.memory_tracker.has_layout_caches:
+            layout.run_in_layout(plan, targets, operands)
+        else:  # all values are in CHWN
+            plan.run(arrays, values)
+    except Exception as error:
+        raise add_error_context(be, error, targets, tree) from error
+
+
+def find_aliases(targets: Sequence[Tensor], operands: Collection[Any]) -> tuple[tuple[int, int, str], ...] | None:
+    """Return (target, operand, "exact" or "partial") for each pair that shares memory; None if there is none."""
+    aliases: Any = None
+    for k, x in enumerate(operands):
+        if isinstance(x, Tensor):
+            for i, t in enumerate(targets):
+                if x.allocation is t.allocation and (how := overlap(t, x)) != "none":
+                    aliases = (*(aliases or ()), (i, k, how))
+    return aliases  # type: ignore[no-any-return]
+
+
+def targets_alias(targets: Sequence[Tensor]) -> bool:
+    """Return whether two of the targets share memory."""
+    return any(overlap(x, y) != "none" for i, x in enumerate(targets) for y in targets[:i])
+
+
+def split_pairs(targets: Sequence[Tensor], tree: Any) -> Sequence[Any]:
+    """Return the op-tree of each target."""
+    return flatten_pairs(tree) if len(targets) > 1 else (tree,)
+
+
+def add_error_context(be: Backend, error: Exception, tensors: Sequence[Tensor], tree: Any) -> Exception:
+    """Return an error of the same type that names the ops that may have raised it, and the targets."""
+    error = translate_error(be, error, "the temporaries of an op")
+    if isinstance(error, OutOfMemoryError):
+        return OutOfMemoryError(f"{error} (while evaluating {describe(*tensors)})")
+    if type(error) not in (ValueError, TypeError, IndexError, OverflowError):
+        return error
+    candidates = [node for node in postorder(tree) if (op := OPS.get(node.op)) and op.may_raise][:3]
+    calls = [
+        f"be.{OPS[node.op].method}({describe(*node.operands)}"
+        f"{''.join(f', {k}={v}' for k, v in node.attrs.items() if isinstance(v, int))})"
+        for node in candidates
+    ]
+    what = ", ".join(calls) or describe(tree)
+    return type(error)(f"{what}: {error} (while evaluating {describe(*tensors)})")
+
+
+# --- checks ---
+
+
+def resolve_nclass(be: Backend, target: Tensor, tree: OpTreeNode) -> OpTreeNode:
+    """Set the missing number of classes of a onehot tree from its target; return other trees unchanged."""
+    if tree.op != "onehot" or tree.attrs["nclass"]:
+        return tree
+    if 0 in target.shape:
+        raise ValueError(
+            f"be.onehot({describe(tree[1])}): expected nclass, the number of classes, got none. Pass nclass, or "
+            "assign the onehot itself to a tensor."
+        )
+    resolved: OpTreeNode = be.onehot(tree[1], tree.attrs["axis"], nclass=target.shape[tree.attrs["axis"]])
+    return resolved
+
+
+def check_assignable(be: Backend, target: Tensor, value: Any) -> None:
+    """Raise ValueError if a value belongs to another backend, or does not broadcast to its target."""
+    if not isinstance(value, Operand):
+        return
+    if value.backend is not be or target.backend is not be:
+        raise ValueError(f"the value and its target belong to different backends: {owners(value, target)}")
+    if not can_broadcast(value.shape, target.shape):
+        raise ValueError(
+            f"assignment to {describe(target)}: expected a value that broadcasts to {target.shape}, got "
+            f"{describe(value)}. Slice, transpose or reshape one of them."
+        )

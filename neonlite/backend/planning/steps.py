@@ -1,0 +1,316 @@
+"""Steps of op-trees: one per op, with merged sub-trees, operands cast to compute dtypes, and checked integer ranges."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from neonlite.dtypes import LIMITS, dtype_bits
+from neonlite.ops import OPS, Op
+from neonlite.optree_structure import Above, Below, Info, Leaves
+from neonlite.optree_walks import lower_to_instructions
+from neonlite.shapes import Shape, contiguous_strides
+
+
+class Constant(NamedTuple):
+    """A static integer, which is part of the structure."""
+
+    value: int
+
+
+class Step(NamedTuple):
+    """One op of a plan. ``inputs`` are value ids or constants. Value ids number the leaves, then the steps."""
+
+    op: Op
+    attrs: dict[str, Any]
+    inputs: tuple[int | Constant, ...]
+    shape: Shape
+    dtype: str
+    compute_dtype: str
+
+    @property
+    def kind(self) -> str:
+        """The kind of the op."""
+        return self.op.kind
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the result in bytes."""
+        return math.prod(self.shape) * dtype_bits(self.dtype) // 8
+
+
+class Stage(NamedTuple):
+    """Steps that run together over a domain.
+
+    Kinds: "fused" (one pass over the domain) and "call" (one library op). The CUDA executor merges stages into the
+    kinds "row_tile", "row_passes" and "gemm_sum"; these may also have steps over the shape of their reductions.
+    """
+
+    kind: str
+    domain: Shape
+    steps: list[int]
+
+
+class StepList:
+    """The steps that evaluate op-trees, in order.
+
+    Parameters
+    ----------
+    trees : sequence of OpTreeNode
+        The op-trees, one per target.
+    leaves : dict or None
+        {id: leaf} in the order of the arguments of ``run``; None for the order of appearance.
+    targets : sequence of Info
+        The Infos of the targets.
+    """
+
+    def __init__(self, trees: Sequence[Any], leaves: Leaves | None, targets: Sequence[Info]) -> None:
+        instructions, leaves, result_ids = lower_to_instructions(trees, leaves)
+        self.leaves = [x.info if hasattr(x, "info") else type(x) for x in leaves.values()]
+        self.names = [getattr(x, "name", None) or f"x{i}" for i, x in enumerate(leaves.values())]
+        self.targets = list(targets)
+        self.num_distinct_ops = len(instructions)  # after merging equal sub-trees
+        self.steps: list[Step] = []
+        self.strides: dict[int, tuple[float, ...]] = {}  # of views, in elements; NaN if unknown
+        self.int_range_checks: list[tuple[int, str]] = []  # (leaf, the integer dtype it must fit)
+        value_ids: list[int] = []  # the value of each instruction
+
+        def value(x: Any) -> int | Constant:
+            return Constant(x[0]) if isinstance(x, tuple) else value_ids[x] if x >= 0 else -1 - x
+
+        for op, attrs, operands, shape, dtype, compute_dtype in instructions:
+            value_ids.append(self._add_step(op, dict(attrs), [value(x) for x in operands], shape, dtype, compute_dtype))
+        self.outputs: list[int] = []  # the values of the targets
+        for x, info in zip(result_ids, self.targets, strict=True):
+            self.outputs.append(self._make_output(value(x), info))
+
+    # --- values ---
+
+    def find_step(self, v: int) -> Step | None:
+        """Return the step that computes a value; None for a leaf.
+
+        Parameters
+        ----------
+        v : int
+            A value id.
+
+        Returns
+        -------
+        Step or None
+            The step.
+        """
+        return self.steps[v - len(self.leaves)] if v >= len(self.leaves) else None
+
+    def step_of(self, v: int) -> Step:
+        """Return the step that computes a value that is not a leaf.
+
+        Parameters
+        ----------
+        v : int
+            A value id.
+
+        Returns
+        -------
+        Step
+            The step.
+        """
+        return self.steps[v - len(self.leaves)]
+
+    @property
+    def numbered_steps(self) -> list[tuple[int, Step]]:
+        """(value id, step) for all steps."""
+        return list(enumerate(self.steps, len(self.leaves)))
+
+    @property
+    def step_values(self) -> range:
+        """The value ids of the steps."""
+        return range(len(self.leaves), len(self.leaves) + len(self.steps))
+
+    def shape(self, x: int | Constant) -> Shape:
+        """Return the shape of a value; (1, 1) for a scalar.
+
+        Parameters
+        ----------
+        x : int or Constant
+            A value id or a constant.
+
+        Returns
+        -------
+        tuple of int
+            The shape.
+        """
+        if isinstance(x, Constant):
+            return (1, 1)
+        value = self.find_step(x) or self.leaves[x]
+        return value.shape if isinstance(value, Step | Info) else (1, 1)
+
+    def dtype(self, x: int | Constant) -> str:
+        """Return the dtype of a value; an empty string for a scalar.
+
+        Parameters
+        ----------
+        x : int or Constant
+            A value id or a constant.
+
+        Returns
+        -------
+        str
+            The name of the dtype.
+        """
+        if isinstance(x, Constant):
+            return ""
+        value = self.find_step(x) or self.leaves[x]
+        return value.dtype if isinstance(value, Step | Info) else ""
+
+    def view_base(self, v: int) -> int:
+        """Return the base of a view; any other value itself.
+
+        Parameters
+        ----------
+        v : int
+            A value id.
+
+        Returns
+        -------
+        int
+            The value id of the base.
+        """
+        while (step := self.find_step(v)) and step.kind == "view":
+            v = step.inputs[0]  # type: ignore[assignment]
+        return v
+
+    def check_int_ranges(self, values: Sequence[Any]) -> None:
+        """Raise OverflowError if an integer among the leaves does not fit the dtype it is used in.
+
+        Parameters
+        ----------
+        values : sequence
+            The leaves.
+
+        Raises
+        ------
+        OverflowError
+            An integer does not fit.
+        """
+        for leaf, dtype in self.int_range_checks:
+            low, high = LIMITS[dtype]
+            if not low <= values[leaf] <= high:
+                raise OverflowError(overflow_message(values[leaf], dtype))
+
+    # --- lowering ---
+
+    def _add_step(
+        self, op: Op, attrs: dict[str, Any], inputs: list[int | Constant], shape: Shape, dtype: str, compute_dtype: str
+    ) -> int:
+        if (known := self._out_of_range(op, inputs, shape, dtype, compute_dtype)) is not None:
+            return known
+        if op.name == "where" and not self.dtype(inputs[0]):  # a scalar condition is compared with 0 in float64
+            inputs[0] = self._add_step(OPS["ne"], {}, [inputs[0], Constant(0)], (1, 1), "float64", "float64")
+        self._record_int_ranges(inputs[op.promoted_operands], compute_dtype)
+        if op.kind != "random":
+            for i in range(len(inputs))[op.promoted_operands]:
+                if (have := self.dtype(inputs[i])) and have != compute_dtype:
+                    inputs[i] = self._add_cast(inputs[i], compute_dtype)
+        if op.kind in ("reduction", "view", "library"):  # these do not accept Python scalars
+            inputs = [x if self.dtype(x) else self._add_cast(x, compute_dtype) for x in inputs]
+        if op.kind == "elementwise":
+            inputs = [self._skip_broadcasts(x) for x in inputs]
+        if op.name == "reshape" and self._reshape_needs_copy(inputs[0], shape):  # type: ignore[arg-type]
+            inputs = [self._add_cast(inputs[0], dtype)]
+        self.steps.append(Step(op, attrs, tuple(inputs), shape, dtype, compute_dtype))
+        v = len(self.leaves) + len(self.steps) - 1
+        if op.kind == "view":
+            self.strides[v] = self._view_strides(self.steps[-1])
+        return v
+
+    def _add_cast(self, x: int | Constant, dtype: str) -> int:
+        return self._add_step(OPS["cast"], {"to": dtype}, [x], self.shape(x), dtype, dtype)
+
+    def _record_int_ranges(self, operands: Sequence[int | Constant], compute_dtype: str) -> None:
+        """Record the integers that must fit an integer dtype. Raises OverflowError for a constant that does not."""
+        if "int" in compute_dtype:
+            low, high = LIMITS[compute_dtype]
+            for x in operands:
+                if isinstance(x, Constant) and not low <= x.value <= high:
+                    raise OverflowError(overflow_message(x.value, compute_dtype))
+                if isinstance(x, int) and x < len(self.leaves) and self.leaves[x] in (int, Below, Above):
+                    self.int_range_checks.append((x, compute_dtype))
+
+    def _out_of_range(
+        self, op: Op, inputs: Sequence[int | Constant], shape: Shape, dtype: str, compute_dtype: str
+    ) -> int | None:
+        """Return the result of an op on an integer tensor and a scalar out of its range, if the range determines it."""
+        if op.order_signs is None or not (
+            sign := self._side(inputs[0], compute_dtype) - self._side(inputs[1], compute_dtype)
+        ):
+            return None
+        (x,) = (x for x in inputs if isinstance(x, int) and self.dtype(x))
+        if op.result_dtype == "boolean":
+            return self._add_step(
+                OPS["eq" if sign in op.order_signs else "ne"], {}, [x, x], shape, dtype, compute_dtype
+            )
+        return x if (sign in op.order_signs) == (x == inputs[0]) else None
+
+    def _side(self, x: int | Constant, dtype: str) -> int:
+        """Return -1 for a scalar below the range of an integer dtype, 1 for a scalar above it, else 0."""
+        if "int" not in dtype or self.dtype(x):
+            return 0
+        if isinstance(x, Constant):
+            low, high = LIMITS[dtype]
+            return (x.value > high) - (x.value < low)
+        return (self.leaves[x] is Above) - (self.leaves[x] is Below)
+
+    def _skip_broadcasts(self, x: int | Constant) -> int | Constant:
+        """Return the operand of broadcast views, as elementwise steps broadcast their operands themselves."""
+        while isinstance(x, int) and (step := self.find_step(x)) and step.op.name == "broadcast":
+            x = step.inputs[0]
+        return x
+
+    def _make_output(self, x: int | Constant, target: Info) -> int:
+        """Return the value of a target, with its shape and dtype; a cast is added if needed."""
+        step = self.find_step(x) if isinstance(x, int) else None
+        if step and step.op.name == "cast" and step.dtype == target.dtype and len(self.targets) == 1:
+            # no other step reads the cast, so it can broadcast as well
+            step = self.steps[x - len(self.leaves)] = step._replace(shape=target.shape)  # type: ignore[operator]
+        is_output = step and step.kind != "view" and step.shape == target.shape and step.dtype == target.dtype
+        if not is_output or x in self.outputs:
+            return self._add_step(
+                OPS["cast"], {"to": target.dtype}, [x], target.shape, target.dtype, self.dtype(x) or target.dtype
+            )
+        return x  # type: ignore[return-value]
+
+    def _strides(self, v: int) -> tuple[float, ...]:
+        """Return the strides of a value, in elements; NaN if unknown."""
+        leaf = None if v >= len(self.leaves) else self.leaves[v]
+        if isinstance(leaf, Info) and not leaf.attrs["contiguous"]:
+            return (math.nan,) * len(leaf.shape)
+        return self.strides.get(v) or contiguous_strides(self.shape(v))
+
+    def _view_strides(self, step: Step) -> tuple[float, ...]:
+        """Return the strides of a view, by the rule of its op."""
+        (v,) = (x for x in step.inputs if isinstance(x, int))
+        if step.op.strides_fn is None:
+            return (math.nan,) * len(step.shape)
+        return step.op.strides_fn(self._strides(v), self.shape(v), step.shape, **step.attrs)
+
+    def _reshape_needs_copy(self, v: int, to: Shape) -> bool:
+        """Return whether reshaping a value needs a copy: an axis of the new shape would span non-uniform strides."""
+        axes = [(n, s) for n, s in zip(self.shape(v), self._strides(v), strict=True) if n != 1]
+        ends = {math.prod(to[a:]) for a in range(len(to))}  # the sizes of the blocks of trailing axes
+        inner = 1
+        for (n, s), (_, outer) in itertools.pairwise(reversed(axes)):
+            inner *= n
+            if outer != n * s and inner not in ends:
+                return True
+        return False
+
+
+def overflow_message(value: int, dtype: str) -> str:
+    """Return the message for an integer that does not fit a dtype."""
+    low, high = LIMITS[dtype]
+    return (
+        f"expected an integer from {low} to {high} for {dtype}, got {value}. Cast the tensor to a wider dtype with "
+        "be.astype."
+    )

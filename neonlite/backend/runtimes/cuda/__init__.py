@@ -1,0 +1,1 @@
+"""CUDA code generation and execution: kernel templates, fused kernels, primitives, CuPy driver, CPU simulator."""

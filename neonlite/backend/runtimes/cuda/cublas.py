@@ -1,0 +1,185 @@
+"""Matrix products by cuBLAS: one handle and workspace per thread, so that graph capture can record them.
+
+CuPy's matrix products cannot be captured and do not accumulate. TF32, which multiplies float32 with 10 bits of
+precision, is used only with ``NEONLITE_TF32=1`` in the environment, or ``be.runtime.driver.tf32 = True``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from neonlite.backend.primitives.matmul import MatmulPrimitives
+from neonlite.dtypes import HALF_DTYPES
+
+CUBLAS_WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for Hopper
+CUDA_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType
+COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70  # cublasComputeType; 16-bit floats accumulate in float32
+GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT: cuBLAS chooses the algorithm
+
+
+def is_tf32_enabled() -> bool:
+    """Return whether products of float32 may use TF32: ``NEONLITE_TF32=1`` in the environment."""
+    return os.environ.get("NEONLITE_TF32") == "1"
+
+
+class MatrixDesc(NamedTuple):
+    """A matrix, or a batch of matrices, in memory."""
+
+    address: int
+    leading_dim: int  # elements between rows, or between columns if transposed
+    is_transposed: bool
+    batch_stride: int  # elements between matrices of the batch; 0 for a single matrix
+
+
+class GemmDesc(NamedTuple):
+    """``C = alpha A B + beta C`` with shapes (m, k), (k, n), (m, n), for each of ``batch_count`` matrices."""
+
+    m: int
+    n: int
+    k: int
+    batch_count: int
+    a: MatrixDesc
+    b: MatrixDesc
+    c: MatrixDesc
+    dtype: str  # of A and B
+    out_dtype: str  # of C; it may be float32 for 16-bit A and B, so that sums are rounded once
+
+
+class CudaMatmul(MatmulPrimitives):
+    """Matrix products by the driver of a GPU."""
+
+    def gemm(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Compute ``c = alpha a b + beta c`` for (m, k), (k, n), (m, n) or batches. With beta 0, c is not read."""
+        desc = None if a.dtype != b.dtype or not a.size * b.size * c.size else self.describe_gemm(a, b, c)
+        if desc is None or not self.runtime.driver.gemm(desc, alpha, beta):
+            if str(a.dtype) in HALF_DTYPES:
+                a, b = (self.xp.astype(x, self.xp.float32) for x in (a, b))
+            super().gemm(a, b, c, alpha, beta)
+
+    def batch_reduce_gemm(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Compute ``c = alpha sum_x a[x] b[x] + beta c``: (X, m, k), (X, k, n), (m, n), with one rounding."""
+        if c.dtype.itemsize > 2 or not a.shape[0]:
+            super().batch_reduce_gemm(a, b, c, alpha, beta)
+            return
+        total = self.get_workspace("total", c.shape, self.xp.empty(0, dtype=self.xp.float32))
+        super().batch_reduce_gemm(a, b, total, alpha)
+        c[...] = total if beta == 0 else total + self.xp.astype(c, total.dtype) * beta
+
+    def gemm_accumulate(self, products: Sequence[tuple[Any, Any, float]], c: Any, beta: float = 0.0) -> bool:
+        """Compute ``c = beta c + alpha a b + ...`` and return True, or return False if an operand would need a copy."""
+        descs = []
+        for a, b, alpha in products:
+            is_same_dtype = a.dtype == b.dtype == c.dtype and a.size * b.size * c.size > 0
+            if (desc := self.describe_gemm(a, b, c, allow_copies=False) if is_same_dtype else None) is None:
+                return False
+            descs.append((desc, alpha))
+        driver = self.runtime.driver  # it supports either all products or none
+        return all(driver.gemm(desc, alpha, 1.0 if n else beta) for n, (desc, alpha) in enumerate(descs))
+
+    def describe_gemm(self, a: Any, b: Any, c: Any, allow_copies: bool = True) -> GemmDesc | None:
+        """Return the descriptor of a product, with operands copied if allowed; None if no GEMM computes it."""
+        if str(a.dtype) not in CUDA_DATA_TYPES or max(a.ndim, b.ndim, c.ndim) > 3 or a.ndim < 2 or b.ndim < 2:
+            return None
+        c_desc = self._describe_matrix(c)
+        if c_desc is None or (c.ndim == 2 and 3 in (a.ndim, b.ndim)):
+            return None
+        first, second = (
+            self._describe_matrix(x) or (allow_copies and self._copy_operand(side, x))
+            for side, x in (("left", a), ("right", b))
+        )
+        if not (first and second):
+            return None
+        (m, k), n, batch_count = a.shape[-2:], b.shape[-1], c.shape[0] if c.ndim == 3 else 1
+        return GemmDesc(m, n, k, batch_count, first, second, c_desc, str(a.dtype), str(c.dtype))
+
+    def _copy_operand(self, side: str, x: Any) -> MatrixDesc:
+        """Copy an operand to a workspace in C order, and return its descriptor."""
+        copy = self.get_workspace(side, x.shape, x)
+        copy[...] = x
+        batch_stride = x.shape[-2] * x.shape[-1] * (x.ndim == 3 and x.shape[0] > 1)
+        return MatrixDesc(self.runtime.address_and_strides(copy)[0], x.shape[-1], False, batch_stride)
+
+    def _describe_matrix(self, x: Any) -> MatrixDesc | None:
+        """Return the descriptor of a matrix in memory; None if neither its rows nor its columns are contiguous."""
+        address, strides = self.runtime.address_and_strides(x)
+        (rows, columns), size = x.shape[-2:], x.dtype.itemsize
+        row_stride, column_stride = strides[-2] // size, strides[-1] // size
+        batch_stride = strides[0] // size if x.ndim == 3 and x.shape[0] > 1 else 0
+        if batch_stride < 0:
+            return None
+        if columns == 1 or column_stride == 1:
+            row_stride = columns if rows == 1 else row_stride
+            if row_stride >= columns:
+                return MatrixDesc(address, row_stride, False, batch_stride)
+        if rows == 1 or row_stride == 1:
+            column_stride = rows if columns == 1 else column_stride
+            if column_stride >= rows:
+                return MatrixDesc(address, column_stride, True, batch_stride)
+        return None
+
+
+class Cublas:
+    """The cuBLAS library, with one handle per thread."""
+
+    def __init__(self, library: Any, allocate: Callable[[int], tuple[Any, int]], stream: Callable[[], int]) -> None:
+        self.library, self.allocate, self.stream = library, allocate, stream
+        self.local = threading.local()
+
+    def handle(self) -> Any:
+        """Return this thread's handle, set to the current stream."""
+        local, stream = self.local, self.stream()
+        if not hasattr(local, "handle"):
+            try:
+                local.workspace, local.address = self.allocate(CUBLAS_WORKSPACE_BYTES)
+            except MemoryError as error:
+                raise MemoryError(
+                    f"cuBLAS: cannot allocate a workspace of {CUBLAS_WORKSPACE_BYTES} bytes: {error}"
+                ) from error
+            handle = ctypes.c_void_p()
+            self._check("Create", ctypes.byref(handle))
+            local.handle, local.stream = handle, None
+        if local.stream != stream:  # SetStream resets the workspace
+            self._check("SetStream", local.handle, ctypes.c_void_p(stream))
+            self._check(
+                "SetWorkspace", local.handle, ctypes.c_void_p(local.address), ctypes.c_size_t(CUBLAS_WORKSPACE_BYTES)
+            )
+            local.stream = stream
+        return local.handle
+
+    def gemm(self, desc: GemmDesc, alpha: float, beta: float, tf32: bool) -> None:
+        """Compute a product. cuBLAS is column-major, so it gets ``C^T = B^T A^T``."""
+        if desc.c.is_transposed:  # C is column-major: C = A B
+            a, b, m, n = desc.a, desc.b, desc.m, desc.n
+            transpose_flags = [int(x.is_transposed is False) for x in (a, b)]
+        else:
+            a, b, m, n = desc.b, desc.a, desc.n, desc.m
+            transpose_flags = [int(x.is_transposed) for x in (a, b)]
+        is_double = desc.dtype == "float64"
+        scale = ctypes.c_double if is_double else ctypes.c_float
+        compute = (
+            COMPUTE_64F if is_double else COMPUTE_32F_FAST_TF32 if tf32 and desc.dtype == "float32" else COMPUTE_32F
+        )
+        data_type, int64 = CUDA_DATA_TYPES[desc.dtype], ctypes.c_int64
+        first, second, third = (
+            (
+                ctypes.c_void_p(x.address),
+                data_type if x is not desc.c else CUDA_DATA_TYPES[desc.out_dtype],
+                int64(x.leading_dim),
+                int64(x.batch_stride),
+            )
+            for x in (a, b, desc.c)
+        )
+        alpha_, beta_ = ctypes.byref(scale(alpha)), ctypes.byref(scale(beta))
+        sizes = (int64(x) for x in (m, n, desc.k))
+        tail = int64(desc.batch_count), compute, GEMM_DEFAULT
+        arguments = *transpose_flags, *sizes, alpha_, *first, *second, beta_, *third, *tail
+        self._check("GemmStridedBatchedEx_64", self.handle(), *arguments, version="")
+
+    def _check(self, name: str, *arguments: Any, version: str = "_v2") -> None:
+        """Call a cuBLAS function; RuntimeError with the status if it fails."""
+        if status := getattr(self.library, f"cublas{name}{version}")(*arguments):
+            raise RuntimeError(f"cublas{name}: expected cublasStatus_t 0, got {status}")

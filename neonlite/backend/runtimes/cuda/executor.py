@@ -1,0 +1,296 @@
+"""Run plans on a GPU: compile each stage to generated kernels, and fall back to array-library calls.
+
+With ``NEONLITE_KERNELS=0`` in the environment, all stages use array-library calls.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from neonlite.backend.errstate import IgnoreFPErrors
+from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning.steps import Stage, Step
+from neonlite.backend.runtimes.cuda.bounds_check import is_check_synchronous
+from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
+from neonlite.backend.runtimes.cuda.driver import CompileError
+from neonlite.backend.runtimes.cuda.gemm_accumulate import flatten_sum, fuse_gemm_sums
+from neonlite.backend.runtimes.cuda.graph_capture import CaptureError, current_capture
+from neonlite.backend.runtimes.cuda.indexing import WAIT_HINT, SingleOpKernel, is_gather, single_op_kernel
+from neonlite.backend.runtimes.cuda.launch import are_kernels_enabled
+from neonlite.backend.runtimes.cuda.row_reduction import RowTileKernel, fuse_row_stages, pass_kernels
+from neonlite.backend.runtimes.cuda.user_kernels import UserKernel
+from neonlite.backend.runtimes.reference.executor import ReferenceExecutor, Runner
+from neonlite.backend.warn import warn
+from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.ops import index_error_message, normalize_indices
+
+MAX_BOUND_PLANS = 256  # plans whose temporaries are cached per thread
+MAX_CACHED_LAUNCHES = 1024  # cached launches per thread
+# Float ops without a generated kernel, and what computes them instead of the array library.
+FALLBACK_COMMENTS = dict.fromkeys(("dot", "matmul"), "cuBLAS computes it")
+FALLBACK_COMMENTS["scatter_add"] = "the kernels of scatter.py sort the indices and add the elements"
+
+
+def stage_kernels(
+    plan: Plan, stage: Stage, runtime: Any = None
+) -> Sequence[FusedKernel | SingleOpKernel | UserKernel] | None:
+    """Return the kernels of a stage; None if it has none."""
+    if stage.kind == "fused":
+        return region_kernels(plan, stage)
+    if stage.kind == "row_tile":
+        return [RowTileKernel(plan, stage)]
+    if stage.kind == "row_passes":
+        return pass_kernels(plan, stage)
+    if stage.kind == "gemm_sum":
+        return None
+    kernel = single_op_kernel(plan, stage, runtime)
+    return None if kernel is None else [kernel]
+
+
+def plan_source(plan: Plan) -> str:
+    """Return the source of all kernels of a plan, with comments on what each reads and writes."""
+    plan = copy.copy(plan)  # fusing changes the plan, which may belong to an executor
+    fuse_gemm_sums(plan)
+    fuse_row_stages(plan)
+    origins: dict[int, str] = {}  # value -> op and stage
+    texts = [f"/*\n{plan}\n*/", PREAMBLE]
+    for n, stage in enumerate(plan.stages, 1):
+        origins |= {v: f"{plan.step_of(v).op.name} of stage {n}" for v in stage.steps}
+        names = " ".join(plan.step_of(v).op.name for v in stage.steps)
+        texts.append(f"// --- stage {n}: {stage.kind} {stage.domain}: {names} ---")
+        kernels = stage_kernels(plan, stage)
+        if kernels is None:
+            floats = [plan.step_of(v).op.name for v in stage.steps if plan.step_of(v).dtype in FLOAT_DTYPES]
+            fallback = next(
+                (FALLBACK_COMMENTS[name] for name in floats if name in FALLBACK_COMMENTS),
+                "the array library computes it",
+            )
+            texts[-1] += f"\n// No generated kernel: {fallback}."
+        for m, kernel in enumerate(kernels or ()):
+            name = f"stage_{n}" + f"_{m}" * (len(kernels or ()) > 1)
+            lines = [f"// {line}" for line in kernel.argument_comments(partial(describe, plan, origins))]
+            texts.append("\n".join([*lines, kernel.source(name)]))
+            if isinstance(kernel, FusedKernel) and kernel.num_splits > 1:
+                texts.append(kernel.finalize_source(f"{name}_joined")[0])
+    return "\n".join(texts)
+
+
+def describe(plan: Plan, origins: dict[int, str], v: int) -> str:
+    """Return a description of a value: a tensor's name, or the op and stage that compute it."""
+    description = plan.names[v] if v < len(plan.leaves) else origins.get(v, "")
+    if not description:  # a view
+        return f"{plan.step_of(v).op.name} of {describe(plan, origins, plan.step_of(v).inputs[0])}"  # type: ignore[arg-type]
+    return f"{description} {plan.shape(v)} {plan.dtype(v)}".strip() if plan.dtype(v) else f"scalar {description}"
+
+
+def copy_into(target: Any, values: Any) -> None:
+    """Copy values into a target."""
+    target[...] = values
+
+
+class CudaExecutor:
+    """The executor of runtimes with a driver: plans run as generated kernels.
+
+    Each thread has an arena for temporaries and partial results of reductions. Compiled kernels are cached.
+    """
+
+    def __init__(self, runtime: Any, primitives: Any = None) -> None:
+        self.runtime, self.memory_tracker = runtime, runtime.memory_tracker
+        self.driver = runtime.driver
+        self.generic, self.primitives = ReferenceExecutor(runtime), primitives
+        self.compiled: dict[str, Any] = {}
+
+    def compile(self, plan: Plan) -> Runner:
+        """Return ``run(targets, leaves)``, and set ``plan.required_arena_bytes``."""
+        if not are_kernels_enabled():
+            return partial(self.driver.run, self.generic.compile(plan))
+        if not is_check_synchronous():  # errors are raised at the next synchronization
+            plan.raising_values = [v for v in plan.raising_values if not is_gather(plan, plan.step_of(v))]
+            plan.set_stages(plan.stages)
+        fuse_gemm_sums(plan)
+        fuse_row_stages(plan)
+        xp, views = self.runtime.xp, {v: step for v, step in plan.numbered_steps if step.kind == "view"}
+        stages = []
+        for stage in plan.stages:
+            ins = {x for v in stage.steps for x in plan.step_of(v).inputs if isinstance(x, int)}
+            stages.append((stage, stage_kernels(plan, stage, self.runtime), sorted(ins & views.keys())))
+        workspace_bytes = max(
+            (kernel.workspace_bytes for _, kernels, _ in stages for kernel in kernels or ()), default=0
+        )
+        nbytes = plan.arena_bytes + workspace_bytes
+        plan.required_arena_bytes = lambda: nbytes
+        direct_outputs = [(i, v) for i, v in enumerate(plan.outputs) if plan.is_direct[i]]
+        direct_outputs += [(i, v) for v, i in plan.held_in_targets.items()]
+        copied_outputs = [(i, v) for i, v in enumerate(plan.outputs) if not plan.is_direct[i]]
+        # The arguments of fused kernels depend on addresses and scalars alone, so that launches can be cached. Random
+        # draws advance a counter, and gathers register checks.
+        can_cache_launches = not copied_outputs and all(
+            isinstance(kernel, FusedKernel) for _, kernels, _ in stages for kernel in kernels or (None,)
+        )
+        is_scalar = [not plan.dtype(v) for v in range(len(plan.leaves))]
+
+        def value(v: int, values: dict[int, Any]) -> Any:
+            """Return a value; a view is created when it is first read, after its base was computed."""
+            if v not in values:
+                step = views[v]
+                values[v] = step.op.run(xp, value(step.inputs[0], values), **step.attrs)  # type: ignore[arg-type]
+            return values[v]
+
+        def run(targets: Sequence[Any], leaves: Sequence[Any]) -> None:
+            workspace, temporaries = self.bind_buffers(run, plan) if nbytes or plan.offsets else (0, {})
+            launch_cache, key = self.memory_tracker.thread_cache.setdefault("launches", {}), None
+            if can_cache_launches and not current_capture():  # a capture must see the arrays to keep them alive
+                address_of = self.runtime.address_and_strides
+                # 0.0 and -0.0 compare equal, but their representations differ
+                leaf_keys = [
+                    (x or repr(x)) if scalar else address_of(x) for x, scalar in zip(leaves, is_scalar, strict=True)
+                ]
+                key = (run, workspace, *map(address_of, targets), *leaf_keys)
+                if (launches := launch_cache.get(key)) is not None:
+                    for launch in launches:
+                        launch()
+                    return
+            values = {**dict(enumerate(leaves)), **temporaries}
+            for i, v in direct_outputs:
+                values[v] = targets[i]
+            launched: list[Any] = []
+            with IgnoreFPErrors():
+                for stage, kernels, stage_views in stages:
+                    for v in stage_views:
+                        value(v, values)
+                    launched.append(self._run_stage(plan, stage, kernels, values, workspace))
+                for i, v in copied_outputs:
+                    self.driver.run(copy_into, targets[i], values[v])
+            if key and None not in launched:
+                if len(launch_cache) >= MAX_CACHED_LAUNCHES:
+                    launch_cache.clear()
+                launch_cache[key] = [
+                    self.driver.prepare_launch(*launch) for launches in launched for launch in launches
+                ]
+
+        return run
+
+    def _run_stage(
+        self,
+        plan: Plan,
+        stage: Stage,
+        kernels: Sequence[FusedKernel | SingleOpKernel | UserKernel] | None,
+        values: dict[int, Any],
+        workspace: int,
+    ) -> list[Any] | None:
+        """Launch the kernels of a stage and return the launches.
+
+        If the stage has no kernel, or one does not compile, compute it op by op and return None.
+        """
+        launches = [
+            launch
+            for kernel in kernels or ()
+            for launch in kernel.launches(values, self.runtime.address_and_strides, workspace)
+        ]
+        compiled = [self.get_kernel(source) for source, *_ in launches]
+        if kernels is None or None in compiled:
+            if current_capture() and any(plan.step_of(v).kind == "random" for v in stage.steps):
+                raise CaptureError(
+                    "graph capture: expected random numbers drawn by kernels, got an op without a kernel"
+                )
+            self.driver.run(self._run_generic, plan, stage, values)
+            return None
+        launched = [(kernel, *launch[1:]) for kernel, launch in zip(compiled, launches, strict=True)]
+        for launch in launched:
+            self.driver.launch(*launch)
+        return launched
+
+    def _run_generic(self, plan: Plan, stage: Stage, values: dict[int, Any]) -> None:
+        """Compute a stage op by op, then copy its results to their buffers."""
+        if len(stage.steps) == 1 and self._try_primitive(plan.step_of(stage.steps[0]), stage.steps[0], values):
+            return
+        if stage.kind == "gemm_sum" and self._try_gemm_sum(plan, stage, values):
+            return
+        results: dict[int, Any] = {}
+        for v in stage.steps:
+            results[v] = self.generic.evaluate_step(plan.step_of(v), {**values, **results})
+        stored = {v: x for v, x in results.items() if v in values}
+        if len(stored) > 1:  # a result may be a view of an operand that another result overwrites
+            stored = {v: self.runtime.xp.asarray(x, copy=True) for v, x in stored.items()}
+        for v, x in stored.items():
+            values[v][...] = x
+
+    def _try_gemm_sum(self, plan: Plan, stage: Stage, values: dict[int, Any]) -> bool:
+        """Compute a sum of matrix products in its target and return True, or return False where that is impossible."""
+        beta, products, top = 0.0, [], stage.steps[-1]
+        for term in flatten_sum(plan, top)[0]:
+            scalar = term.factor(values)
+            if scalar == 0:  # libraries skip operands whose factor is 0, and so lose NaN
+                return False
+            if term.v in stage.steps:
+                a, b = (values[x] for x in plan.step_of(term.v).inputs)  # type: ignore[index]
+                products.append((a, b, scalar))
+            else:
+                beta = scalar
+        return bool(self.primitives.gemm_accumulate(products, values[top], beta))
+
+    def _try_primitive(self, step: Step, v: int, values: dict[int, Any]) -> bool:
+        """Compute a matrix product or scatter-add in its buffer and return True; False where that is impossible."""
+        if v not in values or step.dtype not in FLOAT_DTYPES:
+            return False
+        out, operands = values[v], [values[x] for x in step.inputs if isinstance(x, int)]
+        if step.op.name in ("dot", "matmul"):
+            return bool(self.primitives.gemm_accumulate([(*operands, 1.0)], out))
+        if step.op.name != "scatter_add" or not self.primitives.supports_scatter or operands[0].dtype != out.dtype:
+            return False
+        row_bytes = math.prod(out.shape[1:]) * out.dtype.itemsize
+        if self.runtime.address_and_strides(out)[1] != (row_bytes, out.dtype.itemsize):
+            return False
+        xp, size, bounds_checker = self.runtime.xp, step.attrs["size"], self.runtime.bounds_checker
+        if is_check_synchronous() and not current_capture():
+            normalize_indices(xp, operands[1], size)
+        indices = xp.astype(xp.reshape(operands[1], (-1,)), xp.int64)
+        check = (
+            bounds_checker.record_address(),
+            bounds_checker.register(f"be.scatter_add: {index_error_message('index', '{}', size, True)}; {WAIT_HINT}"),
+        )
+        indices = xp.where(indices < 0, indices + size, indices)
+        self.primitives.scatter(operands[0], indices, out, step.attrs["axis"], check)
+        return True
+
+    def get_kernel(self, source: str) -> Any:
+        """Return the compiled kernel of a source; None, with a warning the first time, if it does not compile."""
+        if source not in self.compiled:
+            try:
+                self.compiled[source] = self.driver.compile(f"{PREAMBLE}\n{source}")
+            except CompileError as error:
+                warn(f"{error}\nThe stage is computed op by op instead.", RuntimeWarning)
+                self.compiled[source] = None
+        return self.compiled[source]
+
+    # --- buffers, per thread ---
+
+    def bind_buffers(self, key: Any, plan: Plan) -> tuple[int, dict[int, Any]]:
+        """Return the address of the workspace and the temporaries of a plan, both in this thread's arena."""
+        arena, thread_cache = self.arena(plan.required_arena_bytes()), self.memory_tracker.thread_cache
+        bound: dict[Any, Any] = thread_cache.setdefault("bound_buffers", {})
+        if key not in bound:
+            if len(bound) >= MAX_BOUND_PLANS:
+                bound.clear()
+            temporaries = {}
+            for v, start in plan.offsets.items():
+                step = plan.step_of(v)
+                flat = arena[start : start + step.nbytes].view(self.runtime.dtype(step.dtype))
+                temporaries[v] = self.runtime.reshape(flat, step.shape)
+            bound[key] = self.runtime.address_and_strides(arena)[0] + plan.arena_bytes, temporaries
+        buffers: tuple[int, dict[int, Any]] = bound[key]
+        return buffers
+
+    def arena(self, nbytes: int) -> Any:
+        """Return this thread's arena with at least ``nbytes`` bytes."""
+        thread_cache = self.memory_tracker.thread_cache
+        if nbytes > thread_cache.get("arena", (None, None, -1))[2]:  # nbytes may be 0
+            thread_cache.pop("bound_buffers", None)  # free the small arena and its views first
+            thread_cache.pop("arena", None)
+            request = "temporaries of op-trees", nbytes, lambda: self.runtime.allocate(nbytes)
+            thread_cache["arena"] = *self.runtime.allocate_tracked("arena", *request), nbytes
+        return thread_cache["arena"][0]

@@ -1,0 +1,111 @@
+"""Convolution without cuDNN: an im2col kernel and one matrix product.
+
+A kernel writes as many im2col columns as fit in the workspace, and a GEMM computes their results, so half-precision
+results are rounded once. For the gradient with respect to the images, a column contains all errors that contribute to a
+pixel, so the GEMM returns the final gradient. With a stride above 1 many of them are 0, and cuDNN is faster.
+
+References
+----------
+Chellapilla, Puri and Simard, "High Performance Convolutional Neural Networks for Document Processing", 2006.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from neonlite.backend.primitives.convolution import scale_and_add
+from neonlite.backend.primitives.geometry import ConvLayer
+from neonlite.backend.runtimes.cuda.launch import KernelLauncher, workspace_limit
+from neonlite.backend.runtimes.cuda.op_templates import substitute
+
+SPATIAL_AXES = "zyx"
+AXIS_PARAMETERS = [
+    f"{a}_{what}"
+    for a in SPATIAL_AXES
+    for what in ("size", "outputs", "taps", "stride", "offset", "dilation", "input_stride")
+]
+
+IM2COL_KERNEL = substitute(
+    """
+struct Axis { Index size, outputs, taps, stride, offset, dilation, input_stride; };
+__device__ inline Index input_index(Axis axis, Index output, Index tap)  // -1: in the padding, or between strides
+{
+    const Index at = output * axis.stride + axis.offset + tap * axis.dilation;
+    return at >= 0 && at % axis.input_stride == 0 && at / axis.input_stride < axis.size ? at / axis.input_stride : -1;
+}
+
+// columns[row, column] = the input at a filter tap of an output. row: (channel, tap), or (tap, channel) if channels
+// are inner; column: (output, n).
+extern "C" __global__ void __launch_bounds__(256, 2) kernel(
+    Element* columns, const Element* i, Index size, Index width, Index first, Index N, Index channels,
+    Index channels_inner,
+    {sizes})
+{
+    const Axis {axes};
+    const Index taps = Z.taps * Y.taps * X.taps;
+    for (GRID_STRIDE(at, size)) {
+        const Index row = at / width, position = at % width, n = position % N, output = first + position / N;
+        const Index tap = channels_inner ? row / channels : row % taps;
+        const Index c = channels_inner ? row % channels : row / taps;
+        const Index z = input_index(Z, output / X.outputs / Y.outputs, tap / X.taps / Y.taps);
+        const Index y = input_index(Y, output / X.outputs % Y.outputs, tap / X.taps % Y.taps);
+        const Index x = input_index(X, output % X.outputs, tap % X.taps);
+        Pack<Element, V> values = {};
+        if (z >= 0 && y >= 0 && x >= 0) values = load<V>(i + (((c * Z.size + z) * Y.size + y) * X.size + x) * N + n);
+        store(columns + at, values);
+    }
+}
+""",
+    sizes=", ".join(f"Index {name}" for name in AXIS_PARAMETERS),
+    axes=", ".join(f"{a.upper()} = {{{', '.join(x for x in AXIS_PARAMETERS if x[0] == a)}}}" for a in SPATIAL_AXES),
+)
+
+
+class CudaConvolution(KernelLauncher):
+    """Convolution and its derivatives for contiguous arrays (C, D, H, W, N), (C, T, R, S, K), (K, M, P, Q, N)."""
+
+    def conv_fprop(self, layer: ConvLayer, i: Any, f: Any, o: Any, alpha: float, beta: float) -> None:
+        filters = self.runtime.reshape(f, layer.dimF2).T
+        out = self.runtime.reshape(o, (layer.K, -1))
+        for window, columns in self._im2col(layer, i, is_backward=False):
+            self.gemm(filters, columns, out[:, window], alpha, beta)
+
+    def conv_bprop(self, layer: ConvLayer, f: Any, e: Any, d: Any, alpha: float, beta: float) -> None:
+        filters, out = self.runtime.reshape(f, (layer.C, -1)), self.runtime.reshape(d, (layer.C, -1))
+        for window, columns in self._im2col(layer, e, is_backward=True):
+            self.gemm(filters, columns, out[:, window], alpha, beta)
+
+    def conv_update(self, layer: ConvLayer, i: Any, e: Any, u: Any, alpha: float, beta: float) -> None:
+        errors, out = self.runtime.reshape(e, (layer.K, -1)), self.runtime.reshape(u, layer.dimF2)
+        total = self.get_workspace(
+            "gradient", out.shape, i if i.dtype.itemsize > 2 else self.xp.empty(0, dtype=self.xp.float32)
+        )
+        for n, (window, columns) in enumerate(self._im2col(layer, i, is_backward=False)):
+            self.gemm(columns, errors[:, window].T, total, alpha, float(n > 0))
+        scale_and_add(out, total, beta)
+
+    def _im2col(self, layer: ConvLayer, image: Any, is_backward: bool) -> Iterator[tuple[slice, Any]]:
+        """Yield slices of the result's columns with their im2col matrices."""
+        channels, outputs = (layer.K, layer.DHW) if is_backward else (layer.C, layer.MPQ)
+        axes = zip(image.shape[1:4], outputs, layer.TRS, layer.strides, layer.padding, layer.dilation, strict=True)
+        sizes = [(n, m, k, 1, p, -d, s) if is_backward else (n, m, k, s, -p, d, 1) for n, m, k, s, p, d in axes]
+        height, width = channels * math.prod(layer.TRS), math.prod(outputs) * layer.N
+        if is_pointwise(layer):
+            yield slice(0, width), self.runtime.reshape(image, (height, width))  # already in this layout
+            return
+        step = max(1, workspace_limit() // (height * layer.N * image.dtype.itemsize)) * layer.N
+        for first in range(0, width, step):
+            part_width = min(step, width - first)
+            columns = self.get_workspace("columns", (height, part_width), image)
+            size = height * part_width
+            counts = size, part_width, first // layer.N, layer.N, channels, int(is_backward)
+            arguments = [columns, image, *counts, *(n for x in sizes for n in x)]
+            self.launch_elementwise(IM2COL_KERNEL, image, size, layer.N, arguments)
+            yield slice(first, first + part_width), columns
+
+
+def is_pointwise(layer: ConvLayer) -> bool:
+    """Return whether a convolution has 1x1 filters, stride 1 and no padding, and so is a matrix product."""
+    return {*layer.TRS, *layer.strides} == {1} and not any(layer.padding)

@@ -1,0 +1,273 @@
+"""Dry runs: a runtime of meta arrays counts the memory and FLOPs of a program without computing any value.
+
+Everything else is the code of a real backend: plans are compiled, and primitives split their work and allocate their
+workspaces, so the memory tracker counts exactly the bytes of a real run. FLOPs are one operation for each element that
+an op computes or reduces, and 2 m n k for a product, in op-trees and in primitives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from neonlite.backend.planning.layout import write_chwn
+from neonlite.backend.planning.plan import Plan
+from neonlite.backend.primitives.matmul import MatmulPrimitives
+from neonlite.backend.primitives.reference import ReferencePrimitives
+from neonlite.backend.random import RandomStreams
+from neonlite.backend.runtimes.base import Runtime
+from neonlite.backend.runtimes.meta_arrays import FlopCounter, MetaArray, MetaNamespace, make_meta_array
+from neonlite.backend.tensor import Tensor
+from neonlite.backend.thread_pool import parallel_for
+from neonlite.typing import NativeArray, NumPyArray
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+    from neonlite.backend.primitives.geometry import ConvLayer
+    from neonlite.backend.runtimes.onednn.recurrent import RecurrentShape
+    from neonlite.backend.runtimes.reference.executor import Runner
+
+T = TypeVar("T")
+
+
+class MetaRuntime(Runtime):
+    """A runtime whose arrays are meta arrays, with the executor and primitives of a real runtime.
+
+    Parameters
+    ----------
+    real : Runtime
+        The runtime to imitate.
+    source : str
+        The backend to imitate, for the ``repr`` of the dry run.
+    """
+
+    has_values = False
+
+    def __init__(self, real: Runtime, source: str) -> None:
+        super().__init__()
+        real = real.real if isinstance(real, MetaRuntime) else real
+        self.real: Runtime = real
+        self.source, self.driver = source, MetaDriver()
+        self.name, self.dtypes, self.device_id = real.name, real.dtypes, real.device_id
+        self.supports_negative_strides, self.supports_half = real.supports_negative_strides, real.supports_half
+        self.has_device_memory = real.has_device_memory
+        self.count = FlopCounter()
+        self.xp: Any = MetaNamespace(self.count)
+        self.executor: Any = MetaExecutor
+        primitives: Any = real.primitives if is_subclass(real.primitives, MatmulPrimitives) else ReferencePrimitives
+        self.primitives = type("Primitives", (MetaPrimitives, primitives), {})
+
+    def put(self, array: NumPyArray) -> MetaArray:
+        """Return a meta array."""
+        return make_meta_array(array.shape, array.dtype, self.count)
+
+    def get(self, array: MetaArray) -> NumPyArray:
+        """Return zeros."""
+        return np.zeros(array.shape, array.dtype)
+
+    def write(self, array: MetaArray, values: NumPyArray, dtype: str) -> None:
+        """Do nothing."""
+
+    def numpy_view(self, array: MetaArray) -> NumPyArray:
+        """Return read-only zeros without memory."""
+        return array.__array__()
+
+    def address_and_strides(self, array: MetaArray) -> tuple[int, tuple[int, ...]]:
+        """Return the address, which only arrays of other libraries have, and the strides."""
+        return array.template.__array_interface__["data"][0], array.strides
+
+    def allocate(self, nbytes: int) -> NumPyArray:
+        """Return an array of that many bytes without memory."""
+        return np.broadcast_to(np.uint8(0), nbytes)
+
+    def random_streams(self, seed: int | None) -> RandomStreams:
+        """Return random streams that compute no numbers for tensors."""
+        return MetaStreams(seed, self.count)
+
+    def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
+        """Check the arguments and advance the stream."""
+        streams.mask("masks", write_chwn(out, overwrite=True), keep)
+
+    def create_graphs(self, be: Backend) -> MetaGraphs | None:
+        """Return graphs that call each block, if the real runtime has graphs."""
+        return None if self.real.create_graphs(be) is None else MetaGraphs()
+
+    def host_values(self, x: Tensor | NumPyArray) -> NativeArray:
+        """Return a meta array."""
+        return make_meta_array(x.shape, x.info.dtype if isinstance(x, Tensor) else x.dtype, self.count)
+
+    def backend_title(self, backend_id: int) -> str:
+        """Return "dry run", the id and the imitated backend."""
+        return f"dry run {backend_id} of {self.source}"
+
+    @property
+    def flops(self) -> int:
+        """The number of floating-point operations so far."""
+        return self.count.flops
+
+    def version_info(self) -> str:
+        """Return the version of the real runtime."""
+        return f"dry run of {self.real.version_info()}"
+
+
+def is_subclass(value: object, base: type) -> bool:
+    """Return whether a value is a class, and a subclass of another one."""
+    return isinstance(value, type) and issubclass(value, base)
+
+
+class MetaExecutor:
+    """Compiles plans with the executor of the real runtime and allocates their arena, but computes nothing."""
+
+    def __init__(self, runtime: MetaRuntime, primitives: ReferencePrimitives) -> None:
+        self.runtime = runtime
+        self.executor: Any = runtime.real.executor(runtime, primitives)
+
+    def compile(self, plan: Plan) -> Runner:
+        """Return a function that allocates what a run of the plan would, and counts its FLOPs."""
+        self.executor.compile(plan)
+        flops, draws = plan.flops, [step for step in plan.steps if step.kind == "random"]
+
+        def run(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
+            if nbytes := plan.required_arena_bytes():
+                self.executor.arena(nbytes)
+            for step in draws:
+                step.op.run(self.runtime.xp, *(leaves[x] for x in step.inputs), **step.attrs)  # type: ignore[index]
+            self.runtime.count.add(flops)
+
+        return run
+
+
+class MetaPrimitives(ReferencePrimitives):
+    """Mixin of primitives in a dry run: allocate workspaces and count FLOPs, 2 m n k for a product by any algorithm."""
+
+    def gemm(self, a: MetaArray, b: MetaArray, c: MetaArray, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Count and allocate for ``c = alpha a b + beta c``."""
+        with self.runtime.count.override(2 * c.size * a.shape[-1]):
+            super().gemm(a, b, c, alpha, beta)
+
+    def batch_reduce_gemm(
+        self, a: MetaArray, b: MetaArray, c: MetaArray, alpha: float = 1.0, beta: float = 0.0
+    ) -> None:
+        """Count and allocate for ``c = alpha sum_x a[x] b[x] + beta c``."""
+        with self.runtime.count.override(2 * a.size * c.shape[-1]):
+            super().batch_reduce_gemm(a, b, c, alpha, beta)
+
+    def conv_fprop(self, layer: ConvLayer, *args: NativeArray) -> None:
+        """Count and allocate for a convolution."""
+        with self.runtime.count.override(2 * layer.sizeO * layer.sizeF // layer.K):
+            super().conv_fprop(layer, *args)
+
+    def try_conv_bias(self, layer: ConvLayer, *args: NativeArray) -> bool:
+        """Count and allocate for a convolution with a fused bias, if it is supported."""
+        added = bool(super().try_conv_bias(layer, *args))
+        self.runtime.count.add(added * (2 * layer.sizeO * layer.sizeF // layer.K + layer.sizeO))
+        return added
+
+    def conv_bprop(self, layer: ConvLayer, *args: NativeArray) -> None:
+        """Count and allocate for the gradient of a convolution with respect to the images."""
+        with self.runtime.count.override(2 * layer.sizeO * layer.sizeF // layer.K):
+            super().conv_bprop(layer, *args)
+
+    def conv_update(self, layer: ConvLayer, *args: NativeArray) -> None:
+        """Count and allocate for the gradient of a convolution with respect to the filters."""
+        with self.runtime.count.override(2 * layer.sizeO * layer.sizeF // layer.K):
+            super().conv_update(layer, *args)
+
+    def batch_norm_fprop(self, form: tuple[int, ...], *args: NativeArray) -> None:
+        """Count and allocate for a batch normalization of NHWC images."""
+        with self.runtime.count.override(8 * math.prod(form)):
+            super().batch_norm_fprop(form, *args)
+
+    def batch_norm_bprop(self, form: tuple[int, ...], *args: NativeArray) -> None:
+        """Count and allocate for the backward pass of ``batch_norm_fprop``."""
+        with self.runtime.count.override(12 * math.prod(form)):
+            super().batch_norm_bprop(form, *args)
+
+    def row_norm_fprop(self, x: MetaArray, *args: NativeArray) -> bool:
+        """Count and allocate for a batch normalization of rows, if it is supported."""
+        done = bool(super().row_norm_fprop(x, *args))
+        self.runtime.count.add(done * 8 * x.size)
+        return done
+
+    def row_norm_bprop(self, x: MetaArray, *args: NativeArray) -> bool:
+        """Count and allocate for the backward pass of ``row_norm_fprop``, if it is supported."""
+        done = bool(super().row_norm_bprop(x, *args))
+        self.runtime.count.add(done * 12 * x.size)
+        return done
+
+    def recurrent_fprop(self, shape: RecurrentShape, *args: NativeArray) -> None:
+        """Count and allocate for a recurrent forward pass."""
+        with self.runtime.count.override(shape.flops):
+            super().recurrent_fprop(shape, *args)
+
+    def recurrent_bprop(self, shape: RecurrentShape, *args: NativeArray) -> None:
+        """Count and allocate for a recurrent backward pass."""
+        with self.runtime.count.override(2 * shape.flops):
+            super().recurrent_bprop(shape, *args)
+
+
+class MetaStreams(RandomStreams):
+    """Random streams that advance as usual, but compute no numbers for tensors."""
+
+    def __init__(self, seed: int | None, count: FlopCounter) -> None:
+        self.count = count
+        super().__init__(seed, parallel_for)
+
+    def uniform(self, purpose: str, shape: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        """Return a meta array and reserve its blocks; fill a NumPy array as usual."""
+        if out is not None or shape is None:
+            return super().uniform(purpose, shape, dtype, out)
+        array = make_meta_array(shape, super().uniform(purpose, 0, dtype).dtype, self.count)
+        self._reserve_blocks(purpose, -(-array.size // (4 if array.itemsize == 8 else 8)))
+        return array
+
+    def normal(self, purpose: str, shape: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        """Return a meta array and reserve its blocks; fill a NumPy array as usual."""
+        if out is not None or shape is None:
+            return super().normal(purpose, shape, dtype, out)
+        array = make_meta_array(shape, super().normal(purpose, 0, dtype).dtype, self.count)
+        self._reserve_blocks(purpose, -(-array.size // 4))
+        return array
+
+    def mask(self, purpose: str, out: Any, keep: float) -> Any:
+        """Check the arguments and reserve the blocks of a mask."""
+        if not isinstance(out, MetaArray):
+            return super().mask(purpose, out, keep)
+        super().mask(purpose, np.empty(0, out.dtype), keep)
+        self._reserve_blocks(purpose, -(-out.size // 8))
+        return out
+
+
+class MetaGraphs:
+    """Graphs of a dry run: blocks are called, never captured."""
+
+    def replay(self, block: object, fn: Callable[[], T], uses: object) -> T:
+        """Call the block."""
+        return fn()
+
+    def clear(self) -> None:
+        """Do nothing."""
+
+
+class MetaDriver:
+    """The driver of a GPU runtime in a dry run: kernels are not compiled, and launches do nothing."""
+
+    tf32 = False
+    cudnn = None
+
+    def compile(self, source: str) -> None:
+        """Compile nothing."""
+
+    def launch(self, kernel: object, grid: tuple[int, int], block: int, arguments: object) -> None:
+        """Launch nothing."""
+
+    def run(self, f: Callable[..., None], *arguments: Any) -> None:
+        """Call a function."""
+        f(*arguments)
+
+    def gemm(self, desc: object, alpha: float, beta: float) -> bool:
+        """Return True: any product is supported."""
+        return True

@@ -1,0 +1,1 @@
+"""Matrix products by Intel MKL for the runtime "mkl"."""

@@ -1,0 +1,1 @@
+"""The 'cpu' runtime: NumPy executor and primitives."""

@@ -1,0 +1,274 @@
+"""NumPy pooling and local response normalization over cache-sized tiles, in reused buffers.
+
+The input at each window offset is gathered first, since NumPy is several times as fast on contiguous arrays, and needs
+no internal buffers for them. One thread does all the work: the calls are short, and threads would wait for each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer, axis_window_offsets
+from neonlite.backend.primitives.reference import ReferencePrimitives
+from neonlite.typing import NumPyArray as Array
+
+TILE_ELEMENTS = 1 << 16  # outputs in a tile: amortizes the overhead of calls, and fits the cache
+MIN_LRN_COLUMNS = 64  # columns in a block of LRN
+
+TileRanges = tuple[tuple[int, int], ...]  # (start, end) along K, M, P and Q
+Slices = tuple[slice, ...]
+
+cached_windows = lru_cache(4096)(axis_window_offsets)
+
+
+class PoolingTile:
+    """A contiguous range of pooling outputs, with buffers of its shape."""
+
+    def __init__(self, layer: PoolLayer, ranges: TileRanges, buffers: Sequence[Array]) -> None:
+        self.layer, self.ranges = layer, ranges
+        self.slices = tuple(slice(*ends) for ends in ranges)
+        shape = (*(last - first for first, last in ranges), layer.N)
+        count = math.prod(shape)
+        self.x, self.y, self.z, self.mask, self.argmax, *int_masks = (
+            buffer[:count].reshape(shape) for buffer in buffers
+        )
+        self.int_mask = int_masks[0] if int_masks else self.mask.view(np.uint8)
+
+    def axis_geometry(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield size, outputs, window, stride and padding along each axis: a tile is a pooling with other padding."""
+        layer = self.layer
+        each = zip(layer.dimI, self.ranges, layer.JTRS, layer.strides, layer.padding, strict=False)
+        for size, (first, last), window, stride, padding in each:
+            yield size, last - first, window, stride, padding - first * stride
+
+    def window_offsets(self) -> list[tuple[int, Slices, Slices]]:
+        """Return (window index, slices of the output, slices of the image) for each window offset."""
+        _, T, R, S = self.layer.JTRS
+        return [
+            (((j * T + t) * R + r) * S + s, (k, m, p, q), (c, d, h, w))
+            for (j, k, c), (t, m, d), (r, p, h), (s, q, w) in itertools.product(
+                *(cached_windows(*sizes) for sizes in self.axis_geometry())
+            )
+        ]
+
+    def fill_first_index(self, argmax: Array) -> None:
+        """Fill an array with the window index of the first element of each window that is inside the image."""
+        _, T, R, S = self.layer.JTRS
+        weights = (T * R * S, R * S, S, 1)
+        numbers = [
+            [max(0, padding - n * stride) * weight for n in range(count)]
+            for (_, count, _, stride, padding), weight in zip(self.axis_geometry(), weights, strict=True)
+        ]
+        fill_separable(argmax, numbers, sum)
+
+    def fill_valid_counts(self, cells: Array) -> None:
+        """Fill an array with the number of elements of each window that are inside the image."""
+        numbers = [
+            [min(size, n * stride - pad + window) - max(0, n * stride - pad) for n in range(count)]
+            for size, count, window, stride, pad in self.axis_geometry()
+        ]
+        fill_separable(cells, numbers, math.prod)
+
+    def gather_offset(self, image: Array, to: Slices, of: Slices, fill_value: float) -> Any:
+        """Return the buffer x with the image elements at a window offset, and ``fill_value`` outside the image."""
+        source = image[of]
+        if source.shape != self.x.shape:
+            self.x[...] = fill_value
+        self.x[to] = source
+        return self.x
+
+    def compute_max(self, image: Array, best: Array, argmax: Array | None) -> None:
+        """Write the maxima into ``best``, and the index of the first of each into ``argmax`` unless that is None."""
+        offsets = self.window_offsets()
+        best[...] = -np.inf
+        if argmax is not None:
+            self.fill_first_index(argmax)
+        for index, to, of in offsets:
+            x = self.gather_offset(image, to, of, -np.inf)
+            if argmax is not None:  # indices increase, so the last improvement is the largest
+                np.greater(x, best, out=self.mask)
+                if self.int_mask.itemsize > 1:  # else it is a view of mask
+                    np.copyto(self.int_mask, self.mask)
+                np.multiply(self.int_mask, index, out=self.int_mask)
+                np.maximum(argmax, self.int_mask, out=argmax)
+            np.maximum(best, x, out=best)
+        if argmax is not None and np.not_equal(best, best, out=self.mask).any():
+            for index, to, of in reversed(offsets):  # NaN is the maximum, although no comparison finds it
+                x = self.gather_offset(image, to, of, 0)
+                np.copyto(argmax, index, where=np.not_equal(x, x, out=self.mask))
+
+    def compute_sum(self, image: Array, total: Array) -> None:
+        """Write the sum over each window, for l2 of squares, into an array."""
+        total[...] = 0
+        for _, to, of in self.window_offsets():
+            x = self.gather_offset(image, to, of, 0)
+            np.add(total, np.square(x, out=x) if self.layer.op == "l2" else x, out=total)
+
+    def select_errors(self, errors: Array, argmax: Array, index: int) -> Any:
+        """Return the buffer y with the errors of the windows whose maximum is at an index, and 0 for the others."""
+        selected = np.equal(argmax, index, out=self.mask).view(np.int8)
+        bits = self.y.view(f"i{self.y.itemsize}")
+        np.copyto(bits, np.multiply(selected, -1, out=selected))  # a bit mask, as infinity times 0 is NaN
+        np.bitwise_and(bits, errors.view(bits.dtype), out=bits)
+        return self.y
+
+    def add_errors(self, errors: Array, image: Array, to: Slices, of: Slices, is_first: bool) -> None:
+        """Add errors to the image at a window offset; ``is_first``: the image has none yet there."""
+        if not is_first:
+            self.x[to] = image[of]
+            errors = np.add(self.x, errors, out=self.x)
+        image[of] = errors[to]
+
+
+class NumPyPooling(ReferencePrimitives):
+    """Pooling and local response normalization of contiguous NumPy arrays (C, D, H, W, N)."""
+
+    def pool_fprop(self, layer: PoolLayer, i: Array, o: Array, argmax: Any, beta: float) -> None:
+        """Compute ``o = pool(i) + beta o``; unless ``argmax`` is None, write the window indices of the maxima to it."""
+        for tile in self._iter_tiles(layer, i):
+            out = o[tile.slices]
+            pooled = out if beta == 0 else tile.y
+            if layer.op == "max":
+                tile.compute_max(i, pooled, None if argmax is None else tile.argmax)
+                if argmax is not None:
+                    argmax[tile.slices] = tile.argmax
+            else:
+                tile.compute_sum(i, pooled)
+                if layer.op == "avg":
+                    tile.fill_valid_counts(tile.x)
+                    np.divide(pooled, tile.x, out=pooled)
+                else:
+                    np.sqrt(pooled, out=pooled)
+            if beta != 0:
+                np.add(pooled, np.multiply(out, beta, out=out), out=out)
+
+    def pool_bprop(self, layer: PoolLayer, i: Any, e: Array, d: Array, argmax: Any, alpha: float, beta: float) -> None:
+        """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do; max uses ``argmax`` or i, l2 uses i."""
+        is_first = beta == 0 and all(window <= stride for window, stride in zip(layer.JTRS, layer.strides, strict=True))
+        if beta == 0:
+            d[...] = 0
+        else:
+            np.multiply(d, beta, out=d)
+        for tile in self._iter_tiles(layer, e):
+            errors, indices = self._scaled_errors(tile, i, e[tile.slices], alpha), tile.argmax
+            if layer.op == "max" and argmax is None:
+                tile.compute_max(i, tile.y, indices)
+            elif layer.op == "max":
+                indices = argmax[tile.slices]
+            for index, to, of in tile.window_offsets():
+                offset_errors = errors
+                if layer.op == "max":
+                    offset_errors = tile.select_errors(errors, indices, index)
+                elif layer.op == "l2":
+                    offset_errors = np.multiply(tile.gather_offset(i, to, of, 0), errors, out=tile.y)
+                tile.add_errors(offset_errors, d, to, of, is_first)
+
+    def _scaled_errors(self, tile: PoolingTile, i: Any, e: Array, alpha: float) -> Any:
+        """Return the errors of windows, divided by their element counts (avg) or norms (l2), times alpha."""
+        errors = e
+        if tile.layer.op == "avg":
+            tile.fill_valid_counts(tile.x)
+            errors = np.divide(e, tile.x, out=tile.z)
+        elif tile.layer.op == "l2":
+            tile.compute_sum(i, tile.y)
+            norm = np.sqrt(tile.y, out=tile.y)
+            errors = np.divide(e, norm, out=tile.z)
+            np.copyto(errors, 0, where=np.equal(norm, 0, out=tile.mask))
+        return errors if alpha == 1 else np.multiply(errors, alpha, out=tile.z)
+
+    def _iter_tiles(self, layer: PoolLayer, like: Array) -> Iterator[PoolingTile]:
+        """Yield the tiles of an output, with workspaces for floats, masks and indices."""
+        tile_size = math.prod(last - first for first, last in next(iter_tile_ranges(layer.dimO))) * layer.N
+        index_templates = [np.uint8(0)] if math.prod(layer.JTRS) <= 256 else [np.int32(0)] * 2
+        templates = [like, like, like, np.bool_(0), *index_templates]
+        buffers = [self.get_workspace(f"pooling {n}", (tile_size,), x) for n, x in enumerate(templates)]
+        return (PoolingTile(layer, ranges, buffers) for ranges in iter_tile_ranges(layer.dimO))
+
+    # --- local response normalization ---
+
+    def lrn_fprop(
+        self, layer: LRNLayer, i: Array, o: Array, denom: Array, alpha: float, beta: float, a: float, b: float
+    ) -> None:
+        """Compute ``o = alpha i denom^-b + beta o``, ``denom = 1 + a / J sum i^2`` over J neighboring channels."""
+        for (image, out, divisor), (x, y, total) in self._iter_column_blocks(layer, (i, o, denom), 3):
+            np.copyto(x, image)
+            sum_neighbor_channels(layer, np.square(x, out=y), total)
+            np.multiply(total, a / layer.J, out=total)
+            divisor[...] = np.add(total, 1, out=total)
+            total **= -b  # unlike np.power it has fast paths, such as sqrt
+            write_scaled(out, np.multiply(x, total, out=x), alpha, beta, y)
+
+    def lrn_bprop(
+        self, layer: LRNLayer, i: Array, e: Array, d: Array, denom: Array, alpha: float, beta: float, a: float, b: float
+    ) -> None:
+        """Compute ``d = alpha (n - 2 a b / J i sum n i / denom) + beta d``, ``n = e denom^-b``, of e = dE/do."""
+        for (image, error, out, divisor), (x, y, n, total) in self._iter_column_blocks(layer, (i, e, d, denom), 4):
+            np.copyto(y, divisor)
+            np.copyto(n, y)
+            n **= -b
+            np.copyto(x, error)
+            np.multiply(x, n, out=n)
+            np.copyto(x, image)
+            np.divide(np.multiply(n, x, out=total), y, out=y)
+            sum_neighbor_channels(layer, y, total, transpose=True)
+            np.multiply(np.multiply(x, total, out=total), 2 * a * b / layer.J, out=total)
+            write_scaled(out, np.subtract(n, total, out=n), alpha, beta, x)
+
+    def _iter_column_blocks(
+        self, layer: LRNLayer, arrays: Sequence[Array], num_buffers: int
+    ) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Yield blocks of columns of the arrays as (C, columns), and as many buffers of this shape as requested."""
+        count = layer.sizeI // layer.C
+        width = min(max(MIN_LRN_COLUMNS, TILE_ELEMENTS // layer.C), count)
+        flat = [array.reshape(layer.C, count) for array in arrays]
+        buffers = [self.get_workspace(f"pooling {n}", (layer.C * width,), arrays[0]) for n in range(num_buffers)]
+        for start in range(0, count, width):
+            columns = slice(start, min(start + width, count))
+            shape = layer.C, columns.stop - start
+            yield [x[:, columns] for x in flat], [x[: math.prod(shape)].reshape(shape) for x in buffers]
+
+
+# --- tiles ---
+
+
+def iter_tile_ranges(shape: tuple[int, ...]) -> Iterator[TileRanges]:
+    """Yield contiguous parts of an array (K, M, P, Q, N), of at most TILE_ELEMENTS elements where possible."""
+    axis = next((axis for axis in range(3) if math.prod(shape[axis + 1 :]) <= TILE_ELEMENTS), 3)
+    step = max(1, TILE_ELEMENTS // math.prod(shape[axis + 1 :]))
+    for before in itertools.product(*(range(n) for n in shape[:axis])):
+        for start in range(0, shape[axis], step):
+            ends = start, min(start + step, shape[axis])
+            yield (*((n, n + 1) for n in before), ends, *((0, n) for n in shape[axis + 1 : 4]))
+
+
+def fill_separable(values: Array, numbers: list[list[int]], combine: Callable[[Iterator[int]], int]) -> None:
+    """Fill ``values[i, j, ...]`` with ``combine(numbers[0][i], numbers[1][j], ...)``, by runs of equal numbers."""
+    runs: list[list[tuple[int, slice]]] = []  # (number, slice of equal numbers)
+    for along in numbers:
+        edges = [n for n in range(len(along)) if n == 0 or along[n] != along[n - 1]]
+        runs.append([(along[a], slice(a, b)) for a, b in itertools.pairwise([*edges, len(along)])])
+    for run in itertools.product(*runs):
+        values[tuple(steps for _, steps in run)] = combine(number for number, _ in run)
+
+
+def sum_neighbor_channels(layer: LRNLayer, x: Array, total: Array, transpose: bool = False) -> None:
+    """Write the sum over J neighboring channels of each; ``transpose``: over those whose neighbors include it."""
+    total[...] = 0
+    for _, to, of in cached_windows(layer.C, layer.C, layer.J, 1, layer.J // 2):
+        to, of = (of, to) if transpose else (to, of)
+        np.add(total[to], x[of], out=total[to])
+
+
+def write_scaled(out: Array, x: Array, alpha: float, beta: float, buffer: Array) -> None:
+    """Compute ``out = alpha x + beta out``; x and ``buffer`` are overwritten."""
+    np.multiply(x, alpha, out=x)
+    if beta != 0:
+        np.copyto(buffer, out)
+        np.add(x, np.multiply(buffer, beta, out=buffer), out=x)
+    out[...] = x

@@ -1,0 +1,1 @@
+"""oneDNN primitives for NumPy arrays: convolution, pooling, batch norm, matmul, recurrent layers and eltwise chains."""

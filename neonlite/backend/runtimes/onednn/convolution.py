@@ -1,0 +1,612 @@
+"""Convolution and pooling by oneDNN: NHWC primitives, their per-thread cache, and the reorders around them.
+
+oneDNN is fast in NHWC only. Images (C, D, H, W, N) are reordered once to (N, D, H, W, C), into the layout cache of
+their memory, and results stay in NHWC for the next convolution or pooling; see ``backend/planning/layout.py``. Arrays
+without a layout cache are reordered in each call.
+
+Pooling works in both layouts, since it treats channels and images independently: an array (C, H, W, N) is passed to
+oneDNN as C images in NHWC with N channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from ctypes import c_float
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from neonlite.backend.errstate import IgnoreFPErrors
+from neonlite.backend.planning.layout import (
+    ImageOperand,
+    ImageShape,
+    can_write_nhwc,
+    image_shape,
+    layout_of,
+    read_chwn,
+    read_nhwc,
+    write_chwn,
+    write_nhwc,
+)
+from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer
+from neonlite.backend.primitives.pooling import saved_operand
+from neonlite.backend.runtimes.native import data_address
+from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
+from neonlite.backend.runtimes.onednn.bindings import (
+    ARG_BIAS,
+    ARG_DIFF_DST,
+    ARG_DIFF_SRC,
+    ARG_DIFF_WEIGHTS,
+    ARG_DST,
+    ARG_SRC,
+    ARG_WEIGHTS,
+    ARG_WORKSPACE,
+    DATA_TYPES,
+    FORWARD_INFERENCE,
+    FORWARD_TRAINING,
+    Handle,
+    Library,
+    MemoryDesc,
+    Primitive,
+    Primitives,
+    UnsupportedError,
+    dims_array,
+    get_library,
+)
+from neonlite.backend.thread_pool import get_num_threads, parallel_for
+from neonlite.shapes import contiguous_strides
+from neonlite.typing import NumPyArray as Array
+
+SUM_WIDTH = 4096  # accumulators of a sum over pixels
+ROWS_PER_SUM = 64  # rows that are added to each of them
+TILED_REORDER_BYTES = 1 << 23  # size of images from which a reorder runs in tiles
+REORDER_TILE_BYTES = 1 << 11  # of one channel in a tile
+CACHE_LINE_BYTES = 64  # oneDNN's arrays are aligned to it
+CONVOLUTION_DIRECT = 1  # dnnl_alg_kind_t; Winograd is less precise
+POOLING_ALG = {"max": 0x1FF, "avg": 0x3FF}  # the mean excludes padding
+REDUCTION_SUM = 0x2FFF4
+MIN_PARALLEL_SUM = 1 << 20  # elements
+MAX_SUM_PARTS = 64
+Images: TypeAlias = "Array | ImageOperand"
+UINT8_TEMPLATE = np.empty(0, np.uint8)  # empty arrays that specify a dtype
+ARGMAX_TEMPLATES: dict[int, Array] = {1: UINT8_TEMPLATE, 4: np.empty(0, np.int32)}  # by itemsize
+
+
+class ReorderedPrimitive(NamedTuple):
+    """A primitive with the reorders it needs: image arguments in NHWC, and filters in a layout that oneDNN chooses."""
+
+    primitive: Primitive
+    nhwc_args: tuple[int, ...] = ()  # image arguments in NHWC
+    reorders: dict[int, Primitive] = {}  # to the primitive's layout; for the output, from it  # noqa: RUF012
+
+
+class OneDNNConvolution(NumPyPrimitives):
+    """Convolution and pooling of float32 by oneDNN, with NumPy as the fallback if it has no fast primitive.
+
+    Images are arrays, or ``ImageOperand``, which may be cached in NHWC.
+    """
+
+    supports_nhwc = True
+
+    # --- convolution ---
+
+    def conv_fprop(self, layer: ConvLayer, i: Images, f: Array, o: Images, alpha: float, beta: float) -> None:
+        """Compute ``o = alpha conv(i, f) + beta o``: (C, D, H, W, N), (C, T, R, S, K), (K, M, P, Q, N)."""
+        if conv := self._get_convolution(create_fprop, layer, i):
+            self._execute_into(conv, (i, f), o, alpha, beta)
+        else:
+            super().conv_fprop(layer, read_chwn(i), f, write_chwn(o, beta == 0), alpha, beta)
+
+    def try_conv_bias(self, layer: ConvLayer, i: Images, f: Array, o: Images, bias: Array, relu: bool) -> bool:
+        """Compute ``o = conv(i, f) + bias`` and return True, or return False without a fast primitive. bias (K,)."""
+        conv = self._get_convolution(create_fprop, layer, i, True)
+        if conv:
+            self._execute_into(conv, (i, f), o, bias=bias)
+        return conv is not None
+
+    def conv_bprop(self, layer: ConvLayer, f: Array, e: Images, d: Images, alpha: float, beta: float) -> None:
+        """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do."""
+        if conv := self._get_convolution(create_bprop, layer, e):
+            self._execute_into(conv, (f, e), d, alpha, beta)
+        else:
+            super().conv_bprop(layer, f, read_chwn(e), write_chwn(d, beta == 0), alpha, beta)
+
+    def conv_update(self, layer: ConvLayer, i: Images, e: Images, u: Array, alpha: float, beta: float) -> None:
+        """Compute ``u = alpha dE/df + beta u`` of the error e = dE/do."""
+        if conv := self._get_convolution(create_update, layer, i):
+            self._execute_into(conv, (i, e), u, alpha, beta)
+        else:
+            super().conv_update(layer, read_chwn(i), read_chwn(e), u, alpha, beta)
+
+    def sum_channels(self, nhwc: Array, out: Array) -> None:
+        """Write the sum of each channel of NHWC images into ``out`` (C,).
+
+        Rows of a few thousand elements are added at once, since NumPy is slow on short rows, and only a few rows to
+        each accumulator, which keeps rounding errors small. oneDNN's ``conv_update`` could compute these sums as the
+        gradient of a bias, but is slower.
+        """
+        channels, pixels = len(out), nhwc.size // len(out)
+        width = max(1, min(SUM_WIDTH // channels, pixels))  # pixels in a row
+        covered = pixels // width * width * channels
+        rows = nhwc[:covered].reshape(-1, width * channels)
+        sums = self.get_workspace("sums", (-(-len(rows) // ROWS_PER_SUM) + 1, width * channels), out)
+
+        def add(indices: Iterator[int]) -> None:
+            with IgnoreFPErrors():
+                for n in indices:
+                    np.add.reduce(rows[n * ROWS_PER_SUM : (n + 1) * ROWS_PER_SUM], axis=0, out=sums[n])
+
+        parts = len(sums) - 1
+        if nhwc.size < MIN_PARALLEL_SUM:
+            add(iter(range(parts)))
+        else:
+            parallel_for(add, parts)
+        sums[-1] = 0
+        sums[-1, : nhwc.size - covered] = nhwc[covered:]
+        first = sums[0]
+        for part in sums[1:]:
+            np.add(first, part, out=first)
+        while width > 1:  # pairwise
+            half = width // 2
+            upper = first[(width - half) * channels : width * channels]
+            np.add(first[: half * channels], upper, out=first[: half * channels])
+            width -= half
+        out[...] = first[:channels]
+
+    def _get_convolution(
+        self, factory: Factory, layer: ConvLayer, like: Images, *with_bias: bool
+    ) -> ReorderedPrimitive | None:
+        if MIN_CHANNELS[factory] > layer.C:
+            return None
+        sizes = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
+        return self._get_primitive(factory, layer, like, sizes, *with_bias)
+
+    # --- pooling ---
+
+    def pool_fprop(self, layer: PoolLayer, i: Any, o: Any, argmax: Any, beta: float) -> None:
+        """Compute ``o = pool(i) + beta o``; unless ``argmax`` is None, write the window indices of the maxima to it."""
+        saves_argmax = layer.op == "max" and argmax is not None
+        factory = create_max_pooling if saves_argmax else create_pooling
+        if beta == 0 and self._pool_fprop_nhwc(factory, layer, i, [argmax, o] if saves_argmax else [o]):
+            return
+        i, o, argmax = read_chwn(i), write_chwn(o, beta == 0), write_chwn(argmax, True)
+        pooling = self._get_pooling(factory, layer, i)
+        if not pooling or (layer.op == "max" and not self._is_finite(i)):
+            super().pool_fprop(layer, i, o, argmax, beta)
+        elif saves_argmax:
+            argmax_buffer = self._argmax_buffer(pooling, layer, argmax)
+            self._execute_into(pooling, (i, argmax_buffer), o, 1.0, beta)
+            if argmax_buffer is not argmax:
+                np.copyto(argmax, argmax_buffer, casting="unsafe")
+        else:
+            self._execute_into(pooling, (i,), o, 1.0, beta)
+
+    def _pool_fprop_nhwc(self, factory: Factory, layer: PoolLayer, i: Images, outputs: list[Any]) -> bool:
+        """Pool NHWC images into NHWC outputs and return True, or return False if they cannot be in NHWC."""
+        if layout_of(i) != "NHWC" or not can_write_nhwc(outputs, [i]):
+            return False
+        pooling = self._get_pooling(factory, layer, i, True)
+        if not pooling or not self._has_argmax_size(pooling, layer, outputs[:-1]):
+            return False
+        images = read_nhwc(i)
+        if layer.op == "max" and not self._is_finite(images):
+            return False
+        with ExitStack() as stack:
+            buffers = [stack.enter_context(write_nhwc(x)) for x in outputs]
+            self._execute(pooling.primitive, (images, *buffers))
+        return True
+
+    def pool_bprop(self, layer: PoolLayer, i: Any, e: Any, d: Any, argmax: Any, alpha: float, beta: float) -> None:
+        """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do; max uses ``argmax`` or i, l2 uses i."""
+        if self._pool_bprop_nhwc(layer, i, e, d, argmax, alpha, beta):
+            return
+        i = None if layer.op == "avg" else read_chwn(i)
+        e, argmax, d = read_chwn(e), read_chwn(argmax), write_chwn(d, beta == 0)
+        needs_argmax = layer.op == "max" and argmax is None
+        pooling = None if needs_argmax else self._get_pooling(create_pooling_backward, layer, e)
+        if not pooling:
+            super().pool_bprop(layer, i, e, d, argmax, alpha, beta)
+        elif layer.op == "max":
+            argmax_buffer = self._argmax_buffer(pooling, layer, argmax)
+            if argmax_buffer is not argmax:
+                np.copyto(argmax_buffer, argmax, casting="unsafe")
+            self._execute_into(pooling, (e, argmax_buffer), d, alpha, beta)
+        else:
+            self._execute_into(pooling, (e,), d, alpha, beta)
+
+    def _pool_bprop_nhwc(
+        self, layer: PoolLayer, i: Any, e: Images, d: Images, argmax: Any, alpha: float, beta: float
+    ) -> bool:
+        """Write the gradient in NHWC and return True, or return False if argmax, or else the images, are in CHWN."""
+        indices = [argmax] if layer.op == "max" else []
+        if alpha != 1 or beta != 0 or layout_of(saved_operand(layer, i, e, argmax)) != "NHWC":
+            return False
+        if not can_write_nhwc([d], [e, *indices]):
+            return False
+        pooling = self._get_pooling(create_pooling_backward, layer, e, True)
+        if not pooling or not self._has_argmax_size(pooling, layer, indices):
+            return False
+        self._execute_into(pooling, (e, *indices), d)
+        return True
+
+    def _get_pooling(
+        self, factory: Factory, layer: PoolLayer, like: Images, *is_nhwc: bool
+    ) -> ReorderedPrimitive | None:
+        sizes = layer.dimI, layer.JTRS, layer.dimO, layer.padding, layer.strides, layer.op
+        return self._get_primitive(factory, layer, like, sizes, *is_nhwc)
+
+    def _is_finite(self, i: Array) -> bool:
+        """Return whether the sum, and so every element, is finite. Required since oneDNN's maximum ignores NaN."""
+        if not self.runtime.has_values:
+            return True
+        values, rows = i.reshape(-1), count_parts(i.size)
+        if values.size >= MIN_PARALLEL_SUM and (row_sum := self._get_row_sum((rows, values.size // rows))):
+            sums = self.get_workspace("sums", (rows,), values)
+            self._execute(row_sum, (values, sums))
+            values = sums
+        return math.isfinite(np.einsum("i->", values))  # less precise than np.sum, but several times as fast
+
+    def _get_row_sum(self, shape: tuple[int, int]) -> Primitive | None:
+        """Return the primitive that sums rows, or None."""
+        row_sum: Primitive | None = self._get_cached("onednn sums", create_row_sum, shape, shape)
+        return row_sum
+
+    def _has_argmax_size(self, pooling: ReorderedPrimitive, layer: PoolLayer, indices: Sequence[Any]) -> bool:
+        """Return whether oneDNN's indices have the itemsize of these arrays."""
+        memory_descs = pooling.primitive.memory_descs
+        return all(x.dtype.itemsize * layer.sizeO == memory_descs[ARG_WORKSPACE].nbytes for x in indices)
+
+    def _argmax_buffer(self, pooling: ReorderedPrimitive, layer: PoolLayer, argmax: Array) -> Any:
+        """Return an array for oneDNN's indices: ``argmax`` itself if it has their itemsize."""
+        size = pooling.primitive.memory_descs[ARG_WORKSPACE].nbytes // layer.sizeO
+        return argmax if argmax.itemsize == size else self.get_workspace("argmax", layer.dimO, ARGMAX_TEMPLATES[size])
+
+    # --- local response normalization, by NumPy in CHWN ---
+
+    def lrn_fprop(
+        self, layer: LRNLayer, i: Images, o: Images, denom: Array, alpha: float, beta: float, *more: float
+    ) -> None:
+        """Compute ``denom = 1 + a / J sum i^2``, ``o = alpha i denom^-b + beta o``."""
+        super().lrn_fprop(layer, read_chwn(i), write_chwn(o, beta == 0), write_chwn(denom, True), alpha, beta, *more)
+
+    def lrn_bprop(
+        self, layer: LRNLayer, i: Images, e: Images, d: Images, denom: Array, alpha: float, beta: float, *more: float
+    ) -> None:
+        """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do."""
+        super().lrn_bprop(
+            layer, read_chwn(i), read_chwn(e), write_chwn(d, beta == 0), read_chwn(denom), alpha, beta, *more
+        )
+
+    # --- primitives ---
+
+    def _get_primitive(
+        self, factory: Factory, layer: Any, like: Images, sizes: tuple[Any, ...], *options: Any
+    ) -> ReorderedPrimitive | None:
+        """Return this thread's primitive for some sizes, or None if there is no fast one."""
+        return self._get_cached("onednn", factory, layer, sizes, options) if like.dtype == np.float32 else None
+
+    def _get_cached(
+        self, kind: str, factory: Any, subject: Any, sizes: tuple[Any, ...], options: tuple[Any, ...] = ()
+    ) -> Any:
+        """Return this thread's primitive, created on first use: ``factory(library, subject, *options)``."""
+        library = get_library()
+        if library is None:
+            return None
+        primitives: Primitives = self.runtime.memory_tracker.thread_cache.setdefault(kind, Primitives())
+        key = factory, sizes, options, min(get_num_threads(), library.max_threads)
+        try:
+            return primitives[key]
+        except KeyError:
+            primitive = None
+            with suppress(UnsupportedError), library.use_threads(get_num_threads()):
+                primitive = factory(library, subject, *options)
+            return primitives.remember(key, primitive)
+
+    def _execute_into(
+        self,
+        reordered: ReorderedPrimitive,
+        operands: Sequence[Images],
+        out: Images,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        bias: Array | None = None,
+    ) -> None:
+        """Compute ``out = alpha result + beta out``. ``bias``: the last argument."""
+        array = out.array if isinstance(out, ImageOperand) else out
+        if not array.flags.writeable:  # oneDNN does not check
+            raise ValueError("output array is read-only")
+        primitive, nhwc_args, reorders = reordered
+        args, is_plain_write = list(primitive.memory_descs), alpha == 1 and beta == 0
+        n = args[len(operands)]
+        arrays = [self._reorder_operand(reordered, *pair) for pair in zip(args, operands, strict=False)]
+        last = () if bias is None else (bias,)
+        if is_plain_write and n in nhwc_args and can_write_nhwc([out], operands):
+            with write_nhwc(out) as buffer:
+                self._execute(primitive, (*arrays, buffer, *last))
+            return
+        write_chwn(out, beta == 0)
+        result = array if is_plain_write else self.get_workspace("result", array.shape, array)
+        needs_reorder = n in nhwc_args or n in reorders
+        buffer = self._arg_buffer(n, primitive.memory_descs[n].nbytes, array.dtype) if needs_reorder else result
+        self._execute(primitive, (*arrays, buffer, *last))
+        if n in nhwc_args:
+            self.reorder(image_shape(array), result, buffer, True)
+        elif needs_reorder:
+            self._execute(reorders[n], (buffer, result))
+        if result is not array:
+            if alpha != 1:
+                np.multiply(result, alpha, out=result)
+            if beta != 0:
+                np.add(result, np.multiply(array, beta, out=array), out=result)
+            array[...] = result
+
+    def _reorder_operand(self, reordered: ReorderedPrimitive, arg: int, x: Any) -> Any:
+        """Return an operand in the layout that the primitive expects."""
+        if arg in reordered.nhwc_args:
+            return self._nhwc_operand(arg, x)
+        if arg not in reordered.reorders:
+            return x
+        buffer = self._arg_buffer(arg, reordered.primitive.memory_descs[arg].nbytes, x.dtype)
+        self._execute(reordered.reorders[arg], (x, buffer))
+        return buffer
+
+    def _nhwc_operand(self, arg: int, x: Images) -> Any:
+        """Return images in NHWC: from the layout cache if they have one, else reordered into a workspace."""
+        if isinstance(x, ImageOperand) and (images := read_nhwc(x)) is not None:
+            return images
+        array = read_chwn(x)
+        buffer = self._arg_buffer(arg, array.nbytes, array.dtype)
+        self.reorder(image_shape(array), array, buffer, False)
+        return buffer
+
+    # --- buffers ---
+
+    def allocate_buffer(self, like: Array) -> tuple[Any, Any]:
+        """Return a flat buffer with the size and dtype of ``like``, and its allocation in the memory tracker."""
+        nbytes = like.nbytes + CACHE_LINE_BYTES
+        request = "NHWC copies of images", nbytes, lambda: self.xp.empty(nbytes, dtype=UINT8_TEMPLATE.dtype)
+        buffer, allocation = self.runtime.allocate_tracked("workspaces", *request)
+        return self._align(buffer, like.nbytes, like.dtype), allocation
+
+    def reorder(self, shape: ImageShape, chwn: Any, nhwc: Any, to_chwn: bool) -> None:
+        """Copy images from CHWN to NHWC, or back with ``to_chwn``."""
+        pixels, itemsize = pixels_per_tile(shape, chwn.dtype.itemsize), chwn.dtype.itemsize
+        options = pixels, chwn.dtype, to_chwn
+        if primitive := self._get_cached("onednn reorders", create_image_reorder, shape, shape, options):
+            strides = shape.batch_size * pixels * itemsize, shape.channels * pixels * itemsize
+            direction = slice(None, None, -1 if to_chwn else 1)
+            self._execute(primitive, (chwn, nhwc)[direction], strides[direction], shape.pixels // pixels)
+        else:
+            target, source = nhwc.reshape(shape[::-1]), self.xp.permute_dims(chwn.reshape(shape), (2, 1, 0))
+            np.copyto(source, target) if to_chwn else np.copyto(target, source)
+
+    def _arg_buffer(self, arg: int, nbytes: int, dtype: Any) -> Any:
+        """Return this thread's buffer for an argument."""
+        return self._align(self._byte_buffer(f"onednn {arg}", nbytes), nbytes, dtype)
+
+    def _byte_buffer(self, purpose: str, nbytes: int) -> Any:
+        """Return this thread's byte buffer for a purpose, with spare bytes for alignment to a cache line."""
+        return self.get_workspace(purpose, (nbytes + CACHE_LINE_BYTES,), UINT8_TEMPLATE)
+
+    def _align(self, buffer: Array, nbytes: int, dtype: Any) -> Any:
+        """Return ``nbytes`` of a buffer as an array that starts at a cache-line boundary."""
+        start = -self.runtime.address_and_strides(buffer)[0] % CACHE_LINE_BYTES
+        return buffer[start : start + nbytes].view(dtype)
+
+    def _execute(
+        self, primitive: Primitive, arrays: Sequence[Array], strides: Sequence[int] = (), count: int = 1
+    ) -> None:
+        """Execute a primitive on arrays, ``count`` times, with ``strides`` bytes from one execution to the next."""
+        scratchpad = None
+        if primitive.needs_scratchpad:
+            scratchpad = self._byte_buffer("onednn scratchpad", primitive.scratchpad_desc.nbytes)
+        if self.runtime.has_values:
+            self._execute_repeated(primitive, arrays, scratchpad, strides, count)
+
+    def _execute_repeated(
+        self,
+        primitive: Primitive,
+        arrays: Sequence[Array],
+        scratchpad: Array | None,
+        strides: Sequence[int],
+        count: int,
+    ) -> None:
+        last = () if scratchpad is None else (aligned_address(scratchpad),)
+        starts = [data_address(x).value for x in arrays]
+        with primitive.library.use_threads(get_num_threads()):
+            primitive(*starts, *last)
+            for k in range(1, count):
+                primitive(*(start + k * stride for start, stride in zip(starts, strides, strict=True)), *last)
+
+
+Factory = Callable[..., ReorderedPrimitive]
+
+
+def aligned_address(buffer: Array) -> int:
+    """Return the address of the first cache-line boundary in a buffer."""
+    start: int = data_address(buffer).value
+    return start + -start % CACHE_LINE_BYTES
+
+
+# --- factories of primitives -----------------------------------------------------------------------------------------
+
+
+def permuted_desc(library: Library, sizes: Sequence[int], axes: Sequence[int], dtype: str = "float32") -> MemoryDesc:
+    """Return the descriptor of a C-contiguous array with its axes permuted."""
+    strides = contiguous_strides(tuple(sizes))
+    return library.memory_desc([sizes[a] for a in axes], [strides[a] for a in axes], dtype)
+
+
+def pixels_per_tile(shape: ImageShape, itemsize: int) -> int:
+    """Return how many pixels are reordered at once: all, unless the images exceed the CPU cache.
+
+    For larger images oneDNN's reorder jumps between memory pages, at half the speed.
+    """
+    if math.prod(shape) * itemsize < TILED_REORDER_BYTES:
+        return shape.pixels
+    most = max(1, REORDER_TILE_BYTES // (shape.batch_size * itemsize))
+    return next(n for n in range(min(most, shape.pixels), 0, -1) if shape.pixels % n == 0)
+
+
+def create_image_reorder(library: Library, shape: ImageShape, pixels: int, dtype: Any, to_chwn: bool) -> Primitive:
+    """Create the copy of some pixels of images from CHWN to NHWC, or back with ``to_chwn``."""
+    if dtype.name not in DATA_TYPES:
+        raise UnsupportedError(f"oneDNN {library.version}: reorder of {dtype}")
+    channels, all_pixels, batch_size = shape
+    dims = batch_size, pixels, channels
+    chwn = library.memory_desc(dims, (1, batch_size, all_pixels * batch_size), dtype.name)
+    nhwc = library.memory_desc(dims, (all_pixels * channels, channels, 1), dtype.name)
+    return library.create_reorder(*((nhwc, chwn) if to_chwn else (chwn, nhwc)))
+
+
+def count_parts(size: int) -> int:
+    """Return the largest number of equal parts, at most MAX_SUM_PARTS, that threads can sum separately."""
+    return next(n for n in range(MAX_SUM_PARTS, 0, -1) if size % n == 0)
+
+
+def create_row_sum(library: Library, shape: Sequence[int]) -> Primitive:
+    """Create the sums over rows."""
+    rows, sums = library.memory_desc(shape, (shape[1], 1)), library.memory_desc((shape[0], 1), (1, 1))
+    norm_args = c_float(0), c_float(0)  # p and eps, which a sum does not use
+    args = library.engine, REDUCTION_SUM, rows.handle, sums.handle, *norm_args, library.default_attr
+    return Primitive(library, library.primitive_desc("reduction", *args), {ARG_SRC: rows, ARG_DST: sums})
+
+
+class ConvolutionDesc:
+    """Descriptors of a convolution. Depth is left out where it is 1.
+
+    Images are NHWC, which is at least as fast as oneDNN's blocked layouts for any number of channels; filters are in a
+    layout that oneDNN chooses.
+    """
+
+    def __init__(self, library: Library, layer: ConvLayer, with_bias: bool = False) -> None:
+        self.library = library
+        first = 2 if layer.D == layer.T == layer.M == 1 else 1  # axis: depth is left out where it is 1
+        inner, (C, *window, K) = slice(first, 4), (layer.dimF[0], *layer.dimF[first:])
+        self.src_desc, self.dst_desc = (
+            self.nhwc_desc((dim[-1], *dim[inner], dim[0])) for dim in (layer.dimI, layer.dimO)
+        )  # dims (N, C, H, W)
+        last = len(window) + 1
+        self.weights_desc = permuted_desc(library, (C, *window, K), (last, *range(last)))  # dims (K, C, R, S)
+        self.bias_desc = library.memory_desc((K,), (1,)) if with_bias else None
+        dilation = [n - 1 for n in layer.dilation]
+        each = layer.strides, dilation, layer.padding, layer.padding
+        self.geometry = [dims_array(along[first - 1 :]) for along in each]
+        bias = self.bias_desc and self.bias_desc.handle
+        self.handles = self.src_desc.handle, library.any_memory_desc((K, C, *window)), bias
+
+    def nhwc_desc(self, dims: Sequence[int]) -> MemoryDesc:
+        """Return the descriptor of images with dims (N, C, H, W) in NHWC."""
+        last = len(dims) - 1
+        return permuted_desc(self.library, dims, (0, last, *range(1, last)))
+
+    @property
+    def forward_desc(self) -> Handle:
+        """The primitive descriptor of the forward pass, which is also a hint for the backward passes."""
+        handles = *self.handles, self.dst_desc.handle
+        args = FORWARD_TRAINING, CONVOLUTION_DIRECT, *handles, *self.geometry, self.library.default_attr
+        return self.library.primitive_desc("convolution_forward", self.library.engine, *args)
+
+    def backward_desc(self, name: str, *handles: Any) -> Handle:
+        """Return the primitive descriptor of a backward pass."""
+        args = CONVOLUTION_DIRECT, *handles, *self.geometry, self.forward_desc, self.library.default_attr
+        return self.library.primitive_desc(f"convolution_backward_{name}", self.library.engine, *args)
+
+    def create_primitive(
+        self, primitive_desc: Handle, nhwc_args: Sequence[int], weights: int, *args: int
+    ) -> ReorderedPrimitive:
+        """Create a primitive with these arguments, and the reorder of its filters."""
+        known = {ARG_BIAS: self.bias_desc} if self.bias_desc else None
+        primitive = self.library.create_primitive(primitive_desc, *args, known=known)
+        pair = self.weights_desc, primitive.memory_descs[weights]
+        if pair[0].is_equal(pair[1]):
+            return ReorderedPrimitive(primitive, tuple(nhwc_args))
+        reorder = self.library.create_reorder(*(pair if weights == ARG_WEIGHTS else reversed(pair)))
+        return ReorderedPrimitive(primitive, tuple(nhwc_args), {weights: reorder})
+
+
+def create_fprop(library: Library, layer: ConvLayer, with_bias: bool = False) -> ReorderedPrimitive:
+    """Create the forward pass, with arguments images, filters, results, and optionally a bias."""
+    desc = ConvolutionDesc(library, layer, with_bias)
+    return desc.create_primitive(
+        desc.forward_desc, (ARG_SRC, ARG_DST), ARG_WEIGHTS, ARG_SRC, ARG_WEIGHTS, ARG_DST, *(ARG_BIAS,) * with_bias
+    )
+
+
+def create_bprop(library: Library, layer: ConvLayer) -> ReorderedPrimitive:
+    """Create the gradient with respect to images, with arguments filters, errors and gradient."""
+    desc = ConvolutionDesc(library, layer)
+    src, weights, _ = desc.handles
+    primitive_desc = desc.backward_desc("data", src, weights, desc.dst_desc.handle)
+    return desc.create_primitive(
+        primitive_desc, (ARG_DIFF_DST, ARG_DIFF_SRC), ARG_WEIGHTS, ARG_WEIGHTS, ARG_DIFF_DST, ARG_DIFF_SRC
+    )
+
+
+def create_update(library: Library, layer: ConvLayer) -> ReorderedPrimitive:
+    """Create the gradient with respect to filters, with arguments images, errors and gradient."""
+    desc = ConvolutionDesc(library, layer)
+    primitive_desc = desc.backward_desc("weights", *desc.handles, desc.dst_desc.handle)
+    return desc.create_primitive(
+        primitive_desc, (ARG_SRC, ARG_DIFF_DST), ARG_DIFF_WEIGHTS, ARG_SRC, ARG_DIFF_DST, ARG_DIFF_WEIGHTS
+    )
+
+
+class PoolingDesc:
+    """Descriptors of a pooling: N images with C channels, or for CHWN C images with N channels."""
+
+    def __init__(self, library: Library, layer: PoolLayer, is_nhwc: bool) -> None:
+        if layer.op not in POOLING_ALG or layer.J > 1 or layer.dimI[0] != layer.dimO[0] or layer.padding[0]:
+            raise UnsupportedError(f"{layer!r} with op {layer.op!r} and a window of {layer.J} channels")
+        self.library = library
+        first = 2 if layer.D == layer.T == layer.M == 1 else 1
+        outer, inner = (-1, 0) if is_nhwc else (0, -1)
+        dims = [(dim[outer], *dim[first:4], dim[inner]) for dim in (layer.dimI, layer.dimO)]
+        last = len(dims[0]) - 1
+        self.src_desc, self.dst_desc = (permuted_desc(library, d, (0, last, *range(1, last))) for d in dims)
+        each = zip(layer.DHW, layer.MPQ, layer.TRS, layer.strides[1:], layer.padding[1:], strict=True)
+        padding_after = [max(0, (m - 1) * stride + t - d - padding) for d, m, t, stride, padding in each]
+        each_axis = layer.strides[1:], layer.TRS, (0, 0, 0), layer.padding[1:], padding_after
+        self.geometry = [dims_array(along[first - 1 :]) for along in each_axis]
+        self.op = POOLING_ALG[layer.op]
+        self.is_nhwc = is_nhwc
+
+    def create_primitive(self, primitive_desc: Handle, *args: int) -> ReorderedPrimitive:
+        """Create a primitive with these arguments."""
+        return ReorderedPrimitive(self.library.create_primitive(primitive_desc, *args), args if self.is_nhwc else ())
+
+    def forward_desc(self, prop_kind: int) -> Handle:
+        """Return the primitive descriptor of the forward pass. In training, max pooling has a workspace: argmax."""
+        args = prop_kind, self.op, self.src_desc.handle, self.dst_desc.handle, *self.geometry, self.library.default_attr
+        return self.library.primitive_desc("pooling_forward", self.library.engine, *args)
+
+    def backward_desc(self) -> Handle:
+        """Return the primitive descriptor of the backward pass."""
+        handles = self.src_desc.handle, self.dst_desc.handle
+        args = self.op, *handles, *self.geometry, self.forward_desc(FORWARD_TRAINING), self.library.default_attr
+        return self.library.primitive_desc("pooling_backward", self.library.engine, *args)
+
+
+def create_pooling(library: Library, layer: PoolLayer, is_nhwc: bool = False) -> ReorderedPrimitive:
+    """Create max or mean pooling."""
+    desc = PoolingDesc(library, layer, is_nhwc)
+    return desc.create_primitive(desc.forward_desc(FORWARD_INFERENCE), ARG_SRC, ARG_DST)
+
+
+def create_max_pooling(library: Library, layer: PoolLayer, is_nhwc: bool = False) -> ReorderedPrimitive:
+    """Create max pooling whose second argument receives the indices of the maxima."""
+    desc = PoolingDesc(library, layer, is_nhwc)
+    return desc.create_primitive(desc.forward_desc(FORWARD_TRAINING), ARG_SRC, ARG_WORKSPACE, ARG_DST)
+
+
+def create_pooling_backward(library: Library, layer: PoolLayer, is_nhwc: bool = False) -> ReorderedPrimitive:
+    """Create the backward pass; for maxima the second argument holds their indices."""
+    desc = PoolingDesc(library, layer, is_nhwc)
+    args = (ARG_DIFF_DST, ARG_WORKSPACE, ARG_DIFF_SRC) if layer.op == "max" else (ARG_DIFF_DST, ARG_DIFF_SRC)
+    return desc.create_primitive(desc.backward_desc(), *args)
+
+
+# with fewer input channels NumPy is faster
+MIN_CHANNELS: dict[Factory, int] = {create_fprop: 2, create_bprop: 3, create_update: 2}

@@ -1,0 +1,28 @@
+"""The blocked executor with oneDNN: it computes fused elementwise chains, and functions that NumPy computes slower."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning.steps import Step
+from neonlite.backend.runtimes.numpy.executor import BlockedExecutor
+from neonlite.backend.runtimes.onednn.chain_fusion import fuse_chains
+from neonlite.backend.runtimes.onednn.eltwise import ELTWISE_FUNCTIONS
+from neonlite.shapes import Shape
+
+
+class OneDNNExecutor(BlockedExecutor):
+    """The executor for NumPy arrays. Without oneDNN installed, NumPy computes all steps."""
+
+    def fuse_chains(
+        self, plan: Plan, steps: dict[int, Step], domain: Shape, live_out: Collection[int]
+    ) -> tuple[dict[int, Step], dict[int, Any]]:
+        """Return the steps of a stage with each chain merged into one, and {last value of a chain: chain}."""
+        return fuse_chains(plan, steps, domain, live_out)
+
+    def find_function(self, step: Step, size: int) -> Any:
+        """Return oneDNN's function for a step on ``size`` elements, or None."""
+        function = ELTWISE_FUNCTIONS.get(step.op.name) if step.dtype == "float32" else None
+        return function if function and function.min_size <= size else None

@@ -1,0 +1,663 @@
+"""Backend methods that build op-trees: indexing, reductions, random numbers, composite functions, and custom ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from neonlite.backend.tree_operands import (
+    as_indices,
+    as_operand,
+    as_operands,
+    build_node,
+    check_axes,
+    check_operands,
+    reduction_size,
+)
+from neonlite.backend.validation import integer
+from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
+from neonlite.messages import describe
+from neonlite.ops import LN2, OPS
+from neonlite.optree import Operand
+from neonlite.optree_structure import RandomSource
+from neonlite.optree_walks import matrix_transpose_axes
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+
+def build(be: Backend, op: str, a: Any, b: Any = None, out: Any = None, **attrs: Any) -> Any:
+    """Build the op-tree node of an op.
+
+    Parameters
+    ----------
+    op : str
+        The name of the op in the op table.
+    a : Tensor, OpTreeNode, scalar or array
+        The first operand.
+    b : Tensor, OpTreeNode, scalar or array, optional
+        The second operand.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+    **attrs
+        The attributes of the op.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        The node; or ``out``.
+
+    Raises
+    ------
+    TypeError
+        An operand is not a tensor, op-tree, scalar or array.
+    """
+    return build_node(be, OPS[op], a, b, out, tuple(attrs.items()))
+
+
+# --- ops with attributes, or more than two operands ---
+
+
+def where(be: Backend, condition: Any, a: Any, b: Any, out: Any = None) -> Any:
+    """Return ``a`` where the condition is not 0, else ``b``.
+
+    Parameters
+    ----------
+    condition : Tensor, OpTreeNode, scalar or array
+        The condition.
+    a : Tensor, OpTreeNode, scalar or array
+        The values where the condition is not 0.
+    b : Tensor, OpTreeNode, scalar or array
+        The values where the condition is 0.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of the operands' broadcast shape; or ``out``.
+    """
+    check_operands(be, "where", condition, a, b)
+    return build_node(be, OPS["where"], condition, build_node(be, OPS["pair"], a, b), out)
+
+
+def shift(be: Backend, a: Any, b: Any, value: bool = True, out: Any = None) -> Any:
+    """Return ``a`` times the power of two nearest to ``b``, AP2(b).
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    b : Tensor, OpTreeNode, scalar or array
+        The factor, or the exponent.
+    value : bool, default True
+        Whether ``b`` is a factor to round. If False, the result is ``a * 2^b``.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of the operands' broadcast shape; or ``out``.
+    """
+    return build_node(be, OPS["shift"], a, b, out, (("value", bool(value)),))
+
+
+def transpose(be: Backend, a: Any, axes: Sequence[int] | None = None, out: Any = None) -> Any:
+    """Return ``a`` with its axes permuted.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    axes : sequence of int, optional
+        The permutation; by default the last two axes are swapped.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree, a view; or ``out``.
+    """
+    a = as_operand(be, a, "transpose")
+    if axes is None:
+        axes = matrix_transpose_axes(a.ndim)
+    elif not isinstance(axes, tuple | list):
+        raise TypeError(f"be.transpose({describe(a)}): expected a permutation of {a.ndim} axes, got {describe(axes)}")
+    axes = tuple(x % a.ndim if isinstance(x, int) and -a.ndim <= x < a.ndim else x for x in axes)
+    return build_node(be, OPS["transpose"], a, None, out, (("axes", axes),))
+
+
+def reshape(be: Backend, a: Any, *shape: Any, out: Any = None) -> Any:
+    """Return ``a`` with another shape of the same size.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    *shape : int, or one tuple of int
+        The new shape; one size may be -1, which is inferred.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree, a view; or ``out``.
+    """
+    a = as_operand(be, a, "reshape")
+    to = be.shape_of(shape[0] if len(shape) == 1 else shape, allow_unknown=True)
+    if -1 in to:  # the attribute holds the inferred shape, so that equal nodes share a structure
+        to = build_node(be, OPS["reshape"], a, None, None, (("to", to),)).shape
+    if to == a.shape and out is None:
+        return a
+    return build_node(be, OPS["reshape"], a, None, out, (("to", to),))
+
+
+def broadcast_to(be: Backend, a: Any, shape: Any, out: Any = None) -> Any:
+    """Return ``a`` broadcast to a shape.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    shape : tuple of int
+        The shape.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree, a view; or ``out``.
+    """
+    a, to = as_operand(be, a, "broadcast_to"), be.shape_of(shape)
+    return a if to == a.shape and out is None else build_node(be, OPS["broadcast"], a, None, out, (("to", to),))
+
+
+def astype(be: Backend, a: Any, dtype: Any, out: Any = None) -> Any:
+    """Return ``a`` cast to a dtype, like NumPy's ``astype``.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    dtype : dtype or str
+        The dtype.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of the operand's shape; or ``out``.
+    """
+    a, to = as_operand(be, a, "astype"), be.dtype_name(dtype)
+    return a if to == a.info.dtype and out is None else build_node(be, OPS["cast"], a, None, out, (("to", to),))
+
+
+def take(be: Backend, a: Any, indices: Any, axis: int | None = None, out: Any = None) -> Any:
+    """Return the slices of ``a`` at the given indices along an axis.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    indices : Tensor or OpTreeNode of integers, or array of int
+        The indices; negative ones count from the end. An array or list is copied.
+    axis : int, optional
+        The axis; by default all elements are indexed, in memory order, as one column.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree with one slice per index along the axis; or ``out``.
+
+    Raises
+    ------
+    IndexError
+        An index is out of range. Raised when the tree is evaluated.
+    """
+    a = as_operand(be, a, "take")
+    if axis is None:
+        a, axis = be.reshape(a, -1, 1), 0
+    (axis,) = check_axes(a, axis, "take")
+    return build_node(be, OPS["take"], a, as_indices(be, indices, "take", "indices"), out, (("axis", axis),))
+
+
+def onehot(be: Backend, indices: Any, axis: int, out: Any = None, nclass: int | None = None) -> Any:
+    """Return 1 in the row or column of each label, else 0.
+
+    Parameters
+    ----------
+    indices : Tensor or OpTreeNode of integers, or array of int
+        The n labels.
+    axis : {0, 1}
+        0 for a row per class, 1 for a column per class.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+    nclass : int, optional
+        The number of classes; by default that of the tensor the result is assigned to.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of shape (nclass, n) or (n, nclass); or ``out``.
+
+    Raises
+    ------
+    IndexError
+        A label is out of range. Raised when the tree is evaluated.
+    """
+    if axis not in (0, 1):
+        raise ValueError(
+            f"be.onehot: expected axis 0 (a row per class) or 1 (a column per class), got {describe(axis)}"
+        )
+    if out is not None and nclass is None:
+        nclass = out.shape[axis]
+    if nclass is not None:
+        nclass = integer("be.onehot: nclass, the number of classes,", nclass)
+    labels = as_indices(be, indices, "onehot", "labels")
+    return build_node(be, OPS["onehot"], labels, None, out, (("axis", axis), ("nclass", nclass or 0)))
+
+
+def concat(be: Backend, arrays: Sequence[Any], axis: int = 0, out: Any = None) -> Any:
+    """Return operands concatenated along an axis.
+
+    Parameters
+    ----------
+    arrays : list of Tensor, OpTreeNode, scalar or array
+        The operands; their shapes may differ along this axis only.
+    axis : int, default 0
+        The axis.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree; or ``out``.
+    """
+    arrays = as_operands(be, arrays, "concat")
+    (axis,) = check_axes(arrays[0], axis, "concat")
+    first, rest = arrays[0], arrays[1:]
+    pair = rest.pop() if rest else None
+    while rest:
+        pair = build_node(be, OPS["pair"], rest.pop(), pair)
+    return build_node(be, OPS["concat"], first, pair, out, (("axis", axis),))
+
+
+def stack(be: Backend, arrays: Sequence[Any], axis: int = 0, out: Any = None) -> Any:
+    """Return operands stacked along a new axis.
+
+    Parameters
+    ----------
+    arrays : list of Tensor, OpTreeNode, scalar or array
+        The operands, all of one shape.
+    axis : int, default 0
+        The position of the new axis.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree; or ``out``.
+    """
+    arrays = as_operands(be, arrays, "stack")
+    if len({x.shape for x in arrays}) > 1:
+        raise ValueError(f"be.stack: expected operands of one shape, got {describe(*arrays)}")
+    (axis,) = check_axes(arrays[0], axis, "stack", arrays[0].ndim + 1)
+    return be.concat([be.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in arrays], axis, out)
+
+
+def rand(be: Backend, *shape: Any, out: Any = None) -> Any:
+    """Return random numbers from the uniform distribution on [0, 1), new ones at each evaluation.
+
+    Parameters
+    ----------
+    *shape : int, or one tuple of int
+        The shape; that of ``out`` by default.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of this shape; or ``out``.
+    """
+    return _random_node(be, "rand", shape, out)
+
+
+def randn(be: Backend, *shape: Any, out: Any = None) -> Any:
+    """Return random numbers from the standard normal distribution, new ones at each evaluation.
+
+    Parameters
+    ----------
+    *shape : int, or one tuple of int
+        The shape; that of ``out`` by default.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of this shape; or ``out``.
+    """
+    return _random_node(be, "randn", shape, out)
+
+
+def _random_node(be: Backend, op: str, shape: tuple[Any, ...], out: Any) -> Any:
+    if not shape and out is not None:
+        shape = out.shape
+    to = be.shape_of(shape[0] if len(shape) == 1 else shape)
+    return build_node(be, OPS[op], RandomSource(be), None, out, (("to", to),))
+
+
+def einsum(be: Backend, subscripts: str, *operands: Any, out: Any = None) -> Any:
+    """Return an Einstein summation as an op-tree of pairwise contractions.
+
+    The order of contractions is chosen by opt_einsum when the tree is built.
+
+    Parameters
+    ----------
+    subscripts : str
+        The labels of the axes of each operand and of the result: ``"ij,jk->ik"``.
+    *operands : Tensor, OpTreeNode, scalar or array
+        The operands. A tensor has two dimensions or more, and needs as many labels.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree; or ``out``.
+
+    Raises
+    ------
+    ValueError
+        The subscripts and the shapes do not match.
+    """
+    from neonlite.backend.einsum import einsum
+
+    tree = einsum(be, subscripts, operands)
+    return tree if out is None else be.assign([out], [tree])[0]
+
+
+# --- composite functions ---
+
+
+def reciprocal(be: Backend, a: Any, out: Any = None) -> Any:
+    """Return ``1 / a``.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of the operand's shape; or ``out``.
+    """
+    return build_node(be, OPS["div"], 1, a, out)
+
+
+def clip(be: Backend, a: Any, a_min: Any, a_max: Any, out: Any = None) -> Any:
+    """Return ``min(max(a, a_min), a_max)``.
+
+    The gradient is 0 at a bound that is a scalar.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    a_min : Tensor, OpTreeNode, scalar or array
+        The lower bound.
+    a_max : Tensor, OpTreeNode, scalar or array
+        The upper bound.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of the operands' broadcast shape; or ``out``.
+    """
+    check_operands(be, "clip", a, a_min, a_max)
+    return build_node(be, OPS["minimum"], build_node(be, OPS["maximum"], a, a_min), a_max, out)
+
+
+def sig2(be: Backend, a: Any, out: Any = None) -> Any:
+    """Return ``1 / (1 + 2^-a)``.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of the operand's shape; or ``out``.
+    """
+    return build_node(be, OPS["sig"], build_node(be, OPS["mul"], a, LN2), None, out)
+
+
+def tanh2(be: Backend, a: Any, out: Any = None) -> Any:
+    """Return ``(2^2a - 1) / (2^2a + 1)``.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of the operand's shape; or ``out``.
+    """
+    return build_node(be, OPS["tanh"], build_node(be, OPS["mul"], a, LN2), None, out)
+
+
+def mean(be: Backend, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+    """Return the mean over one axis, several or all.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    axis : int, tuple of int or None, default None
+        The axes to reduce; None for all axes.
+    partial : optional
+        Accepted as in neon, and ignored.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+    keepdims : bool, default True
+        Keep the reduced axes with size 1; a result has two dimensions or more.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree with the reduced axes of size 1 or removed; or ``out``.
+    """
+    x, dtype = _to_accumulation_dtype(be, a, axis, "mean")
+    return be.astype(_mean(be, x, axis, keepdims), dtype, out)
+
+
+def var(
+    be: Backend,
+    a: Any,
+    axis: Any = None,
+    partial: Any = None,
+    out: Any = None,
+    keepdims: bool = True,
+    binary: bool = False,
+) -> Any:
+    """Return the population variance, ``mean((a - mean(a))^2)``, over one axis, several or all.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    axis : int, tuple of int or None, default None
+        The axes to reduce; None for all axes.
+    partial : optional
+        Accepted as in neon, and ignored.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+    keepdims : bool, default True
+        Keep the reduced axes with size 1; a result has two dimensions or more.
+    binary : bool, default False
+        Multiply by the nearest power of two (``shift``) instead of squaring.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree with the reduced axes of size 1 or removed; or ``out``.
+    """
+    x, dtype = _to_accumulation_dtype(be, a, axis, "var")
+    return be.astype(_variance(be, x, axis, keepdims, binary), dtype, out)
+
+
+def std(
+    be: Backend,
+    a: Any,
+    axis: Any = None,
+    partial: Any = None,
+    out: Any = None,
+    keepdims: bool = True,
+    binary: bool = False,
+) -> Any:
+    """Return the standard deviation, the square root of ``var``, over one axis, several or all.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    axis : int, tuple of int or None, default None
+        The axes to reduce; None for all axes.
+    partial : optional
+        Accepted as in neon, and ignored.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+    keepdims : bool, default True
+        Keep the reduced axes with size 1; a result has two dimensions or more.
+    binary : bool, default False
+        Multiply by the nearest power of two (``shift``) instead of squaring.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree with the reduced axes of size 1 or removed; or ``out``.
+    """
+    x, dtype = _to_accumulation_dtype(be, a, axis, "std")
+    return be.astype(be.sqrt(_variance(be, x, axis, keepdims, binary)), dtype, out)
+
+
+def _to_accumulation_dtype(be: Backend, a: Any, axis: Any, method: str) -> tuple[Any, str]:
+    """Return ``a`` in a dtype for sums and squares (float32 for 16-bit floats), and the dtype of the result."""
+    a = as_operand(be, a, method)
+    if reduction_size(a, axis, method) == 0:
+        raise ValueError(f"be.{method}({describe(a)}): expected at least one element along axis {axis}, got none")
+    dtype = a.info.dtype if a.info.dtype in FLOAT_DTYPES else be.default_dtype_name
+    return be.astype(a, "float32" if dtype in HALF_DTYPES else dtype), dtype
+
+
+def _mean(be: Backend, a: Any, axis: Any, keepdims: bool = True) -> Any:
+    return be.sum(a, axis=axis, keepdims=keepdims) * (1.0 / reduction_size(a, axis, "mean"))
+
+
+def _variance(be: Backend, a: Any, axis: Any, keepdims: bool, binary: bool) -> Any:
+    d = a - _mean(be, a, axis)
+    return _mean(be, be.shift(d, d) if binary else be.square(d), axis, keepdims)
+
+
+def softmax(be: Backend, a: Any, axis: Any = 0, out: Any = None) -> Any:
+    """Return ``e^a / sum(e^a)`` along an axis, without overflow.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    axis : int, tuple of int or None, default 0
+        The axes; None for all axes.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of the operand's shape; or ``out``.
+    """
+    a = as_operand(be, a, "softmax")
+    check_axes(a, axis, "softmax")
+    e = build_node(be, OPS["exp"], a - _constant_max(be, a, axis))
+    return build_node(be, OPS["div"], e, be.sum(e, axis=axis), out)
+
+
+def logsumexp(be: Backend, a: Any, axis: Any = 0, out: Any = None) -> Any:
+    """Return ``ln sum(e^a)`` along an axis, without overflow; -inf where all elements are -inf.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    axis : int, tuple of int or None, default 0
+        The axes; None for all axes.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree with the axes of size 1; or ``out``.
+    """
+    a = as_operand(be, a, "logsumexp")
+    check_axes(a, axis, "logsumexp")
+    m = _constant_max(be, a, axis)
+    m = be.where(build_node(be, OPS["finite"], m), m, 0)
+    total = be.sum(build_node(be, OPS["exp"], a - m), axis=axis)
+    return build_node(be, OPS["add"], m, build_node(be, OPS["log"], total), out)
+
+
+def _constant_max(be: Backend, a: Any, axis: Any) -> Any:
+    return build_node(be, OPS["stop_gradient"], be.max(a, axis=axis))
+
+
+def binarize(be: Backend, a: Any, stochastic: Any = True, out: Any = None, **ignored: Any) -> Any:
+    """Return +1 where ``a >= 0``, else -1; if stochastic, +1 with probability ``clip((a + 1) / 2, 0, 1)``.
+
+    neon's order of arguments, ``binarize(a, out, stochastic)``, is accepted as well.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    stochastic : bool, default True
+        Whether to sample.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+    **ignored
+        Accepted as in neon, and ignored.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of the operand's shape; or ``out``.
+    """
+    if isinstance(stochastic, Operand):
+        stochastic, out = (True if out is None else out), stochastic
+    a = as_operand(be, a, "binarize")
+    if stochastic:
+        return build_node(be, OPS["sub"], 2 * (be.rand(a.shape) < be.clip((a + 1) / 2, 0, 1)), 1, out)
+    return build_node(be, OPS["sub"], 2 * (a >= 0), 1, out)

@@ -1,0 +1,79 @@
+"""Operands of op-trees: argument checks, copies of arrays, and nodes that are evaluated if ``out`` is given."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from neonlite.messages import describe, truncate_message
+from neonlite.ops import Op
+from neonlite.optree import Operand, build
+from neonlite.optree_inference import as_leaf
+from neonlite.shapes import normalize_axes
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+
+def build_node(
+    be: Backend, op: Op, a: Any, b: Any = None, out: Any = None, attrs: tuple[tuple[str, Any], ...] = ()
+) -> Any:
+    """Return the node of an op, or ``out``, into which it is evaluated."""
+    check_operands(be, op.method, *((a, b) if op.arity == 2 or b is not None else (a,)))
+    node = build(op, a, b, attrs, be)
+    return node if out is None else be.assign([out], [node])[0]
+
+
+def check_operands(be: Backend, method: str, *operands: Any) -> None:
+    """Raise TypeError for an operand that is not a tensor, op-tree, scalar or array."""
+    for x in operands:
+        if as_leaf(x, None, be)[0] is NotImplemented if not isinstance(x, Operand) else False:
+            raise TypeError(f"be.{method}: expected tensors, op-trees, scalars or arrays, got {describe(x)}")
+
+
+def as_operand(be: Backend, x: Any, method: str) -> Any:
+    """Return x as a tensor or op-tree: a scalar or array is copied to a tensor."""
+    if isinstance(x, Operand):
+        return x
+    check_operands(be, method, x)
+    return be.array(x)
+
+
+def as_operands(be: Backend, arrays: Any, method: str) -> list[Any]:
+    """Return a list of one or more operands, each as a tensor or op-tree."""
+    if not isinstance(arrays, list | tuple) or isinstance(arrays, Operand) or not arrays:
+        raise TypeError(f"be.{method}: expected a list of one or more operands, got {describe(arrays)}")
+    return [as_operand(be, x, method) for x in arrays]
+
+
+def as_indices(be: Backend, x: Any, method: str, what: str) -> Any:
+    """Return indices as an operand with an integer dtype."""
+    if not isinstance(x, Operand):
+        x = _copy_indices(be, x, method, what)
+    if x.info.dtype and "int" not in x.info.dtype:
+        raise TypeError(
+            f"be.{method}: expected integers as {what}, got {describe(x)} with dtype {x.info.dtype}. Use dtype='int32'."
+        )
+    return x
+
+
+def _copy_indices(be: Backend, x: Any, method: str, what: str) -> Any:
+    import numpy as np
+
+    array = np.asarray(x)
+    if array.dtype.kind not in "iu" and array.size:
+        raise TypeError(f"be.{method}: expected integers as {what}, got {describe(x)} with dtype {array.dtype}")
+    return be.array(array, dtype="int64")
+
+
+def check_axes(a: Any, axis: Any, method: str, ndim: int | None = None) -> tuple[int, ...]:
+    """Return the axes of an operand as integers >= 0; an error names the method and the operand."""
+    try:
+        return normalize_axes(axis, a.ndim if ndim is None else ndim)
+    except (ValueError, TypeError, IndexError) as error:
+        raise type(error)(f"be.{method}({describe(a)}): {truncate_message(error)}") from None
+
+
+def reduction_size(a: Any, axis: Any, method: str) -> int:
+    """Return the number of elements that are reduced to one."""
+    return math.prod(a.shape[i] for i in check_axes(a, axis, method))

@@ -1,0 +1,317 @@
+"""Backend utilities: tensor histograms, timing marks, copy_transpose, and neon's methods for several devices."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from neonlite.backend.memory import MemoryUsage
+from neonlite.backend.runtimes.meta import MetaRuntime
+from neonlite.backend.tensor import Tensor
+from neonlite.backend.validation import integer
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+
+class Mark:
+    """A timing mark: the clock in seconds, None until recorded."""
+
+    seconds: float | None = None
+
+
+# --- histograms ---
+
+
+def set_hist_buffers(be: Backend, hist_bins: int, hist_offset: int) -> None:
+    """Set the bins of ``Tensor.hist``, and delete all histograms.
+
+    Parameters
+    ----------
+    hist_bins : int
+        The number of bins, one for each power of two; initially 64.
+    hist_offset : int
+        The exponent of the first bin; initially -48.
+    """
+    bins = integer("be.set_hist_buffers: hist_bins", hist_bins)
+    offset = integer("be.set_hist_buffers: hist_offset", hist_offset, -math.inf)
+    be.hist_bins, be.hist_offset, be.hist_buf = bins, offset, {}
+
+
+def histogram(be: Backend, t: Tensor, tag: str) -> Tensor:
+    """Count the elements of a tensor by magnitude, in bins of powers of two.
+
+    bin = rint(log2 |x|) - hist_offset, clipped to the first and the last bin. NaN is not counted.
+
+    Parameters
+    ----------
+    t : Tensor
+        The tensor.
+    tag : str
+        The name of the histogram for ``dump_hist_data``.
+
+    Returns
+    -------
+    Tensor
+        The counts, (1, hist_bins), int32.
+    """
+    values = be.astype(t, "float64" if t.info.dtype == "float64" else "float32")
+    exponent = be.rint(be.log2(be.absolute(values)))
+    bin_index = be.clip(exponent - be.hist_offset, 0, be.hist_bins - 1)
+    is_number = values == values
+    bin_ids = be.astype(be.where(is_number, bin_index, 0), "int32")
+    counts = be.build(
+        "scatter_add",
+        be.reshape(be.astype(is_number, "int32"), -1, 1),
+        be.reshape(bin_ids, -1, 1),
+        axis=0,
+        size=be.hist_bins,
+    )
+    if tag not in be.hist_buf:
+        be.hist_buf[tag] = be.zeros((1, be.hist_bins), dtype="int32")
+    be.hist_buf[tag][:] = be.reshape(counts, 1, be.hist_bins)
+    return be.hist_buf[tag]
+
+
+def dump_hist_data(be: Backend) -> tuple[Tensor, dict[str, int]]:
+    """Return all histograms, and delete them.
+
+    Returns
+    -------
+    data : Tensor
+        The counts, (number of tags, hist_bins), int32.
+    tags : dict
+        The row of each tag.
+    """
+    rows = list(be.hist_buf.values())
+    data = be.zeros((len(rows), be.hist_bins), dtype="int32")
+    if rows:
+        data[:] = be.concat(rows, axis=0)
+    tags = {tag: row for row, tag in enumerate(be.hist_buf)}
+    be.hist_buf = {}
+    return data, tags
+
+
+# --- timing ---
+
+
+def init_mark(be: Backend) -> Mark:
+    """Create a timing mark.
+
+    Returns
+    -------
+    Mark
+        A mark for ``record_mark``.
+    """
+    return Mark()
+
+
+def record_mark(be: Backend, marker: Mark) -> None:
+    """Record the time at which all work so far is finished.
+
+    Parameters
+    ----------
+    marker : Mark
+        The mark.
+    """
+    be.runtime.synchronize()
+    marker.seconds = time.perf_counter()
+
+
+def synchronize_mark(be: Backend, marker: Mark) -> None:
+    """Wait until the work before a mark is finished.
+
+    Parameters
+    ----------
+    marker : Mark
+        A recorded mark.
+    """
+    be.runtime.synchronize()
+
+
+def get_time(be: Backend, start: Mark, end: Mark) -> float:
+    """Return the time between two marks.
+
+    Parameters
+    ----------
+    start, end : Mark
+        Recorded marks.
+
+    Returns
+    -------
+    float
+        Milliseconds.
+
+    Raises
+    ------
+    ValueError
+        A mark is not recorded.
+    """
+    if start.seconds is None or end.seconds is None:
+        raise ValueError("be.get_time: expected two recorded marks, got one that is not. Call be.record_mark first.")
+    return (end.seconds - start.seconds) * 1e3
+
+
+# --- copies and devices ---
+
+
+def copy_transpose(be: Backend, a: Tensor, out: Tensor, axes: Sequence[int] | None = None, repeat: int = 1) -> Tensor:
+    """Copy a tensor with its axes in another order.
+
+    Parameters
+    ----------
+    a : Tensor
+        The tensor.
+    out : Tensor
+        The target, of as many elements.
+    axes : sequence of int, optional
+        For each axis of the result, the axis of ``a``; default reversed.
+    repeat : int
+        How many times to copy, for benchmarks; default 1.
+
+    Returns
+    -------
+    Tensor
+        ``out``.
+    """
+    value = be.transpose(a, list(range(a.ndim))[::-1] if axes is None else list(axes))
+    if value.shape != out.shape and a.size == out.size:
+        value = be.reshape(value, out.shape)
+    for _ in range(repeat):
+        out[:] = value
+    return out
+
+
+def distribute_data(be: Backend, tensor: Tensor, layer_parallelism: str) -> Tensor:
+    """Return the tensor: a backend has one device.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        The tensor.
+    layer_parallelism : str
+        For compatibility with neon, without effect.
+
+    Returns
+    -------
+    Tensor
+        The same tensor.
+    """
+    return tensor
+
+
+def revert_tensor(be: Backend, tensor: Tensor) -> Tensor:
+    """Return the tensor, the inverse of ``distribute_data``.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        The tensor.
+
+    Returns
+    -------
+    Tensor
+        The same tensor.
+    """
+    return tensor
+
+
+# --- memory and generated code ---
+
+
+def memory(be: Backend) -> MemoryUsage:
+    """Return the memory that the backend has allocated.
+
+    Returns
+    -------
+    MemoryUsage
+        Bytes of tensors, of the arena of op-trees and of workspaces, and their peak.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.Backend.allocate_backend("cpu")
+    >>> x = be.zeros((1000, 250))
+    >>> print(be.memory())
+    1 MB: tensors 1 MB, arena 0 B, workspaces 0 B; peak 1 MB
+    """
+    return be.memory_tracker.usage()
+
+
+def reset_peak(be: Backend) -> None:
+    """Reset the peak of ``memory()`` to the bytes allocated now."""
+    be.memory_tracker.reset_peak()
+
+
+def dry_run(be: Backend) -> Backend:
+    """Return a backend like this one that counts memory and FLOPs, and computes and allocates nothing.
+
+    Returns
+    -------
+    Backend
+        A backend on which every value reads as 0, and that counts ``flops``.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu").dry_run()
+    >>> y = be.dot(be.zeros((100_000, 100_000)), be.zeros((100_000, 100_000))).astensor()
+    >>> print(be.memory().peak, be.flops)
+    120000000000 2000000000000000
+    """
+    runtime = MetaRuntime(be.runtime, repr(be))
+    dry_run = type(be)(runtime, be.rng_seed, be.default_dtype_name, be.compat_mode, be.deterministic, be.bsz)
+    dry_run.hist_bins, dry_run.hist_offset = be.hist_bins, be.hist_offset
+    dry_run.rng_set_state(be.rng_get_state())
+    return dry_run
+
+
+def kernel(be: Backend, *trees: Any, out: Any = None) -> str:
+    """Return the source of the CUDA kernels that evaluate op-trees, on any runtime, also without a GPU.
+
+    Parameters
+    ----------
+    *trees : OpTreeNode
+        The op-trees.
+    out : Tensor or sequence of Tensor, optional
+        The targets, as for ``plan``.
+
+    Returns
+    -------
+    str
+        CUDA C++ source.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> x = be.ones((100, 64), name="x")
+    >>> print(be.kernel(1 / (1 + be.exp(-x))).split("---")[-1])  # without the preamble
+    <BLANKLINE>
+    // x0: x (100, 64) float32
+    // y0: div of stage 1 (100, 64) float32
+    // y0 = (1 / (1 + exp(neg(x0))))
+    extern "C" __global__ void __launch_bounds__(256) stage_1(
+        const float* x0, float* y0, long long I)
+    {
+        ...
+            const Pack<float, V> x0s = load<V>(x0 + i);
+            Pack<float, V> y0s;
+            #pragma unroll
+            for (int q = 0; q < V; ++q) {
+                const float v0 = -x0s.at[q];  // neg
+                const float v1 = expf(v0);  // exp
+                const float v2 = 1.0f + v1;  // add
+                const float v3 = 1.0f / v2;  // div
+                y0s.at[q] = v3;
+            }
+            store(y0 + i, y0s);
+        }
+    }
+    <BLANKLINE>
+    """
+    from neonlite.backend.runtimes.cuda.executor import plan_source
+
+    return plan_source(be.plan(*trees, out=out))

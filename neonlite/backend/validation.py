@@ -1,0 +1,119 @@
+"""Validation of arguments: integers, numbers, booleans, names, functions and instances of a class."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+import numpy as np
+
+from neonlite.backend.serialization import Serializable
+from neonlite.messages import describe
+
+T = TypeVar("T")
+
+
+def expected(name: str, kind: str, value: Any) -> str:
+    """Return an error message. ``name`` is the caller's name and the argument's, such as "be.onehot: nclass"."""
+    where, separator, argument = name.rpartition(": ")
+    return f"{where}{separator}expected {kind} for {argument.rstrip(',')}, got {describe(value)}"
+
+
+def check_number(
+    name: str,
+    value: Any,
+    low: float = -math.inf,
+    high: float = math.inf,
+    above: float = -math.inf,
+    at_most: float = math.inf,
+) -> float:
+    """Return a finite number as a Python int or float; TypeError or ValueError otherwise.
+
+    The number must satisfy low <= number < high and above < number <= at_most.
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(expected(name, "a number", value))
+    if not math.isfinite(x := float(value)) or not (low <= x < high and above < x <= at_most):
+        limits = ((">=", low), (">", above), ("<", high), ("<=", at_most))
+        bounds = [f"{symbol} {limit:g}" for symbol, limit in limits if math.isfinite(limit)]
+        raise ValueError(expected(name, f"a finite number {' and '.join(bounds)}".rstrip(), value))
+    return int(value) if isinstance(value, Integral) else x
+
+
+def check_numbers(name: str, values: Iterable[Any] | None, count: int, each: str) -> list[float]:
+    """Return ``count`` finite numbers, one for each ``each``, ones by default; TypeError or ValueError otherwise."""
+    where, _, argument = name.rpartition(": ")
+    numbers = [1.0] * count if values is None else [check_number(f"{where}: each of {argument}", x) for x in values]
+    if len(numbers) != count:
+        raise ValueError(expected(name, f"one number for each {each}, {count} in all,", numbers))
+    return numbers
+
+
+def integer(name: str, value: Any, low: float = 1, high: float = math.inf) -> int:
+    """Return an integer, low <= integer <= high, as a Python int; any integer type is accepted.
+
+    TypeError for another type, such as a bool or an array of several elements; ValueError outside of the range.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        n = operator.index(value)
+    except TypeError:
+        raise TypeError(expected(name, integer_between(low, high), value)) from None
+    if not low <= n <= high:
+        raise ValueError(expected(name, integer_between(low, high), value))
+    return n
+
+
+def integer_between(low: float, high: float) -> str:
+    """Return the description of a range of integers, for an error message."""
+    if math.isfinite(high):
+        return f"an integer from {low} to {high}" if math.isfinite(low) else f"an integer <= {high}"
+    return f"an integer >= {low}" if math.isfinite(low) else "an integer"
+
+
+def boolean(name: str, value: Any) -> bool:
+    """Return a Python bool for a boolean, 0 or 1; TypeError for anything else."""
+    try:
+        return bool(value) if isinstance(value, bool | np.bool_) else bool(integer(name, value, 0, 1))
+    except (TypeError, ValueError):
+        raise TypeError(expected(name, "True or False", value)) from None
+
+
+def pair(name: str, value: Any, low: int = 1) -> tuple[int, int]:
+    """Return two integers >= low, given both or one that stands for both; TypeError or ValueError otherwise."""
+    sizes = value if isinstance(value, tuple | list) else (value, value)
+    if len(sizes) != 2:
+        raise ValueError(expected(name, f"{integer_between(low, math.inf)} or a pair of them", value))
+    return integer(name, sizes[0], low), integer(name, sizes[1], low)
+
+
+def one_of(name: str, value: Any, choices: Iterable[Any], way_out: str = "") -> Any:
+    """Return a value that is one of the choices, strings or None; ValueError otherwise."""
+    choices = tuple(choices)
+    if not any(value is x or (isinstance(value, str) and value == x) for x in choices):
+        raise ValueError(expected(name, f"one of {', '.join(map(repr, choices))}", value) + way_out)
+    return value
+
+
+def instance(name: str, value: Any, cls: type[T], kind: str, way_out: str = "") -> T:
+    """Return an instance of a class; TypeError otherwise. ``kind`` describes it, such as "a metric, Accuracy(),"."""
+    if not isinstance(value, cls):
+        raise TypeError(expected(name, kind, value) + way_out)
+    return value
+
+
+def function(name: str, value: Any, kind: str = "a function", way_out: str = "") -> Any:
+    """Return a callable; TypeError for anything else."""
+    if not callable(value):
+        raise TypeError(expected(name, kind, value) + way_out)
+    return value
+
+
+def check_attributes(obj: Serializable, *names: str, **limits: float) -> None:
+    """Check that attributes are finite numbers within the limits of ``check_number``, and convert them likewise."""
+    for name in names:
+        setattr(obj, name, check_number(f"{obj.classnm}: {name}", getattr(obj, name), **limits))

@@ -1,0 +1,377 @@
+"""Callbacks that record training cost, validation cost, metrics and weight histograms."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from neonlite.backend.validation import instance, integer
+from neonlite.callbacks.callback import PRIORITY_UPDATE, Callback, check_dataset, preserve_position
+from neonlite.layers import BatchNorm
+from neonlite.messages import describe
+from neonlite.transforms import PrecisionRecall
+
+if TYPE_CHECKING:
+    from neonlite.data import NervanaDataIterator
+    from neonlite.transforms import Metric
+
+# --- training cost ---------------------------------------------------------------------------------------------------
+
+
+class TrainCostCallback(Callback):
+    """Record the mean cost of the minibatches of each epoch, as "cost, train".
+
+    Parameters
+    ----------
+    wsz : int
+        The number of minibatches of the moving average ``mean``. Default: 10.
+    minibatch_freq : int or list of int
+        Record ``mean`` as "cost, minibatches" every ``minibatch_freq`` minibatches; 0 for never. Default: 0.
+    """
+
+    def __init__(self, wsz: int = 10, minibatch_freq: int | list[int] = 0) -> None:
+        super().__init__(minibatch_freq=minibatch_freq)
+        self.wsz = integer("TrainCostCallback: wsz", wsz, 1)
+        self.recent_costs: deque[float] = deque(maxlen=self.wsz)
+        self.previous_epoch_cost = 0.0
+
+    @property
+    def mean(self) -> float:
+        """The mean cost of the last ``wsz`` minibatches."""
+        return sum(self.recent_costs) / len(self.recent_costs)
+
+    def on_minibatch_begin(self, epoch: int, minibatch: int) -> None:
+        self.previous_epoch_cost = self.model.epoch_cost
+
+    def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
+        self.recent_costs.append(self.model.epoch_cost - self.previous_epoch_cost)
+        if self.should_fire(minibatch, self.minibatch_freq):
+            epochs = epoch + (minibatch + 1) / self.model.nbatches
+            self.callbacks.history.record("cost, minibatches", epochs, self.mean)
+
+    def on_epoch_end(self, epoch: int) -> None:
+        self.callbacks.history.record("cost, train", epoch + 1, self.model.total_cost)
+
+    def get_state(self) -> Any:
+        return {"recent_costs": list(self.recent_costs)}
+
+    def set_state(self, state: Any) -> None:
+        self.recent_costs = deque(get_floats(self, state, "recent_costs"), maxlen=self.wsz)
+
+
+class TrainMulticostCallback(TrainCostCallback):
+    """Also record each cost of a ``Multicost``, as "cost, train 0" and so on, the trunk first.
+
+    Parameters
+    ----------
+    wsz : int
+        The number of minibatches of the moving average ``mean``. Default: 10.
+    minibatch_freq : int or list of int
+        Record ``mean`` as "cost, minibatches" every ``minibatch_freq`` minibatches; 0 for never. Default: 0.
+    """
+
+    def __init__(self, wsz: int = 10, minibatch_freq: int | list[int] = 0) -> None:
+        super().__init__(wsz, minibatch_freq)
+        self.sums: list[float] = []  # the sums of the costs of this epoch
+        self.count = 0
+
+    def on_train_begin(self, epochs: int) -> None:
+        if not hasattr(self.model.cost, "costs"):
+            raise ValueError(f"TrainMulticostCallback: expected a Multicost, got {describe(self.model.cost)}")
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        if not self.model.minibatch_index or len(self.sums) != len(self.model.cost.costs):
+            self.sums, self.count = [0.0] * len(self.model.cost.costs), 0
+
+    def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
+        super().on_minibatch_end(epoch, minibatch)
+        costs = [float("nan") if cost.cost is None else cost.cost.item() for cost in self.model.cost.costs]
+        self.sums = [total + cost for total, cost in zip(self.sums, costs, strict=True)]
+        self.count += 1
+
+    def on_epoch_end(self, epoch: int) -> None:
+        super().on_epoch_end(epoch)
+        for i, total in enumerate(self.sums):
+            self.callbacks.history.record(f"cost, train {i}", epoch + 1, total / self.count)
+
+    def get_state(self) -> Any:
+        return {**super().get_state(), "sums": self.sums, "count": self.count}
+
+    def set_state(self, state: Any) -> None:
+        super().set_state(state)
+        self.sums = get_floats(self, state, "sums")
+        self.count = integer("TrainMulticostCallback: count", state.get("count"), 0)
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+class EvalCallback(Callback):
+    """Evaluate a data set every ``epoch_freq`` epochs and record the results; subclasses implement ``evaluate``.
+
+    Parameters
+    ----------
+    eval_set : iterator
+        The data set to evaluate; its position is restored.
+    epoch_freq : int or list of int
+        Evaluate every ``epoch_freq`` epochs, or in the epochs of these indices. Default: 1.
+    """
+
+    def __init__(self, eval_set: NervanaDataIterator, epoch_freq: int | list[int] = 1) -> None:
+        super().__init__(epoch_freq)
+        self.eval_set = check_dataset(f"{self.classnm}: eval_set", eval_set)
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the values to record, by name."""
+        raise NotImplementedError(f"{self.classnm}: implement evaluate()")
+
+    def on_epoch_end(self, epoch: int) -> None:
+        if self.should_fire(epoch, self.epoch_freq):
+            start = time.perf_counter()
+            with preserve_position(self.eval_set):
+                values = self.evaluate()
+            for name, value in values.items():
+                self.callbacks.history.record(name, epoch + 1, value)
+            seconds = time.perf_counter() - start
+            self.callbacks.eval_seconds |= dict.fromkeys([*values][-1:], seconds)
+
+
+class LossCallback(EvalCallback):
+    """Record the mean cost on a validation set, as "cost, validation".
+
+    Parameters
+    ----------
+    eval_set : iterator
+        The validation set.
+    epoch_freq : int or list of int
+        Evaluate every ``epoch_freq`` epochs, or in the epochs of these indices. Default: 1.
+    """
+
+    def evaluate(self) -> dict[str, float]:
+        return {"cost, validation": self.model.eval_cost(self.eval_set)}
+
+
+class MetricCallback(EvalCallback):
+    """Record a metric on a validation set, under the names of the metric.
+
+    Parameters
+    ----------
+    eval_set : iterator
+        The validation set.
+    metric : Metric
+        The metric, such as ``Accuracy()``.
+    epoch_freq : int or list of int
+        Evaluate every ``epoch_freq`` epochs, or in the epochs of these indices. Default: 1.
+    """
+
+    def __init__(self, eval_set: NervanaDataIterator, metric: Metric, epoch_freq: int | list[int] = 1) -> None:
+        super().__init__(eval_set, epoch_freq)
+        if isinstance(metric, type):
+            raise ValueError(f"MetricCallback: expected an instance, {metric.__name__}(), got the class")
+        if not callable(metric) or not hasattr(metric, "metric_names"):
+            raise TypeError(f"MetricCallback: expected a metric, such as Accuracy(), got {describe(metric)}")
+        self.metric = metric
+
+    def evaluate(self) -> dict[str, float]:
+        values = self.model.eval(self.eval_set, self.metric)
+        return dict(zip(self.metric.metric_names, map(float, values), strict=True))
+
+
+class MultiLabelStatsCallback(EvalCallback):
+    """Record precision and recall of each label, as "Precision, LABEL" and "Recall, LABEL".
+
+    They are computed over the whole data set; 0 if a label is never predicted, or is in no target.
+
+    Parameters
+    ----------
+    eval_set : iterator
+        The validation set.
+    labels : sequence of str
+        The names of the classes.
+    metric : PrecisionRecall
+        ``PrecisionRecall(len(labels))``.
+    epoch_freq : int or list of int
+        Evaluate every ``epoch_freq`` epochs, or in the epochs of these indices. Default: 1.
+    """
+
+    def __init__(
+        self,
+        eval_set: NervanaDataIterator,
+        labels: Sequence[str],
+        metric: PrecisionRecall,
+        epoch_freq: int | list[int] = 1,
+    ) -> None:
+        super().__init__(eval_set, epoch_freq)
+        instance("MultiLabelStatsCallback: metric", metric, PrecisionRecall, f"PrecisionRecall({len(labels)})")
+        if len(labels) != metric.num_classes:
+            raise ValueError(f"MultiLabelStatsCallback: expected {metric.num_classes} labels, got {labels}")
+        self.labels, self.metric = list(labels), metric
+
+    def evaluate(self) -> dict[str, float]:
+        n = len(self.labels)
+        # Fractions of all rows: those predicted correctly, those predicted, and those in the targets.
+        fractions = [float(x) for x in self.model.eval(self.eval_set, self.column_fractions)]
+        correct, totals = fractions[:n], {"Precision": fractions[n : 2 * n], "Recall": fractions[2 * n :]}
+        return {
+            f"{name}, {label}": correct[i] / totals[name][i] if totals[name][i] else 0.0
+            for i, label in enumerate(self.labels)
+            for name in totals
+        }
+
+    def column_fractions(self, y: Any, t: Any, calcrange: Any) -> Any:
+        """Return the fractions of columns with correct predictions, with predictions, and with targets of each label.
+
+        Parameters
+        ----------
+        y : Tensor
+            Outputs (F, N).
+        t : Tensor
+            Targets (F, N).
+        calcrange : slice
+            The columns to use.
+
+        Returns
+        -------
+        numpy.ndarray
+            (3 F,): true positives, predicted positives and positives of each label.
+        """
+        return self.metric.column_values(y, t).asnumpyarray()[:, calcrange].mean(axis=1)
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+class HistCallback(Callback):
+    """Record histograms of the magnitudes in each layer's tensors, as "LAYER.W".
+
+    ``Tensor.hist`` computes them; the bins are powers of two.
+
+    Parameters
+    ----------
+    plot_per_mini : bool
+        Whether to record after each minibatch instead of each epoch. Default: False.
+    filter_key : sequence of str
+        Attributes of layers, such as "W" and "dW". Default: ("W",).
+    """
+
+    def __init__(self, plot_per_mini: bool = False, filter_key: Sequence[str] = ("W",)) -> None:
+        super().__init__()
+        if isinstance(filter_key, str) or not all(isinstance(key, str) for key in filter_key):
+            raise TypeError(
+                f"HistCallback: expected filter_key as a list of layer attributes, such as ['W'], got {filter_key!r}"
+            )
+        self.plot_per_mini, self.filter_key = plot_per_mini, list(filter_key)
+
+    def record_histograms(self, epochs: float) -> None:
+        """Record a histogram of each tensor.
+
+        Parameters
+        ----------
+        epochs : float
+            The number of epochs trained so far, with a fraction within an epoch.
+        """
+        be = self.model.be
+        for layer in self.model.layers.leaves():
+            for key in self.filter_key:
+                tag = f"{layer.name}.{key}"
+                tensor: Any = getattr(layer, key, None)
+                if hasattr(tensor, "hist"):
+                    counts = tensor.hist(tag).get().ravel().tolist()
+                    self.callbacks.history.record_histogram(tag, epochs, counts, be.hist_offset)
+                    be.hist_buf.pop(tag)
+
+    def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
+        if self.plot_per_mini:
+            self.record_histograms(epoch + (minibatch + 1) / self.model.nbatches)
+
+    def on_epoch_end(self, epoch: int) -> None:
+        if not self.plot_per_mini:
+            self.record_histograms(epoch + 1)
+
+
+class BatchNormTuneCallback(Callback):
+    """Recompute the inference statistics of BatchNorm layers over a whole data set, before evaluation.
+
+    They become the means over all minibatches, instead of running means, which weight recent minibatches most.
+    Minibatches of another size than the first are skipped. Training is bit-identical to training without this callback.
+
+    Parameters
+    ----------
+    tune_set : iterator, optional
+        The data set. Default: that of ``Callbacks(train_set=...)``.
+    epoch_freq : int or list of int
+        Run every ``epoch_freq`` epochs, or in the epochs of these indices. Default: 1.
+
+    References
+    ----------
+    Ioffe and Szegedy 2015, Batch Normalization, algorithm 2, with the population variance.
+    """
+
+    priority = PRIORITY_UPDATE
+
+    def __init__(self, tune_set: NervanaDataIterator | None = None, epoch_freq: int | list[int] = 1) -> None:
+        super().__init__(epoch_freq)
+        self.tune_set: Any = None if tune_set is None else check_dataset("BatchNormTuneCallback: tune_set", tune_set)
+
+    def on_train_begin(self, epochs: int) -> None:
+        if self.tune_set is None:
+            self.tune_set = self.callbacks.train_set
+        if self.tune_set is None:
+            raise ValueError(
+                "BatchNormTuneCallback: expected a data set, got none. Pass tune_set, or use Callbacks(train_set=...)."
+            )
+
+    def on_epoch_end(self, epoch: int) -> None:
+        if not self.should_fire(epoch, self.epoch_freq):
+            return
+        layers = [layer for layer in self.model.layers.leaves() if isinstance(layer, BatchNorm)]
+        before, rng_state = [layer.rho for layer in layers], self.model.be.rng_get_state()
+        try:
+            with self.model.be.lock, preserve_position(self.tune_set):
+                self.average_statistics(layers)
+        finally:
+            self.model.be.rng_set_state(rng_state)
+            for layer, rho in zip(layers, before, strict=True):
+                layer.rho = rho
+
+    def average_statistics(self, layers: list[Any]) -> None:
+        """Run the training forward pass over the data set, with equal weights for all minibatches.
+
+        Parameters
+        ----------
+        layers : list of BatchNorm
+            The layers to update: at minibatch k, ``rho`` is k / (k + 1).
+        """
+        k, shape = 0, None
+        for x, _ in self.tune_set:
+            shapes = [t.shape for t in x] if isinstance(x, list | tuple) else x.shape
+            shape = shape or shapes
+            if shapes == shape:
+                for layer in layers:
+                    layer.rho = k / (k + 1)
+                self.model.fprop(x)
+                k += 1
+
+
+class RunTimerCallback(Callback):
+    """Measure the total duration of the complete epochs, in seconds, as ``seconds``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start_time = self.seconds = 0.0
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self.start_time = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int) -> None:
+        self.seconds += time.perf_counter() - self.start_time
+
+
+def get_floats(callback: Callback, state: Any, name: str) -> list[float]:
+    """Return a list of floats from a state; raise ValueError if there is none of that name."""
+    values = state.get(name) if isinstance(state, dict) else None
+    if not isinstance(values, list) or not all(type(x) in (int, float) for x in values):
+        raise ValueError(f"{callback.classnm}: expected {name}, a list of numbers, in its state, got {describe(state)}")
+    return [float(x) for x in values]

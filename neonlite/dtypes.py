@@ -1,0 +1,39 @@
+"""Names, sizes, limits and promotion of dtypes."""
+
+from __future__ import annotations
+
+HALF_DTYPES = ("float16", "bfloat16")  # accumulated in float32
+FLOAT_DTYPES = (*HALF_DTYPES, "float32", "float64")
+# integers up to 2**bits are exact
+SIGNIFICAND_BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+INT_DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def dtype_bits(dtype: str) -> int:
+    """Return the number of bits of a dtype."""
+    return int(dtype.lstrip("buintfloa"))
+
+
+# {integer dtype: (minimum, maximum)}
+LIMITS: dict[str, tuple[int, int]] = {name: (0, 2 ** dtype_bits(name) - 1) for name in INT_DTYPES if name[0] == "u"}
+LIMITS |= {
+    name: (-(2 ** (dtype_bits(name) - 1)), 2 ** (dtype_bits(name) - 1) - 1) for name in INT_DTYPES if name[0] == "i"
+}
+
+
+def promote_types(x: str, y: str) -> str:
+    """Return the common dtype: the float one of a float and an integer, else the smallest that holds both.
+
+    It is int64 for uint64 and a signed integer, although int64 does not hold all values of uint64.
+    """
+    if x == y:
+        return x
+    if (x in FLOAT_DTYPES) != (y in FLOAT_DTYPES):
+        return x if x in FLOAT_DTYPES else y
+    if {x, y} == {*HALF_DTYPES}:
+        return "float32"
+    smaller, larger = sorted((x, y), key=dtype_bits)
+    if x in FLOAT_DTYPES or smaller[0] == larger[0]:
+        return larger
+    signed, unsigned = (x, y) if y[0] == "u" else (y, x)
+    return f"int{min(64, max(dtype_bits(signed), 2 * dtype_bits(unsigned)))}"

@@ -1,0 +1,215 @@
+"""Atomic file writes, a limit on the size of files read, and escaping of their text for a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+MAX_FILE_BYTES = 1 << 30  # default limit of a file read as a whole, after decompression; see max_file_bytes()
+PART = ".part"  # the suffix of temporary files
+# of the first part of NAME.RANDOM.part, the name of a temporary file; file systems allow names of 255 bytes
+MAX_STEM_BYTES = 255 - len(f".{'0' * 16}{PART}")
+SPECIAL_FILES = {  # file types that are never replaced
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+}
+# C0 and C1 controls, line separators, bidirectional controls, and lone surrogates
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: object, keep: str = "\n\t") -> str:
+    r"""Return a text with its control characters escaped, so that text from a file cannot control a terminal.
+
+    The characters of ``keep`` are not escaped.
+
+    >>> print(printable("\x1b[2J cleared"))
+    \x1b[2J cleared
+    """
+    return CONTROL.sub(lambda match: match[0] if match[0] in keep else ascii(match[0])[1:-1], str(text))
+
+
+def max_file_bytes() -> int:
+    """Return the maximum size of a file that is read as a whole, after decompression.
+
+    Returns
+    -------
+    int
+        The bytes in the environment variable NEONLITE_MAX_FILE_BYTES, or 1 GiB if it is not set.
+
+    Raises
+    ------
+    ValueError
+        NEONLITE_MAX_FILE_BYTES is not an integer >= 1.
+    """
+    limit = os.environ.get("NEONLITE_MAX_FILE_BYTES")
+    if not limit:
+        return MAX_FILE_BYTES
+    if not limit.isdecimal() or not int(limit):
+        raise ValueError(f"NEONLITE_MAX_FILE_BYTES: expected an integer >= 1, in bytes, got {limit!r}")
+    return int(limit)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def same_file(one: Any, other: Any) -> bool:
+    """Return whether two paths refer to the same file. The file need not exist."""
+    return os.path.realpath(one) == os.path.realpath(other) or (
+        os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
+    )
+
+
+def check_writable(what: str, path: Any) -> str:
+    """Raise an error unless ``write_atomic`` can write a file at a path. Nothing is written.
+
+    Parameters
+    ----------
+    what : str
+        The argument's name, for error messages.
+    path : str or Path
+        The path of the file, which need not exist.
+
+    Returns
+    -------
+    str
+        The path.
+
+    Raises
+    ------
+    TypeError
+        Not a path.
+    ValueError
+        An empty path, or one with a null character.
+    OSError
+        A folder (IsADirectoryError), a missing folder (FileNotFoundError), a read-only folder (PermissionError), a
+        device, a FIFO or a socket.
+    """
+    file = _path(what, path)
+    if file.is_dir():
+        raise IsADirectoryError(f"{what}: expected the path of a file, got the folder {file}")
+    folder = _target(what, file)[0].parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{what}: {file} can not be written: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"{what}: {file} can not be written: the folder {folder} is read-only for you")
+    return os.fspath(file)
+
+
+def write_atomic(path: Any, data: bytes, mode: int = 0o666) -> None:
+    """Write bytes to a file, completely or not at all.
+
+    They are written to a temporary file in the same folder, NAME.RANDOM.part, which replaces the file once its data is
+    on disk. A long NAME is shortened. If several processes write one file at the same time, the last one wins. A
+    symbolic link is preserved; its target is replaced. Temporary files of killed processes are removed by the next
+    write.
+
+    Parameters
+    ----------
+    path : str or Path
+        The path of the file.
+    data : bytes
+        The contents.
+    mode : int
+        The mode of a new file, before the umask; default 0o666. A replaced file keeps its mode.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Not a path; see ``check_writable``.
+    OSError
+        The path is a device, a FIFO or a socket, which are never replaced; or the operating system reports an error.
+    """
+    file, before = _target("write_atomic", _path("write_atomic", path))
+    _remove_leftovers(file)
+    part, descriptor = _create(file, mode if before is None else 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file_object:
+            file_object.write(data)
+            file_object.flush()
+            if before is not None:
+                os.chmod(descriptor if os.chmod in os.supports_fd else part, before)
+            os.fsync(descriptor)
+            if os.name == "nt":  # where an open file cannot be replaced
+                file_object.close()
+            os.replace(part, file)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    with suppress(OSError, AttributeError):  # not every system can synchronize a folder
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _path(what: str, path: Any) -> Path:
+    """Return a path; TypeError or ValueError for anything else."""
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        raise TypeError(f"{what}: expected a path, got {path!r}")
+    if not os.fspath(path) or "\0" in os.fspath(path):
+        raise ValueError(f"{what}: expected a path, got {os.fspath(path)!r}")
+    return Path(path)
+
+
+def _target(what: str, path: Path) -> tuple[Path, int | None]:
+    """Return the file that a path names, with symbolic links resolved, and its mode, or None if it does not exist."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = None
+    if mode is not None and not stat.S_ISREG(mode):
+        kind = SPECIAL_FILES.get(stat.S_IFMT(mode), "not a regular file")
+        raise OSError(f"{what}: expected the path of a regular file, or of a new one; {path} is {kind}")
+    return Path(os.path.realpath(path)) if path.is_symlink() else path, None if mode is None else mode & 0o777
+
+
+def _stem(file: Path) -> str:
+    """Return the prefix of the names of a file's temporary files: its name, shortened to MAX_STEM_BYTES."""
+    return os.fsencode(file.name)[:MAX_STEM_BYTES].decode(errors="ignore")
+
+
+def _create(file: Path, mode: int) -> tuple[Path, int]:
+    """Create and lock a temporary file in the folder of a file; return its path and descriptor."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    while True:
+        part = file.with_name(f"{_stem(file)}.{os.urandom(8).hex()}{PART}")
+        descriptor = os.open(part, flags, mode)
+        _lock(descriptor)
+        if os.name == "nt" or os.fstat(descriptor).st_nlink:  # no other process removed it as a leftover
+            return part, descriptor
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, wait: bool = True) -> bool:
+    """Lock an open file; return False if another process holds it, or files cannot be locked."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def _remove_leftovers(file: Path) -> None:
+    """Remove the temporary files of a file that no process has locked."""
+    name = re.compile(rf"{re.escape(_stem(file))}\.[0-9a-f]{{16}}{re.escape(PART)}")
+    try:
+        parts = [entry.path for entry in os.scandir(file.parent) if name.fullmatch(entry.name)]
+    except PermissionError:  # a folder that can be written, but not listed
+        return
+    for part in parts:
+        with suppress(OSError):
+            descriptor = os.open(part, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+            try:
+                if _lock(descriptor, wait=False):
+                    os.unlink(part)
+            finally:
+                os.close(descriptor)

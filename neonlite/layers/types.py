@@ -1,0 +1,26 @@
+"""Types of arguments of layers, for editors and type checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from neonlite.initializers import Initializer
+    from neonlite.layers.layer import Layer
+    from neonlite.typing import Array
+
+LayerShape = int | tuple[int, ...]  # F, (F, T) or (C, H, W): without the batch dimension
+
+
+class HasShape(Protocol):
+    """A data set or tensor: an object with the shape of its data."""
+
+    @property
+    def shape(self) -> Any:
+        """The shape."""
+
+
+LayerInput: TypeAlias = "Layer | HasShape | int | Sequence[int | Sequence[int]]"  # the argument of ``Layer.configure``
+InitLike: TypeAlias = "Initializer | Array"  # initial values of a parameter
+WindowSizes = int | Sequence[int] | dict[str, int]  # sizes of a window or filter: a scalar, by axis or by name

@@ -1,0 +1,51 @@
+"""Descriptions of tensors, op-trees and other objects for error messages."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+from neonlite.optree_structure import info_of
+
+MAX_LISTED_OPERANDS = 8
+
+_short_repr = reprlib.Repr()
+_short_repr.maxstring = _short_repr.maxother = 60
+
+
+def label(x: Any) -> str:
+    """Return the label of a leaf: a tensor's name, with a suffix for views; or the scalar."""
+    if info_of(x) is None:
+        return repr(x)
+    view_op = getattr(x, "view_op", None)
+    if x.name is None or view_op is None or x.name != x.base.name:  # not a view with the name of its base
+        return x.name or f"tensor-{id(x):#x}"
+    return label(x.base) + {"transpose": ".T", "reshape": ".reshape"}.get(view_op[0], "[...]")
+
+
+def describe(*operands: Any) -> str:
+    """Return the names and shapes of operands for an error message, truncated."""
+
+    def describe_one(x: Any) -> str:
+        info = info_of(x)
+        if info is None:
+            return _short_repr.repr(x)
+        name = f"{info['op']}-tree" if info.op_def else label(x) if x.name else "a tensor"
+        return f"{name} {x.shape}"
+
+    more = [f"{len(operands) - MAX_LISTED_OPERANDS} more"] if len(operands) > MAX_LISTED_OPERANDS else []
+    return ", ".join([*map(describe_one, operands[:MAX_LISTED_OPERANDS]), *more])
+
+
+def owners(*operands: Any) -> str:
+    """Return the operands with their backends, and what to do, for an error message."""
+    described = ", ".join(f"{describe(x)} on {x.backend!r}" for x in operands)
+    if any(x.backend.closed for x in operands):
+        return f"{described}. Create the tensors of the closed backend again, or copy them with be.array(t)"
+    return f"{described}. Copy one of them to the other backend with be.array(t)"
+
+
+def truncate_message(text: object) -> str:
+    """Return a message, with the middle of a long one left out."""
+    message = str(text)
+    return message if len(message) <= 400 else f"{message[:250]} ... {message[-100:]}"

@@ -1,0 +1,186 @@
+"""Prediction: the outputs of a network for arrays of rows, in separate buffers from those of training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from itertools import pairwise, zip_longest
+from types import MethodType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neonlite.data.iterator import to_array, transpose_hint
+from neonlite.data.minibatch_buffers import MinibatchBuffers
+from neonlite.data.preprocessing import Preprocessing
+from neonlite.layers.layer import Layer
+
+DEFAULT_ROWS = 128  # the rows of a minibatch if the backend has no batch size
+MAX_MINIBATCHES = 2  # the total size of the cached copies, in minibatches
+
+
+class InferenceCopies:
+    """Copies of a network that share its parameters and have their own buffers, one for each batch size.
+
+    A copy is shallow: its layers have the attributes of the original, and ``allocate`` creates new buffers. All copies
+    are recreated after any attribute of a layer has been set to another object.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[int, list[Any]] = {}  # batch size -> layers, the network first; least recently used first
+        self._layers: list[tuple[Layer, list[Any]]] = []  # each layer of the network, and its attributes
+        self._nested: list[tuple[Collection[Any], list[Any]]] = []  # each list or dict of layers, and its values
+
+    def of(self, network: Any, n: int, max_rows: int) -> Any:
+        """Return a copy for n rows; cached copies have at most ``max_rows`` rows in total, and ``be.bsz`` must be n."""
+        if not self._is_current(network):
+            self._drop(0)
+        layers = self._copies.pop(n, None)
+        if layers is None:
+            self._drop(max_rows - n)
+            layers = self._copy(network)
+            layers[0].allocate()
+        self._copies[n] = layers
+        return layers[0]
+
+    def _drop(self, max_rows: int) -> None:
+        """Drop the least recently used copies until the others have at most ``max_rows`` rows in total."""
+        while self._copies and sum(self._copies) > max_rows:
+            for layer in self._copies.pop(next(iter(self._copies))):
+                vars(layer).clear()  # layers refer to each other; this frees their memory immediately
+
+    def _is_current(self, network: Any) -> bool:
+        """Return whether all layers have the same attributes as when they were copied."""
+        if not self._layers or self._layers[0][0] is not network:
+            return False
+        current = ((vars(layer).values(), values) for layer, values in self._layers)
+        return all(is_same(now, before) for now, before in (*current, *self._nested))
+
+    def _copy(self, network: Any) -> list[Any]:
+        """Return shallow copies of a network and its layers, without buffers."""
+        copies: dict[int, Any] = {}
+        self._layers, self._nested = [], []
+
+        def copied(value: Any) -> Any:
+            if isinstance(value, Layer):
+                if id(value) not in copies:
+                    copies[id(value)] = object.__new__(type(value))
+                    self._layers.append((value, list(vars(value).values())))
+                return copies[id(value)]
+            if isinstance(value, MethodType) and isinstance(value.__self__, Layer):
+                return MethodType(value.__func__, copied(value.__self__))
+            if type(value) in (list, tuple, dict):
+                items = value.values() if type(value) is dict else value
+                new = [copied(x) for x in items]
+                if not is_same(new, items):
+                    self._nested.append((items, list(items)))
+                    return dict(zip(value, new, strict=True)) if type(value) is dict else type(value)(new)
+            return value
+
+        copied(network)
+        for layer, _ in self._layers:  # grows in the loop
+            vars(copies[id(layer)]).update({name: copied(x) for name, x in vars(layer).items()}, _buffers={})
+        return list(copies.values())
+
+
+def is_same(a: Collection[Any], b: Collection[Any]) -> bool:
+    """Return whether two sequences contain the same objects."""
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+
+
+class Predictor:
+    """Compute the outputs of a network for rows, without changing the training state or ``be.bsz``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.copies = InferenceCopies()
+
+    def __call__(
+        self, network: Any, X: Any, preprocessing: Preprocessing | None, preprocessed: bool | None
+    ) -> NDArray[Any]:
+        """Return the outputs for rows, preprocessed if necessary."""
+        be, shape = network.be, network.in_shape
+        arrays, shapes = self.rows(X, shape)
+        steps = self.applied(arrays, preprocessing, preprocessed)
+        scales = [None if step is None or step.scale == (1, 0) else step.scale for step in steps]
+        columns = [
+            MinibatchBuffers(be, x, f"{self.name}.inputs", scale) for x, scale in zip(shapes, scales, strict=True)
+        ]
+        outputs, n, size = [], len(arrays[0]), be.bsz or DEFAULT_ROWS
+        with be.lock:  # so that all rows use the same weights
+            for first, last in pairwise([*range(0, n, size), n]):
+                width = last - first
+                with be.batch_size(width):
+                    copy = self.copies.of(network, width, MAX_MINIBATCHES * size)
+                    for layer in copy.leaves():
+                        layer.set_state({})  # recurrent states of zeros
+                    batch = [x[first:last] for x in arrays]
+                    batch = [x if step is None else step.subtract_mean(x) for x, step in zip(batch, steps, strict=True)]
+                    x = [c.fill(width, [(slice(0, width), rows.T)]) for c, rows in zip(columns, batch, strict=True)]
+                    y = copy.fprop(x if isinstance(shape, list) else x[0], inference=True)
+                    outputs.append(self.outputs(y, width))
+        return np.concatenate(outputs)
+
+    def rows(self, X: Any, shape: Any) -> tuple[list[NDArray[Any]], list[Any]]:
+        """Return the inputs as arrays (n, F), one for each input of the network, and the shapes of these inputs."""
+        if isinstance(shape, list):
+            if not isinstance(X, list | tuple) or len(X) != len(shape):
+                got = f"{len(X)} arrays" if isinstance(X, list | tuple) else f"a {type(X).__name__}"
+                raise ValueError(f"{self.name}: expected a list of {len(shape)} arrays with rows {shape}, got {got}")
+            shapes, inputs = shape, list(X)
+        else:
+            shapes, inputs = [shape], [X]
+        arrays = [to_array(self.name, x, "X") for x in inputs]
+        if len({*map(len, arrays)}) > 1:
+            raise ValueError(f"{self.name}: expected arrays with equal numbers of rows, got {[*map(len, arrays)]}")
+        for x, expected in zip(arrays, shapes, strict=True):
+            self.check(x, expected)
+        return [x.reshape(len(x), -1) for x in arrays], shapes
+
+    def check(self, x: NDArray[Any], shape: Any) -> None:
+        """Raise ValueError unless rows have this shape, or the same number of elements if either of the two is flat."""
+        sizes, row = shape if isinstance(shape, tuple) else (shape,), x.shape[1:]
+        if math.prod(sizes) == math.prod(row) and (1 in (len(sizes), len(row)) or ones_off(sizes) == ones_off(row)):
+            return
+        hint = transpose_hint(row, sizes)
+        if not hint and len(sizes) == len(row) == 2 and sizes[0] == row[0]:
+            hint = f"call model.set_seq_len({row[1]}) first"
+        if x.ndim == 2 and len(x) == math.prod(sizes):
+            hint = "pass rows: X.T"
+        expected = f"rows of shape {shape}, an array {(len(x), *sizes)}"
+        raise ValueError(f"{self.name}: expected {expected}, got {x.shape}{hint and f': {hint}'}")
+
+    def applied(
+        self, arrays: list[NDArray[Any]], preprocessing: Preprocessing | None, preprocessed: bool | None
+    ) -> list[Preprocessing | None]:
+        """Return the preprocessing to apply to each input: none for floats if the training data were integers."""
+        if preprocessing is None or preprocessed is not None:
+            return [None if preprocessed else preprocessing] * len(arrays)
+        steps: list[Preprocessing | None] = []
+        for x, limits in zip_longest(arrays, preprocessing.integers[: len(arrays)]):
+            if limits is None or x.dtype.kind in "iu":
+                steps.append(preprocessing)
+                continue
+            if not preprocessing.is_in_scaled_range(x, limits):
+                raise ValueError(
+                    f"{self.name}: expected {limits}, as in the training data, or preprocessed floats, "
+                    f"{preprocessing.factor:g} * x + {preprocessing.offset:g}, got {x.dtype} from {x.min():g} to "
+                    f"{x.max():g}. Pass preprocessed=False to preprocess these rows, preprocessed=True to use them "
+                    "unchanged."
+                )
+            steps.append(None)
+        return steps
+
+    def outputs(self, y: Any, n: int) -> NDArray[Any]:
+        """Return outputs as rows (n, K), or (n, K, T) with time steps."""
+        if isinstance(y, list):
+            raise ValueError(f"{self.name}: expected a network with one output, got {len(y)}. Use fprop.")
+        values: NDArray[Any] = y.get()
+        steps = values.shape[1] // n
+        return values.T if steps == 1 else values.reshape(-1, steps, n).transpose(2, 0, 1)
+
+
+def ones_off(sizes: Iterable[int]) -> list[int]:
+    """Return the sizes that are not 1."""
+    return [n for n in sizes if n != 1]

@@ -1,0 +1,376 @@
+"""Training state: weights, optimizer states, progress, data position and random state, to and from checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from neonlite.backend.lock import exclusive
+from neonlite.backend.serialization import find_class
+from neonlite.backend.warn import warn
+from neonlite.data.preprocessing import Preprocessing
+from neonlite.initializers import Initializer
+from neonlite.layers import Layer, LayerContainer
+from neonlite.layers.parameter import ParameterLayer, allocate_parameters
+from neonlite.layers.recurrent import other_batch_size
+from neonlite.layers.serialize import TensorEntry, check_entries, iter_dicts, parameter_states, state_entries
+from neonlite.messages import truncate_message
+from neonlite.models.checkpoint import CheckpointError, read_checkpoint
+from neonlite.optimizers import Optimizer, Schedule
+from neonlite.transforms import Transform
+
+MAX_ERROR_CHARS = 1000  # a file may contain strings of any length
+INT_LIMIT = 2**63  # integers in a file are below this
+
+
+class TrainingState(NamedTuple):
+    """The state of a model as in a checkpoint: a description (JSON data), and arrays by name."""
+
+    file: Any
+    description: dict[str, Any]
+    arrays: Any
+
+    @classmethod
+    def read(cls, source: Any) -> TrainingState:
+        """Return the state from a file, or from the return value of ``Model.serialize``.
+
+        ``arrays`` is None if ``serialize`` returned none. Raises CheckpointError if the source is not a valid state.
+        """
+        if isinstance(source, dict):
+            arrays = source.get("arrays")
+            if not isinstance(arrays, dict | None):
+                raise CheckpointError(f"the description: expected a dict of arrays, got {type(arrays).__name__}")
+            return cls("the description", {k: x for k, x in source.items() if k != "arrays"}, arrays)
+        return cls(source, *read_checkpoint(source))
+
+    @staticmethod
+    def describe(model: Any, keep_states: bool = True) -> dict[str, Any]:
+        """Return the description of a model, as JSON data; without ``keep_states`` that of the network only.
+
+        Raises TypeError for something that is not JSON data, such as an optimizer with a function.
+        """
+        if model.layers.in_shape is None:
+            raise RuntimeError(
+                f"{model.name}: expected a configured network, got none. Call initialize(dataset) or fit first."
+            )
+        be, optimizer, preprocessing, shape = model.be, model.optimizer, model.preprocessing, model.layers.in_shape
+        description: dict[str, Any] = {
+            "name": model.name,
+            "metadata": model.metadata,
+            "layers": model.layers.get_description(),
+            "in_shape": [x if isinstance(x, tuple) else (x,) for x in shape] if isinstance(shape, list) else shape,
+            "preprocessing": None if preprocessing is None else preprocessing.get_description(),
+            "backend": {
+                "type": be.name,
+                "datatype": be.default_dtype_name,
+                "compat_mode": be.compat_mode,
+                "batch_size": be.bsz,
+            },
+        }
+        if keep_states:
+            description["training"] = {
+                "rng_state": list(be.rng_get_state()),
+                "optimizer": None if optimizer is None else optimizer.get_description(),
+                "optimizer_state": None if optimizer is None else optimizer.get_state(),
+                "data": model.data_state,
+                "callbacks": model.callbacks_state,
+                **{name: getattr(model, name) for name in model.progress_fields},
+                **model.resume_settings,
+            }
+        copy: dict[str, Any] = json.loads(json.dumps(description))  # shares nothing with the model
+        return copy
+
+    @staticmethod
+    @exclusive
+    def from_model(model: Any, keep_states: bool = True) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the description and the arrays of a model; without ``keep_states`` those of the network only."""
+        description = TrainingState.describe(model, keep_states)
+        arrays = {f"weights/{name}": array for name, array in model.get_weights().items()}
+        if model.preprocessing is not None and model.preprocessing.mean is not None:
+            arrays["preprocessing/mean"] = model.preprocessing.mean
+        if keep_states:
+            for layer in model.layers.leaves():
+                for i, (_, states) in enumerate(parameter_states(layer)):
+                    arrays |= {f"states/{layer.name}/{i}/{k}": t.get() for k, t in enumerate(states)}
+                arrays |= {f"recurrent/{layer.name}/{name}": array for name, array in layer.get_state().items()}
+        return description, arrays
+
+    # --- fields of the description ---
+
+    def get_field(self, kind: Any, *path: str) -> Any:
+        """Return a field of the description; raise CheckpointError if it is missing or of another type."""
+        value: Any = self.description
+        for i, key in enumerate(path):
+            if not isinstance(value, dict) or key not in value:
+                raise CheckpointError(f"{self.file}: expected the field {'.'.join(path[: i + 1])}, got none")
+            value = value[key]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise CheckpointError(f"{self.file}: {'.'.join(path)}: unexpected type {type(value).__name__}")
+        return value
+
+    def call_checked(self, path: str, f: Callable[..., Any], *args: Any) -> Any:
+        """Return ``f(*args)``; raise CheckpointError, which names the field, for any error."""
+        try:
+            return f(*args)
+        except Exception as error:
+            text = str(error) or type(error).__name__
+            text = text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]} ..."
+            raise CheckpointError(f"{self.file}: {path}: {text}") from error
+
+    def build_object(self, kind: Any, *path: str, parts: tuple[Any, ...]) -> Any:
+        """Return the described object of a class; nested objects must be of this class or of ``parts``."""
+
+        def build() -> Any:
+            for part in iter_dicts(description):
+                is_object = isinstance(part.get("type"), str) and isinstance(part.get("config"), dict)
+                if is_object and not issubclass(find_class(part["type"]), (kind, *parts)):
+                    raise ValueError(f"unexpected {part['type']}")
+            return kind.recursive_gen(description)
+
+        description = self.get_field(dict, *path)
+        return self.call_checked(".".join(path), build)
+
+    @property
+    def in_shape(self) -> Any:
+        """The shape of the inputs."""
+
+        def shape(value: Any) -> Any:
+            return (
+                tuple(map(shape, value))
+                if isinstance(value, list)
+                else self.call_checked("in_shape", check_index, value)
+            )
+
+        value = self.get_field((int, list), "in_shape")
+        is_several = isinstance(value, list) and any(isinstance(x, list) for x in value)
+        if not is_several:
+            return shape(value)
+        return [shape(x[0] if isinstance(x, list) and len(x) == 1 else x) for x in value]
+
+    @property
+    def callbacks(self) -> Any:
+        """The state of the callbacks."""
+        return self.description.get("training", {}).get("callbacks")
+
+    def preprocessing(self, arrays: dict[str, NDArray[Any]]) -> Preprocessing | None:
+        """Return the preprocessing of the inputs, or None."""
+        description = self.description.get("preprocessing")
+        if arrays.keys() - ({"mean"} if description is not None else set()):
+            raise CheckpointError(f"{self.file}: unexpected array preprocessing/{min(arrays)}")
+        if description is None:
+            return None
+        args = Preprocessing.from_description, description, arrays.get("mean"), self.in_shape
+        preprocessing: Preprocessing = self.call_checked("preprocessing", *args)
+        return preprocessing
+
+    def get_progress(self, kinds: dict[str, type]) -> dict[str, Any]:
+        """Return the progress of the training: scalars by name."""
+
+        def get(name: str, kind: type) -> Any:
+            value = self.get_field((int, float), "training", name)
+            return self.call_checked(f"training.{name}", float if kind is float else check_index, value)
+
+        return {name: get(name, kind) for name, kind in kinds.items()}
+
+    def check_settings(self, settings: dict[str, Any]) -> None:
+        """Raise CheckpointError unless the training had these settings."""
+        saved = self.get_field(dict, "training")
+        differences = [
+            f"expected {name} = {x!r}, got {saved.get(name)!r}" for name, x in settings.items() if saved.get(name) != x
+        ]
+        if differences:
+            hint = "Use these settings, or load the weights only: weights_only=True, load_states=False."
+            raise CheckpointError(f"{self.file}: training: {truncate_message('; '.join(differences))}. {hint}")
+
+    # --- restoring a model ---
+
+    def build_network(self) -> Any:
+        """Return a new network, without weights."""
+        return self.build_object(LayerContainer, "layers", parts=(Layer, Initializer, Transform))
+
+    def build_optimizer(self) -> Any:
+        """Return a new optimizer with its state; None if there was none."""
+        if self.get_field((dict, type(None)), "training", "optimizer") is None:
+            return None
+        optimizer = self.build_object(Optimizer, "training", "optimizer", parts=(Schedule,))
+        state = self.get_field(dict, "training", "optimizer_state")
+        self.call_checked("training.optimizer_state", check_structure, state, optimizer.get_state())
+        self.call_checked("training.optimizer_state", optimizer.set_state, state)
+        return optimizer
+
+    def map_layer_names(self, network: Any) -> dict[str, str]:
+        """Return the name in the network for each name in the file; empty if they are equal or do not match."""
+        leaves, file_leaves = network.leaves(), self.build_network().leaves()
+        if {x.name for x in leaves} == {x.name for x in file_leaves} or [*map(type, leaves)] != [
+            *map(type, file_leaves)
+        ]:
+            return {}
+        return {old.name: new.name for old, new in zip(file_leaves, leaves, strict=True)}
+
+    def restore(self, model: Any, load_states: bool = True) -> None:
+        """Restore this state in a model. If anything does not match, raise CheckpointError without a change.
+
+        A network that is not configured is configured with the input shape of the file; its weights are allocated, but
+        not its minibatch buffers.
+        """
+        arrays: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "states": {}, "recurrent": {}, "preprocessing": {}}
+        for name, array in (self.arrays or {}).items():
+            kind, _, rest = name.partition("/")
+            if kind not in arrays:
+                raise CheckpointError(f"{self.file}: expected arrays {'/..., '.join(arrays)}/..., got {name}")
+            arrays[kind][rest] = array
+        be, network = model.be, model.layers
+        preprocessing = self.preprocessing(arrays["preprocessing"])
+        names = self.map_layer_names(network)
+        arrays = {
+            "weights": {rename_array(key, ".", 1, names): x for key, x in arrays["weights"].items()},
+            "states": {rename_array(key, "/", 2, names): x for key, x in arrays["states"].items()},
+            "recurrent": {rename_array(key, "/", 1, names): x for key, x in arrays["recurrent"].items()},
+        }
+        training = load_states and "training" in self.description
+        new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and x.parameters[0] is None]
+        before = be.rng_get_state(), be.compat_mode, network.in_shape
+        try:
+            if training:
+                self.check_settings(model.resume_settings)
+                progress = self.get_progress(model.progress_fields)
+                data = self.get_field((dict, type(None)), "training", "data")
+                optimizer, rng = self.build_optimizer(), tuple(self.get_field(list, "training", "rng_state"))
+            if not model.initialized:
+                be.compat_mode = self.call_checked(
+                    "backend.compat_mode", get_compat_mode, self.get_field(dict, "backend")
+                )
+                self.call_checked("layers, in_shape", configure, network, self.in_shape)
+            self.call_checked("weights", allocate_for_weights, network, new, arrays["weights"])
+            states = self.call_checked("states", match_optimizer_states, network, arrays["states"]) if training else []
+            recurrent = self.call_checked("recurrent", match_recurrent_states, network, arrays["recurrent"])
+            if training:
+                self.call_checked("training.rng_state", be.rng_set_state, rng)
+            self.call_checked("weights", network.set_weights, arrays["weights"])
+        except BaseException:
+            release_weights(new)
+            be.rng_set_state(before[0])
+            be.compat_mode, network.in_shape = before[1:]
+            if before[2] is not None:
+                network.configure(before[2])
+            raise
+        if "preprocessing" in self.description:  # optional
+            model.preprocessing = preprocessing
+        for layer, lists in states:
+            layer.set_states(lists)
+        if training:
+            sizes = {layer.name: array.shape[1] for layer, state in recurrent for array in state.values()}
+            lost = {name: n for name, n in sizes.items() if be.bsz and n != be.bsz}
+            for layer, state in recurrent:
+                layer.set_state({} if layer.name in lost else state)
+            vars(model).update(progress, data_state=data, optimizer=optimizer, loaded_state=self._replace(arrays={}))
+            if lost:
+                text = other_batch_size([*lost], next(iter(lost.values())), be.bsz)
+                warn(f"{self.file}: {text}")
+
+    def resume(self, dataset: Any, callbacks: Any) -> None:
+        """Restore the position of the training data, and the state of the callbacks."""
+        data = self.get_field((dict, type(None)), "training", "data")
+        if data is not None and hasattr(dataset, "set_state"):
+            try:
+                self.call_checked("training.data", dataset.set_state, data)
+            except CheckpointError as error:
+                hint = "To train on other data, use Model(path, weights_only=True)."
+                raise CheckpointError(f"{str(error).rstrip('.')}. {hint}") from error.__cause__
+        if self.callbacks is not None:
+            self.call_checked("training.callbacks", callbacks.set_state, self.callbacks)
+
+
+def configure(network: Any, shape: Any) -> None:
+    """Configure a network for inputs of a shape; raise ValueError for several shapes if it has one input."""
+    network.configure(shape)
+    if isinstance(shape, list) and not isinstance(network.in_shape, list):
+        raise ValueError(f"expected the shape of one input, got {shape}")
+
+
+def match_recurrent_states(network: Any, arrays: dict[str, NDArray[Any]]) -> list[tuple[Any, dict[str, NDArray[Any]]]]:
+    """Return each layer with its recurrent states; raise ValueError if arrays and layers do not match."""
+    states: dict[str, dict[str, NDArray[Any]]] = {}
+    for key, array in arrays.items():
+        layer_name, _, name = key.rpartition("/")
+        states.setdefault(layer_name, {})[name] = array
+    result = [(layer, states.pop(layer.name, {})) for layer in network.leaves()]
+    if states:
+        raise ValueError(f"no layer for {', '.join(states)}")
+    for layer, state in result:
+        layer.check_state(state)
+    return result
+
+
+def rename_array(key: str, separator: str, num_parts: int, names: dict[str, str]) -> str:
+    """Replace the layer's name, with which the name of an array starts."""
+    layer, *rest = key.rsplit(separator, num_parts)
+    return separator.join([names.get(layer, layer), *rest])
+
+
+def get_compat_mode(backend: dict[str, Any]) -> Any:
+    """Return the compatibility mode in the description of a backend; raise ValueError if it is unknown."""
+    mode = backend.get("compat_mode")
+    if mode not in (None, "caffe"):
+        raise ValueError(f"expected None or 'caffe', got {mode!r}")
+    return mode
+
+
+def check_index(value: Any) -> int:
+    """Return a non-negative integer; raise ValueError for anything else."""
+    if type(value) is not int or not 0 <= value < INT_LIMIT:
+        raise ValueError(f"expected a non-negative integer, got {value!r}")
+    return value
+
+
+def check_structure(state: Any, template: Any) -> None:
+    """Raise ValueError unless a state has the keys of a template, and non-negative integers where that has integers."""
+    if isinstance(template, dict):
+        if not isinstance(state, dict) or state.keys() != template.keys():
+            raise ValueError(f"expected a dict with {', '.join(template)}, got {state!r}")
+        for key in template:
+            check_structure(state[key], template[key])
+    elif type(template) is int:
+        check_index(state)
+
+
+def allocate_for_weights(network: Any, new: list[Any], weights: dict[str, NDArray[Any]]) -> None:
+    """Check arrays against the parameters of new layers; allocate the parameters, but no minibatch buffers."""
+    specs = [(layer.name, spec) for layer in new for spec in layer.parameter_specs()]
+    check_entries(
+        network, [TensorEntry(name, spec.name, spec, weights.get(f"{name}.{spec.name}")) for name, spec in specs]
+    )
+    allocate_parameters(new)
+    for layer in network.leaves():
+        if any(t is None for t in layer.persistent_tensors.values()):
+            if hasattr(layer, "init_params"):  # the running statistics of BatchNorm
+                layer.init_params(layer.nfm)
+            else:  # a custom layer
+                layer.allocate()
+
+
+def release_weights(layers: list[Any]) -> None:
+    """Remove the weights of layers."""
+    for layer in layers:
+        for name in (*layer.persistent_tensors, *(spec.gradient for spec in layer.parameter_specs())):
+            setattr(layer, name, None)
+
+
+def match_optimizer_states(network: Any, arrays: dict[str, NDArray[Any]]) -> list[tuple[Any, list[list[Any]]]]:
+    """Return each layer with its optimizer states; raise ValueError if arrays and layers do not match."""
+    rest, result = dict(arrays), []
+    for layer in network.leaves():
+        lists: list[list[Any]] = []
+        for i, _ in enumerate(parameter_states(layer)):
+            lists.append([])
+            while (name := f"{layer.name}/{i}/{len(lists[-1])}") in rest:
+                lists[-1].append(rest.pop(name))
+        if lists:
+            result.append((layer, lists))
+    if rest:
+        raise ValueError(f"no layer for {', '.join(rest)}")
+    check_entries(network, [item for layer, lists in result for item in state_entries(layer, lists)])
+    return result

@@ -1,0 +1,119 @@
+"""Inference for a new op-tree node: the keys and leaves of its operands, and its shape and dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neonlite.dtypes import LIMITS
+from neonlite.messages import describe, owners, truncate_message
+from neonlite.ops import OPS, SHAPE_FN_BY_KIND, Op, infer_dtypes
+from neonlite.optree_structure import STATIC_INTS, Above, Attrs, Below, Info, Leaves, RandomSource, info_of
+from neonlite.optree_walks import flatten_pairs
+from neonlite.shapes import at_least_2d
+
+MAX_CACHED_FLOATS = 1 << 10  # of _float_cache, e.g. the values of a changing learning rate; a full cache is cleared
+NO_LEAVES: Leaves = {}
+
+_float_cache: dict[Any, float] = {}
+
+
+def as_leaf(x: Any, other: Any, be: Any) -> tuple[Any, Leaves, Any]:
+    """Return (key, leaves, operand) of an operand that is not a node. An array is copied to a tensor."""
+    if type(info := getattr(x, "info", None)) is Info:
+        return info, {id(x): x}, x
+    if type(x) is float:
+        x = _float_cache.setdefault(x or str(x), x)  # one object per value, but 0.0 and -0.0 are two
+        if len(_float_cache) > MAX_CACHED_FLOATS:
+            _float_cache.clear()
+        return float, {id(x): x}, x
+    if isinstance(x, bool) or type(x).__name__ == "bool":  # and numpy.bool
+        return int(x), NO_LEAVES, int(x)
+    if type(x) is int:
+        if x in STATIC_INTS:
+            return x, NO_LEAVES, x
+        if (info := info_of(other)) and (limits := LIMITS.get(info.dtype)):
+            low, high = limits
+            x = Below(x) if x < low else Above(x) if x > high else x
+        return type(x), {id(x): x}, x
+    if type(x) is RandomSource:
+        return RandomSource, {id(x): x}, x
+    # an array of an array library, or one of its scalars
+    if not isinstance(x, type) and hasattr(x, "dtype") and hasattr(x, "shape"):
+        if x.shape == ():
+            return as_leaf(x.item(), other, be) if isinstance(x.item(), int | float) else (NotImplemented, NO_LEAVES, x)
+        x = (be or other.backend).snapshot(x, other)
+        return x.info, {id(x): x}, x
+    if isinstance(x, int | float):  # a subclass: numpy.float64, an IntEnum
+        return as_leaf(float(x) if isinstance(x, float) else int(x), other, be)
+    return NotImplemented, NO_LEAVES, x
+
+
+def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Any) -> Info:
+    """Infer the shape and dtype of a new structure. Errors of tree building are raised here."""
+    types = [*operand_types(a), *operand_types(b)]
+    candidates = [be] * (be is not None) + [t.be for t in types if isinstance(t, Info)]
+    backends = list({id(x): x for x in candidates}.values())
+    try:
+        if len(backends) > 1:
+            tensors = {id(x.backend): x for x in flatten_pairs(a, b) if info_of(x)}.values()
+            if len(tensors) < 2:
+                raise ValueError(f"expected operands of {be!r}, got {owners(*tensors)}")
+            raise ValueError(f"expected operands of one backend, got {owners(*tensors)}")
+        if any(isinstance(t, Info) and t.op_def is OPS["onehot"] and not t.attrs["nclass"] for t in types):
+            raise ValueError(
+                "expected a known number of classes. Pass nclass= to be.onehot, or assign the one-hot op directly."
+            )
+        if op.arity >= 0 and len(types) != op.arity:
+            raise TypeError(f"expected {op.arity} operands, got {len(types)}")
+        info = Info(shape=None, op=op.name, **dict(attrs))
+        info.op_def, info.attrs, info.be = op, dict(attrs), backends[0]
+        # stored for pairs only: an Info that refers to those of its operands would keep a whole tree of Infos alive
+        info.operand_types = tuple(types) if op.name == "pair" else ()
+        info.find = info.be.structures.get
+        info.num_children = (a is not None) + (b is not None)
+        if op.name == "pair":
+            info.shape, info.dtype, info.compute_dtype = (), "", ""
+        else:
+            shape_fn = op.shape_fn or SHAPE_FN_BY_KIND[op.kind]
+            info.shape = shape_fn(
+                *[at_least_2d(t.shape) if isinstance(t, Info) else (1, 1) for t in types], **info.attrs
+            )
+            operand_dtypes = [t.dtype if isinstance(t, Info) else t for t in types]
+            info.compute_dtype, info.dtype = infer_dtypes(op, operand_dtypes, info.be.default_dtype_name, info.attrs)
+    except (ValueError, TypeError, IndexError) as error:
+        raise type(error)(f"be.{op.method}({describe(*flatten_pairs(a, b))}): {truncate_message(error)}") from None
+    dict.__setitem__(info, "shape", info.shape)
+    return info
+
+
+def operand_types(x: Any) -> tuple[Any, ...]:
+    """Return the Info of a tensor or node, or the type of a scalar; of a pair, those of its operands."""
+    if x is None:
+        return ()
+    if info := info_of(x):
+        return info.operand_types if info.op_def is OPS["pair"] else (info,)
+    return (type(x),)
+
+
+def unchecked_info(op: dict[str, Any], a: Any, b: Any) -> Info:
+    """Return the Info of a node with the given shape, which is not checked."""
+    name = op.get("op")
+    if name not in OPS:
+        raise TypeError(f"OpTreeNode: expected one of the ops {', '.join(OPS)}, got {name!r}")
+    info = Info(op)
+    info.op_def, info.be = OPS[name], backend_of(a, b)
+    info.find = info.be.structures.get
+    info.attrs = {k: v for k, v in op.items() if k not in ("op", "shape")}
+    info.operand_types = (*operand_types(a), *operand_types(b))
+    info.shape, info.num_children = op.get("shape", ()), (a is not None) + (b is not None)
+    operand_dtypes = [t.dtype if isinstance(t, Info) else t for t in info.operand_types]
+    info.compute_dtype, info.dtype = infer_dtypes(info.op_def, operand_dtypes, info.be.default_dtype_name, info.attrs)
+    return info
+
+
+def backend_of(*operands: Any) -> Any:
+    """Return the backend of the first tensor or node; TypeError if there is none."""
+    for x in operands:
+        if info := info_of(x):
+            return info.be
+    raise TypeError(f"expected a tensor or an op-tree among the operands, got {describe(*operands)}")

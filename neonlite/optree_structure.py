@@ -1,0 +1,102 @@
+"""The structure of op-trees: the op dict that equal nodes share, a backend's table of them, and special operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from neonlite.ops import Op
+from neonlite.shapes import Shape
+
+Attrs = tuple[tuple[str, Any], ...]
+Leaves = dict[int, Any]
+
+STATIC_INTS = range(-8, 9)  # integers that are part of the structure; other scalars are arguments of the plan
+MAX_STRUCTURE_BYTES = 8_000_000  # of a backend's table of structures; a full table is cleared
+STRUCTURE_BYTES = 600  # measured size of a structure and its key, without the key's pattern of leaves
+PATTERN_BYTES = 8  # of the pattern, per leaf
+
+
+class Info(dict[str, Any]):
+    """The op dict of a node, shared by all nodes of the same structure, with attributes for planning.
+
+    Tensors have an Info as well, so ``x.info.shape``, ``x.info.dtype`` and ``x.info.be`` work for every operand.
+    """
+
+    __slots__ = ("attrs", "be", "compute_dtype", "dtype", "find", "num_children", "op_def", "operand_types", "shape")
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Info:
+        """Return the Info itself: there is one object per structure."""
+        return self
+
+    op_def: Op | None
+    attrs: dict[str, Any]
+    shape: Shape
+    dtype: str
+    compute_dtype: str  # the dtype to which the operands are cast before the op runs
+    be: Any
+    operand_types: tuple[Any, ...]  # of a pair: the Info of each tensor or node, the type of each scalar
+    num_children: int  # 0 for a tensor, 1 or 2 for a node
+    find: Callable[[Any], Any]  # looks up a structure in the table of the backend
+
+    def _raise_immutable(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("an op-tree is immutable. Build a new one, for example with tree.replace(old, new).")
+
+    __setitem__ = __delitem__ = update = pop = clear = setdefault = popitem = _raise_immutable
+    __ior__ = _raise_immutable
+
+
+def info_of(x: Any) -> Info | None:
+    """Return the Info of a tensor or node, and None for any other object."""
+    info = getattr(x, "info", None)
+    return info if type(info) is Info else None
+
+
+class Structures(dict[Any, Info]):
+    """A backend's table of structures, {key: Info}. It is cleared when it exceeds MAX_STRUCTURE_BYTES."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def remember(self, key: Any, info: Info, pattern: Any = 0) -> Info:
+        """Store the Info of a key and return it, or the one that another thread stored first."""
+        self.nbytes += STRUCTURE_BYTES + (PATTERN_BYTES * len(pattern) if type(pattern) is tuple else 0)
+        if self.nbytes > MAX_STRUCTURE_BYTES:
+            self.clear()
+        return self.setdefault(key, info)
+
+    def clear(self) -> None:
+        """Remove all structures."""
+        super().clear()
+        self.nbytes = 0
+
+
+class Below(int):
+    """An integer below the range of the other operand's dtype. Its type is part of the tree's structure."""
+
+
+class Above(int):
+    """An integer above the range of the other operand's dtype. Its type is part of the tree's structure."""
+
+
+class RandomSource:
+    """The operand of a ``rand`` or ``randn`` node. Each node has its own, so two nodes are independent samples."""
+
+    __slots__ = ("be",)
+
+    def __init__(self, be: Any) -> None:
+        self.be = be
+
+    def __repr__(self) -> str:
+        return f"random-{id(self):#x}"
+
+    def uniform(self, shape: Shape) -> Any:
+        """Draw uniform numbers in [0, 1)."""
+        return self.be.streams.uniform("noise", shape, self.be.default_dtype_name)
+
+    def normal(self, shape: Shape) -> Any:
+        """Draw standard normal numbers."""
+        return self.be.streams.normal("noise", shape, self.be.default_dtype_name)

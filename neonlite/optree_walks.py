@@ -1,0 +1,268 @@
+"""Walks over op-trees: postorder, neon's postfix and nested lists, replacement, lowering to instructions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+
+from neonlite.ops import OPS
+from neonlite.optree_structure import STATIC_INTS, Info, Leaves, RandomSource
+from neonlite.shapes import Axes
+
+
+class Triple(tuple[Any, Any, Any]):
+    """The triple (op, left, right), and what is derived from it by a walk over the tree; none of them recurses."""
+
+    __slots__ = ()
+
+    leaves: Leaves | None  # None for more than MAX_TRACKED_LEAVES
+
+    @property
+    def info(self) -> Info:
+        """The op dict with the attributes for planning."""
+        return self[0]  # type: ignore[no-any-return]
+
+    @property
+    def op(self) -> str:
+        """The name of the op."""
+        return self[0]["op"]  # type: ignore[no-any-return]
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The op's attributes, such as the axis of a reduction."""
+        return dict(self[0].attrs)
+
+    @property
+    def operands(self) -> tuple[Any, ...]:
+        """The operands, with pairs replaced by their operands."""
+        return flatten_pairs(self[1], self[2])
+
+    @staticmethod
+    def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: Any = None) -> Any:
+        """Return a new node with an op dict's op and attributes and other operands, with shape inference and checks."""
+        raise NotImplementedError
+
+    def traverse(self, stack: list[Any] | None = None) -> list[Any]:
+        """Append the tree in postfix order, operands before their op, to a list.
+
+        Parameters
+        ----------
+        stack : list, optional
+            The list; a new one by default.
+
+        Returns
+        -------
+        list
+            The list, with an op dict for each node.
+        """
+        stack = [] if stack is None else stack
+        pending: list[tuple[Any, bool]] = [(self, False)]
+        while pending:
+            x, is_expanded = pending.pop()
+            if is_expanded or not isinstance(x, Triple):
+                stack.append(x[0] if is_expanded else x)
+            else:
+                pending.append((x, True))
+                pending += [(y, False) for y in (x[2], x[1]) if y is not None]
+        return stack
+
+    @classmethod
+    def from_postfix(cls, stack: Iterable[Any]) -> Self:
+        """Return the tree of a postfix list, with its shapes checked again.
+
+        Parameters
+        ----------
+        stack : iterable
+            A list as ``traverse`` returns it. Operands may have been replaced.
+
+        Returns
+        -------
+        OpTreeNode
+            The tree.
+        """
+        built: list[Any] = []
+        for x in stack:
+            if isinstance(x, dict):
+                num_children = x.num_children if isinstance(x, Info) else min(OPS[x["op"]].arity, 2)
+                a, b = (*built[len(built) - num_children :], None, None)[:2]
+                del built[len(built) - num_children :]
+                built.append(cls._rebuild(x, a, b))
+            else:
+                built.append(x)
+        if len(built) != 1:
+            raise ValueError(f"OpTreeNode.from_postfix: expected a postfix list of one tree, got one of {len(built)}")
+        return built[0]  # type: ignore[no-any-return]
+
+    def optree_to_list(self) -> list[Any]:
+        """Return the tree as nested lists, which can be modified.
+
+        Returns
+        -------
+        list
+            ``[op, left, right]``, where nodes are lists of this form.
+        """
+        lists: dict[int, list[Any]] = {}
+        for node in postorder(self):
+            lists[id(node)] = [dict(node[0]), *(lists.get(id(x), x) for x in node[1:])]
+        return lists[id(self)]
+
+    @classmethod
+    def list_to_optree(cls, nested: list[Any]) -> Self:
+        """Return the tree of nested lists, with its shapes checked again.
+
+        Parameters
+        ----------
+        nested : list
+            ``[op, left, right]``, as ``optree_to_list`` returns it.
+
+        Returns
+        -------
+        OpTreeNode
+            The tree.
+        """
+        built: dict[int, Any] = {}
+        pending = [nested]
+        while pending:
+            x = pending[-1]
+            missing = [y for y in x[1:] if isinstance(y, list) and id(y) not in built]
+            if missing:
+                pending += missing
+            else:
+                pending.pop()
+                built[id(x)] = cls._rebuild(x[0], *(built.get(id(y), y) for y in x[1:]))
+        return built[id(nested)]  # type: ignore[no-any-return]
+
+    def replace(self, old: Any, new: Any) -> Self:
+        """Return the tree with one operand replaced; unchanged sub-trees are shared.
+
+        Parameters
+        ----------
+        old : Tensor or OpTreeNode
+            The operand to replace, at every use.
+        new : Tensor, OpTreeNode or scalar
+            The new operand.
+
+        Returns
+        -------
+        OpTreeNode
+            The new tree.
+        """
+        built: dict[int, Any] = {id(old): new}
+        for node in postorder(self):
+            a, b = (built.get(id(x), x) for x in node[1:])
+            if id(node) not in built:
+                built[id(node)] = node if a is node[1] and b is node[2] else self._rebuild(node[0], a, b)
+        return built[id(self)]  # type: ignore[no-any-return]
+
+    def key(self) -> Any:
+        """Return a hashable key of the tree.
+
+        Returns
+        -------
+        hashable
+            Equal for two trees of the same structure over the same leaves.
+        """
+        if self.leaves is None:
+            instructions, leaves, _ = lower_to_instructions([self])
+            return tuple(instructions), tuple(leaves)
+        return self[0], tuple(self.leaves)
+
+    def intrinsic_key_maps(self) -> tuple[dict[int, int], dict[int, Any]]:
+        """Return the leaves of the tree, numbered in order of appearance.
+
+        Returns
+        -------
+        tuple of dict
+            {id of a leaf: its index} and {index: leaf}.
+        """
+        leaves = lower_to_instructions([self])[1] if self.leaves is None else self.leaves
+        return {key: i for i, key in enumerate(leaves)}, dict(enumerate(leaves.values()))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the same tree over copies of its tensors and random sources."""
+        be = copy.deepcopy(self.info.be, memo)
+
+        def copy_operand(x: Any) -> Any:
+            if isinstance(x, RandomSource):
+                return memo.setdefault(id(x), RandomSource(be))
+            return memo[id(x)] if id(x) in memo else copy.deepcopy(x, memo)
+
+        for node in postorder(self):
+            if id(node) not in memo:
+                a, b = map(copy_operand, node[1:])
+                memo[id(node)] = self._rebuild(node[0], a, b, be)
+        return memo[id(self)]  # type: ignore[no-any-return]
+
+
+def flatten_pairs(*operands: Any) -> tuple[Any, ...]:
+    """Return the operands, with pairs replaced by their operands."""
+    out: list[Any] = []
+    stack = list(operands[::-1])
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Triple) and x[0].op_def is OPS["pair"]:
+            stack += [x[2], x[1]]
+        elif x is not None:
+            out.append(x)
+    return tuple(out)
+
+
+def matrix_transpose_axes(ndim: int) -> Axes:
+    """Return the permutation that swaps the last two axes."""
+    return (*range(ndim - 2), ndim - 1, ndim - 2)
+
+
+def postorder(*trees: Any) -> Iterator[Any]:
+    """Yield every distinct node once, operands before the ops that use them, without recursion.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> x = nl.gen_backend("cpu").ones((2, 2), name="x")
+    >>> y = x + x
+    >>> [node.op for node in postorder(y * y)]
+    ['add', 'mul']
+    """
+    seen: set[int] = set()
+    stack: list[tuple[Any, bool]] = [(tree, False) for tree in reversed(trees)]
+    while stack:
+        x, is_expanded = stack.pop()
+        if is_expanded:
+            yield x
+        elif isinstance(x, Triple) and id(x) not in seen:
+            seen.add(id(x))
+            stack += [(x, True), (x[2], False), (x[1], False)]
+
+
+def lower_to_instructions(
+    trees: Iterable[Any], leaves: Leaves | None = None
+) -> tuple[list[tuple[Any, ...]], Leaves, list[Any]]:
+    """Return trees as (instructions, leaves, results), with equal sub-trees merged.
+
+    An instruction is (op, attributes, operands, shape, dtype, compute dtype). An operand is the index of an earlier
+    instruction (0, 1, ...), of a leaf (-1, -2, ... in the order of ``leaves``, else of appearance), or a static
+    integer, wrapped as ``(n,)``. A result is an operand of this form.
+    """
+    instruction_ids: dict[tuple[Any, ...], int] = {}
+    node_ids: dict[int, int] = {}
+    leaves = {} if leaves is None else dict(leaves)
+    leaf_ids = {key: -1 - i for i, key in enumerate(leaves)}
+
+    def operand(x: Any) -> Any:
+        if isinstance(x, Triple):
+            return node_ids[id(x)]
+        if type(x) is int and x in STATIC_INTS:
+            return (x,)
+        leaves.setdefault(id(x), x)
+        return leaf_ids.setdefault(id(x), -len(leaves))
+
+    trees = list(trees)
+    for node in postorder(*trees):
+        info = node[0]
+        if info.op_def is not OPS["pair"]:
+            operands = tuple(map(operand, node.operands))
+            key = (info.op_def, tuple(info.attrs.items()), operands, info.shape, info.dtype, info.compute_dtype)
+            node_ids[id(node)] = instruction_ids.setdefault(key, len(instruction_ids))
+    results = [operand(tree) for tree in trees]
+    return list(instruction_ids), leaves, results

@@ -1,0 +1,38 @@
+"""Types of arguments, for editors and type checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Array(Protocol):
+    """An array of any library, a tensor, or an op-tree."""
+
+    @property
+    def shape(self) -> Any:
+        """The shape."""
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype."""
+
+
+class DType(Protocol):
+    """A dtype object, such as NumPy's and PyTorch's."""
+
+    @property
+    def itemsize(self) -> int:
+        """The size of an element in bytes."""
+
+
+OperandLike = Array | float  # an operand of an op
+ArrayLike = Array | float | Sequence[Any]  # values of a new tensor: also nested lists
+DTypeLike = str | type | DType | None  # None: the default dtype
+ShapeLike = int | Sequence[int]
+AxisLike = int | Sequence[int] | None  # None: all axes
+NativeArray = Any  # an array of the runtime's library; the array-API standard has no type for it
+NumPyArray: TypeAlias = "np.ndarray[Any, Any]"

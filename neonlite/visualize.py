@@ -1,0 +1,531 @@
+"""Printing and drawing of op-trees: neon triples, infix formulas, text, Mermaid, Graphviz and SVG graphs, step tables.
+
+A tree may be 100,000 nodes deep, and a small tree with shared sub-expressions may expand to exponentially many nodes.
+So no function here recurses, and no output has more than ``MAX_DISPLAYED_NODES`` nodes: a longer expression is printed
+as a list of named sub-expressions (``t1 = ...``, ``t2 = ...``, each defined before it is used), and a drawing contains
+the nodes nearest to the result and the number of operands it leaves out.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect, insort
+from collections.abc import Callable, Iterator
+from html import escape
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+from unicodedata import east_asian_width
+
+from neonlite.messages import label
+from neonlite.ops import OPS
+from neonlite.optree_structure import info_of
+from neonlite.optree_walks import Triple, postorder
+
+MAX_DISPLAYED_NODES = 200  # also the limit of lines, of operands of one op, and of boxes
+
+COMMUTATIVE = {"add", "mul", "maximum", "minimum", "eq", "ne"}
+
+Formatter = Callable[[Any], str]
+
+
+# --- printing -------------------------------------------------------------------------------------------------------
+
+
+def format_triple(tree: Triple) -> str:
+    """Return the tree as neon prints it: ``({'shape': (2, 2), 'op': 'add'}, x0, x1)``."""
+    return format_tree(tree, list(postorder(tree)), format_node_triple, label)
+
+
+def format_infix(tree: Triple) -> str:
+    """Return the tree as an infix formula, scalars in parentheses: ``((1) / ((1) + (exp ((-1) * x))))``."""
+    nodes = [node for node in postorder(tree) if node is tree or node.op != "pair"]
+    return format_tree(tree, nodes, format_node_infix, lambda x: f"({x!r})" if isinstance(x, int | float) else label(x))
+
+
+def format_node_triple(node: Triple, format_operand: Formatter) -> str:
+    """Return one node as a triple; ``format_operand`` formats its operands."""
+    op = {**{k: node[0][k] for k in ("shape", "op") if k in node[0]}, **node[0]}
+    return f"({op}, {', '.join('None' if x is None else format_operand(x) for x in node[1:])})"
+
+
+def format_node_infix(node: Triple, format_operand: Formatter) -> str:
+    """Return one node as a formula: ``(x + y)``, or ``(sum x axis=(1,))`` if its op has no symbol."""
+    operands = node.operands
+    texts = [format_operand(x) for x in operands[:MAX_DISPLAYED_NODES]]
+    if (symbol := OPS[node.op].symbol) and len(texts) == 2:
+        return f"({texts[0]} {symbol} {texts[1]})"
+    more = [f"... {len(operands) - MAX_DISPLAYED_NODES:,} more"] if len(operands) > MAX_DISPLAYED_NODES else []
+    return f"({' '.join([node.op, *texts, *more, *format_attrs(node)])})"
+
+
+def format_attrs(node: Triple) -> list[str]:
+    """Return the attributes of an op, formatted: ``axis=(1,)``."""
+    return [f"{name}={value!r}" for name, value in node.info.attrs.items()]
+
+
+def format_tree(
+    tree: Triple,
+    nodes: list[Triple],
+    format_node: Callable[[Triple, Formatter], str],
+    format_leaf: Formatter,
+) -> str:
+    """Return the tree in one line, or one line per distinct node if it has more than ``MAX_DISPLAYED_NODES``."""
+    texts: dict[int, str] = {}
+
+    def format_operand(x: Any) -> str:
+        return texts.get(id(x)) or format_leaf(x)
+
+    if fits_on_line(tree):
+        for node in nodes:
+            texts[id(node)] = format_node(node, format_operand)
+        return texts[id(tree)]
+
+    prefix = subexpression_prefix(nodes)
+    texts = {id(node): f"{prefix}{i}" for i, node in enumerate(nodes, 1)}
+    num_omitted = len(nodes) - MAX_DISPLAYED_NODES + 1 if len(nodes) > MAX_DISPLAYED_NODES else 0
+    lines = (
+        [f"... {num_omitted:,} of {len(nodes):,} lines omitted: {prefix}1 to {prefix}{num_omitted}"]
+        if num_omitted
+        else []
+    )
+    lines += [f"{texts[id(node)]} = {format_node(node, format_operand)}" for node in nodes[num_omitted:-1]]
+    return "\n".join([*lines, format_node(tree, format_operand)])
+
+
+def fits_on_line(tree: Triple) -> bool:
+    """Return whether a tree has at most ``MAX_DISPLAYED_NODES`` nodes, shared ones counted at each use."""
+    sizes: dict[int, int] = {}
+    for node in postorder(tree):
+        sizes[id(node)] = size = 1 + sum(sizes.get(id(x), 0) for x in node[1:])
+        if size > MAX_DISPLAYED_NODES:
+            return False
+    return True
+
+
+def subexpression_prefix(nodes: list[Triple]) -> str:
+    """Return the prefix of the sub-expressions' names: t, as in t1, or tt, ttt if a tensor has such a name."""
+    names = {label(x) for node in nodes for x in node[1:] if info_of(x) and x.name}
+    prefix = "t"
+    while any(re.fullmatch(prefix + r"\d+", name) for name in names):
+        prefix += "t"
+    return prefix
+
+
+# --- drawing -------------------------------------------------------------------------------------------------------
+
+
+def draw(tree: Triple, format: str = "text") -> str:
+    """Return a drawing of an op-tree, with its result on top.
+
+    A node or tensor that is used twice is drawn once; in text, later uses refer to the first by its number. A drawing
+    has at most ``MAX_DISPLAYED_NODES`` boxes, those nearest to the result. Dashed boxes give the number of omitted
+    operands.
+
+    Parameters
+    ----------
+    tree : OpTreeNode
+        The op-tree.
+    format : {"text", "mermaid", "dot", "svg"}, default "text"
+        Indented text, a Mermaid flowchart, a Graphviz digraph, or an SVG picture.
+
+    Returns
+    -------
+    str
+        The drawing.
+
+    Raises
+    ------
+    ValueError
+        The format is not one of these.
+    """
+    if format not in RENDERERS:
+        raise ValueError(f"tree.draw: expected a format of {', '.join(map(repr, RENDERERS))}, got {format!r}")
+    return RENDERERS[format](OpTreeGraph(tree))
+
+
+class GraphNode(NamedTuple):
+    """A node of the drawing. Kinds: "op", "tensor", "number" (a scalar), "omitted" (operands that are not drawn)."""
+
+    kind: str
+    text: str
+    shape: str = ""
+    op: str = ""
+
+    @staticmethod
+    def from_operand(x: Any) -> GraphNode:
+        """Return the graph node of an op-tree node or a leaf."""
+        if isinstance(x, Triple):
+            return GraphNode("op", " ".join([x.op, *format_attrs(x)]), str(x.info.shape), x.op)
+        return GraphNode("tensor", label(x), str(x.shape)) if info_of(x) else GraphNode("number", label(x))
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.shape}".rstrip()
+
+
+class OpTreeGraph:
+    """The nodes of a drawing, the result first. ``operands[i]`` are the indices of the operands of node i, in order."""
+
+    def __init__(self, tree: Triple) -> None:
+        self.nodes = [GraphNode.from_operand(tree)]
+        self.operands: list[list[int]] = [[]]
+        index, queue = {id(tree): 0}, [tree]
+        for node in queue:  # breadth first, so that the omitted nodes are the deepest; the queue grows in the loop
+            user, num_omitted = index[id(node)], 0
+            for x in node.operands:
+                i = index.get(id(x)) if info_of(x) else None  # a scalar is drawn at each use
+                if (i is None and len(self.nodes) >= MAX_DISPLAYED_NODES) or len(
+                    self.operands[user]
+                ) >= MAX_DISPLAYED_NODES:
+                    num_omitted += 1
+                elif i is None:
+                    i = self._add(user, GraphNode.from_operand(x))
+                    index[id(x)] = i
+                    queue += [x] if isinstance(x, Triple) else []
+                else:
+                    self.operands[user].append(i)
+            if num_omitted:
+                self._add(user, GraphNode("omitted", f"... {num_omitted:,} more operand{'s' * (num_omitted > 1)}"))
+        # an order in which every node precedes its operands
+        self.topological_order = [index[id(node)] for node in postorder(tree) if id(node) in index][::-1]
+
+    def _add(self, user: int, node: GraphNode) -> int:
+        self.nodes.append(node)
+        self.operands.append([])
+        self.operands[user].append(len(self.nodes) - 1)
+        return len(self.nodes) - 1
+
+    def edges(self) -> Iterator[tuple[int, int, str]]:
+        """Yield (operand, user, position of the operand); the position is empty if the order does not matter."""
+        for user, operands in enumerate(self.operands):
+            ordered = len(operands) > 1 and self.nodes[user].op not in COMMUTATIVE
+            for position, operand in enumerate(operands, 1):
+                yield operand, user, str(position) if ordered else ""
+
+
+def render_text(graph: OpTreeGraph) -> str:
+    """Return an indented tree. A node that is used more than once gets a number, which later lines refer to."""
+    uses = [0] * len(graph.nodes)
+    for operand, _, _ in graph.edges():
+        uses[operand] += 1
+    labels: dict[int, int] = {}
+    lines = []
+    stack = [(0, "", "")]
+    while stack:
+        i, prefix, indent = stack.pop()
+        node, is_repeat = graph.nodes[i], i in labels
+        if node.kind == "op" and uses[i] > 1:
+            labels.setdefault(i, len(labels) + 1)
+            prefix += f"#{labels[i]} "
+        lines.append(f"{prefix}{node}{', as above' if is_repeat else ''}")
+        if not is_repeat:
+            branches = [(j, indent + "├── ", indent + "│   ") for j in graph.operands[i]]
+            branches[-1:] = [(j, indent + "└── ", indent + "    ") for j in graph.operands[i][-1:]]
+            stack += reversed(branches)
+    return "\n".join(lines)
+
+
+def render_mermaid(graph: OpTreeGraph) -> str:
+    """Return a Mermaid flowchart for notebooks and GitHub; special characters are written as character codes."""
+    brackets = {"op": "[{}]", "tensor": "([{}])", "number": "(({}))", "omitted": "[{}]:::omitted"}
+    lines = ["flowchart BT"]
+    for i, node in enumerate(graph.nodes):
+        plain = re.sub(r"[^\w ().,=+/-]", lambda found: f"#{ord(found[0])};", str(node))
+        quoted = f'"{plain}"'
+        lines.append(f"    n{i}{brackets[node.kind].format(quoted)}")
+    lines += [f"    n{i} -->{f'|{position}|' if position else ''} n{j}" for i, j, position in graph.edges()]
+    return "\n".join([*lines, "    classDef omitted stroke-dasharray: 4"])
+
+
+def render_dot(graph: OpTreeGraph) -> str:
+    """Return a Graphviz digraph. Render it with ``dot -Tpng``."""
+    shapes = {"op": "box", "tensor": "box, style=rounded", "number": "ellipse", "omitted": "box, style=dashed"}
+    lines = ["digraph tree {", "    rankdir=BT", "    node [fontname=monospace]"]
+    for i, node in enumerate(graph.nodes):
+        quoted = str(node).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        lines.append(f'    n{i} [label="{quoted}", shape={shapes[node.kind]}]')
+    lines += [f"    n{i} -> n{j}{f' [label={position}]' if position else ''}" for i, j, position in graph.edges()]
+    return "\n".join([*lines, "}"])
+
+
+# --- drawing boxes and lines ---------------------------------------------------------------------------------------
+
+CHAR_WIDTH_PX = 7.3
+BOX_HEIGHT_PX = 38
+RANK_PITCH_PX = 78  # from the top of a box to the top of a box one rank below
+BOX_GAP_PX = 22  # between two boxes of a rank
+MAX_LABEL_CHARS = 34  # of a line in a box; its tooltip has the whole text
+# dark text on light boxes and gray lines between them are visible on a white and on a black page
+TEXT_COLOR, SHAPE_COLOR, EDGE_COLOR = "#1b1f24", "#57606a", "#7d8590"
+BOX_COLORS = {
+    "op": ("#dbe9f9", "#3b6ea5"),
+    "tensor": ("#e1f2da", "#4c8c3a"),
+    "number": ("#fcefd0", "#b0812c"),
+    "omitted": ("#eceef0", "#7d8590"),
+}
+
+
+def render_svg(graph: OpTreeGraph) -> str:
+    """Return a self-contained SVG picture: ops in boxes, tensors in rounded boxes, scalars in ellipses."""
+    layout = LayeredGraphLayout(graph)
+    x, rank, widths = layout.x, layout.rank, layout.widths
+    width, height = (
+        max(c + w / 2 for c, w in zip(x, widths, strict=True)) + BOX_GAP_PX,
+        max(rank) * RANK_PITCH_PX + BOX_HEIGHT_PX + 2 * BOX_GAP_PX,
+    )
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
+        f'viewBox="0 0 {width:.0f} {height}" '
+        'role="img" font-family="ui-monospace, Menlo, Consolas, DejaVu Sans Mono, monospace" font-size="12" '
+        f'text-anchor="middle"><title>op-tree {escape_xml(str(graph.nodes[0]))}</title>'
+    ]
+    lines, heads = [], []
+    for user, operands in enumerate(layout.operands):
+        end = BOX_GAP_PX + rank[user] * RANK_PITCH_PX + BOX_HEIGHT_PX
+        if user >= len(graph.nodes):  # a dummy vertex: a straight line through its rank
+            lines.append(f"M{x[user]:.1f} {end}v{-BOX_HEIGHT_PX}")
+        for v, port in zip(operands, layout.ports(user), strict=True):
+            start, stop, to = end + RANK_PITCH_PX - BOX_HEIGHT_PX, end, x[user] + port
+            if user < len(graph.nodes):
+                heads.append(f"M{to:.1f} {end}l-4 8h8z")
+                stop += 7
+            half = (start + stop) / 2
+            lines.append(f"M{x[v]:.1f} {start}C{x[v]:.1f} {half} {to:.1f} {half} {to:.1f} {stop}")
+    out.append(f'<path class="lines" fill="none" stroke="{EDGE_COLOR}" stroke-width="1.4" d="{"".join(lines)}"/>')
+    out.append(f'<path class="heads" fill="{EDGE_COLOR}" d="{"".join(heads)}"/>')
+    for i, node in enumerate(graph.nodes):
+        middle, top, node_width, (fill, edge) = (
+            x[i],
+            BOX_GAP_PX + rank[i] * RANK_PITCH_PX,
+            widths[i],
+            BOX_COLORS[node.kind],
+        )
+        paint = f'fill="{fill}" stroke="{edge}"' + ' stroke-dasharray="4"' * (node.kind == "omitted")
+        out.append(f'<g class="{node.kind}"><title>{escape_xml(str(node))}</title>')
+        if node.kind == "number":
+            geometry = (
+                f'cx="{middle:.1f}" cy="{top + BOX_HEIGHT_PX / 2}" rx="{node_width / 2}" ry="{BOX_HEIGHT_PX / 2 - 3}"'
+            )
+            out.append(f"<ellipse {geometry} {paint}/>")
+        else:
+            corner = {"tensor": BOX_HEIGHT_PX / 2}.get(node.kind, 4)
+            left = middle - node_width / 2
+            geometry = f'x="{left:.1f}" y="{top}" width="{node_width}" height="{BOX_HEIGHT_PX}" rx="{corner}"'
+            out.append(f"<rect {geometry} {paint}/>")
+        for text, color, y in ((node.text, TEXT_COLOR, 16 if node.shape else 23), (node.shape, SHAPE_COLOR, 30)):
+            if text:
+                line = escape_xml(truncate_label(text))
+                out.append(f'<text x="{middle:.1f}" y="{top + y}" fill="{color}">{line}</text>')
+        out.append("</g>")
+    return "\n".join([*out, "</svg>"])
+
+
+def truncate_label(text: str) -> str:
+    """Return the text, cut to ``MAX_LABEL_CHARS``."""
+    return text if len(text) <= MAX_LABEL_CHARS else text[: MAX_LABEL_CHARS - 1] + "…"
+
+
+def escape_xml(text: str) -> str:
+    """Return the text for XML: special characters escaped, forbidden ones replaced."""
+    return escape(re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]", "\ufffd", text))
+
+
+class LayeredGraphLayout:
+    """Positions of the boxes: ranks, with each user above its operands (Sugiyama, Tagawa and Toda, 1981).
+
+    An edge that skips ranks gets a dummy vertex in each rank between; the edges of one operand share them. Sweeps
+    reorder the ranks to reduce edge crossings, then shift the boxes of each rank towards their users and operands.
+    """
+
+    def __init__(self, graph: OpTreeGraph) -> None:
+        self.rank = [0] * len(graph.nodes)
+        for user in graph.topological_order:
+            for i in graph.operands[user]:
+                self.rank[i] = max(self.rank[i], self.rank[user] + 1)
+        label_widths = [
+            max(display_width(truncate_label(text)) for text in (node.text, node.shape, "..")) for node in graph.nodes
+        ]
+        self.widths = [round(20 + CHAR_WIDTH_PX * count) for count in label_widths]
+        self.operands: list[list[int]] = [[] for _ in graph.nodes]
+        self._insert_dummy_vertices(graph)
+        self.users: list[list[tuple[int, int]]] = [[] for _ in self.rank]  # (user, operand index)
+        for user, operands in enumerate(self.operands):
+            for operand_index, v in enumerate(operands):
+                self.users[v].append((user, operand_index))
+        self.ranks = self._order_ranks()
+        self.x = self._assign_positions()
+
+    def _insert_dummy_vertices(self, graph: OpTreeGraph) -> None:
+        dummies: dict[tuple[int, int], int] = {}
+        for user, operands in enumerate(graph.operands):
+            for i in operands:
+                v = i
+                for r in range(self.rank[i] - 1, self.rank[user], -1):
+                    if (i, r) not in dummies:
+                        dummies[i, r] = len(self.rank)
+                        self.rank.append(r)
+                        self.widths.append(2)
+                        self.operands.append([v])
+                    v = dummies[i, r]
+                self.operands[user].append(v)
+
+    def ports(self, user: int) -> list[float]:
+        """Return the x coordinate, relative to the center of a box, at which the edge of each operand ends."""
+        return [
+            self.widths[user] * (self._port_fraction(user, operand_index) - 0.5)
+            for operand_index in range(len(self.operands[user]))
+        ]
+
+    def _order_ranks(self) -> list[list[int]]:
+        ranks: list[list[int]] = [[] for _ in range(max(self.rank) + 1)]
+        seen: set[int] = set()
+        stack = [0]
+        while stack:  # initial order: depth first, operands from left to right
+            v = stack.pop()
+            if v not in seen:
+                seen.add(v)
+                ranks[self.rank[v]].append(v)
+                stack += reversed(self.operands[v])
+        best, fewest = ranks, self._count_crossings(ranks)
+        for sweep in range(8):  # sort each rank by barycenter, downwards and upwards in turn
+            if not fewest:
+                break
+            ranks = [list(rank) for rank in ranks]
+            for r in range(1, len(ranks)) if sweep % 2 == 0 else range(len(ranks) - 2, -1, -1):
+                neighbor_index = {v: i for i, v in enumerate(ranks[r - 1 if sweep % 2 == 0 else r + 1])}
+                barycenters = {v: self._barycenter(v, neighbor_index, i) for i, v in enumerate(ranks[r])}
+                ranks[r].sort(key=barycenters.__getitem__)
+            crossings = self._count_crossings(ranks)
+            if crossings < fewest:
+                best, fewest = ranks, crossings
+        return best
+
+    def _barycenter(self, v: int, neighbor_index: dict[int, int], default: int) -> float:
+        positions = [
+            neighbor_index[u] + self._port_fraction(u, operand_index)
+            for u, operand_index in self.users[v]
+            if u in neighbor_index
+        ]
+        positions += [neighbor_index[w] for w in self.operands[v] if w in neighbor_index]
+        return sum(positions) / len(positions) if positions else default
+
+    def _port_fraction(self, user: int, operand_index: int) -> float:
+        return (operand_index + 1) / (len(self.operands[user]) + 1)
+
+    def _count_crossings(self, ranks: list[list[int]]) -> int:
+        total = 0
+        for upper, lower in pairwise(ranks):
+            position = {v: i for i, v in enumerate(upper)}
+            seen_ends: list[float] = []
+            for v in lower:
+                ends = sorted(position[u] + self._port_fraction(u, operand_index) for u, operand_index in self.users[v])
+                total += sum(len(seen_ends) - bisect(seen_ends, end) for end in ends)
+                for end in ends:
+                    insort(seen_ends, end)
+        return total
+
+    def _assign_positions(self) -> list[float]:
+        x = [0.0] * len(self.rank)
+        gaps = [
+            [0.0, *((self.widths[v] + self.widths[w]) / 2 + BOX_GAP_PX for v, w in pairwise(rank))]
+            for rank in self.ranks
+        ]
+        steps = [list(accumulate(gap)) for gap in gaps]
+        ports = [self.ports(v) for v in range(len(self.rank))]
+        down, up = range(len(self.ranks)), range(len(self.ranks) - 1, -1, -1)
+        for sweep in range(16):
+            for r in down if sweep % 2 == 0 else up:
+                desired = []
+                for v in self.ranks[r]:
+                    users = [x[u] + ports[u][operand_index] for u, operand_index in self.users[v]]
+                    operands = [x[w] - port for w, port in zip(self.operands[v], ports[v], strict=True)]
+                    neighbors = (users if sweep % 2 == 0 else operands) if sweep < 12 else users + operands
+                    desired.append(sum(neighbors) / len(neighbors) if neighbors else x[v])
+                for v, position in zip(self.ranks[r], separate_positions(desired, steps[r]), strict=True):
+                    x[v] = position
+        left = min(c - w / 2 for c, w in zip(x, self.widths, strict=True)) - BOX_GAP_PX
+        return [c - left for c in x]
+
+
+def display_width(text: str) -> int:
+    """Return the width of the text in characters; wide ones, such as Chinese and Japanese, count twice."""
+    return sum(2 if east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def separate_positions(desired: list[float], steps: list[float]) -> list[float]:
+    """Return the positions p closest to the desired ones in least squares, with p - ``steps`` not decreasing."""
+    blocks: list[tuple[float, int]] = []  # (sum, count): neighbors that touch move as one (pool adjacent violators)
+    for position, step in zip(desired, steps, strict=True):
+        total, count = position - step, 1
+        while blocks and blocks[-1][0] / blocks[-1][1] > total / count:
+            before = blocks.pop()
+            total, count = total + before[0], count + before[1]
+        blocks.append((total, count))
+    means = [total / count for total, count in blocks for _ in range(count)]
+    return [mean + step for mean, step in zip(means, steps, strict=True)]
+
+
+RENDERERS: dict[str, Callable[[OpTreeGraph], str]] = {
+    "text": render_text,
+    "mermaid": render_mermaid,
+    "dot": render_dot,
+    "svg": render_svg,
+}
+
+
+# --- step by step --------------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """The intermediate values of an op-tree: iterate over (node, value) pairs, or print the table.
+
+    Each distinct node is one step, operands before the ops that use them. All nodes are evaluated together, so a shared
+    sub-expression and a random sample have the same value in every step. Values are NumPy arrays.
+
+    Parameters
+    ----------
+    tree : OpTreeNode
+        The op-tree to evaluate.
+    """
+
+    def __init__(self, tree: Triple) -> None:
+        self.nodes = [node for node in postorder(tree) if node.op not in ("pair", "assign")]
+        self.values = [tensor.get() for tensor in tree.info.be.evaluate(self.nodes)]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[tuple[Triple, Any]]:
+        return zip(self.nodes, self.values, strict=True)
+
+    def __getitem__(self, i: int) -> tuple[Triple, Any]:
+        return self.nodes[i], self.values[i]
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        names = {id(node): f"#{i}" for i, node in enumerate(self.nodes, 1)}
+        num_omitted = max(0, len(self) - MAX_DISPLAYED_NODES)
+        rows = [("...", f"{num_omitted:,} steps omitted", "", "")] if num_omitted else []
+        for i, (node, value) in list(enumerate(self, 1))[num_omitted:]:
+            formula = format_node_infix(node, lambda x: names.get(id(x)) or label(x))[1:-1]
+            rows.append((f"#{i}", formula, str(value.shape), format_first_values(value)))
+        return rows
+
+    def __repr__(self) -> str:
+        table = [("step", "op", "shape", "value"), *self._rows()]
+        widths = [max(map(display_width, column)) for column in zip(*table, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell + " " * (width - display_width(cell)) for cell, width in zip(line, widths, strict=True)
+            ).rstrip()
+            for line in table
+        )
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{word}</th>" for word in ("step", "op", "shape", "value"))
+        body = "".join(f"<tr>{''.join(f'<td>{escape_xml(cell)}</td>' for cell in line)}</tr>" for line in self._rows())
+        return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def format_first_values(value: Any, count: int = 4) -> str:
+    """Return the first elements of an array, formatted: ``0.2689 0.5 0.7311 ...``."""
+    texts = [f"{x:.4g}" if isinstance(x, float) else str(x) for x in value.reshape(-1)[:count].tolist()]
+    return " ".join([*texts, "..."] if value.size > count else texts)

@@ -1,0 +1,180 @@
+"""Tests of be.compile: a compiled assignment gives the same results as the direct one, at every call."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from neonlite.backend import Backend
+from neonlite.backend.planning.assignment import CachedAssignment
+
+
+def test_a_compiled_assignment_reads_the_current_values_of_its_tensors(be):
+    x, y, z = (be.array(a) for a in ([[1.0, 2.0]], [[0.0, 0.0]], [[0.0, 0.0]]))
+    compiled = be.compile([y, z], [be.exp(x) + 1, y + x])
+    for value in (0.5, -2.0):
+        x[:] = value
+        before = y.get()
+        compiled()
+        np.testing.assert_allclose(y.get(), np.full((1, 2), np.exp(value) + 1), rtol=1e-6)
+        np.testing.assert_allclose(z.get(), before + value, rtol=1e-6)  # the old value of y
+
+
+def test_a_single_tensor_may_be_assigned(be):
+    x = be.array([[1.0, 2.0]])
+    double = be.compile([x], [2 * x])
+    double()
+    double()
+    assert x.get().tolist() == [[4, 8]]
+
+
+def test_views_are_written(be):
+    x = be.zeros((3, 4))
+    be.compile([x[1:2], x[:, 3:]], [be.ones((1, 4)), 5])()
+    assert x.get().tolist() == [[0, 0, 0, 5], [1, 1, 1, 5], [0, 0, 0, 5]]
+
+
+def test_random_numbers_are_drawn_again(be):
+    x = be.zeros((2, 50))
+    draw = be.compile([x], [be.rand(x.shape)])
+    draw()
+    first = x.get()
+    draw()
+    assert (first != x.get()).any()
+
+
+def test_a_tree_with_many_leaves_is_evaluated(be):
+    leaves = [be.array([[float(i)]]) for i in range(200)]
+    total = be.zeros((1, 1))
+    compiled = be.compile([total], [sum(leaves[1:], leaves[0] * 1)])
+    compiled()
+    leaves[7][:] = 107
+    compiled()
+    assert total.get().item() == sum(range(200)) + 100
+
+
+def test_a_copy_assigns_to_the_copies_of_its_tensors(be):
+    x, y = be.array([[1.0]]), be.array([[2.0]])
+    compiled = be.compile([x], [x + y])
+    u, v, other = copy.deepcopy((x, y, compiled))
+    other()
+    compiled()
+    compiled()
+    assert (x.get().item(), u.get().item(), v.get().item()) == (5, 3, 2)
+
+
+def test_invalid_arguments_raise_at_once_and_invalid_scalars_when_it_is_run(be):
+    x, ids = be.zeros((2, 2)), be.array([[0], [1]], dtype="int32")
+    with pytest.raises(ValueError, match="expected a value that broadcasts"):
+        be.compile([x], [be.ones((3, 3)) * 2])
+    compiled = be.compile([x], [be.take(be.ones((2, 2)), ids, axis=0)])
+    compiled()
+    ids[:] = 7
+    with pytest.raises(IndexError, match=r"be.take"):
+        compiled()
+    assert x.get().tolist() == [[1, 1], [1, 1]]
+
+
+# --- repeated assignments, with other scalars or the same ------------------------------------------------------------
+
+
+def test_other_scalars_are_updated_without_another_plan(be):
+    x, y = be.array([[1.0, 2.0]]), be.zeros((1, 2))
+    compiled = be.compile([y], [x * 0.5 + 100])
+    compiled()
+    plans = len(be.plan_cache)
+    assert compiled.update_scalars([x * 0.25 + 200])
+    assert y.get().tolist() == [[100.5, 101]]  # updated, but not run yet
+    compiled()
+    assert y.get().tolist() == [[200.25, 200.5]]
+    assert len(be.plan_cache) == plans
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x, z: z * 0.5 + 100,  # another tensor
+        lambda x, z: x * 0.5 - 100,  # another op
+        lambda x, z: x * 0.5 + 0.5,  # a number twice
+        lambda x, z: x * 0.5 + 1,  # a number that is part of the structure
+        lambda x, z: x[:, :1] * 0.5 + 100,  # another shape
+    ],
+)
+def test_trees_that_differ_in_more_than_scalars_are_rejected(be, other):
+    x, z, y = be.array([[1.0, 2.0]]), be.array([[3.0, 4.0]]), be.zeros((1, 2))
+    compiled = be.compile([y], [x * 0.5 + 100])
+    assert not compiled.update_scalars([other(x, z)])
+    compiled()
+    assert y.get().tolist() == [[100.5, 101]]
+
+
+def test_a_scalar_out_of_range_raises_when_it_is_run(be):
+    x, y = be.array([[1, 2]], dtype="int32"), be.zeros((1, 2), dtype="int32")
+    assert not be.compile([y], [x + 100]).update_scalars([x + 2**40])  # it is another structure
+    compiled = be.compile([y], [x + 2**40])
+    with pytest.raises(OverflowError, match=r"expected an integer from .* for int32"):
+        compiled()
+    assert y.get().tolist() == [[0, 0]]
+
+
+def test_a_compiled_assignment_does_not_run_on_a_backend_that_was_cleaned_up():
+    be = Backend("cpu")
+    x = be.ones((1, 2))
+    double = be.compile([x], [2 * x])
+    double()
+    be.cleanup_backend()
+    with pytest.raises(RuntimeError, match="clean"):
+        double()
+    assert x.get().tolist() == [[2, 2]]
+
+
+def test_a_cached_assignment_builds_new_trees_and_compiles_repeated_ones(be):
+    x, y, out = be.array([[1.0]]), be.array([[10.0]]), be.zeros((1, 1))
+    calls, cached = [], CachedAssignment()
+
+    def run(of, factor):
+        def build():
+            calls.append(factor)
+            return [out], [of * factor]
+
+        cached(be, (of, factor), build)
+        return out.get().item()
+
+    two, three = 2.0, 3.0
+    assert [run(x, two), run(x, two), run(x, two)] == [2, 2, 2]
+    assert calls == [2]
+    x[:] = 5
+    assert run(x, two) == 10  # the current value of the tensor
+    assert (run(y, two), run(y, two), run(y, three), run(x, two)) == (20, 20, 30, 10)
+    assert calls == [2, 2, 3, 2]
+
+
+def test_a_cached_assignment_that_failed_to_start_starts_again(be):
+    x, out, cached = be.array([[1.0]]), be.zeros((1, 1)), CachedAssignment()
+    with pytest.raises(ZeroDivisionError):
+        cached(be, (x,), lambda: ([out], [x / (1 // 0)]))
+    cached(be, (x,), lambda: ([out], [x + 1]))
+    cached(be, (x,), lambda: ([out], [x + 1]))
+    assert out.get().item() == 2
+
+
+def test_cached_assignments_of_nothing_and_of_arrays_are_valid(be):
+    x, array, nothing, arrays = be.zeros((1, 2)), np.zeros((1, 2)), CachedAssignment(), CachedAssignment()
+    for n in range(3):
+        array[:] = n
+        nothing(be, (x,), lambda: ([], []))
+        arrays(be, (x,), lambda: ([x], [array]))
+        assert x.get().tolist() == [[n, n]]  # the current value of the array
+
+
+def test_a_copy_of_a_cached_assignment_starts_again(be):
+    x, out, cached = be.array([[1.0]]), be.zeros((1, 1)), CachedAssignment()
+    for _ in range(2):
+        cached(be, (x,), lambda: ([out], [x + 1]))
+    other, z = copy.deepcopy((cached, x))
+    assert other.operands == ()
+    other(be, (z,), lambda: ([out], [z + 10]))
+    assert out.get().item() == 11
+    assert cached.operands == (x,)

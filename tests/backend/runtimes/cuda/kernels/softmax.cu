@@ -1,0 +1,81 @@
+// --- stage 1: row_tile (64, 96): max stop_gradient sub exp sum div ---
+// x0: x (64, 96) float32
+// y0: div of stage 1 (64, 96) float32
+// s0: max of stage 1 (64, 1) float32
+// s1: sum of stage 1 (64, 1) float32
+// y0 = (exp((x0 - stop_gradient(max(x0)))) / sum(exp((x0 - stop_gradient(max(x0))))))
+// s0 = max(x0) over axis 1 of 2
+// s1 = sum(exp((x0 - stop_gradient(max(x0))))) over axis 1 of 2
+extern "C" __global__ void __launch_bounds__(256) stage_1(
+    const float* x0, float* y0, long long num_results, long long reduction_size, long long N1)
+{
+    typedef unsigned Index;
+    constexpr int V = 4;  // adjacent elements per thread and iteration
+    constexpr int LANES = 32, RESULTS = 8;  // threads per result, results per block
+    const Index n1 = N1;
+    constexpr int R = 4 / V;  // packs per lane
+    const int lane = threadIdx.x % LANES, slot = threadIdx.x / LANES;
+    const Index k = (Index)blockIdx.x * RESULTS + slot;  // index of the result
+    const bool active = k < num_results;
+    const Index i0 = k;
+    Pack<float, V> x0s[R];
+    float r2[R * V];
+    float a0 = -(float)INF;
+    #pragma unroll
+    for (int r = 0; r < R; ++r) {
+        const Index j = (lane + r * LANES) * V;
+        if (active && j < reduction_size) {
+            const Index i1 = j;
+            x0s[r] = load<V>(x0 + i0 * n1 + i1);
+            #pragma unroll
+            for (int q = 0; q < V; ++q) {
+                a0 = max_nan(a0, (float)x0s[r].at[q]);
+            }
+        }
+    }
+    __shared__ float p0[256];
+    p0[threadIdx.x] = a0;
+    __syncthreads();
+    for (int offset = LANES / 2; offset; offset /= 2) {
+        if (lane < offset) p0[threadIdx.x] = max_nan(p0[threadIdx.x], p0[threadIdx.x + offset * 1]);
+        __syncthreads();
+    }
+    const float t0 = p0[threadIdx.x - lane];  // max
+    const float v0 = t0;  // stop_gradient
+    float a1 = 0;
+    #pragma unroll
+    for (int r = 0; r < R; ++r) {
+        const Index j = (lane + r * LANES) * V;
+        if (active && j < reduction_size) {
+            #pragma unroll
+            for (int q = 0; q < V; ++q) {
+                const float v1 = x0s[r].at[q] - v0;  // sub
+                const float v2 = expf(v1);  // exp
+                r2[r * V + q] = v2;
+                a1 = a1 + (float)v2;
+            }
+        }
+    }
+    __shared__ float p1[256];
+    p1[threadIdx.x] = a1;
+    __syncthreads();
+    for (int offset = LANES / 2; offset; offset /= 2) {
+        if (lane < offset) p1[threadIdx.x] = p1[threadIdx.x] + p1[threadIdx.x + offset * 1];
+        __syncthreads();
+    }
+    const float t1 = p1[threadIdx.x - lane];  // sum
+    #pragma unroll
+    for (int r = 0; r < R; ++r) {
+        const Index j = (lane + r * LANES) * V;
+        if (active && j < reduction_size) {
+            const Index i1 = j;
+            Pack<float, V> y0s;
+            #pragma unroll
+            for (int q = 0; q < V; ++q) {
+                const float v3 = r2[r * V + q] / t1;  // div
+                y0s.at[q] = v3;
+            }
+            store(y0 + i0 * n1 + i1, y0s);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+// --- stage 1: fused (3000, 3000): sum ---
+// x0: large (3000, 3000) float32
+// s0: sum of stage 1 (1, 1) float32
+// s0 = sum(x0)
+extern "C" __global__ void __launch_bounds__(256) stage_1(
+    const float* x0, float* s0, long long num_results, long long reduction_size, long long chunk)
+{
+    typedef unsigned Index;
+    constexpr int V = 4;  // adjacent elements per thread and iteration
+    constexpr int LANES = 256, RESULTS = 1;  // threads per result, results per block
+    const int lane = threadIdx.x % LANES, slot = threadIdx.x / LANES;
+    const Index k = (Index)blockIdx.x * RESULTS + slot;  // index of the result
+    const Index first = blockIdx.y * (Index)chunk, last = first + chunk;
+    const Index end = last < reduction_size ? last : reduction_size;
+    float a0 = 0;
+    if (k < num_results) {
+        #pragma unroll 4
+        for (Index j = first + lane * V; j < end; j += LANES * V) {
+            const Index i0 = j;
+            const Pack<float, V> x0s = load<V>(x0 + i0);
+            #pragma unroll
+            for (int q = 0; q < V; ++q) {
+                a0 = a0 + (float)x0s.at[q];
+            }
+        }
+    }
+    __shared__ float p0[256];
+    p0[threadIdx.x] = a0;
+    __syncthreads();
+    for (int offset = LANES / 2; offset; offset /= 2) {
+        if (lane < offset) p0[threadIdx.x] = p0[threadIdx.x] + p0[threadIdx.x + offset * 1];
+        __syncthreads();
+    }
+    if (lane == 0 && k < num_results) {
+        s0[blockIdx.y * num_results + k] = p0[threadIdx.x];
+    }
+}
+
+// combine the splits of sum
+extern "C" __global__ void __launch_bounds__(256) stage_1_joined(
+    float* s0, const float* partials0, long long num_splits, long long num_results)
+{
+    typedef unsigned Index;
+    constexpr int LANES = 8, RESULTS = 32;
+    const int lane = threadIdx.x / RESULTS, slot = threadIdx.x % RESULTS;
+    const long long k = (long long)blockIdx.x * RESULTS + slot;
+    float a0 = 0;
+    if (k < num_results)
+        for (long long p = lane; p < num_splits; p += LANES) {
+            a0 = a0 + partials0[p * num_results + k];
+        }
+    __shared__ float p0[256];
+    p0[threadIdx.x] = a0;
+    __syncthreads();
+    for (int offset = LANES / 2; offset; offset /= 2) {
+        if (lane < offset) p0[threadIdx.x] = p0[threadIdx.x] + p0[threadIdx.x + offset * RESULTS];
+        __syncthreads();
+    }
+    if (lane == 0 && k < num_results) {
+        s0[k] = p0[threadIdx.x];
+    }
+}

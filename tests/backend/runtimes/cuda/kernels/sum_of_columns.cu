@@ -1,0 +1,49 @@
+// --- stage 1: fused (64, 96): mul sum ---
+// x0: x (64, 96) float32
+// x1: c (64, 1) float32
+// s0: sum of stage 1 (1, 96) float32
+// s0 = sum((x0 * x1)) over axis 0 of 2
+extern "C" __global__ void __launch_bounds__(256) stage_1(
+    const float* x0, const float* x1, float* s0, long long num_results, long long reduction_size, long long chunk, long long N1)
+{
+    typedef unsigned Index;
+    constexpr int V = 4;  // adjacent elements per thread and iteration
+    constexpr int LANES = 8, RESULTS = 32;  // threads per V results, groups of V results per block
+    const Index n1 = N1;
+    const int lane = threadIdx.x / RESULTS, slot = threadIdx.x % RESULTS;
+    const Index c = ((Index)blockIdx.x * RESULTS + slot) * V;  // index of the first result
+    const Index first = blockIdx.y * (Index)chunk, last = first + chunk;
+    const Index end = last < reduction_size ? last : reduction_size;
+    float a0[V];
+    #pragma unroll
+    for (int q = 0; q < V; ++q) a0[q] = 0;
+    if (c < num_results) {
+        const Index i1 = c;
+        #pragma unroll 4
+        for (Index j = first + lane; j < end; j += LANES) {
+            const Index i0 = j;
+            const Pack<float, V> x0s = load<V>(x0 + i0 * n1 + i1);
+            const float x1s = x1[i0];
+            #pragma unroll
+            for (int q = 0; q < V; ++q) {
+                const float v0 = x0s.at[q] * x1s;  // mul
+                a0[q] = a0[q] + (float)v0;
+            }
+        }
+    }
+    __shared__ float p0[V][256];
+    #pragma unroll
+    for (int q = 0; q < V; ++q) p0[q][threadIdx.x] = a0[q];
+    __syncthreads();
+    for (int offset = LANES / 2; offset; offset /= 2) {
+        if (lane < offset) {
+            #pragma unroll
+            for (int q = 0; q < V; ++q) p0[q][threadIdx.x] = p0[q][threadIdx.x] + p0[q][threadIdx.x + offset * RESULTS];
+        }
+        __syncthreads();
+    }
+    for (int q = 0; q < V && lane == 0 && c < num_results; ++q) {
+        const Index k = c + q;
+        s0[k] = p0[q][threadIdx.x];
+    }
+}

@@ -1,0 +1,121 @@
+"""Each op, in each dtype and memory layout, computes on the simulated GPU what NumPy does op by op.
+
+The reference is op-by-op execution on NumPy arrays, which shares no code with the kernels. Memory between the elements
+of a result is compared, too, so that nothing is written there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.simulated_gpu import CLOSE, LAYOUTS, OpByOp, elementwise, numbers
+
+from neonlite import Backend
+from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
+from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES
+from neonlite.ops import OP_TABLE
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
+
+SHAPE = (16, 16)  # of operands: rows are multiples of 16 bytes in any dtype
+DTYPES = [*FLOAT_DTYPES, *INT_DTYPES]
+
+
+def reductions(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
+    """Return reductions over rows, columns and both, of operands and of elementwise results."""
+    names = [op.name for op in OP_TABLE if op.kind == "reduction" or op.result_dtype == "index"]
+    return [
+        getattr(be, name)(of, axis=axis)
+        for name, of in [*zip(names, itertools.cycle((x, y))), ("sum", x * 2)]
+        for axis in (0, 1, (0, 1))
+    ]
+
+
+def movements(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
+    """Return views, copies, gathers, scatter-adds and matrix products."""
+    rows = be.array([[3, 0, 3, -1, 9]], dtype="int32")
+    places = be.array([np.arange(16) % 5], dtype="int32")
+    return [
+        x.T + (y * 2).T,
+        be.reshape(x * 2, (8, 32)),
+        be.broadcast_to(x[:1], SHAPE) + y,
+        x[1:13:3, ::-2] * be.build("slice", y * 2, index=((1, 4, 3), (15, 8, -2))),
+        be.take(x, rows, axis=0),
+        be.take(x, rows, axis=1),
+        be.onehot(places, axis=0, nclass=5),
+        be.onehot(places, axis=1, nclass=6),
+        be.concat([x, y], 0),
+        be.dot(x, y.T),
+        be.build("matmul", be.reshape(x, (2, 8, 16)), be.reshape(y, (2, 16, 8))),
+        be.build("scatter_add", x, places, axis=0, size=5),
+        be.build("scatter_add", y, places, axis=1, size=5),
+        be.build("slice_backward", x, index=((2, 16, 1), (0, 16, 1)), to=(20, 17)),
+    ]
+
+
+def draws(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
+    """Return random numbers combined with the operands, of any float dtype: they are those of the CPU."""
+    return [x + be.rand(*SHAPE), be.rand(3, 5), be.randn(5, 3)]
+
+
+def table(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
+    return list(elementwise(be, x, y, p, [op.name for op in OP_TABLE if op.kind == "elementwise"]).values())
+
+
+PLANS: dict[str, Callable[..., list[Any]]] = {f.__name__: f for f in (table, reductions, movements, draws)}
+
+
+def operands(dtype: str) -> list[Any]:
+    """Return x, y and p > 0: multiples of 1/4 or integers, whose sums are exact in any order."""
+    low, part = (0 if dtype[0] == "u" else -3), (4 if dtype in FLOAT_DTYPES else 1)
+    x, y = (np.rint(12 * numbers(*SHAPE, seed=n, low=low)) / part for n in (0, 1))
+    x.flat[:2] = y.flat[:2]  # some are equal
+    return [x, y, np.ceil(4 * numbers(*SHAPE, seed=2, low=0.1)) / part]
+
+
+def check(dtype: str, layout: str) -> None:
+    """Assert that every op of the table writes the same on both, also around the elements of the target."""
+    default, lay = (dtype if dtype in FLOAT_DTYPES else "float32"), LAYOUTS[layout]
+    for name, trees in PLANS.items():
+        if name == "draws" and dtype not in FLOAT_DTYPES:
+            continue
+        results: list[list[Any]] = []
+        for runtime in (SimulatedGPU(), OpByOp()):
+            be = Backend(runtime, rng_seed=1, default_dtype=default)
+            built = trees(be, *(lay(be, be.array(z, dtype)) for z in operands(dtype)))
+            targets = [lay(be, be.zeros(tree.shape, tree.info.dtype)) for tree in built]
+            be.assign(targets, built)
+            results.append([target.root.get() for target in targets])
+        for n, (a, b) in enumerate(zip(*results, strict=True)):
+            assert a.dtype == b.dtype
+            close = CLOSE.get(a.dtype.name, 0.0)  # integers agree to the bit
+            a, b = (z.astype(float) if close else z for z in (a, b))
+            np.testing.assert_allclose(a, b, close, close, err_msg=f"{name} {n}, {dtype}, {layout}")
+
+
+ALL = list(itertools.product(DTYPES, LAYOUTS))
+# each layout once: without cached kernels compiling takes 15 seconds; test_cuda.py has other dtypes
+SOME = list(zip(["float16", "int16", "bfloat16", "uint16", "float32", "uint8"], LAYOUTS, strict=True))
+
+
+def test_the_plans_contain_every_op_of_the_table() -> None:
+    be = Backend(OpByOp())
+    plans = [be.plan(*trees(be, *(be.ones(SHAPE) for _ in "xyp"))) for trees in PLANS.values()]
+    known = {step.op.name for plan in plans for _, step in plan.numbered_steps}
+    assert {op.name for op in OP_TABLE if op.kind != "structural"} <= known
+
+
+@pytest.mark.parametrize(("dtype", "layout"), SOME)
+def test_every_op_on_a_gpu_is_the_one_of_numpy(dtype: str, layout: str) -> None:
+    check(dtype, layout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "layout"), [case for case in ALL if case not in SOME])
+def test_every_op_on_a_gpu_is_the_one_of_numpy_in_every_dtype_and_layout(dtype: str, layout: str) -> None:
+    check(dtype, layout)

@@ -1,0 +1,1032 @@
+"""Callbacks: recording, display, evaluation, checkpoints, early stopping, and their states."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import logging
+import os
+import signal
+import struct
+import subprocess
+import sys
+import types
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.small_models import CLASSES, blobs, data, same, start
+
+from neonlite import callbacks as neonlite_callbacks
+from neonlite import gen_backend
+from neonlite.backend import serialization
+from neonlite.callbacks import (
+    BatchNormTuneCallback,
+    Callback,
+    Callbacks,
+    EarlyStopCallback,
+    GANCostCallback,
+    GANPlotCallback,
+    MultiLabelStatsCallback,
+    ProgressBarCallback,
+    SaveBestStateCallback,
+    SerializeModelCallback,
+    TrainCostCallback,
+)
+from neonlite.data import ArrayIterator
+from neonlite.initializers import Gaussian
+from neonlite.layers import Affine, BatchNorm, BranchNode, Dropout, GeneralizedCost, Linear, Multicost, Tree
+from neonlite.models import Model
+from neonlite.models.gan import GAN
+from neonlite.models.zoo import gan
+from neonlite.optimizers import Adam, GradientDescentMomentum
+from neonlite.transforms import (
+    Accuracy,
+    CrossEntropyBinary,
+    CrossEntropyMulti,
+    GANCost,
+    Logistic,
+    MeanSquared,
+    PrecisionRecall,
+    Softmax,
+    TopKMisclassification,
+)
+
+
+def fit(model: Model, callbacks: Any, epochs: int = 3) -> None:
+    model.fit(data(shuffle=True), CrossEntropyMulti(), Adam(learning_rate=0.05), epochs, callbacks)
+
+
+def test_the_history_has_costs_and_metrics_of_each_epoch():
+    model = start()
+    valid = data()
+    callbacks = Callbacks(model, eval_set=valid, metric=TopKMisclassification(2), progress_bar=False)
+    fit(model, callbacks)
+    notes = callbacks.history.records
+    assert list(notes) == ["cost, train", "cost, validation", "LogLoss", "Top1Misclass", "Top2Misclass"]
+    assert all([at for at, _ in values] == [1, 2, 3] for values in notes.values())
+    assert callbacks.history.last("cost, train") == model.total_cost
+    assert callbacks.history["Top1Misclass"][-1][1] == pytest.approx(1 - model.eval(valid, Accuracy())[0])
+    with pytest.raises(KeyError, match=r"expected a recorded name, got 'loss'\. Recorded: cost, train"):
+        callbacks.history["loss"]
+
+
+def test_the_validation_cost_is_the_mean_over_all_rows():
+    model = start()
+    valid = data()
+    callbacks = Callbacks(model, eval_set=valid, progress_bar=False)
+    fit(model, callbacks, 1)
+    t = np.eye(CLASSES)[:, blobs()[1]]
+    y = model.get_outputs(valid).T
+    expected = -np.log(y)[t.astype(bool)].mean()
+    assert callbacks.history.last("cost, validation") == pytest.approx(expected, rel=1e-5)
+
+
+def test_eval_freq_sets_how_often_the_validation_set_is_evaluated():
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), eval_freq=2, progress_bar=False)
+    fit(model, callbacks, 5)
+    assert [at for at, _ in callbacks.history["cost, validation"]] == [2, 4]
+
+
+def test_evaluation_does_not_change_training():
+    plain, evaluated = start(), None
+    fit(plain, None)
+    evaluated = start()
+    fit(evaluated, Callbacks(evaluated, eval_set=data(), metric=Accuracy(), progress_bar=False))
+    assert same(plain.get_weights(), evaluated.get_weights())
+
+
+class EventRecorder(Callback):
+    """Records its events."""
+
+    def __init__(self, **freqs: Any) -> None:
+        super().__init__(**freqs)
+        self.recorded: list[Any] = []
+
+    def on_train_begin(self, epochs):
+        self.recorded.append(("train", epochs))
+
+    def on_epoch_begin(self, epoch):
+        self.recorded.append(("epoch", epoch))
+
+    def on_minibatch_end(self, epoch, minibatch):
+        if self.should_fire(minibatch, self.minibatch_freq):
+            self.recorded.append((epoch, minibatch))
+
+    def on_train_end(self):
+        self.recorded.append("end")
+
+
+class Stop(Callback):
+    """Ends training after a step."""
+
+    def __init__(self, epoch: int, minibatch: int) -> None:
+        super().__init__()
+        self.at = (epoch, minibatch)
+
+    def on_minibatch_end(self, epoch, minibatch):
+        if (epoch, minibatch) == self.at:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("freq", "expected"), [(3, [2, 5]), ([0, 7], [0, 7]), (0, [])])
+def test_a_custom_callback_receives_the_events_of_training(freq, expected):
+    model = start()
+    callbacks, recorded = Callbacks(model, progress_bar=False), EventRecorder(minibatch_freq=freq)
+    callbacks.add_callback(recorded, insert_pos=0)
+    fit(model, callbacks, 1)
+    assert recorded.recorded == [("train", 1), ("epoch", 0), *((0, k) for k in expected), "end"]
+    assert recorded.model is model
+
+
+def test_checkpoints_are_written_and_the_last_ones_remain(tmp_path):
+    model = start()
+    callbacks = Callbacks(model, save_path=tmp_path / "m.neon", serialize=1, history=2, progress_bar=False)
+    fit(model, callbacks, 4)
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["m.neon", "m_2.neon", "m_3.neon"]
+    assert Model(tmp_path / "m_2.neon").epoch_index == 3
+    weights = model.get_weights()
+    assert same(Model(tmp_path / "m.neon").get_weights(), weights)
+    again = start()
+    Callbacks(again, model_file=tmp_path / "m.neon", progress_bar=False)
+    assert again.epoch_index == 4
+
+
+def test_the_best_state_is_saved(tmp_path):
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), progress_bar=False)
+    callbacks.add_save_best_state_callback(tmp_path / "best")
+    fit(model, callbacks, 3)
+    worse = Adam(learning_rate=1000.0)
+    best = min(cost for _, cost in callbacks.history["cost, validation"])
+    model.fit(data(), CrossEntropyMulti(), worse, 4, callbacks)
+    assert callbacks.history.last("cost, validation") > best
+    kept = Model(tmp_path / "best")
+    kept.initialize(data(), CrossEntropyMulti())
+    assert kept.eval_cost(data()) == pytest.approx(best, rel=1e-5)
+
+
+def test_the_best_file_is_not_written_again_when_the_cost_is_the_same(tmp_path, monkeypatch):
+    model = start()
+    costs = iter([0.5, 0.5, 0.75, 0.25, 0.25])
+    monkeypatch.setattr(model, "eval_cost", lambda data: next(costs))
+    callbacks, epochs = Callbacks(model, eval_set=data(), progress_bar=False), []
+    callbacks.add_save_best_state_callback(tmp_path / "best")
+
+    class Read(Callback):
+        priority = 99
+
+        def on_epoch_end(self, epoch):
+            epochs.append(Model(tmp_path / "best").epoch_index)
+
+    callbacks.add_callback(Read())
+    fit(model, callbacks, 5)
+    assert epochs == [1, 1, 1, 4, 4]
+
+
+class Closure(Adam):
+    """An optimizer that cannot be saved: it has a function."""
+
+    def __init__(self, after=print):
+        super().__init__()
+        self.after = after
+
+
+@pytest.mark.parametrize("saver", ["save_path", "best"])
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (Closure(), "after: expected a value that can be serialized, got .*print"),
+        (types.SimpleNamespace(optimize=lambda layers, epoch: None), "get_description"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_saved_is_refused_before_the_first_step(tmp_path, saver, optimizer, message):
+    model = start()
+    callbacks = Callbacks(
+        model, eval_set=data(), progress_bar=False, save_path=tmp_path / "m" if saver == "save_path" else None
+    )
+    if saver == "best":
+        callbacks.add_save_best_state_callback(tmp_path / "m")
+    model.initialize(data())
+    before = model.get_weights()
+    with pytest.raises(TypeError, match=rf"this training cannot be saved to {tmp_path / 'm'}: .*{message}"):
+        model.fit(data(), CrossEntropyMulti(), optimizer, 2, callbacks)
+    assert same(model.get_weights(), before)
+    assert not list(tmp_path.iterdir())
+    model.fit(data(), CrossEntropyMulti(), optimizer, 1)  # allowed without a file
+
+
+def test_a_training_is_ended_early():
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), progress_bar=False)
+    costs: list[float] = []
+
+    def stop(state: Any, cost: float) -> tuple[int, bool]:
+        costs.append(cost)
+        return (state or 0) + 1, (state or 0) == 2
+
+    callbacks.add_early_stop_callback(stop)
+    fit(model, callbacks, 10)
+    assert model.epoch_index == 3
+    assert costs == [cost for _, cost in callbacks.history["cost, validation"]]
+
+
+def test_the_history_is_written_to_hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    model = start()
+    fit(model, Callbacks(model, eval_set=data(), output_file=tmp_path / "h.h5", progress_bar=False))
+    with h5py.File(tmp_path / "h.h5") as file:
+        assert file["cost/train"].shape == (3, 2)
+        assert file["cost/validation"][:, 0].tolist() == [1, 2, 3]
+    assert [x.name for x in tmp_path.iterdir()] == ["h.h5"]
+
+
+def test_the_cost_of_minibatches_is_recorded_with_minibatch_freq():
+    model = start()
+    callbacks, costs = Callbacks(model, progress_bar=False, minibatch_freq=3), []
+
+    class Costs(Callback):
+        def on_minibatch_end(self, epoch, minibatch):
+            costs.append(float(self.model.cost.cost.item()))
+
+    callbacks.add_callback(Costs())
+    fit(model, callbacks, 2)  # 8 minibatches, then 7
+    expected = [(k / 8, k) for k in (3, 6)] + [(1 + k / 7, 8 + k) for k in (3, 6)]
+    notes = callbacks.history["cost, minibatches"]
+    assert [at for at, _ in notes] == [at for at, _ in expected]
+    assert [x for _, x in notes] == pytest.approx([np.mean(costs[max(0, k - 10) : k]) for _, k in expected])
+
+
+def tree() -> Model:
+    gen_backend("cpu", rng_seed=7, batch_size=8)
+    branch = BranchNode("b")
+    trunk = [Linear(4, Gaussian(), name="a"), branch, Linear(2, Gaussian(), name="c")]
+    return Model(Tree([trunk, [branch, Linear(2, Gaussian(), name="d")]]))
+
+
+def test_each_of_several_costs_is_recorded():
+    X, _ = blobs()
+    model = tree()
+    callbacks, costs = Callbacks(model, multicost=True, progress_bar=False), []
+
+    class Costs(Callback):
+        def on_minibatch_end(self, epoch, minibatch):
+            costs.append([float(x.cost.item()) for x in self.model.cost.costs])
+
+    callbacks.add_callback(Costs())
+    both = Multicost([GeneralizedCost(MeanSquared()), GeneralizedCost(MeanSquared())], weights=[1, 0.25])
+    model.fit(ArrayIterator(X, X, make_onehot=False), both, GradientDescentMomentum(0.01, 0), 2, callbacks)
+    for epoch, part in enumerate((costs[:8], costs[8:])):
+        first, second = np.mean(part, axis=0)
+        assert callbacks.history["cost, train 0"][epoch] == (epoch + 1, pytest.approx(first))
+        assert callbacks.history["cost, train 1"][epoch] == (epoch + 1, pytest.approx(second))
+        assert callbacks.history["cost, train"][epoch][1] == pytest.approx(first + 0.25 * second)
+    with pytest.raises(ValueError, match="TrainMulticostCallback: expected a Multicost, got "):
+        fit(model := start(), Callbacks(model, multicost=True, progress_bar=False))
+
+
+def test_each_of_several_costs_is_recorded_also_when_training_is_resumed(tmp_path):
+    results = []
+    for stop in (None, Stop(1, 2)):
+        X, _ = blobs()
+        model, sets = tree(), ArrayIterator(X, X, make_onehot=False)
+        callbacks = Callbacks(model, multicost=True, progress_bar=False, save_path=tmp_path / "m")
+        both = Multicost([GeneralizedCost(MeanSquared()), GeneralizedCost(MeanSquared())])
+        if stop:
+            callbacks.add_callback(stop)
+            with pytest.raises(KeyboardInterrupt):
+                model.fit(sets, both, GradientDescentMomentum(0.01, 0), 2, callbacks)
+            model = Model(tmp_path / "m")
+            callbacks = Callbacks(model, multicost=True, progress_bar=False)
+        model.fit(sets, both, model.optimizer or GradientDescentMomentum(0.01, 0), 2, callbacks)
+        results.append(callbacks.get_state())
+    assert results[0]["history"] == results[1]["history"]
+    assert results[0]["callbacks"][0] == results[1]["callbacks"][0]
+    assert len(results[0]["callbacks"][0][1]["recent_costs"]) == 10
+
+
+def test_precision_and_recall_of_each_label_are_recorded():
+    gen_backend("cpu", rng_seed=3, batch_size=8)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 4)).astype(np.float32)
+    t = (rng.random((30, 3)) < 0.4).astype(np.float32)
+    t[:, 2] = 0  # in no target
+
+    class Round(Logistic):
+        def __call__(self, x):
+            return self.be.greater(x, 0)
+
+    model = Model([Affine(3, Gaussian(), activation=Round())])
+    valid = ArrayIterator(X, t, make_onehot=False)
+    model.initialize(valid, CrossEntropyBinary())
+    callbacks = Callbacks(model, progress_bar=False)
+    callbacks.add_callback(MultiLabelStatsCallback(valid, ["cat", "dog", "cow"], PrecisionRecall(3)))
+    callbacks.on_epoch_end(0)
+    y = model.get_outputs(valid)
+    for i, label in enumerate(["cat", "dog", "cow"]):
+        right = ((y[:, i] == 1) & (t[:, i] == 1)).sum()
+        said, true = (y[:, i] == 1).sum(), (t[:, i] == 1).sum()
+        assert callbacks.history.last(f"Precision, {label}") == pytest.approx(right / said)
+        assert callbacks.history.last(f"Recall, {label}") == pytest.approx(right / true if true else 0)
+
+
+@pytest.mark.parametrize("per_minibatch", [False, True])
+def test_histograms_count_weights_by_magnitude(per_minibatch):
+    model = start()
+    callbacks = Callbacks(model, progress_bar=False)
+    callbacks.add_hist_callback(per_minibatch, ["W"])
+    fit(model, callbacks, 2)
+    histograms, be = callbacks.history.histograms, model.be
+    assert list(histograms) == ["hidden.W", "hidden_bias.W", "out.W"]
+    for name, notes in histograms.items():
+        assert [at for at, _ in notes] == (
+            [*np.arange(1, 9) / 8, *(1 + np.arange(1, 8) / 7)] if per_minibatch else [1, 2]
+        )
+        w = model.get_weights()[name].ravel()
+        bins = np.clip(np.rint(np.log2(np.abs(w))) - be.hist_offset, 0, 63).astype(int)
+        assert notes[-1][1] == np.bincount(bins, minlength=64).tolist()
+    assert not be.hist_buf
+
+
+def normalized() -> Model:
+    gen_backend("cpu", rng_seed=7, batch_size=8)
+    layers = [Linear(6, Gaussian(), name="a"), BatchNorm(name="bn"), Dropout(0.8, name="drop")]
+    return Model([*layers, Affine(CLASSES, Gaussian(), activation=Softmax(), name="out")])
+
+
+def test_the_statistics_of_batch_norm_are_those_of_all_data_and_training_is_unchanged():
+    plain, tuned = normalized(), None
+    fit(plain, None)
+    tuned, train = normalized(), data(shuffle=True)
+    callbacks = Callbacks(tuned, train_set=train, progress_bar=False)
+    callbacks.add_callback(BatchNormTuneCallback())
+    tuned.fit(train, CrossEntropyMulti(), Adam(learning_rate=0.05), 3, callbacks)
+    weights, untuned = tuned.get_weights(), plain.get_weights()
+    for name in weights:
+        assert np.array_equal(weights[name], untuned[name]) == (name not in ("bn.gmean", "bn.gvar"))
+    wide = ArrayIterator(*blobs(), nclass=CLASSES)  # not shuffled: its first 56 rows, and 4 and 4 that wrap around
+    tune = BatchNormTuneCallback(wide)
+    tune.callbacks = callbacks
+    tune.on_epoch_end(0)
+    X = np.concatenate([blobs()[0], blobs()[0][:4]]).astype(np.float64) @ weights["a.W"].T.astype(np.float64)
+    batches = X.reshape(8, 8, 6)
+    results = tuned.get_weights()
+    np.testing.assert_allclose(results["bn.gmean"].ravel(), batches.mean(axis=1).mean(axis=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(results["bn.gvar"].ravel(), batches.var(axis=1).mean(axis=0), rtol=1e-4)
+    assert tuned.layers.layers[1].rho == 0.9
+    without = Callbacks(tuned, progress_bar=False)
+    without.add_callback(BatchNormTuneCallback())
+    with pytest.raises(ValueError, match=r"Pass tune_set, or use Callbacks\(train_set=...\)"):
+        fit(tuned, without)
+
+
+def adversaries(k: int = 2) -> tuple[GAN, ArrayIterator]:
+    gen_backend("cpu", rng_seed=7, batch_size=8)
+    X = np.tanh(np.random.default_rng(0).normal(size=(60, 1, 4, 4))).astype(np.float32)
+    return GAN(gan((1, 4, 4), hidden=8), noise_dim=3, k=k), ArrayIterator(X.reshape(60, 16), lshape=(1, 4, 4))
+
+
+def test_both_costs_of_a_gan_are_recorded_also_when_training_is_resumed(tmp_path):
+    results = []
+    for stops in ([], [Stop(1, 2)]):
+        model, train = adversaries()
+        callbacks, costs = Callbacks(model, progress_bar=False, save_path=tmp_path / "m"), []
+
+        class Costs(Callback):
+            def on_minibatch_end(self, epoch, minibatch, costs=costs):
+                costs.append((epoch, self.model.cost_gen, self.model.dis_iterations == 0))
+
+        for extra in (GANCostCallback(), Costs(), *stops):
+            callbacks.add_callback(extra)
+        args = GANCost(), GradientDescentMomentum(0.05, 0), 2, callbacks
+        if stops:
+            with pytest.raises(KeyboardInterrupt):
+                model.fit(train, *args)
+            _, train = adversaries()
+            model = GAN(tmp_path / "m", noise_dim=3, k=2)
+            callbacks = Callbacks(model, progress_bar=False)
+            callbacks.add_callback(GANCostCallback())
+            args = *args[:3], callbacks
+        model.fit(train, *args)
+        results.append(callbacks.history)
+        if not stops:
+            for epoch, (at, value) in enumerate(callbacks.history["cost, generator"]):
+                expected = np.mean([cost for e, cost, learned in costs if e == epoch and learned])
+                assert (at, value) == (epoch + 1, pytest.approx(expected))
+            assert callbacks.history["cost, discriminator"] == callbacks.history["cost, train"]
+    assert results[0].records == results[1].records
+    plain = Callbacks(start(), progress_bar=False)
+    plain.add_callback(GANCostCallback())
+    with pytest.raises(TypeError, match="GANCostCallback: expected a GAN, got "):
+        fit(plain.model, plain)
+
+
+def test_images_of_a_generator_are_plotted_and_training_is_unchanged(tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    weights = []
+    for drawn in (False, True):
+        model, train = adversaries()
+        callbacks = Callbacks(model, progress_bar=False)
+        if drawn:
+            callbacks.add_callback(GANPlotCallback(tmp_path / "made.png", num_samples=9, zoom=2, epoch_freq=2))
+        model.fit(train, GANCost(), GradientDescentMomentum(0.05, 0), 4, callbacks)
+        weights.append(list(model.get_weights().values()))
+    assert all(map(np.array_equal, *weights))
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["made_1.png", "made_3.png"]
+    seen, created = image.imread(tmp_path / "made_3.png")[:, :, 0], model.generate(9)
+    assert seen.shape == (3 * 4 * 2, 3 * 4 * 2)
+    for i in range(9):
+        expected = (created[i, 0] - created.min()) / (created.max() - created.min())
+        part = seen[i // 3 * 8 :, i % 3 * 8 :][:8, :8]
+        np.testing.assert_allclose(part, np.kron(expected, np.ones((2, 2))), atol=0.01)
+    colors = GANPlotCallback(tmp_path / "made.png", zoom=1).make_grid(np.arange(4 * 3 * 2 * 5).reshape(4, 3, 2, 5))
+    assert colors.shape == (4, 10, 3)
+    assert colors[2, 5, 1] == pytest.approx((3 * 30 + 10) / 119)
+    with pytest.raises(ValueError, match=r"expected images of 1 or 3 channels, got outputs of shape \(5,\)"):
+        GANPlotCallback(tmp_path / "made.png").make_grid(np.zeros((4, 5)))
+
+
+def test_images_are_plotted_in_the_given_sizes_and_range(tmp_path):
+    pytest.importorskip("matplotlib.image")
+    rows = np.linspace(-1, 1, 3 * 3 * 2 * 4).reshape(3, 24)
+    drawn = GANPlotCallback(tmp_path / "a.png", (2, 4), 3, 3, 1, zoom=1).make_grid(rows)
+    assert drawn.shape == (4, 8, 3)
+    np.testing.assert_allclose(drawn[:2, 4:], (rows[1].reshape(3, 2, 4).transpose(1, 2, 0) + 1) / 2)
+    assert not drawn[2:, 4:].any()  # three images leave the fourth cell black
+    half = GANPlotCallback(tmp_path / "a.png", 5, sym_range=True, zoom=1).make_grid(np.zeros((1, 25)))
+    assert half.shape == (5, 5)
+    assert (half == 0.5).all()
+    with pytest.raises(
+        ValueError, match=r"images of shape \(1, 27, 27\) with 1 or 3 channels, got outputs of shape \(25,\)"
+    ):
+        GANPlotCallback(tmp_path / "a.png", 27).make_grid(np.zeros((1, 25)))
+
+
+def test_each_epoch_is_a_line_of_the_log(caplog):
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), metric=Accuracy(), progress_bar=False, log_token="run 7")
+    with caplog.at_level(logging.INFO, logger="neonlite"):
+        fit(model, callbacks, 2)
+    names = ("cost, train", "cost, validation", "Accuracy")
+    values = [[callbacks.history[name][epoch][1] for name in names] for epoch in (0, 1)]
+    assert [(x.name, x.getMessage()) for x in caplog.records] == [
+        ("neonlite", f"run 7 epoch {e}: cost, train {a:.6g}; cost, validation {b:.6g}; Accuracy {c:.6g}")
+        for e, (a, b, c) in enumerate(values)
+    ]
+
+
+class Last(Callback):
+    """Records on_interrupt, and may raise an error in it."""
+
+    def __init__(self, recorded: list[str], word: str, priority: int, fails: bool = False) -> None:
+        super().__init__()
+        self.recorded, self.word, self.priority, self.fails = recorded, word, priority, fails
+
+    def on_interrupt(self):
+        self.recorded.append(self.word)
+        if self.fails:
+            raise OSError(f"{self.word}: nobody reads on")
+
+
+def test_on_interrupt_runs_for_all_callbacks_in_order_also_when_some_fail(tmp_path):
+    model, recorded = start(), []
+    callbacks = Callbacks(model, progress_bar=False, save_path=tmp_path / "m")
+    for word, priority, fails in (("d", 3, True), ("a", 1, True), ("b", 1, False), ("c", 2, False), ("z", 9, True)):
+        callbacks.add_callback(Last(recorded, word, priority, fails))
+    callbacks.add_callback(Stop(1, 2))
+    with pytest.raises(OSError, match="a: nobody reads on") as error:
+        fit(model, callbacks)
+    assert recorded == ["a", "b", "c", "d", "z"]
+    assert isinstance(error.value.__context__, KeyboardInterrupt)  # the cause is not lost
+    assert Model(tmp_path / "m").minibatch_index == 3
+
+
+def test_two_ctrl_c_abort_a_validation_but_no_training_step(tmp_path):
+    def press(y, t, calcrange):
+        if len(callbacks.history["cost, train"]) == 2 and not pressed:
+            pressed.append(True)
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+        return 1.0
+
+    press.metric_names = ["ones"]
+    pressed: list[bool] = []
+    fit(straight := start(), None)
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), metric=press, progress_bar=False, save_path=tmp_path / "m")
+    train, optimizer = data(shuffle=True), Adam(learning_rate=0.05)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(train, CrossEntropyMulti(), optimizer, 3, callbacks)
+    assert Model(tmp_path / "m").epoch_index == model.epoch_index == 2
+    model.fit(train, CrossEntropyMulti(), optimizer, 3, callbacks)
+    assert same(model.get_weights(), straight.get_weights())
+    assert [at for at, _ in callbacks.history["cost, train"]] == [1, 2, 3]
+    assert [at for at, _ in callbacks.history["ones"]] == [1, 3]  # it is not repeated
+
+
+# --- the bar ---------------------------------------------------------------------------------------------------------
+
+LEARN = """
+import sys
+sys.path.insert(0, TESTS)
+from helpers.small_models import *
+from neonlite.callbacks import Callback, Callbacks
+from neonlite.optimizers import Adam
+from neonlite.transforms import Accuracy, CrossEntropyMulti
+model = start()
+callbacks = Callbacks(model, eval_set=data(), metric=Accuracy())
+callbacks.callbacks[3].update_thresh_s = 0
+model.fit(data(), CrossEntropyMulti(), Adam(learning_rate=0.05), 3, callbacks)
+""".replace("TESTS", repr(str(Path(__file__).parents[1])))
+
+
+def screen(text: str) -> list[str]:
+    """Return the visible lines of a text in which carriage returns overwrite."""
+    lines = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        seen = ""
+        for part in line.split("\r"):
+            seen = part + seen[len(part) :]
+        lines.append(seen.rstrip())
+    return [line for line in lines if line]
+
+
+def on_a_terminal(width: int) -> str:
+    """Return the output on a terminal of some characters per line."""
+    fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    run = subprocess.Popen([sys.executable, "-c", LEARN], stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    results = b""
+    with os.fdopen(ours, "rb", buffering=0) as file:
+        try:
+            while part := file.read(4096):
+                results += part
+        except OSError:  # the end of a terminal
+            pass
+    assert run.wait() == 0
+    return results.decode()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_the_bar_is_updated_in_one_line_of_a_terminal(width):
+    text = on_a_terminal(width)
+    parts = [part.rstrip("\n") for part in text.split("\r")]
+    assert max(map(len, parts)) < width
+    assert len(parts) > 3 * 7  # updated for each minibatch
+    assert len({part.count("█") for part in parts}) > 5
+    lines = screen(text)
+    assert [line.split()[1] for line in lines] == ["0", "1", "2"]
+    assert all("[Accuracy 0." in line and "validation 0." in line for line in lines)
+    assert all(("7/7 batches" in line) == (width == 200) for line in lines[1:2])
+    assert all(line.endswith("]") for line in lines)
+
+
+class Terminal(io.StringIO):
+    """A text stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("arguments", "drawn"), [({}, 8), ({"minibatch_freq": 3}, 2), ({"update_thresh_s": 1e9}, 0)])
+def test_the_bar_is_updated_as_often_as_its_arguments_say(arguments, drawn):
+    model, out = start(), Terminal()
+    callbacks = Callbacks(model, progress_bar=False)
+    callbacks.add_callback(ProgressBarCallback(file=out, **{"update_thresh_s": 0, **arguments}))
+    fit(model, callbacks, 1)
+    assert out.getvalue().count("\r") == drawn + 1
+
+
+def test_the_bar_is_one_line_an_epoch_in_a_notebook():
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    cells = [LEARN, "print('after')", "callbacks.history", "import matplotlib; callbacks.history.plot()"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, timeout=60).execute()
+    (bar,), _, table, plot = ([dict(x) for x in cell.outputs] for cell in notebook.cells)
+    assert bar["output_type"] == "display_data"  # one, and nothing on standard error
+    lines = bar["data"]["text/plain"].split("\n")
+    assert [line.split()[1] for line in lines] == ["0", "1", "2"]
+    assert all("batches" in line and "[Accuracy 0." in line for line in lines)
+    assert "\\r" not in nbformat.writes(notebook)
+    assert "<td>cost, train</td>" in table[0]["data"]["text/html"]
+    assert "image/png" in plot[0]["data"]
+
+
+def test_the_bar_is_updated_in_one_output_of_a_notebook_which_shows_the_last_epochs(monkeypatch):
+    seen: list[Any] = []
+
+    class Handle:
+        def update(self, data, raw):
+            assert raw
+            seen.append(data["text/plain"].split("\n"))
+
+    def display(data, raw, display_id):
+        assert raw
+        assert display_id
+        seen.append(None)  # another output
+        Handle().update(data, raw)
+        return Handle()
+
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    monkeypatch.setattr("neonlite.callbacks.progress.MAX_LINES", 3)
+    model, out = start(), type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    callbacks = Callbacks(model, progress_bar=False)
+    callbacks.add_callback(ProgressBarCallback(file=out, update_thresh_s=0))
+    fit(model, callbacks, 5)
+    assert out.getvalue() == ""
+    assert seen.count(None) == 1
+    assert len(seen) > 5 * 7
+    assert [line.split()[1] for line in seen[12]] == ["0", "1"]
+    assert [line.split()[1] for line in seen[-1]] == ["1", "2", "3", "4"]
+    fit(model, callbacks, 6)
+    assert seen.count(None) == 2
+    assert [line.split()[1] for line in seen[-1]] == ["5"]
+
+
+def test_the_bar_is_printed_once_an_epoch_where_it_cannot_be_updated():
+    model = start()
+    callbacks, out = Callbacks(model, eval_set=data(), metric=Accuracy(), progress_bar=False), io.StringIO()
+    callbacks.add_callback(ProgressBarCallback(file=out), insert_pos=0)
+    fit(model, callbacks)
+    assert "\r" not in out.getvalue()
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    for epoch, line in enumerate(lines):
+        n = (8, 7, 8)[epoch]
+        cost, loss, accuracy = (callbacks.history[x][epoch][1] for x in ("cost, train", "cost, validation", "Accuracy"))
+        assert line.startswith(f"Epoch {epoch}   [Train |{'█' * 20}| {n}/{n} batches, {cost:.4g} cost, 0.")
+        assert f"s] [cost, validation {loss:.4g}, 0." in line
+        assert f"s] [Accuracy {accuracy:.4g}, 0." in line
+
+
+def test_the_bar_of_an_interrupted_epoch_shows_the_complete_minibatches():
+    model, out = start(), io.StringIO()
+    callbacks = Callbacks(model, progress_bar=False)
+    callbacks.add_callback(ProgressBarCallback(file=out))
+    callbacks.add_callback(Stop(1, 2))
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, callbacks)
+    first, second = out.getvalue().splitlines()
+    assert first.startswith("Epoch 0")
+    assert second.startswith("Epoch 1")
+    assert "| 3/7 batches, " in second
+
+
+def test_the_bar_is_ascii_where_blocks_cannot_be_encoded_and_accepts_any_name():
+    model = start()
+    callbacks, out = Callbacks(model, progress_bar=False), io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    callbacks.add_callback(ProgressBarCallback(file=out, epoch_freq=2))
+
+    class Braces(Callback):
+        def on_epoch_end(self, epoch):
+            self.callbacks.history.record("{a} %s", epoch + 1, 1)
+
+    callbacks.add_callback(Braces())
+    fit(model, callbacks, 2)
+    (line,) = out.buffer.getvalue().decode().splitlines()
+    assert line.startswith(f"Epoch 1   [Train |{'#' * 20}| 7/7 batches")
+    assert line.endswith("s] [{a} %s 1]")
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def every_kind(model: Model, folder: Any, train: Any, stop: Any = None) -> Callbacks:
+    """Return callbacks of all kinds with a state; those that save are first."""
+    callbacks = Callbacks(model, train, eval_set=train, eval_freq=[0, 1, 3], progress_bar=False, minibatch_freq=3)
+    callbacks.add_callback(SerializeModelCallback(folder / "m.neon", history=2), insert_pos=0)
+    callbacks.add_callback(SaveBestStateCallback(folder / "best"), insert_pos=0)
+    callbacks.add_early_stop_callback(lambda state, cost: ((cost, [1.5, state and state[0]]), False))
+    callbacks.add_hist_callback()
+    callbacks.add_callback(BatchNormTuneCallback())
+    if stop:
+        callbacks.add_callback(stop)
+    return callbacks
+
+
+@pytest.mark.parametrize("at", [(0, 0), (0, 7), (1, 3), (2, 0), (3, 6)])
+def test_a_resumed_training_writes_the_same_files(tmp_path, at, monkeypatch):
+    def new_process() -> None:  # default names are numbered from 0 again
+        monkeypatch.setattr(serialization, "_name_counters", defaultdict(itertools.count))
+
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    for folder in (straight, resumed):
+        folder.mkdir()
+        new_process()
+        model, train = normalized(), data(shuffle=True)
+        callbacks = every_kind(model, folder, train, Stop(*at) if folder == resumed else None)
+        optimizer = Adam(learning_rate=0.05)
+        if folder == resumed:
+            with pytest.raises(KeyboardInterrupt):
+                model.fit(train, CrossEntropyMulti(), optimizer, 4, callbacks)
+            new_process()
+            gen_backend("cpu", rng_seed=99, batch_size=8)
+            model, train = Model(folder / "m.neon"), data(shuffle=True)
+            callbacks, optimizer = every_kind(model, folder, train), model.optimizer
+        model.fit(train, CrossEntropyMulti(), optimizer, 4, callbacks)
+        assert [x for x, _ in callbacks.history["cost, train"]] == [1, 2, 3, 4]
+        assert [x for x, _ in callbacks.history["cost, validation"]] == [1, 2, 4]
+    names = sorted(x.name for x in straight.iterdir())
+    assert names == sorted(x.name for x in resumed.iterdir()) == ["best", "m.neon", "m_2.neon", "m_3.neon"]
+    for name in names:
+        assert (straight / name).read_bytes() == (resumed / name).read_bytes()
+
+
+def test_a_checkpoint_has_all_records_of_its_epoch_in_any_order_of_callbacks(tmp_path):
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), progress_bar=False, save_path=tmp_path / "m")
+    callbacks.callbacks.reverse()
+
+    class Late(Callback):
+        def on_epoch_end(self, epoch):
+            self.callbacks.history.record("late", epoch + 1, epoch)
+
+    callbacks.add_callback(Late())
+    fit(model, callbacks, 2)
+    again = Model(tmp_path / "m")
+    other = Callbacks(again, eval_set=data(), progress_bar=False)
+    with pytest.warns(UserWarning, match="nothing was trained"):
+        fit(again, other, 2)  # no epoch is left
+    assert other.history.records == callbacks.history.records
+    assert list(other.history.records) == ["cost, validation", "cost, train", "late"]
+    assert other.history.last("late") == 1
+
+
+def test_states_of_callbacks_are_matched_by_class_and_order():
+    def with_early_stops(*stops: Any) -> Callbacks:
+        callbacks = Callbacks(start(), eval_set=data(), progress_bar=False)
+        for stop in stops:
+            callbacks.add_early_stop_callback(stop)
+        return callbacks
+
+    saved = with_early_stops(lambda s, c: (c, False), lambda s, c: ((s or 0) + 1, False))
+    fit(saved.model, saved, 2)
+    state = json.loads(json.dumps(saved.get_state()))
+    taken = with_early_stops(max, max, max)
+    taken.callbacks.pop(0)  # TrainCostCallback, which has a state in the file
+    taken.set_state(state)
+    stops = [x.state for x in taken.callbacks if isinstance(x, EarlyStopCallback)]
+    assert stops == [saved.history.last("cost, validation"), 2, None]
+    assert taken.history.records == saved.history.records
+    none = Callbacks(start(), progress_bar=False)
+    none.set_state(state)
+    assert none.history.records == saved.history.records
+
+
+WRONG = {
+    "no dict": [],
+    "no history": {"callbacks": []},
+    "no pairs": {"history": None, "callbacks": [1]},
+    "no list": {"history": None, "callbacks": {}},
+    "history": {"history": {"records": 1}, "callbacks": []},
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_an_invalid_state_is_rejected(kind):
+    callbacks = Callbacks(start(), progress_bar=False)
+    with pytest.raises(ValueError, match=r"Callbacks: expected a state with|History: expected a dict"):
+        callbacks.set_state(WRONG[kind])
+
+
+@pytest.mark.parametrize(
+    ("callback", "state"),
+    [
+        (TrainCostCallback(), {"recent_costs": ["x"]}),
+        (TrainCostCallback(), []),
+        (EarlyStopCallback(max), {"state": 1}),
+        (SerializeModelCallback("m", history=2), 5),
+        (SaveBestStateCallback("m"), "low"),
+    ],
+)
+def test_an_invalid_state_of_a_callback_is_rejected_with_its_class_name(callback, state):
+    with pytest.raises(ValueError, match=f"{callback.classnm}: .* got "):
+        callback.set_state(state)
+
+
+def test_a_full_disk_ends_training_and_the_previous_file_remains(tmp_path, monkeypatch):
+    model, path = start(), tmp_path / "m"
+    callbacks = Callbacks(model, eval_set=data(), progress_bar=False, save_path=path)
+    callbacks.add_save_best_state_callback(tmp_path / "best")
+    fit(model, callbacks, 1)
+    before = {x: (tmp_path / x).read_bytes() for x in ("m", "best")}
+    best = callbacks.callbacks[-1].best_cost
+
+    def full(file: int) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="no space"):
+            fit(model, callbacks, 3)
+    assert {x: (tmp_path / x).read_bytes() for x in before} == before
+    assert callbacks.callbacks[-1].best_cost == best
+    fit(model, callbacks, 3)
+    assert Model(path).epoch_index == 3
+    assert (tmp_path / "best").read_bytes() != before["best"]
+
+
+def test_evaluation_on_the_training_set_does_not_change_training():
+    plain, evaluated, train = start(), None, data(shuffle=True)
+    plain.fit(train, CrossEntropyMulti(), Adam(learning_rate=0.05), 3)
+    evaluated, train = start(), data(shuffle=True)
+    callbacks = Callbacks(evaluated, train, eval_set=train, metric=Accuracy(), progress_bar=False)
+    evaluated.fit(train, CrossEntropyMulti(), Adam(learning_rate=0.05), 3, callbacks)
+    assert same(plain.get_weights(), evaluated.get_weights())
+
+
+# --- early stopping --------------------------------------------------------------------------------------------------
+
+
+def test_early_stop_runs_where_there_is_a_validation_cost_and_a_stopped_training_stays_stopped(tmp_path):
+    model, costs = start(), []
+
+    def stop(state: Any, cost: float) -> Any:
+        costs.append(cost)
+        return [*(state or []), np.float32(cost)], len(costs) == 2
+
+    def created(model: Model) -> Callbacks:
+        callbacks = Callbacks(model, eval_set=data(), eval_freq=2, progress_bar=False, save_path=tmp_path / "m")
+        callbacks.add_early_stop_callback(stop)
+        return callbacks
+
+    fit(model, callbacks := created(model), 10)
+    assert model.epoch_index == 4
+    assert costs == [cost for _, cost in callbacks.history["cost, validation"]]
+    assert callbacks.callbacks[-1].state == pytest.approx(costs)
+    again = Model(tmp_path / "m")
+    with pytest.warns(UserWarning, match="nothing was trained: .* ended this training after 4 epochs"):
+        fit(again, created(again), 10)
+    assert again.epoch_index == 4
+    fit(again, Callbacks(again, progress_bar=False), 5)
+    assert again.epoch_index == 5
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ((object(), False), "the state that stop_func returned: expected a value that can be serialized"),
+        (3.5, "expected stop_func to return .state, whether to stop., got 3.5"),
+    ],
+)
+def test_a_wrong_result_of_a_stop_function_is_reported(result, message):
+    callbacks = Callbacks(start(), eval_set=data(), progress_bar=False)
+    callbacks.add_early_stop_callback(lambda state, cost: result)
+    with pytest.raises(TypeError, match=message):
+        fit(callbacks.model, callbacks, 1)
+
+
+# --- serialization and mistakes --------------------------------------------------------------------------------------
+
+
+def test_callbacks_are_serialized_and_created_from_the_description(tmp_path):
+    pytest.importorskip("h5py")
+    model = start()
+    callbacks = Callbacks(
+        model, eval_set=data(), eval_freq=2, metric=TopKMisclassification(2), save_path=tmp_path / "m", history=3,
+        output_file=tmp_path / "h.h5", minibatch_freq=4,
+    )  # fmt: skip
+    callbacks.add_hist_callback(filter_key=["W", "dW"])
+    callbacks.add_save_best_state_callback(tmp_path / "best")
+    description = json.loads(json.dumps(callbacks.serialize()))
+    created = Callbacks.load_callbacks(description, model, eval_set=data())
+    assert created.serialize() == callbacks.serialize()
+    assert [type(x) for x in created.callbacks] == [type(x) for x in callbacks.callbacks]
+    created.callbacks = [x for x in created.callbacks if not isinstance(x, ProgressBarCallback)]
+    fit(model, created, 2)
+    assert [at for at, _ in created.history["Top2Misclass"]] == [2]
+    with pytest.raises(ValueError, match="expected the dict that serialize"):
+        Callbacks.load_callbacks([], model)
+
+
+VALID = "a validation set"
+MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "eval_freq alone": ({"eval_freq": 2}, ValueError, "expected eval_set together with eval_freq=2, got None"),
+    "metric alone": ({"metric": Accuracy()}, ValueError, "expected eval_set together with metric=.*, got None"),
+    "a class": (
+        {"eval_set": VALID, "metric": Accuracy},
+        ValueError,
+        r"expected an instance, Accuracy\(\), got the class",
+    ),
+    "no metric": (
+        {"eval_set": VALID, "metric": "Accuracy"},
+        TypeError,
+        r"expected a metric, such as Accuracy\(\), got 'Accuracy'",
+    ),
+    "never": ({"eval_set": VALID, "eval_freq": 0}, ValueError, "expected an integer >= 1 for eval_freq, got 0"),
+    "before": ({"eval_set": VALID, "eval_freq": -1}, ValueError, "expected an integer >= 1 for eval_freq, got -1"),
+    "half": ({"eval_set": VALID, "eval_freq": 0.5}, TypeError, "expected an integer >= 1 for eval_freq, got 0.5"),
+    "in a list": (
+        {"eval_set": VALID, "eval_freq": [1, 2.5]},
+        TypeError,
+        "expected an integer >= 0 for eval_freq, in a list, got 2.5",
+    ),
+    "no data": (
+        {"eval_set": np.zeros(3)},
+        TypeError,
+        "LossCallback: expected a data set, such as .* for eval_set, got",
+    ),
+    "no train data": ({"train_set": [1]}, TypeError, r"Callbacks: expected a data set.* for train_set, got \[1\]"),
+    "serialize": ({"serialize": -1, "save_path": "m"}, ValueError, "expected an integer >= 0 for serialize, got -1"),
+    "nowhere": ({"serialize": 1}, ValueError, "expected save_path together with serialize=1, got None"),
+    "no files": (
+        {"save_path": "m", "history": 0},
+        ValueError,
+        "Callbacks: expected an integer >= 1 for history.* got 0",
+    ),
+    "no folder": (
+        {"save_path": "no/m"},
+        FileNotFoundError,
+        "save_path: no/m can not be written: there is no folder no",
+    ),
+    "a folder": ({"save_path": "."}, IsADirectoryError, "save_path: expected the path of a file, got the folder \\."),
+    "no folder for the history": ({"output_file": "no/h"}, FileNotFoundError, "output_file: no/h can not be written"),
+    "no model file": ({"model_file": "no"}, FileNotFoundError, "no: there is no such file"),
+    "a misspelled word": ({"eval_frq": 1}, TypeError, "unexpected keyword argument 'eval_frq'"),
+    "minibatches": ({"minibatch_freq": -3}, ValueError, "expected an integer >= 0 for minibatch_freq, got -3"),
+}
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_mistakes_are_reported_before_training(what):
+    arguments, error, message = MISTAKES[what]
+    model = start()
+    if arguments.get("eval_set") is VALID:
+        arguments = {**arguments, "eval_set": data()}
+    with pytest.raises(error, match=message):
+        Callbacks(model, **arguments)
+
+
+def test_a_read_only_folder_is_reported_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not (Path(path) == tmp_path and mode == os.W_OK))
+    with pytest.raises(PermissionError, match=f"save_path: {tmp_path}/m can not be written: .* is read-only for you"):
+        Callbacks(start(), save_path=tmp_path / "m")
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, int])
+def test_integers_may_be_those_of_numpy(kind):
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), eval_freq=kind(2), progress_bar=False)
+    callbacks.add_callback(recorded := EventRecorder(epoch_freq=[kind(1)], minibatch_freq=kind(0)))
+    fit(model, callbacks, kind(2))
+    assert recorded.recorded == [("train", 2), ("epoch", 0), ("epoch", 1), "end"]
+    assert type(recorded.recorded[0][1]) is int
+    assert [at for at, _ in callbacks.history["cost, validation"]] == [2]
+
+
+def test_a_gan_cannot_be_evaluated_on_a_validation_set():
+    model, train = adversaries()
+    with pytest.raises(
+        TypeError, match=r"expected a model with targets, got a GAN\. Use generate\(n\) or GANCostCallback\(\)"
+    ):
+        Callbacks(model, eval_set=train, eval_freq=1, progress_bar=False)
+    with pytest.raises(TypeError, match="expected a model with targets, got a GAN"):
+        Callbacks(model, eval_set=train, metric=Accuracy(), progress_bar=False)
+    callbacks = Callbacks(model, eval_set=train, progress_bar=False)
+    model.fit(train, GANCost(), GradientDescentMomentum(0.05, 0), 1, callbacks)
+    assert [*callbacks.history.records] == ["cost, train"]
+
+
+def test_callbacks_have_neons_class_names():
+    neons = "Metric BatchNormTune EarlyStop Hist Loss GANPlot GANCost RunTimer TrainLogger ProgressBar SaveBestState"
+    for name in neons.split():
+        assert getattr(neonlite_callbacks, f"{name}Callback").__name__ == f"{name}Callback"
+
+
+def test_more_mistakes_are_reported_before_training(tmp_path, monkeypatch):
+    model = start()
+    with pytest.raises(TypeError, match=r"Callbacks: expected a Model, got 5"):
+        Callbacks(5)
+    callbacks = Callbacks(model, progress_bar=False)
+    with pytest.raises(
+        TypeError,
+        match=r"add_callback: expected a Callback for callback, got .*: add_callback\(SaveBestStateCallback\(...\)\)",
+    ):
+        callbacks.add_callback(SaveBestStateCallback)
+    with pytest.raises(TypeError, match=r"EarlyStopCallback: expected a function .* for stop_func, got 3"):
+        callbacks.add_early_stop_callback(3)
+    with pytest.raises(TypeError, match=r"expected filter_key as a list .*, got 'W'"):
+        callbacks.add_hist_callback(filter_key="W")
+    with pytest.raises(ValueError, match="MultiLabelStatsCallback: expected 3 labels, got "):
+        MultiLabelStatsCallback(data(), ["a"], PrecisionRecall(3))
+    with pytest.raises(TypeError, match=r"MultiLabelStatsCallback: expected PrecisionRecall\(1\) for metric, got "):
+        MultiLabelStatsCallback(data(), ["a"], Accuracy())
+    for callback in (SaveBestStateCallback(tmp_path / "x"), EarlyStopCallback(max)):
+        callbacks = Callbacks(model, progress_bar=False)
+        callbacks.add_callback(callback)
+        with pytest.raises(ValueError, match=f"{callback.classnm}: expected a validation set, got none"):
+            fit(model, callbacks, 1)
+    assert model.epoch_index == 0
+    with pytest.raises(RuntimeError, match=r"model\.eval_cost: expected a cost, got none"):
+        start().eval_cost(data())
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ImportError, match=r'pip install "neonlite\[hdf5\]"'):
+        Callbacks(model, output_file=tmp_path / "h.h5")

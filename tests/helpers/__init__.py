@@ -1,0 +1,1 @@
+"""What several test modules share: reference implementations, stand-ins for libraries, cases and measurements."""

@@ -1,0 +1,457 @@
+"""Cases of every op, generated from the op table, and comparisons of their values and gradients with reference.py."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from helpers.reference import REFERENCE, numeric_gradient, off
+from helpers.runtimes import lacks
+from neonlite import Autodiff, Backend
+from neonlite.ops import OP_TABLE, OPS, Op
+
+FLAT = {"sgn", "rint", "finite", "stop_gradient", "eq", "ne", "lt", "le", "gt", "ge", "argmax", "argmin", "onehot"}
+FLAT |= {"rand", "randn"}
+FLAT_OPERANDS = {("shift", 1), ("where", 0)}
+ROW = {op.name: op for op in OP_TABLE}
+
+
+class Case(NamedTuple):
+    """An op on operands: a tuple is a shape to be filled at random, an array holds indices, a number is a number."""
+
+    op: str
+    operands: tuple[Any, ...]
+    attrs: dict[str, Any]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [x for x in self.operands if isinstance(x, tuple)]
+
+
+SHAPES = [(2, 3), (1, 1), (5, 1), (1, 4), (4, 4), (3, 2, 2), (1, 1, 3), (2, 1, 3, 2), (2, 1, 2, 1, 2)]
+SHAPES += [(0, 3), (2, 0, 2)]
+PAIRS = [
+    *(((2, 3), (2, 3)), ((2, 3), (2, 1)), ((2, 1), (2, 3)), ((2, 3), (1, 3)), ((1, 3), (2, 3)), ((2, 3), (1, 1))),
+    *(((1, 1), (3, 2)), ((3, 1), (1, 4)), ((1, 4), (3, 1)), ((1, 1), (1, 1)), ((2, 3, 2), (2, 3, 2))),
+    *(((2, 3, 2), (3, 2)), ((3, 2), (2, 3, 2)), ((2, 3, 2), (2, 1, 2)), ((1, 3, 1), (2, 1, 2)), ((3, 1), (2, 1, 2))),
+    *(((2, 1, 1, 3), (1, 2, 2, 1)), ((2, 2), (2, 1, 2, 2)), ((0, 3), (1, 3)), ((2, 0, 2), (2, 1, 1))),
+]
+ATTRS = {"cast": {"to": "float64"}}
+NUMBERS = [-1, 1, 2, 3, 9, 0.5, 2.25]
+BOXES = [(0, 4, 1), (1, 2, 1), (0, 2, 2), (1, 2, 2), (3, 4, -1), (3, 2, -2), (2, 1, 1), (0, 0, 1)]  # of an axis of 4
+
+
+def subsets(ndim: int) -> list[Any]:
+    """Every way to name some axes: None, numbers from either end, tuples."""
+    several = [c for k in range(1, ndim + 1) for c in itertools.combinations(range(ndim), k)]
+    return [None, *range(-ndim, ndim), *several, tuple(range(-1, -ndim - 1, -1))]
+
+
+def unary(op: Op) -> Iterator[Case]:
+    return (Case(op.name, (shape,), ATTRS.get(op.name, {})) for shape in SHAPES)
+
+
+def binary(op: Op) -> Iterator[Case]:
+    for attrs in [{"value": True}, {"value": False}] if op.name == "shift" else [{}]:
+        yield from (Case(op.name, pair, attrs) for pair in PAIRS)
+        for n in NUMBERS:
+            yield Case(op.name, ((2, 3), n), attrs)
+            if op.name != "pow" or n > 0:  # a negative number to any power is no real number
+                yield Case(op.name, (n, (2, 1, 3)), attrs)
+
+
+def where(op: Op) -> Iterator[Case]:
+    for a, b in PAIRS:
+        yield Case(op.name, (a, b, a), {})
+        yield Case(op.name, (b, a, b), {})
+    yield from (Case(op.name, operands, {}) for operands in [((2, 3), 1, (1, 3)), ((2, 3), (2, 1), 0.5)])
+
+
+def reduction(op: Op) -> Iterator[Case]:
+    for shape in [(2, 3), (1, 1), (4, 1), (3, 2, 4), (1, 2, 3), (2, 3, 1, 2)]:
+        for axis, keepdims in itertools.product(subsets(len(shape)), [True, False]):
+            yield Case(op.name, (shape,), {"axis": axis, "keepdims": keepdims})
+    for shape, axis in [((0, 3), 1), ((2, 0, 2), 0), ((2, 0, 2), (0, 2))]:
+        yield Case(op.name, (shape,), {"axis": axis})
+    if op.name == "sum":
+        yield from (Case(op.name, ((0, 3),), {"axis": axis}) for axis in (None, 0, (0, 1)))
+
+
+def dot(op: Op) -> Iterator[Case]:
+    sizes = [(2, 3, 4), (1, 1, 1), (1, 5, 1), (3, 1, 3), (4, 2, 1), (1, 2, 4), (0, 2, 3), (2, 3, 0), (2, 0, 3)]
+    return (Case(op.name, ((m, k), (k, n)), {}) for m, k, n in sizes)
+
+
+def matmul(op: Op) -> Iterator[Case]:
+    stacks = [
+        ((), ()),
+        ((2,), (2,)),
+        ((2,), ()),
+        ((), (3,)),
+        ((2,), (1,)),
+        ((2, 1), (3,)),
+        ((1, 2), (3, 1)),
+        ((0,), ()),
+    ]
+    for x, y in stacks:
+        yield Case(op.name, ((*x, 2, 3), (*y, 3, 2)), {})
+        yield Case(op.name, ((*x, 1, 2), (*y, 2, 3)), {})
+
+
+def transpose(op: Op) -> Iterator[Case]:
+    for shape in [(2, 3), (1, 4), (2, 3, 4), (2, 1, 3, 2), (0, 2)]:
+        yield from (Case(op.name, (shape,), {"axes": axes}) for axes in itertools.permutations(range(len(shape))))
+
+
+def reshape(op: Op) -> Iterator[Case]:
+    for shapes in [[(12, 1), (3, 4), (2, 6), (2, 3, 2), (1, 2, 3, 2)], [(1, 1), (1, 1, 1)], [(0, 2), (3, 0, 1)]]:
+        yield from (Case(op.name, (x,), {"to": to}) for x, to in itertools.permutations(shapes, 2))
+
+
+def broadcast(op: Op) -> Iterator[Case]:
+    for x, to in [(x, y) for x, y in PAIRS if np.broadcast_shapes(x, y) == y]:
+        yield Case(op.name, (x,), {"to": to})
+    yield from (Case(op.name, ((2, 1),), {"to": (*stack, 2, 3)}) for stack in [(1,), (2,), (2, 1), (0,)])
+
+
+def boxes() -> Iterator[tuple[Any, Any]]:
+    yield from (((4, 4), index) for index in itertools.product(BOXES, BOXES[:5]))
+    yield from (((2, 4, 3), ((1, 1, 1), box, (2, 3, -1))) for box in BOXES)
+
+
+def slices(op: Op) -> Iterator[Case]:
+    return (Case(op.name, (shape,), {"index": index}) for shape, index in boxes())
+
+
+def unslices(op: Op) -> Iterator[Case]:
+    return (Case(op.name, (tuple(n for _, n, _ in index),), {"index": index, "to": shape}) for shape, index in boxes())
+
+
+def concat(op: Op) -> Iterator[Case]:
+    for shape in [(2, 3), (1, 1), (2, 1, 3)]:
+        for axis, count in itertools.product(range(-len(shape), len(shape)), [1, 2, 3]):
+            parts = [tuple(n + k * (a == axis % len(shape)) for a, n in enumerate(shape)) for k in range(count)]
+            yield Case(op.name, tuple(parts), {"axis": axis})
+    yield Case(op.name, ((0, 3), (2, 3), (0, 3)), {"axis": 0})
+
+
+INDICES = [[[0, 2, 1]], [[2, 2], [0, 2]], [[-1], [1]], [[1]], np.empty((0, 1))]  # of an axis of 3
+
+
+def take(op: Op) -> Iterator[Case]:
+    for shape, indices in itertools.product([(3, 3), (3, 3, 3)], INDICES):
+        for axis in range(-len(shape), len(shape)):
+            yield Case(op.name, (shape, np.array(indices, np.int32)), {"axis": axis})
+
+
+def scatter(op: Op) -> Iterator[Case]:
+    for indices in INDICES:
+        n = np.size(indices)
+        for axis, shape in enumerate([(n, 2, 2), (2, n, 1), (1, 2, n)]):
+            yield Case(op.name, (shape, np.array(indices, np.int32)), {"axis": axis, "size": 3})
+    yield Case(op.name, ((2, 3), np.array([[1, 1, 0]], np.int32)), {"axis": 1, "size": 4})
+
+
+def onehot(op: Op) -> Iterator[Case]:
+    for labels, axis in itertools.product([[[0, 2, 1, 2]], [[3], [0]], [[1]], np.empty((0, 1))], [0, 1]):
+        yield Case(op.name, (np.array(labels, np.int32),), {"axis": axis, "nclass": 4})
+
+
+MAKERS: dict[str, Callable[[Op], Iterator[Case]]] = {
+    **{op.name: (unary, binary, where)[op.arity - 1] for op in OP_TABLE if op.kind == "elementwise"},
+    **{op.name: reduction for op in OP_TABLE if op.kind == "reduction" or op.result_dtype == "index"},
+}
+MAKERS |= {"dot": dot, "matmul": matmul, "transpose": transpose, "reshape": reshape, "broadcast": broadcast}
+MAKERS |= {
+    "slice": slices,
+    "slice_backward": unslices,
+    "concat": concat,
+    "take": take,
+    "scatter_add": scatter,
+    "onehot": onehot,
+}
+CASES = {name: list({repr(case): case for case in make(ROW[name])}.values()) for name, make in MAKERS.items()}
+GRADIENTS = {name: cases for name, cases in CASES.items() if name not in FLAT}
+LAYOUTS = ["tensor", "view", "node"]
+METHOD_OF = {"concat": lambda be, *xs, **attrs: be.concat(xs, **attrs)}
+BUILT = ("slice", "slice_backward", "scatter_add", "reshape", "broadcast", "transpose", "cast")
+METHOD_OF |= {name: lambda be, *xs, op=name, **attrs: be.build(op, *xs, **attrs) for name in BUILT}
+
+
+def call(be: Backend, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """Return the tree that a user would write."""
+    return (
+        METHOD_OF[name](be, *operands, **attrs)
+        if name in METHOD_OF
+        else getattr(be, OPS[name].method)(*operands, **attrs)
+    )
+
+
+@cache
+def drawn(key: str, shape: tuple[int, ...], low: float, high: float, coarse: bool) -> Any:
+    values = np.random.default_rng(zlib.crc32(key.encode())).uniform(low, high, shape)
+    return np.round(2 * values) / 2 if coarse else values
+
+
+def fill(case: Case) -> list[Any]:
+    """Return the operands; conditions and those of flat ops are halves: some are equal, some 0, some lie halfway."""
+    domain = OPS[case.op].sample_range
+    return [
+        drawn(f"{case} {i}", x, *domain, case.op in FLAT or (case.op, i) == ("where", 0)) if isinstance(x, tuple) else x
+        for i, x in enumerate(case.operands)
+    ]
+
+
+def able(be: Backend, cases: Sequence[Case]) -> list[Case]:
+    """Return the cases that a runtime can do: those that go backwards need negative steps."""
+    back = [any(step < 0 for _, _, step in case.attrs.get("index", ())) for case in cases]
+    return [
+        case
+        for case, goes_back in zip(cases, back, strict=True)
+        if be.runtime.supports_negative_strides or not goes_back
+    ]
+
+
+def allocate(be: Backend, shape: tuple[int, ...], dtype: str, layout: str) -> Any:
+    """Return a tensor; as a view, every second element of a transposed one."""
+    if layout != "view":
+        return be.zeros(shape, dtype)
+    *stack, m, n = (2 * k + 1 for k in shape)
+    return be.zeros((*stack, n, m), dtype).fill(99).T[(slice(1, None, 2),) * len(shape)]
+
+
+def placed(be: Backend, x: Any, dtype: str, layout: str) -> tuple[Any, Any]:
+    """Return (the tensor that holds x, or half of it, and the operand that stands for x)."""
+    if isinstance(x, int | float):
+        return x, x
+    if x.dtype.kind == "i":
+        return (made := be.array(x, dtype="int32")), made
+    tensor = allocate(be, x.shape, dtype, layout)
+    tensor[:] = x / 2 if layout == "node" else x
+    return tensor, (2 * tensor if layout == "node" else tensor)
+
+
+CLOSE = {"float64": (1e-12, 1e-13), "float32": (2e-6, 1e-6), "float16": (4e-3, 4e-3), "bfloat16": (2.0**-5, 2.0**-5)}
+# the dtypes of results that do not depend on those of operands
+DTYPES = {"argmax": "int64", "argmin": "int64", "onehot": "float32", "cast": "float64"}
+
+
+def check_value(be: Backend, case: Case, dtype: str, layout: str) -> None:
+    xs = [x.astype(dtype) if getattr(x, "dtype", None) == "float64" else x for x in fill(case)]
+    wide = [x.astype("float64") if getattr(x, "dtype", None) == dtype else x for x in xs]
+    expected = REFERENCE[case.op](*wide, **case.attrs)
+    tree = call(be, case.op, [placed(be, x, dtype, layout)[1] for x in xs], case.attrs)
+    assert tree.shape == expected.shape, case
+    assert tree.dtype == DTYPES.get(case.op, dtype)
+    out = allocate(be, tree.shape, tree.dtype.name, layout)
+    out[:] = tree
+    np.testing.assert_allclose(out.get().astype(float), expected, *CLOSE[dtype], err_msg=str(case))
+    if layout == "view":  # and nothing beside it
+        assert np.count_nonzero(out.root.get() == 99) == out.root.size - out.size, case
+
+
+FLOATS_OF_INTS = {"sqrt", "exp", "exp2", "log", "log2", "safelog", "sig", "tanh", "div", "shift", "finite", "onehot"}
+FLOATS_OF_INTS |= {"eq", "ne", "lt", "le", "gt", "ge"}
+FLOATS_OF_INTS |= {op.name for op in OP_TABLE if op.result_dtype in ("float", "boolean")}
+
+
+def check_value_of_ints(be: Backend, name: str, dtype: str) -> None:
+    kind = "int64" if name == "sum" else DTYPES.get(name, dtype)
+    kind = "float32" if name in FLOATS_OF_INTS else kind
+    low = 1 if ROW[name].sample_range[0] > 0 or dtype == "uint8" else -4
+    for case in able(be, CASES[name]):
+        negative = any(isinstance(x, int) and x < 0 for x in case.operands)
+        if any(isinstance(x, float) for x in case.operands) or (negative and (name == "pow" or dtype == "uint8")):
+            continue  # not ints, or the result would not be
+        xs = [np.round(x).astype(dtype).clip(low, 3) if getattr(x, "dtype", "") == "float64" else x for x in fill(case)]
+        tree = call(be, name, [be.array(x, dtype=x.dtype) if isinstance(x, np.ndarray) else x for x in xs], case.attrs)
+        assert tree.dtype == kind, case
+        expected = REFERENCE[name](*xs, **case.attrs).astype(tree.dtype)
+        rtol, atol = CLOSE["float32"] if kind == "float32" else (0, 0)
+        np.testing.assert_allclose(tree.asnumpyarray(), expected, rtol, atol, err_msg=str(case))
+
+
+def differentiable(case: Case) -> list[int]:
+    return [i for i, x in enumerate(case.operands) if isinstance(x, tuple)]
+
+
+_numeric: dict[str, list[Any]] = {}
+
+
+def by_the_book(case: Case) -> tuple[list[Any], Any, list[Any]]:
+    """Return (operands, error of the result, gradients by the reference), for all runtimes and layouts."""
+    xs, key = fill(case), repr(case)
+    f = partial(REFERENCE[case.op], **case.attrs)
+    dz = drawn(key + "dz", f(*xs).shape, -2, 2, False)
+    if key not in _numeric:
+        _numeric[key] = [
+            np.zeros(xs[k].shape) if (case.op, k) in FLAT_OPERANDS else numeric_gradient(f, xs, k, dz)
+            for k in differentiable(case)
+        ]
+    return xs, dz, _numeric[key]
+
+
+def check_gradient(be: Backend, case: Case, layout: str) -> None:
+    xs, dz, numeric = by_the_book(case)
+    tensors, operands = zip(*(placed(be, x, "float64", layout) for x in xs), strict=True)
+    tree = call(be, case.op, operands, case.attrs)
+    asked = [tensors[k] for k in differentiable(case)]
+    analytic = Autodiff(tree, be, be.array(dz)).get_grad_asnumpyarray(asked)
+    for x, dx, expected in zip(asked, analytic, numeric, strict=True):
+        assert dx.shape == x.shape
+        assert off(dx, 2 * expected if layout == "node" else expected) <= 1e-6, case
+
+
+INF, NAN = math.inf, math.nan
+EDGES: list[tuple[str, list[list[float]], list[float]]] = [
+    ("log", [[0, -0.0, -1, INF, NAN]], [-INF, -INF, NAN, INF, NAN]),
+    ("log2", [[0, -1, INF, 8]], [-INF, NAN, INF, 3]),
+    ("safelog", [[0, -1, INF, 1e-30, -INF]], [-50, -50, INF, -50, -50]),
+    ("exp", [[INF, -INF, 1e4, -1e4, NAN, -0.0]], [INF, 0, INF, 0, NAN, 1]),
+    ("exp2", [[INF, -INF, 1e5, -1e5, NAN, 10]], [INF, 0, INF, 0, NAN, 1024]),
+    ("sqrt", [[0, INF, -1, NAN]], [0, INF, NAN, NAN]),
+    ("sig", [[INF, -INF, 1e4, -1e4, NAN, 0]], [1, 0, 1, 0, NAN, 0.5]),
+    ("tanh", [[INF, -INF, 1e4, -1e4, NAN]], [1, -1, 1, -1, NAN]),
+    ("neg", [[INF, NAN, 0]], [-INF, NAN, 0]),
+    ("abs", [[-INF, NAN, -0.0]], [INF, NAN, 0]),
+    ("sgn", [[-INF, INF, 0, -0.0, NAN, 1e-7]], [-1, 1, 0, 0, NAN, 1]),
+    ("rint", [[0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997, INF, NAN]], [0, 2, 2, 0, -2, 0, INF, NAN]),
+    ("finite", [[INF, -INF, NAN, 0, 6e4]], [0, 0, 0, 1, 1]),
+    ("sqr", [[-INF, 1e30, NAN]], [INF, 1e60, NAN]),
+    ("add", [[INF, INF], [-INF, 1]], [NAN, INF]),
+    ("sub", [[INF, INF], [INF, 1]], [NAN, INF]),
+    ("mul", [[INF, INF, NAN], [0, -1, 0]], [NAN, -INF, NAN]),
+    ("div", [[1, -1, 0, INF, 1, 1], [0, 0, 0, INF, -INF, -0.0]], [INF, -INF, NAN, NAN, 0, -INF]),
+    (
+        "pow",
+        [[0, 0, 2, INF, NAN, -2, -2, -8, 1], [0, -1, INF, 0, 0, 3, -2, 0.5, NAN]],
+        [1, INF, INF, 1, 1, -8, 0.25, NAN, 1],
+    ),
+    ("maximum", [[NAN, 1, INF, -INF], [1, NAN, 2, -INF]], [NAN, NAN, INF, -INF]),
+    ("minimum", [[NAN, 1, INF, -INF], [1, NAN, 2, 5]], [NAN, NAN, 2, -INF]),
+    ("shift", [[3, 3, -3, 3, 5], [0, -1.4, 1.5, 1e4, 3]], [0, -3, -6, 3 * 2.0**13, 20]),
+    ("eq", [[NAN, INF, 0, 1], [NAN, INF, -0.0, 2]], [0, 1, 1, 0]),
+    ("ne", [[NAN, INF, 0, 1], [NAN, INF, -0.0, 2]], [1, 0, 0, 1]),
+    *((name, [[NAN, 1, 1], [1, NAN, 1]], [0, 0, float(name in ("le", "ge"))]) for name in ("lt", "le", "gt", "ge")),
+    ("where", [[NAN, 0, -0.0, 2, INF], [1, INF, NAN, 1, 1], [NAN, 5, 5, INF, NAN]], [1, 5, 5, 1, 1]),
+]
+
+
+def check_edge(be: Backend, name: str, operands: list[Any], expected: list[float]) -> None:
+    for dtype in {"float32", "float64", "float16"} & set(be.runtime.dtypes):
+        with np.errstate(over="ignore"):
+            xs = [np.array([x]).astype(dtype) for x in operands]
+            wanted = np.array([expected]).astype(dtype)
+        made = call(be, name, [be.array(x, dtype) for x in xs], {}).asnumpyarray()
+        rtol = {"float64": 1e-15, "float32": 1e-6, "float16": 1e-3}[dtype]
+        np.testing.assert_allclose(made, wanted, rtol, err_msg=dtype)
+
+
+CONDITIONS = [0.5, 1e-46, -1e-300, -1, 256, 2**40, 2**70, NAN, INF, np.float64(1e-46), np.uint8(7), True]
+CONDITIONS += [0, 0.0, -0.0, np.float32(0), False]
+
+
+def check_scalar_condition(be: Backend, n: Any, dtype: str) -> None:
+    if lacks(be, dtype):
+        return
+    x, y = be.array([[1, 2]], dtype=dtype), be.array([[5, 6]], dtype=dtype)
+    mask = x > 1
+    for tree, chosen, other in [
+        (be.where(n, x, y), [1, 2], [5, 6]),
+        (be.where(mask, x, y).replace(mask, n), [1, 2], [5, 6]),
+        (be.where(n, x, 3), [1, 2], [3, 3]),
+        (2 * be.where(n, 3, y), [6, 6], [10, 12]),
+    ]:
+        assert tree.dtype == dtype
+        np.testing.assert_array_equal(tree.asnumpyarray(), [chosen if n != 0 else other])
+
+
+COMPARISONS = {"equal": np.equal, "not_equal": np.not_equal, "less": np.less, "less_equal": np.less_equal}
+COMPARISONS |= {"greater": np.greater, "greater_equal": np.greater_equal}
+
+
+def check_comparison_of_ints(be: Backend, dtype: str) -> None:
+    if lacks(be, dtype):
+        return
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    values = [low, 5, high]
+    x, whole = be.array(np.array([values], dtype), dtype), np.array([values], dtype=object)
+    for n in (low - 1, high + 1, low - 300, high + 10**30, low, high, 5):
+        for name, compare in COMPARISONS.items():
+            for tree, expected in [
+                (getattr(be, name)(x, n), compare(whole, n)),
+                (getattr(be, name)(n, x), compare(n, whole)),
+                (getattr(be, name)(x * 1, n) + 1, compare(whole, n) + 1),
+            ]:
+                assert tree.dtype == "float32"
+                np.testing.assert_array_equal(tree.asnumpyarray(), expected.astype(float), err_msg=f"{name} {n}")
+        for name, pick in {"maximum": max, "minimum": min}.items():
+            expected = [pick(n, value) for value in values]
+            for tree in (getattr(be, name)(x, n), getattr(be, name)(n, x), getattr(be, name)(n, x * 1)):
+                assert tree.dtype == dtype
+                if all(low <= value <= high for value in expected):
+                    np.testing.assert_array_equal(tree.asnumpyarray(), np.array([expected], dtype))
+                else:
+                    with pytest.raises(
+                        OverflowError, match=f"expected an integer from {low} to {high} for {dtype}, got {n}"
+                    ):
+                        tree.asnumpyarray()
+
+
+SUMS: list[tuple[str, int, Any, Any]] = [
+    ("float16", 5000, 1.0, 5000.0),  # float16 represents even integers only above 2048
+    ("float16", 4096, 1 + 2**-10, 4100.0),
+    ("int8", 200, 1, 200),
+    ("int16", 3, -(2**15), -3 * 2**15),
+    ("uint8", 300, 1, 300),
+    ("uint16", 3, 2**15, 3 * 2**15),
+    ("uint32", 3, 2**31, 3 * 2**31),
+    ("uint64", 3, 2**61, 3 * 2**61),
+    ("int32", 3, 2**30, 3 * 2**30),
+    ("int64", 3, 2**40, 3 * 2**40),
+    ("int64", 2, 2**53 + 1, 2**54 + 2),
+]
+
+
+def check_sum(be: Backend, dtype: str, n: int, value: Any, total: Any) -> None:
+    if lacks(be, dtype):
+        return
+    x = be.array(np.full((n, 2), value, dtype), dtype=dtype)
+    for axis, count in [(0, 1), (None, 2)]:
+        tree = be.sum(x, axis=axis)
+        assert tree.dtype == (dtype if "float" in dtype or dtype == "uint64" else "int64")
+        np.testing.assert_array_equal(tree.asnumpyarray(), np.full(tree.shape, np.array(count * total, tree.dtype)))
+    gathered = be.build("scatter_add", x, be.zeros((n, 1), dtype="int32"), axis=0, size=2)  # all to the first of two
+    assert gathered.dtype == dtype
+    np.testing.assert_array_equal(gathered.asnumpyarray(), np.array([[total] * 2, [0, 0]]).astype(dtype))
+
+
+CASTS: list[tuple[str, list[Any], str, list[Any]]] = [
+    ("float64", [1.9, -1.9, 0.1, -0.1], "int32", [1, -1, 0, 0]),
+    ("float32", [0.1, 1e10], "float64", [float(np.float32(0.1)), 1e10]),
+    ("float64", [0.1, 1e300], "float32", [float(np.float32(0.1)), math.inf]),
+    ("int32", [300, -1, 127], "int8", [44, -1, 127]),
+    ("int16", [-1, 7], "uint16", [65535, 7]),
+    ("int16", [-1, 300], "uint8", [255, 44]),
+    ("int64", [2**24 + 1, -3], "float32", [2**24, -3]),
+    ("float32", [2.5, -7.0], "int64", [2, -7]),
+]
+
+
+def check_cast(be: Backend, dtype: str, values: Any, to: str, expected: Any) -> None:
+    if lacks(be, dtype, to):
+        return
+    x = be.array([values], dtype=dtype)
+    assert be.astype(x, dtype) is x
+    for tree in (be.astype(x, to), be.astype(be.reshape(x, -1, 1), np.dtype(to)).T, be.astype(x + 0, to) + 0):
+        assert tree.dtype == to
+        np.testing.assert_array_equal(tree.asnumpyarray(), np.array([expected], to))
+    with pytest.raises(TypeError, match=r"expected one of the dtypes .*, got 'complex64'"):
+        be.astype(x, "complex64")

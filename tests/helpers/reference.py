@@ -1,0 +1,252 @@
+"""Reference implementations of every op: loops over scalars with ``math``, without neonlite.
+
+``REFERENCE[name](*arrays, **attrs)`` takes NumPy arrays and scalars, and returns a NumPy array of Python numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from helpers.philox import oracle_lanes, oracle_normals, oracle_words
+
+# --- from definitions for scalars to definitions for arrays --------------------------------------------------------
+
+
+def each(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Apply a scalar function to every element."""
+
+    def textbook(*operands: Any, **attrs: Any) -> Any:
+        stretched = np.broadcast_arrays(*map(np.atleast_2d, operands))
+        numbers = zip(*(x.ravel().tolist() for x in stretched), strict=True)
+        return np.array([f(*xs, **attrs) for xs in numbers]).reshape(stretched[0].shape)
+
+    return textbook
+
+
+def over(f: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    """Apply a function of a list of scalars along axes."""
+
+    def textbook(x: Any, axis: Any = None, keepdims: bool = True) -> Any:
+        axes = range(x.ndim) if axis is None else [a % x.ndim for a in np.atleast_1d(axis)]
+        kept_shape = [1 if a in axes else n for a, n in enumerate(x.shape)]
+        values = []
+        for at in np.ndindex(*kept_shape):
+            block = x[tuple(slice(None) if a in axes else i for a, i in enumerate(at))]
+            values.append(f(block.ravel().tolist()))
+        if not keepdims:
+            kept_shape = [n for a, n in enumerate(kept_shape) if a not in axes]
+            kept_shape += [1] * (2 - len(kept_shape))
+        return np.array(values).reshape(kept_shape)
+
+    return textbook
+
+
+# --- finite differences ---------------------------------------------------------------------------------------------
+
+STEP = 1e-5
+
+
+def off(analytic: Any, numeric: Any) -> float:
+    """Return the largest error relative to max(size of the element, 0.001 times the largest)."""
+    assert analytic.shape == numeric.shape
+    if not numeric.size:
+        return 0.0
+    size = np.maximum(abs(numeric), 1e-3 * max(1.0, abs(numeric).max()))
+    return float((abs(analytic - numeric) / size).max())
+
+
+def slope(f: Callable[..., Any], xs: Sequence[Any], k: int, direction: Any) -> Any:
+    """Return the derivative along a direction in operand k by a central difference."""
+    up, down = ([*xs[:k], xs[k] + sign * STEP * direction, *xs[k + 1 :]] for sign in (1, -1))
+    return (f(*up) - f(*down)) / (2 * STEP)
+
+
+def numeric_gradient(f: Callable[..., Any], xs: Sequence[Any], k: int, dz: Any) -> Any:
+    """Return the gradient of sum(f * dz) in operand k, element by element."""
+    gradient = np.zeros(xs[k].shape)
+    for at in np.ndindex(*gradient.shape):
+        one = np.zeros(gradient.shape)
+        one[at] = 1.0
+        gradient[at] = (slope(f, xs, k, one) * dz).sum()
+    return gradient
+
+
+# --- functions of numbers -------------------------------------------------------------------------------------------
+
+
+def sign(x: float) -> float:
+    return (x > 0) - (x < 0)
+
+
+def rint(x: float) -> float:
+    low = math.floor(x)
+    if x - low == 0.5:
+        return low + low % 2
+    return low if x - low < 0.5 else low + 1
+
+
+def ap2(y: float) -> float:
+    """The power of two nearest to y on the logarithmic scale, with the sign of y."""
+    return sign(y) * 2.0 ** rint(math.log2(abs(y))) if y else 0.0
+
+
+def total(xs: list[Any]) -> Any:
+    return sum(xs) if all(isinstance(x, int) for x in xs) else math.fsum(xs)
+
+
+def first(xs: list[Any], best: Any) -> int:
+    return next(i for i, x in enumerate(xs) if x == best)
+
+
+# --- functions of arrays --------------------------------------------------------------------------------------------
+
+
+def matmul(x: Any, y: Any) -> Any:
+    stack = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    rows, inner, columns = x.shape[-2], x.shape[-1], y.shape[-1]
+    out = np.zeros((*stack, rows, columns), dtype=np.result_type(x, y))
+    for *at, i, j in np.ndindex(*out.shape):
+        a, b = (
+            m[tuple(0 if n == 1 else k for k, n in zip(at[len(at) - m.ndim + 2 :], m.shape, strict=False))]
+            for m in (x, y)
+        )
+        out[(*at, i, j)] = total([a[i, k].item() * b[k, j].item() for k in range(inner)])
+    return out
+
+
+def moved(x: Any, shape: Any, to: Callable[..., Any], add: bool = False) -> Any:
+    """Move each element of x to the index ``to(*index)``."""
+    out = np.zeros(shape, dtype=x.dtype)
+    for at in np.ndindex(*x.shape):
+        target = to(*at)
+        out[target] = out[target] + x[at] if add else x[at]
+    return out
+
+
+def picked(x: Any, shape: Any, of: Callable[..., Any]) -> Any:
+    """Return the element of x at ``of(*index)`` for each index."""
+    return np.array([x[of(*at)] for at in np.ndindex(*shape)], dtype=x.dtype).reshape(shape)
+
+
+def transpose(x: Any, axes: Any) -> Any:
+    return moved(x, [x.shape[a] for a in axes], lambda *at: tuple(at[a] for a in axes))
+
+
+def reshape(x: Any, to: Any) -> Any:
+    out = np.zeros(to, dtype=x.dtype)
+    for source, target in zip(np.ndindex(*x.shape), np.ndindex(*to), strict=True):
+        out[target] = x[source]
+    return out
+
+
+def broadcast(x: Any, to: Any) -> Any:
+    first_axis = len(to) - x.ndim
+    return picked(x, to, lambda *at: tuple(0 if n == 1 else i for i, n in zip(at[first_axis:], x.shape, strict=True)))
+
+
+def in_box(index: Any) -> Callable[..., Any]:
+    return lambda *at: tuple(start + i * step for i, (start, _, step) in zip(at, index, strict=True))
+
+
+def concat(*parts: Any, axis: int) -> Any:
+    axis %= parts[0].ndim
+    starts = list(itertools.accumulate((x.shape[axis] for x in parts), initial=0))
+    out = np.zeros([starts[-1] if a == axis else n for a, n in enumerate(parts[0].shape)])
+    for start, x in zip(starts, parts, strict=False):
+        for at in np.ndindex(*x.shape):
+            out[tuple(i + start * (a == axis) for a, i in enumerate(at))] = x[at]
+    return out
+
+
+def take(x: Any, indices: Any, axis: int) -> Any:
+    axis, chosen = axis % x.ndim, np.ravel(indices)
+    shape = [len(chosen) if a == axis else n for a, n in enumerate(x.shape)]
+    return picked(x, shape, lambda *at: tuple(int(chosen[i]) if a == axis else i for a, i in enumerate(at)))
+
+
+def scatter(x: Any, indices: Any, axis: int, size: int) -> Any:
+    chosen = np.ravel(indices)
+    shape = [size if a == axis else n for a, n in enumerate(x.shape)]
+    return moved(x, shape, lambda *at: tuple(int(chosen[i]) if a == axis else i for a, i in enumerate(at)), add=True)
+
+
+def onehot(indices: Any, axis: int, nclass: int) -> Any:
+    labels = np.ravel(indices).tolist()
+    table = [[float(label == c) for label in labels] for c in range(nclass)]
+    return np.array(table if axis == 0 else list(zip(*table, strict=True))).reshape(
+        (nclass, len(labels)) if axis == 0 else (len(labels), nclass)
+    )
+
+
+def rand(to: Any, seed: int, bits: int) -> Any:
+    n = math.prod(to)
+    if bits == 64:
+        return np.array([word // 2**11 / 2**53 for word in oracle_words(seed, "noise", n)]).reshape(to)
+    mantissa_bits = {32: 24, 16: 11}[bits]
+    return np.array(
+        [lane // 2 ** (32 - mantissa_bits) / 2**mantissa_bits for lane in oracle_lanes(seed, "noise", n)]
+    ).reshape(to)
+
+
+def randn(to: Any, seed: int, bits: int) -> Any:
+    return np.array(oracle_normals(seed, "noise", math.prod(to))).reshape(to)
+
+
+REFERENCE: dict[str, Callable[..., Any]] = {
+    "neg": each(lambda x: -x),
+    "abs": each(lambda x: x if x > 0 else -x),
+    "sgn": each(sign),
+    "sqr": each(lambda x: x * x),
+    "sqrt": each(math.sqrt),
+    "exp": each(math.exp),
+    "exp2": each(lambda x: 2.0**x),
+    "log": each(math.log),
+    "log2": each(math.log2),
+    "safelog": each(lambda x: math.log(x) if x > math.exp(-50) else -50.0),
+    "sig": each(lambda x: 1 / (1 + math.exp(-x))),
+    "tanh": each(math.tanh),
+    "rint": each(rint),
+    "finite": each(lambda x: float(math.isfinite(x))),
+    "cast": each(lambda x, to: float(x) if "float" in to else int(x)),
+    "stop_gradient": each(lambda x: x),
+    "add": each(lambda x, y: x + y),
+    "sub": each(lambda x, y: x - y),
+    "mul": each(lambda x, y: x * y),
+    "div": each(lambda x, y: x / y),
+    "pow": each(lambda x, y: x**y),
+    "maximum": each(lambda x, y: x if x > y else y),
+    "minimum": each(lambda x, y: x if x < y else y),
+    "shift": each(lambda x, y, value=True: x * (ap2(y) if value else 2.0**y)),
+    "eq": each(lambda x, y: float(x == y)),
+    "ne": each(lambda x, y: float(x != y)),
+    "lt": each(lambda x, y: float(x < y)),
+    "le": each(lambda x, y: float(x <= y)),
+    "gt": each(lambda x, y: float(x > y)),
+    "ge": each(lambda x, y: float(x >= y)),
+    "where": each(lambda c, x, y: x if c else y),
+    "sum": over(total),
+    "max": over(max),
+    "min": over(min),
+    "argmax": over(lambda xs: first(xs, max(xs))),
+    "argmin": over(lambda xs: first(xs, min(xs))),
+    "dot": matmul,
+    "matmul": matmul,
+    "transpose": transpose,
+    "reshape": reshape,
+    "broadcast": broadcast,
+    "slice": lambda x, index: picked(x, [count for _, count, _ in index], in_box(index)),
+    "slice_backward": lambda x, index, to: moved(x, to, in_box(index)),
+    "concat": concat,
+    "take": take,
+    "scatter_add": scatter,
+    "onehot": onehot,
+    "rand": rand,
+    "randn": randn,
+    "assign": lambda x, y: broadcast(y, x.shape),
+    "pair": lambda *xs: xs,
+}

@@ -1,0 +1,885 @@
+"""Checkpoints: valid files are loaded completely; invalid ones are rejected, and nothing changes."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.small_models import CLASSES, Interrupting, blobs, data, network, same, start
+from safetensors.numpy import save
+
+from neonlite import NervanaObject, cleanup_backend, gen_backend
+from neonlite.callbacks import CallbackBase
+from neonlite.data import ArrayIterator
+from neonlite.initializers import Constant, Gaussian
+from neonlite.layers import Affine, Conv, Dropout, Linear, Pooling
+from neonlite.models import CheckpointError, Model
+from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
+from neonlite.models.training_state import TrainingState
+from neonlite.optimizers import Adam, GradientDescentMomentum, MultiOptimizer, PowerSchedule
+from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
+
+HUGE = 10**12
+DEEP = 100_000  # of nested lists
+
+Files = dict[str, bytes]
+
+
+def trained(optimizer: Any = None) -> Model:
+    """Return a model with a training state."""
+    model = start()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(data(shuffle=True), CrossEntropyMulti(), optimizer or Adam(), 3, callbacks=Interrupting(model, 4))
+    return model
+
+
+@pytest.fixture(scope="module")
+def valid_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
+    """Yield the bytes of a valid file."""
+    path = tmp_path_factory.mktemp("valid_file") / "m"
+    trained().save_params(path)
+    yield path.read_bytes()
+    cleanup_backend()
+
+
+@pytest.fixture(scope="module")
+def model(valid_file: bytes) -> Model:
+    """Return a model to load files into."""
+    model = start()
+    model.fit(data(), CrossEntropyMulti(), GradientDescentMomentum(0.1, 0.5), 2)
+    return model
+
+
+def full_state(model: Model) -> Any:
+    """Return the complete state of a model."""
+    description, arrays = TrainingState.from_model(model)
+    return description, {name: (x.dtype, x.shape, x.tobytes()) for name, x in arrays.items()}
+
+
+def assert_rejected(model: Model, path: Any, *messages: str, acts: Any = None) -> None:
+    """Assert that a file is rejected, that the error contains its name and some texts, and that nothing changed."""
+    before, mode = full_state(model), model.be.compat_mode
+    for act in acts or (model.load_params, Model):
+        with pytest.raises(CheckpointError) as error:
+            act(path)
+        assert str(error.value).startswith(f"{path}: ")
+        assert len(str(error.value)) < 2000
+        for word in messages:
+            assert word in str(error.value)
+        assert full_state(model) == before
+        assert model.be.compat_mode == mode
+
+
+def write_changed(valid_file: bytes, path: Path, change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Path:
+    """Write a file with a changed description and arrays, and valid checksums."""
+    path.write_bytes(valid_file)
+    description, arrays = read_checkpoint(path)
+    change(description, arrays)
+    write_checkpoint(path, description, arrays)
+    return path
+
+
+# --- files that are not checkpoints ----------------------------------------------------------------------------------
+
+NO_CHECKPOINTS: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda valid_file: b"",
+    "one byte": lambda valid_file: b"\n",
+    "half": lambda valid_file: valid_file[: len(valid_file) // 2],
+    "longer": lambda valid_file: valid_file + bytes(8),
+    "pickle": lambda valid_file: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}\x94.",
+    "zip": lambda valid_file: b"PK\x03\x04" + bytes(100),
+    "gz": gzip.compress,
+    "html": lambda valid_file: b"<html><body>404</body></html>",
+    "text": lambda valid_file: b"{}" * 100,
+    "another version": lambda valid_file: valid_file.replace(b"neonlite 2", b"neonlite 3"),
+    "arrays alone": lambda valid_file: save({"x": np.zeros(3)}),
+    "arrays with notes": lambda valid_file: save({"x": np.zeros(3)}, {"format": "pt"}),
+    "header as long as can be": lambda valid_file: struct.pack("<Q", 2**64 - 1) + b"{}",
+    "header longer than the file": lambda valid_file: struct.pack("<Q", len(valid_file)) + valid_file[8:],
+    "header of 99 MB": lambda valid_file: struct.pack("<Q", 99_000_000) + b"{}",
+    "header without end": lambda valid_file: struct.pack("<Q", 0) + valid_file[8:],
+    "header of lists": lambda valid_file: raw(b"[" * DEEP),
+    "header of dicts": lambda valid_file: raw(b'{"a":' * DEEP),
+}
+
+
+MESSAGES = {
+    "another version": ["expected the format 'neonlite 2', got neonlite 3"],
+    "arrays alone": ["expected the format 'neonlite 2', got nothing"],
+    "arrays with notes": ["expected the format 'neonlite 2', got format"],
+}
+
+
+@pytest.mark.parametrize("name", NO_CHECKPOINTS)
+def test_a_file_that_is_not_a_checkpoint_is_named(tmp_path, valid_file, model, name):
+    path = tmp_path / name
+    path.write_bytes(NO_CHECKPOINTS[name](valid_file))
+    assert_rejected(
+        model, path, "The file is truncated, or was not written by Model.save_params", *MESSAGES.get(name, [])
+    )
+
+
+def test_a_path_that_is_not_a_regular_file_is_named(tmp_path, valid_file, model):
+    """Reading a pipe blocks, and a device has no end."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for path in (tmp_path, tmp_path / "pipe", tmp_path / "device", Path("/dev/zero")):
+        assert_rejected(model, path, "expected a regular file")
+    (tmp_path / "lost").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    for name in ("nowhere", "lost", "round"):
+        with pytest.raises(FileNotFoundError, match=f"{name}: there is no such file"):
+            Model(tmp_path / name)
+
+
+def test_a_link_to_a_file_is_followed(tmp_path, valid_file):
+    (tmp_path / "m").write_bytes(valid_file)
+    (tmp_path / "link").symlink_to("m")
+    assert Model(tmp_path / "link").minibatch_index == 5
+
+
+def test_a_truncated_file_is_rejected_at_any_length(tmp_path, valid_file, model):
+    path, before = tmp_path / "m", full_state(model)
+    for n in range(0, len(valid_file), 64):
+        path.write_bytes(valid_file[:n])
+        with pytest.raises(CheckpointError, match=r"m: .*The file is truncated"):
+            model.load_params(path)
+    assert full_state(model) == before
+
+
+def test_a_file_with_a_wrong_byte_is_rejected_or_equal(tmp_path, valid_file, model):
+    path, rng, before = tmp_path / "m", np.random.default_rng(0), full_state(model)
+    path.write_bytes(valid_file)
+    description, arrays = read_checkpoint(path)
+    num_equal = 0
+    for _ in range(300):
+        corrupted = bytearray(valid_file)
+        corrupted[rng.integers(len(valid_file))] ^= 1 << rng.integers(8)
+        path.write_bytes(corrupted)
+        try:
+            result, values = read_checkpoint(path)
+        except CheckpointError:
+            with pytest.raises(CheckpointError, match="m: "):
+                model.load_params(path)
+        else:  # whitespace in the header
+            assert result == description
+            assert same(values, arrays)
+            num_equal += 1
+    assert num_equal < 10
+    assert full_state(model) == before
+
+
+@pytest.mark.parametrize("name", ["weights/hidden.W", "weights/hidden_bias.W", "states/hidden/0/1"])
+def test_an_array_with_a_wrong_bit_is_named(tmp_path, valid_file, model, name):
+    size = struct.unpack("<Q", valid_file[:8])[0]
+    first, last = json.loads(valid_file[8 : 8 + size])[name]["data_offsets"]
+    for position in (first, last - 1):
+        corrupted = bytearray(valid_file)
+        corrupted[8 + size + position] ^= 1
+        (tmp_path / "m").write_bytes(corrupted)
+        assert_rejected(model, tmp_path / "m", f"m: {name}: the checksum does not match")
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"[8,2]", b"[2,8]"), (b'"F32"', b'"I32"'), (b"hidden.W", b"hidden.V")])
+def test_an_array_with_another_dtype_or_shape_is_named(tmp_path, valid_file, model, old, new):
+    (tmp_path / "m").write_bytes(valid_file.replace(old, new, 1))
+    assert_rejected(model, tmp_path / "m", "hidden", "the checksum does not match")
+
+
+# --- the header ------------------------------------------------------------------------------------------------------
+
+
+def raw(header: Any, arrays: bytes = b"") -> bytes:
+    """Return the bytes of a file with a header and data."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + arrays
+
+
+def tensor(dtype: Any = "F32", shape: Any = (2,), first: Any = 0, last: Any = 8) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [first, last]}
+
+
+HEADERS: dict[str, tuple[Any, str]] = {
+    "a type that there is not": ({"x": tensor("F31")}, "F31"),
+    "a type that NumPy has not": ({"x": tensor("F8_E4M3", (8,))}, "x: "),
+    "a type that is none": ({"x": tensor(7)}, "header"),
+    "a shape below 0": ({"x": tensor(shape=(-1, -2))}, "-1"),
+    "a shape of fractions": ({"x": tensor(shape=(0.5, 4))}, "0.5"),
+    "a shape larger than the bytes": ({"x": tensor(shape=(HUGE,))}, "header"),
+    "a shape beyond all numbers": ({"x": tensor(shape=(2**62, 2**62))}, "overflow"),
+    "a number beyond all numbers": ({"x": tensor(shape=(10**40,))}, "header"),
+    "a shape that is none": ({"x": tensor(shape="2")}, "header"),
+    "a shape of many sizes": ({"x": tensor(shape=[1] * 99 + [2])}, "x: "),
+    "bytes beyond the end": ({"x": tensor(shape=(4,), last=16)}, "header"),
+    "bytes that begin at their end": ({"x": tensor(first=8, last=0)}, "x"),
+    "a hole between arrays": ({"x": tensor(shape=(1,), last=4), "y": tensor(shape=(0,), first=8)}, "y"),
+    "two arrays in one place": ({"x": tensor(), "y": tensor()}, "header"),
+    "arrays that overlap": ({"x": tensor(shape=(1,), last=4), "y": tensor(shape=(1,), first=2, last=6)}, "header"),
+    "two arrays of one name": (b'{"x": %a, "x": %a}' % ({}, {}), "header"),
+    "notes that are no text": ({"__metadata__": {"neonlite 2": {"layers": 1}}}, "header"),
+    "notes that are a list": ({"__metadata__": ["neonlite 2"]}, "header"),
+    "no description": ({"__metadata__": {"neonlite 2": ""}}, "description"),
+    "a description that is no dict": ({"__metadata__": {"neonlite 2": "[]"}}, "description"),
+    "a description of lists": ({"__metadata__": {"neonlite 2": "[" * DEEP}}, "description"),
+    "a description of dicts": ({"__metadata__": {"neonlite 2": '{"a":' * DEEP}}, "description"),
+    "a description with a number without end": ({"__metadata__": {"neonlite 2": "9" * 10**5}}, "description"),
+    "no checksums": ({"__metadata__": {"neonlite 2": "{}"}}, "crc32"),
+    "checksums that are a list": ({"__metadata__": {"neonlite 2": '{"crc32": []}'}}, "crc32"),
+    "checksums that are wrong": ({"__metadata__": {"neonlite 2": '{"crc32": {"description": NaN}}'}}, "description"),
+    "checksums of other arrays": (
+        {"__metadata__": {"neonlite 2": json.dumps({"crc32": {"description": zlib.crc32(b"{}"), "weights/x": 1}})}},
+        "weights/x: the checksum does not match",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_an_inconsistent_header_is_rejected(tmp_path, model, name):
+    header, word = HEADERS[name]
+    if isinstance(header, dict) and "__metadata__" not in header:
+        header = {**header, "__metadata__": {"neonlite 2": "{}"}}
+    (tmp_path / "m").write_bytes(raw(header, bytes(8)) if "x" in str(header)[:9] else raw(header))
+    assert_rejected(model, tmp_path / "m", word)
+
+
+# --- the description -------------------------------------------------------------------------------------------------
+
+
+class Forbidden(NervanaObject):
+    """A class that a file must not instantiate."""
+
+    created = 0
+
+    def __init__(self, path: str = "") -> None:
+        super().__init__()
+        Forbidden.created += 1
+
+
+def put(*path: Any, value: Any) -> Callable[[Any, Any], None]:
+    """Return a function that sets a field of the description."""
+
+    def change(description: Any, arrays: Any) -> None:
+        for key in path[:-1]:
+            description = description[key]
+        description[path[-1]] = value
+
+    return change
+
+
+def drop(*path: Any) -> Callable[[Any, Any], None]:
+    """Return a function that deletes a field of the description."""
+
+    def change(description: Any, arrays: Any) -> None:
+        for key in path[:-1]:
+            description = description[key]
+        del description[path[-1]]
+
+    return change
+
+
+def described(kind: str, **config: Any) -> dict[str, Any]:
+    return {"type": kind, "config": config}
+
+
+def nested(n: int) -> Any:
+    """Return nested lists."""
+    result: Any = []
+    for _ in range(n):
+        result = [result]
+    return result
+
+
+NETWORK = ("layers", "config", "layers")  # the path of the layers; the first is Linear, "hidden"
+FIRST = (*NETWORK, 0, "config")
+SGD = "neonlite.optimizers.rules.GradientDescentMomentum"
+
+DESCRIPTIONS: dict[str, tuple[str, Any]] = {  # name -> the field, and its value
+    "no layers": ("layers", drop("layers")),
+    "layers that are a list": ("layers", put("layers", value=[])),
+    "layers of no class": ("layers", put("layers", "type", value="os.system")),
+    "layers of a class without a name": ("layers", put("layers", "type", value=7)),
+    "layers that run a program": ("layers", put("layers", value=described("subprocess.Popen", args="id"))),
+    "an optimizer for layers": ("layers", put("layers", value=described("neonlite.optimizers.rules.Adam"))),
+    "one layer for a network": (
+        "layers",
+        put("layers", value=described("neonlite.layers.linear.Linear", nout=3, init=0)),
+    ),
+    "a model for layers": ("layers", put("layers", value=described("neonlite.models.model.Model", layers="m"))),
+    "data in a layer": (
+        "layers",
+        put(*FIRST, "init", value=described("neonlite.data.hdf5.HDF5Iterator", hdf_filename="/dev/zero")),
+    ),
+    "a callback in a layer": (
+        "layers",
+        put(*FIRST, "init", value=described("neonlite.callbacks.SerializeModelCallback", save_path="x")),
+    ),
+    "a backend in a layer": ("layers", put(*FIRST, "init", value=described("neonlite.backend.backend.Backend"))),
+    "a class of yours in a layer": ("layers", put(*FIRST, "init", value=described("test_checkpoints.Tempting"))),
+    "a class of yours deep in a layer": (
+        "layers",
+        put(*FIRST, "init", value=[{"x": [described("test_checkpoints.Tempting")]}]),
+    ),
+    "an optimizer in a layer": ("layers", put(*FIRST, "init", value=described("neonlite.optimizers.rules.Adam"))),
+    "no arguments": ("layers", put(*FIRST, value={})),
+    "arguments too many": ("layers", put(*FIRST, "more", value=1)),
+    "arguments that are a list": ("layers", put(*FIRST, value=[])),
+    "lists in lists": ("layers", put(*FIRST, "init", value=nested(700))),
+    "no outputs": ("layers", put(*FIRST, "nout", value=0)),
+    "outputs below 0": ("layers", put(*FIRST, "nout", value=-8)),
+    "outputs that are no number": ("layers", put(*FIRST, "nout", value="8")),
+    "outputs without end": ("layers", put(*FIRST, "nout", value=float("inf"))),
+    "a name for two": ("layers", put(*FIRST, "name", value="out")),
+    "a name that is a list": ("layers", put(*FIRST, "name", value=[])),
+    "a fraction that is no number": ("layers", put(*NETWORK, 3, "config", "keep", value=float("nan"))),
+    "no layer at all": ("layers", put(*NETWORK, value=[])),
+    "layers without an order": ("layers", put(*NETWORK, value={})),
+    "another shape": ("weights", put("in_shape", value=3)),
+    "no shape": ("in_shape", drop("in_shape")),
+    "a shape that is a word": ("in_shape", put("in_shape", value="2")),
+    "a shape that is true": ("in_shape", put("in_shape", value=True)),
+    "a shape below 0": ("in_shape", put("in_shape", value=-2)),
+    "a shape of fractions": ("in_shape", put("in_shape", value=[0.5, 4])),
+    "a shape without end": ("in_shape", put("in_shape", value=[float("inf")])),
+    "a shape of shapes": ("in_shape", put("in_shape", value=[[2], [3]])),
+    "a shape deep in lists": ("in_shape", put("in_shape", value=nested(700))),
+    "no backend": ("backend", drop("backend")),
+    "a mode that there is not": ("backend.compat_mode", put("backend", "compat_mode", value="neon")),
+    "a name that is no word": ("name", put("name", value=7)),
+}
+
+TRAININGS: dict[str, tuple[str, Any]] = {
+    "a training that is a list": ("training", put("training", value=[])),
+    "an epoch that is a word": ("training.epoch_index", put("training", "epoch_index", value="1")),
+    "an epoch that is a fraction": ("training.epoch_index", put("training", "epoch_index", value=0.5)),
+    "an epoch that is no number": ("training.epoch_index", put("training", "epoch_index", value=float("nan"))),
+    "an epoch below 0": ("training.epoch_index", put("training", "epoch_index", value=-1)),
+    "an epoch beyond all": ("training.epoch_index", put("training", "epoch_index", value=10**300)),
+    "no minibatch": ("training.minibatch_index", drop("training", "minibatch_index")),
+    "a minibatch that is true": ("training.minibatch_index", put("training", "minibatch_index", value=True)),
+    "a cost beyond all": ("training.epoch_cost", put("training", "epoch_cost", value=10**400)),
+    "chance that is too short": ("training.rng_state", put("training", "rng_state", value=[1])),
+    "chance below 0": ("training.rng_state", put("training", "rng_state", 1, value=-1)),
+    "chance of another kind": ("training.rng_state", put("training", "rng_state", 0, value="mt19937")),
+    "chance that is a dict": ("training.rng_state", put("training", "rng_state", value={})),
+    "data that are a list": ("training.data", put("training", "data", value=[])),
+    "no optimizer": ("training.optimizer", drop("training", "optimizer")),
+    "an optimizer of no class": ("training.optimizer", put("training", "optimizer", value=described("os.system"))),
+    "a layer for an optimizer": (
+        "training.optimizer",
+        put("training", "optimizer", value=described("neonlite.layers.linear.Linear", nout=1, init=None)),
+    ),
+    "a class of yours for an optimizer": (
+        "training.optimizer",
+        put("training", "optimizer", value=described("test_checkpoints.Tempting")),
+    ),
+    "a class of yours for a schedule": (
+        "training.optimizer",
+        put("training", "optimizer", "config", "schedule", value=described("test_checkpoints.Tempting")),
+    ),
+    "a rate that is no number": (
+        "training.optimizer",
+        put("training", "optimizer", "config", "learning_rate", value=float("nan")),
+    ),
+    "a rate without end": (
+        "training.optimizer",
+        put("training", "optimizer", "config", "learning_rate", value=float("inf")),
+    ),
+    "arguments that it has not": ("training.optimizer", put("training", "optimizer", "config", "run", value="id")),
+    "steps that are missing": ("training.optimizer_state", put("training", "optimizer_state", value={})),
+    "steps below 0": ("training.optimizer_state", put("training", "optimizer_state", value={"t": -1})),
+    "steps beyond all": ("training.optimizer_state", put("training", "optimizer_state", value={"t": 10**400})),
+    "steps that are no number": ("training.optimizer_state", put("training", "optimizer_state", value={"t": None})),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_an_invalid_network_is_not_created(tmp_path, valid_file, model, name):
+    field, change = DESCRIPTIONS[name]
+    Forbidden.created = 0
+    path = write_changed(valid_file, tmp_path / "m", change)
+    assert_rejected(model, path, acts=[Model])
+    with pytest.raises(CheckpointError, match=f"m: (expected the field |layers, |){field}(,| |:|$)"):
+        Model(path)
+    assert Forbidden.created == 0
+    assert [x.name for x in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_an_invalid_training_state_is_not_resumed(tmp_path, valid_file, model, name):
+    field, change = TRAININGS[name]
+    Forbidden.created = 0
+    path = write_changed(valid_file, tmp_path / "m", change)
+    assert_rejected(model, path, field)
+    assert Forbidden.created == 0
+    assert Model(path, weights_only=True).epoch_index == 0  # the network is valid
+
+
+ARRAYS: dict[str, tuple[str, Any]] = {
+    "one is missing": ("m: weights: .*hidden_bias.*W.*nothing", lambda d, a: a.pop("weights/hidden_bias.W")),
+    "none is there": ("m: weights", lambda d, a: a.clear()),
+    "one too many": ("m: weights: .*new.V.*nothing", lambda d, a: a.update({"weights/new.V": np.zeros(3)})),
+    "another shape": (
+        r"m: weights: .*\(8, 2\).*\(2, 8\)",
+        lambda d, a: a.update({"weights/hidden.W": np.zeros((2, 8))}),
+    ),
+    "another size": ("m: weights: ", lambda d, a: a.update({"weights/hidden.W": np.zeros((8, 3))})),
+    "complex numbers": ("m: weights: ", lambda d, a: a.update({"weights/hidden.W": np.zeros((8, 2), "c8")})),
+    "many axes": ("m: weights: ", lambda d, a: a.update({"weights/hidden.W": np.zeros((1, 1, 8, 2))})),
+    "of no kind": ("m: expected arrays weights/.*, got others/x", lambda d, a: a.update({"others/x": np.zeros(3)})),
+    "of an empty name": ("m: expected arrays weights/.*, got $", lambda d, a: a.update({"": np.zeros(3)})),
+    "of a file's name": ("m: expected arrays weights/.*, got ../../x", lambda d, a: a.update({"../../x": np.zeros(3)})),
+    "a state of no layer": ("m: states: .*new/0/0", lambda d, a: a.update({"states/new/0/0": np.zeros(3)})),
+    "a state behind a gap": ("m: states: .*hidden/0/9", lambda d, a: a.update({"states/hidden/0/9": np.zeros(3)})),
+    "a state of another shape": ("m: states: .*hidden", lambda d, a: a.update({"states/hidden/0/1": np.zeros((2, 8))})),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_that_do_not_match_are_rejected(tmp_path, valid_file, model, name):
+    messages, change = ARRAYS[name]
+    path = write_changed(valid_file, tmp_path / "m", change)
+    assert_rejected(model, path)
+    fresh = Model(network())
+    for act in (model.load_params, fresh.load_params):
+        with pytest.raises(CheckpointError, match=f"(?s){messages}"):
+            act(path)
+    path.write_bytes(valid_file)
+    fresh.load_params(path)  # the rejected file changed nothing
+    assert same(fresh.get_weights(), Model(path).get_weights())
+
+
+def test_a_network_without_weights_is_unchanged_when_a_file_is_rejected(tmp_path, valid_file, model):
+    path = write_changed(valid_file, tmp_path / "m", ARRAYS["one too many"][1])
+    fresh = Model(network())
+    with pytest.raises(CheckpointError):
+        fresh.load_params(path)
+    with pytest.raises(RuntimeError, match="expected a configured network, got none"):
+        fresh.save_params(tmp_path / "n")
+    fresh.initialize(5)  # other inputs than in the file
+    assert fresh.get_weights()["hidden.W"].shape == (8, 5)
+
+
+def test_a_loaded_network_is_unchanged_when_another_file_is_rejected(tmp_path):
+    gen_backend("cpu", rng_seed=1, batch_size=2)
+
+    def convolutional(n: int) -> Model:  # one weight, for images of any size
+        model = Model([Conv((1, 1, 1), Gaussian(), name="conv")])
+        model.initialize((1, n, n))
+        return model
+
+    convolutional(3).save_params(tmp_path / "m")
+    loaded, X = Model(tmp_path / "m"), np.ones((4, 1, 3, 3))
+    expected = loaded.predict(X)
+    loaded = Model(tmp_path / "m")
+    other = convolutional(5)
+    other.be.compat_mode = "caffe"
+    other.save_params(tmp_path / "other")
+    other.be.compat_mode = None
+    wrong = write_changed((tmp_path / "other").read_bytes(), tmp_path / "other", ARRAYS["one too many"][1])
+    for act in (loaded.load_params, Model([Linear(8, Gaussian())]).load_params, Model):
+        with pytest.raises(CheckpointError):
+            act(wrong)
+        assert loaded.be.compat_mode is None
+    assert loaded.layers.in_shape == (1, 3, 3)
+    assert loaded.layers.out_shape == (1, 3, 3)
+    assert np.array_equal(loaded.predict(X), expected)
+
+
+def test_a_loaded_model_runs_forward_and_backward(tmp_path, valid_file):
+    be = gen_backend("cpu", rng_seed=1, batch_size=8)
+    (tmp_path / "m").write_bytes(valid_file)
+    model, X = Model(tmp_path / "m"), np.ones((8, 2), np.float32)
+    y = model.fprop(be.array(X.T), inference=True).get()
+    np.testing.assert_allclose(y.T, model.predict(X), rtol=1e-6)
+    model.fprop(be.array(X.T))
+    model.bprop(be.array(np.eye(CLASSES, 8)))
+    assert model.layers.gradients[0].get().any()
+
+
+def test_weights_of_another_network_are_reported_in_a_table(tmp_path, valid_file):
+    (tmp_path / "m").write_bytes(valid_file)
+    gen_backend("cpu", rng_seed=1, batch_size=8)
+    other = Model([Affine(5, Gaussian(), name="hidden"), Affine(CLASSES, Gaussian(), name="new")])
+    other.initialize(2)
+    before = other.get_weights()
+    with pytest.raises(CheckpointError, match=r"(?s)m: .*hidden.*\(5, 2\).*\(8, 2\).*new.*nothing"):
+        other.load_params(tmp_path / "m", load_states=False)
+    assert same(other.get_weights(), before)
+
+
+def test_a_name_is_never_a_path(tmp_path):
+    gen_backend("cpu", rng_seed=1, batch_size=2)
+    names = ["../../up", "/etc/passwd", "a/b", "a.b", "", "\x1b[31m"]
+    model = Model([Linear(2, Gaussian(), name=name) for name in names])
+    model.fit(ArrayIterator(np.eye(2)), MeanSquared(), Adam(), 1)
+    model.save_params(tmp_path / "m")
+    again = Model(tmp_path / "m")
+    assert same(again.get_weights(), model.get_weights())
+    assert [x.name for x in again.layers.leaves()] == names
+    assert [x.name for x in tmp_path.iterdir()] == ["m"]
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def cost_of(act: Callable[[], Any]) -> int:
+    """Return the peak memory of Python and NumPy during a call, in bytes."""
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+LARGE = 10**7  # 40 MB of float32, which exist; HUGE exists nowhere
+
+GIANTS: dict[str, Any] = {
+    "a large layer": put(*FIRST, "nout", value=LARGE),
+    "a huge layer": put(*FIRST, "nout", value=HUGE),
+    "a large input": put("in_shape", value=LARGE),
+    "a huge input": put("in_shape", value=HUGE),
+    "huge images": put("in_shape", value=[1, HUGE, HUGE]),
+    "a layer as no computer has": put(*FIRST, "nout", value=10**400),
+    "a large table": put(*FIRST, value={"vocab_size": LARGE, "embedding_dim": 8, "init": 0, "name": "hidden"}),
+}
+
+
+@pytest.mark.parametrize("name", GIANTS)
+def test_a_file_cannot_allocate_more_memory_than_its_size(tmp_path, valid_file, model, name):
+    path = write_changed(valid_file, tmp_path / "m", GIANTS[name])
+    if name == "a large table":
+        path = write_changed(
+            path.read_bytes(), path, put(*NETWORK, 0, "type", value="neonlite.layers.embedding.LookupTable")
+        )
+    acts = [Model] if "input" not in name else [Model, Model(network()).load_params]
+    assert cost_of(lambda: assert_rejected(model, path, "m: ", acts=acts)) < 1_000_000 + 40 * len(valid_file)
+
+
+@pytest.mark.parametrize("sizes", [(LARGE, 1), (1, LARGE), (10**6, 10**6), (HUGE, HUGE)])
+def test_a_loaded_network_allocates_no_buffers_before_there_are_images(tmp_path, sizes):
+    """The weights of a convolution do not depend on the declared size of images."""
+    be = gen_backend("cpu", rng_seed=1, batch_size=2)
+    net = [Conv((1, 1, 3), Gaussian(), batch_norm=True, name="conv"), Pooling("all", op="avg", name="pool")]
+    model = Model(net)
+    X = np.ones((4, 1, 5, 5), np.float32)
+    model.fit(ArrayIterator(X, np.ones((4, 3)), make_onehot=False), MeanSquared(), Adam(), 1)
+    description = model.get_description(keep_states=True)
+    assert json.loads(json.dumps(description)) == description
+    model.save_params(tmp_path / "m")
+    valid_file, before = (tmp_path / "m").read_bytes(), be.memory().total
+    path = write_changed(valid_file, tmp_path / "m", put("in_shape", value=[1, *sizes]))
+    assert cost_of(lambda: Model(path)) < 1_000_000 + 40 * len(valid_file)
+    other = Model(path)
+    assert be.memory().total - before < 40 * len(valid_file)
+    assert same(other.get_weights(), model.get_weights())
+    assert np.array_equal(other.get_outputs(ArrayIterator(X)), model.get_outputs(ArrayIterator(X)))
+
+
+LISTS: dict[str, Any] = {
+    "numbers of a layer": put(*FIRST, "init", value=[[0.0] * 1000] * 200),
+    "a word that is none": put(*FIRST, "nout", value="8" * 10**6),
+    "a schedule": put("training", "optimizer", "config", "schedule", value=[0.0] * 200_000),
+    "a state": put("training", "callbacks", value=[{}] * 200_000),
+    "what is not asked for": put("more", value=[[]] * 200_000),
+    "arrays": lambda d, a: a.update({f"weights/{i}": np.zeros(0) for i in range(20_000)}),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_long_values_in_a_file_take_memory_in_proportion(tmp_path, valid_file, model, name):
+    path = write_changed(valid_file, tmp_path / "m", LISTS[name])
+
+    def load() -> None:
+        with contextlib.suppress(CheckpointError):
+            Model(path)
+
+    assert cost_of(load) < 40 * path.stat().st_size
+
+
+# --- resuming --------------------------------------------------------------------------------------------------------
+
+
+class SavesEvents(CallbackBase):
+    """Saves the events that it receives; set_state comes before on_train_begin."""
+
+    def __init__(self, recorded: Any = None) -> None:
+        self.recorded = recorded or []
+
+    def on_train_begin(self, epochs):
+        self.recorded.append("begin")
+
+    def on_epoch_end(self, epoch):
+        self.recorded.append(epoch)
+
+    def get_state(self):
+        return {"recorded": list(self.recorded)}
+
+    def set_state(self, state):
+        if not isinstance(state, dict) or state.keys() != {"recorded"}:
+            raise ValueError(f"expected a dict with recorded, got {state!r}")
+        self.recorded = state["recorded"]
+
+
+def train(model: Model, epochs: int, run_callbacks: CallbackBase | None = None) -> CallbackBase:
+    run_callbacks = run_callbacks or SavesEvents()
+    model.fit(data(shuffle=True), CrossEntropyMulti(), model.optimizer or Adam(), epochs, run_callbacks)
+    return run_callbacks
+
+
+def test_the_state_of_callbacks_is_resumed_from_a_checkpoint(tmp_path):
+    model = start()
+    train(model, 2)
+    model.save_params(tmp_path / "m")
+    filled = start()
+    filled.load_params(tmp_path / "m")
+    for created in (filled, Model(tmp_path / "m")):
+        assert created.callbacks_state == {"recorded": ["begin", 0, 1]}
+        assert train(created, 3).recorded == ["begin", 0, 1, "begin", 2]
+        assert train(created, 4).recorded == ["begin", 3]  # the next one has no state
+
+
+def test_a_loaded_model_saves_the_state_of_the_callbacks_again(tmp_path):
+    model = start()
+    train(model, 2)
+    model.save_params(tmp_path / "m")
+    again = Model(tmp_path / "m")
+    again.save_params(tmp_path / "n")
+    assert (tmp_path / "n").read_bytes() == (tmp_path / "m").read_bytes()
+    model.load_params(tmp_path / "n")  # replaces the state of the callbacks
+    train(model, 3, SavesEvents(["other"]))
+    assert model.callbacks_state == {"recorded": ["begin", 0, 1, "begin", 2]}
+    Model(tmp_path / "m", weights_only=True).save_params(tmp_path / "w")
+    assert read_checkpoint(tmp_path / "w")[0]["training"]["callbacks"] is None
+
+
+def test_an_interrupted_training_ends_with_the_same_file(tmp_path):
+    first = start()
+    first.initialize(data())
+    first.save_params(tmp_path / "first")  # default names differ between networks
+    uninterrupted = Model(tmp_path / "first")
+    train(uninterrupted, 3, SavesEpochsOnly())
+    uninterrupted.save_params(tmp_path / "straight")
+    stopped = Model(tmp_path / "first")
+    with pytest.raises(KeyboardInterrupt):
+        train(stopped, 3, Stopping(stopped, 9, tmp_path / "m"))
+    gen_backend("cpu", rng_seed=99, batch_size=8)
+    again = Model(tmp_path / "m")
+    train(again, 3, SavesEpochsOnly())
+    again.save_params(tmp_path / "again")
+    assert again.callbacks_state == {"recorded": [0, 1, 2]}
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "straight").read_bytes()
+
+
+class SavesEpochsOnly(SavesEvents):
+    """Does not save when training started."""
+
+    def on_train_begin(self, epochs):
+        pass
+
+
+class Stopping(Interrupting, SavesEpochsOnly):
+    """Interrupts within a step, and saves the model after it."""
+
+    def __init__(self, model, at, path):
+        Interrupting.__init__(self, model, at)
+        SavesEpochsOnly.__init__(self)
+        self.path = path
+
+    def on_interrupt(self):
+        self.model.save_params(self.path)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_optimizer_like_that_of_the_file_continues_from_its_state(tmp_path, at):
+    def fit(model: Model, epochs: int) -> Any:
+        optimizer = Adam(learning_rate=0.05)
+        model.fit(data(shuffle=True), CrossEntropyMulti(), optimizer, epochs)
+        assert model.optimizer is optimizer
+        return model.get_weights(), optimizer.t
+
+    expected = fit(start(), 3)
+    stopped = start()
+    fit(stopped, at)
+    stopped.save_params(tmp_path / "m")
+    model = Model(tmp_path / "m")
+    weights, t = fit(model, 3)
+    assert same(weights, expected[0])
+    assert t == expected[1]
+    assert fit(model, 4)[1] < t  # a later one starts with new states
+
+
+@pytest.mark.parametrize("names", [[None] * 3, ["out", "drop", "hidden"], ["a.b", "c/0/1", "d"]], ids=str)
+def test_layers_with_other_names_are_matched_by_order(tmp_path, names):
+    def train(model: Model, epochs: int, optimizer: Any = None) -> Any:
+        model.fit(data(shuffle=True), CrossEntropyMulti(), optimizer or model.optimizer, epochs)
+        return list(model.get_weights().values())
+
+    def named(first: Any, second: Any, third: Any) -> Model:
+        return Model([
+            Affine(8, Gaussian(scale=0.5), bias=Constant(0), activation=Rectlin(), name=first),
+            Dropout(0.9, name=second),
+            Affine(CLASSES, Gaussian(scale=0.5), activation=Softmax(), name=third),
+        ])  # fmt: skip
+
+    uninterrupted = start()
+    expected = train(uninterrupted, 3, Adam())
+    stopped = start()
+    train(stopped, 2, Adam())
+    stopped.save_params(tmp_path / "m")
+    model = named(*names)
+    model.load_params(tmp_path / "m")
+    assert all(map(np.array_equal, train(model, 3), expected))
+    restored = named(*names)
+    restored.load_params(tmp_path / "m", load_states=False)
+    assert all(map(np.array_equal, restored.get_weights().values(), stopped.get_weights().values()))
+
+
+def test_layers_with_the_same_names_are_matched_by_name_and_others_by_type(tmp_path):
+    class Other(Linear):
+        """Another kind of layer, whose weights have the same shape."""
+
+    gen_backend("cpu", rng_seed=1, batch_size=8)
+    model, swapped = (Model([Linear(2, Gaussian(), name=name) for name in names]) for names in ("ab", "ba"))
+    model.initialize(2)
+    model.save_params(tmp_path / "m")
+    swapped.load_params(tmp_path / "m")
+    assert same(swapped.get_weights(), model.get_weights())
+    another = Model([Linear(2, Gaussian()), Other(2, Gaussian())])
+    with pytest.raises(CheckpointError, match=r"weights: .* expected weights that fit the layers"):
+        another.load_params(tmp_path / "m")
+
+
+def test_resuming_with_other_data_is_an_error_with_a_hint(tmp_path, valid_file):
+    (tmp_path / "m").write_bytes(valid_file)
+    gen_backend("cpu", rng_seed=1, batch_size=8)
+    X, y = blobs(40)
+    other = ArrayIterator(X, y, nclass=CLASSES)
+    with pytest.raises(CheckpointError, match=r"ndata = 60, here 40; .*use Model\(path, weights_only=True\)"):
+        Model(tmp_path / "m").fit(other, CrossEntropyMulti(), Adam(), 1)
+    model = Model(tmp_path / "m", weights_only=True)
+    model.fit(other, CrossEntropyMulti(), Adam(), 1)
+    assert model.epoch_index == 1
+
+
+def test_a_file_without_a_state_of_callbacks_is_loaded(tmp_path, valid_file):
+    gen_backend("cpu", rng_seed=1, batch_size=8)
+    model = Model(write_changed(valid_file, tmp_path / "m", drop("training", "callbacks")))
+    assert train(model, 1).recorded == ["begin", 0]
+
+
+STATES: dict[str, tuple[Any, str]] = {
+    "of other callbacks": (
+        put("training", "callbacks", value=[1]),
+        "m: training.callbacks: expected a dict with recorded",
+    ),
+    "of data of another size": (put("training", "data", "ndata", value=61), "m: training.data: blobs: .*ndata = 61"),
+    "of data far beyond": (put("training", "data", "minibatch", value=10**9), "m: training.data: .*within the data"),
+    "of data without a seed": (put("training", "data", "seed", value=None), "m: training.data: .*seed = None"),
+    "of other data": (put("training", "data", value={}), "m: training.data: blobs: expected the state to be the dict"),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_of_another_object_is_rejected_by_fit_and_nothing_is_trained(tmp_path, valid_file, name):
+    change, messages = STATES[name]
+    gen_backend("cpu", rng_seed=1, batch_size=8)
+    model = Model(write_changed(valid_file, tmp_path / "m", change))
+    before = full_state(model)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=messages):
+            train(model, 1)
+        assert full_state(model) == before
+
+
+def test_states_of_several_optimizers_are_saved(tmp_path):
+    rates = PowerSchedule(1, 0.5)
+    model = trained(MultiOptimizer({"default": Adam(), "Bias": GradientDescentMomentum(0.1, 0.9, schedule=rates)}))
+    model.save_params(tmp_path / "m")
+    again = Model(tmp_path / "m")
+    assert full_state(again) == full_state(model)
+    wrong = write_changed((tmp_path / "m").read_bytes(), tmp_path / "w", drop("training", "optimizer_state", "Bias"))
+    assert_rejected(model, wrong, "training.optimizer_state: expected a dict with default, Bias")
+
+
+def test_the_compatibility_mode_is_saved_with_the_network(tmp_path):
+    X = np.ones((8, 2), np.float32)
+    outputs = []
+    for mode in (None, "caffe"):
+        gen_backend("cpu", rng_seed=1, batch_size=8, compat_mode=mode)
+        model = Model(network())
+        model.initialize(2)
+        model.save_params(tmp_path / f"{mode}")
+        outputs.append(model.predict(X))
+    assert not np.array_equal(*outputs)
+    for mode, expected in zip((None, "caffe"), outputs, strict=True):
+        gen_backend("cpu", rng_seed=1, batch_size=8, compat_mode="caffe" if mode is None else None)
+        assert np.array_equal(Model(tmp_path / f"{mode}").predict(X), expected)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    model = start()
+    model.initialize(data())
+    path = tmp_path / "m"
+    model.save_params(path)
+    before = path.read_bytes()
+    model.layers.layers[0].W[:] = 5
+
+    def full(file: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        model.save_params(path)
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    model.save_params(path)
+    assert path.read_bytes() != before
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "messages"),
+    [
+        ("", IsADirectoryError, "model.save_params: expected the path of a file, got the folder {folder}"),
+        (
+            "no/m",
+            FileNotFoundError,
+            "model.save_params: {folder}/no/m can not be written: there is no folder {folder}/no",
+        ),
+        ("closed/m", PermissionError, "model.save_params: {folder}/closed/m can not be written: .* read-only for you"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_reported(tmp_path, monkeypatch, path, kind, messages):
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: "closed" not in str(path))
+    model = start()
+    model.initialize(data())
+    with pytest.raises(kind, match=messages.format(folder=tmp_path)):
+        model.save_params(tmp_path / path)
+
+
+def test_nan_and_infinity_are_saved_and_loaded(tmp_path):
+    """A failed training can be inspected."""
+    model = start()
+    model.fit(data(), CrossEntropyMulti(), GradientDescentMomentum(0.1, 0.5), 1)
+    model.layers.layers[0].W[:] = np.nan
+    model.total_cost = float("nan")
+    with pytest.warns(RuntimeWarning, match=r"hidden.W contain NaN or infinity. Saved to .*m\.nan instead of"):
+        model.save_params(tmp_path / "m")
+    again = Model(tmp_path / "m.nan")
+    assert np.isnan(again.total_cost)
+    assert np.isnan(again.get_weights()["hidden.W"]).all()
