@@ -1,6 +1,6 @@
 """Soak test: one process that repeatedly changes shapes, models and backends, and prints its resident memory as JSON.
 
-python benchmarks/_soak.py RUNTIME SECONDS SEED, run by ``survival.py``.
+python benchmarks/_soak.py RUNTIME SECONDS SEED CACHED_PRIMITIVES, run by ``survival.py``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from neonlite import Autodiff, Backend, NervanaObject, gen_backend
+from neonlite.backend.runtimes.onednn import bindings
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Kaiming
 from neonlite.layers import LSTM, Affine, BatchNorm, Conv, Dropout, Pooling, RecurrentLast
@@ -128,11 +129,13 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def main(runtime: str, seconds: float, seed: int) -> None:
+def main(runtime: str, seconds: float, seed: int, cached_primitives: int) -> None:
     """Run random tasks, and print samples of the resident memory, the time of the warm-up, and the number of each task.
 
     The warm-up is the first third of the seconds; it takes longer if the machine is too slow for its number of tasks.
+    With few ``cached_primitives``, a short warm-up also fills the cache of oneDNN's primitives.
     """
+    bindings.MAX_CACHED_PRIMITIVES = cached_primitives
     rng, done, seen = random.Random(seed), dict[str, int](), list[tuple[float, int]]()
     be = gen_backend(runtime, rng_seed=1)
     tasks = [op_trees] * 12 + [train] * 4 + [in_a_thread, large_tree]
@@ -159,4 +162,4 @@ def main(runtime: str, seconds: float, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

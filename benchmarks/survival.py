@@ -481,12 +481,14 @@ def predicted(threads: int = 8, each: int = 1000, runtimes: Sequence[str] = RUNT
     return rows
 
 
-def soak(minutes: float = 20, runtimes: Sequence[str] = RUNTIMES, seed: int = 1, most: float = 20 * MB) -> list[Row]:
+def soak(
+    minutes: float = 20, runtimes: Sequence[str] = RUNTIMES, cached_primitives: int = 2048, most: float = 20 * MB
+) -> list[Row]:
     """Measure the memory of processes that change shapes, models and backends."""
     rows = []
     for runtime in runtimes:
         script = str(Path(__file__).parent / "_soak.py")
-        found = wait_for_result(Training(runtime, 60 * minutes, seed, command=[script]))
+        found = wait_for_result(Training(runtime, 60 * minutes, 1, cached_primitives, command=[script]))
         warm, rest = ([b for t, b in found["seen"] if (t > found["warm_up"]) == late] for late in (False, True))
         grown = max(rest) - max(warm)
         rows.append(
@@ -595,7 +597,7 @@ def quick() -> dict[str, Callable[[], list[Row]]]:
         "failing": lambda: failing(60, 5),
         "memory": lambda: memory(2000, 500, ["mlp"], ["cpu"]),
         "predicted": lambda: predicted(8, 50, ["cpu"]),
-        "soak": lambda: soak(1, ["cpu"], most=60 * MB),  # the caches are not yet full
+        "soak": lambda: soak(1, ["cpu"], cached_primitives=128, most=50 * MB),
     }
 
 
