@@ -9,7 +9,7 @@ from neonlite.backend import Tensor
 from neonlite.backend.validation import check_numbers
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.container import LayerContainer, Sequential, flatten_layers
-from neonlite.layers.deltas import DeltaPlanner, ErrorSum, PlannedError
+from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.shape import PassThrough
 from neonlite.layers.types import LayerInput
@@ -53,26 +53,26 @@ class BranchNode(IdentityNode):
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
         self.branch_errors: list[Any] = []  # the deltas of branches
-        self.error_sum = ErrorSum()
+        self.gradient_sum = GradientSum()
 
     @property
     def needs_outputs(self) -> bool:  # type: ignore[override]
         """True: the next layer must not overwrite the outputs, because branches read them."""
         return True
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
         """Record the sum of the error and the deltas of the branches."""
         errors = [error, *planner.branch_errors.pop(self, [])]
         if not self.needs_deltas:
             return None
-        return super().record_bprop(planner, planner.add_sum(self.error_sum, errors, self.in_shape))
+        return super().record_bprop(planner, planner.add_sum(self.gradient_sum, errors, self.in_shape))
 
     def bprop(self, error: Tensor | Sequence[Tensor], alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Return the error plus the deltas of the branches, scaled."""
         errors, self.branch_errors = [error, *self.branch_errors], []
         if not self.needs_deltas:
             return None
-        return super().bprop(self.error_sum.compute(errors), alpha, beta)
+        return super().bprop(self.gradient_sum.compute(errors), alpha, beta)
 
 
 class Tree(LayerContainer):
@@ -144,7 +144,7 @@ class Tree(LayerContainer):
             self.prev_layer = in_obj
         return self
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
         """Record the branches, then the trunk. The errors come from outside the network."""
         self.layers[0].layers[0].needs_deltas |= self.needs_deltas  # may be a BranchNode
         for branch, node in zip(self.layers[1:], self.nodes[1:], strict=True):
@@ -153,7 +153,7 @@ class Tree(LayerContainer):
             branch, node, error = self.layers[i], self.nodes[i], planner.external()
             if self.alphas[i] != 1:
                 error = planner.add_step(self, [error], branch.out_shape, self.make_error_setter(i))
-            deltas: PlannedError | None = branch.record_bprop(planner, error)
+            deltas: PlannedGradient | None = branch.record_bprop(planner, error)
             if node is not None:
                 planner.branch_errors.setdefault(node, []).append(deltas)
         return deltas

@@ -10,7 +10,7 @@ from typing import Any
 from neonlite.backend import Tensor
 from neonlite.backend.attributes import is_builtin
 from neonlite.layers.buffers import iobuf_shape
-from neonlite.layers.deltas import DeltaPlanner, PlannedError
+from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.types import LayerInput
@@ -110,7 +110,7 @@ class LayerContainer(Layer):
         planner.keep(self.record_bprop(planner, planner.external()))
         planner.allocate(self.buffer)
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
         """Record ``bprop`` of all layers."""
         raise NotImplementedError(f"{self.classnm}: expected record_bprop(planner, error). Implement it.")
 
@@ -209,7 +209,7 @@ class Sequential(LayerContainer):
             if not has_builtin_steps(layer) and (before is None or before.needs_outputs)
         }
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
         """Record ``bprop`` of the layers, from the last to the first."""
         self.layers[0].needs_deltas |= self.needs_deltas
         self.error_copies = {}
@@ -218,7 +218,9 @@ class Sequential(LayerContainer):
             error = record(planner, error)
         return error
 
-    def record_custom(self, layer: Layer, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+    def record_custom(
+        self, layer: Layer, planner: DeltaPlanner, error: PlannedGradient | None
+    ) -> PlannedGradient | None:
         """Record ``bprop`` of a custom layer, which overwrites its error, or a copy of an error with other readers.
 
         Parameters

@@ -31,8 +31,8 @@ class PlannedBuffer:
 
 
 @dataclass
-class PlannedError:
-    """An error in the backward pass: the number of steps that read it, and its buffer."""
+class PlannedGradient:
+    """An error to be computed in the backward pass: the number of steps that read it, and its buffer."""
 
     num_readers: float = 0
     buffer: Any = None
@@ -46,9 +46,9 @@ class BackwardStep:
     ----------
     owner : object
         What computes the step, such as a layer.
-    errors : list of PlannedError
+    errors : list of PlannedGradient
         What it reads.
-    result : PlannedError or None
+    result : PlannedGradient or None
         What it computes.
     size : int
         Number of elements of the result for each sample.
@@ -63,8 +63,8 @@ class BackwardStep:
     """
 
     owner: Any
-    errors: list[PlannedError]
-    result: PlannedError | None
+    errors: list[PlannedGradient]
+    result: PlannedGradient | None
     size: int
     set_buffer: Callable[[Any], Any] | None = None
     set_target: Callable[[int | None], Any] | None = None
@@ -78,30 +78,30 @@ class DeltaPlanner:
     def __init__(self) -> None:
         self.steps: list[BackwardStep] = []
         self.buffers: list[PlannedBuffer] = []
-        self.branch_errors: dict[Any, list[PlannedError | None]] = {}  # BranchNode -> the deltas of its branches
+        self.branch_errors: dict[Any, list[PlannedGradient | None]] = {}  # BranchNode -> the deltas of its branches
 
     # --- recording ---
 
-    def external(self) -> PlannedError:
+    def external(self) -> PlannedGradient:
         """Return an error from outside the network, which must not be overwritten."""
-        return PlannedError(math.inf, PlannedBuffer(0, math.inf))
+        return PlannedGradient(math.inf, PlannedBuffer(0, math.inf))
 
-    def keep(self, error: PlannedError | None) -> None:
+    def keep(self, error: PlannedGradient | None) -> None:
         """Keep the values of an error after the backward pass."""
         if error is not None:
             error.num_readers += 1
 
     def add_step(
-        self, owner: Any, errors: list[PlannedError], shape: Any = None, *callbacks: Any, **options: Any
-    ) -> PlannedError | None:
+        self, owner: Any, errors: list[PlannedGradient], shape: Any = None, *callbacks: Any, **options: Any
+    ) -> PlannedGradient | None:
         """Record a step that computes an error of a layer shape, or none; return that error."""
         for error in errors:
             error.num_readers += 1
-        result, size = (None, 0) if shape is None else (PlannedError(), num_elements(shape))
+        result, size = (None, 0) if shape is None else (PlannedGradient(), num_elements(shape))
         self.steps.append(BackwardStep(owner, errors, result, size, *callbacks, **options))
         return result
 
-    def add_layer(self, layer: Layer, error: PlannedError | None) -> PlannedError | None:
+    def add_layer(self, layer: Layer, error: PlannedGradient | None) -> PlannedGradient | None:
         """Record ``bprop`` of a layer that is not a container; return its deltas, or None if it computes none."""
         if error is None:
             return None
@@ -124,19 +124,19 @@ class DeltaPlanner:
         )
 
     def add_sum(
-        self, error_sum: ErrorSum, errors: Sequence[PlannedError | None], shape: LayerShape
-    ) -> PlannedError | None:
+        self, gradient_sum: GradientSum, errors: Sequence[PlannedGradient | None], shape: LayerShape
+    ) -> PlannedGradient | None:
         """Record the sum of errors of a layer shape, of which None are left out; return the sum, or None."""
         indices = [i for i, error in enumerate(errors) if error is not None]
         present = [error for error in errors if error is not None]
-        error_sum.target_index = indices[0] if indices else None
+        gradient_sum.target_index = indices[0] if indices else None
         if len(present) < 2:
             return present[0] if present else None
 
         def set_target(index: int | None) -> None:
-            error_sum.target_index = None if index is None else indices[index]
+            gradient_sum.target_index = None if index is None else indices[index]
 
-        return self.add_step(error_sum, present, shape, error_sum.set_buffer, set_target, can_overwrite=True)
+        return self.add_step(gradient_sum, present, shape, gradient_sum.set_buffer, set_target, can_overwrite=True)
 
     # --- planning ---
 
@@ -188,7 +188,7 @@ class DeltaPlanner:
                 callback(buffer)
 
 
-class ErrorSum:
+class GradientSum:
     """The sum of errors from several branches. It overwrites one that has no other readers, if there is one."""
 
     def __init__(self) -> None:

@@ -18,10 +18,10 @@ from neonlite.backend.planning.assignment import CachedAssignment
 from neonlite.backend.validation import integer
 from neonlite.files import printable
 from neonlite.layers.buffers import copy_tensors, iobuf_shape, num_features, num_steps, shape_of, with_layout
-from neonlite.layers.deltas import DeltaPlanner, PlannedError
-from neonlite.layers.serialize import Serializable
+from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.summary import Summary, summary
 from neonlite.layers.types import LayerInput, LayerShape
+from neonlite.layers.weights import WeightOwner
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode, postorder
 from neonlite.typing import NativeArray
@@ -58,7 +58,7 @@ def accumulates(bprop: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-class Layer(Serializable):
+class Layer(WeightOwner):
     """Base class of layers, which map inputs (F, N) to outputs (K, N).
 
     Subclasses implement ``configure`` and ``formula``; ``fprop`` and ``bprop`` are derived from the formula. A layer
@@ -242,19 +242,19 @@ class Layer(Serializable):
             if isinstance(delta_buffers, list):
                 delta_buffers.reverse()
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
         """Record ``bprop``, to plan the buffers of the network's deltas.
 
         Parameters
         ----------
         planner : DeltaPlanner
             Records the steps.
-        error : PlannedError or None
+        error : PlannedGradient or None
             The error of the outputs.
 
         Returns
         -------
-        PlannedError or None
+        PlannedGradient or None
             The deltas.
         """
         return planner.add_layer(self, error)

@@ -9,7 +9,7 @@ from neonlite.backend import Tensor
 from neonlite.backend.validation import check_numbers, one_of
 from neonlite.layers.buffers import iobuf_shape, num_elements, num_features, num_steps, shape_of
 from neonlite.layers.container import LayerContainer, allocate_layer, as_container
-from neonlite.layers.deltas import DeltaPlanner, ErrorSum, PlannedError
+from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
 from neonlite.layers.layer import Layer, tensor_shape
 from neonlite.layers.types import LayerInput
 from neonlite.messages import describe
@@ -32,7 +32,7 @@ class Broadcast(LayerContainer):
 
     def __init__(self, layers: Iterable[Any], name: str | None = None) -> None:
         super().__init__([as_container(branch) for branch in layers], name)
-        self.error_sum = ErrorSum()
+        self.gradient_sum = GradientSum()
 
     def configure(self, in_obj: LayerInput) -> Any:
         """Infer the shapes of all branches. ValueError if their outputs cannot be merged."""
@@ -72,11 +72,11 @@ class Broadcast(LayerContainer):
             f"{self.name}: expected branches with {expected}, got {shapes} for the input shape {self.in_shape}. {hint}"
         )
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> PlannedError | None:
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
         """Record ``bprop`` of the branches, and the sum of their deltas."""
-        return planner.add_sum(self.error_sum, self.record_branches(planner, error), self.in_shape)
+        return planner.add_sum(self.gradient_sum, self.record_branches(planner, error), self.in_shape)
 
-    def record_branches(self, planner: DeltaPlanner, error: PlannedError | None) -> list[PlannedError | None]:
+    def record_branches(self, planner: DeltaPlanner, error: PlannedGradient | None) -> list[PlannedGradient | None]:
         """Record ``bprop`` of the branches, and return their deltas.
 
         Parameters
@@ -89,7 +89,9 @@ class Broadcast(LayerContainer):
         errors = self.record_branch_errors(planner, error)
         return [branch.record_bprop(planner, e) for branch, e in zip(self.layers, errors, strict=True)]
 
-    def record_branch_errors(self, planner: DeltaPlanner, error: PlannedError | None) -> Iterable[PlannedError | None]:
+    def record_branch_errors(
+        self, planner: DeltaPlanner, error: PlannedGradient | None
+    ) -> Iterable[PlannedGradient | None]:
         """Yield the error of each branch, given that of the outputs.
 
         Parameters
@@ -131,7 +133,7 @@ class Broadcast(LayerContainer):
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute all gradients, and return the sum of the deltas of the branches."""
         self.reject_scaling(beta, alpha)
-        self.deltas = self.error_sum.compute(self.bprop_branches(error))
+        self.deltas = self.gradient_sum.compute(self.bprop_branches(error))
         return self.deltas
 
     def bprop_branches(self, error: Tensor) -> list[Any]:
@@ -310,7 +312,9 @@ class MergeBroadcast(Broadcast):
             if y.root is not self.outputs.root:  # a custom layer that has its own output buffer
                 self.branch_view(i, self.outputs)[:] = y
 
-    def record_branch_errors(self, planner: DeltaPlanner, error: PlannedError | None) -> Iterator[PlannedError | None]:
+    def record_branch_errors(
+        self, planner: DeltaPlanner, error: PlannedGradient | None
+    ) -> Iterator[PlannedGradient | None]:
         """Yield the error of each branch: a view, or a copy if it is scaled or not contiguous."""
         self.error_copies = [None] * len(self.layers)
         for i, branch in enumerate(self.layers):
@@ -391,7 +395,7 @@ class MergeMultistream(MergeBroadcast):
         """Return the shapes of all inputs with S time steps."""
         return [branch.shape_for_seq_len(S) for branch in self.layers]
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> None:
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> None:
         """Record ``bprop`` of the branches, and keep their deltas."""
         for deltas in self.record_branches(planner, error):
             planner.keep(deltas)

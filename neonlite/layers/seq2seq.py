@@ -9,7 +9,7 @@ from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
 from neonlite.layers.buffers import plain, shape_of
 from neonlite.layers.container import LayerContainer, Sequential
-from neonlite.layers.deltas import DeltaPlanner, PlannedError
+from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.recurrent import RecurrentBase
 from neonlite.layers.types import LayerInput
@@ -152,7 +152,7 @@ class Seq2Seq(LayerContainer):
         super().allocate_layers(None, accumulate_updates)
         self.zero_error = self.buffer("zero error", self.encoder.out_shape)
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> None:
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> None:
         """Record ``bprop`` of the decoder and of the encoder, and keep both deltas."""
         for part in self.layers:
             part.needs_deltas = self.needs_deltas

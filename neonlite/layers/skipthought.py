@@ -11,7 +11,7 @@ from neonlite.backend.serialization import find_class
 from neonlite.layers.buffers import iobuf_shape, num_elements
 from neonlite.layers.compound import Affine
 from neonlite.layers.container import LayerContainer
-from neonlite.layers.deltas import DeltaPlanner, PlannedError
+from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.embedding import LookupTable
 from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase
 from neonlite.layers.seq2seq import Decoder, Encoder, pair_recurrent_layers, pass_states, recurrent_layers, split_shapes
@@ -178,7 +178,7 @@ class SkipThought(LayerContainer):
         tensors = self.token_ids, self.table.outputs, self.embedding_errors
         self.input_views = [tuple(x[:, a:b] for x in tensors) for a, b in itertools.pairwise(offsets)]
 
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedError | None) -> None:
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> None:
         """Record ``bprop`` of the three networks; each is followed by a copy of its deltas."""
         for part in self.networks:
             part.needs_deltas = True  # to train the table

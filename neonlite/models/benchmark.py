@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from neonlite.backend.lock import exclusive
 from neonlite.backend.validation import integer
-from neonlite.layers.serialize import parameter_states
+from neonlite.layers.weights import parameter_states
 
 STATISTICS = (np.mean, np.median, np.min, np.max)
 Timings = dict[str, NDArray[np.float64]]

@@ -16,7 +16,7 @@ from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.recurrent import other_batch_size
-from neonlite.layers.serialize import TensorEntry, check_entries, iter_dicts, parameter_states, state_entries
+from neonlite.layers.weights import TensorEntry, check_entries, iter_dicts, parameter_states, state_entries
 from neonlite.messages import truncate_message
 from neonlite.models.checkpoint import CheckpointError, read_checkpoint
 from neonlite.optimizers import Optimizer, Schedule

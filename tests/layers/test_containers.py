@@ -894,10 +894,10 @@ def poison(net: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     for leaf in net.leaves():
         watch(leaf, "bprop")
         if isinstance(leaf, BranchNode):
-            watch(leaf.error_sum, "compute")
+            watch(leaf.gradient_sum, "compute")
     for container in containers_of(net):
-        if hasattr(container, "error_sum"):
-            watch(container.error_sum, "compute")
+        if hasattr(container, "gradient_sum"):
+            watch(container.gradient_sum, "compute")
         if isinstance(container, MergeBroadcast):
             watch(container, "branch_error")
     net.allocate_deltas()

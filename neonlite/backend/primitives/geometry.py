@@ -64,7 +64,7 @@ def axis_window_offsets(size: int, count: int, window: int, stride: int, padding
     return offsets
 
 
-class LayerShape:
+class LayerObject:
     """Base of layer objects: ``dimI`` and ``dimO`` have five axes, ``dimI2`` and ``dimO2`` two."""
 
     padding: Shape
@@ -86,7 +86,7 @@ class LayerShape:
         return f"{type(self).__name__}({self.dimI} -> {self.dimO}, padding {self.padding}, strides {self.strides})"
 
 
-class ConvLayer(LayerShape):
+class ConvLayer(LayerObject):
     """The layer object of a convolution from (C, D, H, W, N) with filters (C, T, R, S, K) to (K, M, P, Q, N)."""
 
     def __init__(
@@ -121,7 +121,7 @@ class DeconvLayer(ConvLayer):
     """
 
 
-class PoolLayer(LayerShape):
+class PoolLayer(LayerObject):
     """The layer object of a pooling of (C, D, H, W, N) over windows (J, T, R, S) to (K, M, P, Q, N).
 
     ``op`` is "max", "avg" or "l2".
@@ -153,7 +153,7 @@ class PoolLayer(LayerShape):
         return [axis_window_offsets(*sizes) for sizes in each]
 
 
-class LRNLayer(LayerShape):
+class LRNLayer(LayerObject):
     """The layer object of local response normalization of (C, D, H, W, N) over J neighboring channels from c - J//2."""
 
     def __init__(self, backend: Any, dtype: str, N: int, CDHW: Shape, J: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.layout import find_images
-from neonlite.backend.primitives.geometry import ConvLayer, LayerShape, LRNLayer, PoolLayer
+from neonlite.backend.primitives.geometry import ConvLayer, LayerObject, LRNLayer, PoolLayer
 from neonlite.backend.primitives.primitive_operands import (
     as_contiguous,
     as_nhwc_matrices,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 INPUT_AXES, FILTER_AXES, OUTPUT_AXES = "(C, D, H, W, N)", "(C, T, R, S, K)", "(K, M, P, Q, N)"
 
 
-def _check_layer(be: Backend, primitive: str, layer: LayerShape, kind: type[LayerShape], created_by: str) -> None:
+def _check_layer(be: Backend, primitive: str, layer: LayerObject, kind: type[LayerObject], created_by: str) -> None:
     """Raise an error unless ``layer`` is a layer object of this backend and of the right kind."""
     if not isinstance(layer, kind):
         raise TypeError(f"be.{primitive}: expected a layer object of be.{created_by}, got {describe(layer)}")

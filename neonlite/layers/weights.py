@@ -16,7 +16,7 @@ from neonlite.typing import NativeArray
 MAX_ERROR_ROWS = 20  # rows of the table in an error message
 
 
-class Serializable(BufferOwner):
+class WeightOwner(BufferOwner):
     """Base class of objects with weights: layers and containers. ``persistent_tensors`` are the tensors that are saved.
 
     Examples
@@ -172,7 +172,7 @@ class Serializable(BufferOwner):
 # --- layers and entries ----------------------------------------------------------------------------------------------
 
 
-def layers_with_tensors(network: Serializable) -> list[Any]:
+def layers_with_tensors(network: WeightOwner) -> list[Any]:
     """Return the layers of a network with persistent tensors. RuntimeError before they are allocated."""
     layers = []
     for layer in network.leaves():
@@ -247,7 +247,7 @@ class TensorEntry(NamedTuple):
     value: Any
 
 
-def state_entries(layer: Serializable, states: Any) -> list[TensorEntry]:
+def state_entries(layer: WeightOwner, states: Any) -> list[TensorEntry]:
     """Return the entries of optimizer states, which have the shape of their parameter."""
     entries = []
     for i, (pair, values) in enumerate(zip_longest(parameter_states(layer), states)):
@@ -272,7 +272,7 @@ def describe_shape(value: Any) -> str:
         return describe(value)
 
 
-def check_entries(network: Serializable, entries: list[TensorEntry], hint: str = "") -> None:
+def check_entries(network: WeightOwner, entries: list[TensorEntry], hint: str = "") -> None:
     """Raise ValueError with a table of all entries that do not fit."""
     table = [("layer", "name", "expected", "got")]
     for x in entries:
