@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from neonlite import Backend
+from neonlite.models import Model
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = [
@@ -77,8 +78,10 @@ def described(docstring: str) -> set[str]:
 def parameters(thing: Any) -> list[str]:
     """Return the names of the parameters that a caller passes; those of a class are its constructor's."""
     signature = inspect.signature(thing.__init__ if inspect.isclass(thing) else thing)
-    is_method = getattr(Backend, getattr(thing, "__name__", ""), None) is thing  # a function that Backend holds
-    bound = ("self", "cls", "be") if is_method else ("self", "cls")
+    bound = ["self", "cls"]
+    for holder, first in ((Backend, "be"), (Model, "model")):  # classes that hold functions of other modules
+        if getattr(holder, getattr(thing, "__name__", ""), None) is thing:
+            bound.append(first)
     return [name for name in signature.parameters if name not in bound and not name.startswith("_")]
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from neonlite.backend.lock import exclusive
 from neonlite.backend.validation import integer
 from neonlite.layers.weights import parameter_states
+from neonlite.models.training import use_batch_size_of
 
 STATISTICS = (np.mean, np.median, np.min, np.max)
 Timings = dict[str, NDArray[np.float64]]
@@ -108,7 +109,7 @@ class Benchmark:
                 for i, (x, t) in enumerate(islice(batches, nskip + niterations)):
                     if i == nskip:
                         times.clear()
-                    with model._use_batch_size_of(x):
+                    with use_batch_size_of(model, x):
                         step(x, t)
         return {name: np.array(values) for name, values in times.items()}
 

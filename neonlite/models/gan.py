@@ -18,6 +18,7 @@ from neonlite.layers.buffers import iobuf_shape, num_features
 from neonlite.layers.summary import Summary
 from neonlite.messages import describe
 from neonlite.models.model import Model
+from neonlite.models.nonfinite import check_step_cost
 from neonlite.transforms import GANCost
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class GAN(Model):
         net.bprop(self.scale_errors(cost.get_errors(y_data, "data")))
         net.set_acc_on(False)
         dis_cost = float(cost.get_cost(y_data, y_noise, "dis").item())
-        self.check_cost(dis_cost, x, t)
+        check_step_cost(self, dis_cost, x, t)
         self.optimizer.optimize(net.layers_to_optimize, epoch)
         if (limit := self.wgan_param_clamp) is not None:
             params = [p for layer in net.layers_to_optimize for p in layer.parameters]
@@ -235,7 +236,7 @@ class GAN(Model):
         y = self.layers.fprop(self.draw_noise())
         self.layers.bprop(self.scale_errors(self.cost.get_errors(y, "generator")))
         self.cost_gen = float(self.cost.get_cost(None, y, "gen").item())
-        self.check_cost(self.cost_gen, None, None)
+        check_step_cost(self, self.cost_gen, None, None)
         self.optimizer.optimize(self.generator.layers_to_optimize, epoch)
         self.gen_iterations, self.dis_iterations = self.gen_iterations + 1, 0
 

@@ -6,15 +6,19 @@ import math
 from collections.abc import Collection, Iterable
 from itertools import pairwise, zip_longest
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.data import ArrayIterator
 from neonlite.data.iterator import to_array, transpose_hint
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.layers.layer import Layer
+
+if TYPE_CHECKING:
+    from neonlite.models.model import Model
 
 DEFAULT_ROWS = 128  # the rows of a minibatch if the backend has no batch size
 MAX_MINIBATCHES = 2  # the total size of the cached copies, in minibatches
@@ -184,3 +188,39 @@ class Predictor:
 def ones_off(sizes: Iterable[int]) -> list[int]:
     """Return the sizes that are not 1."""
     return [n for n in sizes if n != 1]
+
+
+def predict(model: Model, X: Any, preprocessed: bool | None = None) -> NDArray[Any]:
+    """Return the outputs for rows of an array. Any thread may call it.
+
+    Training, its buffers and ``be.bsz`` are not affected. During a ``fit`` in another thread, all rows use the
+    weights of one complete step. Each row starts with recurrent states of zeros.
+
+    Parameters
+    ----------
+    X : array_like, list of array_like, or iterator
+        Rows (n, F), (n, F, T), (n, C, H, W), or flattened; a list of arrays for a network with several inputs. An
+        iterator is passed to ``get_outputs``, which returns rows in its order and sequences as (n, T, K).
+    preprocessed : bool, optional
+        Whether the rows are preprocessed as the training set was, such as by the ``scale`` of an ArrayIterator. If
+        not, that preprocessing, which checkpoints store, is applied. Default: only rows of floats are preprocessed,
+        and only if the training set contained integers.
+
+    Returns
+    -------
+    numpy.ndarray
+        (n, K), or (n, K, T) with time steps.
+
+    Raises
+    ------
+    ValueError
+        The rows have another shape or layout, or contain floats outside of the range of the preprocessed training
+        set.
+    """
+    model.check_can_evaluate()
+    if hasattr(X, "nbatches"):
+        return model.get_outputs(X)
+    with model.be.lock:
+        if model.layers.in_shape is None or any(p is None for p in model.layers.parameters):
+            model.initialize(ArrayIterator(X, lshape=model.layers.in_shape, partial_last=True))
+    return model.predictor(model.layers, X, model.preprocessing, preprocessed)

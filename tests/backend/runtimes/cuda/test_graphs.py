@@ -26,7 +26,7 @@ from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import LSTM, Affine, BatchNorm, Conv, Dropout, Layer, LookupTable, Pooling, RecurrentLast
-from neonlite.models import Model
+from neonlite.models import Model, training
 from neonlite.optimizers import (
     Adam,
     AdamW,
@@ -590,20 +590,20 @@ def test_a_training_that_is_replayed_has_the_bits_of_one_that_is_run(network: st
 @pytest.mark.parametrize("network", ["mlp", "recurrent"])
 def test_a_replayed_step_that_fails_after_its_launch_is_undone(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = trained(True, network)
-    save, fit, saved = Model._save_data_state, Model.fit, []
+    save, fit, saved = training.save_data_state, Model.fit, []
 
-    def fail_once(self: Model, dataset: Any) -> None:
-        saved.append(self)
+    def fail_once(model: Model, dataset: Any) -> None:
+        saved.append(model)
         if len(saved) == 8:  # in the second epoch: each has four minibatches and an end
             raise MemoryError("out of memory")
-        save(self, dataset)
+        save(model, dataset)
 
     def fit_twice(self: Model, *args: Any, **options: Any) -> None:
         with pytest.raises(MemoryError, match="out of memory"):
             fit(self, *args, **options)
         fit(self, *args, **options)
 
-    monkeypatch.setattr(Model, "_save_data_state", fail_once)
+    monkeypatch.setattr(training, "save_data_state", fail_once)
     monkeypatch.setattr(Model, "fit", fit_twice)
     results = trained(True, network)
     alike(results, wanted)

@@ -1,0 +1,185 @@
+"""Evaluation: metrics, the cost and the outputs of a model for a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neonlite.backend.lock import exclusive
+from neonlite.callbacks.callback import check_dataset
+from neonlite.messages import describe
+from neonlite.models.beam_search import BeamSearch
+from neonlite.models.metric_values import MetricValues
+from neonlite.models.training import use_batch_size_of
+from neonlite.transforms import Cost
+
+if TYPE_CHECKING:
+    from neonlite.data import NervanaDataIterator
+    from neonlite.models.model import Model
+    from neonlite.transforms import Metric
+
+
+@exclusive
+def eval(model: Model, dataset: NervanaDataIterator, metric: Metric) -> MetricValues:
+    """Return a metric of a data set.
+
+    Each row counts once, even if the last minibatch wraps around. If the metric is additive over minibatches, the
+    result is the metric of all rows; otherwise it is the mean over the rows.
+
+    Parameters
+    ----------
+    dataset : iterator
+        The data set; its position is restored.
+    metric : Metric
+        The metric, such as Accuracy().
+
+    Returns
+    -------
+    MetricValues
+        An array with one element for each name of the metric. With one name, it converts to a scalar, as in
+        ``"%.1f" % (100 * model.eval(data, metric))``.
+
+    Raises
+    ------
+    TypeError
+        ``metric`` is not a metric, or ``dataset`` is not a data set.
+    ValueError
+        The data set is empty.
+    """
+    if isinstance(metric, type | Cost) or not callable(metric):
+        raise TypeError(f"{model.name}.eval: expected a metric, such as Accuracy(), got {describe(metric)}")
+    is_additive = getattr(metric, "is_additive", False)
+    total: Any = 0
+    count: float = 0
+    for y, t, columns, n in iter_outputs(model, dataset):
+        if is_additive:
+            sums, n = metric.sums(y, t, columns)
+        else:
+            sums = n * np.asarray(metric(y, t, calcrange=columns), np.float64)
+        total, count = total + sums, count + n
+    return MetricValues.of(metric.compute(total, count) if is_additive else total / count)
+
+
+@exclusive
+def eval_cost(model: Model, dataset: NervanaDataIterator) -> float:
+    """Return the mean cost over the rows of a data set. Each row counts once.
+
+    Parameters
+    ----------
+    dataset : iterator
+        The data set; its position is restored.
+
+    Raises
+    ------
+    RuntimeError
+        The model has no cost yet.
+    """
+    model.check_can_evaluate()
+    if model.cost is None:
+        raise RuntimeError(
+            f"{model.name}.eval_cost: expected a cost, got none. Call initialize(dataset, cost) or fit first."
+        )
+    total, rows = 0.0, 0
+    for y, t, columns, n in iter_outputs(model, dataset):
+        model.cost.get_cost(y, t)
+        parts = model.cost.pair_outputs(y, t) if hasattr(model.cost, "pair_outputs") else [(model.cost, 1.0, y, t)]
+        each = [w * float(c.outputs.get()[:, columns].mean()) for c, w, _, target in parts if target is not None]
+        total += n * sum(each)
+        rows += n
+    return total / rows
+
+
+@exclusive
+def get_outputs(model: Model, dataset: NervanaDataIterator) -> NDArray[Any]:
+    """Return the outputs for a data set.
+
+    Parameters
+    ----------
+    dataset : iterator
+        The data set; its position is restored.
+
+    Returns
+    -------
+    numpy.ndarray
+        (rows, features), or (rows, T, features) with time steps.
+    """
+    outputs = []
+    for y, _, columns, n in iter_outputs(model, dataset):
+        if isinstance(y, list):
+            raise ValueError(f"{model.name}: expected a network with one output, got {len(y)}. Use fprop.")
+        values = y.get()[:, columns]
+        steps = values.shape[1] // n
+        outputs.append(values.T if steps == 1 else values.reshape(-1, steps, n).transpose(2, 1, 0))
+    return np.concatenate(outputs)
+
+
+@exclusive
+def get_outputs_beam(
+    model: Model, dataset: NervanaDataIterator, num_beams: int = 0, steps: int | None = None
+) -> NDArray[np.int64]:
+    """Return the token ids that a Seq2Seq network generates for each row.
+
+    Parameters
+    ----------
+    dataset : iterator
+        The data set; its position is restored.
+    num_beams : int
+        The number of beams; 0 and 1 are greedy decoding. Default: 0.
+    steps : int, optional
+        The number of tokens to generate. Default: that of the network.
+
+    Returns
+    -------
+    numpy.ndarray
+        Token ids (rows, steps).
+    """
+    search = BeamSearch(model.layers)
+
+    def run(x: Any) -> Any:
+        x = x[0] if isinstance(x, list | tuple) else x
+        return search.beamsearch(x, num_beams or 1, steps)[0][:, 0].T
+
+    return np.concatenate([y[:, columns].T for y, _, columns, _ in iter_outputs(model, dataset, run)])
+
+
+def iter_outputs(
+    model: Model, dataset: Any, run: Callable[..., Any] | None = None
+) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """Yield outputs, targets, the columns of rows that have not occurred before, and the number of these rows.
+
+    ``run(x)`` computes the outputs; default: inference.
+    """
+    model.check_can_evaluate()
+    model.initialize(check_dataset(f"{model.name}: dataset", dataset))
+    before = dataset.get_state() if hasattr(dataset, "get_state") else None
+    saved_states = [(layer, layer.get_state()) for layer in model.layers.leaves()]
+    previous_batch_size = model.allocated_batch_size
+    for layer, _ in saved_states:
+        layer.set_state({})
+    dataset.reset()
+    remaining = dataset.ndata
+    try:
+        for x, t in dataset:
+            if remaining <= 0:
+                break
+            with use_batch_size_of(model, x) as width:
+                n = min(remaining, width)
+                y = model.fprop(x, inference=True) if run is None else run(x)
+                first = y[0] if isinstance(y, list) else y
+                steps = first.shape[1] // width
+                columns: Any = slice(0, None)
+                if n < width:
+                    columns = slice(0, n) if steps == 1 else [s * width + i for s in range(steps) for i in range(n)]
+                yield y, t, columns, n
+            remaining -= n
+    finally:
+        dataset.reset()
+        if before is not None:  # it may be the training set
+            dataset.set_state({**before, "minibatch": 0})
+        for layer, arrays in saved_states:
+            layer.set_state(arrays if model.allocated_batch_size == previous_batch_size else {})
+    if remaining == dataset.ndata:
+        raise ValueError(f"{model.name}: expected a data set with at least one row, got {describe(dataset)}")

@@ -1,0 +1,278 @@
+"""Training: the loop of ``Model.fit`` over epochs and minibatches, and the training step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from neonlite.backend import Block
+from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
+from neonlite.backend.validation import integer
+from neonlite.callbacks import CallbackBase
+from neonlite.messages import describe
+from neonlite.models.fit_checks import check_arguments, check_epochs
+from neonlite.models.interrupt import DeferredInterrupt
+from neonlite.models.nonfinite import check_final_weights, check_step_cost
+from neonlite.optimizers import Optimizer
+
+if TYPE_CHECKING:
+    from neonlite.backend import Tensor
+    from neonlite.data import NervanaDataIterator
+    from neonlite.layers import GeneralizedCost, Multicost
+    from neonlite.models.model import Model
+    from neonlite.transforms import Cost
+
+
+def fit(
+    model: Model,
+    dataset: NervanaDataIterator,
+    cost: GeneralizedCost | Multicost | Cost,
+    optimizer: Optimizer,
+    num_epochs: int,
+    callbacks: CallbackBase | None = None,
+    cuda_graphs: bool = True,
+) -> None:
+    """Train until ``num_epochs`` epochs are complete, or a callback sets ``finished``.
+
+    Training continues where the last ``fit`` stopped, also within an epoch: after Ctrl-C, SIGTERM or SIGHUP, which
+    end it after a complete step, after an error, after a callback that set ``finished``, and after ``load_params``.
+    With a data set without ``get_state`` and ``set_state``, the epoch starts again at its first minibatch.
+
+    Parameters
+    ----------
+    dataset : iterator
+        The training set, such as an ArrayIterator.
+    cost : GeneralizedCost or Cost
+        The cost, such as CrossEntropyMulti().
+    optimizer : Optimizer
+        The optimizer, such as Adam().
+    num_epochs : int
+        The total number of epochs, including those of earlier calls; 0 trains nothing.
+    callbacks : Callbacks or CallbackBase, optional
+        The callbacks, such as Callbacks(model).
+    cuda_graphs : bool
+        Whether a GPU may replay minibatches and updates as CUDA graphs; see ``be.replay``. This needs layers of
+        neonlite, or layers that set ``can_replay = True``. Default: True.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Invalid arguments, before the first step.
+    KeyboardInterrupt
+        Ctrl-C.
+    SystemExit
+        SIGTERM or SIGHUP, with the exit code 128 + the signal number.
+
+    Warns
+    -----
+    RuntimeWarning
+        The cost, or a weight at the end, is NaN or infinite: once per call, with the epoch, the minibatch and the
+        first layer with such outputs. The callback ``TerminateOnNaN`` ends training then.
+    UserWarning
+        No epoch is left to train (unless ``num_epochs`` is 0), a callback had ended this training before, or the
+        learning rate is 0 before ``num_epochs``.
+    """
+    callbacks = CallbackBase() if callbacks is None else callbacks
+    check_arguments(model, dataset, cost, optimizer, callbacks)
+    num_epochs = integer(f"{model.name}.fit: num_epochs", num_epochs, 0)
+    if model.loaded_state is not None and type(optimizer) is type(model.optimizer):
+        state = model.optimizer.get_state()
+        if optimizer.get_state().keys() == state.keys():
+            optimizer.set_state(state)  # of the same type as in the checkpoint: continue from its state
+    model.optimizer, model.cuda_graphs = optimizer, cuda_graphs
+    if isinstance(optimizer, Optimizer):
+        optimizer.cuda_graphs = cuda_graphs
+    model.finished = model.warned = False
+    with DeferredInterrupt() as interrupt:
+        with interrupt.defer():
+            model.initialize(dataset, cost)
+        if model.loaded_state is not None:
+            model.loaded_state.resume(dataset, callbacks)
+        elif model.minibatch_index and model.data_state and hasattr(dataset, "set_state"):
+            dataset.set_state(model.data_state)
+        model.loaded_state, model.callbacks = None, callbacks
+        model.ndata, model.preprocessing = dataset.ndata, getattr(dataset, "preprocessing", None)
+        callbacks.on_train_begin(num_epochs)
+        check_epochs(model, num_epochs)
+        is_complete = True  # the last epoch
+        try:
+            while is_complete and model.epoch_index < num_epochs and not model.finished:
+                model.nbatches = dataset.nbatches  # may differ between epochs
+                callbacks.on_epoch_begin(model.epoch_index)
+                is_complete = not model.finished and train_epoch(model, dataset, callbacks, interrupt)
+                if is_complete:
+                    callbacks.on_epoch_end(model.epoch_index - 1)
+                    interrupt.raise_if_pending()
+        except BaseException:
+            callbacks.on_interrupt()
+            raise
+        else:
+            if not is_complete:
+                callbacks.on_interrupt()
+        finally:
+            if model.be.graphs is not None:
+                model.be.graphs.clear()
+        check_final_weights(model)
+        callbacks.on_train_end()
+
+
+def train_epoch(
+    model: Model, dataset: NervanaDataIterator, callbacks: CallbackBase, interrupt: DeferredInterrupt
+) -> bool:
+    """Train on the remaining minibatches of an epoch; return False if a callback ended training before its end."""
+    epoch = model.epoch_index
+    model.be.begin(Block.epoch, epoch)
+    for x, t in dataset:
+        if model.finished:
+            return False
+        callbacks.on_minibatch_begin(epoch, model.minibatch_index)
+        model.be.begin(Block.minibatch, model.minibatch_index)
+        with interrupt.defer(), model.be.lock, use_batch_size_of(model, x):
+            atomic(train_minibatch, model, dataset, x, t, epoch)
+        model.be.end(Block.minibatch, model.minibatch_index - 1)
+        callbacks.on_minibatch_end(epoch, model.minibatch_index - 1)
+        interrupt.raise_if_pending()
+        if model.finished and model.minibatch_index < model.nbatches:  # before the iterator computes the next minibatch
+            return False
+    if not model.minibatch_index:
+        raise ValueError(
+            f"{model.name}: expected at least one minibatch in epoch {epoch}, got none from {describe(dataset)}"
+        )
+    with interrupt.defer():
+        atomic(end_epoch, model, dataset, epoch)
+    model.be.end(Block.epoch, epoch)
+    return True
+
+
+def train_minibatch(
+    model: Model, dataset: NervanaDataIterator, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int
+) -> None:
+    """Run a training step and count it; if it fails, restore everything that the next step depends on."""
+    restore_on_failure(model, *model.progress_fields, "step_cost", "data_state")
+    on_failure(model.be.rng_set_state, model.be.rng_get_state())  # the next fit repeats the step with the same dropout
+    tensors: list[Tensor] = []
+    for layer in model.layers.leaves():
+        tensors += layer.running_tensors
+        if layer.progress:
+            restore_on_failure(layer, *layer.progress)
+    if tensors:
+        if model.snapshot is None or not model.snapshot.is_of(tensors):
+            model.snapshot = Snapshot(tensors)
+        model.snapshot.take(model.cuda_graphs)
+    model.step_cost = model.train_step(x, t, epoch)
+    model.epoch_cost += model.step_cost
+    model.minibatch_index += 1
+    model.total_cost = model.epoch_cost / model.minibatch_index
+    save_data_state(model, dataset)
+
+
+def end_epoch(model: Model, dataset: NervanaDataIterator, epoch: int) -> None:
+    """Count a complete epoch."""
+    restore_on_failure(model, *model.progress_fields, "data_state")
+    model.epoch_index, model.minibatch_index, model.epoch_cost = epoch + 1, 0, 0.0
+    save_data_state(model, dataset)
+
+
+def save_data_state(model: Model, dataset: NervanaDataIterator) -> None:
+    """Save the position of the data set after a minibatch."""
+    if hasattr(dataset, "get_state"):
+        model.data_state = dataset.get_state()
+
+
+def train_step(model: Model, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int = 0) -> float:
+    """Train on one minibatch. If it raises an error, the trainable weights are unchanged.
+
+    Parameters
+    ----------
+    x : Tensor or list of Tensor
+        The inputs.
+    t : Tensor or list of Tensor
+        The targets.
+    epoch : int
+        The index of the epoch, for the learning-rate schedule. Default: 0.
+
+    Returns
+    -------
+    float
+        The cost of the minibatch.
+    """
+    uses, block = (model.layers, model.cost, x, t), (Block.minibatch, model.loss_scaling)
+    y, computed = model.be.replay(block, lambda: model.compute_gradients(x, t), uses, model.cuda_graphs)
+    cost: float = model.compute_cost(y, t) if computed is None else computed  # waits for the GPU, raises its errors
+    check_step_cost(model, cost, x, t)
+    model.optimizer.optimize(model.layers_to_optimize, epoch)
+    return cost
+
+
+def compute_gradients(
+    model: Model, x: Tensor | list[Tensor], t: Tensor | list[Tensor]
+) -> tuple[Tensor | list[Tensor], float | None]:
+    """Run the forward and backward pass on one minibatch.
+
+    The cost is computed before its derivative, as it may cache values for it.
+
+    Parameters
+    ----------
+    x : Tensor or list of Tensor
+        The inputs.
+    t : Tensor or list of Tensor
+        The targets.
+
+    Returns
+    -------
+    outputs : Tensor or list of Tensor
+        The outputs of the network.
+    cost : float or None
+        The cost; None if this may be captured as a CUDA graph, which must not copy to the host.
+    """
+    y = model.fprop(x)
+    cost = None if model.cuda_graphs and model.be.graphs is not None else model.compute_cost(y, t)
+    model.bprop(model.scale_errors(model.cost.get_errors(y, t)))
+    return y, cost
+
+
+def compute_cost(model: Model, y: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> float:
+    """Return the cost of outputs.
+
+    Parameters
+    ----------
+    y : Tensor or list of Tensor
+        The outputs of the network.
+    t : Tensor or list of Tensor
+        The targets.
+    """
+    return float(model.cost.get_cost(y, t).item())
+
+
+def scale_errors(model: Model, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+    """Return the errors of the outputs, multiplied by the scale of a ``LossScaling`` optimizer.
+
+    Parameters
+    ----------
+    errors : Tensor or list of Tensor
+        The gradient of the cost with respect to the outputs.
+    """
+    return errors if model.loss_scaling is None else model.loss_scaling.scale_errors(errors)
+
+
+@contextmanager
+def use_batch_size_of(model: Model, x: Tensor | list[Tensor]) -> Iterator[int]:
+    """Use the batch size of a minibatch, which may be partial; yield it, and restore the previous one."""
+    previous, shape = model.be.bsz, model.layers.in_shape
+    first = x[0] if isinstance(x, list | tuple) else x
+    if isinstance(x, list | tuple) or isinstance(shape, list):
+        shape = shape[0]
+    steps = shape[1] if isinstance(shape, tuple) and len(shape) == 2 else 1
+    width = first.shape[1] // steps
+    if width == previous == model.allocated_batch_size:
+        yield width
+        return
+    with model.be.batch_size(previous):  # of this thread only
+        try:
+            if width != model.allocated_batch_size:  # a partial minibatch, or be.bsz has changed
+                model.set_batch_size(width)
+            yield width
+        finally:
+            if width != previous:
+                model.set_batch_size(previous)
