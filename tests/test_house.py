@@ -75,7 +75,7 @@ FLOORS = {
     3: "planning.run planning.assignment",  # the run path
     4: "primitives",
     5: "runtimes",
-    6: "op_methods tree_operands tree_methods custom_ops einsum compat blocks random_methods utility_methods",
+    6: "op_methods tree_operands tree_methods custom_ops einsum blocks random_methods utility_methods",
     7: "backend",
     8: "current stubgen",
 }

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend import blocks, creation, custom_ops, planning, random_methods, tree_methods, utility_methods
-from neonlite.backend.compat import layer_objects
 from neonlite.backend.lock import BatchSize, FairLock
 from neonlite.backend.op_methods import OpMethods
 from neonlite.backend.planning import assignment
 from neonlite.backend.planning.run import PlanCache
-from neonlite.backend.primitives import image_methods, matmul_methods, norm_methods, roi_methods
+from neonlite.backend.primitives import image_methods, layer_object_methods, matmul_methods, norm_methods, roi_methods
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
@@ -245,13 +244,13 @@ class Backend(OpMethods):
     roipooling_bprop = roi_methods.roipooling_bprop
     nms = roi_methods.nms
 
-    output_dim = layer_objects.output_dim
-    conv_layer = layer_objects.conv_layer
-    deconv_layer = layer_objects.deconv_layer
-    pool_layer = layer_objects.pool_layer
-    lrn_layer = layer_objects.lrn_layer
-    set_caffe_compat = layer_objects.set_caffe_compat
-    check_caffe_compat = layer_objects.check_caffe_compat
+    output_dim = layer_object_methods.output_dim
+    conv_layer = layer_object_methods.conv_layer
+    deconv_layer = layer_object_methods.deconv_layer
+    pool_layer = layer_object_methods.pool_layer
+    lrn_layer = layer_object_methods.lrn_layer
+    set_caffe_compat = layer_object_methods.set_caffe_compat
+    check_caffe_compat = layer_object_methods.check_caffe_compat
 
     # --- histograms, timing, copies ---
 

@@ -17,7 +17,7 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
     """
 
     supports_nhwc = False  # whether images may be cached in NHWC
-    supports_batch_norm = False  # by a library kernel
+    supports_batch_norm = False  # by a library kernel, with ``sum_channels``
     supports_nhwc_trees = False  # whether op-trees may run on NHWC matrices (pixels, channels)
     supports_fused_relu = False  # whether ``try_conv_bias`` applies relu
     supports_scatter = False  # whether ``scatter`` computes the scatter-add of op-trees
@@ -32,6 +32,10 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
 
     def batch_norm_bprop(self, shape: Any, *args: Any, **kwargs: Any) -> None:
         """Compute the backward pass of ``batch_norm_fprop``."""
+        raise NotImplementedError
+
+    def sum_channels(self, nhwc: Any, out: Any) -> None:
+        """Write the sum of each channel of flat NHWC images into ``out`` (C,), where ``supports_batch_norm``."""
         raise NotImplementedError
 
     def row_norm_fprop(self, x: Any, *args: Any, **kwargs: Any) -> bool:

@@ -1,1 +1,0 @@
-"""neon's argument overloads and names that nothing else needs."""
