@@ -12,7 +12,7 @@ import numpy as np
 from neonlite.backend.bfloat16 import INSTALL_COMMAND, is_real_array
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.format import format_bytes
-from neonlite.backend.memory import DeviceMemory, OutOfMemoryError
+from neonlite.backend.memory import DeviceMemory, ExternalMemory, OutOfMemoryError
 from neonlite.backend.tensor import Tensor, memory_span
 from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, dtype_bits
 from neonlite.messages import describe
@@ -36,9 +36,9 @@ MISSING_DTYPE_HINTS = {  # dtype -> what to use instead
     "bfloat16": f"The runtimes gpu and torch support it with ml_dtypes ({INSTALL_COMMAND}); else use float32.",
 }
 
-# {item size in bytes: an object that stands for all memory of other libraries}. Arrays of one item size share one such
-# allocation, with storage offsets of address / item size, so that two arrays on the same memory are found to overlap.
-_external_memory: dict[int, object] = {}
+# {item size in bytes: all memory of other libraries}. Arrays of one item size share one such allocation, with storage
+# offsets of address / item size, so that two arrays on the same memory are found to overlap.
+_external_memory: dict[int, ExternalMemory] = {}
 
 
 # --- shapes, dtypes, batch size ---
@@ -418,7 +418,7 @@ def from_dlpack(be: Backend, x: Any, name: str | None = None) -> Tensor:
     size = np.dtype(dtype).itemsize
     strides = tuple(stride // size for stride in byte_strides)
     t = Tensor(array, be.tensor_info(shape, dtype, is_contiguous(shape, strides)), name, strides=strides)
-    t.allocation, t.storage_offset = _external_memory.setdefault(size, object()), address // size
+    t.allocation, t.storage_offset = _external_memory.setdefault(size, ExternalMemory()), address // size
     for exporter in list(be.exported.values()):
         first = be.runtime.address_and_strides(exporter._array)[0]
         if exporter.info.dtype == dtype and first <= address < first + exporter.size * size:

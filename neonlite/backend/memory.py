@@ -7,9 +7,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neonlite.backend.format import format_bytes
+
+if TYPE_CHECKING:
+    from neonlite.backend.planning.layout import LayoutCache
 
 MAX_PENDING_RECORDS = 1000  # records in the queue before they are added to the totals
 
@@ -55,12 +58,22 @@ class Allocation:
 
     release_record: tuple[str, int]
     add_record: Callable[[tuple[str, int]], None]
-    layout_cache: Any  # the NHWC copy of the values, if any
+    layout_cache: LayoutCache | None  # the NHWC copy of the values, if any
     is_exported: bool  # other libraries can read and write the memory, so it has no layout cache
 
     def __del__(self) -> None:
         if hasattr(self, "layout_cache"):  # else an error interrupted ``track``
             self.add_record(self.release_record)
+
+
+class ExternalMemory:
+    """Memory that the backend did not allocate. It is never cached in NHWC, as other libraries can write it."""
+
+    layout_cache: LayoutCache | None = None
+    is_exported = True
+
+
+Memory = Allocation | ExternalMemory  # of a tensor, shared by its views
 
 
 class ThreadEnd:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from neonlite.backend.memory import ExternalMemory, Memory
 from neonlite.backend.planning.layout import Layout, export_array, find_images, layout_of, read_chwn
 from neonlite.dtypes import FLOAT_DTYPES, dtype_bits
 from neonlite.messages import describe
@@ -47,7 +48,7 @@ class Tensor(Operand):
         The strides, in elements; default contiguous.
     span : tuple of int, optional
         The range of offsets of all elements, in elements: (first, last + 1).
-    allocation : object, optional
+    allocation : Memory, optional
         The memory, which all its views share; default new.
 
     Attributes
@@ -95,15 +96,15 @@ class Tensor(Operand):
         storage_offset: int = 0,
         strides: tuple[int, ...] | None = None,
         span: tuple[int, int] | None = None,
-        allocation: object = None,
+        allocation: Memory | None = None,
     ) -> None:
         self.storage = array  # call ``layout.read_chwn`` or ``layout.write_chwn`` before reading or writing it
         self.info = info
         self.name = name
         self.base = base
         self.view_op = view_op
-        # shared by all views; an Allocation if this backend allocated the memory
-        self.allocation: object = (allocation or object()) if base is None else base.allocation
+        # shared by all views
+        self.allocation: Memory = (allocation or ExternalMemory()) if base is None else base.allocation
         self.storage_offset = storage_offset
         self.strides: tuple[int, ...] = strides or info.attrs["strides"]
         self.span: tuple[int, int] = span or info.attrs["span"]

@@ -14,6 +14,7 @@ from neonlite.backend.planning.layout import (
     ImageShape,
     NhwcWrite,
     can_cache_nhwc,
+    ensure_cache,
     find_images,
     read_chwn,
     read_nhwc,
@@ -123,7 +124,7 @@ def as_contiguous(be: Backend, t: Tensor) -> Tensor:
 def _temporary(be: Backend, shape: tuple[int, ...], dtype: str) -> Tensor:
     """Return a tensor for one call, without a layout cache."""
     t = be.empty(shape, dtype)
-    t.allocation.is_exported = True  # type: ignore[attr-defined]
+    t.allocation.is_exported = True
     return t
 
 
@@ -195,12 +196,11 @@ def as_nhwc_matrices(
 def _nhwc_matrix(be: Backend, t: Tensor, image_shape: ImageShape) -> Tensor:
     """Return the NHWC buffer of a tensor as a matrix: the same object as long as the buffer is unchanged."""
     shape = image_shape.pixels * image_shape.batch_size, image_shape.channels
-    cache = t.allocation.layout_cache  # type: ignore[attr-defined]
+    cache = ensure_cache(t)
     view = cache.matrix_view
     if view is None or view[0] is not cache.buffer or view[1].shape != shape:
-        cache.allocation.is_exported = True  # an NHWC buffer has no layout cache itself
         array = be.runtime.reshape(cache.buffer[: t.size], shape)
         matrix = Tensor(array, be.tensor_info(shape, t.info.dtype), allocation=cache.allocation)
+        matrix.allocation.is_exported = True  # an NHWC buffer has no layout cache itself
         cache.matrix_view = view = cache.buffer, matrix
-    result: Tensor = view[1]
-    return result
+    return view[1]

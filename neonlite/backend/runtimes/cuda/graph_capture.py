@@ -5,7 +5,7 @@ Python code. What may change between replays is checked or updated before each, 
 
 * attributes of the objects that the block uses, and the batch size: after a change the block runs normally, and is
   captured again;
-* layouts (``backend/planning/layout.py``): images are reordered to the layout that they had at capture;
+* layouts (``captured_layouts.py``): images are reordered to the layout that they had at capture;
 * random draws: kernels read the counters of the streams from GPU memory, where they are written before each launch;
 * indices: kernels report an index out of range, and the error is raised when the host next synchronizes;
 * copies between host and GPU, draws on the host, and objects of classes outside neonlite without ``can_replay = True``:
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.attributes import AttributeSnapshot
-from neonlite.backend.planning.layout import CapturedLayouts
+from neonlite.backend.runtimes.cuda.captured_layouts import CapturedLayouts
 from neonlite.optree import Operand
 
 MAX_GRAPHS = 16  # per backend
