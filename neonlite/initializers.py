@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import NervanaObject, Tensor
-from neonlite.backend.validation import check_attributes, instance
+from neonlite.backend.validation import check_attributes, check_boolean_fields, instance
 from neonlite.messages import describe
 
 if TYPE_CHECKING:
@@ -93,8 +93,9 @@ class Initializer(NervanaObject):
         return values
 
     def __post_init__(self) -> None:
-        """Initialize the name after the dataclass has set its arguments."""
+        """Initialize the name after the dataclass has set its arguments, and check the booleans."""
         NervanaObject.__init__(self, self.name)
+        check_boolean_fields(self)
 
 
 def compute_dtype(param: Tensor) -> str:

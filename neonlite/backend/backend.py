@@ -20,6 +20,7 @@ from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.validation import checks_booleans
 from neonlite.backend.warn import called_from
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree_structure import Structures
@@ -60,6 +61,7 @@ class Backend(OpMethods):
 
     check_grad: Callable[..., Any]  # set by neonlite.gradcheck, which imports this module
 
+    @checks_booleans
     def __init__(
         self,
         runtime: Any = "cpu",

@@ -10,11 +10,12 @@ from neonlite.backend.backend import Backend
 from neonlite.backend.runtimes import canonical, default_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.serialization import Serializable
-from neonlite.backend.validation import boolean, integer
+from neonlite.backend.validation import checks_booleans, integer
 
 _current_backend: Backend | None = None
 
 
+@checks_booleans
 def gen_backend(
     backend: str | Runtime | Backend | None = None,
     rng_seed: int | None = None,
@@ -86,7 +87,6 @@ def gen_backend(
     'mine'
     """
     global _current_backend
-    boolean("gen_backend: stochastic_round", stochastic_round)
     if max_devices is not None:
         integer("gen_backend: max_devices", max_devices)
     runtime = backend.runtime if isinstance(backend, Backend) else default_runtime() if backend is None else backend
@@ -167,6 +167,8 @@ class _BackendMeta(type):
 class NervanaObject(Serializable, metaclass=_BackendMeta):
     """Base of named, serializable objects that use a backend as ``self.be``.
 
+    Constructor arguments that are annotated as bool must be booleans, 0 or 1; TypeError otherwise.
+
     Parameters
     ----------
     name : str, optional
@@ -174,6 +176,11 @@ class NervanaObject(Serializable, metaclass=_BackendMeta):
     """
 
     _be: Backend | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if constructor := vars(cls).get("__init__"):
+            type.__setattr__(cls, "__init__", checks_booleans(constructor))
 
     @property
     def be(self) -> Backend:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from neonlite.backend.serialization import Serializable
 from neonlite.messages import describe
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -81,6 +85,44 @@ def boolean(name: str, value: Any) -> bool:
         return bool(value) if isinstance(value, bool | np.bool_) else bool(integer(name, value, 0, 1))
     except (TypeError, ValueError):
         raise TypeError(expected(name, "True or False", value)) from None
+
+
+def checks_booleans(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function to raise TypeError if an argument annotated as bool is not True, False, 0 or 1."""
+    parameters = inspect.signature(function).parameters
+    annotations = {name: p.annotation for name, p in parameters.items()}
+    if not any(map(is_boolean, annotations.values())):
+        return function
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        given: dict[str, Any] = dict(zip(parameters, args, strict=False)) | kwargs
+        where = function.__qualname__
+        if function.__name__ == "__init__":
+            where = str(given.get("name") or type(args[0]).__name__)
+        check_booleans(where, annotations, given)
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def check_boolean_fields(obj: Any) -> None:
+    """Raise TypeError if a field of a dataclass that is annotated as bool is not True, False, 0 or 1."""
+    annotations = {field.name: field.type for field in dataclasses.fields(obj)}
+    check_booleans(type(obj).__name__, annotations, {name: getattr(obj, name) for name in annotations})
+
+
+def check_booleans(where: str, annotations: dict[str, Any], values: dict[str, Any]) -> None:
+    """Raise TypeError if a value whose name is annotated as bool is not True, False, 0 or 1, or None if optional."""
+    for name, value in values.items():
+        annotation = annotations.get(name)
+        if is_boolean(annotation) and not (value is None and "None" in str(annotation)):
+            boolean(f"{where}: {name}", value)
+
+
+def is_boolean(annotation: Any) -> bool:
+    """Return whether an annotation is bool, or optional bool, also as a string."""
+    return annotation in (bool, "bool", bool | None, "bool | None")
 
 
 def pair(name: str, value: Any, low: int = 1) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from math import isqrt, prod
 from pathlib import Path
 from typing import Any
 
-from neonlite.backend.validation import boolean, integer
+from neonlite.backend.validation import integer
 from neonlite.callbacks.callback import PRIORITY_SAVE, Callback
 from neonlite.callbacks.recording import get_floats
 from neonlite.files import check_writable, write_atomic
@@ -98,7 +98,7 @@ class GANPlotCallback(Callback):
         self.hw = [integer("GANPlotCallback: hw", n) for n in sizes]
         self.num_samples = integer("GANPlotCallback: num_samples", num_samples)
         self.nchan = None if nchan is None else integer("GANPlotCallback: nchan", nchan)
-        self.sym_range = boolean("GANPlotCallback: sym_range", sym_range)
+        self.sym_range = sym_range
         self.zoom = integer("GANPlotCallback: zoom", zoom)
         import_imsave()
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.validation import check_number, function, integer, pair
+from neonlite.backend.validation import check_boolean_fields, check_number, function, integer, pair
 from neonlite.data.epoch import RandomBits
 from neonlite.messages import describe
 
@@ -108,6 +108,7 @@ class Crop:
 
     def __post_init__(self) -> None:
         name = type(self).__name__
+        check_boolean_fields(self)
         integer(f"{name}: pad", self.pad, 0)
         check_number(f"{name}: fill", self.fill)
         if self.size is not None:

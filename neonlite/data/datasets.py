@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import current_backend
+from neonlite.backend.validation import checks_booleans
 from neonlite.data.file_formats import (
     MAX_CIFAR10_BYTES,
     check_images,
@@ -112,6 +113,7 @@ class Dataset:
         """
         return self.train, self.test, self.nclass
 
+    @checks_booleans
     def iterators(
         self,
         batch_size: int | None = None,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neonlite.backend.validation import boolean, check_number, integer
+from neonlite.backend.validation import check_number, checks_booleans, integer
 from neonlite.data.datasets import Array, Dataset, cifar10, mnist
 from neonlite.data.sentences import clean_string, get_paddedXY
 from neonlite.data.tokens import read_text
@@ -41,6 +41,7 @@ class MNIST(Dataset):
         Whether training rows have a new random order each epoch; default: False.
     """
 
+    @checks_booleans
     def __init__(
         self,
         path: str | Path | None = None,
@@ -54,12 +55,10 @@ class MNIST(Dataset):
         C, H, W = image_shape(dataset)
         if size is not None:
             H = W = integer("MNIST: size", size, 1, min(H, W))
-        normalize, sym_range = boolean("MNIST: normalize", normalize), boolean("MNIST: sym_range", sym_range)
         factor, offset = (2 / 255, -1.0) if sym_range else (1 / 255 if normalize else 1, 0)
         train, test = (
             subset(center_crop(part, dataset, H, W), subset_pct) for part in (dataset.raw_train, dataset.raw_test)
         )
-        shuffle = boolean("MNIST: shuffle", shuffle)
         origin = dataset.source, dataset.license
         super().__init__("mnist", train, test, dataset.classes, (C, H, W), *origin, factor, offset, shuffle)
 
@@ -88,6 +87,7 @@ class CIFAR10(Dataset):
     Goodfellow, Warde-Farley, Mirza, Courville and Bengio, "Maxout Networks", 2013, section 5.2, and its code.
     """
 
+    @checks_booleans
     def __init__(
         self,
         path: str | Path | None = None,
@@ -97,9 +97,6 @@ class CIFAR10(Dataset):
         whiten: bool = False,
         pad_classes: bool = False,
     ) -> None:
-        normalize, whiten = boolean("CIFAR10: normalize", normalize), boolean("CIFAR10: whiten", whiten)
-        contrast_normalize = boolean("CIFAR10: contrast_normalize", contrast_normalize)
-        pad_classes = boolean("CIFAR10: pad_classes", pad_classes)
         dataset = cifar10(path)
         train, test = (subset(part, subset_pct) for part in (dataset.raw_train, dataset.raw_test))
         factor = 1 / 255 if normalize else 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neonlite.backend.validation import boolean
+from neonlite.backend.validation import checks_booleans
 from neonlite.layers.activation import Activation
 from neonlite.layers.binary import BinaryLinear
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
@@ -37,6 +37,7 @@ class CompoundLayer(list[Any]):
 
     norm_class_and_suffix: tuple[type[BatchNorm], str] = BatchNorm, "bnorm"  # for ``batch_norm=True``
 
+    @checks_booleans
     def __init__(
         self,
         bias: InitLike | None = None,
@@ -45,7 +46,6 @@ class CompoundLayer(list[Any]):
         name: str | None = None,
     ) -> None:
         super().__init__()
-        batch_norm = boolean(f"{name or self.__class__.__name__}: batch_norm", batch_norm)
         if bias is not None and batch_norm:
             raise AttributeError(
                 f"{name or self.__class__.__name__}: expected bias or batch_norm, got both. Leave out bias, because "

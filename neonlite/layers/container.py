@@ -9,6 +9,7 @@ from typing import Any
 
 from neonlite.backend import Tensor
 from neonlite.backend.attributes import is_builtin
+from neonlite.backend.validation import checks_booleans
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
@@ -86,6 +87,7 @@ class LayerContainer(Layer):
 
     # --- buffers ---
 
+    @checks_booleans
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate all buffers except those of the deltas."""
         leaves = self.leaves()

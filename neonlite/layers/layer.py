@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
 from neonlite.backend.planning.assignment import CachedAssignment
-from neonlite.backend.validation import integer
+from neonlite.backend.validation import checks_booleans, integer
 from neonlite.files import printable
 from neonlite.layers.buffers import copy_tensors, iobuf_shape, num_features, num_steps, shape_of, with_layout
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
@@ -180,6 +180,7 @@ class Layer(WeightOwner):
             )
         return self
 
+    @checks_booleans
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the buffer of the outputs. A second call, after a change of the batch size, reuses its memory.
 
@@ -339,6 +340,7 @@ class Layer(WeightOwner):
         """
         return summary(self, in_obj, cost, optimizer)
 
+    @checks_booleans
     def set_acc_on(self, acc_on: bool) -> None:
         """Set whether ``bprop`` adds to the gradients instead of overwriting them.
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from neonlite.backend import Tensor
+from neonlite.backend.validation import checks_booleans
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import InitLike
 from neonlite.messages import describe
@@ -104,6 +105,7 @@ class ParameterLayer(Layer):
         """Whether optimizers update the layer: False if the name of its initializer is 'Identity'."""
         return getattr(self.init, "name", None) != "Identity"
 
+    @checks_booleans
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the buffer of the outputs, and the parameters unless the network has allocated them."""
         super().allocate(shared_outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import integer
+from neonlite.backend.validation import checks_booleans, integer
 from neonlite.layers.layer import Layer
 from neonlite.layers.recurrent import BiBNRNN, BiLSTM, BiRNN
 from neonlite.layers.types import InitLike, LayerInput, LayerShape
@@ -177,6 +177,7 @@ class DeepBiRNN(list[Any]):
     ['BiRNN', 'BiSum', 'BiRNN', 'BiSum']
     """
 
+    @checks_booleans
     def __init__(
         self,
         nout: int,
@@ -213,6 +214,7 @@ class DeepBiLSTM(list[Any]):
         Number of layers.
     """
 
+    @checks_booleans
     def __init__(
         self,
         nout: int,

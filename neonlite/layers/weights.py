@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from neonlite.backend import Tensor, serialization
+from neonlite.backend.validation import checks_booleans
 from neonlite.initializers import compute_dtype
 from neonlite.layers.buffers import BufferOwner
 from neonlite.messages import describe
@@ -51,6 +52,7 @@ class WeightOwner(BufferOwner):
             f"{x.name}.{name}": t.get() for x in layers_with_tensors(self) for name, t in x.persistent_tensors.items()
         }
 
+    @checks_booleans
     def set_weights(self, weights: dict[str, NativeArray], partial: bool = False) -> None:
         """Copy weights into the persistent tensors.
 
@@ -83,6 +85,7 @@ class WeightOwner(BufferOwner):
         for key, value in values.items():
             tensors[key][:] = to_host_array(value)
 
+    @checks_booleans
     def serialize(self, keep_states: bool = True) -> dict[str, Any]:
         """Return the description of the network, with the weights and optimizer states of each layer as NumPy arrays.
 
@@ -113,6 +116,7 @@ class WeightOwner(BufferOwner):
                 entry["states"] = [[t.get() for t in states] for _, states in parameter_states(layer)]
         return description
 
+    @checks_booleans
     def load_weights(self, pdict: dict[str, Any], load_states: bool = True) -> None:
         """Copy the weights and optimizer states of ``serialize`` into a network.
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.lock import exclusive
-from neonlite.backend.validation import integer
+from neonlite.backend.validation import checks_booleans, integer
 from neonlite.layers.weights import parameter_states
 from neonlite.models.training import use_batch_size_of
 
@@ -32,10 +32,12 @@ class Benchmark:
         Whether to time each layer as well, which synchronizes a GPU after each layer. Default: True.
     """
 
+    @checks_booleans
     def __init__(self, model: Any, time_layers: bool = True) -> None:
         self.model, self.time_layers, self.be = model, time_layers, model.be
 
     @exclusive
+    @checks_booleans
     def time(
         self,
         dataset: Any,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from neonlite.backend import NervanaObject
 from neonlite.backend.lock import exclusive
 from neonlite.backend.transaction import Snapshot
+from neonlite.backend.validation import checks_booleans
 from neonlite.callbacks import CallbackBase
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.layers import GeneralizedCost, LayerContainer, Sequential
@@ -378,6 +379,7 @@ class Model(NervanaObject):
         summary: Summary = self.layers.summary(None if self.initialized else shape, self.cost, self.optimizer)
         return summary
 
+    @checks_booleans
     def benchmark(
         self,
         dataset: NervanaDataIterator,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend.validation import checks_booleans
 from neonlite.data import ArrayIterator
 from neonlite.data.iterator import to_array, transpose_hint
 from neonlite.data.minibatch_buffers import MinibatchBuffers
@@ -190,6 +191,7 @@ def ones_off(sizes: Iterable[int]) -> list[int]:
     return [n for n in sizes if n != 1]
 
 
+@checks_booleans
 def predict(model: Model, X: Any, preprocessed: bool | None = None) -> NDArray[Any]:
     """Return the outputs for rows of an array. Any thread may call it.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from neonlite.backend import Block
 from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
-from neonlite.backend.validation import integer
+from neonlite.backend.validation import checks_booleans, integer
 from neonlite.callbacks import CallbackBase
 from neonlite.messages import describe
 from neonlite.models.fit_checks import check_arguments, check_epochs
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from neonlite.transforms import Cost
 
 
+@checks_booleans
 def fit(
     model: Model,
     dataset: NervanaDataIterator,

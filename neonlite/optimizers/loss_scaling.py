@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.transaction import atomic, restore_on_failure
-from neonlite.backend.validation import boolean, check_attributes, integer
+from neonlite.backend.validation import check_attributes, integer
 from neonlite.messages import describe
 from neonlite.optimizers.optimizer import Optimizer, get_param_list, merge_contiguous, sort_by_address, tensor_ids
 from neonlite.optimizers.rules import MultiOptimizer
@@ -76,7 +76,6 @@ class LossScaling(Optimizer):
         super().__post_init__()
         if not isinstance(self.optimizer, Optimizer) or isinstance(self.optimizer, LossScaling):
             raise TypeError(f"LossScaling: expected an optimizer, such as Adam(), got {describe(self.optimizer)}.")
-        self.dynamic = boolean("LossScaling: dynamic", self.dynamic)
         check_attributes(self, "scale", above=0)
         self.growth_interval = integer("LossScaling: growth_interval", self.growth_interval)
         self.good_steps = self.consecutive_skips = self.total_skips = 0

@@ -14,7 +14,7 @@ from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.attributes import AttributeSnapshot, can_replay
 from neonlite.backend.planning.assignment import CompiledAssignment
 from neonlite.backend.transaction import Snapshot, atomic, restore_on_failure
-from neonlite.backend.validation import boolean, check_attributes, check_number
+from neonlite.backend.validation import check_attributes, check_boolean_fields, check_number
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
@@ -93,10 +93,9 @@ class Optimizer(NervanaObject):
         Optimizer.__init__(self, self.name)
         attributes = vars(self)
         try:
-            self.stochastic_round = boolean(f"{self.classnm}: stochastic_round", self.stochastic_round)
+            check_boolean_fields(self)
         except TypeError as error:
-            message = str(error).rstrip(".")
-            raise TypeError(f"{message}. Pass a learning rate by name: learning_rate=0.01.") from None
+            raise TypeError(f"{error}. Pass options by name: learning_rate=0.01.") from None
         check_attributes(self, *[name for name in NON_NEGATIVE_FIELDS if name in attributes], low=0)
         check_attributes(self, *[name for name in FRACTION_FIELDS if name in attributes], low=0, high=1)
         check_attributes(self, *[name for name in LIMIT_FIELDS if getattr(self, name) is not None], above=0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -78,6 +81,52 @@ def test_an_integer_out_of_range_is_refused_with_the_range():
 def test_what_is_no_boolean_is_refused_with_its_name(wrong):
     with pytest.raises(TypeError, match="expected True or False for batch_norm, got"):
         boolean("batch_norm", wrong)
+
+
+PUBLIC_MODULES = ("layers", "data", "models", "optimizers", "callbacks", "initializers", "transforms")
+
+
+def constructors_with_booleans() -> Iterator[Any]:
+    """Yield the public classes whose constructor has an argument annotated as bool, and the argument."""
+    for module in PUBLIC_MODULES:
+        for cls in vars(import_module(f"neonlite.{module}")).values():
+            if inspect.isclass(cls) and cls.__module__.startswith("neonlite."):
+                for name, p in inspect.signature(cls).parameters.items():
+                    if str(p.annotation).startswith("bool"):
+                        yield pytest.param(cls, name, id=f"{cls.__name__}-{name}")
+
+
+@pytest.mark.parametrize(("cls", "argument"), constructors_with_booleans())
+def test_a_constructor_refuses_a_string_as_a_boolean(cls, argument):
+    required = [n for n, p in inspect.signature(cls).parameters.items() if p.default is p.empty and p.kind < 2]
+    values = dict.fromkeys(required, np.ones((2, 3, 4, 4))) | {argument: "no"}
+    with pytest.raises(TypeError, match=f"{cls.__name__}: expected True or False for {argument}, got 'no'"):
+        cls(**values)
+
+
+def test_booleans_of_methods_functions_and_custom_classes_are_checked():
+    class Scale(Linear):
+        def __init__(self, flag: bool, **options: Any) -> None:
+            super().__init__(2, G, **options)
+
+    be = gen_backend("cpu", batch_size=2)
+    layer = Linear(2, G, name="fc").configure(3)
+    model = Model([Linear(2, G)])
+    data = ArrayIterator(np.ones((4, 3)))
+    for name, call in {
+        "bsum": lambda: Linear(2, G, "fc", name="fc"),
+        "flag": lambda: Scale("no"),
+        "accumulate_updates": lambda: layer.allocate(accumulate_updates="no"),
+        "acc_on": lambda: layer.set_acc_on("no"),
+        "partial": lambda: model.set_weights({}, "no"),
+        "inference": lambda: model.benchmark(data, "no"),
+        "preprocessed": lambda: model.predict(np.ones((4, 3)), "no"),
+        "deterministic": lambda: gen_backend("cpu", deterministic="no"),
+    }.items():
+        with pytest.raises(TypeError, match=f": expected True or False for {name}, got '"):
+            call()
+    assert gen_backend("cpu", deterministic=None) is be
+    assert Scale(np.True_, bsum=1).bsum == 1
 
 
 n = np.int64

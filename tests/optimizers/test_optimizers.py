@@ -1127,5 +1127,5 @@ def test_a_copy_of_an_optimizer_updates_the_weights_it_is_given(be):
 def test_a_learning_rate_without_its_name_is_not_mistaken_for_another_argument(make):
     assert make(0).stochastic_round is False
     assert make(np.int64(1)).stochastic_round is make(np.True_).stochastic_round is True
-    with pytest.raises(TypeError, match=r"True or False for stochastic_round, got 0\.01. Pass a learning rate by name"):
+    with pytest.raises(TypeError, match=r"True or False for stochastic_round, got 0\.01. Pass options by name"):
         make(0.01)
