@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import current_backend
-from neonlite.backend.validation import one_of
+from neonlite.backend.validation import checks_booleans, one_of
 from neonlite.data.datasets import find_files
 from neonlite.data.text import Text
 from neonlite.data.tokens import characters, get_tokenizer, read_text, split_text
@@ -217,6 +217,7 @@ class PTB(Corpus):
     Mikolov, Karafiat, Burget, Cernocky and Khudanpur, "Recurrent neural network based language model", 2010.
     """
 
+    @checks_booleans
     def __init__(
         self,
         timesteps: int,

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import current_backend
-from neonlite.backend.validation import checks_booleans
+from neonlite.backend.validation import check_boolean_fields, checks_booleans
 from neonlite.data.file_formats import (
     MAX_CIFAR10_BYTES,
     check_images,
@@ -80,6 +80,9 @@ class Dataset:
     factor: float = 1.0
     offset: float = 0.0
     shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        check_boolean_fields(self)
 
     def __repr__(self) -> str:
         rows = f"{len(self.raw_train[1])} + {len(self.raw_test[1])} rows of {self.lshape}"

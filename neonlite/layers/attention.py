@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import check_number, check_numbers, instance, integer
+from neonlite.backend.validation import check_number, check_numbers, checks_booleans, instance, integer
 from neonlite.initializers import Constant
 from neonlite.layers.activation import Dropout
 from neonlite.layers.branch import SkipNode
@@ -517,6 +517,7 @@ class TransformerBlock(list[Any]):
     ['block_attention', 'block_feedforward']
     """
 
+    @checks_booleans
     def __init__(
         self,
         width: int,

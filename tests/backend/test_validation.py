@@ -96,7 +96,7 @@ def constructors_with_booleans() -> Iterator[Any]:
                         yield pytest.param(cls, name, id=f"{cls.__name__}-{name}")
 
 
-@pytest.mark.parametrize(("cls", "argument"), constructors_with_booleans())
+@pytest.mark.parametrize(("cls", "argument"), [*constructors_with_booleans()])
 def test_a_constructor_refuses_a_string_as_a_boolean(cls, argument):
     required = [n for n, p in inspect.signature(cls).parameters.items() if p.default is p.empty and p.kind < 2]
     values = dict.fromkeys(required, np.ones((2, 3, 4, 4))) | {argument: "no"}
