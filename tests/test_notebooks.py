@@ -24,7 +24,7 @@ def read(name):
 def outputs(name):
     """Run all cells of a notebook, which must succeed, and return their outputs."""
     notebook = read(name)
-    NotebookClient(notebook, timeout=900).execute()
+    NotebookClient(notebook, timeout=500, startup_timeout=500).execute()
     return [output for cell in notebook.cells for output in cell.get("outputs", ())]
 
 

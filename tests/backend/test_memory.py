@@ -394,7 +394,7 @@ def test_one_thread_at_a_time_adds_up_records(cpu: Backend) -> None:
             worker.join(0.1)
             assert worker.is_alive()
     for worker in workers:
-        worker.join(60)
+        worker.join(300)
         assert not worker.is_alive()
 
 

@@ -608,7 +608,7 @@ def test_the_bar_is_one_line_an_epoch_in_a_notebook():
     pytest.importorskip("ipykernel")
     cells = [LEARN, "print('after')", "callbacks.history", "import matplotlib; callbacks.history.plot()"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(notebook, timeout=60).execute()
+    nbclient.NotebookClient(notebook, timeout=500, startup_timeout=500).execute()
     (bar,), _, table, plot = ([dict(x) for x in cell.outputs] for cell in notebook.cells)
     assert bar["output_type"] == "display_data"  # one, and nothing on standard error
     lines = bar["data"]["text/plain"].split("\n")

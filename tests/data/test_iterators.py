@@ -488,7 +488,7 @@ def test_the_next_step_runs_while_one_is_in_use_and_never_two():
 
     for k in prefetch(work, range(5)):
         if k < 4:
-            assert begun[k + 1].wait(10)
+            assert begun[k + 1].wait(300)
             assert len(threads()) == 1
         assert not begun[k + 2 if k < 4 else 5].wait(0.02)  # it has only two buffers
 

@@ -327,7 +327,7 @@ def threads(*works: Callable[[], Any]) -> Iterator[None]:
     finally:
         end.set()
         for thread in running:
-            thread.join(30)
+            thread.join(300)
     assert not any(thread.is_alive() for thread in running)
     if errors:
         raise errors[0]
@@ -454,7 +454,7 @@ def test_a_lock_is_passed_to_a_waiting_thread_before_its_last_holder():
         thread = threading.Thread(target=other)
         with lock, lock:  # twice in one thread
             thread.start()
-            end = time.monotonic() + 30
+            end = time.monotonic() + 300
             while not lock._gate.locked() and time.monotonic() < end:
                 time.sleep(0)
             assert lock._gate.locked()  # the other thread waits for it

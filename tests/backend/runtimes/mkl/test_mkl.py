@@ -649,7 +649,7 @@ be = neonlite.Backend("mkl")
 product(be)
 child = os.fork()
 if not child:
-    signal.alarm(60)
+    signal.alarm(300)
     product(be)
     os._exit(0)
 print(os.waitpid(child, 0)[1])
