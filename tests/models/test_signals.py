@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import runpy
 import signal
@@ -196,6 +197,33 @@ def command(file: Path, epochs: int = 4) -> list[str]:
     return [sys.executable, "-m", "neonlite.cli", "train", "digits", *options]
 
 
+WAITING = """
+import sys
+from neonlite import cli
+from neonlite.models import Model
+train_step, steps = Model.train_step, []
+def train_step_or_wait(*args):
+    steps.append(1)
+    if len(steps) == 30:
+        print("in a step", flush=True)
+        sys.stdin.readline()
+    return train_step(*args)
+Model.train_step = train_step_or_wait
+sys.exit(cli.main())
+"""
+
+
+def train_and_signal(file: Path, number: int, **more: Any) -> tuple[int, str]:
+    """Send a signal to a training within a step of its second epoch; return its exit status and its errors."""
+    line = [sys.executable, "-c", WAITING, *command(file)[3:]]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(line, text=True, **pipes, **more)
+    assert "in a step\n" in iter(process.stdout.readline, "")
+    process.send_signal(number)
+    err = process.communicate("go on\n")[1]
+    return process.returncode, err
+
+
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Return the checkpoint of an uninterrupted training."""
@@ -204,21 +232,16 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return file.read_bytes()
 
 
-@every_signal
-def test_a_training_ended_by_a_signal_saves_prints_how_to_resume_and_resumes_bit_identically(
-    number, tmp_path, straight
-):
-    file = tmp_path / "m"
-    process = subprocess.Popen(command(file), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    process.stderr.readline()  # the first epoch is complete
-    process.send_signal(number)
-    err = process.communicate()[1]
-    if process.returncode:  # it was interrupted
-        assert process.returncode == 128 + number
-        assert f"to resume: neonlite train digits --resume {file}\n" in err
-        assert "Traceback" not in err
-        assert file.read_bytes() != straight
-        subprocess.run([*command(file)[:7], "--resume", str(file)], check=True, capture_output=True)
+@pytest.mark.parametrize("name", ["SIGINT", *NAMES])
+def test_a_training_ended_by_a_signal_saves_prints_how_to_resume_and_resumes_bit_identically(name, tmp_path, straight):
+    file, number = tmp_path / "m", getattr(signal, name)
+    returncode, err = train_and_signal(file, number)
+    assert returncode == 128 + number
+    assert f"to resume: neonlite train digits --resume {file}\n" in err
+    assert ("\ninterrupted" in err) == (name == "SIGINT")
+    assert "Traceback" not in err
+    assert Model(file).epoch_index == 1
+    subprocess.run([*command(file)[:7], "--resume", str(file)], check=True, capture_output=True)
     assert file.read_bytes() == straight
 
 
@@ -247,15 +270,6 @@ def test_a_training_whose_terminal_is_closed_saves_and_ends(tmp_path):
 
 def test_a_training_under_nohup_continues_without_its_terminal(tmp_path, straight):
     file = tmp_path / "m"
-    process = subprocess.Popen(
-        command(file),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    )
-    process.stderr.readline()
-    process.send_signal(signal.SIGHUP)
-    process.communicate()
-    assert process.returncode == 0
+    ignore = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    assert train_and_signal(file, signal.SIGHUP, preexec_fn=ignore)[0] == 0
     assert file.read_bytes() == straight
