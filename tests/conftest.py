@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from types import ModuleType
 
@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from neonlite import Backend, cleanup_backend
+from neonlite.backend import thread_pool
 
 pytest.register_assert_rewrite("helpers")
 
@@ -96,3 +97,11 @@ def cpu() -> Iterator[Backend]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Return the function that sets the number of threads, which is restored."""
+    before = thread_pool.get_num_threads()
+    yield thread_pool.set_threads
+    thread_pool.set_threads(before)

@@ -1,28 +1,21 @@
-"""Callbacks: recording, display, evaluation, checkpoints, early stopping, and their states."""
+"""Callbacks: recording, evaluation, interruption, serialization, and their errors."""
 
 from __future__ import annotations
 
-import io
-import itertools
 import json
 import logging
 import os
 import signal
-import struct
-import subprocess
 import sys
-import types
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.small_models import CLASSES, blobs, data, same, start
+from helpers.small_models import CLASSES, Stop, blobs, data, fit, normalized, same, start
 
 from neonlite import callbacks as neonlite_callbacks
 from neonlite import gen_backend
-from neonlite.backend import serialization
 from neonlite.callbacks import (
     BatchNormTuneCallback,
     Callback,
@@ -33,12 +26,10 @@ from neonlite.callbacks import (
     MultiLabelStatsCallback,
     ProgressBarCallback,
     SaveBestStateCallback,
-    SerializeModelCallback,
-    TrainCostCallback,
 )
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Gaussian
-from neonlite.layers import Affine, BatchNorm, BranchNode, Dropout, GeneralizedCost, Linear, Multicost, Tree
+from neonlite.layers import Affine, BranchNode, GeneralizedCost, Linear, Multicost, Tree
 from neonlite.models import Model
 from neonlite.models.gan import GAN
 from neonlite.models.zoo import gan
@@ -51,13 +42,8 @@ from neonlite.transforms import (
     Logistic,
     MeanSquared,
     PrecisionRecall,
-    Softmax,
     TopKMisclassification,
 )
-
-
-def fit(model: Model, callbacks: Any, epochs: int = 3) -> None:
-    model.fit(data(shuffle=True), CrossEntropyMulti(), Adam(learning_rate=0.05), epochs, callbacks)
 
 
 def test_the_history_has_costs_and_metrics_of_each_epoch():
@@ -121,18 +107,6 @@ class EventRecorder(Callback):
         self.recorded.append("end")
 
 
-class Stop(Callback):
-    """Ends training after a step."""
-
-    def __init__(self, epoch: int, minibatch: int) -> None:
-        super().__init__()
-        self.at = (epoch, minibatch)
-
-    def on_minibatch_end(self, epoch, minibatch):
-        if (epoch, minibatch) == self.at:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize(("freq", "expected"), [(3, [2, 5]), ([0, 7], [0, 7]), (0, [])])
 def test_a_custom_callback_receives_the_events_of_training(freq, expected):
     model = start()
@@ -141,98 +115,6 @@ def test_a_custom_callback_receives_the_events_of_training(freq, expected):
     fit(model, callbacks, 1)
     assert recorded.recorded == [("train", 1), ("epoch", 0), *((0, k) for k in expected), "end"]
     assert recorded.model is model
-
-
-def test_checkpoints_are_written_and_the_last_ones_remain(tmp_path):
-    model = start()
-    callbacks = Callbacks(model, save_path=tmp_path / "m.neon", serialize=1, history=2, progress_bar=False)
-    fit(model, callbacks, 4)
-    assert sorted(x.name for x in tmp_path.iterdir()) == ["m.neon", "m_2.neon", "m_3.neon"]
-    assert Model(tmp_path / "m_2.neon").epoch_index == 3
-    weights = model.get_weights()
-    assert same(Model(tmp_path / "m.neon").get_weights(), weights)
-    again = start()
-    Callbacks(again, model_file=tmp_path / "m.neon", progress_bar=False)
-    assert again.epoch_index == 4
-
-
-def test_the_best_state_is_saved(tmp_path):
-    model = start()
-    callbacks = Callbacks(model, eval_set=data(), progress_bar=False)
-    callbacks.add_save_best_state_callback(tmp_path / "best")
-    fit(model, callbacks, 3)
-    worse = Adam(learning_rate=1000.0)
-    best = min(cost for _, cost in callbacks.history["cost, validation"])
-    model.fit(data(), CrossEntropyMulti(), worse, 4, callbacks)
-    assert callbacks.history.last("cost, validation") > best
-    kept = Model(tmp_path / "best")
-    kept.initialize(data(), CrossEntropyMulti())
-    assert kept.eval_cost(data()) == pytest.approx(best, rel=1e-5)
-
-
-def test_the_best_file_is_not_written_again_when_the_cost_is_the_same(tmp_path, monkeypatch):
-    model = start()
-    costs = iter([0.5, 0.5, 0.75, 0.25, 0.25])
-    monkeypatch.setattr(model, "eval_cost", lambda data: next(costs))
-    callbacks, epochs = Callbacks(model, eval_set=data(), progress_bar=False), []
-    callbacks.add_save_best_state_callback(tmp_path / "best")
-
-    class Read(Callback):
-        priority = 99
-
-        def on_epoch_end(self, epoch):
-            epochs.append(Model(tmp_path / "best").epoch_index)
-
-    callbacks.add_callback(Read())
-    fit(model, callbacks, 5)
-    assert epochs == [1, 1, 1, 4, 4]
-
-
-class Closure(Adam):
-    """An optimizer that cannot be saved: it has a function."""
-
-    def __init__(self, after=print):
-        super().__init__()
-        self.after = after
-
-
-@pytest.mark.parametrize("saver", ["save_path", "best"])
-@pytest.mark.parametrize(
-    ("optimizer", "message"),
-    [
-        (Closure(), "after: expected a value that can be serialized, got .*print"),
-        (types.SimpleNamespace(optimize=lambda layers, epoch: None), "get_description"),
-    ],
-)
-def test_an_optimizer_that_cannot_be_saved_is_refused_before_the_first_step(tmp_path, saver, optimizer, message):
-    model = start()
-    callbacks = Callbacks(
-        model, eval_set=data(), progress_bar=False, save_path=tmp_path / "m" if saver == "save_path" else None
-    )
-    if saver == "best":
-        callbacks.add_save_best_state_callback(tmp_path / "m")
-    model.initialize(data())
-    before = model.get_weights()
-    with pytest.raises(TypeError, match=rf"this training cannot be saved to {tmp_path / 'm'}: .*{message}"):
-        model.fit(data(), CrossEntropyMulti(), optimizer, 2, callbacks)
-    assert same(model.get_weights(), before)
-    assert not list(tmp_path.iterdir())
-    model.fit(data(), CrossEntropyMulti(), optimizer, 1)  # allowed without a file
-
-
-def test_a_training_is_ended_early():
-    model = start()
-    callbacks = Callbacks(model, eval_set=data(), progress_bar=False)
-    costs: list[float] = []
-
-    def stop(state: Any, cost: float) -> tuple[int, bool]:
-        costs.append(cost)
-        return (state or 0) + 1, (state or 0) == 2
-
-    callbacks.add_early_stop_callback(stop)
-    fit(model, callbacks, 10)
-    assert model.epoch_index == 3
-    assert costs == [cost for _, cost in callbacks.history["cost, validation"]]
 
 
 def test_the_history_is_written_to_hdf5(tmp_path):
@@ -350,12 +232,6 @@ def test_histograms_count_weights_by_magnitude(per_minibatch):
         bins = np.clip(np.rint(np.log2(np.abs(w))) - be.hist_offset, 0, 63).astype(int)
         assert notes[-1][1] == np.bincount(bins, minlength=64).tolist()
     assert not be.hist_buf
-
-
-def normalized() -> Model:
-    gen_backend("cpu", rng_seed=7, batch_size=8)
-    layers = [Linear(6, Gaussian(), name="a"), BatchNorm(name="bn"), Dropout(0.8, name="drop")]
-    return Model([*layers, Affine(CLASSES, Gaussian(), activation=Softmax(), name="out")])
 
 
 def test_the_statistics_of_batch_norm_are_those_of_all_data_and_training_is_unchanged():
@@ -526,362 +402,6 @@ def test_two_ctrl_c_abort_a_validation_but_no_training_step(tmp_path):
     assert same(model.get_weights(), straight.get_weights())
     assert [at for at, _ in callbacks.history["cost, train"]] == [1, 2, 3]
     assert [at for at, _ in callbacks.history["ones"]] == [1, 3]  # it is not repeated
-
-
-# --- the bar ---------------------------------------------------------------------------------------------------------
-
-LEARN = """
-import sys
-sys.path.insert(0, TESTS)
-from helpers.small_models import *
-from neonlite.callbacks import Callback, Callbacks
-from neonlite.optimizers import Adam
-from neonlite.transforms import Accuracy, CrossEntropyMulti
-model = start()
-callbacks = Callbacks(model, eval_set=data(), metric=Accuracy())
-callbacks.callbacks[3].update_thresh_s = 0
-model.fit(data(), CrossEntropyMulti(), Adam(learning_rate=0.05), 3, callbacks)
-""".replace("TESTS", repr(str(Path(__file__).parents[1])))
-
-
-def screen(text: str) -> list[str]:
-    """Return the visible lines of a text in which carriage returns overwrite."""
-    lines = []
-    for line in text.replace("\r\n", "\n").split("\n"):
-        seen = ""
-        for part in line.split("\r"):
-            seen = part + seen[len(part) :]
-        lines.append(seen.rstrip())
-    return [line for line in lines if line]
-
-
-def on_a_terminal(width: int) -> str:
-    """Return the output on a terminal of some characters per line."""
-    fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-    run = subprocess.Popen([sys.executable, "-c", LEARN], stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    results = b""
-    with os.fdopen(ours, "rb", buffering=0) as file:
-        try:
-            while part := file.read(4096):
-                results += part
-        except OSError:  # the end of a terminal
-            pass
-    assert run.wait() == 0
-    return results.decode()
-
-
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_the_bar_is_updated_in_one_line_of_a_terminal(width):
-    text = on_a_terminal(width)
-    parts = [part.rstrip("\n") for part in text.split("\r")]
-    assert max(map(len, parts)) < width
-    assert len(parts) > 3 * 7  # updated for each minibatch
-    assert len({part.count("█") for part in parts}) > 5
-    lines = screen(text)
-    assert [line.split()[1] for line in lines] == ["0", "1", "2"]
-    assert all("[Accuracy 0." in line and "validation 0." in line for line in lines)
-    assert all(("7/7 batches" in line) == (width == 200) for line in lines[1:2])
-    assert all(line.endswith("]") for line in lines)
-
-
-class Terminal(io.StringIO):
-    """A text stream that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(("arguments", "drawn"), [({}, 8), ({"minibatch_freq": 3}, 2), ({"update_thresh_s": 1e9}, 0)])
-def test_the_bar_is_updated_as_often_as_its_arguments_say(arguments, drawn):
-    model, out = start(), Terminal()
-    callbacks = Callbacks(model, progress_bar=False)
-    callbacks.add_callback(ProgressBarCallback(file=out, **{"update_thresh_s": 0, **arguments}))
-    fit(model, callbacks, 1)
-    assert out.getvalue().count("\r") == drawn + 1
-
-
-def test_the_bar_is_one_line_an_epoch_in_a_notebook():
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
-    cells = [LEARN, "print('after')", "callbacks.history", "import matplotlib; callbacks.history.plot()"]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(notebook, timeout=500, startup_timeout=500).execute()
-    (bar,), _, table, plot = ([dict(x) for x in cell.outputs] for cell in notebook.cells)
-    assert bar["output_type"] == "display_data"  # one, and nothing on standard error
-    lines = bar["data"]["text/plain"].split("\n")
-    assert [line.split()[1] for line in lines] == ["0", "1", "2"]
-    assert all("batches" in line and "[Accuracy 0." in line for line in lines)
-    assert "\\r" not in nbformat.writes(notebook)
-    assert "<td>cost, train</td>" in table[0]["data"]["text/html"]
-    assert "image/png" in plot[0]["data"]
-
-
-def test_the_bar_is_updated_in_one_output_of_a_notebook_which_shows_the_last_epochs(monkeypatch):
-    seen: list[Any] = []
-
-    class Handle:
-        def update(self, data, raw):
-            assert raw
-            seen.append(data["text/plain"].split("\n"))
-
-    def display(data, raw, display_id):
-        assert raw
-        assert display_id
-        seen.append(None)  # another output
-        Handle().update(data, raw)
-        return Handle()
-
-    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
-    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
-    monkeypatch.setattr("neonlite.callbacks.progress.MAX_LINES", 3)
-    model, out = start(), type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
-    callbacks = Callbacks(model, progress_bar=False)
-    callbacks.add_callback(ProgressBarCallback(file=out, update_thresh_s=0))
-    fit(model, callbacks, 5)
-    assert out.getvalue() == ""
-    assert seen.count(None) == 1
-    assert len(seen) > 5 * 7
-    assert [line.split()[1] for line in seen[12]] == ["0", "1"]
-    assert [line.split()[1] for line in seen[-1]] == ["1", "2", "3", "4"]
-    fit(model, callbacks, 6)
-    assert seen.count(None) == 2
-    assert [line.split()[1] for line in seen[-1]] == ["5"]
-
-
-def test_the_bar_is_printed_once_an_epoch_where_it_cannot_be_updated():
-    model = start()
-    callbacks, out = Callbacks(model, eval_set=data(), metric=Accuracy(), progress_bar=False), io.StringIO()
-    callbacks.add_callback(ProgressBarCallback(file=out), insert_pos=0)
-    fit(model, callbacks)
-    assert "\r" not in out.getvalue()
-    lines = out.getvalue().splitlines()
-    assert len(lines) == 3
-    for epoch, line in enumerate(lines):
-        n = (8, 7, 8)[epoch]
-        cost, loss, accuracy = (callbacks.history[x][epoch][1] for x in ("cost, train", "cost, validation", "Accuracy"))
-        assert line.startswith(f"Epoch {epoch}   [Train |{'█' * 20}| {n}/{n} batches, {cost:.4g} cost, 0.")
-        assert f"s] [cost, validation {loss:.4g}, 0." in line
-        assert f"s] [Accuracy {accuracy:.4g}, 0." in line
-
-
-def test_the_bar_of_an_interrupted_epoch_shows_the_complete_minibatches():
-    model, out = start(), io.StringIO()
-    callbacks = Callbacks(model, progress_bar=False)
-    callbacks.add_callback(ProgressBarCallback(file=out))
-    callbacks.add_callback(Stop(1, 2))
-    with pytest.raises(KeyboardInterrupt):
-        fit(model, callbacks)
-    first, second = out.getvalue().splitlines()
-    assert first.startswith("Epoch 0")
-    assert second.startswith("Epoch 1")
-    assert "| 3/7 batches, " in second
-
-
-def test_the_bar_is_ascii_where_blocks_cannot_be_encoded_and_accepts_any_name():
-    model = start()
-    callbacks, out = Callbacks(model, progress_bar=False), io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    callbacks.add_callback(ProgressBarCallback(file=out, epoch_freq=2))
-
-    class Braces(Callback):
-        def on_epoch_end(self, epoch):
-            self.callbacks.history.record("{a} %s", epoch + 1, 1)
-
-    callbacks.add_callback(Braces())
-    fit(model, callbacks, 2)
-    (line,) = out.buffer.getvalue().decode().splitlines()
-    assert line.startswith(f"Epoch 1   [Train |{'#' * 20}| 7/7 batches")
-    assert line.endswith("s] [{a} %s 1]")
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-def every_kind(model: Model, folder: Any, train: Any, stop: Any = None) -> Callbacks:
-    """Return callbacks of all kinds with a state; those that save are first."""
-    callbacks = Callbacks(model, train, eval_set=train, eval_freq=[0, 1, 3], progress_bar=False, minibatch_freq=3)
-    callbacks.add_callback(SerializeModelCallback(folder / "m.neon", history=2), insert_pos=0)
-    callbacks.add_callback(SaveBestStateCallback(folder / "best"), insert_pos=0)
-    callbacks.add_early_stop_callback(lambda state, cost: ((cost, [1.5, state and state[0]]), False))
-    callbacks.add_hist_callback()
-    callbacks.add_callback(BatchNormTuneCallback())
-    if stop:
-        callbacks.add_callback(stop)
-    return callbacks
-
-
-@pytest.mark.parametrize("at", [(0, 0), (0, 7), (1, 3), (2, 0), (3, 6)])
-def test_a_resumed_training_writes_the_same_files(tmp_path, at, monkeypatch):
-    def new_process() -> None:  # default names are numbered from 0 again
-        monkeypatch.setattr(serialization, "_name_counters", defaultdict(itertools.count))
-
-    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
-    for folder in (straight, resumed):
-        folder.mkdir()
-        new_process()
-        model, train = normalized(), data(shuffle=True)
-        callbacks = every_kind(model, folder, train, Stop(*at) if folder == resumed else None)
-        optimizer = Adam(learning_rate=0.05)
-        if folder == resumed:
-            with pytest.raises(KeyboardInterrupt):
-                model.fit(train, CrossEntropyMulti(), optimizer, 4, callbacks)
-            new_process()
-            gen_backend("cpu", rng_seed=99, batch_size=8)
-            model, train = Model(folder / "m.neon"), data(shuffle=True)
-            callbacks, optimizer = every_kind(model, folder, train), model.optimizer
-        model.fit(train, CrossEntropyMulti(), optimizer, 4, callbacks)
-        assert [x for x, _ in callbacks.history["cost, train"]] == [1, 2, 3, 4]
-        assert [x for x, _ in callbacks.history["cost, validation"]] == [1, 2, 4]
-    names = sorted(x.name for x in straight.iterdir())
-    assert names == sorted(x.name for x in resumed.iterdir()) == ["best", "m.neon", "m_2.neon", "m_3.neon"]
-    for name in names:
-        assert (straight / name).read_bytes() == (resumed / name).read_bytes()
-
-
-def test_a_checkpoint_has_all_records_of_its_epoch_in_any_order_of_callbacks(tmp_path):
-    model = start()
-    callbacks = Callbacks(model, eval_set=data(), progress_bar=False, save_path=tmp_path / "m")
-    callbacks.callbacks.reverse()
-
-    class Late(Callback):
-        def on_epoch_end(self, epoch):
-            self.callbacks.history.record("late", epoch + 1, epoch)
-
-    callbacks.add_callback(Late())
-    fit(model, callbacks, 2)
-    again = Model(tmp_path / "m")
-    other = Callbacks(again, eval_set=data(), progress_bar=False)
-    with pytest.warns(UserWarning, match="nothing was trained"):
-        fit(again, other, 2)  # no epoch is left
-    assert other.history.records == callbacks.history.records
-    assert list(other.history.records) == ["cost, validation", "cost, train", "late"]
-    assert other.history.last("late") == 1
-
-
-def test_states_of_callbacks_are_matched_by_class_and_order():
-    def with_early_stops(*stops: Any) -> Callbacks:
-        callbacks = Callbacks(start(), eval_set=data(), progress_bar=False)
-        for stop in stops:
-            callbacks.add_early_stop_callback(stop)
-        return callbacks
-
-    saved = with_early_stops(lambda s, c: (c, False), lambda s, c: ((s or 0) + 1, False))
-    fit(saved.model, saved, 2)
-    state = json.loads(json.dumps(saved.get_state()))
-    taken = with_early_stops(max, max, max)
-    taken.callbacks.pop(0)  # TrainCostCallback, which has a state in the file
-    taken.set_state(state)
-    stops = [x.state for x in taken.callbacks if isinstance(x, EarlyStopCallback)]
-    assert stops == [saved.history.last("cost, validation"), 2, None]
-    assert taken.history.records == saved.history.records
-    none = Callbacks(start(), progress_bar=False)
-    none.set_state(state)
-    assert none.history.records == saved.history.records
-
-
-WRONG = {
-    "no dict": [],
-    "no history": {"callbacks": []},
-    "no pairs": {"history": None, "callbacks": [1]},
-    "no list": {"history": None, "callbacks": {}},
-    "history": {"history": {"records": 1}, "callbacks": []},
-}
-
-
-@pytest.mark.parametrize("kind", WRONG)
-def test_an_invalid_state_is_rejected(kind):
-    callbacks = Callbacks(start(), progress_bar=False)
-    with pytest.raises(ValueError, match=r"Callbacks: expected a state with|History: expected a dict"):
-        callbacks.set_state(WRONG[kind])
-
-
-@pytest.mark.parametrize(
-    ("callback", "state"),
-    [
-        (TrainCostCallback(), {"recent_costs": ["x"]}),
-        (TrainCostCallback(), []),
-        (EarlyStopCallback(max), {"state": 1}),
-        (SerializeModelCallback("m", history=2), 5),
-        (SaveBestStateCallback("m"), "low"),
-    ],
-)
-def test_an_invalid_state_of_a_callback_is_rejected_with_its_class_name(callback, state):
-    with pytest.raises(ValueError, match=f"{callback.classnm}: .* got "):
-        callback.set_state(state)
-
-
-def test_a_full_disk_ends_training_and_the_previous_file_remains(tmp_path, monkeypatch):
-    model, path = start(), tmp_path / "m"
-    callbacks = Callbacks(model, eval_set=data(), progress_bar=False, save_path=path)
-    callbacks.add_save_best_state_callback(tmp_path / "best")
-    fit(model, callbacks, 1)
-    before = {x: (tmp_path / x).read_bytes() for x in ("m", "best")}
-    best = callbacks.callbacks[-1].best_cost
-
-    def full(file: int) -> None:
-        raise OSError("no space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="no space"):
-            fit(model, callbacks, 3)
-    assert {x: (tmp_path / x).read_bytes() for x in before} == before
-    assert callbacks.callbacks[-1].best_cost == best
-    fit(model, callbacks, 3)
-    assert Model(path).epoch_index == 3
-    assert (tmp_path / "best").read_bytes() != before["best"]
-
-
-def test_evaluation_on_the_training_set_does_not_change_training():
-    plain, evaluated, train = start(), None, data(shuffle=True)
-    plain.fit(train, CrossEntropyMulti(), Adam(learning_rate=0.05), 3)
-    evaluated, train = start(), data(shuffle=True)
-    callbacks = Callbacks(evaluated, train, eval_set=train, metric=Accuracy(), progress_bar=False)
-    evaluated.fit(train, CrossEntropyMulti(), Adam(learning_rate=0.05), 3, callbacks)
-    assert same(plain.get_weights(), evaluated.get_weights())
-
-
-# --- early stopping --------------------------------------------------------------------------------------------------
-
-
-def test_early_stop_runs_where_there_is_a_validation_cost_and_a_stopped_training_stays_stopped(tmp_path):
-    model, costs = start(), []
-
-    def stop(state: Any, cost: float) -> Any:
-        costs.append(cost)
-        return [*(state or []), np.float32(cost)], len(costs) == 2
-
-    def created(model: Model) -> Callbacks:
-        callbacks = Callbacks(model, eval_set=data(), eval_freq=2, progress_bar=False, save_path=tmp_path / "m")
-        callbacks.add_early_stop_callback(stop)
-        return callbacks
-
-    fit(model, callbacks := created(model), 10)
-    assert model.epoch_index == 4
-    assert costs == [cost for _, cost in callbacks.history["cost, validation"]]
-    assert callbacks.callbacks[-1].state == pytest.approx(costs)
-    again = Model(tmp_path / "m")
-    with pytest.warns(UserWarning, match="nothing was trained: .* ended this training after 4 epochs"):
-        fit(again, created(again), 10)
-    assert again.epoch_index == 4
-    fit(again, Callbacks(again, progress_bar=False), 5)
-    assert again.epoch_index == 5
-
-
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        ((object(), False), "the state that stop_func returned: expected a value that can be serialized"),
-        (3.5, "expected stop_func to return .state, whether to stop., got 3.5"),
-    ],
-)
-def test_a_wrong_result_of_a_stop_function_is_reported(result, message):
-    callbacks = Callbacks(start(), eval_set=data(), progress_bar=False)
-    callbacks.add_early_stop_callback(lambda state, cost: result)
-    with pytest.raises(TypeError, match=message):
-        fit(callbacks.model, callbacks, 1)
 
 
 # --- serialization and mistakes --------------------------------------------------------------------------------------

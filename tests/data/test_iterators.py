@@ -1,68 +1,27 @@
-"""Tests of ArrayIterator and HDF5Iterator: minibatches, order, augmentation, prefetching, resuming, errors."""
+"""Tests of ArrayIterator: minibatches, order, values, resuming, errors."""
 
 from __future__ import annotations
 
-import gc
 import json
-import math
-import threading
-import time
-from collections import Counter
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
 from helpers.allocations import buffers
+from helpers.minibatches import bits, epoch, in_order, indices, joined, rows, textbook_order
 from helpers.runtimes import RUNTIMES
 
 import neonlite as nl
 from neonlite.data import (
     ArrayIterator,
-    Crop,
     Flip,
-    HDF5Iterator,
-    HDF5IteratorAutoencoder,
-    HDF5IteratorOneHot,
     NervanaDataIterator,
     Shift,
 )
 from neonlite.data.epoch import Epoch, permutation
-from neonlite.data.minibatch_buffers import MinibatchBuffers
-from neonlite.data.prefetch import prefetch
 
 SIZES = [(10, 4), (8, 4), (5, 5), (7, 3), (9, 8), (4, 1), (13, 5)]
 sizes = pytest.mark.parametrize(("n", "N"), SIZES)
-
-
-def rows(n, F=2):
-    """Return n rows that encode their index: row i is i, i + 0.25, ..."""
-    return np.arange(n, dtype=np.float32)[:, None] + np.arange(F, dtype=np.float32) / 4
-
-
-def indices(x):
-    """Return the indices of the rows in a minibatch of ``rows``, whose columns must be complete rows."""
-    values = x.get()
-    assert (values - values[0] == np.arange(len(values))[:, None] / 4).all()
-    return values[0].astype(int).tolist()
-
-
-def epoch(it):
-    return [indices(x) for x, _ in it]
-
-
-def joined(lists):
-    return list(chain.from_iterable(lists))
-
-
-def in_order(n, N, epochs):
-    """Return the rows of all minibatches by a simple loop: an epoch ends when its last row is used."""
-    at, result = 0, []
-    for e in range(epochs):
-        result.append([])
-        while at < (e + 1) * n:
-            result[-1].append([(at + j) % n for j in range(N)])
-            at += N
-    return result
 
 
 # --- which rows ----------------------------------------------------------------------------------------------------
@@ -116,13 +75,6 @@ def test_each_shuffled_row_comes_once_before_any_repeats(cpu, n, N):
     assert len(passes) >= 4
     assert all(sorted(order) == list(range(n)) for order in passes)
     assert n < 7 or all(a != b for a, b in pairwise(passes))
-
-
-def textbook_order(seed, number, n):
-    """Return the order by its formula: argsort of the random bits from block (number + 1) 2^128 on."""
-    generator = np.random.Philox(key=[seed, 2], counter=((number + 1) << 128) - 1)
-    words = [int(word) for word in generator.random_raw(n)]
-    return sorted(range(n), key=words.__getitem__)
 
 
 def test_the_order_of_an_epoch_is_that_of_the_formula(be):
@@ -366,10 +318,6 @@ def create_iterator(be, **options):
     return ArrayIterator(rows(10).reshape(10, 1, 1, 2), np.arange(10), nclass=10, **options)
 
 
-def bits(pair):
-    return [t.get().tobytes() for t in pair]
-
-
 OPTIONS = [
     {},
     {"shuffle": True},
@@ -462,216 +410,6 @@ def test_a_state_of_another_iterator_is_rejected_and_leaves_this_one_unchanged(c
         with pytest.raises(ValueError, match="dict of get_state"):
             it.set_state(nothing)
     assert it.get_state() == state
-
-
-# --- prefetching --------------------------------------------------------------------------------------------------
-
-
-def threads():
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("neonlite-prefetch")]
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 7])
-def test_prefetching_changes_neither_order_nor_results(n):
-    assert list(prefetch(lambda k: k * k, range(n))) == [k * k for k in range(n)]
-    assert list(prefetch(lambda k: k, range(3, 3 + n))) == list(range(3, 3 + n))
-    assert not threads()
-
-
-def test_the_next_step_runs_while_one_is_in_use_and_never_two():
-    begun = [threading.Event() for _ in range(6)]
-
-    def work(k):
-        assert threading.current_thread() is not threading.main_thread()
-        begun[k].set()
-        return k
-
-    for k in prefetch(work, range(5)):
-        if k < 4:
-            assert begun[k + 1].wait(300)
-            assert len(threads()) == 1
-        assert not begun[k + 2 if k < 4 else 5].wait(0.02)  # it has only two buffers
-
-
-def test_an_error_of_the_thread_is_raised_in_the_loop_at_its_step():
-    seen = []
-
-    def work(k):
-        if k == 3:
-            raise OSError("the disk is gone")
-        return k
-
-    with pytest.raises(OSError, match="the disk is gone"):
-        seen.extend(prefetch(work, range(9)))
-    assert seen == [0, 1, 2]
-    gc.collect()
-    assert not threads()
-
-
-def test_no_thread_is_left_when_a_loop_is_abandoned(cpu):
-    for _ in prefetch(lambda k: k, range(9)):
-        assert len(threads()) == 1
-        break
-    assert not threads()
-    cpu.bsz = 2
-    it = ArrayIterator(np.zeros((9, 1, 2, 2)), augment=Flip())
-    for _ in it:
-        assert len(threads()) == 1
-        break
-    assert not threads()
-    with pytest.raises(ZeroDivisionError):
-        [1 / 0 for _ in it]
-    gc.collect()
-    assert not threads()
-
-
-def late(monkeypatch):
-    """Delay writing a minibatch until the next one is computed."""
-    fill = MinibatchBuffers.fill
-
-    def slow(self, *args):
-        time.sleep(0.03)
-        return fill(self, *args)
-
-    monkeypatch.setattr(MinibatchBuffers, "fill", slow)
-
-
-def test_prefetched_values_last_until_they_are_used(cpu, monkeypatch):
-    late(monkeypatch)
-    cpu.bsz = 2
-    it = ArrayIterator(rows(10).reshape(10, 1, 1, 2), augment=lambda images, random_bits: images)
-    assert epoch(it) == in_order(10, 2, 1)[0]
-
-
-# --- images, changed -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def random_bits(rng):
-    return rng.integers(0, 2**64, (50, 4), dtype=np.uint64)
-
-
-@pytest.fixture
-def images(rng):
-    return rng.integers(1, 255, (50, 2, 5, 4), dtype=np.uint8)
-
-
-def test_flip_mirrors_the_images_that_their_random_bits_select(images, random_bits):
-    for p in (0.0, 0.3, 1.0):
-        result = Flip(p)(images, random_bits)
-        for before, after, word in zip(images, result, random_bits[:, 0], strict=True):
-            mirrored = int(word) < p * 2**64
-            assert (after == (before[:, :, ::-1] if mirrored else before)).all()
-        assert p != 0.3 or 5 < (result != images).any(axis=(1, 2, 3)).sum() < 25
-    assert (images[:, :, :, ::-1] != images).any(axis=(1, 2, 3)).all()
-
-
-@pytest.mark.parametrize(
-    ("crop", "pad", "height", "width"),
-    [
-        (Crop(pad=2), 2, 5, 4),
-        (Crop(size=3), 0, 3, 3),
-        (Crop(1, (6, 2)), 1, 6, 2),
-        (Shift(1), 1, 5, 4),
-        (Crop(2, fill=9), 2, 5, 4),
-    ],
-    ids=str,
-)
-def test_crop_cuts_a_window_at_the_offset_of_the_random_bits(images, random_bits, crop, pad, height, width):
-    result = crop(images, random_bits)
-    assert result.shape == (50, 2, height, width)
-    assert result.dtype == np.uint8
-    offsets = Counter()
-    for before, after, word in zip(images, result, random_bits.tolist(), strict=True):
-        top = (word[0] >> 32) * (5 + 2 * pad - height + 1) // 2**32
-        left = (word[1] >> 32) * (4 + 2 * pad - width + 1) // 2**32
-        offsets[top, left] += 1
-        for r in range(height):
-            for c in range(width):
-                y, x = top + r - pad, left + c - pad
-                inside = 0 <= y < 5 and 0 <= x < 4
-                assert (after[:, r, c] == (before[:, y, x] if inside else crop.fill)).all()
-    tops, lefts = zip(*offsets, strict=True)
-    assert {min(tops), max(tops)} == {0, 5 + 2 * pad - height}
-    assert {min(lefts), max(lefts)} == {0, 4 + 2 * pad - width}
-
-
-def test_a_crop_that_is_not_random_is_the_center(images, random_bits):
-    np.testing.assert_array_equal(Crop(size=(3, 2), random=False)(images, random_bits), images[:, :, 1:4, 1:3])
-
-
-def test_an_iterator_augments_images_by_the_random_bits_of_their_index(be):
-    be.bsz = 4
-    images = np.arange(10 * 12, dtype=np.uint8).reshape(10, 1, 3, 4)
-    changes = [Flip(), Crop(1, 3)]
-    it = ArrayIterator(images, np.arange(10), nclass=10, augment=changes, shuffle=True, scale=0.5)
-    assert it.shape == (1, 3, 3)
-    orders = [textbook_order(1, number, 10) for number in range(3)]
-    stream, at = joined(orders), 0
-    for number in range(2):
-        for k, (x, t) in enumerate(it):
-            rows = stream[at : at + 4]
-            at += 4
-            expected = images[rows]
-            for i, change in enumerate(changes):
-                position = ((number + 1) << 128) + ((1 + i) << 64) + 4 * k
-                random_bits = np.random.Philox(key=[1, 2], counter=position - 1).random_raw(16).reshape(4, 4)
-                expected = change(expected, random_bits)
-            np.testing.assert_array_equal(x.get(), expected.reshape(4, 9).T * 0.5)
-            assert t.get().argmax(axis=0).tolist() == rows
-
-
-def test_an_augmentation_is_any_function_of_images_and_random_bits(be):
-    be.bsz = 3
-    X = np.arange(12, dtype=np.uint8).reshape(3, 4)
-
-    def doubled(images, random_bits):
-        assert random_bits.shape == (len(images), 4)
-        return images * np.float32(2.5)
-
-    ((x, t),) = ArrayIterator(X, lshape=(1, 2, 2), augment=doubled)
-    np.testing.assert_array_equal(x.get(), 2.5 * X.T)
-    assert t is x
-
-
-def test_a_partial_last_minibatch_is_augmented_too(be):
-    be.bsz = 4
-    result = [x.get() for x, _ in ArrayIterator(np.ones((6, 1, 2, 2)), augment=Flip(1.0), partial_last=True)]
-    assert [x.shape for x in result] == [(4, 4), (4, 2)]
-    assert all((x == 1).all() for x in result)
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "words"),
-    [
-        (lambda: Flip(1.5), ValueError, ">= 0 and <= 1 for p, got 1.5"),
-        (lambda: Flip(float("nan")), ValueError, "got nan"),
-        (lambda: Crop(-1), ValueError, "Crop: expected .* for pad, got -1"),
-        (lambda: Crop(1.5), TypeError, "Crop: expected .* for pad, got 1.5"),
-        (lambda: Crop(0, 0), ValueError, "Crop: expected .* for size, got 0"),
-        (lambda: Crop(0, (1, 2, 3)), ValueError, "a pair of them for size"),
-        (
-            lambda: ArrayIterator(np.zeros((4, 1, 3, 3)), augment=Crop(size=4)),
-            ValueError,
-            "images 3 x 3 with padding 0, got 4 x 4",
-        ),
-        (lambda: Crop(fill="0"), TypeError, "expected a number for fill, got '0'"),
-        (lambda: Shift(1, fill=math.nan), ValueError, "expected a finite number for fill, got nan"),
-        (lambda: ArrayIterator(rows(4), augment=Flip()), ValueError, r"lshape=\(C, H, W\), got rows of shape 2"),
-        (lambda: ArrayIterator([rows(4), rows(4)], augment=Flip()), ValueError, "a list of 2"),
-        (lambda: ArrayIterator(np.zeros((4, 1, 3, 3)), augment="flip"), TypeError, "got 'flip'"),
-        (lambda: ArrayIterator(np.zeros((4, 1, 3, 3)), augment=lambda x, w: None), TypeError, "got None for one"),
-        (lambda: ArrayIterator(np.zeros((4, 1, 3, 3)), augment=lambda x, w: x[0]), TypeError, r"\(1, 3, 3\) for one"),
-    ],
-)
-def test_invalid_augmentations_are_rejected(cpu, make, error, words):
-    with pytest.raises(error, match=words):
-        make()
-
-
-def test_an_empty_list_of_augmentations_is_none(cpu):
-    iterator = ArrayIterator(rows(4), augment=[])
-    assert (iterator.augment, iterator.seed) == (None, None)
 
 
 # --- errors --------------------------------------------------------------------------------------------------------
@@ -857,201 +595,3 @@ def test_a_value_beyond_the_range_of_the_dtype_is_named(dtype, array, words):
     else:
         with pytest.raises(ValueError, match=words):
             ArrayIterator(array)
-
-
-# --- HDF5 ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def h5(tmp_path):
-    h5py = pytest.importorskip("h5py", reason='HDF5 files need h5py: pip install "neonlite[hdf5]"')
-
-    def write(input=None, output=None, mean=None, lshape=None, nclass=None):
-        path = tmp_path / "data.h5"
-        with h5py.File(path, "w") as file:
-            for key, values in (("input", input), ("output", output), ("mean", mean)):
-                if values is not None:
-                    file[key] = values
-            if lshape is not None:
-                file["input"].attrs["lshape"] = lshape
-            if nclass is not None:
-                file["output"].attrs["nclass"] = nclass
-        return path
-
-    return write
-
-
-def test_an_hdf5_file_gives_what_arrays_give(be, h5, rng):
-    be.bsz = 4
-    X = rng.integers(0, 255, (10, 12), dtype=np.uint8)
-    labels, numbers = np.arange(10)[:, None] % 3, rng.random((10, 5)).astype("float32")
-    for output, make, array in [
-        (labels, HDF5IteratorOneHot, ArrayIterator(X, labels, nclass=3)),
-        (labels[:, 0], HDF5IteratorOneHot, ArrayIterator(X, labels, nclass=3)),
-        (numbers, HDF5Iterator, ArrayIterator(X, numbers, make_onehot=False)),
-        (labels, HDF5Iterator, ArrayIterator(X, labels, make_onehot=False)),
-        (None, HDF5IteratorAutoencoder, ArrayIterator(X)),
-    ]:
-        it = make(h5(X, output, lshape=(3, 2, 2), nclass=None if output is None else 3))
-        assert (it.ndata, it.shape, it.nclass) == (10, (3, 2, 2), None if output is None else 3)
-        for _ in range(3):
-            assert (it.nbatches, it.start) == (array.nbatches, array.start)
-            assert [bits(pair) for pair in it] == [bits(pair) for pair in array]
-            assert not threads()
-    x, t = next(iter(it))
-    assert t is x
-
-
-def test_the_mean_is_of_features_or_of_channels(cpu, h5, rng):
-    cpu.bsz = 3
-    X, features, channels = rng.random((3, 12)), rng.random(12), rng.random(3)
-    each = np.array([channels[f // 4] for f in range(12)])
-    for arrays, taken, lshape in [
-        (features, features, (3, 2, 2)),
-        (features.reshape(3, 2, 2), features, (3, 2, 2)),
-        (features, features, 12),
-        (channels, each, (3, 2, 2)),
-        (channels[:, None], each, [3, 2, 2]),
-    ]:
-        ((x, _),) = HDF5IteratorAutoencoder(h5(X, mean=arrays, lshape=lshape))
-        np.testing.assert_allclose(x.get(), (X - taken).T, rtol=0, atol=1e-6)
-
-
-def test_an_hdf5_loop_resumes_after_every_minibatch_and_closes_its_file(cpu, h5):
-    h5py = pytest.importorskip("h5py")
-    cpu.bsz = 4
-    path = h5(rows(10), rows(10, 1))
-    it, whole, states = HDF5Iterator(path), [], []
-    states.append(it.get_state())
-    for _ in range(3):
-        for pair in it:
-            whole.append(bits(pair))
-            states.append(it.get_state())
-    for k, state in enumerate(states):
-        other = HDF5Iterator(path)
-        other.set_state(state)
-        assert [bits(pair) for _ in range(4) for pair in other][: len(whole) - k] == whole[k:]
-    for _ in it:
-        break
-    h5py.File(path, "w").close()  # refused as long as it is open
-    assert not threads()
-
-
-def test_prefetched_rows_of_an_hdf5_file_last_until_they_are_used(cpu, h5, monkeypatch):
-    late(monkeypatch)
-    cpu.bsz = 2
-    for x, t in HDF5Iterator(h5(rows(10), rows(10))):
-        assert indices(x) == indices(t)
-
-
-def test_images_of_an_hdf5_file_need_no_lshape(cpu, h5):
-    cpu.bsz = 2
-    assert HDF5IteratorAutoencoder(h5(np.zeros((4, 3, 2, 2)))).shape == (3, 2, 2)
-    assert HDF5IteratorAutoencoder(h5(np.zeros((4, 3)))).shape == 3
-
-
-def test_invalid_hdf5_files_are_rejected(cpu, h5, tmp_path, monkeypatch):
-    cpu.bsz = 4
-    labels = np.arange(6) % 3
-    for make, words in [
-        (lambda: HDF5Iterator(h5(X)), r"expected 'input' \(n, F\) and 'output' .* got 'input' \(6, 2\)"),
-        (lambda: HDF5Iterator(h5(None, X)), "expected 'input'"),
-        (lambda: HDF5IteratorAutoencoder(h5()), "got nothing"),
-        (lambda: HDF5IteratorAutoencoder(h5(np.zeros((0, 3)))), "at least one row"),
-        (lambda: HDF5IteratorAutoencoder(h5(X[:3])), "batch size of at most 3"),
-        (lambda: HDF5Iterator(h5(X, X[:5])), "'input' has 6, 'output' has 5"),
-        (lambda: HDF5Iterator(h5(X, X, lshape=(1, 2, 2))), "a shape of 2 features"),
-        (lambda: HDF5Iterator(h5(X, X, mean=np.zeros(3))), r"2 features or 2 channels, got \(3,\)"),
-        (lambda: HDF5IteratorOneHot(h5(X, labels)), "nclass=None"),
-        (lambda: HDF5IteratorOneHot(h5(X, labels * 1.0, nclass=3)), "float64, nclass=3. Use HDF5Iterator"),
-        (lambda: HDF5IteratorOneHot(h5(X, np.eye(3, dtype=int)[labels], nclass=3)), r"\(6, 3\)"),
-        (lambda: list(HDF5IteratorOneHot(h5(X, labels, nclass=2))), "as nclass=2, got 2 in row 2"),
-        (lambda: list(HDF5Iterator(h5(X, X * np.nan))), "'output': expected finite values, got nan in row 0, column 0"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            make()
-    (tmp_path / "not.h5").write_bytes(b"not HDF5")
-    with pytest.raises(OSError, match=r"not.h5: expected an HDF5 file: "):
-        HDF5Iterator(tmp_path / "not.h5")
-    with pytest.raises(FileNotFoundError, match=r"gone.h5"):
-        HDF5Iterator(tmp_path / "gone.h5")
-    gc.collect()
-    assert not threads()
-
-
-def damaged(path, dataset):
-    """Write over the stored numbers of a data set, which are compressed."""
-    import h5py
-
-    with h5py.File(path, "a") as file:
-        values, attributes = file[dataset][()], dict(file[dataset].attrs)
-        del file[dataset]
-        file.create_dataset(dataset, data=values, chunks=values.shape, compression="gzip").attrs.update(attributes)
-    with h5py.File(path) as file:
-        chunk = file[dataset].id.get_chunk_info(0)
-    whole = bytearray(path.read_bytes())
-    whole[chunk.byte_offset : chunk.byte_offset + chunk.size] = b"\xff" * chunk.size
-    path.write_bytes(whole)
-
-
-@pytest.mark.parametrize("dataset", ["input", "output", "mean"])
-def test_an_error_of_h5py_becomes_one_that_names_the_file(cpu, h5, dataset):
-    cpu.bsz = 2
-    path = h5(rows(6), np.arange(6) % 3, mean=np.zeros(2), nclass=3)
-    damaged(path, dataset)
-    with pytest.raises(ValueError, match=r"data.h5: expected readable data, the file may be damaged: "):
-        list(HDF5IteratorOneHot(path))
-    assert not threads()
-
-
-@pytest.mark.parametrize("kind", [b"text", np.zeros(6, [("a", int)]), 1j * np.ones((6, 2))])
-@pytest.mark.parametrize("dataset", ["input", "output", "mean"])
-def test_non_numeric_data_of_an_hdf5_file_is_rejected(cpu, h5, dataset, kind):
-    cpu.bsz = 2
-    arrays = {"input": rows(6), "output": np.arange(6) % 3, dataset: kind}
-    with pytest.raises(ValueError, match=rf"data.h5: expected ('{dataset}' to be real numbers, got|'input')"):
-        HDF5Iterator(h5(**arrays))
-
-
-@pytest.mark.parametrize(
-    ("attribute", "value"), [("nclass", "three"), ("nclass", [1, 2]), ("lshape", "2"), ("lshape", -2)]
-)
-def test_invalid_attributes_of_an_hdf5_file_are_rejected(cpu, h5, attribute, value):
-    cpu.bsz = 2
-    with pytest.raises(ValueError, match=r"data.h5"):
-        HDF5IteratorOneHot(h5(rows(6), np.arange(6) % 3, **{"nclass": 3, attribute: value}))
-
-
-def test_the_size_of_a_mean_is_checked_before_it_is_read(cpu, h5):
-    import h5py
-
-    path = h5(rows(6), np.arange(6) % 3)
-    with h5py.File(path, "a") as file:
-        file.create_dataset("mean", (10**12,), "f4", chunks=(1024,))  # nothing is stored
-    with pytest.raises(
-        ValueError, match=r"'mean' to have a value for each of 2 features or 2 channels, got \(1000000000000,"
-    ):
-        HDF5Iterator(path)
-
-
-@pytest.mark.parametrize("key", ["input", "output", "mean"])
-def test_nonfinite_values_of_an_hdf5_file_are_named_by_row_and_column(cpu, h5, key):
-    cpu.bsz = 2
-    values = {"input": np.ones((5, 3)), "output": np.ones((5, 2)), "mean": np.ones(3)}
-    position = {"input": (4, 2), "output": (3, 1), "mean": (1,)}[key]
-    values[key][position] = np.inf
-    path = h5(values["input"], values["output"], mean=values["mean"])
-    row, column = (*position, 0)[:2]
-    at = f"got inf in row {row}, column {column}"
-    with pytest.raises(ValueError, match=rf"data.h5: '{key}': expected finite values, {at}. .*check_finite=False"):
-        list(HDF5Iterator(path))
-    seen = [pair[key == "output"].get() for pair in HDF5Iterator(path, check_finite=False) for _ in pair]
-    assert any(np.isinf(x).any() for x in seen)
-    with pytest.raises(ValueError, match=r"data.h5: expected integer labels .*, got 7 in row 4"):
-        list(HDF5IteratorOneHot(h5(np.ones((5, 3)), np.array([0, 1, 2, 0, 7]), nclass=3)))
-
-
-def test_without_h5py_the_error_has_the_pip_line(cpu, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(ImportError, match=r'pip install "neonlite\[hdf5\]"'):
-        HDF5Iterator("data.h5")

@@ -30,6 +30,7 @@ if os.environ.get(
 ):  # CUDA kernels, compiled by a C++ compiler: each takes a tenth of a second
     BUILTIN_RUNTIMES["simulated"] = ("neonlite.backend.runtimes.cuda.simulator", "SimulatedGPU", "a C++ compiler")
     RUNTIMES.append("simulated")
+RUNTIMES_WITH_ARENA = [name for name in RUNTIMES if name in ("cpu", "mkl")]
 
 
 def new_backend(name: str, **options: Any) -> Backend:

@@ -9,18 +9,13 @@ from typing import Any
 import numpy as np
 
 from neonlite import gen_backend
-from neonlite.callbacks import CallbackBase
+from neonlite.callbacks import Callback, CallbackBase
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import (
-    Affine,
-    Dropout,
-)
+from neonlite.layers import Affine, BatchNorm, Dropout, Linear
 from neonlite.models import Model
-from neonlite.transforms import (
-    Rectlin,
-    Softmax,
-)
+from neonlite.optimizers import Adam
+from neonlite.transforms import CrossEntropyMulti, Rectlin, Softmax
 
 CLASSES = 3
 
@@ -72,3 +67,25 @@ class Interrupting(CallbackBase):
 
 
 X, Y = blobs()
+
+
+def fit(model: Model, callbacks: Any, epochs: int = 3) -> None:
+    model.fit(data(shuffle=True), CrossEntropyMulti(), Adam(learning_rate=0.05), epochs, callbacks)
+
+
+class Stop(Callback):
+    """Ends training after a step."""
+
+    def __init__(self, epoch: int, minibatch: int) -> None:
+        super().__init__()
+        self.at = (epoch, minibatch)
+
+    def on_minibatch_end(self, epoch, minibatch):
+        if (epoch, minibatch) == self.at:
+            raise KeyboardInterrupt
+
+
+def normalized() -> Model:
+    gen_backend("cpu", rng_seed=7, batch_size=8)
+    layers = [Linear(6, Gaussian(), name="a"), BatchNorm(name="bn"), Dropout(0.8, name="drop")]
+    return Model([*layers, Affine(CLASSES, Gaussian(), activation=Softmax(), name="out")])

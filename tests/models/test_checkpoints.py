@@ -7,7 +7,6 @@ import gzip
 import json
 import os
 import struct
-import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.allocations import peak
 from helpers.small_models import CLASSES, Interrupting, blobs, data, network, same, start
 from safetensors.numpy import save
 
@@ -532,16 +532,6 @@ def test_a_name_is_never_a_path(tmp_path):
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
-def cost_of(act: Callable[[], Any]) -> int:
-    """Return the peak memory of Python and NumPy during a call, in bytes."""
-    tracemalloc.start()
-    try:
-        act()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 LARGE = 10**7  # 40 MB of float32, which exist; HUGE exists nowhere
 
 GIANTS: dict[str, Any] = {
@@ -563,7 +553,7 @@ def test_a_file_cannot_allocate_more_memory_than_its_size(tmp_path, valid_file, 
             path.read_bytes(), path, put(*NETWORK, 0, "type", value="neonlite.layers.embedding.LookupTable")
         )
     acts = [Model] if "input" not in name else [Model, Model(network()).load_params]
-    assert cost_of(lambda: assert_rejected(model, path, "m: ", acts=acts)) < 1_000_000 + 40 * len(valid_file)
+    assert peak(lambda: assert_rejected(model, path, "m: ", acts=acts)) < 1_000_000 + 40 * len(valid_file)
 
 
 @pytest.mark.parametrize("sizes", [(LARGE, 1), (1, LARGE), (10**6, 10**6), (HUGE, HUGE)])
@@ -579,7 +569,7 @@ def test_a_loaded_network_allocates_no_buffers_before_there_are_images(tmp_path,
     model.save_params(tmp_path / "m")
     valid_file, before = (tmp_path / "m").read_bytes(), be.memory().total
     path = write_changed(valid_file, tmp_path / "m", put("in_shape", value=[1, *sizes]))
-    assert cost_of(lambda: Model(path)) < 1_000_000 + 40 * len(valid_file)
+    assert peak(lambda: Model(path)) < 1_000_000 + 40 * len(valid_file)
     other = Model(path)
     assert be.memory().total - before < 40 * len(valid_file)
     assert same(other.get_weights(), model.get_weights())
@@ -604,7 +594,7 @@ def test_long_values_in_a_file_take_memory_in_proportion(tmp_path, valid_file, m
         with contextlib.suppress(CheckpointError):
             Model(path)
 
-    assert cost_of(load) < 40 * path.stat().st_size
+    assert peak(load) < 40 * path.stat().st_size
 
 
 # --- resuming --------------------------------------------------------------------------------------------------------

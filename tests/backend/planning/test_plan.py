@@ -65,12 +65,10 @@ def counted() -> Iterator[tuple[Callable[..., Any], list[int]]]:
 
 
 @pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    """Return what sets the number of threads, which share all that is large from now on, cheap as it may be."""
+def threads(threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return the function that sets the number of threads, which share also cheap work."""
     monkeypatch.setattr(blocked, "MIN_THREADED_COST", 0)
-    before = thread_pool.get_num_threads()
-    yield thread_pool.set_threads
-    thread_pool.set_threads(before)
+    return threads
 
 
 @pytest.fixture(params=[*RUNTIMES, "blocks of 8", "blocks of 30"])

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
@@ -585,13 +585,6 @@ def test_the_whole_suite_of_ops_has_the_numbers_of_cpu(rng):
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = thread_pool.get_num_threads()
-    yield
-    thread_pool.set_threads(before)
 
 
 @pytest.mark.usefixtures("threads")

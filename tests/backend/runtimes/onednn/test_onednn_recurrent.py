@@ -52,13 +52,6 @@ def be(request: pytest.FixtureRequest) -> Iterator[Backend]:
     cleanup_backend()
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = thread_pool.get_num_threads()
-    yield
-    thread_pool.set_threads(before)
-
-
 def gated(kind: str, nout: int = H, **options: Any) -> Any:
     return KINDS[kind](nout, G, activation=Tanh(), gate_activation=Logistic(), **options)
 
