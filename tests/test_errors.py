@@ -49,7 +49,7 @@ UNFIT = "assignment to x (2, 3) | a value that broadcasts to (2, 3)"
 REFUSED: list[tuple[type[Exception], str, str]] = [
     # --- backends ---
     (ValueError, "nl.gen_backend('cpuu')", "one of ('cpu' | 'cpuu' | Did you mean 'cpu'"),
-    (ValueError, "nl.gen_backend(3)", "one of ('cpu' | 3"),
+    (TypeError, "nl.gen_backend(3)", "expected a name or an instance of Runtime, got 3 | such as 'cpu'"),
     (ValueError, "Backend.allocate_backend('stric')", "'stric' | Did you mean 'strict'"),
     (TypeError, "Backend('cpu', colour=1)", "options | colour"),
     (ValueError, "Backend('cpu', compat_mode='torch')", "compat_mode | 'caffe' | 'torch'"),

@@ -55,6 +55,8 @@ class Backend(OpMethods):
     ------
     ValueError
         Unknown runtime, device, ``compat_mode`` or seed, or a default dtype that is not floating point.
+    TypeError
+        The runtime is incomplete.
     ImportError
         The runtime is not installed.
     """
@@ -64,7 +66,7 @@ class Backend(OpMethods):
     @checks_booleans
     def __init__(
         self,
-        runtime: Any = "cpu",
+        runtime: str | Runtime = "cpu",
         rng_seed: int | None = None,
         default_dtype: Any = np.float32,
         compat_mode: str | None = None,
@@ -77,7 +79,7 @@ class Backend(OpMethods):
             raise TypeError(f"Backend: expected no further options, got {', '.join(options)}")
         if compat_mode not in (None, "caffe"):
             raise ValueError(f"Backend: expected None or 'caffe' for compat_mode, got {compat_mode!r}")
-        self.runtime: Any = runtime if isinstance(runtime, Runtime) else load_runtime(runtime, device_id)
+        self.runtime: Any = load_runtime(runtime, device_id)
         if deterministic:
             self.runtime.make_deterministic()
         self.xp = self.runtime.xp

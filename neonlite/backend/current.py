@@ -68,7 +68,7 @@ def gen_backend(
     ValueError
         Unknown runtime, device, ``compat_mode`` or seed, or a default dtype that is not floating point.
     TypeError
-        ``stochastic_round`` is not a boolean, or ``max_devices`` not an integer.
+        ``stochastic_round`` is not a boolean, ``max_devices`` not an integer, or the runtime incomplete.
     ImportError
         The runtime is not installed; the message has the command that installs it.
 
@@ -107,9 +107,9 @@ def _is_equivalent(
     if not be.runtime.has_values:  # a dry run
         return False
     is_same_runtime = (
-        be.runtime.is_equivalent(runtime)
-        if isinstance(runtime, Runtime)
-        else (canonical(runtime), device_id) == (be.name, be.runtime.device_id)
+        (canonical(runtime), device_id) == (be.name, be.runtime.device_id)
+        if isinstance(runtime, str)
+        else isinstance(runtime, Runtime) and be.runtime.is_equivalent(runtime)
     )
     settings = be.default_dtype_name, be.compat_mode, bool(be.deterministic)
     return is_same_runtime and settings == (be.dtype_name(default_dtype), compat_mode, bool(deterministic))

@@ -235,7 +235,7 @@ def test_a_backend_that_cannot_be_created_leaves_the_current_one(monkeypatch):
         (ValueError, r"one of \('cpu', .*'strict'.*\), got 'cpus'\. Did you mean 'cpu'", {"backend": "cpus"}),
         (ImportError, "pip install array-api-strict", {"backend": "strict"}),
         (ValueError, "None or 'caffe'", {"compat_mode": "torch"}),
-        (ValueError, "backend 'cpu': expected 0 for device_id, got 1", {"backend": "cpu", "device_id": 1}),
+        (ValueError, "runtime 'cpu': expected 0 for device_id, got 1", {"backend": "cpu", "device_id": 1}),
         (ValueError, "expected 0 for device_id, got -1", {"backend": "cpu", "device_id": -1}),
         (ValueError, "expected 0 for device_id, got True", {"backend": "cpu", "device_id": True}),
         (ValueError, "expected 0 for device_id, got '0'", {"backend": "cpu", "device_id": "0"}),
@@ -253,7 +253,7 @@ def test_a_backend_that_cannot_be_created_leaves_the_current_one(monkeypatch):
 def test_the_choices_are_sorted_names():
     assert Backend.backend_choices() == sorted(Backend.backend_choices())
     assert {"cpu", "strict"} <= set(Backend.backend_choices())
-    with pytest.raises(ValueError, match=r"backend: expected one of"):
+    with pytest.raises(ValueError, match=r"runtime: expected one of"):
         Backend.allocate_backend("abacus")
     with pytest.raises(TypeError, match="expected no further options, got colour"):
         Backend.allocate_backend("cpu", colour="red")
@@ -427,20 +427,16 @@ class CustomRuntime(Runtime):
     get = put
 
 
-ATTRIBUTES = {
-    word: x
-    for cls in (Runtime, CustomRuntime)
-    for word, x in vars(cls).items()
-    if word not in ("__dict__", "__weakref__")
-}
-StandaloneRuntime = type("StandaloneRuntime", (), ATTRIBUTES)  # has the attributes of the base class without inheriting
-
-
-@pytest.fixture(params=[CustomRuntime, StandaloneRuntime])
-def custom(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
-    point = importlib.metadata.EntryPoint("mine", f"{__name__}:{request.param.__name__}", "neonlite.runtimes")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point] if group == point.group else [])
+@pytest.fixture
+def custom(monkeypatch: pytest.MonkeyPatch) -> Backend:
+    register(monkeypatch, "mine", f"{__name__}:CustomRuntime")
     return gen_backend("mine", rng_seed=2, deterministic=True)
+
+
+def register(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """Register an entry point for a test."""
+    point = importlib.metadata.EntryPoint(name, value, "neonlite.runtimes")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point] if group == point.group else [])
 
 
 def test_a_custom_runtime_needs_fewer_than_twenty_lines():
@@ -448,7 +444,7 @@ def test_a_custom_runtime_needs_fewer_than_twenty_lines():
 
 
 def test_an_unknown_device_of_a_custom_runtime_is_a_value_error(custom):
-    with pytest.raises(ValueError, match=r"backend 'mine': expected 0 for device_id, got 1"):
+    with pytest.raises(ValueError, match=r"runtime 'mine': expected 0 for device_id, got 1"):
         gen_backend("mine", device_id=1)
     assert NervanaObject.be is custom
 
@@ -489,12 +485,98 @@ def test_features_that_a_runtime_lacks_are_rejected_with_a_hint(custom):
 
 
 def test_a_broken_entry_point_affects_only_its_name(monkeypatch):
-    point = importlib.metadata.EntryPoint("broken", "no_such_module:Thing", "neonlite.runtimes")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point])
+    register(monkeypatch, "broken", "no_such_module:Thing")
     assert "broken" in Backend.backend_choices()
     with pytest.raises(ImportError, match="broken"):
         gen_backend("broken")
     assert gen_backend("cpu").ones((1, 1)).get() == 1
+
+
+@pytest.mark.parametrize("value", ["json", "json:dumps", "json:JSONDecoder", "os:sep"])
+def test_an_entry_point_that_is_no_runtime_is_rejected(monkeypatch, value):
+    register(monkeypatch, "broken", value)
+    message = f"the runtime 'broken': expected a subclass of Runtime as its entry point, got '{value}'. Register"
+    with pytest.raises(ImportError, match=message):
+        gen_backend("broken")
+    assert backend.info()[-1].details.startswith(message)
+
+
+class IncompleteRuntime(CustomRuntime):
+    def __init__(self, device_id: int = 0) -> None:
+        pass
+
+
+class ReplacedRuntime(CustomRuntime):
+    name = "cpu"
+
+
+def without(*names: str) -> Any:
+    """Return a runtime class that lacks members of a custom one."""
+    return type("Mine", (Runtime,), {x: vars(CustomRuntime)[x] for x in ("name", "xp", "put", "get") if x not in names})
+
+
+@pytest.mark.parametrize(
+    ("lacking", "message"),
+    [
+        (("put",), "no put"),
+        (("get",), "no get"),
+        (("name", "xp"), "no name and no xp"),
+        (("xp", "get"), "no xp and no g"),
+    ],
+)
+def test_a_runtime_names_what_it_lacks(lacking, message):
+    with pytest.raises(TypeError, match=f"runtime Mine: expected name, xp, put and get, got {message}.*Define them"):
+        without(*lacking)()
+    assert without()().name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("create", "error", "message"),
+    [
+        (IncompleteRuntime, TypeError, r" IncompleteRuntime: expected a constructor that calls super\(\)\.__init__\("),
+        (
+            ReplacedRuntime,
+            ValueError,
+            r" ReplacedRuntime: expected a name that no built-in runtime has, got 'cpu'\. Set",
+        ),
+        (
+            lambda: CustomRuntime,
+            TypeError,
+            r": expected a name or an instance of Runtime, got <cl.* an instance, Custom",
+        ),
+        (
+            lambda: np,
+            TypeError,
+            r": expected a name or an instance of Runtime, got <module 'numpy' .* Pass a name, suc",
+        ),
+        (lambda: ["cpu"], TypeError, r": expected a name or an instance of Runtime, got \['cpu'\]\. Pass a name, such"),
+    ],
+)
+def test_gen_backend_rejects_what_is_no_complete_runtime(monkeypatch, create, error, message):
+    live = gen_backend("cpu")
+    for call in (gen_backend, Backend):
+        with pytest.raises(error, match=f"^runtime{message}"):
+            call(create())
+    assert NervanaObject.be is live
+    register(monkeypatch, "mine", f"{__name__}:IncompleteRuntime")
+    assert backend.info()[-1][:2] == ("mine", False)
+
+
+def test_the_dtypes_of_a_runtime_are_those_of_its_namespace():
+    import array_api_strict
+
+    class Mine(without()):
+        xp = array_api_strict
+
+        def put(self, array: Any) -> Any:
+            return self.xp.asarray(array)
+
+    be = gen_backend(Mine())
+    assert "uint16" in be.runtime.dtypes
+    with pytest.raises(TypeError, match=r"backend 'mine': expected one of the dtypes float32, .*got 'float16'"):
+        be.ones((2, 2), dtype="float16")
+    assert be.ones((0, 2)).reshape((2, 0)).get().shape == (2, 0)
+    assert "float16" in without()().dtypes
 
 
 # --- available runtimes ---------------------------------------------------------------------------------------------
@@ -531,7 +613,7 @@ def test_a_missing_requirement_of_a_runtime_is_named_with_the_pip_command(monkey
     with pytest.raises(ImportError) as caught:
         gen_backend(name)
     message = str(caught.value)
-    assert message.startswith(f"the backend '{name}' cannot be loaded: ")
+    assert message.startswith(f"the runtime '{name}' cannot be loaded: ")
     assert f"Install its requirements: {pip}" in message
     (row,) = (x for x in backend.info() if x.name == name)
     assert row == (name, False, message)

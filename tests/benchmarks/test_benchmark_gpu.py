@@ -17,7 +17,7 @@ import gpu
 def test_it_exits_without_a_gpu(monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert gpu.main([]) == 0
-    assert "nothing is measured, as there is no GPU: the backend 'gpu' cannot be loaded" in capsys.readouterr().out
+    assert "nothing is measured, as there is no GPU: the runtime 'gpu' cannot be loaded" in capsys.readouterr().out
     with installed(driver=0):
         assert gpu.main(["--quick"]) == 0
     assert "There is no NVIDIA driver" in capsys.readouterr().out

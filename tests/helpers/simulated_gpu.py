@@ -30,6 +30,7 @@ from neonlite.ops import OPS
 class OpByOp(NumPyRuntime):
     """The reference: NumPy arrays, op by op. bfloat16 results are computed in float32 and rounded by ml_dtypes."""
 
+    name = "op by op"
     executor: Any = ReferenceExecutor
     dtypes = (*NumPyRuntime.dtypes, "bfloat16")
 

@@ -52,34 +52,71 @@ def canonical(name: str) -> str:
     return ALIASES.get(name, name)
 
 
-def load_runtime(name: str, device_id: int = 0) -> Runtime:
-    """Create the runtime with this name on one of its devices.
+def load_runtime(runtime: str | Runtime, device_id: int = 0) -> Runtime:
+    """Create the runtime with this name on one of its devices, or return a complete runtime unchanged.
 
-    ValueError for an unknown name or device; ImportError, with the command to run, if a requirement is not installed;
-    RuntimeError if it is installed but cannot run, for example without a GPU.
+    ValueError for an unknown name or device; TypeError for an incomplete runtime; ImportError, with the command to run,
+    if a requirement is not installed; RuntimeError if it is installed but cannot run, for example without a GPU.
     """
-    name = canonical(name)
+    if not isinstance(runtime, str):
+        return _check_runtime(runtime)
+    name = canonical(runtime)
     if name in BUILTIN_RUNTIMES:
         module, cls, command = BUILTIN_RUNTIMES[name]
         try:
-            runtime: type[Runtime] = getattr(import_module(module), cls)
-            return runtime(device_id)
+            builtin: type[Runtime] = getattr(import_module(module), cls)
+            return builtin(device_id)
         except ImportError as error:
             raise ImportError(
-                f"the backend {name!r} cannot be loaded: {error}. Install its requirements: {command}"
+                f"the runtime {name!r} cannot be loaded: {error}. Install its requirements: {command}"
             ) from error
     points = _entry_points()
     if name in points:
-        try:
-            runtime = points[name].load()
-        except Exception as error:
-            raise ImportError(f"the backend {name!r}, of {points[name].value}, cannot be loaded: {error}") from error
-        return runtime(device_id)
+        return _check_runtime(_load_entry_point(points[name])(device_id))
     import difflib
 
-    close = difflib.get_close_matches(str(name), list_runtimes(), 1)
+    close = difflib.get_close_matches(name, list_runtimes(), 1)
     hint = f". Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"backend: expected one of {tuple(list_runtimes())}, got {name!r}{hint}")
+    raise ValueError(f"runtime: expected one of {tuple(list_runtimes())}, got {name!r}{hint}")
+
+
+def _load_entry_point(point: EntryPoint) -> type[Runtime]:
+    """Return the class that a package registered; ImportError if there is none."""
+    from neonlite.backend.runtimes.base import Runtime
+
+    try:
+        cls = point.load()
+    except Exception as error:
+        raise ImportError(f"the runtime {point.name!r}, of {point.value}, cannot be loaded: {error}") from error
+    if not (isinstance(cls, type) and issubclass(cls, Runtime)):
+        raise ImportError(
+            f"the runtime {point.name!r}: expected a subclass of Runtime as its entry point, got {point.value!r}. "
+            "Register 'package.module:Class'."
+        )
+    return cls
+
+
+def _check_runtime(runtime: object) -> Runtime:
+    """Return a runtime; TypeError if it is none or incomplete, ValueError if it has the name of a built-in one."""
+    from neonlite.backend.runtimes.base import Runtime
+
+    if not isinstance(runtime, Runtime):
+        cls = runtime if isinstance(runtime, type) and issubclass(runtime, Runtime) else None
+        hint = f"an instance, {cls.__name__}()" if cls else "a name, such as 'cpu'"
+        raise TypeError(f"runtime: expected a name or an instance of Runtime, got {runtime!r}. Pass {hint}.")
+    kind = type(runtime)
+    if not hasattr(runtime, "memory_tracker"):
+        raise TypeError(
+            f"runtime {kind.__name__}: expected a constructor that calls super().__init__(device_id), got one that "
+            "does not. Call it after setting xp."
+        )
+    builtin = BUILTIN_RUNTIMES.get(runtime.name)
+    if builtin and runtime.has_values and builtin[:2] != (kind.__module__, kind.__qualname__):
+        raise ValueError(
+            f"runtime {kind.__name__}: expected a name that no built-in runtime has, got {runtime.name!r}. Set another "
+            "name in the class."
+        )
+    return runtime
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -132,6 +169,6 @@ def info() -> RuntimeReport:
     for name in sorted({*BUILTIN_RUNTIMES, *_entry_points()}, key=[*BUILTIN_RUNTIMES, *_entry_points()].index):
         try:
             rows.append(RuntimeInfo(name, True, load_runtime(name).version_info()))
-        except (ImportError, RuntimeError) as error:
+        except Exception as error:
             rows.append(RuntimeInfo(name, False, str(error)))
     return RuntimeReport(rows)

@@ -47,7 +47,8 @@ class Graphs(Protocol):
 class Runtime:
     """The array library of a backend. A subclass sets ``name`` and ``xp`` and implements ``put`` and ``get``.
 
-    Arrays must be writable in place and have views. The other attributes and methods have defaults.
+    Arrays must be writable in place and have views. The other attributes and methods have defaults. A constructor sets
+    ``xp``, if the class does not, and then calls ``super().__init__(device_id)``.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ class Runtime:
     xp : module
         The namespace, which follows the array-API standard.
     dtypes : tuple of str
-        The supported dtypes.
+        The supported dtypes; by default those of the namespace.
     supports_negative_strides : bool
         Whether ``x[::-1]`` is a view.
     supports_half : bool
@@ -79,6 +80,8 @@ class Runtime:
     ------
     ValueError
         The device does not exist.
+    TypeError
+        The class lacks ``name``, ``xp``, ``put`` or ``get``.
     """
 
     name: str
@@ -92,11 +95,20 @@ class Runtime:
     has_values = True
 
     def __init__(self, device_id: int = 0) -> None:
+        missing = [x for x in ("name", "xp") if not hasattr(self, x)]
+        missing += [x for x in ("put", "get") if getattr(type(self), x) is getattr(Runtime, x)]
+        if missing:
+            raise TypeError(
+                f"runtime {type(self).__name__}: expected name, xp, put and get, got no {' and no '.join(missing)}. "
+                "Define them in the class; a constructor may also set name and xp before super().__init__(device_id)."
+            )
         if isinstance(device_id, bool) or not isinstance(device_id, int) or not 0 <= device_id < self.devices:
             valid = "0" if self.devices == 1 else f"an integer from 0 to {self.devices - 1}"
-            raise ValueError(f"backend {self.name!r}: expected {valid} for device_id, got {device_id!r}")
+            raise ValueError(f"runtime {self.name!r}: expected {valid} for device_id, got {device_id!r}")
         self.device_id = device_id
         self.memory_tracker = MemoryTracker()
+        if self.dtypes is Runtime.dtypes:
+            self.dtypes = tuple(x for x in self.dtypes if hasattr(self.xp, x))
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self
@@ -146,7 +158,8 @@ class Runtime:
 
     def reshape(self, array: NativeArray, shape: tuple[int, ...]) -> NativeArray:
         """Return a view of a contiguous array in another shape."""
-        return self.xp.reshape(array, shape, copy=False)
+        # an empty array shares no memory, so some libraries would report a copy
+        return self.xp.reshape(array, shape, copy=None if 0 in shape else False)
 
     def allocate(self, nbytes: int) -> NativeArray:
         """Return ``nbytes`` bytes of new memory, an array of uint8."""

@@ -47,15 +47,15 @@ class MetaRuntime(Runtime):
     has_values = False
 
     def __init__(self, real: Runtime, source: str) -> None:
-        super().__init__()
         real = real.real if isinstance(real, MetaRuntime) else real
+        self.count = FlopCounter()
+        self.name, self.xp = real.name, MetaNamespace(self.count)
+        super().__init__()
         self.real: Runtime = real
         self.source, self.driver = source, MetaDriver()
-        self.name, self.dtypes, self.device_id = real.name, real.dtypes, real.device_id
+        self.dtypes, self.device_id = real.dtypes, real.device_id
         self.supports_negative_strides, self.supports_half = real.supports_negative_strides, real.supports_half
         self.has_device_memory = real.has_device_memory
-        self.count = FlopCounter()
-        self.xp: Any = MetaNamespace(self.count)
         self.executor: Any = MetaExecutor
         primitives: Any = real.primitives if is_subclass(real.primitives, MatmulPrimitives) else ReferencePrimitives
         self.primitives = type("Primitives", (MetaPrimitives, primitives), {})

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -316,10 +317,11 @@ FUNCTION_RULES |= {function: elementwise_rule(function) for function in (np.wher
 FUNCTION_RULES |= dict.fromkeys((np.empty_like, np.zeros_like, np.ones_like, np.full_like), like_rule)
 
 
-class MetaNamespace:
+class MetaNamespace(ModuleType):
     """The namespace of NumPy, whose creation functions return meta arrays."""
 
     def __init__(self, count: FlopCounter) -> None:
+        super().__init__("numpy")
         self.count = count
 
     def __getattr__(self, name: str) -> Any:

@@ -192,7 +192,7 @@ def import_cupy() -> Any:
 
     cuda = cupy.cuda.runtime
     built, driver = cuda.runtimeGetVersion(), cuda.driverGetVersion()
-    cannot_run = f"the backend 'gpu' cannot run: CuPy {cupy.__version__} for CUDA {format_version(built)}"
+    cannot_run = f"the runtime 'gpu' cannot run: CuPy {cupy.__version__} for CUDA {format_version(built)}"
     try:
         cuda.getDeviceCount()
     except cuda.CUDARuntimeError as error:

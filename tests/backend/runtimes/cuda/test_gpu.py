@@ -86,12 +86,12 @@ def gpu64(every_host_array_goes_through_put: None) -> Backend:
 # --- errors where it cannot run ---
 
 MISSING = [
-    r"the backend 'gpu' cannot be loaded: .*cupy",
+    r"the runtime 'gpu' cannot be loaded: .*cupy",
     r'pip install "neonlite\[cuda13\]"',
     r"\[cuda12\]",
     "nvidia-smi",
 ]
-CANNOT = r"the backend 'gpu' cannot run: CuPy 14\.2\.0 for CUDA 13\.2"
+CANNOT = r"the runtime 'gpu' cannot run: CuPy 14\.2\.0 for CUDA 13\.2"
 
 
 @pytest.mark.parametrize("name", ["gpu", "nervanagpu"])
@@ -169,12 +169,12 @@ def test_a_driver_newer_than_cupy_or_older_by_a_minor_version_is_fine():
 def test_there_are_as_many_devices_as_gpus():
     with installed(devices=1):
         for device in (1, -1, True, "0", 0.0):
-            with pytest.raises(ValueError, match=r"backend 'gpu': expected 0 for device_id, got "):
+            with pytest.raises(ValueError, match=r"runtime 'gpu': expected 0 for device_id, got "):
                 gen_backend("gpu", device_id=device)
     with installed(devices=3):
         for device in range(3):
             assert gen_backend("gpu", device_id=device).runtime.device_id == device
-        with pytest.raises(ValueError, match="backend 'gpu': expected an integer from 0 to 2 for device_id, got 3"):
+        with pytest.raises(ValueError, match="runtime 'gpu': expected an integer from 0 to 2 for device_id, got 3"):
             gen_backend("gpu", device_id=3)
 
 
