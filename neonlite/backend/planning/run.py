@@ -88,7 +88,12 @@ def run(be: Backend, target: Tensor, tree: OpTreeNode) -> None:
     if plan is None:
         return run_tree(be, (target,), tree)
     plan.last_used = cache.num_compiled
-    run_plan(be, plan, (target,), operands, (target.storage,), values, tree)
+    if plan.int_range_checks or be.memory_tracker.has_layout_caches:
+        return run_plan(be, plan, (target,), operands, (target.storage,), values, tree)
+    try:  # what run_plan does in this case, without its call
+        plan.run((target.storage,), values)
+    except Exception as error:
+        raise add_error_context(be, error, (target,), tree) from error
 
 
 def run_tree(be: Backend, targets: Sequence[Tensor], tree: Any) -> None:
