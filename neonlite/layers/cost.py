@@ -12,6 +12,7 @@ from neonlite.backend.warn import warn
 from neonlite.layers.buffers import BufferOwner, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer
 from neonlite.messages import describe
+from neonlite.optree import Operand
 from neonlite.transforms import Cost, Softmax
 from neonlite.typing import NativeArray
 
@@ -116,6 +117,9 @@ class GeneralizedCost(BufferOwner):
         """Allocate the buffers for the current batch size and number of time steps."""
         shape = self.network.out_shape
         self.outputs = self.buffer("outputs", (1, num_steps(shape)))
+        mean = self.be.mean(self.outputs, axis=1)
+        self.mean = self.be.empty(mean.shape, mean.info.dtype)
+        self.assign_mean = self.be.compile([self.mean], [mean])
         self.deltas = self.buffer("deltas", iobuf_shape(shape))
 
     def set_shortcut(self, shortcut: bool) -> None:
@@ -170,8 +174,19 @@ class GeneralizedCost(BufferOwner):
             (1, 1), on the host; also stored as ``cost``.
         """
         self.check_initialized()
-        self.outputs[:] = self.call_with_context(self.costfunc, inputs, targets)
-        self.cost = self.be.mean(self.outputs, axis=1).asnumpyarray()
+        return self.compute_mean(self.call_with_context(self.costfunc, inputs, targets))
+
+    def compute_mean(self, costs: Operand) -> NativeArray:
+        """Store the costs of all columns in ``outputs``; return their mean, on the host, also stored as ``cost``.
+
+        Parameters
+        ----------
+        costs : Tensor or OpTreeNode
+            The costs, (1, N).
+        """
+        self.outputs[:] = costs
+        self.assign_mean()
+        self.cost = self.mean.get()
         return self.cost
 
     def get_errors(self, inputs: Tensor, targets: Tensor) -> Any:
@@ -268,9 +283,7 @@ class GeneralizedCostMask(GeneralizedCost):
         if mask.shape[0] > 1:
             cost_of_zeros = self.call_with_context(self.costfunc, self.zeros, self.zeros)
             cost = cost - self.weights * (1 - self.be.mean(mask, axis=0)) * cost_of_zeros
-        self.outputs[:] = cost
-        self.cost = self.be.mean(self.outputs, axis=1).asnumpyarray()
-        return self.cost
+        return self.compute_mean(cost)
 
     def get_errors(self, inputs: Tensor, targets: Any) -> Any:
         """Compute the gradient of the summed masked cost; it is 0 where the mask is 0."""
@@ -430,9 +443,7 @@ class GeneralizedGANCost(GeneralizedCost):
             "dis" or "gen". Default: the cost type of the cost function.
         """
         self.check_initialized()
-        self.outputs[:] = self.call_with_context(self.costfunc, inputs, targets, cost_type)
-        self.cost = self.be.mean(self.outputs, axis=1).asnumpyarray()
-        return self.cost
+        return self.compute_mean(self.call_with_context(self.costfunc, inputs, targets, cost_type))
 
     def get_errors(self, inputs: Tensor, targets: Any) -> Any:
         """Compute the gradient with respect to the discriminator's outputs.
