@@ -122,6 +122,11 @@ class Op:
         if not self.method:
             object.__setattr__(self, "method", self.name)
 
+    @property
+    def has_axis(self) -> bool:
+        """Whether the op reduces the axes that its attribute ``axis`` lists."""
+        return self.kind == "reduction" or self.shape_fn is nonempty_reduction_shape
+
     def flops(self, z: Shape, *operands: Shape) -> int:
         """Return the floating-point operations for the shapes of the result and the operands."""
         rule = self.flops_fn or FLOPS_FN_BY_KIND.get(self.kind)

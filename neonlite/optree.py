@@ -249,7 +249,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
             node = OpTreeNode({"shape": OpTreeNode.shape(a), "op": op}, a, b)
             be.execute(node)
             return node
-        if OPS[op].kind == "reduction" or OPS[op].result_dtype == "index":  # their methods have a default axis
+        if OPS[op].has_axis:  # its method has a default
             return getattr(be, OPS[op].method)(a, out=out, **attrs)
         return be.build(op, a, b, out, **attrs)
 

@@ -224,6 +224,7 @@ REFUSED: list[tuple[type[Exception], str, str]] = [
     (ValueError, "be.define_op('half', abs, kind='odd')", "be.define_op | 'elementwise' | 'odd'"),
     (ValueError, "be.define_op('half', abs, kind='library')", "be.define_op | shape"),
     (ValueError, "be.define_op('half', abs, arity=3)", "be.define_op | 3"),
+    (ValueError, "be.define_op('class', abs)", "be.define_op | identifier | 'class'"),
     (TypeError, "be.define_op('half', 3)", "be.define_op | run | 3"),
     (ValueError, "Autodiff(x * x, be).back_prop_grad([x], [])", "1 gradients | got 0"),
     (ValueError, "Autodiff(x * x, be).back_prop_grad(x, [x, x2])", "1 gradients | got 2"),

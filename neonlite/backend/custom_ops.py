@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.op_methods import OpMethods, make_method
+from neonlite.backend.validation import expected, function, integer, one_of, sequence
 from neonlite.messages import describe
 from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
+from neonlite.shapes import Shape, at_least_2d, broadcast_shapes
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -36,7 +39,9 @@ def define_op(
     name : str
         The name of the op and of the method.
     run : callable
-        The forward function ``run(xp, x)`` or ``run(xp, x, y)``, with array-API functions of ``xp``.
+        The forward function ``run(xp, x)`` or ``run(xp, x, y)``, with array-API functions of ``xp``. That of an
+        elementwise op computes each element of the result from the elements of the operands at the same position: it
+        is called with blocks of large arrays.
     grad : callable or None, optional
         The gradient rule ``grad(be, dz, z, x, y)``: a tuple with an op-tree, or None for zero, per operand. None
         for a gradient of zero. Without a rule, differentiation raises NotImplementedError.
@@ -60,7 +65,10 @@ def define_op(
     Raises
     ------
     ValueError
-        The name is taken by a built-in op or method, or an argument is not valid.
+        The name is taken by a built-in op or method, or an argument is not valid. When the op is evaluated: the
+        result of ``run`` has another shape.
+    TypeError
+        A rule is not a function. When the op is evaluated: the result of ``run`` is not an array of real numbers.
 
     Examples
     --------
@@ -71,19 +79,28 @@ def define_op(
     >>> nl.Autodiff(cube(be, x), be).get_grad_asnumpyarray(x)
     array([[12.]], dtype=float32)
     """
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise ValueError(expected("be.define_op: name", "an identifier, such as 'swish',", name))
     is_redefinition = name in OPS and OPS[name] not in OP_TABLE
-    if not name.isidentifier() or (not is_redefinition and (name in OPS or hasattr(cls, name))):
+    if not is_redefinition and (name in OPS or hasattr(cls, name)):
         raise ValueError(
-            f"be.define_op: the name {name!r} is taken, or is not an identifier. The ops are {', '.join(OPS)}."
+            f"be.define_op: the name {name!r} is taken by an op or a method of the backend. Choose another."
         )
-    if kind not in ("elementwise", "library") or (kind == "library" and shape_fn is None):
+    one_of("be.define_op: kind", kind, ("elementwise", "library"))
+    one_of("be.define_op: result_dtype", result_dtype, ("same", "float", "boolean", "index"))
+    if (kind == "library") != (shape_fn is not None):
         raise ValueError(
-            f"be.define_op: expected kind 'elementwise', or 'library' with a shape_fn, got {describe(kind)}"
+            "be.define_op: expected a shape_fn for kind='library' only, got "
+            f"kind={kind!r} with shape_fn={describe(shape_fn)}. Pass both, or neither for an elementwise op."
         )
-    if not callable(run):
-        raise TypeError(f"be.define_op: expected a function run(xp, x), got {describe(run)}")
-    if arity not in (1, 2):
-        raise ValueError(f"be.define_op: expected arity 1 or 2, got {describe(arity)}")
+    operands = ("x", "y")[: integer("be.define_op: arity", arity, 1, 2)]
+    check_parameters("be.define_op: run", run, ("xp", *operands), " Pass arity=2 for an op of two operands.")
+    if grad is not None:
+        check_parameters("be.define_op: grad", grad, ("be", "dz", "z", *operands))
+    if shape_fn is not None:
+        check_parameters("be.define_op: shape_fn", shape_fn, [f"{x}_shape" for x in operands])
+        shape_fn = checked_shape_fn(shape_fn)
+    run = checked_run(run, shape_fn or broadcast_shapes)
     OPS[name] = op = Op(
         name, run, grad, doc, arity=arity, kind=kind, shape_fn=shape_fn, result_dtype=result_dtype, may_raise=True
     )
@@ -151,12 +168,9 @@ def elementwise_kernel(
     if not isinstance(operation, str) or not re.search(r"\bx\b", operation):
         raise ValueError(f"be.elementwise_kernel: expected an expression of x as operation, got {describe(operation)}")
     arity = 2 if re.search(r"\by\b", operation) else 1
-    if run is not None and not accepts_operands(run, 1 + arity):
-        names = ("x", "x, y")[arity - 1]
-        raise ValueError(
-            f"be.elementwise_kernel: expected a run(xp, {names}), with the operands of {operation!r}, got one with "
-            "other parameters"
-        )
+    if run is not None:
+        way_out = f" These are the operands of {operation!r}."
+        check_parameters("be.elementwise_kernel: run", run, ("xp", "x", "y")[: 1 + arity], way_out)
     method = define_op(cls, name, run or gpu_only_run(name), grad, "elementwise", arity, doc, None, result_dtype)
     register_expression(OPS[name], operation)
     return method
@@ -216,14 +230,49 @@ def raw_kernel(
     return method
 
 
-def accepts_operands(f: Callable[..., Any], n: int) -> bool:
-    """Return whether a function accepts n positional arguments; True if its signature is unknown."""
+# --- checks of the functions, and of their results ---
+
+
+def check_parameters(name: str, f: Any, parameters: Sequence[str], way_out: str = "") -> None:
+    """Raise an error unless ``f`` is a function of these positional parameters; one of unknown signature passes."""
+    call = f"{name.rpartition(': ')[2]}({', '.join(parameters)})"
+    function(name, f, f"a function {call}")
     try:
-        signature = inspect.signature(f)
-    except (TypeError, ValueError):
-        return True
-    try:
-        signature.bind(*range(n))
-    except TypeError:
-        return False
-    return True
+        inspect.signature(f).bind(*parameters)
+    except ValueError:  # it has no signature
+        return
+    except TypeError as error:
+        raise ValueError(expected(name, f"a function {call}", f) + f": {error}.{way_out}") from None
+
+
+def checked_shape_fn(shape_fn: Callable[..., Any]) -> Callable[..., Shape]:
+    """Return a shape rule with its result checked."""
+
+    def checked(*shapes: Shape) -> Shape:
+        sizes = sequence("shape_fn: the result", shape_fn(*shapes), "a tuple of sizes")
+        return at_least_2d(tuple(integer("shape_fn: each size", n, 0) for n in sizes))
+
+    return checked
+
+
+def checked_run(run: Callable[..., Any], shape_fn: Callable[..., Shape]) -> Callable[..., Any]:
+    """Return a forward function with its result checked: an array of real numbers of the shape of the rule."""
+
+    def checked(xp: Any, *operands: Any) -> Any:
+        z = run(xp, *operands)
+        dtype = getattr(z, "dtype", None)
+        if dtype != operands[0].dtype and (
+            dtype is None or not xp.isdtype(dtype, ("bool", "integral", "real floating"))
+        ):
+            got = describe(z) if dtype is None else f"one of {dtype}"
+            raise TypeError(f"expected an array of real numbers as the result of run, got {got}")
+        if shape_fn is not broadcast_shapes or any(x.shape != z.shape for x in operands):
+            shapes = [tuple(x.shape) for x in operands]
+            if at_least_2d(tuple(z.shape)) != at_least_2d(shape := shape_fn(*shapes)):
+                raise ValueError(
+                    f"expected a result of run of shape {shape} for operands of shape {', '.join(map(str, shapes))}, "
+                    f"got {tuple(z.shape)}. For an op that is not elementwise pass kind='library' and a shape_fn."
+                )
+        return z
+
+    return checked

@@ -52,7 +52,7 @@ def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
 
 def make_method(op: Op) -> Callable[..., Any]:
     """Return the backend method of an op: a function with its name, signature and docstring."""
-    if op.kind == "reduction" or op.result_dtype == "index":
+    if op.has_axis:
         method = _reduction_method(op, reduce_all=op.kind == "reduction")
     else:
         method = _unary_method(op) if op.arity == 1 else _binary_method(op)

@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from neonlite.backend.serialization import Serializable
 from neonlite.messages import describe
+from neonlite.optree_structure import info_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -144,6 +145,13 @@ def one_of(name: str, value: Any, choices: Iterable[Any], way_out: str = "") -> 
 def instance(name: str, value: Any, cls: type[T], kind: str, way_out: str = "") -> T:
     """Return an instance of a class; TypeError otherwise. ``kind`` describes it, such as "a metric, Accuracy(),"."""
     if not isinstance(value, cls):
+        raise TypeError(expected(name, kind, value) + way_out)
+    return value
+
+
+def sequence(name: str, value: Any, kind: str = "a list", way_out: str = "") -> Sequence[Any]:
+    """Return a list or tuple; TypeError for anything else, also for an op-tree, which is a tuple."""
+    if not isinstance(value, list | tuple) or info_of(value) is not None:
         raise TypeError(expected(name, kind, value) + way_out)
     return value
 

@@ -190,12 +190,13 @@ def split_pairs(targets: Sequence[Tensor], tree: Any) -> Sequence[Any]:
 
 
 def add_error_context(be: Backend, error: Exception, tensors: Sequence[Tensor], tree: Any) -> Exception:
-    """Return an error of the same type that names the ops that may have raised it, and the targets."""
+    """Return an error of the same type that names the ops that may have raised it, and the targets.
+
+    An error whose constructor may have other parameters gets them as a note, which Python prints below the message.
+    """
     error = translate_error(be, error, "the temporaries of an op")
     if isinstance(error, OutOfMemoryError):
         return OutOfMemoryError(f"{error} (while evaluating {describe(*tensors)})")
-    if type(error) not in (ValueError, TypeError, IndexError, OverflowError):
-        return error
     candidates = [node for node in postorder(tree) if (op := OPS.get(node.op)) and op.may_raise][:3]
     calls = [
         f"be.{OPS[node.op].method}({describe(*node.operands)}"
@@ -203,7 +204,10 @@ def add_error_context(be: Backend, error: Exception, tensors: Sequence[Tensor], 
         for node in candidates
     ]
     what = ", ".join(calls) or describe(tree)
-    return type(error)(f"{what}: {error} (while evaluating {describe(*tensors)})")
+    if type(error) in (ValueError, TypeError, IndexError, OverflowError):
+        return type(error)(f"{what}: {error} (while evaluating {describe(*tensors)})")
+    error.add_note(f"{what} (while evaluating {describe(*tensors)})")
+    return error
 
 
 # --- checks ---

@@ -291,7 +291,7 @@ def test_a_function_of_integers_is_that_of_doubles_as_on_a_gpu(define, sim):
 
 @pytest.mark.parametrize("operation", ["x * y + w", "x"])
 def test_an_expression_and_its_function_have_the_same_operands(define, operation):
-    with pytest.raises(ValueError, match=r"expected a run\(xp, x.*, with the operands of"):
+    with pytest.raises(ValueError, match=r"elementwise_kernel: expected a function run\(xp, x.* operands of 'x"):
         define("odd", operation, run=lambda xp, x, y, w: x * y + w)
     assert "odd" not in OPS
 
