@@ -21,6 +21,15 @@ LIMITS |= {
 }
 
 
+def overflow_message(value: float, dtype: str) -> str:
+    """Return the message for a number that does not fit an integer dtype."""
+    low, high = LIMITS[dtype]
+    return (
+        f"expected an integer from {low} to {high} for {dtype}, got {value}. Create the tensor with another dtype, or "
+        "cast it with be.astype."
+    )
+
+
 def promote_types(x: str, y: str) -> str:
     """Return the common dtype: the float one of a float and an integer, else the smallest that holds both.
 

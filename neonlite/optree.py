@@ -204,6 +204,9 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
     Operators, backend methods and ``OpTreeNode.build`` create nodes with shape inference and checks. The constructor
     does neither.
 
+    As in neon, a node is a tuple: ``len(tree)`` is 3, ``tree[0]`` is the op dict, and ``tree[1]`` and ``tree[2]`` are
+    the operands. To slice the value, evaluate it: ``tree.astensor()[0]``.
+
     Parameters
     ----------
     op : dict

@@ -51,7 +51,11 @@ REFUSED: list[tuple[type[Exception], str, str]] = [
     (ValueError, "nl.gen_backend('cpuu')", "one of ('cpu' | 'cpuu' | Did you mean 'cpu'"),
     (TypeError, "nl.gen_backend(3)", "expected a name or an instance of Runtime, got 3 | such as 'cpu'"),
     (ValueError, "Backend.allocate_backend('stric')", "'stric' | Did you mean 'strict'"),
-    (TypeError, "Backend('cpu', colour=1)", "options | colour"),
+    (TypeError, "Backend('cpu', colour=1)", "Backend: expected the options runtime | default_dtype | got colour"),
+    (TypeError, "nl.gen_backend('cpu', default_dtype='f16')", "gen_backend: | options backend | datatype | default_"),
+    (TypeError, "be.bsz = 2.5", "be.bsz | expected an integer >= 0 | batch size | got 2.5"),
+    (TypeError, "be.bsz = np.array([3])", "be.bsz | expected an integer >= 0 | batch size | [3]"),
+    (TypeError, "be.batch_size(2.5).__enter__()", "be.bsz | expected an integer >= 0 | batch size | got 2.5"),
     (ValueError, "Backend('cpu', compat_mode='torch')", "compat_mode | 'caffe' | 'torch'"),
     (ValueError, "x + foreign", "be.add | x (2, 3) | foreign | one backend | be.array"),
     (ValueError, "be.dot(foreign, w)", "be.dot | foreign | w (3, 4) | be.array"),
@@ -72,6 +76,8 @@ REFUSED: list[tuple[type[Exception], str, str]] = [
     (TypeError, "be.zeros((2, 2), dtype=bool)", "'bool' | uint8"),
     (ValueError, "Backend(be.name, default_dtype='int32')", "int32 | float32"),
     (TypeError, "be.zeros((2, 2), nmae='x')", "zeros | nmae"),
+    (TypeError, "be.zeros(2, 3)", "dtypes | got '3' | shape as one tuple: be.zeros((2, 3))"),
+    (TypeError, "be.iobuf('5')", "expected integers as sizes, got '5'"),
     (ValueError, "nl.gen_backend(be.name, device_id=3)", "expected 0 for device_id | got 3"),
     # --- shapes ---
     (ValueError, "x + y", "be.add | x (2, 3) | y (4, 5) | 2 and 4 | axis 0 | broadcast"),
@@ -129,6 +135,7 @@ REFUSED: list[tuple[type[Exception], str, str]] = [
     (TypeError, "x[[0, 1]]", "x (2, 3) | [0, 1] | be.take"),
     (TypeError, "x['a']", "x (2, 3) | 'a' | integers, slices"),
     (TypeError, "x[1.0]", "x (2, 3) | 1.0 | integers, slices"),
+    (TypeError, "x[None]", "x (2, 3) | None | integers, slices | t.reshape to add an axis"),
     # --- assignment ---
     (ValueError, "x[:] = np.ones((3, 2))", f"{UNFIT} | array (3, 2)"),
     (ValueError, "x[:] = y", f"{UNFIT} | y (4, 5)"),
@@ -141,6 +148,24 @@ REFUSED: list[tuple[type[Exception], str, str]] = [
     (TypeError, "x[:] = None", "numbers | None"),
     (TypeError, "be.exp(x, out=np.ones((2, 3)))", "expected tensors as targets | array"),
     (ValueError, "be.assign([x], [1, 2])", "2 values | 1 tensor"),
+    (ValueError, "be.compile([x], [1, 2])", "be.compile | 2 values | 1 tensor"),
+    (TypeError, "be.assign(x, [x, x])", "be.assign | a list of tensors | x (2, 3) | out[:] = tree"),
+    (TypeError, "be.assign([x, x2, out], x + 1)", "be.assign | a list of values | add-tree (2, 3) | out[:] = tree"),
+    (TypeError, "be.compile(x, x + 1)", "be.compile | a list of tensors | x (2, 3) | out[:] = tree"),
+    (TypeError, "be.compile([3], [x])", "be.compile | tensors as targets | 3"),
+    (TypeError, "be.evaluate(x + 1)", "be.evaluate | a list of op-trees | add-tree (2, 3)"),
+    (TypeError, "be.evaluate([3])", "be.evaluate | a list of op-trees | 3"),
+    (TypeError, "be.evaluate(3)", "be.evaluate | a list of op-trees | 3"),
+    (TypeError, "be.plan(x + 1, out=x.get())", "be.plan | a list of tensors | array"),
+    (ValueError, "be.plan(x + 1, out=[x, x2])", "be.plan | 1 values | 2 tensors"),
+    (TypeError, "be.compound_dot(x.get(), w, out)", "be.compound_dot | a tensor for A | array | be.array(x)"),
+    (TypeError, "be.compound_dot(x + 1, w, out)", "be.compound_dot | a tensor for A | add-tree | tree.astensor()"),
+    (OverflowError, "labels[:] = 2**31", "labels (1, 3) | -2147483648 to 2147483647 for int32 | got 2147483648"),
+    (OverflowError, "labels.fill(float('inf'))", "labels (1, 3) | for int32 | got inf"),
+    (ValueError, "labels[:] = float('nan')", "labels (1, 3) | for int32 | got nan"),
+    (OverflowError, "labels.set([[0, 1, -1e10]])", "labels (1, 3) | for int32 | got -10000000000.0"),
+    (OverflowError, "be.assign([x, labels], [1, 2**31])", "labels (1, 3) | for int32 | got 2147483648"),
+    (OverflowError, "be.array([[1, 256]], dtype='uint8')", "be.array | 0 to 255 for uint8 | got 256 | another dtype"),
     (TypeError, "(x + 1)[:] = 1", "op-tree | out[:] = tree"),
     (TypeError, "(x + 1)[0]['op'] = 'sub'", "immutable | replace"),
     (AttributeError, "setattr(x, 'shape', (3, 2))", "shape"),
@@ -305,7 +330,7 @@ def test_an_invalid_seed_is_rejected(seed: Any) -> None:
 
 @pytest.mark.parametrize("size", [-1, 1.5, 8.0, True, "8", None])
 def test_an_invalid_batch_size_is_rejected_at_once(size: Any) -> None:
-    with pytest.raises(ValueError, match="expected an integer >= 0 for the batch size") as caught:
+    with pytest.raises((TypeError, ValueError), match="expected an integer >= 0 for the batch size") as caught:
         Backend("cpu", batch_size=size)
     assert repr(size) in str(caught.value)
 
@@ -371,6 +396,29 @@ def test_floats_assigned_to_ints_are_truncated(be: Backend, dtype: str, form: Ca
     out[:] = form(be.array([[1.7, -1.7, 2.5, 300.0]]))
     np.testing.assert_array_equal(out.get(), [[1, -1, 2, 300]])
     assert out.dtype == dtype
+
+
+@pytest.mark.parametrize("value", [-1, 256, -1.5, 256.0, 1e30, [[300, 1]], (0.0, -7)])
+def test_python_scalars_out_of_range_are_not_wrapped(be: Backend, value: Any) -> None:
+    u = be.ones((1, 2), dtype="uint8")
+    for write in (lambda: u.set(value), lambda: u.fill(value), lambda: be.assign([u, u[:, :1]], [value, 2])):
+        with pytest.raises(OverflowError, match="expected an integer from 0 to 255 for uint8, got"):
+            write()
+    assert u.get().tolist() == [[1, 1]]
+
+
+def test_scalars_in_range_and_arrays_are_cast_as_by_numpy(be: Backend) -> None:
+    u, wanted = be.zeros((1, 2), dtype="uint8"), np.zeros((1, 2), np.uint8)
+    for value in (0, 255, 255.9, -0.9, True, [[3, 4.5]], np.int64(300), np.array([[300, -1]])):
+        u[:] = value
+        wanted[:] = value
+        np.testing.assert_array_equal(u.get(), wanted)
+
+
+def test_several_scalars_are_assigned_in_the_dtypes_of_their_targets(be: Backend) -> None:
+    n, x = be.zeros((1, 1), dtype="int32"), be.zeros((1, 1), dtype="float64")
+    be.assign([n, x], [2**24 + 1, 0.1])
+    assert (n.item(), x.item()) == (2**24 + 1, 0.1)
 
 
 def test_a_read_only_array_of_the_host_is_copied(be: Backend) -> None:

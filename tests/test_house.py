@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -398,6 +399,14 @@ def test_the_dependency_groups_named_for_make_test_exist():
     assert "test runtimes gpu" in lines
     assert {name for line in lines for name in line.split()} <= groups.keys()
     assert groups["gpu"] == ["neonlite[cuda13]"]  # whose versions stand in one place
+
+
+def test_the_functions_that_the_readme_names_are_in_the_files_that_it_names():
+    text = " ".join((Path(__file__).parents[1] / "README.md").read_text().split())
+    named = re.findall(r"`([\w.]+)` in `([\w/]+)\.py`", text)
+    assert {"build", "run", "Plan", "BlockedExecutor.compile", "run_plan"} <= {name for name, _ in named}
+    for name, path in named:
+        attrgetter(name)(import_module(f"neonlite.{path.replace('/', '.')}"))
 
 
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: path.stem)

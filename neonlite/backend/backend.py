@@ -20,7 +20,7 @@ from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import checks_booleans
+from neonlite.backend.validation import checks_booleans, reject_options
 from neonlite.backend.warn import called_from
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree_structure import Structures
@@ -75,8 +75,7 @@ class Backend(OpMethods):
         device_id: int = 0,
         **options: Any,
     ) -> None:
-        if options:
-            raise TypeError(f"Backend: expected no further options, got {', '.join(options)}")
+        reject_options("Backend", options, Backend.__init__)
         if compat_mode not in (None, "caffe"):
             raise ValueError(f"Backend: expected None or 'caffe' for compat_mode, got {compat_mode!r}")
         self.runtime: Any = load_runtime(runtime, device_id)
@@ -131,12 +130,11 @@ class Backend(OpMethods):
 
     @bsz.setter
     def bsz(self, n: int) -> None:
-        if isinstance(n, bool) or not hasattr(n, "__index__") or n.__index__() < 0:
-            raise ValueError(f"be.bsz: expected an integer >= 0 for the batch size (0: not set), got {n!r}")
+        n = creation.check_batch_size(n)
         if self.thread_bsz.value is None:
-            self._bsz = n.__index__()
+            self._bsz = n
         else:
-            self.thread_bsz.value = n.__index__()
+            self.thread_bsz.value = n
 
     backend_choices = staticmethod(list_runtimes)
 

@@ -14,7 +14,8 @@ from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.format import format_bytes
 from neonlite.backend.memory import DeviceMemory, ExternalMemory, OutOfMemoryError
 from neonlite.backend.tensor import Tensor, memory_span
-from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, dtype_bits
+from neonlite.backend.validation import integer
+from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, dtype_bits, overflow_message
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.optree_structure import Info
@@ -54,11 +55,16 @@ def batch_size(be: Backend, n: int) -> Iterator[None]:
         The batch size.
     """
     before = be.thread_bsz.value
-    be.thread_bsz.value = n
+    be.thread_bsz.value = check_batch_size(n)
     try:
         yield
     finally:
         be.thread_bsz.value = before
+
+
+def check_batch_size(n: Any) -> int:
+    """Return a batch size as a Python int; TypeError or ValueError otherwise."""
+    return integer("be.bsz: the batch size (0 if not set)", n, 0)
 
 
 def shape_of(be: Backend, shape: ShapeLike, allow_unknown: bool = False) -> Shape:
@@ -123,6 +129,7 @@ def dtype_name(be: Backend, dtype: Any) -> str:
     if name not in be.runtime.dtypes:
         supported = ", ".join(be.runtime.dtypes)
         hint = f". {MISSING_DTYPE_HINTS[name]}" if name in MISSING_DTYPE_HINTS else ""
+        hint = ". Pass a shape as one tuple: be.zeros((2, 3))." if isinstance(dtype, int) else hint
         raise TypeError(f"backend {be.name!r}: expected one of the dtypes {supported}, got {name!r}{hint}")
     return name
 
@@ -350,7 +357,9 @@ def array(
     TypeError
         The values are not numbers.
     ValueError
-        Nested lists of different lengths.
+        Nested lists of different lengths, or NaN for an integer dtype.
+    OverflowError
+        A Python scalar, alone or in a list, does not fit an integer dtype. Arrays are cast, as in NumPy.
 
     Examples
     --------
@@ -360,8 +369,8 @@ def array(
     Tensor([[1. 2.]
             [3. 4.]], 'x', (2, 2), float32, cpu)
     """
-    values = to_host_array(be, ary)
     dtype = be.dtype_name(dtype)
+    values = to_host_array(be, ary, dtype)
     shape = at_least_2d(values.shape)
     with IgnoreFPErrors():
         values = values.astype(dtype, copy=False).reshape(shape)
@@ -564,11 +573,11 @@ def iobuf(
     """
     if x is not None:
         return x
+    sizes = be.shape_of(dim0)
     if not be.bsz:
         raise ValueError(
             "be.iobuf: expected a batch size, got none. Set it with gen_backend(batch_size=N), or be.bsz = N."
         )
-    sizes = tuple(dim0) if isinstance(dim0, tuple | list) else (dim0,)
     shape = (sizes[0], sizes[1] * be.bsz) if len(sizes) == 2 else (math.prod(sizes), be.bsz)
     return be.zeros(shape, dtype, name) if shared is None else shared.share(shape, dtype, name).fill(0)
 
@@ -608,7 +617,7 @@ def snapshot(be: Backend, array: Any, other: Any) -> Tensor:
     Tensor
         The copy.
     """
-    values = to_host_array(be, array)
+    values = to_host_array(be, array, be.default_dtype_name)
     dtype = other.info.dtype if isinstance(other, Operand) else be.default_dtype_name
     if dtype in INT_DTYPES and values.dtype.kind in "iu":
         dtype = values.dtype.name
@@ -617,8 +626,11 @@ def snapshot(be: Backend, array: Any, other: Any) -> Tensor:
     return be.array(values, dtype)
 
 
-def to_host_array(be: Backend, values: Any, what: str = "be.array") -> Any:
-    """Return values as a NumPy array of numbers; an error for ragged lists, objects and strings."""
+def to_host_array(be: Backend, values: Any, dtype: str, what: str = "be.array") -> Any:
+    """Return values as a NumPy array of numbers, to be cast to a dtype.
+
+    Raises an error for ragged lists, objects and strings, and for Python scalars that do not fit an integer dtype.
+    """
     if isinstance(values, OpTreeNode):
         values = values.astensor()
     if isinstance(values, Tensor):
@@ -629,6 +641,11 @@ def to_host_array(be: Backend, values: Any, what: str = "be.array") -> Any:
         raise ValueError(f"{what}: expected nested lists of equal lengths, got others: {error}") from None
     if not is_real_array(array):
         raise TypeError(f"{what}: expected numbers, got an array of {array.dtype} ({describe(values)})")
+    if dtype in LIMITS and array.size and not hasattr(values, "dtype"):
+        low, high = LIMITS[dtype]
+        for x in (array.min().item(), array.max().item()):
+            if not low - 1 < x < high + 1:  # a float is truncated
+                raise (ValueError if math.isnan(x) else OverflowError)(f"{what}: {overflow_message(x, dtype)}")
     return be.runtime.host_values(array)
 
 

@@ -10,7 +10,7 @@ from neonlite.backend.backend import Backend
 from neonlite.backend.runtimes import canonical, default_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.serialization import Serializable
-from neonlite.backend.validation import checks_booleans, integer
+from neonlite.backend.validation import checks_booleans, integer, reject_options
 
 _current_backend: Backend | None = None
 
@@ -27,6 +27,7 @@ def gen_backend(
     compat_mode: str | None = None,
     deterministic_update: bool | None = None,
     deterministic: bool | None = None,
+    **options: Any,
 ) -> Backend:
     """Create the current backend, or reseed and return the live one if it has these settings.
 
@@ -57,6 +58,8 @@ def gen_backend(
         For compatibility with neon, without effect: updates are deterministic.
     deterministic : bool, optional
         Compute bit-identical results in every run, also where this is slower.
+    **options : Any
+        Anything else raises TypeError.
 
     Returns
     -------
@@ -68,7 +71,8 @@ def gen_backend(
     ValueError
         Unknown runtime, device, ``compat_mode`` or seed, or a default dtype that is not floating point.
     TypeError
-        ``stochastic_round`` is not a boolean, ``max_devices`` not an integer, or the runtime incomplete.
+        ``stochastic_round`` is not a boolean, ``max_devices`` not an integer, an option is unknown, or the runtime is
+        incomplete.
     ImportError
         The runtime is not installed; the message has the command that installs it.
 
@@ -87,6 +91,7 @@ def gen_backend(
     'mine'
     """
     global _current_backend
+    reject_options("gen_backend", options, gen_backend)
     if max_devices is not None:
         integer("gen_backend: max_devices", max_devices)
     runtime = backend.runtime if isinstance(backend, Backend) else default_runtime() if backend is None else backend

@@ -258,7 +258,7 @@ class Tensor(Operand):
         Tensor
             This tensor.
         """
-        self[:] = np.asarray(ary)
+        self[:] = np.asarray(ary) if isinstance(ary, Operand) else ary
         return self
 
     # --- writing ---
@@ -298,6 +298,11 @@ class Tensor(Operand):
         -------
         Tensor
             This tensor.
+
+        Raises
+        ------
+        OverflowError, ValueError
+            The scalar, or NaN, does not fit an integer dtype.
         """
         self[:] = value
         return self
@@ -369,8 +374,8 @@ class Tensor(Operand):
                 dropped_axes.append(axis)
             else:
                 raise TypeError(
-                    f"{self._describe()}: expected integers, slices and ... as indices, got {describe(item)}. For a "
-                    "list use be.take."
+                    f"{self._describe()}: expected integers, slices and ... as indices, got {describe(item)}. Use "
+                    "be.take for a list, and t.reshape to add an axis."
                 )
         return tuple(slices), dropped_axes
 

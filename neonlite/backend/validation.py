@@ -156,6 +156,14 @@ def sequence(name: str, value: Any, kind: str = "a list", way_out: str = "") -> 
     return value
 
 
+def reject_options(where: str, options: dict[str, Any], f: Callable[..., Any]) -> None:
+    """Raise TypeError if there are options, with the keyword arguments that the function has."""
+    if options:
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        accepted = [p.name for p in inspect.signature(f).parameters.values() if p.kind in kinds and p.name != "self"]
+        raise TypeError(f"{where}: expected the options {', '.join(accepted)}, got {', '.join(options)}")
+
+
 def function(name: str, value: Any, kind: str = "a function", way_out: str = "") -> Any:
     """Return a callable; TypeError for anything else."""
     if not callable(value):

@@ -385,7 +385,7 @@ def test_an_assignment_broadcasts(be):
 
 
 @pytest.mark.parametrize(
-    "value", [lambda be, v: v, lambda be, v: np.array(v), lambda be, v: be.array(v, dtype="int32")]
+    "value", [lambda be, v: np.int64(v), lambda be, v: np.array(v), lambda be, v: be.array(v, dtype="int32")]
 )
 def test_an_assignment_casts(be, value):
     small, whole, real = be.zeros((1, 1), dtype="int8"), be.zeros((1, 1), dtype="int32"), be.zeros((1, 1))

@@ -23,6 +23,7 @@ from neonlite.backend.planning.run import (
     split_pairs,
 )
 from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.validation import sequence
 from neonlite.messages import describe
 from neonlite.ops import OPS
 from neonlite.optree import Operand, OpTreeNode, build
@@ -66,11 +67,7 @@ def assign(be: Backend, tensors: Sequence[Tensor], values: Sequence[Any]) -> lis
     >>> be.assign([x, y], [y, x])
     [Tensor([[2.]], (1, 1), float32, cpu), Tensor([[1.]], (1, 1), float32, cpu)]
     """
-    for t in tensors:
-        if not isinstance(t, Tensor):
-            raise TypeError(f"be.assign: expected tensors as targets, got {describe(t)}")
-    if len(tensors) != len(values):
-        raise ValueError(f"be.assign: expected a value for each of {len(tensors)} tensors, got {len(values)} values")
+    check_assignment("be.assign", tensors, values)
     if len(tensors) == 1:
         tensors[0][:] = values[0]
         return list(tensors)
@@ -105,6 +102,7 @@ def compile(be: Backend, tensors: Sequence[Tensor], values: Sequence[Any]) -> Co
     >>> a.get()
     array([[8., 8.]], dtype=float32)
     """
+    check_assignment("be.compile", tensors, values)
     return CompiledAssignment(be, tensors, values)
 
 
@@ -122,7 +120,11 @@ def evaluate(be: Backend, trees: Sequence[Any]) -> list[Tensor]:
         A new tensor for each op-tree.
     """
     check_open(be)
-    targets = [be.empty(x.info.shape, x.info.dtype) for x in trees]
+    try:
+        infos = [x.info for x in trees]
+    except (AttributeError, TypeError):
+        raise TypeError(f"be.evaluate: expected a list of op-trees or tensors, got {describe(trees)}") from None
+    targets = [be.empty(info.shape, info.dtype) for info in infos]
     return be.assign(targets, trees)
 
 
@@ -166,13 +168,27 @@ def plan(be: Backend, *trees: Any, out: Any = None) -> Plan:
     if out is None:
         targets = [Tensor(None, be.tensor_info(x.shape, x.info.dtype)) for x in trees]
     else:
-        targets = [out] if isinstance(out, Tensor) else list(out)
+        targets = [out] if isinstance(out, Tensor) else out
+        check_assignment("be.plan", targets, trees)
     tree = pair_values(be, targets, trees)
     leaves = lower_to_instructions(split_pairs(targets, tree))[1] if tree.leaves is None else tree.leaves
     plan = make_plan(be, targets, tree, find_aliases(targets, leaves.values()))
     operands = [x for x in leaves.values() if isinstance(x, Tensor) and x.layout != "CHWN"]
     plan.layouts = [f"{describe(x)} in {x.layout}" for x in operands]
     return plan
+
+
+def check_assignment(where: str, tensors: Sequence[Tensor], values: Sequence[Any]) -> None:
+    """Raise an error unless there are a list of tensors, and a list of as many values. An op-tree is not a list."""
+    if type(tensors) is not list or type(values) is not list:
+        way_out = ". To write one op-tree, use out[:] = tree."
+        sequence(f"{where}: the targets", tensors, "a list of tensors", way_out)
+        sequence(f"{where}: the values", values, "a list of values", way_out)
+    for t in tensors:
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{where}: expected tensors as targets, got {describe(t)}")
+    if len(tensors) != len(values):
+        raise ValueError(f"{where}: expected a value for each of {len(tensors)} tensors, got {len(values)} values")
 
 
 def write(be: Backend, target: Tensor, value: Any) -> None:
@@ -219,15 +235,18 @@ def _as_tree(be: Backend, target: Tensor, value: Any) -> Any:
     """Return a value of an assignment as an op-tree."""
     if isinstance(value, OpTreeNode):
         return resolve_nclass(be, target, value)
-    if not isinstance(value, Tensor | int | float):
-        value = be.array(_reshape_to_target(be, target, value), dtype=target.info.dtype)
+    if not isinstance(value, Tensor):
+        values = _reshape_to_target(be, target, value)
+        if isinstance(value, int | float):
+            return be.build("cast", value, to=target.info.dtype)
+        value = be.array(values, dtype=target.info.dtype)
     check_assignable(be, target, value)
     return be.stop_gradient(value)
 
 
 def _reshape_to_target(be: Backend, target: Tensor, value: Any) -> np.ndarray[Any, Any]:
     """Return a value as a NumPy array; with fewer than two dimensions, in the target's shape if the sizes agree."""
-    values: np.ndarray[Any, Any] = to_host_array(be, value, f"an assignment to {describe(target)}")
+    values: np.ndarray[Any, Any] = to_host_array(be, value, target.info.dtype, f"an assignment to {describe(target)}")
     return values.reshape(target.shape) if values.size == target.size and values.ndim < 2 else values
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from neonlite.dtypes import LIMITS, dtype_bits
+from neonlite.dtypes import LIMITS, dtype_bits, overflow_message
 from neonlite.ops import OPS, Op
 from neonlite.optree_structure import Above, Below, Info, Leaves
 from neonlite.optree_walks import lower_to_instructions
@@ -305,12 +305,3 @@ class StepList:
             if outer != n * s and inner not in ends:
                 return True
         return False
-
-
-def overflow_message(value: int, dtype: str) -> str:
-    """Return the message for an integer that does not fit a dtype."""
-    low, high = LIMITS[dtype]
-    return (
-        f"expected an integer from {low} to {high} for {dtype}, got {value}. Cast the tensor to a wider dtype with "
-        "be.astype."
-    )

@@ -49,7 +49,10 @@ def check_tensors(be: Backend, primitive: str, **tensors: Any) -> None:
     with_error_prefix(primitive, check_open, be)
     for name, t in tensors.items():
         if not isinstance(t, Tensor):
-            raise TypeError(f"be.{primitive}: expected a tensor for {name}, got {describe(t)}")
+            raise TypeError(
+                f"be.{primitive}: expected a tensor for {name}, got {describe(t)}. "
+                "Copy an array with be.array(x), and evaluate an op-tree with tree.astensor()."
+            )
         if t.backend is not be:
             raise ValueError(
                 f"be.{primitive}: expected a tensor of {be!r} for {name}, got {describe(t)} of {t.backend!r}. "
@@ -87,7 +90,10 @@ def check_same_dtype(primitive: str, **tensors: Tensor) -> None:
     dtypes = {name: t.info.dtype for name, t in tensors.items()}
     if len(set(dtypes.values())) > 1 or not set(dtypes.values()) <= set(FLOAT_DTYPES):
         listed = ", ".join(f"{name} {dtype} ({describe(tensors[name])})" for name, dtype in dtypes.items())
-        raise TypeError(f"be.{primitive}: expected tensors of one float dtype, got {listed}. Cast with be.astype.")
+        raise TypeError(
+            f"be.{primitive}: expected tensors of one float dtype, got {listed}. "
+            "Cast with be.astype(t, dtype).astensor()."
+        )
 
 
 def check_layer_shapes(be: Backend, primitive: str, layer: Any, **operands: tuple[Tensor, Sequence[int], str]) -> None:
@@ -102,7 +108,8 @@ def check_layer_shapes(be: Backend, primitive: str, layer: Any, **operands: tupl
         if t.info.dtype != layer.dtype:
             raise TypeError(
                 f"be.{primitive}: expected {name} of dtype {layer.dtype}, that of the layer object, got "
-                f"{describe(t)} of {t.info.dtype}. Cast with be.astype, or create the layer object with that dtype."
+                f"{describe(t)} of {t.info.dtype}. Cast with be.astype(t, dtype).astensor(), or create "
+                "the layer object with that dtype."
             )
 
 
