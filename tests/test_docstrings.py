@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from neonlite import Backend
+from neonlite.layers import Layer
 from neonlite.models import Model
 
 ROOT = Path(__file__).parents[1]
@@ -79,7 +80,8 @@ def parameters(thing: Any) -> list[str]:
     """Return the names of the parameters that a caller passes; those of a class are its constructor's."""
     signature = inspect.signature(thing.__init__ if inspect.isclass(thing) else thing)
     bound = ["self", "cls"]
-    for holder, first in ((Backend, "be"), (Model, "model")):  # classes that hold functions of other modules
+    # classes that hold functions of other modules
+    for holder, first in ((Backend, "be"), (Layer, "layer"), (Model, "model")):
         if getattr(holder, getattr(thing, "__name__", ""), None) is thing:
             bound.append(first)
     return [name for name in signature.parameters if name not in bound and not name.startswith("_")]

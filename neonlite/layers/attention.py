@@ -9,10 +9,11 @@ from typing import Any
 from neonlite.backend import Tensor
 from neonlite.backend.validation import check_number, check_numbers, checks_booleans, instance, integer
 from neonlite.initializers import Constant
+from neonlite.layers.accumulation import accumulates
 from neonlite.layers.activation import Dropout
 from neonlite.layers.branch import SkipNode
 from neonlite.layers.compound import Affine
-from neonlite.layers.layer import Layer, accumulates
+from neonlite.layers.layer import Layer
 from neonlite.layers.merge import MergeSum
 from neonlite.layers.norm import LayerNorm
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute

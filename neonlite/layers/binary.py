@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from neonlite.backend import Tensor
-from neonlite.layers.layer import Layer, accumulates
+from neonlite.layers.accumulation import accumulates
+from neonlite.layers.layer import Layer
 from neonlite.layers.linear import Linear
 from neonlite.layers.shape import PassThrough
 from neonlite.layers.types import InitLike, LayerInput

@@ -5,6 +5,7 @@ The buffer of a shape (C, H, W) is (C H W, N), that of (F, T) is (F, T N), for t
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from typing import Any
@@ -39,6 +40,15 @@ def shape_of(in_obj: Any) -> Any:
     return shape if isinstance(shape, int) else plain(getattr(in_obj, "shape", in_obj))
 
 
+def shape_of_data(in_obj: Any, batch_size: int) -> Any:
+    """Return the layer shape of a data set, a tensor (F, T N) or a shape; lists become tuples."""
+    if isinstance(in_obj, Tensor):
+        rows, columns = in_obj.shape
+        return (rows, columns // batch_size) if batch_size and columns // batch_size > 1 else rows
+    shape = shape_of(in_obj)
+    return tuple(shape) if isinstance(shape, list) else shape
+
+
 def num_features(shape: LayerShape) -> int:
     """Return the number of rows of the buffer of a shape: F for F and (F, T), C H W for (C, H, W)."""
     if isinstance(shape, int):
@@ -59,6 +69,12 @@ def iobuf_shape(shape: LayerShape) -> tuple[int, int]:
 def num_elements(shape: LayerShape) -> int:
     """Return the number of elements for each sample in the buffer of a shape."""
     return num_features(shape) * num_steps(shape)
+
+
+@functools.lru_cache
+def tensor_shape(shape: LayerShape, batch_size: int) -> tuple[int, int]:
+    """Return the shape of the buffer of a layer shape."""
+    return num_features(shape), num_steps(shape) * batch_size
 
 
 def with_layout(buffer: Tensor, layout: str) -> Tensor:

@@ -62,11 +62,6 @@ class LayerContainer(Layer):
     # --- parameters ---
 
     @property
-    def layers_to_optimize(self) -> list[Layer]:
-        """The layers with trainable parameters."""
-        return [layer for layer in self.leaves() if layer.has_params and getattr(layer, "is_trainable", True)]
-
-    @property
     def num_parameters(self) -> int:
         """The number of trainable parameters of all layers of a configured network."""
         return sum(layer.num_parameters for layer in self.leaves())

@@ -13,7 +13,8 @@ from itertools import product
 from typing import Any
 
 from neonlite.backend import Backend, Tensor
-from neonlite.layers.layer import Layer, accumulates
+from neonlite.layers.accumulation import accumulates
+from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.types import InitLike, LayerInput, WindowSizes
 

@@ -101,28 +101,6 @@ class DeltaPlanner:
         self.steps.append(BackwardStep(owner, errors, result, size, *callbacks, **options))
         return result
 
-    def add_layer(self, layer: Layer, error: PlannedGradient | None) -> PlannedGradient | None:
-        """Record ``bprop`` of a layer that is not a container; return its deltas, or None if it computes none."""
-        if error is None:
-            return None
-        computes_deltas = layer.needs_deltas and layer.can_compute_deltas
-        if layer.returns_error:
-            layer.owns_delta, layer.deltas = not computes_deltas, None
-            return error if computes_deltas else None
-
-        def set_target(index: int | None) -> None:
-            layer.owns_delta = index is None
-
-        return self.add_step(
-            layer,
-            [error],
-            layer.in_shape if computes_deltas else None,
-            set_buffer=layer.allocate_deltas,
-            set_target=set_target,
-            can_overwrite=layer.in_place,
-            workspace_size=layer.bprop_workspace_size,
-        )
-
     def add_sum(
         self, gradient_sum: GradientSum, errors: Sequence[PlannedGradient | None], shape: LayerShape
     ) -> PlannedGradient | None:
@@ -207,3 +185,58 @@ class GradientSum:
         target = self.buffer.share(present[0].shape) if self.target_index is None else errors[self.target_index]
         target[:] = sum(present[1:], present[0])
         return target
+
+
+# --- methods of Layer ---
+
+
+def record_bprop(layer: Layer, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
+    """Record ``bprop``, to plan the buffers of the network's deltas.
+
+    Parameters
+    ----------
+    planner : DeltaPlanner
+        Records the steps.
+    error : PlannedGradient or None
+        The error of the outputs.
+
+    Returns
+    -------
+    PlannedGradient or None
+        The deltas, or None if the layer computes none.
+    """
+    if error is None:
+        return None
+    computes_deltas = layer.needs_deltas and layer.can_compute_deltas
+    if layer.returns_error:
+        layer.owns_delta, layer.deltas = not computes_deltas, None
+        return error if computes_deltas else None
+
+    def set_target(index: int | None) -> None:
+        layer.owns_delta = index is None
+
+    return planner.add_step(
+        layer,
+        [error],
+        layer.in_shape if computes_deltas else None,
+        set_buffer=layer.allocate_deltas,
+        set_target=set_target,
+        can_overwrite=layer.in_place,
+        workspace_size=layer.bprop_workspace_size,
+    )
+
+
+def set_deltas(layer: Layer, delta_buffers: Sequence[Tensor]) -> None:
+    """Use the first of a list of buffers for the deltas, and reverse the list, so that two buffers alternate.
+
+    For compatibility with neon: a network plans its buffers in ``allocate_deltas``.
+
+    Parameters
+    ----------
+    delta_buffers : list of Tensor
+        The buffers.
+    """
+    if layer.owns_delta and layer.needs_deltas and layer.can_compute_deltas:
+        layer.allocate_deltas(delta_buffers[0])
+        if isinstance(delta_buffers, list):
+            delta_buffers.reverse()

@@ -7,8 +7,8 @@ from typing import Any
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
 from neonlite.dtypes import SIGNIFICAND_BITS
+from neonlite.layers.accumulation import accumulates
 from neonlite.layers.buffers import num_elements
-from neonlite.layers.layer import accumulates
 from neonlite.layers.parameter import ParameterLayer
 from neonlite.layers.types import InitLike, LayerInput, LayerShape
 from neonlite.messages import describe

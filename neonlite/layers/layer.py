@@ -8,54 +8,19 @@ Data has the shape (F, N): features by columns, with the minibatch as the last a
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
 from neonlite.backend.planning.assignment import CachedAssignment
-from neonlite.backend.validation import checks_booleans, integer
-from neonlite.files import printable
-from neonlite.layers.buffers import copy_tensors, iobuf_shape, num_features, num_steps, shape_of, with_layout
-from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
-from neonlite.layers.summary import Summary, summary
-from neonlite.layers.types import LayerInput, LayerShape
+from neonlite.backend.validation import checks_booleans
+from neonlite.layers import accumulation, deltas, display, layer_checks, resize
+from neonlite.layers.buffers import copy_tensors, iobuf_shape, shape_of_data, with_layout
+from neonlite.layers.summary import summarize
+from neonlite.layers.types import LayerInput
 from neonlite.layers.weights import WeightOwner
 from neonlite.messages import describe
-from neonlite.optree import Operand, OpTreeNode, postorder
-from neonlite.typing import NativeArray
-
-if TYPE_CHECKING:
-    from neonlite.layers.cost import GeneralizedCost, Multicost
-    from neonlite.optimizers import Optimizer
-
-
-def accumulates(bprop: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a ``bprop`` to add to the gradients after ``set_acc_on(True)``, instead of overwriting them.
-
-    Parameters
-    ----------
-    bprop : callable
-        The method of a layer.
-    """
-
-    @functools.wraps(bprop)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(self, Layer):
-            raise TypeError(f"Layer.accumulates: expected the bprop of a Layer, got that of {self!r}.")
-        if not self.acc_on:
-            return bprop(self, *args, **kwargs)
-        self.be.assign(self.grad_accumulators, self.gradients)
-        self.acc_on = False  # a bprop called by this one must not accumulate again
-        try:
-            deltas = bprop(self, *args, **kwargs)
-        finally:
-            self.acc_on = True
-        self.be.assign(self.gradients, [x + y for x, y in zip(self.gradients, self.grad_accumulators, strict=True)])
-        return deltas
-
-    return wrapper
+from neonlite.optree import Operand, OpTreeNode
 
 
 class Layer(WeightOwner):
@@ -81,6 +46,8 @@ class Layer(WeightOwner):
         The error of the inputs; None for the first layer of a network, unless ``needs_deltas`` is set.
     prev_layer, next_layer : Layer or None
         The neighbors.
+    parameters, gradients : list of Tensor
+        The trainable tensors, and their gradients in the same order (``WeightOwner``).
     needs_deltas : bool
         Whether ``bprop`` computes deltas: True if there is a previous layer. Set it before ``allocate_deltas`` to
         compute the deltas of a first layer, too.
@@ -116,7 +83,6 @@ class Layer(WeightOwner):
     input_layouts: tuple[str, ...] = ("CHWN",)  # "CHWN" or "columns" of inputs and deltas; primitives choose NHWC
     layout = "CHWN"  # or "columns", of outputs and their errors; ``allocate`` selects one that the next layer reads
     needs_outputs = True  # whether bprop reads the outputs; else the next layer may overwrite them
-    accumulates = staticmethod(accumulates)
 
     def __init__(self, name: str | None = None, parallelism: str = "Unknown") -> None:
         super().__init__(name)
@@ -158,26 +124,11 @@ class Layer(WeightOwner):
         """
         self.be = self.be  # keep this backend when another one becomes the current backend
         if isinstance(in_obj, Layer):
-            self.prev_layer, self.in_shape = in_obj, in_obj.out_shape
-            in_obj.next_layer = self
-            if isinstance(self.in_shape, list):
-                raise ValueError(
-                    f"{self.name}: expected an input layer with one output, got {in_obj.name} with the output shapes "
-                    f"{self.in_shape}. Append layers to its branches."
-                )
-        elif isinstance(in_obj, Tensor):
-            steps = in_obj.shape[1] // self.be.bsz if self.be.bsz else 1
-            self.in_shape = in_obj.shape[0] if steps <= 1 else (in_obj.shape[0], steps)
+            self.prev_layer, in_obj.next_layer = in_obj, self
+            self.in_shape = in_obj.out_shape
         else:
-            self.in_shape = shape_of(in_obj)
-        if isinstance(self.in_shape, list):
-            self.in_shape = tuple(self.in_shape)
-        sizes = (self.in_shape,) if isinstance(self.in_shape, int) else self.in_shape
-        if not isinstance(sizes, tuple) or not sizes or not all(isinstance(n, int) and n > 0 for n in sizes):
-            source = f" from {in_obj.name}, which is not configured" if isinstance(in_obj, Layer) else ""
-            raise ValueError(
-                f"{self.name}: expected an input shape F, (F, T) or (C, H, W), got {self.in_shape!r}{source}."
-            )
+            self.in_shape = shape_of_data(in_obj, self.be.bsz)
+        layer_checks.check_in_shape(self, in_obj)
         return self
 
     @checks_booleans
@@ -202,20 +153,6 @@ class Layer(WeightOwner):
         if self.owns_output and self.out_shape is not None:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
-    def check_accumulation(self, accumulate_updates: bool) -> None:
-        """Raise TypeError if gradients must be accumulated and the layer has no parameters.
-
-        Parameters
-        ----------
-        accumulate_updates : bool
-            The argument of ``allocate``.
-        """
-        if accumulate_updates and not self.has_params:
-            raise TypeError(
-                f"{self.name}: accumulate_updates: expected a layer with parameters, got {self.classnm}. Call "
-                "allocate() without it, or allocate the whole network."
-            )
-
     def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
         """Allocate the buffer of the deltas, unless this is the first layer.
 
@@ -228,138 +165,9 @@ class Layer(WeightOwner):
             self.deltas = self.buffer("deltas", self.in_shape, shared=global_deltas)
             self.deltas = with_layout(self.deltas, getattr(self.prev_layer, "layout", "CHWN"))
 
-    def set_deltas(self, delta_buffers: Sequence[Tensor]) -> None:
-        """Use the first of a list of buffers for the deltas, and reverse the list, so that two buffers alternate.
-
-        For compatibility with neon: a network plans its buffers in ``allocate_deltas``.
-
-        Parameters
-        ----------
-        delta_buffers : list of Tensor
-            The buffers.
-        """
-        if self.owns_delta and self.needs_deltas and self.can_compute_deltas:
-            self.allocate_deltas(delta_buffers[0])
-            if isinstance(delta_buffers, list):
-                delta_buffers.reverse()
-
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
-        """Record ``bprop``, to plan the buffers of the network's deltas.
-
-        Parameters
-        ----------
-        planner : DeltaPlanner
-            Records the steps.
-        error : PlannedGradient or None
-            The error of the outputs.
-
-        Returns
-        -------
-        PlannedGradient or None
-            The deltas.
-        """
-        return planner.add_layer(self, error)
-
-    def set_batch_size(self, N: int) -> None:
-        """Set ``be.bsz`` and reallocate buffers. Smaller buffers are views of the existing memory.
-
-        Parameters
-        ----------
-        N : int
-            The new batch size.
-        """
-        self.be.bsz = N
-        self.allocate()
-        self.allocate_deltas()
-
-    def set_seq_len(self, S: int) -> None:
-        """Configure and reallocate the layer for inputs of S time steps.
-
-        Parameters
-        ----------
-        S : int
-            The number of time steps.
-
-        Raises
-        ------
-        ValueError
-            If the inputs have no time steps.
-        """
-        self.configure(self.shape_for_seq_len(S))
-        self.allocate()
-        self.allocate_deltas()
-
-    def shape_for_seq_len(self, S: int) -> Any:
-        """Return the input shape with S time steps.
-
-        Parameters
-        ----------
-        S : int
-            The number of time steps.
-        """
-        self.check_seq_len(S)
-        if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2:
-            raise ValueError(
-                f"{self.name}: expected inputs with time steps (F, T), got the input shape {self.in_shape}. "
-                "Configure the layer with an input shape (F, T)."
-            )
-        return self.in_shape[0], S
-
-    def check_seq_len(self, S: int) -> None:
-        """Raise ValueError unless S is a positive integer, RuntimeError if the layer is not configured.
-
-        Parameters
-        ----------
-        S : int
-            The number of time steps.
-        """
-        integer(f"{self.name}: the number of time steps", S)
-        if self.in_shape is None:
-            raise RuntimeError(f"{self.name}: {NOT_CONFIGURED}")
-
     def make_zero_inputs(self) -> Any:
         """Return inputs of the layer's input shape, filled with zeros."""
         return self.be.iobuf(iobuf_shape(self.in_shape))
-
-    def summary(
-        self,
-        in_obj: LayerInput | None = None,
-        cost: GeneralizedCost | Multicost | None = None,
-        optimizer: Optimizer | None = None,
-    ) -> Summary:
-        """Return shapes, parameters, FLOPs and memory of training, without running it. The network is not changed.
-
-        Parameters
-        ----------
-        in_obj : optional
-            The input shape, for a network that is not configured.
-        cost : optional
-            A cost to include, such as ``GeneralizedCost``.
-        optimizer : Optimizer, optional
-            An optimizer to include.
-        """
-        return summary(self, in_obj, cost, optimizer)
-
-    @checks_booleans
-    def set_acc_on(self, acc_on: bool) -> None:
-        """Set whether ``bprop`` adds to the gradients instead of overwriting them.
-
-        Parameters
-        ----------
-        acc_on : bool
-            Whether to accumulate.
-
-        Raises
-        ------
-        BufferError
-            If the layer was not allocated with ``accumulate_updates=True``.
-        """
-        if acc_on and len(self.grad_accumulators) != len(self.parameters):
-            raise BufferError(
-                f"{self.name}: expected buffers for accumulating gradients, got none. Call "
-                "allocate(accumulate_updates=True) first."
-            )
-        self.acc_on = acc_on
 
     # --- forward and backward pass ---
 
@@ -380,22 +188,9 @@ class Layer(WeightOwner):
         ------
         RuntimeError
             If the layer is not configured or not allocated.
-
-        Examples
-        --------
-        >>> import neonlite as nl
-        >>> from neonlite.initializers import Constant
-        >>> from neonlite.layers import Linear
-        >>> be = nl.gen_backend("cpu", batch_size=2)
-        >>> layer = Linear(1, Constant(2), name="sum").configure(3)
-        >>> layer.allocate()
-        >>> layer
-        Linear('sum', 3 -> 1, 3 parameters)
-        >>> layer(be.ones((3, 2))).get()
-        array([[6., 6.]], dtype=float32)
         """
         if self.in_shape is None:
-            raise RuntimeError(f"{self.name}: {NOT_CONFIGURED}")
+            raise layer_checks.not_configured(self)
         if not self.leaves()[0].owns_output:  # the outputs overwrite the inputs
             x = copy_tensors(x)
         return copy_tensors(self.fprop(x, inference=True))
@@ -446,7 +241,7 @@ class Layer(WeightOwner):
             self.fprop_assignment(self.be, (tree, self.outputs), lambda: ([self.outputs], [tree]))
         return self.outputs
 
-    @accumulates
+    @accumulation.accumulates
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
         """Compute the gradients of the parameters, and ``deltas = alpha dE/dinputs + beta deltas``.
 
@@ -473,7 +268,7 @@ class Layer(WeightOwner):
         if not self.owns_delta:
             self.deltas = error
         if self.tree is None:  # a subclass computes its outputs without the formula
-            self.tree = self.build_tree(self.inputs)
+            self.tree = self._build_tree(self.inputs)
         operands = self.tree, error, self.deltas, alpha, beta
         self.bprop_assignment(self.be, operands, lambda: self.build_backward(error, alpha, beta))
         return self.deltas
@@ -512,8 +307,6 @@ class Layer(WeightOwner):
         delta = delta if alpha == 1 else alpha * delta
         return delta if beta == 0 else delta + beta * self.deltas
 
-    # --- checks ---
-
     def prepare_fprop(self, inputs: Any, inference: bool) -> Any:
         """Check and store the inputs, and return the op-tree of the outputs, in training also stored as ``tree``.
 
@@ -526,24 +319,18 @@ class Layer(WeightOwner):
         if inference:
             self.set_inputs(inputs, inference)
             return self.inference_formula(inputs)
-        is_current = self.tree is not None and inputs is self.inputs  # new inputs need a new tree, which refers to them
-        self.set_inputs(inputs, inference, self.tree if is_current else self.build_tree(inputs))
+        is_current = self.tree is not None and inputs is self.inputs  # else a new tree, which refers to the new inputs
+        self.set_inputs(inputs, inference, self.tree if is_current else self._build_tree(inputs))
         return self.tree
 
-    def build_tree(self, inputs: Tensor) -> OpTreeNode:
-        """Return ``formula(inputs)`` as an op-tree that ``bprop`` can differentiate.
-
-        Parameters
-        ----------
-        inputs : Tensor
-            The argument of ``fprop``.
-        """
+    def _build_tree(self, inputs: Tensor) -> OpTreeNode:
+        """Return ``formula(inputs)`` as an op-tree that ``bprop`` can differentiate."""
         tree = self.formula(inputs)
         if not isinstance(tree, Operand):
             raise TypeError(f"{self.name}: expected an op-tree from formula(x), got {describe(tree)}.")
         tree = tree if isinstance(tree, OpTreeNode) else tree * 1
         if not self.owns_output and type(self).bprop is Layer.bprop:
-            self.check_in_place(inputs, tree)
+            layer_checks.check_in_place(self, inputs, tree)
         return tree
 
     def set_inputs(self, inputs: Tensor, inference: bool, tree: OpTreeNode | None = None) -> None:
@@ -557,141 +344,6 @@ class Layer(WeightOwner):
             The formula of the inputs, if ``bprop`` differentiates it.
         """
         self.inputs, self.tree, self.can_backprop = inputs, tree, not inference
-
-    def check_inputs(self, inputs: Tensor) -> None:
-        """Raise an error unless these are valid inputs and the layer is allocated.
-
-        Parameters
-        ----------
-        inputs : Tensor
-            The argument of ``fprop``.
-        """
-        self.check_tensor("inputs", inputs, self.in_shape)
-        if self.owns_output and self.outputs is None:
-            raise RuntimeError(f"{self.name}: expected allocated buffers, got none. Call allocate() before fprop.")
-
-    def check_in_place(self, inputs: Tensor, tree: OpTreeNode) -> None:
-        """Raise ValueError if the derivative of the formula reads the inputs, which the outputs overwrite.
-
-        Parameters
-        ----------
-        inputs : Tensor
-            The argument of ``fprop``.
-        tree : OpTreeNode
-            The formula of the inputs.
-        """
-        outputs, error = self.be.empty(tree.shape), self.be.empty(tree.shape)
-        autodiff = Autodiff(tree, self.be, error, values={tree: outputs}, allow_unused=True)
-        trees = [x for x in autodiff.get_grad_op_tree([inputs, *self.parameters]) if isinstance(x, OpTreeNode)]
-        for node in postorder(*trees):
-            if any(x is inputs for x in node.operands):
-                raise ValueError(
-                    f"{self.name}: expected a derivative that does not read the inputs, because in_place overwrites "
-                    "them. Set in_place = False."
-                )
-
-    def check_error(self, error: Tensor) -> None:
-        """Raise an error unless there was a training ``fprop`` and the error has the shape of the outputs.
-
-        Parameters
-        ----------
-        error : Tensor
-            The argument of ``bprop``.
-        """
-        self.check_can_backprop()
-        self.check_tensor("an error", error, self.out_shape)
-
-    def check_can_backprop(self) -> None:
-        """Raise RuntimeError unless the last ``fprop`` was a training pass."""
-        if not self.can_backprop:
-            raise RuntimeError(
-                f"{self.name}: bprop: expected a training fprop before it, got none, or one with inference=True. Call "
-                "fprop(inputs) first."
-            )
-
-    def check_tensor(self, label: str, x: Any, shape: LayerShape) -> None:
-        """Raise an error unless x is a tensor of a layer shape and the current batch size.
-
-        Parameters
-        ----------
-        label : str
-            What x is, for the error message.
-        x : Tensor
-            The tensor to check.
-        shape : int or tuple
-            The expected shape, without the batch dimension.
-        """
-        if shape is None:
-            raise RuntimeError(f"{self.name}: {NOT_CONFIGURED}")
-        if not isinstance(x, Tensor):
-            raise TypeError(
-                f"{self.name}: expected {label} as a tensor, got {describe(x)}. Create one with be.array(a)."
-            )
-        if x.shape != (expected := tensor_shape(shape, self.be.bsz)):
-            steps, rest = divmod(x.shape[1], self.be.bsz)
-            has_steps = isinstance(shape, tuple) and len(shape) == x.ndim == 2 and x.shape[0] == shape[0]
-            fits = has_steps and steps and not rest
-            hint = f" For {steps} time steps call set_seq_len({steps})." if fits else ""
-            raise ValueError(
-                f"{self.name}: expected {label} of shape {expected} (layer shape {shape}, batch size {self.be.bsz}), "
-                f"got {describe(x)}.{hint}"
-            )
-
-    # --- parameters ---
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """The trainable tensors."""
-        return []
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of trainable parameters of a configured layer."""
-        return 0
-
-    @property
-    def gradients(self) -> list[Tensor]:
-        """The gradients of the parameters, in the same order."""
-        return []
-
-    # --- state across minibatches ---
-
-    progress: tuple[str, ...] = ()  # names of attributes that a minibatch of training changes
-
-    @property
-    def running_tensors(self) -> list[Tensor]:
-        """The tensors, besides parameters, that a minibatch of training changes and the next one depends on."""
-        return []
-
-    def get_state(self) -> dict[str, NativeArray]:
-        """Return the recurrent state with which the next minibatch starts: arrays by name; empty if there is none."""
-        return {}
-
-    def set_state(self, arrays: dict[str, NativeArray]) -> None:
-        """Set the recurrent state with which the next minibatch starts.
-
-        Parameters
-        ----------
-        arrays : dict
-            Arrays by name, from ``get_state``. An empty dict resets the state.
-
-        Raises
-        ------
-        ValueError
-            If the names or shapes do not fit the layer.
-        """
-        self.check_state(arrays)
-
-    def check_state(self, arrays: dict[str, NativeArray]) -> None:
-        """Raise ValueError unless ``set_state`` accepts these arrays.
-
-        Parameters
-        ----------
-        arrays : dict
-            Arrays by name.
-        """
-        if arrays:
-            raise ValueError(f"{self.name}: expected no recurrent state for {self.classnm}, got {', '.join(arrays)}.")
 
     # --- position in the network ---
 
@@ -719,35 +371,23 @@ class Layer(WeightOwner):
         """
         self.next_layer = layer
 
-    def __repr__(self) -> str:
-        return f"{self.classnm}({', '.join([repr(self.name), *self.repr_details()])})"
+    # --- methods defined in other modules ---
 
-    def repr_details(self) -> list[str]:
-        """Return what ``repr`` shows besides the name: shapes and number of parameters."""
-        if self.out_shape is None:
-            return ["not configured"]
-        count = self.num_parameters
-        parameters = [f"{count:,} parameter{'s' * (count != 1)}"] if count else []
-        return [f"{self.in_shape} -> {self.out_shape}", *parameters]
-
-    def __str__(self) -> str:
-        return f"{self.classnm} Layer '{printable(self.name, keep='')}': {self.in_shape} -> {self.out_shape}"
-
-    def nested_str(self, level: int = 0) -> str:
-        """Return the layer as a line of text.
-
-        Parameters
-        ----------
-        level : int
-            Depth of indentation.
-        """
-        return f"{'  ' * level}{self}"
-
-
-@functools.lru_cache
-def tensor_shape(shape: LayerShape, batch_size: int) -> tuple[int, int]:
-    """Return the shape of the buffer of a layer shape."""
-    return num_features(shape), num_steps(shape) * batch_size
-
-
-NOT_CONFIGURED = "expected a configured layer, got one without shapes. Call configure(shape), then allocate()."
+    accumulates = staticmethod(accumulation.accumulates)
+    set_acc_on = accumulation.set_acc_on
+    check_accumulation = accumulation.check_accumulation
+    check_can_backprop = layer_checks.check_can_backprop
+    check_error = layer_checks.check_error
+    check_inputs = layer_checks.check_inputs
+    check_tensor = layer_checks.check_tensor
+    record_bprop = deltas.record_bprop
+    set_deltas = deltas.set_deltas
+    check_seq_len = resize.check_seq_len
+    set_batch_size = resize.set_batch_size
+    set_seq_len = resize.set_seq_len
+    shape_for_seq_len = resize.shape_for_seq_len
+    summary = summarize
+    __repr__ = display.layer_repr
+    __str__ = display.layer_str
+    nested_str = display.nested_str
+    repr_details = display.repr_details

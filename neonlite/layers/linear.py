@@ -6,8 +6,8 @@ from typing import Any
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
+from neonlite.layers.accumulation import accumulates
 from neonlite.layers.buffers import num_features
-from neonlite.layers.layer import accumulates
 from neonlite.layers.parameter import ParameterLayer
 from neonlite.layers.types import InitLike, LayerInput
 from neonlite.optree import Operand

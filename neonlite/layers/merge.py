@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import check_numbers, one_of
-from neonlite.layers.buffers import iobuf_shape, num_elements, num_features, num_steps, shape_of
+from neonlite.layers.buffers import iobuf_shape, num_elements, num_features, num_steps, shape_of, tensor_shape
 from neonlite.layers.container import LayerContainer, allocate_layer, as_container
 from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
-from neonlite.layers.layer import Layer, tensor_shape
+from neonlite.layers.layer import Layer
 from neonlite.layers.types import LayerInput
 from neonlite.messages import describe
 

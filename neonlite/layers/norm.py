@@ -7,8 +7,9 @@ from typing import Any
 from neonlite.backend import Tensor
 from neonlite.backend.validation import check_number
 from neonlite.initializers import Constant
+from neonlite.layers.accumulation import accumulates
 from neonlite.layers.buffers import num_features
-from neonlite.layers.layer import Layer, accumulates
+from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.types import LayerInput
 

@@ -9,8 +9,8 @@ from typing import Any
 from neonlite.backend import Tensor
 from neonlite.backend.validation import instance, integer
 from neonlite.backend.warn import warn
+from neonlite.layers.accumulation import accumulates
 from neonlite.layers.buffers import with_layout
-from neonlite.layers.layer import accumulates
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute, fill_parameter
 from neonlite.layers.types import InitLike, LayerInput
 from neonlite.layers.unroll import Program, Step, StepUnroll, find_fused_primitive, make_unroll

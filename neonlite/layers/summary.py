@@ -1,4 +1,4 @@
-"""summary(): shapes, parameters, FLOPs and memory of training, counted in a dry run without computing.
+"""Layer.summary: shapes, parameters, FLOPs and memory of training, counted in a dry run without computing.
 
 Two training steps are executed on a dry run of the backend, whose tensors have shapes and no values. The reported
 memory equals that of a real run, to the byte.
@@ -20,7 +20,9 @@ from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.types import LayerInput, LayerShape
 
 if TYPE_CHECKING:
+    from neonlite.layers.cost import GeneralizedCost, Multicost
     from neonlite.layers.layer import Layer
+    from neonlite.optimizers import Optimizer
 
 DRY_RUN_STEPS = 2  # the first one allocates buffers that later steps reuse
 
@@ -51,7 +53,7 @@ class LayerSummary:
 
 @dataclass
 class Summary:
-    """The result of ``summary``; printed, it is a table.
+    """The result of ``Layer.summary``; printed, it is a table.
 
     Parameters
     ----------
@@ -126,8 +128,13 @@ class Summary:
         return f"{table}<p>Memory of training with minibatches of {self.batch_size}:</p>{below}"
 
 
-def summary(network: Any, in_obj: LayerInput | None = None, cost: Any = None, optimizer: Any = None) -> Summary:
-    """Return the summary of a network, with a cost and an optimizer if given. The network is not changed.
+def summarize(
+    network: Layer,
+    in_obj: LayerInput | None = None,
+    cost: GeneralizedCost | Multicost | None = None,
+    optimizer: Optimizer | None = None,
+) -> Summary:
+    """Return shapes, parameters, FLOPs and memory of training, without running it. The network is not changed.
 
     Parameters
     ----------
@@ -135,10 +142,10 @@ def summary(network: Any, in_obj: LayerInput | None = None, cost: Any = None, op
         The network.
     in_obj : optional
         The input shape, for a network that is not configured.
-    cost : GeneralizedCost, optional
-        The cost.
+    cost : optional
+        A cost to include, such as ``GeneralizedCost``.
     optimizer : Optimizer, optional
-        The optimizer.
+        An optimizer to include.
     """
     be = network.be
     if not be.bsz:
@@ -165,6 +172,7 @@ def summary(network: Any, in_obj: LayerInput | None = None, cost: Any = None, op
         data.append(make_zero_buffers(dry_run, net.out_shape))
     net.allocate()
     net.allocate_deltas()
+    scale_errors = getattr(optimizer, "scale_errors", lambda errors: errors)
     rows = [summarize_layer(depth, layer) for depth, layer in layers]
     for step in range(DRY_RUN_STEPS):
         before = dry_run.flops
@@ -175,7 +183,7 @@ def summary(network: Any, in_obj: LayerInput | None = None, cost: Any = None, op
         if cost is not None:
             cost.get_cost(y, data[1])
             errors = cost.get_errors(y, data[1])
-        net.bprop(optimizer.scale_errors(errors) if hasattr(optimizer, "scale_errors") else errors)
+        net.bprop(scale_errors(errors))
         if optimizer is not None:
             optimizer.optimize(net.layers_to_optimize, epoch=0)
     memory = dry_run.memory()

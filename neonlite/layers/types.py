@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from neonlite.typing import Array
 
 LayerShape = int | tuple[int, ...]  # F, (F, T) or (C, H, W): without the batch dimension
+LayerShapes: TypeAlias = "LayerShape | Sequence[LayerShapes]"  # also of several inputs or outputs
 
 
 class HasShape(Protocol):
@@ -21,6 +22,6 @@ class HasShape(Protocol):
         """The shape."""
 
 
-LayerInput: TypeAlias = "Layer | HasShape | int | Sequence[int | Sequence[int]]"  # the argument of ``Layer.configure``
+LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
 InitLike: TypeAlias = "Initializer | Array"  # initial values of a parameter
 WindowSizes = int | Sequence[int] | dict[str, int]  # sizes of a window or filter: a scalar, by axis or by name

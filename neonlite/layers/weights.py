@@ -1,4 +1,7 @@
-"""Network weights and optimizer states as NumPy arrays: get_weights, set_weights, serialize, load_weights."""
+"""Weights, optimizer states and recurrent states of a network as NumPy arrays.
+
+``get_weights`` and ``set_weights``, ``get_state`` and ``set_state``, ``serialize`` and ``load_weights``.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from neonlite.backend import Tensor, serialization
 from neonlite.backend.validation import checks_booleans
 from neonlite.initializers import compute_dtype
 from neonlite.layers.buffers import BufferOwner
+from neonlite.layers.layer_checks import not_configured
 from neonlite.messages import describe
 from neonlite.shapes import at_least_2d
 from neonlite.typing import NativeArray
@@ -18,7 +22,7 @@ MAX_ERROR_ROWS = 20  # rows of the table in an error message
 
 
 class WeightOwner(BufferOwner):
-    """Base class of objects with weights: layers and containers. ``persistent_tensors`` are the tensors that are saved.
+    """Base class of objects with weights and state: layers and containers. ``persistent_tensors`` are saved.
 
     Examples
     --------
@@ -38,6 +42,26 @@ class WeightOwner(BufferOwner):
     parallelism: str
 
     @property
+    def parameters(self) -> list[Tensor]:
+        """The trainable tensors."""
+        return []
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of trainable parameters of a configured layer."""
+        return 0
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The gradients of the parameters, in the same order."""
+        return []
+
+    @property
+    def layers_to_optimize(self) -> list[Any]:
+        """The layers with trainable parameters."""
+        return [layer for layer in self.leaves() if layer.has_params and getattr(layer, "is_trainable", True)]
+
+    @property
     def persistent_tensors(self) -> dict[str, Tensor]:
         """The tensors that are saved in checkpoints, by name: parameters and running statistics."""
         return {}
@@ -45,6 +69,47 @@ class WeightOwner(BufferOwner):
     def leaves(self) -> list[Any]:
         """Return all layers that are not containers, in order; for a layer, itself."""
         return [self]
+
+    # --- state across minibatches ---
+
+    progress: tuple[str, ...] = ()  # names of attributes that a minibatch of training changes
+
+    @property
+    def running_tensors(self) -> list[Tensor]:
+        """The tensors, besides parameters, that a minibatch of training changes and the next one depends on."""
+        return []
+
+    def get_state(self) -> dict[str, NativeArray]:
+        """Return the recurrent state with which the next minibatch starts: arrays by name; empty if there is none."""
+        return {}
+
+    def set_state(self, arrays: dict[str, NativeArray]) -> None:
+        """Set the recurrent state with which the next minibatch starts.
+
+        Parameters
+        ----------
+        arrays : dict
+            Arrays by name, from ``get_state``. An empty dict resets the state.
+
+        Raises
+        ------
+        ValueError
+            If the names or shapes do not fit the layer.
+        """
+        self.check_state(arrays)
+
+    def check_state(self, arrays: dict[str, NativeArray]) -> None:
+        """Raise ValueError unless ``set_state`` accepts these arrays.
+
+        Parameters
+        ----------
+        arrays : dict
+            Arrays by name.
+        """
+        if arrays:
+            raise ValueError(f"{self.name}: expected no recurrent state for {self.classnm}, got {', '.join(arrays)}.")
+
+    # --- weights ---
 
     def get_weights(self) -> dict[str, NativeArray]:
         """Return copies of all persistent tensors as NumPy arrays, by "layer.name" such as "fc.W"."""
@@ -181,10 +246,7 @@ def layers_with_tensors(network: WeightOwner) -> list[Any]:
     layers = []
     for layer in network.leaves():
         if layer.in_shape is None and layer.has_params:
-            raise RuntimeError(
-                f"{layer.name}: expected a configured layer, got one without shapes. "
-                "Call configure(shape), then allocate()."
-            )
+            raise not_configured(layer)
         if any(t is None for t in layer.persistent_tensors.values()):
             raise RuntimeError(f"{layer.name}: expected allocated weights, got none. Call allocate() first.")
         if layer.has_params and not layer.persistent_tensors:
