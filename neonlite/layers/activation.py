@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.attributes import is_builtin
@@ -34,7 +34,7 @@ class Activation(Layer):
         self.in_place = transform.has_grad_from_output
         self.shortcut = False
 
-    def configure(self, in_obj: LayerInput) -> Activation:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.transform.be = self.be
         self.shortcut = False  # set by the cost if this is the last layer
@@ -45,7 +45,7 @@ class Activation(Layer):
         """Return ``f(x)``."""
         return self.transform(x)
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute ``deltas = alpha f'(x) error + beta deltas``."""
         self.check_error(error)
         if not self.owns_delta:
@@ -88,9 +88,9 @@ class Dropout(Layer):
     def __init__(self, keep: float = 0.5, name: str | None = None) -> None:
         super().__init__(name)
         self.keep = check_number(f"{self.name}: keep", keep, above=0, at_most=1)
-        self.mask: Any = None
+        self.mask: Tensor | Any = None
 
-    def configure(self, in_obj: LayerInput) -> Dropout:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.out_shape = self.in_shape
         caffe = self.be.check_caffe_compat()
@@ -101,7 +101,7 @@ class Dropout(Layer):
         super().allocate(shared_outputs, accumulate_updates)
         self.mask = self.buffer("mask", self.out_shape)
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return ``x mask``, scaled."""
         return x * self.mask if self.train_scale == 1 else x * self.mask * self.train_scale
 
@@ -109,7 +109,7 @@ class Dropout(Layer):
         """Return x, scaled."""
         return x * self.inference_scale
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Draw a new mask if training, and compute the outputs."""
         if not inference and self.mask is not None:
             self.be.make_binary_mask(self.mask, self.keep)

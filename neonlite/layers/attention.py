@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import check_number, check_numbers, checks_booleans, instance, integer
@@ -25,7 +25,7 @@ from neonlite.transforms import GELU, Transform
 SINUSOID_BASE = 10000  # the longest wavelength is 2 pi times this many steps
 
 
-def attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+def attention(q: Operand, k: Operand, v: Operand, mask: Operand | None = None) -> Any:
     """Return scaled dot-product attention, ``softmax(Q K^T / sqrt(d)) V``, as an op-tree.
 
     Parameters
@@ -69,7 +69,7 @@ def attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
     return masked_softmax(q @ k.T * (1 / math.sqrt(q.shape[-1])), mask, -1) @ v
 
 
-def masked_softmax(scores: Any, mask: Any, axis: int) -> Any:
+def masked_softmax(scores: Operand, mask: Operand | None, axis: int) -> Any:
     """Return the softmax of scores along an axis over the elements where the mask is 1; zeros if it is 0 everywhere."""
     be = scores.backend
     if mask is None:
@@ -160,12 +160,12 @@ class MultiHeadAttention(ParameterLayer):
                 "alibi_slopes as well"
             )
         self.nin = 0  # features; parameter_specs needs it before configure
-        self.mask: Any = None
-        self.causal_mask: Any = None  # (T, T): 1 where step s is not later than step t
-        self.alibi_bias: Any = None  # (heads, 1, T, T): subtracted from the scores
-        self.workspace: Any = None  # buffer for the gradients with respect to intermediate values
+        self.mask: Tensor | Any = None
+        self.causal_mask: Tensor | Any = None  # (T, T): 1 where step s is not later than step t
+        self.alibi_bias: Tensor | Any = None  # (heads, 1, T, T): subtracted from the scores
+        self.workspace: Tensor | Any = None  # buffer for the gradients with respect to intermediate values
 
-    def configure(self, in_obj: LayerInput) -> MultiHeadAttention:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.out_shape = self.nin, self.steps = check_sequence_shape(self)
         if self.nin % self.heads:
@@ -224,7 +224,7 @@ class MultiHeadAttention(ParameterLayer):
             self.alibi_bias[:] = slope * be.absolute(step - step.T - lag)
         self.workspace = None
 
-    def split_heads(self, *tensors: Any) -> list[list[Any]]:
+    def split_heads(self, *tensors: Tensor) -> list[list[Tensor]]:
         """Split tensors into blocks of F rows; return a list of views (N, F / heads, T), one per head, for each block.
 
         Parameters
@@ -237,7 +237,7 @@ class MultiHeadAttention(ParameterLayer):
         stacks = [x.reshape(size, -1, self.steps).permute((1, 0, 2)) for x in rows]
         return [stacks[i : i + self.heads] for i in range(0, len(stacks), self.heads)]
 
-    def list_heads(self, x: Any) -> list[Any]:
+    def list_heads(self, x: Tensor) -> list[Tensor]:
         """Return the list of ``x[h]``, one for each head h.
 
         Parameters
@@ -319,7 +319,7 @@ class MultiHeadAttention(ParameterLayer):
         mask = be.transpose(be.reshape(self.mask, (1, self.steps, -1, 1)), (0, 2, 1, 3))
         return mask if self.causal_mask is None else mask * self.causal_mask
 
-    def to_batch_major(self, x: Any) -> Any:
+    def to_batch_major(self, x: Operand) -> Any:
         """Convert time-major x (column t N + n) to (F, N, T).
 
         Parameters
@@ -329,7 +329,7 @@ class MultiHeadAttention(ParameterLayer):
         """
         return self.be.transpose(self.be.reshape(x, (self.nin, self.steps, -1)), (0, 2, 1))
 
-    def to_time_major(self, x: Any) -> Any:
+    def to_time_major(self, x: Operand) -> Any:
         """Convert batch-major x (column n T + t) to (F, T, N).
 
         Parameters
@@ -339,7 +339,7 @@ class MultiHeadAttention(ParameterLayer):
         """
         return self.be.transpose(self.be.reshape(x, (self.nin, -1, self.steps)), (0, 2, 1))
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         be, mask = self.be, self.get_attention_mask()
@@ -366,7 +366,7 @@ class MultiHeadAttention(ParameterLayer):
         return self.outputs
 
     @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         self.check_error(error)
         if self.workspace is None:
             self.set_workspace(self.buffer("workspace", self.bprop_workspace_size))
@@ -420,9 +420,9 @@ class PositionalEncoding(Layer):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self.table: Any = None
+        self.table: Tensor | Any = None
 
-    def configure(self, in_obj: LayerInput) -> PositionalEncoding:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.out_shape = check_sequence_shape(self)
         return self
@@ -461,7 +461,7 @@ class PositionEmbedding(ParameterLayer):
         super().__init__(init, name)
         self.max_steps = integer(f"{self.name}: max_steps", max_steps)
 
-    def configure(self, in_obj: LayerInput) -> PositionEmbedding:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.out_shape = F, T = check_sequence_shape(self)
         if self.max_steps < T:
@@ -566,7 +566,7 @@ def sinusoid_row(i: int, F: int, T: int) -> list[float]:
     return [f(t / SINUSOID_BASE ** ((i - i % 2) / F)) for t in range(T)]
 
 
-def add_per_step(x: Any, table: Any) -> Any:
+def add_per_step(x: Tensor, table: Tensor) -> Any:
     """Return x (F, T N), with column t of a table (F, T) added to each column t N + n."""
     F, T = table.shape
     return x.backend.reshape(x.backend.reshape(x, (F, T, -1)) + x.backend.reshape(table, (F, T, 1)), x.shape)

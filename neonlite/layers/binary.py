@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.layers.accumulation import accumulates
@@ -46,10 +46,10 @@ class BinaryLinear(Linear):
         self, nout: int, init: InitLike, bsum: bool = False, name: str | None = None, parallelism: str = "Disabled"
     ) -> None:
         super().__init__(nout, init, bsum, name, parallelism)
-        self.binary_W: Any = None  # the signs of W at the last fprop
+        self.binary_W: Tensor | Any = None  # the signs of W at the last fprop
         self.binary_inputs = False  # whether the inputs are +1 and -1
 
-    def configure(self, in_obj: LayerInput) -> BinaryLinear:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.binary_inputs = has_binary_outputs(in_obj)
         return self
@@ -65,7 +65,7 @@ class BinaryLinear(Linear):
         straight_through = W - be.stop_gradient(W)  # 0, with derivative 1
         return be.dot(be.binarize(W, stochastic=False) + straight_through, x)
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute ``sign(W) x + beta outputs``."""
         self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
@@ -74,7 +74,7 @@ class BinaryLinear(Linear):
         return product(self.binary_W, inputs, self.outputs, beta=beta, bsum=self.batch_sum)
 
     @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute ``dW = error x^T`` and ``deltas = alpha sign(W)^T error + beta deltas``."""
         self.check_error(error)
         self.be.compound_dot(error, self.inputs.T, self.dW)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import check_numbers
@@ -12,14 +12,14 @@ from neonlite.layers.container import LayerContainer, Sequential, flatten_layers
 from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.shape import PassThrough
-from neonlite.layers.types import LayerInput
+from neonlite.layers.types import LayerInput, LayerLike, LayerShapes
 from neonlite.messages import describe
 
 
 class IdentityNode(PassThrough):
     """Base class of layers whose outputs are their inputs."""
 
-    def configure(self, in_obj: LayerInput) -> Any:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.out_shape = self.in_shape
         return self
@@ -107,7 +107,9 @@ class Tree(LayerContainer):
 
     config_attributes: ClassVar[dict[str, str]] = {"layers": "branch_layers"}
 
-    def __init__(self, layers: Iterable[Any], name: str | None = None, alphas: Sequence[float] | None = None) -> None:
+    def __init__(
+        self, layers: Iterable[LayerLike], name: str | None = None, alphas: Sequence[float] | None = None
+    ) -> None:
         nodes: dict[str, BranchNode] = {}
         self.nodes: list[Any] = [None]  # the first node of each branch
         branches = []
@@ -134,7 +136,7 @@ class Tree(LayerContainer):
         starts = [[] if node is None else [node] for node in self.nodes]
         return [[*start, *branch.layers] for start, branch in zip(starts, self.layers, strict=True)]
 
-    def configure(self, in_obj: LayerInput) -> Tree:
+    def configure(self, in_obj: LayerInput) -> Self:
         """Infer the shapes of all layers; ``out_shape`` is a list."""
         self.be = self.be
         for branch, node in zip(self.layers, self.nodes, strict=True):
@@ -158,7 +160,7 @@ class Tree(LayerContainer):
                 planner.branch_errors.setdefault(node, []).append(deltas)
         return deltas
 
-    def make_error_setter(self, i: int) -> Any:
+    def make_error_setter(self, i: int) -> Callable[[Tensor], None]:
         """Return a callback that receives the buffer of a scaled error.
 
         Parameters
@@ -215,8 +217,9 @@ class Tree(LayerContainer):
         """Return inputs of the trunk, filled with zeros."""
         return self.layers[0].make_zero_inputs()
 
-    def shape_for_seq_len(self, S: int) -> Any:
-        return self.layers[0].shape_for_seq_len(S)
+    def shape_for_seq_len(self, S: int) -> LayerShapes:
+        shape: LayerShapes = self.layers[0].shape_for_seq_len(S)
+        return shape
 
     def get_terminal(self) -> Any:
         """Return a list of the last layers of the trunk and of all branches."""

@@ -16,6 +16,7 @@ from neonlite.layers.layer import Layer
 from neonlite.layers.types import LayerShape
 from neonlite.messages import describe
 from neonlite.optree import OpTreeNode
+from neonlite.typing import ArrayLike, NumPyArray
 
 FD_STEP = 1e-5  # step of the finite differences, in float64
 MIN_GRADIENT_SCALE = 1e-3  # errors of smaller gradients are relative to this
@@ -51,7 +52,7 @@ class LayerReport(GradientReport):
 
 
 def check_layer(
-    layer: Layer, in_shape: LayerShape, inputs: Any = None, batch_size: int = 3, tolerance: float = 1e-6
+    layer: Layer, in_shape: LayerShape, inputs: ArrayLike | None = None, batch_size: int = 3, tolerance: float = 1e-6
 ) -> LayerReport:
     """Compare fprop and bprop of a layer with its formula, if it has one, and with numerical gradients.
 
@@ -123,7 +124,9 @@ def check_layer(
         be.cleanup_backend()
 
 
-def compare_layer(layer: Any, be: Backend, in_shape: LayerShape, inputs: Any, tolerance: float) -> list[Any]:
+def compare_layer(
+    layer: Any, be: Backend, in_shape: LayerShape, inputs: ArrayLike | None, tolerance: float
+) -> list[Any]:
     """Return the rows of a report."""
     layer.configure(in_shape)
     is_multiple = any(isinstance(shape, list) for shape in (layer.in_shape, layer.out_shape))
@@ -191,7 +194,7 @@ def compare_layer(layer: Any, be: Backend, in_shape: LayerShape, inputs: Any, to
     return rows
 
 
-def require_tensor(label: str, value: Any, shape: LayerShape) -> Tensor:
+def require_tensor(label: str, value: object, shape: LayerShape) -> Tensor:
     """Return ``value``; raise TypeError if it is not a tensor, ValueError if it has another shape."""
     if shape is None:
         raise ValueError(f"{label}: expected outputs of a known shape, got none. Set out_shape in configure().")
@@ -202,7 +205,9 @@ def require_tensor(label: str, value: Any, shape: LayerShape) -> Tensor:
     return value
 
 
-def numerical_gradient(energy: Callable[[], Any], values: Any, gradient: Any, tolerance: float) -> Any:
+def numerical_gradient(
+    energy: Callable[[], float], values: NumPyArray, gradient: NumPyArray, tolerance: float
+) -> NumPyArray:
     """Return ``d energy() / d values`` for each element of values, which ``energy`` reads; NaN if not convergent."""
     result, size = values * 0, largest(gradient)
     for i in range(values.size):
@@ -226,13 +231,15 @@ def numerical_gradient(energy: Callable[[], Any], values: Any, gradient: Any, to
     return result
 
 
-def largest(values: Any) -> float:
+def largest(values: NumPyArray) -> float:
     """Return the largest finite magnitude, at least MIN_GRADIENT_SCALE."""
     xp = values.__array_namespace__()
     return max(MIN_GRADIENT_SCALE, float(xp.max(xp.where(xp.isfinite(values), abs(values), 0), initial=0)))
 
 
-def make_row(name: str, layer: Any, formula: Any, numerical: Any, tolerance: float) -> LayerRow:
+def make_row(
+    name: str, layer: NumPyArray, formula: NumPyArray | None, numerical: NumPyArray | None, tolerance: float
+) -> LayerRow:
     """Return the comparison of arrays, at the element with the largest error, or the largest element if all agree."""
     others = [a for a in (formula, numerical) if a is not None]
     size = max(map(largest, (layer, *others)))

@@ -164,11 +164,11 @@ class Conv(CompoundLayer):
 
     def __init__(
         self,
-        fshape: Any,
+        fshape: WindowSizes,
         init: InitLike,
-        strides: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
+        strides: WindowSizes = 1,
+        padding: WindowSizes = 0,
+        dilation: WindowSizes = 1,
         bias: InitLike | None = None,
         batch_norm: bool = False,
         activation: Transform | None = None,
@@ -176,7 +176,13 @@ class Conv(CompoundLayer):
     ) -> None:
         super().__init__(bias, batch_norm, activation, name)
         self.bias = None  # the first layer includes it
-        options = {"strides": strides, "padding": padding, "dilation": dilation, "init": init, "name": name}
+        options: dict[str, Any] = {
+            "strides": strides,
+            "padding": padding,
+            "dilation": dilation,
+            "init": init,
+            "name": name,
+        }
         self.add_layers(
             Convolution(fshape, **options) if bias is None else Convolution_bias(fshape, **options, bias=bias)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.attributes import is_builtin
@@ -14,7 +14,7 @@ from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
-from neonlite.layers.types import LayerInput
+from neonlite.layers.types import LayerInput, LayerLike, LayerShapes
 
 
 class LayerContainer(Layer):
@@ -38,9 +38,9 @@ class LayerContainer(Layer):
 
     needs_outputs = False
 
-    def __init__(self, layers: Iterable[Any], name: str | None = None) -> None:
+    def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(name)
-        self.layers = list(layers)
+        self.layers: list[Any] = list(layers)
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
         names = Counter(layer.name for layer in self.leaves())
@@ -166,7 +166,7 @@ class Sequential(LayerContainer):
     10
     """
 
-    def __init__(self, layers: Iterable[Any], name: str | None = None) -> None:
+    def __init__(self, layers: LayerLike | Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(flatten_layers(layers if isinstance(layers, Iterable) else [layers]), name)
         self.input_copies: dict[Any, Any] = {}  # layer -> copy of its inputs, which it may overwrite
         self.error_copies: dict[Any, Any] = {}  # layer -> copy of its error, which it may overwrite
@@ -176,7 +176,7 @@ class Sequential(LayerContainer):
         """Whether ``bprop`` of the last layer reads its outputs."""
         return bool(self.layers[-1].needs_outputs)
 
-    def configure(self, in_obj: LayerInput) -> Sequential:
+    def configure(self, in_obj: LayerInput) -> Self:
         """Infer the shapes of all layers, and which of them work in place."""
         self.be = self.be
         first, last = self.layers[0], self.layers[-1]
@@ -266,8 +266,9 @@ class Sequential(LayerContainer):
         """Return inputs of the first layer, filled with zeros."""
         return self.layers[0].make_zero_inputs()
 
-    def shape_for_seq_len(self, S: int) -> Any:
-        return self.layers[0].shape_for_seq_len(S)
+    def shape_for_seq_len(self, S: int) -> LayerShapes:
+        shape: LayerShapes = self.layers[0].shape_for_seq_len(S)
+        return shape
 
     def get_terminal(self) -> Any:
         """Return the last layer."""
@@ -291,7 +292,7 @@ class GenerativeAdversarial(Sequential):
     Goodfellow et al., "Generative adversarial nets", 2014.
     """
 
-    def __init__(self, generator: Any, discriminator: Any, name: str | None = None) -> None:
+    def __init__(self, generator: LayerLike, discriminator: LayerLike, name: str | None = None) -> None:
         super().__init__([as_container(generator), as_container(discriminator)], name)
 
     @property
@@ -305,12 +306,12 @@ class GenerativeAdversarial(Sequential):
         return self.layers[1]
 
 
-def as_container(layers: Any) -> Any:
+def as_container(layers: LayerLike) -> LayerContainer:
     """Return a container unchanged, and a list of layers as a ``Sequential``."""
     return layers if isinstance(layers, LayerContainer) else Sequential(layers)
 
 
-def flatten_layers(layers: Any) -> Iterator[Any]:
+def flatten_layers(layers: Iterable[LayerLike]) -> Iterator[Layer]:
     """Yield the layers of nested lists."""
     for layer in layers:
         if isinstance(layer, list | tuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
+from typing import Any, Self
 
 from neonlite.backend import Backend, Tensor
 from neonlite.layers.accumulation import accumulates
@@ -43,7 +43,7 @@ class ImageLayer(Layer):
         """The dimensions (K, M, P, Q) of the outputs."""
         return tuple(self.nglayer.dimO[:4])
 
-    def configure(self, in_obj: LayerInput) -> Any:
+    def configure(self, in_obj: LayerInput) -> Self:
         """Set the input shape and infer the output shape.
 
         Parameters
@@ -183,7 +183,7 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
     ) -> None:
         super().__init__(init, name, parallelism)
         self.fshape, self.strides, self.padding, self.dilation, self.bsum = fshape, strides, padding, dilation, bsum
-        self.batch_sum: Any = None
+        self.batch_sum: Tensor | Any = None
         self.filter_sizes = parse_sizes(self.name, "fshape", fshape, self.fshape_names, 3)
         if missing := [n for n in self.fshape_names[1:] if n not in self.filter_sizes]:
             raise ValueError(
@@ -199,7 +199,7 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
         }
         return self.filter_sizes | self.window_params("T" in self.filter_sizes, **params)
 
-    def configure(self, in_obj: LayerInput) -> Any:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.weight_shape = self.nglayer.dimF2
         return self
@@ -267,7 +267,7 @@ class Convolution(ConvolutionBase):
         columns = be.reshape(be.concat(rows, axis=1), (g.dimF2[0], -1))
         return be.reshape(be.dot(self.W.T, columns), g.dimO2)
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         options = {"bias": self.weight_bias, "bsum": self.batch_sum, "beta": beta}
@@ -275,7 +275,7 @@ class Convolution(ConvolutionBase):
         return self.add_bias_and_sum() if beta else self.outputs
 
     @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         self.check_error(error)
         self.be.update_conv(self.nglayer, self.inputs, error, self.dW, grad_bias=self.grad_bias)
         if self.deltas is not None:
@@ -375,14 +375,14 @@ class Deconvolution(ConvolutionBase):
         inner = tuple((pad, n, 1) for n, pad in zip(g.dimI, (0, *g.padding, 0), strict=True))
         return be.reshape(be.build("slice", padded_images, index=inner), g.dimI2)
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         self.be.bprop_conv(self.nglayer, self.W, inputs, self.outputs, bsum=self.batch_sum, beta=beta)
         return self.add_bias_and_sum() if beta else self.outputs
 
     @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         self.check_error(error)
         self.be.update_conv(self.nglayer, error, self.inputs, self.dW)
         if self.deltas is not None:

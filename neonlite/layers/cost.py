@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from neonlite.backend import Tensor
@@ -46,10 +46,10 @@ class GeneralizedCost(BufferOwner):
     def __init__(self, costfunc: Cost, name: str | None = None) -> None:
         super().__init__(name)
         self.costfunc = costfunc
-        self.outputs: Any = None
-        self.deltas: Any = None
-        self.cost: Any = None
-        self.network: Any = None
+        self.outputs: Tensor | Any = None
+        self.deltas: Tensor | Any = None
+        self.cost: NativeArray = None
+        self.network: Layer | Any = None
         self.shortcut = False
 
     def initialize(self, in_obj: Layer) -> None:
@@ -143,7 +143,7 @@ class GeneralizedCost(BufferOwner):
         if self.deltas.shape != (num_features(shape), num_steps(shape) * self.be.bsz):
             self.allocate()
 
-    def call_with_context(self, f: Any, *args: Any) -> Any:
+    def call_with_context(self, f: Callable[..., Any], *args: Any) -> Any:
         """Return ``f(*args)``; add the names of the cost and the network to error messages.
 
         Parameters
@@ -189,7 +189,7 @@ class GeneralizedCost(BufferOwner):
         self.cost = self.mean.get()
         return self.cost
 
-    def get_errors(self, inputs: Tensor, targets: Tensor) -> Any:
+    def get_errors(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Compute the gradient of the summed cost over the minibatch, the argument of the network's ``bprop``.
 
         Parameters
@@ -237,7 +237,7 @@ class GeneralizedCostMask(GeneralizedCost):
         super().__init__(costfunc, name)
         self.weights = check_number(f"{self.name}: weights", weights)
 
-    def split_mask(self, targets: Any) -> tuple[Any, Any]:
+    def split_mask(self, targets: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return targets and mask; raise TypeError if they are not a pair, ValueError if their shapes do not match.
 
         Parameters
@@ -261,7 +261,7 @@ class GeneralizedCostMask(GeneralizedCost):
         super().allocate()
         self.zeros = self.be.zeros((self.deltas.shape[0], 1))
 
-    def apply_masked(self, f: Any, inputs: Any, t: Any, mask: Any) -> Any:
+    def apply_masked(self, f: Callable[..., Any], inputs: Tensor, t: Tensor, mask: Tensor) -> Any:
         """Return f of the masked inputs and targets, times the weight.
 
         Parameters
@@ -328,7 +328,7 @@ class Multicost(BufferOwner):
         super().__init__(name)
         self.costs = list(costs)
         self.weights = check_numbers(f"{self.name}: weights", weights, len(self.costs), "cost")
-        self.cost: Any = None
+        self.cost: NativeArray = None
 
     @property
     def costfunc(self) -> Any:

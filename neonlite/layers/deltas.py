@@ -35,7 +35,7 @@ class PlannedGradient:
     """An error to be computed in the backward pass: the number of steps that read it, and its buffer."""
 
     num_readers: float = 0
-    buffer: Any = None
+    buffer: PlannedBuffer | Any = None  # None until the buffers are planned
 
 
 @dataclass
@@ -92,7 +92,12 @@ class DeltaPlanner:
             error.num_readers += 1
 
     def add_step(
-        self, owner: Any, errors: list[PlannedGradient], shape: Any = None, *callbacks: Any, **options: Any
+        self,
+        owner: Any,
+        errors: list[PlannedGradient],
+        shape: LayerShape | None = None,
+        *callbacks: Any,
+        **options: Any,
     ) -> PlannedGradient | None:
         """Record a step that computes an error of a layer shape, or none; return that error."""
         for error in errors:
@@ -171,7 +176,7 @@ class GradientSum:
 
     def __init__(self) -> None:
         self.target_index: int | None = None  # index of the error that the sum overwrites, if any
-        self.buffer: Any = None  # the buffer of the sum if it overwrites none
+        self.buffer: Tensor | Any = None  # the buffer of the sum if it overwrites none
 
     def set_buffer(self, buffer: Tensor) -> None:
         """Set the buffer of the sum."""

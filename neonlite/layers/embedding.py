@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
@@ -10,7 +10,7 @@ from neonlite.dtypes import SIGNIFICAND_BITS
 from neonlite.layers.accumulation import accumulates
 from neonlite.layers.buffers import num_elements
 from neonlite.layers.parameter import ParameterLayer
-from neonlite.layers.types import InitLike, LayerInput, LayerShape
+from neonlite.layers.types import InitLike, LayerInput, LayerShapes
 from neonlite.messages import describe
 from neonlite.optree import Operand
 
@@ -61,9 +61,9 @@ class LookupTable(ParameterLayer):
         if pad_idx is not None:
             pad_idx = integer(f"{self.name}: pad_idx", pad_idx, 0, self.vocab_size - 1)
         self.update, self.pad_idx = update, pad_idx
-        self.token_ids: Any = None
+        self.token_ids: Tensor | Any = None
 
-    def configure(self, in_obj: LayerInput) -> LookupTable:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         if isinstance(self.in_shape, tuple) and len(self.in_shape) == 2 and 1 not in self.in_shape:
             raise ValueError(
@@ -86,7 +86,7 @@ class LookupTable(ParameterLayer):
         """Whether optimizers update the table."""
         return self.update and super().is_trainable
 
-    def shape_for_seq_len(self, S: int) -> LayerShape:
+    def shape_for_seq_len(self, S: int) -> LayerShapes:
         self.check_seq_len(S)
         if isinstance(self.in_shape, int):
             return S
@@ -116,7 +116,7 @@ class LookupTable(ParameterLayer):
         rows = self.be.take(self.W, ids, axis=0)
         return self.be.transpose(rows if self.pad_idx is None else self.be.where(ids == self.pad_idx, 0, rows))
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         self.token_ids[:] = self.to_token_ids(inputs)

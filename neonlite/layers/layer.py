@@ -8,7 +8,8 @@ Data has the shape (F, N): features by columns, with the minibatch as the last a
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
@@ -89,11 +90,11 @@ class Layer(WeightOwner):
         self.parallelism = parallelism
         self.in_shape: Any = None
         self.out_shape: Any = None
-        self.inputs: Any = None
-        self.outputs: Any = None
-        self.deltas: Any = None
+        self.inputs: Tensor | Any = None
+        self.outputs: Tensor | Any = None
+        self.deltas: Tensor | Any = None
         self.prev_layer = None  # sets needs_deltas, too
-        self.next_layer: Any = None
+        self.next_layer: Layer | Any = None
         self.owns_output = True  # False: the outputs overwrite the inputs
         self.owns_delta = True  # False: the deltas overwrite the error
         self.can_backprop = False  # whether the last fprop was a training pass
@@ -104,7 +105,7 @@ class Layer(WeightOwner):
 
     # --- shapes and buffers ---
 
-    def configure(self, in_obj: LayerInput) -> Layer:
+    def configure(self, in_obj: LayerInput) -> Self:
         """Set the input shape and infer the output shape.
 
         Parameters
@@ -171,7 +172,7 @@ class Layer(WeightOwner):
 
     # --- forward and backward pass ---
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Tensor | Sequence[Tensor]) -> Any:
         """Return the outputs at inference, ``fprop(x, inference=True)``. The layer must be configured and allocated.
 
         Parameters
@@ -191,9 +192,9 @@ class Layer(WeightOwner):
         """
         if self.in_shape is None:
             raise layer_checks.not_configured(self)
-        if not self.leaves()[0].owns_output:  # the outputs overwrite the inputs
-            x = copy_tensors(x)
-        return copy_tensors(self.fprop(x, inference=True))
+        overwrites_inputs = not self.leaves()[0].owns_output
+        inputs: Any = copy_tensors(x) if overwrites_inputs else x
+        return copy_tensors(self.fprop(inputs, inference=True))
 
     def formula(self, x: Tensor) -> Operand:
         """Return the outputs as an op-tree of the inputs.
@@ -215,7 +216,7 @@ class Layer(WeightOwner):
         """
         return self.formula(x)
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs, ``formula(inputs) + beta outputs``.
 
         Parameters
@@ -242,7 +243,7 @@ class Layer(WeightOwner):
         return self.outputs
 
     @accumulation.accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute the gradients of the parameters, and ``deltas = alpha dE/dinputs + beta deltas``.
 
         Parameters
@@ -307,7 +308,7 @@ class Layer(WeightOwner):
         delta = delta if alpha == 1 else alpha * delta
         return delta if beta == 0 else delta + beta * self.deltas
 
-    def prepare_fprop(self, inputs: Any, inference: bool) -> Any:
+    def prepare_fprop(self, inputs: Tensor, inference: bool) -> Any:
         """Check and store the inputs, and return the op-tree of the outputs, in training also stored as ``tree``.
 
         Parameters
@@ -333,7 +334,7 @@ class Layer(WeightOwner):
             layer_checks.check_in_place(self, inputs, tree)
         return tree
 
-    def set_inputs(self, inputs: Tensor, inference: bool, tree: OpTreeNode | None = None) -> None:
+    def set_inputs(self, inputs: Tensor | Sequence[Tensor], inference: bool, tree: OpTreeNode | None = None) -> None:
         """Store the inputs, and that ``bprop`` can follow unless ``inference`` is set.
 
         Parameters

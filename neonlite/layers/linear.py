@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
@@ -49,10 +49,10 @@ class Linear(ParameterLayer):
     ) -> None:
         super().__init__(init, name, parallelism)
         self.nout, self.bsum = integer(f"{self.name}: nout", nout), bsum
-        self.batch_sum: Any = None
+        self.batch_sum: Tensor | Any = None
         self.transposes: dict[str, tuple[Any, Any]] = {}  # name -> (tensor, its transpose)
 
-    def configure(self, in_obj: LayerInput) -> Linear:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         steps = self.in_shape[1:] if isinstance(self.in_shape, tuple) and len(self.in_shape) == 2 else ()
         self.nin = num_features(self.in_shape)
@@ -69,14 +69,14 @@ class Linear(ParameterLayer):
         """Return ``W x``."""
         return self.be.dot(self.W, x)
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute ``W x + beta outputs``."""
         self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         return self.be.compound_dot(self.W, inputs, self.outputs, beta=beta, bsum=self.batch_sum)
 
     @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute ``dW = error x^T`` and ``deltas = alpha W^T error + beta deltas``."""
         self.check_error(error)
         self.be.compound_dot(error, self.get_transpose("inputs", self.inputs), self.dW)
@@ -116,7 +116,7 @@ class Bias(ParameterLayer):
     def __init__(self, init: InitLike, name: str | None = None) -> None:
         super().__init__(init, name)
 
-    def configure(self, in_obj: LayerInput) -> Bias:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.out_shape = self.in_shape
         self.num_channels = self.in_shape if isinstance(self.in_shape, int) else self.in_shape[0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import check_numbers, one_of
@@ -11,7 +11,7 @@ from neonlite.layers.buffers import iobuf_shape, num_elements, num_features, num
 from neonlite.layers.container import LayerContainer, allocate_layer, as_container
 from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
 from neonlite.layers.layer import Layer
-from neonlite.layers.types import LayerInput
+from neonlite.layers.types import LayerInput, LayerLike, LayerShapes
 from neonlite.messages import describe
 
 MERGE_MODES = ("recurrent", "depth", "stack")
@@ -30,11 +30,11 @@ class Broadcast(LayerContainer):
         Name, unique in a network.
     """
 
-    def __init__(self, layers: Iterable[Any], name: str | None = None) -> None:
+    def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__([as_container(branch) for branch in layers], name)
         self.gradient_sum = GradientSum()
 
-    def configure(self, in_obj: LayerInput) -> Any:
+    def configure(self, in_obj: LayerInput) -> Self:
         """Infer the shapes of all branches. ValueError if their outputs cannot be merged."""
         Layer.configure(self, in_obj)
         for branch in self.layers:
@@ -110,7 +110,7 @@ class Broadcast(LayerContainer):
         self.can_backprop = not inference
         return self.outputs
 
-    def branch_inputs(self, inputs: Any) -> Sequence[Any]:
+    def branch_inputs(self, inputs: Tensor | Sequence[Tensor]) -> Sequence[Any]:
         """Return the inputs of each branch.
 
         Parameters
@@ -148,7 +148,7 @@ class Broadcast(LayerContainer):
         self.check_tensor("an error", error, self.out_shape)
         return [branch.bprop(self.branch_error(i, error)) for i, branch in enumerate(self.layers)]
 
-    def branch_error(self, i: int, error: Any) -> Any:
+    def branch_error(self, i: int, error: Tensor) -> Tensor:
         """Return the error of a branch, given that of the outputs.
 
         Parameters
@@ -160,8 +160,9 @@ class Broadcast(LayerContainer):
         """
         return error
 
-    def shape_for_seq_len(self, S: int) -> Any:
-        return self.layers[0].shape_for_seq_len(S)
+    def shape_for_seq_len(self, S: int) -> LayerShapes:
+        shape: LayerShapes = self.layers[0].shape_for_seq_len(S)
+        return shape
 
 
 class MergeSum(Broadcast):
@@ -184,7 +185,7 @@ class MergeSum(Broadcast):
     (8, 5, 5)
     """
 
-    def __init__(self, layers: Iterable[Any], name: str | None = None) -> None:
+    def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(layers, name)
         self.sum_index: int | None = None  # the branch whose outputs the sum overwrites
 
@@ -243,13 +244,13 @@ class MergeBroadcast(Broadcast):
     config_attributes: ClassVar[dict[str, str]] = {"merge": "merge_mode"}
 
     def __init__(
-        self, layers: Iterable[Any], merge: str, alphas: Sequence[float] | None = None, name: str | None = None
+        self, layers: Iterable[LayerLike], merge: str, alphas: Sequence[float] | None = None, name: str | None = None
     ) -> None:
         super().__init__(layers, name)
         self.merge_mode = one_of(f"{self.name}: merge", merge, MERGE_MODES)
         self.alphas = check_numbers(f"{self.name}: alphas", alphas, len(self.layers), "branch")
         self.branch_slices: list[slice] = []  # the rows of each branch, or its columns of (F, T)
-        self.error_copies: list[Any] = []  # a buffer for the error of each branch, or None
+        self.error_copies: list[Tensor | None] = []  # a buffer for the error of each branch, or None
 
     @property
     def needs_outputs(self) -> bool:  # type: ignore[override]
@@ -288,7 +289,7 @@ class MergeBroadcast(Broadcast):
             )
             allocate_layer(branch, shared, accumulate_updates)
 
-    def branch_view(self, i: int, t: Any) -> Any:
+    def branch_view(self, i: int, t: Tensor) -> Tensor:
         """Return the view of the outputs, or of their error, that belongs to a branch, in its output shape.
 
         Parameters
@@ -324,7 +325,7 @@ class MergeBroadcast(Broadcast):
             else:
                 yield error
 
-    def make_error_setter(self, i: int) -> Any:
+    def make_error_setter(self, i: int) -> Callable[[Tensor], None]:
         """Return a callback that receives the buffer of a copied error.
 
         Parameters
@@ -338,13 +339,14 @@ class MergeBroadcast(Broadcast):
 
         return set_error
 
-    def branch_error(self, i: int, error: Any) -> Any:
+    def branch_error(self, i: int, error: Tensor) -> Tensor:
         """Return the error of a branch, scaled by its alpha."""
         view = self.branch_view(i, error)
-        if self.error_copies[i] is None:
+        copy = self.error_copies[i]
+        if copy is None:
             return view
-        self.error_copies[i][:] = view if self.alphas[i] == 1 else self.alphas[i] * view
-        return self.error_copies[i]
+        copy[:] = view if self.alphas[i] == 1 else self.alphas[i] * view
+        return copy
 
 
 class MergeMultistream(MergeBroadcast):
@@ -360,11 +362,11 @@ class MergeMultistream(MergeBroadcast):
     """
 
     def __init__(
-        self, layers: Iterable[Any], merge: str, name: str | None = None, alphas: Sequence[float] | None = None
+        self, layers: Iterable[LayerLike], merge: str, name: str | None = None, alphas: Sequence[float] | None = None
     ) -> None:
         super().__init__(layers, merge, alphas, name)
 
-    def configure(self, in_obj: LayerInput) -> Any:
+    def configure(self, in_obj: LayerInput) -> Self:
         """Infer the shapes of all branches. ValueError unless there is an input shape for each."""
         self.be = self.be
         self.in_shape = shape_of(in_obj)
@@ -378,7 +380,7 @@ class MergeMultistream(MergeBroadcast):
         self.infer_out_shape()
         return self
 
-    def branch_inputs(self, inputs: Any) -> Sequence[Any]:
+    def branch_inputs(self, inputs: Tensor | Sequence[Tensor]) -> Sequence[Any]:
         """Return the inputs of each branch."""
         if not isinstance(inputs, list | tuple) or len(inputs) != len(self.layers):
             raise ValueError(
@@ -391,7 +393,7 @@ class MergeMultistream(MergeBroadcast):
         """Return inputs of the branches, filled with zeros."""
         return [branch.make_zero_inputs() for branch in self.layers]
 
-    def shape_for_seq_len(self, S: int) -> Any:
+    def shape_for_seq_len(self, S: int) -> LayerShapes:
         """Return the shapes of all inputs with S time steps."""
         return [branch.shape_for_seq_len(S) for branch in self.layers]
 

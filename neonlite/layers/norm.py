@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import check_number
@@ -12,6 +12,7 @@ from neonlite.layers.buffers import num_features
 from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.types import LayerInput
+from neonlite.optree import Operand
 
 
 class NormalizationBase(ParameterLayer):
@@ -34,7 +35,7 @@ class NormalizationBase(ParameterLayer):
         self.eps = check_number(f"{self.name}: eps", eps, low=0)
         self.nfm = 0
 
-    def configure(self, in_obj: LayerInput) -> NormalizationBase:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.out_shape = self.in_shape
         self.nfm = num_features(self.in_shape)
@@ -84,17 +85,17 @@ class BatchNorm(NormalizationBase):
     def __init__(self, rho: float = 0.9, eps: float = 1e-3, name: str | None = None, binary: bool = False) -> None:
         super().__init__(eps, name)
         self.rho, self.binary = check_number(f"{self.name}: rho", rho, 0, at_most=1), binary
-        self.x: Any = None
-        self.y: Any = None
-        self.xmean: Any = None
-        self.xvar: Any = None
-        self.flat_inputs: Any = None  # the inputs of which x is a view
-        self.deltas_buffer: Any = None
-        self.scratch: Any = None
+        self.x: Tensor | Any = None
+        self.y: Tensor | Any = None
+        self.xmean: Tensor | Any = None
+        self.xvar: Tensor | Any = None
+        self.flat_inputs: Tensor | Any = None  # the inputs of which x is a view
+        self.deltas_buffer: Tensor | Any = None
+        self.scratch: Tensor | Any = None
         self.view_cache: dict[str, tuple[Tensor, Tensor]] = {}  # name -> (tensor, its view as (nfm, columns))
         self.allparams: Any = None  # beta, gamma, gmean, gvar; None after a change of inputs
 
-    def configure(self, in_obj: LayerInput) -> BatchNorm:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         self.nfm = self.in_shape if isinstance(self.in_shape, int) else self.in_shape[0]
         return self
@@ -154,7 +155,7 @@ class BatchNorm(NormalizationBase):
         """Return the outputs, normalized with the running statistics."""
         return self.normalize(x, self.gmean, self.gvar)
 
-    def normalize(self, x: Any, mean: Any, var: Any) -> Any:
+    def normalize(self, x: Operand, mean: Operand, var: Operand) -> Any:
         """Return the outputs, given mean and variance.
 
         Parameters
@@ -168,7 +169,7 @@ class BatchNorm(NormalizationBase):
         xhat = multiply(be.reshape(x, self.nfm, -1) - mean, 1 / be.sqrt(var + self.eps))
         return be.reshape(multiply(xhat, self.gamma) + self.beta, x.shape)
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs; in training also update the running statistics."""
         self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
@@ -178,12 +179,12 @@ class BatchNorm(NormalizationBase):
         self._normalize(self.x, self.y, beta)
         return self.outputs
 
-    def _fprop_inference(self, inputs: Tensor, beta: float = 0.0) -> Any:
+    def _fprop_inference(self, inputs: Tensor, beta: float = 0.0) -> Tensor:
         """Compute the outputs with the running statistics."""
         self._normalize(inputs.reshape(self.nfm, -1), self.outputs.reshape(self.nfm, -1), beta, inference=True)
         return self.outputs
 
-    def _normalize(self, x: Any, y: Any, accumbeta: float, inference: bool = False) -> None:
+    def _normalize(self, x: Tensor, y: Tensor, accumbeta: float, inference: bool = False) -> None:
         self.be.compound_fprop_bn(
             x,
             self.xmean,
@@ -209,7 +210,7 @@ class BatchNorm(NormalizationBase):
         return view
 
     @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute the gradients of beta and gamma, and ``deltas = alpha dE/dinputs + beta deltas``."""
         self.check_error(error)
         self.deltas = target = self.deltas_buffer if self.owns_delta else error
@@ -247,7 +248,7 @@ class BatchNormAutodiff(BatchNorm):
     def __init__(self, rho: float = 0.99, eps: float = 1e-6, name: str | None = None) -> None:
         super().__init__(rho, eps, name)
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs from the formula; in training also update the running statistics."""
         if inference:
             return super().fprop(inputs, inference, beta)
@@ -260,7 +261,7 @@ class BatchNormAutodiff(BatchNorm):
         return Layer.fprop(self, inputs, beta=beta)
 
     @accumulates
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute the gradients and deltas with Autodiff."""
         self.deltas = self.deltas_buffer
         return Layer.bprop(self, error, alpha, beta)

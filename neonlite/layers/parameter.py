@@ -14,6 +14,7 @@ from neonlite.backend.validation import checks_booleans
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import InitLike
 from neonlite.messages import describe
+from neonlite.typing import ArrayLike
 
 
 class TensorAttribute:
@@ -28,7 +29,7 @@ class TensorAttribute:
     def __get__(self, layer: Layer, owner: type | None = None) -> Any:
         return self if layer is None else layer.__dict__.get(self.name)
 
-    def __set__(self, layer: Layer, value: Any) -> None:
+    def __set__(self, layer: Layer, value: ArrayLike | None) -> None:
         tensor = layer.__dict__.get(self.name)
         if isinstance(tensor, Tensor) and getattr(value, "size", tensor.size) not in (1, tensor.size):
             raise ValueError(f"{layer.name}.{self.name}: expected the shape {tensor.shape}, got {describe(value)}.")
@@ -93,7 +94,7 @@ class ParameterLayer(Layer):
     def __init__(self, init: InitLike | None = None, name: str | None = None, parallelism: str = "Unknown") -> None:
         super().__init__(name, parallelism)
         self.init = init
-        self.weight_shape: Any = None
+        self.weight_shape: tuple[int, ...] | Any = None
         self.states: list[Any] = []
 
     def parameter_specs(self) -> list[ParameterSpec]:

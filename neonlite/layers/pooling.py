@@ -8,6 +8,7 @@ from typing import Any
 from neonlite.backend import Tensor
 from neonlite.backend.validation import one_of
 from neonlite.layers.convolution import ImageLayer, pad_images, parse_sizes, window_slices
+from neonlite.layers.types import WindowSizes
 from neonlite.optree import Operand
 
 
@@ -41,14 +42,19 @@ class Pooling(ImageLayer):
     axes = "cdhw"
 
     def __init__(
-        self, fshape: Any, op: str = "max", strides: Any = None, padding: Any = 0, name: str | None = None
+        self,
+        fshape: WindowSizes | str,
+        op: str = "max",
+        strides: WindowSizes | None = None,
+        padding: WindowSizes = 0,
+        name: str | None = None,
     ) -> None:
         super().__init__(name)
         one_of(f"{self.name}: op", op, ("max", "avg", "l2"))
         self.fshape, self.op, self.strides, self.padding = fshape, op, strides, padding
         if fshape != "all":
             parse_sizes(self.name, "fshape", fshape, "JTRS", 2, 2)
-        self.argmax: Any = None
+        self.argmax: Tensor | Any = None
 
     def make_layer_object(self, N: int) -> Any:
         image = self.input_sizes()
@@ -86,16 +92,16 @@ class Pooling(ImageLayer):
             pooled = be.sqrt(be.sum(be.square(values), axis=0))
         return be.reshape(pooled, g.dimO2)
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         return self.be.fprop_pool(self.nglayer, inputs, self.outputs, None if inference else self.argmax, beta)
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute ``deltas = alpha dE/dinputs + beta deltas``. Among equal maxima the first one receives the error."""
         self.check_error(error)
         if self.deltas is not None:
-            options = {"alpha": alpha, "beta": beta, "argmax": self.argmax}
+            options: dict[str, Any] = {"alpha": alpha, "beta": beta, "argmax": self.argmax}
             self.be.bprop_pool(self.nglayer, self.inputs if self.op != "max" else None, error, self.deltas, **options)
         return self.deltas
 
@@ -136,7 +142,7 @@ class LRN(ImageLayer):
     ) -> None:
         super().__init__(name)
         self.depth, self.alpha, self.beta, self.ascale, self.bpower = depth, alpha, beta, ascale, bpower
-        self.denom: Any = None
+        self.denom: Tensor | Any = None
 
     def make_layer_object(self, N: int) -> Any:
         return self.be.lrn_layer(self.be.default_dtype, N, **self.input_sizes(), J=self.depth)
@@ -154,15 +160,25 @@ class LRN(ImageLayer):
         squares: Any = sum(be.build("slice", padded, index=index) for index in slices)
         return be.reshape(self.alpha * images * (1 + self.ascale / g.J * squares) ** -self.bpower, g.dimI2)
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
-        options = {"alpha": self.alpha, "beta": self.beta + beta, "ascale": self.ascale, "bpower": self.bpower}
+        options: dict[str, Any] = {
+            "alpha": self.alpha,
+            "beta": self.beta + beta,
+            "ascale": self.ascale,
+            "bpower": self.bpower,
+        }
         return self.be.fprop_lrn(self.nglayer, inputs, self.outputs, self.denom, **options)
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         self.check_error(error)
         if self.deltas is not None:
-            options = {"alpha": alpha * self.alpha, "beta": beta, "ascale": self.ascale, "bpower": self.bpower}
+            options: dict[str, Any] = {
+                "alpha": alpha * self.alpha,
+                "beta": beta,
+                "ascale": self.ascale,
+                "bpower": self.bpower,
+            }
             self.be.bprop_lrn(self.nglayer, self.inputs, self.outputs, error, self.deltas, self.denom, **options)
         return self.deltas

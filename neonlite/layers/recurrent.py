@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import instance, integer
@@ -75,7 +75,7 @@ class RecurrentBase(ParameterLayer):
         self.init_state: Any = None  # the default of fprop's init_state: another layer's final states
         self.final_errors: list[Sequence[Tensor]] = []  # from each layer that started with this one's final states
 
-    def check_activation(self, label: str, transform: Any) -> Transform:
+    def check_activation(self, label: str, transform: object) -> Transform:
         """Return a transform; TypeError if it is not one, ValueError if its derivative needs its input.
 
         Parameters
@@ -143,7 +143,7 @@ class RecurrentBase(ParameterLayer):
 
     # --- shapes, buffers, fprop and bprop ---
 
-    def configure(self, in_obj: LayerInput) -> RecurrentBase:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         for activation in self.activations:
             activation.be = self.be

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import check_number, pair
 from neonlite.layers.buffers import shape_of
 from neonlite.layers.layer import Layer
-from neonlite.layers.types import LayerInput
+from neonlite.layers.types import LayerInput, LayerShapes
 from neonlite.messages import describe
 
 
@@ -77,9 +77,9 @@ class RoiPooling(Layer):
         self.bprop_enabled = bprop_enabled
         self.spatial_scale = check_number(f"{self.name}: spatial_scale", spatial_scale, above=0)
         self.regions_shape: Any = None  # 5, or (5, R)
-        self.argmax: Any = None  # the pixel h W + w of the maximum of each bin
+        self.argmax: Tensor | Any = None  # the pixel h W + w of the maximum of each bin
 
-    def configure(self, in_obj: LayerInput | Sequence[LayerInput]) -> RoiPooling:
+    def configure(self, in_obj: LayerInput | Sequence[LayerInput]) -> Self:
         """Set the input shapes and infer the output shape.
 
         Parameters
@@ -107,7 +107,7 @@ class RoiPooling(Layer):
         self.out_shape = (math.prod(self.pooled_shape), *count) if count else self.pooled_shape
         return self
 
-    def shape_for_seq_len(self, S: int) -> Any:
+    def shape_for_seq_len(self, S: int) -> LayerShapes:
         """Return the input shapes with S regions per image."""
         return self.in_shape, (5, S)
 
@@ -124,7 +124,7 @@ class RoiPooling(Layer):
         """Whether deltas are enabled."""
         return self.bprop_enabled
 
-    def check_inputs(self, inputs: Any) -> None:
+    def check_inputs(self, inputs: Tensor | Sequence[Tensor]) -> None:
         """Raise an error unless these are feature maps and regions, and the layer is allocated."""
         if not isinstance(inputs, list | tuple) or len(inputs) != 2:
             raise TypeError(f"{self.name}: expected inputs as a pair (feature maps, regions), got {describe(inputs)}.")
@@ -140,7 +140,7 @@ class RoiPooling(Layer):
         values = be.take(be.reshape(maps, -1, 1), be.reshape(pixel, -1, 1), axis=0)
         return be.reshape(be.where(index < 0, 0, be.reshape(values, index.shape)), self.argmax.shape)
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs. IndexError if a region refers to an image that does not exist."""
         self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
@@ -150,7 +150,7 @@ class RoiPooling(Layer):
             self.outputs[:] = pooled + beta * self.outputs
         return self.outputs
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute ``deltas = alpha dE/dmaps + beta deltas``: the pixel of each maximum receives its error."""
         self.check_error(error)
         if not self.bprop_enabled or self.deltas is None:
@@ -161,7 +161,7 @@ class RoiPooling(Layer):
             self.deltas[:] = self.scale_deltas(target, alpha, beta)
         return self.deltas
 
-    def call_primitive(self, primitive: Any, source: Any, target: Any) -> None:
+    def call_primitive(self, primitive: Callable[..., Any], source: Tensor, target: Tensor) -> None:
         """Call a primitive of the backend; add the name of the layer to error messages.
 
         Parameters

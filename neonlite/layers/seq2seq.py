@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
@@ -12,9 +12,10 @@ from neonlite.layers.container import LayerContainer, Sequential
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.recurrent import RecurrentBase
-from neonlite.layers.types import LayerInput
+from neonlite.layers.types import LayerInput, LayerLike, LayerShapes
 from neonlite.messages import describe
 from neonlite.optree import Operand
+from neonlite.typing import ArrayLike
 
 
 class Encoder(Sequential):
@@ -37,13 +38,13 @@ class Decoder(Sequential):
         Name of the decoder.
     """
 
-    def __init__(self, layers: Iterable[Any], start_index: int | None = None, name: str | None = None) -> None:
+    def __init__(self, layers: Iterable[LayerLike], start_index: int | None = None, name: str | None = None) -> None:
         super().__init__(layers, name)
         if start_index is not None:
             start_index = integer(f"{self.name}: start_index", start_index, 0)
         self.start_index = start_index
 
-    def make_step_inputs(self, token_ids: Any) -> Tensor:
+    def make_step_inputs(self, token_ids: ArrayLike) -> Tensor:
         """Return the inputs of one step.
 
         Parameters
@@ -130,11 +131,11 @@ class Seq2Seq(LayerContainer):
         self.state_pairs = pair_recurrent_layers(self.name, self.encoder, self.decoder, decoder_connections)
         for layer in recurrent_layers(self):
             layer.reset_cells = True  # minibatches are independent
-        self.zero_error: Any = None  # zero error of the encoder's outputs, on which the cost does not depend
+        self.zero_error: Tensor | Any = None  # zero error of the encoder's outputs, on which the cost does not depend
 
     # --- shapes, buffers, fprop and bprop ---
 
-    def configure(self, in_obj: LayerInput) -> Seq2Seq:
+    def configure(self, in_obj: LayerInput) -> Self:
         self.be = self.be
         shapes = split_shapes(in_obj, 2)
         if len(shapes) != 2 or not all(isinstance(x, tuple) and len(x) == 2 for x in shapes):
@@ -266,7 +267,7 @@ class Seq2Seq(LayerContainer):
             decoder_layer.init_state = decoder_layer.final_states
         return outputs
 
-    def decode_greedy(self, x: Any) -> Any:
+    def decode_greedy(self, x: Tensor) -> Any:
         """Return the decoder's outputs when each step reads the most probable token of the previous step.
 
         Parameters
@@ -293,7 +294,7 @@ class Seq2Seq(LayerContainer):
     def make_zero_inputs(self) -> list[Tensor]:
         return [part.make_zero_inputs() for part in self.layers]
 
-    def shape_for_seq_len(self, S: int) -> list[Any]:
+    def shape_for_seq_len(self, S: int) -> LayerShapes:
         return [part.shape_for_seq_len(S) for part in self.layers]
 
     def get_terminal(self) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import checks_booleans, integer
@@ -48,7 +48,7 @@ class RecurrentOutput(Layer):
 
     needs_outputs = False
 
-    def configure(self, in_obj: LayerInput) -> RecurrentOutput:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2:
             raise ValueError(
@@ -57,7 +57,7 @@ class RecurrentOutput(Layer):
         self.out_shape, self.nsteps = self.in_shape
         return self
 
-    def view_by_step(self, x: Any) -> Any:
+    def view_by_step(self, x: Operand) -> Any:
         """Return x (F, T N) as (F, T, N).
 
         Parameters
@@ -67,7 +67,7 @@ class RecurrentOutput(Layer):
         """
         return self.be.reshape(x, self.out_shape, self.nsteps, -1)
 
-    def drop_step_axis(self, x: Any) -> Any:
+    def drop_step_axis(self, x: Operand) -> Any:
         """Return x (F, 1, N) as (F, N).
 
         Parameters
@@ -84,7 +84,7 @@ class RecurrentSum(RecurrentOutput):
     def formula(self, x: Tensor) -> Any:
         return self.drop_step_axis(self.be.sum(self.view_by_step(x), axis=1))
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         self.check_error(error)
         if self.deltas is not None:
             deltas = self.deltas.reshape(self.out_shape, self.nsteps, -1)
@@ -99,21 +99,21 @@ class RecurrentMean(RecurrentSum):
     def formula(self, x: Tensor) -> Any:
         return super().formula(x) / self.nsteps
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         return super().bprop(error, alpha / self.nsteps, beta)
 
 
 class RecurrentLast(RecurrentOutput):
     """The last step of a sequence, (F, T) -> F."""
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         last = inputs[:, -self.be.bsz :]
         self.outputs[:] = last + beta * self.outputs if beta else last
         return self.outputs
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         self.check_error(error)
         if self.deltas is not None:
             first, last = self.deltas[:, : -self.be.bsz], self.deltas[:, -self.be.bsz :]
@@ -134,7 +134,7 @@ class BiSum(Layer):
 
     needs_outputs = False
 
-    def configure(self, in_obj: LayerInput) -> BiSum:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2 or self.in_shape[0] % 2:
             raise ValueError(f"{self.name}: BiSum expected inputs (2 F, T), got the shape {self.in_shape}")

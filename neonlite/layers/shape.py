@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.validation import function
@@ -11,6 +12,7 @@ from neonlite.layers.buffers import iobuf_shape, num_features, plain
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import LayerInput, LayerShape
 from neonlite.messages import describe
+from neonlite.optree import Operand
 
 
 class PassThrough(Layer):
@@ -26,10 +28,10 @@ class PassThrough(Layer):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self.output_buffer: Any = None  # set if the outputs are a copy of the inputs
-        self.last_error: Any = None
-        self.input_view: Any = None
-        self.error_view: Any = None
+        self.output_buffer: Tensor | Any = None  # set if the outputs are a copy of the inputs
+        self.last_error: Tensor | Any = None
+        self.input_view: Tensor | Any = None
+        self.error_view: Tensor | Any = None
 
     @property
     def needs_outputs(self) -> bool:  # type: ignore[override]
@@ -47,7 +49,7 @@ class PassThrough(Layer):
         """Return x in the shape of the outputs."""
         return self.be.reshape(x, num_features(self.out_shape), -1)
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Return the inputs, plus ``beta outputs``."""
         self.check_tensor("inputs", inputs, self.in_shape)
         if inputs is not self.inputs:  # else keep the view: the next layer caches its op-tree
@@ -60,7 +62,7 @@ class PassThrough(Layer):
         self.outputs = self.output_buffer or self.input_view
         return self.outputs
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Return the error in the shape of the inputs, scaled."""
         if error is None:  # the next layer has no deltas, such as LookupTable
             return None
@@ -74,7 +76,7 @@ class PassThrough(Layer):
             self.deltas[:] = self.scale_deltas(self.error_view, alpha, beta)
         return self.deltas
 
-    def reshape_buffer(self, t: Any, shape: LayerShape, new_shape: LayerShape) -> Any:
+    def reshape_buffer(self, t: Tensor, shape: LayerShape, new_shape: LayerShape) -> Tensor:
         """Return a view of the buffer of one layer shape as the buffer of another.
 
         Parameters
@@ -128,7 +130,7 @@ class Reshape(PassThrough):
         self.reshape = reshape
         self.sizes = tuple(sizes)
 
-    def configure(self, in_obj: LayerInput) -> Reshape:
+    def configure(self, in_obj: LayerInput) -> Self:
         """Set the input shape and infer the output shape."""
         super().configure(in_obj)
         in_sizes = (self.in_shape,) if isinstance(self.in_shape, int) else self.in_shape
@@ -162,11 +164,11 @@ class DataTransform(Layer):
 
     can_compute_deltas = needs_outputs = False
 
-    def __init__(self, transform: Any, name: str | None = None) -> None:
+    def __init__(self, transform: Callable[[Tensor], Operand], name: str | None = None) -> None:
         super().__init__(name)
         self.transform = function(f"{self.name}: transform", transform, "a function of the data")
 
-    def configure(self, in_obj: LayerInput) -> DataTransform:
+    def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
         if self.prev_layer is not None and not isinstance(self.prev_layer, DataTransform):
             raise ValueError(
@@ -187,7 +189,7 @@ class DataTransform(Layer):
         """Return ``f(x)``, or ``f.inference(x)`` if the transform has this method."""
         return self.apply_transform(getattr(self.transform, "inference", self.transform), x)
 
-    def apply_transform(self, f: Any, x: Any) -> Any:
+    def apply_transform(self, f: Callable[[Tensor], Operand], x: Tensor) -> Any:
         """Return ``f(x)``. ValueError if the shape is not that of x.
 
         Parameters
@@ -204,7 +206,7 @@ class DataTransform(Layer):
             )
         return y
 
-    def call_with_context(self, f: Any, x: Any) -> Any:
+    def call_with_context(self, f: Callable[..., Any], x: Tensor | LayerShape) -> Any:
         """Return ``f(x)``; add the name of the layer to error messages.
 
         Parameters

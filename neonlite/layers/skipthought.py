@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.serialization import find_class
@@ -15,7 +15,7 @@ from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.embedding import LookupTable
 from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase
 from neonlite.layers.seq2seq import Decoder, Encoder, pair_recurrent_layers, pass_states, recurrent_layers, split_shapes
-from neonlite.layers.types import InitLike, LayerInput
+from neonlite.layers.types import InitLike, LayerInput, LayerShapes
 from neonlite.messages import describe
 from neonlite.transforms import Softmax, Transform
 
@@ -112,11 +112,11 @@ class SkipThought(LayerContainer):
         for layer in recurrent_layers(self):
             layer.reset_cells = True  # minibatches are independent
         self.lengths: list[int] = []  # numbers of steps of the three inputs
-        self.token_ids: Any = None  # token ids of the three inputs, concatenated along time
-        self.embedding_errors: Any = None  # errors of the table's outputs
+        self.token_ids: Tensor | Any = None  # token ids of the three inputs, concatenated along time
+        self.embedding_errors: Tensor | Any = None  # errors of the table's outputs
         self.embeddings: list[Any] = []  # copies of the table's outputs, for each of the three networks
         self.input_views: list[tuple[Any, ...]] = []  # views of token ids, table outputs and errors, for each network
-        self.zero_error: Any = None  # zero error of the encoder's outputs, on which the cost does not depend
+        self.zero_error: Tensor | Any = None  # zero error of the encoder's outputs, on which the cost does not depend
 
     def build_layers(self, name: str | None) -> list[Any]:
         """Return the table, the encoder and the decoders.
@@ -152,7 +152,7 @@ class SkipThought(LayerContainer):
 
     # --- shapes, buffers, fprop and bprop ---
 
-    def configure(self, in_obj: LayerInput) -> SkipThought:
+    def configure(self, in_obj: LayerInput) -> Self:
         self.be = self.be
         shapes = split_shapes(in_obj, 3)
         if len(shapes) != 3 or not all(isinstance(x, tuple) and len(x) == 2 and 1 in x for x in shapes):
@@ -266,7 +266,7 @@ class SkipThought(LayerContainer):
     def make_zero_inputs(self) -> list[Tensor]:
         return [self.be.iobuf(iobuf_shape(shape), dtype="int32") for shape in self.in_shape]
 
-    def shape_for_seq_len(self, S: int) -> list[Any]:
+    def shape_for_seq_len(self, S: int) -> LayerShapes:
         self.check_seq_len(S)
         return [(1, S) if shape[0] == 1 else (S, 1) for shape in self.in_shape]
 

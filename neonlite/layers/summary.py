@@ -179,7 +179,8 @@ def summarize(
         if step == DRY_RUN_STEPS - 1:
             for row, (_, layer) in zip(rows, layers, strict=True):
                 count_flops(dry_run, row, layer)
-        y, errors = net.fprop(data[0]), data[1]
+        errors = data[1]
+        y: Any = net.fprop(data[0])  # a list for several outputs
         if cost is not None:
             cost.get_cost(y, data[1])
             errors = cost.get_errors(y, data[1])

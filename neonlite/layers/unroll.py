@@ -94,7 +94,7 @@ class FusedUnroll(Unroll):
         self.final_states, self.final_errors = (
             list(self.make_state_buffers(name).values()) for name in ("{}, last", "d{}, last")
         )
-        self.reserve_space: Any = None  # what the primitive saves in fprop for bprop
+        self.reserve_space: Tensor | Any = None  # what the primitive saves in fprop for bprop
         self.saved_inputs: Tensor | None = None  # None if inputs are token ids
 
     def make_state_buffers(self, name: str) -> dict[str, Tensor]:
@@ -315,7 +315,7 @@ class Step(NamedTuple):
     b: list[Tensor] | None  # None if ``gates`` already include the bias
     previous: dict[str, Tensor]
     current: dict[str, Tensor]
-    output_error: Any  # the error of h from the layers after it; None in the forward pass
+    output_error: Tensor | Any  # the error of h from the layers after it; None in the forward pass
 
     def add_recurrent_product(self, x: Tensor, first: int = 0, last: int | None = None) -> Callable[[], Any]:
         """Return a callable that computes ``z += W_recur x`` for a range of gates."""

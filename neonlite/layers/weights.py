@@ -16,7 +16,7 @@ from neonlite.layers.buffers import BufferOwner
 from neonlite.layers.layer_checks import not_configured
 from neonlite.messages import describe
 from neonlite.shapes import at_least_2d
-from neonlite.typing import NativeArray
+from neonlite.typing import ArrayLike, NativeArray, NumPyArray
 
 MAX_ERROR_ROWS = 20  # rows of the table in an error message
 
@@ -263,7 +263,7 @@ def parameter_states(layer: Any) -> list[Any]:
     return params if isinstance(params, list) else [params]
 
 
-def iter_dicts(data: Any) -> Iterator[dict[str, Any]]:
+def iter_dicts(data: object) -> Iterator[dict[str, Any]]:
     """Yield all dicts in nested lists and dicts, the outer ones first."""
     if isinstance(data, dict):
         yield data
@@ -296,7 +296,7 @@ def merge_bias_entries(layers: list[Any], entries: list[Any]) -> list[Any]:
     return rest
 
 
-def entry_name(entry: Any) -> str:
+def entry_name(entry: dict[str, Any]) -> str:
     """Return the name of the layer of a checkpoint entry."""
     return str(entry.get("config", {}).get("name", ""))
 
@@ -309,8 +309,8 @@ class TensorEntry(NamedTuple):
 
     layer: str
     name: str
-    tensor: Any
-    value: Any
+    tensor: Tensor | None
+    value: ArrayLike | None
 
 
 def state_entries(layer: WeightOwner, states: Any) -> list[TensorEntry]:
@@ -324,13 +324,13 @@ def state_entries(layer: WeightOwner, states: Any) -> list[TensorEntry]:
     return entries
 
 
-def to_host_array(value: Any) -> Any:
+def to_host_array(value: ArrayLike) -> NumPyArray:
     """Return values as a NumPy array of two or more dimensions."""
     array = serialization.to_host_array(value)
     return array.reshape(at_least_2d(array.shape))
 
 
-def describe_shape(value: Any) -> str:
+def describe_shape(value: ArrayLike | None) -> str:
     """Return the shape of an array as text; for anything else, a description."""
     try:
         return "nothing" if value is None else str(to_host_array(value).shape)

@@ -26,6 +26,7 @@ from neonlite.layers import (
     SkipNode,
     TransformerBlock,
 )
+from neonlite.layers.types import LayerLike
 from neonlite.transforms import Logistic, Rectlin, Softmax, Tanh
 
 Layers = list[Any]
@@ -216,8 +217,12 @@ def gan(shape: tuple[int, int, int] = (1, 8, 8), hidden: int = 64) -> Generative
     """
     C, H, W = shape
     init = GlorotUniform()
-    generator = [dense(hidden, init, Rectlin()), dense(C * H * W, init, Tanh()), Reshape(shape)]
-    discriminator = [Reshape(C * H * W), dense(hidden, init, Rectlin(slope=0.1)), dense(1, init, Logistic())]
+    generator: list[LayerLike] = [dense(hidden, init, Rectlin()), dense(C * H * W, init, Tanh()), Reshape(shape)]
+    discriminator: list[LayerLike] = [
+        Reshape(C * H * W),
+        dense(hidden, init, Rectlin(slope=0.1)),
+        dense(1, init, Logistic()),
+    ]
     return GenerativeAdversarial(generator, discriminator)
 
 
