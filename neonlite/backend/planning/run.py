@@ -20,6 +20,7 @@ from neonlite.ops import OPS
 from neonlite.optree import Operand, OpTreeNode, postorder
 from neonlite.optree_walks import flatten_pairs, lower_to_instructions
 from neonlite.shapes import can_broadcast
+from neonlite.typing import NativeArray
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -74,7 +75,7 @@ def run(be: Backend, target: Tensor, tree: OpTreeNode) -> None:
         return run_tree(be, (target,), tree)
     # find aliases and bind operands in one loop, and look the plan up, as this runs for every ``out[:] = tree``
     operands, allocation = leaves.values(), target.allocation
-    values: list[Any] = []
+    values: list[NativeArray] = []
     aliases: tuple[tuple[int, int, str], ...] | None = None
     for x in operands:
         if isinstance(x, Tensor):
@@ -152,8 +153,8 @@ def run_plan(
     plan: Plan,
     targets: Sequence[Tensor],
     operands: Collection[Any],
-    arrays: Sequence[Any],
-    values: Sequence[Any],
+    arrays: Sequence[NativeArray],
+    values: Sequence[NativeArray],
     tree: Any,
 ) -> None:
     """Run a plan on bound arrays, or in the layout that the tensors have. An error names the ops and the targets."""

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from neonlite.backend.primitives.geometry import ConvLayer
 from neonlite.backend.primitives.matmul import MatmulPrimitives
+from neonlite.typing import NativeArray as Array
 
 MAX_GATHERED_BYTES = 1 << 23  # of shifted input rows that are processed at once
 MIN_SPLIT_K_RATIO = 512  # k / m from which a product is split along k
@@ -39,7 +40,7 @@ class OutputRows(NamedTuple):
 class ConvPrimitives(MatmulPrimitives):
     """Convolution and its two gradients, of contiguous arrays. Results share no memory with operands."""
 
-    def conv_fprop(self, layer: ConvLayer, i: Any, f: Any, o: Any, alpha: float, beta: float) -> None:
+    def conv_fprop(self, layer: ConvLayer, i: Array, f: Array, o: Array, alpha: float, beta: float) -> None:
         """Compute ``o = alpha conv(i, f) + beta o``: (C, D, H, W, N), (C, T, R, S, K), (K, M, P, Q, N)."""
         padded, filters = self._pad_image(layer, i), self._filters_by_row(layer, f)
         out = self.runtime.reshape(o, (layer.K, layer.sizeO // layer.K))
@@ -51,7 +52,7 @@ class ConvPrimitives(MatmulPrimitives):
                     input_rows = self._as_matrix(layer, shifted[self._filter_row_slices(layer, rows, r)], row.shape[1])
                     self.gemm(row, input_rows, out[:, rows.columns], alpha, beta if t == r == 0 else 1.0)
 
-    def conv_bprop(self, layer: ConvLayer, f: Any, e: Any, d: Any, alpha: float, beta: float) -> None:
+    def conv_bprop(self, layer: ConvLayer, f: Array, e: Array, d: Array, alpha: float, beta: float) -> None:
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do."""
         error, filters = self.runtime.reshape(e, (layer.K, layer.sizeO // layer.K)), self._filters_by_row(layer, f)
         padded = self.get_workspace("padded", self._padded_shape(layer), d)
@@ -70,7 +71,7 @@ class ConvPrimitives(MatmulPrimitives):
                     padded[self._shift_slices(layer, rows, t, r, s)] += shifted[:, k, ...]
         scale_and_add(d, padded[self._interior_slices(layer)], beta)
 
-    def conv_update(self, layer: ConvLayer, i: Any, e: Any, u: Any, alpha: float, beta: float) -> None:
+    def conv_update(self, layer: ConvLayer, i: Array, e: Array, u: Array, alpha: float, beta: float) -> None:
         """Compute ``u = alpha dE/df + beta u`` of the error e = dE/do."""
         padded = self._pad_image(layer, i)
         error = self.runtime.reshape(e, (layer.K, layer.sizeO // layer.K))
@@ -88,14 +89,14 @@ class ConvPrimitives(MatmulPrimitives):
         inverse = tuple(filter_axes_order(layer).index(axis) for axis in range(5))
         scale_and_add(u, self.xp.permute_dims(gradient, inverse), beta)
 
-    def try_conv_bias(self, layer: ConvLayer, i: Any, f: Any, o: Any, bias: Any, relu: bool) -> bool:
+    def try_conv_bias(self, layer: ConvLayer, i: Array, f: Array, o: Array, bias: Array, relu: bool) -> bool:
         """Compute ``o = conv(i, f) + bias`` and return True, or return False where no fused kernel exists. bias (K,).
 
         With ``relu``, max(., 0) is applied if ``supports_fused_relu``.
         """
         return False
 
-    def _accumulate_split_k(self, a: Any, b: Any, total: Any, alpha: float) -> None:
+    def _accumulate_split_k(self, a: Array, b: Array, total: Array, alpha: float) -> None:
         """Compute ``total += alpha a b'``, split along a long k, as BLAS divides only the output among threads."""
         m, k = a.shape
         if k % 2 or k < MIN_SPLIT_K_RATIO * m:
@@ -109,7 +110,7 @@ class ConvPrimitives(MatmulPrimitives):
 
     # --- rows and shifts ---
 
-    def _iter_output_rows(self, layer: ConvLayer, like: Any) -> Iterator[OutputRows]:
+    def _iter_output_rows(self, layer: ConvLayer, like: Array) -> Iterator[OutputRows]:
         """Yield groups of output rows whose gathered input rows fit in MAX_GATHERED_BYTES."""
         bytes_per_row = (
             max(layer.C * len(list_shifts(layer)), layer.K) * layer.Q * layer.N * self.xp.finfo(like.dtype).bits // 8
@@ -122,7 +123,7 @@ class ConvPrimitives(MatmulPrimitives):
                 n = min(count, layer.P - p)
                 yield OutputRows(m, p, n, slice(first, first + n * row_size))
 
-    def _filters_by_row(self, layer: ConvLayer, f: Any) -> Any:
+    def _filters_by_row(self, layer: ConvLayer, f: Array) -> Array:
         """Return the filters as one matrix per product: (T, R, C*S, K), or (T, 1, C*R*S, K)."""
         filters = self.get_workspace("filters", tuple(layer.dimF[axis] for axis in filter_axes_order(layer)), f)
         filters[...] = self.xp.permute_dims(f, filter_axes_order(layer))
@@ -136,7 +137,7 @@ class ConvPrimitives(MatmulPrimitives):
         inner = (slice(p, p + n) for n, p in zip(layer.DHW, layer.padding, strict=True))
         return (slice(None), *inner, slice(None))
 
-    def _pad_image(self, layer: ConvLayer, i: Any) -> Any:
+    def _pad_image(self, layer: ConvLayer, i: Array) -> Array:
         """Return the image with zero padding."""
         if not any(layer.padding):
             return i
@@ -160,13 +161,13 @@ class ConvPrimitives(MatmulPrimitives):
         across = slice(x, x + (layer.Q - 1) * layer.strides[2] + 1, layer.strides[2])
         return (slice(None), z, down, across, slice(None))
 
-    def _gather_shifts(self, layer: ConvLayer, padded: Any, rows: OutputRows, t: int) -> Any:
+    def _gather_shifts(self, layer: ConvLayer, padded: Array, rows: OutputRows, t: int) -> Array:
         shifted = self.get_workspace("shifted", self._gathered_shape(layer, rows), padded)
         for k, (r, s) in enumerate(list_shifts(layer)):
             shifted[:, k, ...] = padded[self._shift_slices(layer, rows, t, r, s)]
         return shifted
 
-    def _as_matrix(self, layer: ConvLayer, input_rows: Any, height: int) -> Any:
+    def _as_matrix(self, layer: ConvLayer, input_rows: Array, height: int) -> Array:
         """Return shifted input rows as a matrix: a view, or a copy if the stride between rows is above 1."""
         if not uses_full_im2col(layer) and layer.strides[1] > 1:
             strided, input_rows = input_rows, self.get_workspace("input rows", input_rows.shape, input_rows)
@@ -201,7 +202,7 @@ def filter_axes_order(layer: ConvLayer) -> tuple[int, ...]:
     return (1, 0, 2, 3, 4) if uses_full_im2col(layer) else (1, 2, 0, 3, 4)
 
 
-def scale_and_add(out: Any, value: Any, beta: float) -> None:
+def scale_and_add(out: Array, value: Array, beta: float) -> None:
     """Compute ``out = value + beta out`` in place."""
     if beta == 0:
         out[...] = value

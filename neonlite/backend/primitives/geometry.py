@@ -7,7 +7,10 @@ depth, height, width, output channels. Outputs are (K, M, P, Q, N).
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
 
 Shape = tuple[int, ...]
 WindowOffsets = list[tuple[int, slice, slice]]  # (index in the window, slice of the output, slice of the input)
@@ -70,7 +73,7 @@ class LayerObject:
     padding: Shape
     strides: Shape
 
-    def __init__(self, backend: Any, dtype: str, N: int, dimI: Shape, dimO: Shape) -> None:
+    def __init__(self, backend: Backend, dtype: str, N: int, dimI: Shape, dimO: Shape) -> None:
         self.backend, self.dtype, self.N = backend, dtype, N
         self.dimI, self.dimO = dimI, dimO
         self.C, self.DHW = dimI[0], dimI[1:4]
@@ -91,7 +94,7 @@ class ConvLayer(LayerObject):
 
     def __init__(
         self,
-        backend: Any,
+        backend: Backend,
         dtype: str,
         NCK: Shape,
         DHW: Shape,
@@ -129,7 +132,7 @@ class PoolLayer(LayerObject):
 
     def __init__(
         self,
-        backend: Any,
+        backend: Backend,
         dtype: str,
         op: str,
         N: int,
@@ -156,6 +159,6 @@ class PoolLayer(LayerObject):
 class LRNLayer(LayerObject):
     """The layer object of local response normalization of (C, D, H, W, N) over J neighboring channels from c - J//2."""
 
-    def __init__(self, backend: Any, dtype: str, N: int, CDHW: Shape, J: int) -> None:
+    def __init__(self, backend: Backend, dtype: str, N: int, CDHW: Shape, J: int) -> None:
         self.J, self.padding, self.strides = J, (J // 2, 0, 0, 0), (1, 1, 1, 1)
         super().__init__(backend, dtype, N, (*CDHW, N), (*CDHW, N))

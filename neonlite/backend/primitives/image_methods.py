@@ -61,7 +61,7 @@ def fprop_conv(
     relu: bool = False,
     brelu: bool = False,
     slope: float = 0.0,
-    layer_op: Any = None,
+    layer_op: object = None,
     repeat: int = 1,
 ) -> Tensor:
     """Compute a convolution (a correlation: the filters are not flipped).
@@ -156,7 +156,7 @@ def bprop_conv(
     relu: bool = False,
     brelu: bool = False,
     slope: float = 0.0,
-    layer_op: Any = None,
+    layer_op: object = None,
     repeat: int = 1,
 ) -> Tensor:
     """Compute the gradient of a convolution with respect to its input: ``grad_I = alpha dE/dI``.
@@ -317,7 +317,7 @@ def update_conv(
     *more: Any,
     beta: float = 0.0,
     grad_bias: Tensor | None = None,
-    layer_op: Any = None,
+    layer_op: object = None,
     repeat: int = 1,
     U: Any = None,
 ) -> Tensor:

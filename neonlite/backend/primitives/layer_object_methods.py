@@ -9,6 +9,7 @@ from neonlite.backend.primitives import geometry
 from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LRNLayer, PoolLayer
 from neonlite.backend.primitives.primitive_operands import check_ints, with_error_prefix
 from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.typing import DTypeLike
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -69,7 +70,7 @@ def check_caffe_compat(be: Backend) -> bool:
 
 def conv_layer(
     be: Backend,
-    dtype: Any,
+    dtype: DTypeLike,
     N: int,
     C: int,
     K: int,
@@ -140,7 +141,7 @@ def conv_layer(
     return layer
 
 
-def deconv_layer(be: Backend, dtype: Any, N: int, C: int, K: int, *sizes: int, **named: int) -> DeconvLayer:
+def deconv_layer(be: Backend, dtype: DTypeLike, N: int, C: int, K: int, *sizes: int, **named: int) -> DeconvLayer:
     """Create the layer object of a transposed convolution, from images (K, M, P, Q, N) to (C, D, H, W, N).
 
     ``H = (P - 1) str_h - 2 pad_h + dil_h (R - 1) + 1``, and so on. Positional sizes are either ``P, Q, R, S,
@@ -202,7 +203,7 @@ def deconv_layer(be: Backend, dtype: Any, N: int, C: int, K: int, *sizes: int, *
 
 def pool_layer(
     be: Backend,
-    dtype: Any,
+    dtype: DTypeLike,
     op: str,
     N: int,
     C: int,
@@ -274,7 +275,9 @@ def pool_layer(
     return layer
 
 
-def lrn_layer(be: Backend, dtype: Any, N: int, C: int, D: int = 1, H: int = 1, W: int = 1, J: int = 1) -> LRNLayer:
+def lrn_layer(
+    be: Backend, dtype: DTypeLike, N: int, C: int, D: int = 1, H: int = 1, W: int = 1, J: int = 1
+) -> LRNLayer:
     """Create the layer object of a local response normalization over J neighboring channels.
 
     Parameters
@@ -297,7 +300,7 @@ def lrn_layer(be: Backend, dtype: Any, N: int, C: int, D: int = 1, H: int = 1, W
     return LRNLayer(be, _check_float_dtype(be, "lrn_layer", dtype), N, tuple(image), J)
 
 
-def _check_float_dtype(be: Backend, primitive: str, dtype: Any) -> str:
+def _check_float_dtype(be: Backend, primitive: str, dtype: DTypeLike) -> str:
     """Return the name of a float dtype; TypeError for another dtype."""
     name: str = with_error_prefix(primitive, be.dtype_name, dtype)
     if name not in FLOAT_DTYPES:

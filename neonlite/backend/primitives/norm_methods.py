@@ -42,8 +42,8 @@ def compound_fprop_bn(
     relu: bool = False,
     binary: bool = False,
     inference: bool = False,
-    outputs: Any = None,
-    layer: Any = None,
+    outputs: object = None,
+    layer: object = None,
 ) -> Tensor:
     """Compute batch normalization: ``y = gamma (x - mean) / sqrt(var + eps) + beta + accumbeta y``.
 
@@ -141,7 +141,7 @@ def compound_bprop_bn(
     gamma: Tensor,
     eps: float,
     binary: bool = False,
-    layer: Any = None,
+    layer: object = None,
 ) -> Tensor:
     """Compute the gradients of batch normalization.
 

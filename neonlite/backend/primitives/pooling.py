@@ -14,11 +14,12 @@ from typing import Any
 
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer, axis_window_offsets
 from neonlite.backend.primitives.matmul import MatmulPrimitives
+from neonlite.typing import NativeArray as Array
 
 Slices = tuple[Any, ...]
 
 
-def saved_operand(layer: PoolLayer, i: Any, e: Any, argmax: Any) -> Any:
+def saved_operand(layer: PoolLayer, i: Array, e: Array, argmax: Array) -> Array:
     """Return the operand of the backward pass whose layout the gradient has: argmax or the images, else the error."""
     if layer.op == "max":
         return argmax
@@ -28,7 +29,7 @@ def saved_operand(layer: PoolLayer, i: Any, e: Any, argmax: Any) -> Any:
 class PoolingPrimitives(MatmulPrimitives):
     """Pooling and local response normalization of contiguous arrays (C, D, H, W, N)."""
 
-    def pool_fprop(self, layer: PoolLayer, i: Any, o: Any, argmax: Any, beta: float) -> None:
+    def pool_fprop(self, layer: PoolLayer, i: Array, o: Array, argmax: Array, beta: float) -> None:
         """Compute ``o = pool(i) + beta o``; unless ``argmax`` is None, write the window indices of the maxima to it."""
         xp = self.xp
         if layer.op == "max":
@@ -42,7 +43,9 @@ class PoolingPrimitives(MatmulPrimitives):
             pooled = pooled / self._valid_cell_counts(layer, o) if layer.op == "avg" else xp.sqrt(pooled)
         o[...] = pooled if beta == 0 else pooled + o * beta
 
-    def pool_bprop(self, layer: PoolLayer, i: Any, e: Any, d: Any, argmax: Any, alpha: float, beta: float) -> None:
+    def pool_bprop(
+        self, layer: PoolLayer, i: Array, e: Array, d: Array, argmax: Array, alpha: float, beta: float
+    ) -> None:
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do; max uses ``argmax`` or i, l2 uses i."""
         xp = self.xp
         if layer.op == "max" and argmax is None:
@@ -65,7 +68,7 @@ class PoolingPrimitives(MatmulPrimitives):
                 error = error * i[of]
             d[of] += error * alpha
 
-    def _max_and_argmax(self, layer: PoolLayer, i: Any, dtype: Any) -> tuple[Any, Any]:
+    def _max_and_argmax(self, layer: PoolLayer, i: Array, dtype: Any) -> tuple[Any, Any]:
         """Return the maxima, and the window index of each first maximum in ``dtype``, or None without a dtype."""
         xp = self.xp
         best = xp.full(layer.dimO, -xp.inf, dtype=i.dtype)
@@ -88,13 +91,13 @@ class PoolingPrimitives(MatmulPrimitives):
         for (j, k, c), (t, m, d), (r, p, h), (s, q, w) in itertools.product(*layer.window_offsets()):
             yield ((j * T + t) * R + r) * S + s, (k, m, p, q, ...), (c, d, h, w, ...)
 
-    def _broadcast_along(self, layer: PoolLayer, values: list[list[int]], axis: int, dtype: Any) -> Any:
+    def _broadcast_along(self, layer: PoolLayer, values: list[list[int]], axis: int, dtype: Any) -> Array:
         """Return integers along one axis as an array that broadcasts over the output."""
         shape = [1] * 5
         shape[axis] = layer.dimO[axis]
         return self.xp.reshape(self.xp.asarray(values[axis], dtype=dtype), tuple(shape))
 
-    def _first_window_index(self, layer: PoolLayer, dtype: Any) -> Any:
+    def _first_window_index(self, layer: PoolLayer, dtype: Any) -> Array:
         """Return the window index of the first element of each window that is inside the image."""
         each = zip(layer.dimO, layer.strides, layer.padding, strict=False)
         first = [[max(0, pad - n * stride) for n in range(count)] for count, stride, pad in each]
@@ -102,7 +105,7 @@ class PoolingPrimitives(MatmulPrimitives):
         scaled = [[n * weight for n in numbers] for numbers, weight in zip(first, weights, strict=True)]
         return sum(self._broadcast_along(layer, scaled, axis, dtype) for axis in range(4))
 
-    def _valid_cell_counts(self, layer: PoolLayer, like: Any) -> Any:
+    def _valid_cell_counts(self, layer: PoolLayer, like: Array) -> Array:
         """Return the number of elements of each window that are inside the image."""
         each = zip(layer.dimI, layer.dimO, layer.JTRS, layer.strides, layer.padding, strict=False)
         inside = [
@@ -114,7 +117,7 @@ class PoolingPrimitives(MatmulPrimitives):
     # --- local response normalization (Krizhevsky et al. 2012, section 3.3) ---
 
     def lrn_fprop(
-        self, layer: LRNLayer, i: Any, o: Any, denom: Any, alpha: float, beta: float, a: float, b: float
+        self, layer: LRNLayer, i: Array, o: Array, denom: Array, alpha: float, beta: float, a: float, b: float
     ) -> None:
         """Compute ``o = alpha i denom^-b + beta o``, ``denom = 1 + a / J sum i^2`` over J neighboring channels."""
         denom[...] = self._sum_neighbor_channels(layer, self.xp.square(i)) * (a / layer.J) + 1
@@ -122,7 +125,7 @@ class PoolingPrimitives(MatmulPrimitives):
         o[...] = normal if beta == 0 else normal + o * beta
 
     def lrn_bprop(
-        self, layer: LRNLayer, i: Any, e: Any, d: Any, denom: Any, alpha: float, beta: float, a: float, b: float
+        self, layer: LRNLayer, i: Array, e: Array, d: Array, denom: Array, alpha: float, beta: float, a: float, b: float
     ) -> None:
         """Compute ``d = alpha (n - 2 a b / J i sum n i / denom) + beta d``, ``n = e denom^-b``, of e = dE/do."""
         n = e * denom**-b
@@ -130,7 +133,7 @@ class PoolingPrimitives(MatmulPrimitives):
         error = (n - i * shared * (2 * a * b / layer.J)) * alpha
         d[...] = error if beta == 0 else error + d * beta
 
-    def _sum_neighbor_channels(self, layer: LRNLayer, x: Any, transpose: bool = False) -> Any:
+    def _sum_neighbor_channels(self, layer: LRNLayer, x: Array, transpose: bool = False) -> Array:
         """Return the sum over J neighboring channels of each; ``transpose``: over those whose neighbors include it."""
         total = self.xp.zeros(x.shape, dtype=x.dtype)
         for _, to, of in axis_window_offsets(layer.C, layer.C, layer.J, 1, layer.J // 2):

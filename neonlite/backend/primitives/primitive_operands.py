@@ -21,9 +21,11 @@ from neonlite.backend.planning.layout import (
     write_chwn,
     write_nhwc,
 )
+from neonlite.backend.primitives.geometry import LayerObject
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.messages import describe
+from neonlite.typing import NativeArray
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -44,7 +46,7 @@ class NhwcMatrices(NamedTuple):
             self.write.commit()
 
 
-def check_tensors(be: Backend, primitive: str, **tensors: Any) -> None:
+def check_tensors(be: Backend, primitive: str, **tensors: object) -> None:
     """Raise an error unless the backend is open and all arguments are its tensors."""
     with_error_prefix(primitive, check_open, be)
     for name, t in tensors.items():
@@ -96,7 +98,9 @@ def check_same_dtype(primitive: str, **tensors: Tensor) -> None:
         )
 
 
-def check_layer_shapes(be: Backend, primitive: str, layer: Any, **operands: tuple[Tensor, Sequence[int], str]) -> None:
+def check_layer_shapes(
+    be: Backend, primitive: str, layer: LayerObject, **operands: tuple[Tensor, Sequence[int], str]
+) -> None:
     """Raise an error unless each tensor has the layer object's dtype and the size of its shape."""
     check_tensors(be, primitive, **{name: t for name, (t, _, _) in operands.items()})
     for name, (t, shape, axes) in operands.items():
@@ -153,17 +157,17 @@ def output_buffer(be: Backend, out: Tensor, *operands: Tensor | None, copy_in: b
     out[:] = buffer
 
 
-def readable_as(be: Backend, t: Tensor, shape: tuple[int, ...]) -> Any:
+def readable_as(be: Backend, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
     """Return the CHWN array of a contiguous tensor in another shape, to be read."""
     return be.runtime.reshape(read_chwn(t), shape)
 
 
-def writable_as(be: Backend, t: Tensor, shape: tuple[int, ...]) -> Any:
+def writable_as(be: Backend, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
     """Return the CHWN array of a contiguous tensor in another shape, to be written."""
     return be.runtime.reshape(write_chwn(t), shape)
 
 
-def image_operand(be: Backend, t: Tensor, shape: tuple[int, ...]) -> Any:
+def image_operand(be: Backend, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
     """Return images for a primitive: an ``ImageOperand`` if the primitives support NHWC, else the array."""
     array = be.runtime.reshape(t.storage, shape)
     return ImageOperand(t, array) if be.primitives.supports_nhwc else array

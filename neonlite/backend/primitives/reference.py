@@ -8,6 +8,7 @@ from typing import Any
 from neonlite.backend.primitives.convolution import ConvPrimitives
 from neonlite.backend.primitives.pooling import PoolingPrimitives
 from neonlite.backend.primitives.roi_pooling import RoiPooling
+from neonlite.typing import NativeArray as Array
 
 
 class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
@@ -34,15 +35,15 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Compute the backward pass of ``batch_norm_fprop``."""
         raise NotImplementedError
 
-    def sum_channels(self, nhwc: Any, out: Any) -> None:
+    def sum_channels(self, nhwc: Array, out: Array) -> None:
         """Write the sum of each channel of flat NHWC images into ``out`` (C,), where ``supports_batch_norm``."""
         raise NotImplementedError
 
-    def row_norm_fprop(self, x: Any, *args: Any, **kwargs: Any) -> bool:
+    def row_norm_fprop(self, x: Array, *args: Any, **kwargs: Any) -> bool:
         """Normalize the rows of a matrix and return True, or return False where that is not supported."""
         return False
 
-    def row_norm_bprop(self, x: Any, *args: Any, **kwargs: Any) -> bool:
+    def row_norm_bprop(self, x: Array, *args: Any, **kwargs: Any) -> bool:
         """Compute the backward pass of ``row_norm_fprop`` and return True, or return False."""
         return False
 
@@ -62,10 +63,10 @@ class ReferencePrimitives(ConvPrimitives, PoolingPrimitives, RoiPooling):
         """Compute the backward pass of ``recurrent_fprop``."""
         raise NotImplementedError
 
-    def gemm_accumulate(self, products: Sequence[tuple[Any, Any, float]], c: Any, beta: float = 0.0) -> bool:
+    def gemm_accumulate(self, products: Sequence[tuple[Array, Array, float]], c: Array, beta: float = 0.0) -> bool:
         """Compute ``c = beta c + alpha a b + ...`` and return True, or return False where that is not supported."""
         return False
 
-    def scatter(self, x: Any, indices: Any, y: Any, axis: int = 0, check: tuple[int, int] = (0, 0)) -> None:
+    def scatter(self, x: Array, indices: Array, y: Array, axis: int = 0, check: tuple[int, int] = (0, 0)) -> None:
         """Compute ``y[p] = sum of x[k] over all k with index p``, where ``supports_scatter``."""
         raise NotImplementedError

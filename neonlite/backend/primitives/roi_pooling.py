@@ -13,17 +13,19 @@ import numpy as np
 
 from neonlite.backend.primitives.matmul import MatmulPrimitives
 from neonlite.ops import run_scatter_add
+from neonlite.typing import NativeArray as Array
+from neonlite.typing import NumPyArray
 
 
 class RoiPooling(MatmulPrimitives):
     """RoI max pooling: images (C, H, W, N), regions (n, 5), bins (C, PH, PW, n)."""
 
-    def to_host_float64(self, array: Any) -> np.ndarray[Any, Any]:
+    def to_host_float64(self, array: Array) -> NumPyArray:
         """Return an array as float64 on the host."""
-        host: np.ndarray[Any, Any] = self.runtime.get(array)
+        host: NumPyArray = self.runtime.get(array)
         return host.astype(np.float64)
 
-    def roi_fprop(self, i: Any, regions: np.ndarray[Any, Any], o: Any, argmax: Any, scale: float) -> None:
+    def roi_fprop(self, i: Array, regions: NumPyArray, o: Array, argmax: Array, scale: float) -> None:
         """Write the maximum of each bin to o, and its pixel index ``h W + w`` to argmax; 0 and -1 for an empty bin."""
         xp, (C, H, W, N) = self.xp, i.shape
         _, PH, PW, n = o.shape
@@ -47,7 +49,7 @@ class RoiPooling(MatmulPrimitives):
         o[...] = xp.reshape(xp.where(mask, best, xp.zeros_like(best)), o.shape)
         argmax[...] = xp.reshape(xp.where(mask, where, xp.full(where.shape, -1, dtype=argmax.dtype)), o.shape)
 
-    def roi_bprop(self, e: Any, regions: np.ndarray[Any, Any], argmax: Any, d: Any) -> None:
+    def roi_bprop(self, e: Array, regions: NumPyArray, argmax: Array, d: Array) -> None:
         """Add the error of each bin to the pixel that was its maximum."""
         xp, (C, H, W, N) = self.xp, d.shape
         images = self.runtime.put(regions[:, 0].astype(np.int64))[None, None, None, :]
@@ -69,6 +71,6 @@ def bin_bounds(first: Any, last: Any, scale: float, count: int, size: int) -> tu
     return low, high - low
 
 
-def round_half_up(x: Any) -> Any:
+def round_half_up(x: Array) -> Array:
     """Return the nearest integers, halves rounded up."""
     return np.floor(x + 0.5).astype(np.int64)
