@@ -176,9 +176,10 @@ class IdentityInit(Initializer):
     local: bool = True
     name: Any = "Identity"
 
-    def values(self, param: Tensor) -> Any:
+    def values(self, param: Tensor) -> ArrayLike:
         be, shape = param.backend, check_matrix(self, param)
-        return be.runtime.get(be.xp.eye(*shape, dtype=be.xp.float32))
+        identity: ArrayLike = be.runtime.get(be.xp.eye(*shape, dtype=be.xp.float32))
+        return identity
 
 
 # --- random values ---------------------------------------------------------------------------------------------------
@@ -325,13 +326,14 @@ class Orthonormal(Initializer):
         super().__post_init__()
         check_attributes(self, "scale", low=0)
 
-    def values(self, param: Tensor) -> Any:
+    def values(self, param: Tensor) -> ArrayLike:
         rows, columns = check_matrix(self, param)
         x = param.backend.streams.normal("weights", (rows, columns), "float64")
         xp = x.__array_namespace__()
         q, r = xp.linalg.qr(x if rows >= columns else x.T)
         q *= self.scale * xp.sign(xp.linalg.diagonal(r))
-        return q if rows >= columns else q.T
+        orthonormal: ArrayLike = q if rows >= columns else q.T
+        return orthonormal
 
 
 def check_matrix(initializer: Initializer, param: Tensor) -> tuple[int, int]:

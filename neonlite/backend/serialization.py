@@ -51,6 +51,13 @@ class Serializable:
     def __init__(self, name: str | None = None) -> None:
         self.name = f"{self.classnm}_{next(_name_counters[self.classnm])}" if name is None else name
 
+    def __repr__(self) -> str:
+        """Return the class with the constructor's arguments that the object stores, besides its name."""
+        attributes = {x: self.config_attributes.get(x, x) for x in constructor_arguments(type(self)) if x != "name"}
+        stored = {x: vars(self)[attribute] for x, attribute in attributes.items() if attribute in vars(self)}
+        described = [f"{x}={' '.join(describe(value).split())}" for x, value in stored.items()]
+        return f"{self.classnm}({', '.join(described)})"
+
     @property
     def classnm(self) -> str:
         """The name of the class."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from neonlite.backend import NervanaObject
 from neonlite.backend.validation import expected, integer
+
+if TYPE_CHECKING:
+    from neonlite.callbacks.callbacks import Callbacks
+    from neonlite.data import NervanaDataIterator
+    from neonlite.models import Model
+
+DataSet = TypeVar("DataSet", bound="NervanaDataIterator")
+Frequency = int | list[int]  # every n epochs or minibatches, or those of these indices
 
 # The order of the callbacks of one event: lower priorities run first.
 (
@@ -77,7 +85,7 @@ class CallbackBase:
         The model is in the state after the last complete step.
         """
 
-    def get_state(self) -> Any:
+    def get_state(self) -> object:
         """Return what a checkpoint stores of this callback.
 
         Returns
@@ -87,7 +95,7 @@ class CallbackBase:
         """
         return None
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: object) -> None:
         """Restore a state from a checkpoint; ``fit`` calls this before training starts.
 
         Parameters
@@ -124,9 +132,9 @@ class Callback(NervanaObject, CallbackBase):
         The file that the callback writes. Two callbacks with the same path are an error.
     """
 
-    callbacks: Any = None
+    callbacks: Callbacks
+    output_path: str | None = None
     priority = PRIORITY_RECORD
-    output_path: Any = None
 
     def __init__(
         self, epoch_freq: int | list[int] = 1, minibatch_freq: int | list[int] = 1, name: str | None = None
@@ -136,11 +144,11 @@ class Callback(NervanaObject, CallbackBase):
         self.minibatch_freq = check_frequency(f"{self.classnm}: minibatch_freq", minibatch_freq)
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Model:
         """The model that is trained."""
         return self.callbacks.model
 
-    def should_fire(self, index: int, freq: Any) -> bool:
+    def should_fire(self, index: int, freq: Frequency) -> bool:
         """Return whether the callback runs in an epoch or minibatch.
 
         Parameters
@@ -150,20 +158,20 @@ class Callback(NervanaObject, CallbackBase):
         freq : int or list of int
             ``epoch_freq`` or ``minibatch_freq``.
         """
-        return index in freq if isinstance(freq, list | tuple) else bool(freq) and (index + 1) % freq == 0
+        return index in freq if isinstance(freq, list) else bool(freq) and (index + 1) % freq == 0
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
 
 
-def check_frequency(label: str, freq: Any, minimum: int = 0) -> Any:
+def check_frequency(label: str, freq: int | Sequence[int], minimum: int = 0) -> Frequency:
     """Return a frequency, an integer or a list of integers; raise TypeError or ValueError for anything else."""
     if isinstance(freq, list | tuple):
         return [integer(f"{label}, in a list,", n, 0) for n in freq]
     return integer(label, freq, minimum)
 
 
-def check_dataset(label: str, dataset: Any) -> Any:
+def check_dataset(label: str, dataset: DataSet) -> DataSet:
     """Return a data set; raise TypeError for anything else."""
     if not hasattr(dataset, "ndata") or not hasattr(dataset, "__iter__"):
         raise TypeError(expected(label, "a data set, such as ArrayIterator(X, y),", dataset))
@@ -171,11 +179,11 @@ def check_dataset(label: str, dataset: Any) -> Any:
 
 
 @contextmanager
-def preserve_position(dataset: Any) -> Iterator[None]:
+def preserve_position(dataset: NervanaDataIterator) -> Iterator[None]:
     """Restore the position of a data set at the end, as it may be the training set."""
     state = dataset.get_state() if hasattr(dataset, "get_state") else None
     try:
         yield
     finally:
-        if state is not None:
+        if hasattr(dataset, "set_state") and state is not None:
             dataset.set_state(state)

@@ -101,7 +101,7 @@ class Callbacks(NervanaObject, CallbackBase):
         serialize: int = 0,
         history: int = 1,
         model_file: str | Path | None = None,
-        eval_set: Any = None,
+        eval_set: NervanaDataIterator | None = None,
         metric: Metric | None = None,
         log_token: str | None = None,
         multicost: bool = False,
@@ -117,8 +117,9 @@ class Callbacks(NervanaObject, CallbackBase):
         self.history = History()
         self.eval_seconds: dict[str, float] = {}
         self.callbacks: list[Callback] = []
-        has_eval_set = eval_set is not None and (getattr(model, "has_targets", True) or eval_freq is not None or metric)
-        if has_eval_set:
+        if not (getattr(model, "has_targets", True) or eval_freq is not None or metric):
+            eval_set = None
+        if eval_set is not None:
             model.check_can_evaluate()
         if eval_freq is not None and eval_set is None:
             raise ValueError(f"Callbacks: expected eval_set together with eval_freq={eval_freq}, got None")
@@ -129,7 +130,7 @@ class Callbacks(NervanaObject, CallbackBase):
         if integer("Callbacks: serialize", serialize, 0) and save_path is None:
             raise ValueError(f"Callbacks: expected save_path together with serialize={serialize}, got None")
         self.add_callback((TrainMulticostCallback if multicost else TrainCostCallback)(minibatch_freq=minibatch_freq))
-        if has_eval_set:
+        if eval_set is not None:
             self.add_callback(LossCallback(eval_set, freq))
             if metric is not None:
                 self.add_callback(MetricCallback(eval_set, metric, freq))
@@ -143,6 +144,9 @@ class Callbacks(NervanaObject, CallbackBase):
         self.add_callback(RunTimerCallback())
         if model_file is not None:
             model.load_params(model_file)
+
+    def __repr__(self) -> str:
+        return f"Callbacks({self.model.name!r}, {self.callbacks})"
 
     # --- adding callbacks ---
 
@@ -293,13 +297,17 @@ class Callbacks(NervanaObject, CallbackBase):
         states = [[callback.classnm, callback.get_state()] for callback in self.callbacks]
         return {"history": self.history.get_state(), "callbacks": [pair for pair in states if pair[1] is not None]}
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: object) -> None:
         """Restore the history, and the states of the callbacks, matched by class and order.
 
         States without a callback of their class are ignored.
         """
         pairs = state.get("callbacks") if isinstance(state, dict) else None
-        if not isinstance(pairs, list) or not all(isinstance(x, list) and len(x) == 2 for x in pairs):
+        if (
+            not isinstance(state, dict)
+            or not isinstance(pairs, list)
+            or not all(isinstance(x, list) and len(x) == 2 for x in pairs)
+        ):
             raise ValueError(f"Callbacks: expected a state with history and callbacks, got {describe(state)}")
         self.history.set_state(state.get("history"))
         unmatched = list(self.callbacks)
@@ -311,7 +319,7 @@ class Callbacks(NervanaObject, CallbackBase):
 
     # --- events ---
 
-    def _dispatch(self, event: str, *args: Any) -> None:
+    def _dispatch(self, event: str, *args: int) -> None:
         for callback in sorted(self.callbacks, key=lambda x: x.priority):
             getattr(callback, event)(*args)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from math import isqrt, prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from neonlite.backend.validation import integer
 from neonlite.callbacks.callback import PRIORITY_SAVE, Callback
@@ -13,8 +14,27 @@ from neonlite.callbacks.recording import get_floats
 from neonlite.files import check_writable, write_atomic
 from neonlite.messages import describe
 
+if TYPE_CHECKING:
+    from numpy import floating
+    from numpy.typing import NDArray
 
-class GANCostCallback(Callback):
+    from neonlite.models import GAN
+
+
+class GANCallback(Callback):
+    """Base class of callbacks for a ``GAN``."""
+
+    @property
+    def model(self) -> GAN:
+        """The GAN that is trained."""
+        return cast("GAN", super().model)  # ``on_train_begin`` checks it
+
+    def on_train_begin(self, epochs: int) -> None:
+        if not hasattr(self.model, "cost_gen"):
+            raise TypeError(f"{self.classnm}: expected a GAN, got {describe(self.model)}")
+
+
+class GANCostCallback(GANCallback):
     """Record the mean costs of both networks of a ``GAN``, as "cost, discriminator" and "cost, generator"."""
 
     def __init__(self) -> None:
@@ -23,8 +43,7 @@ class GANCostCallback(Callback):
         self.cost_sum_and_count = [0.0, 0.0]  # of the generator's costs in this epoch
 
     def on_train_begin(self, epochs: int) -> None:
-        if not hasattr(self.model, "cost_gen"):
-            raise TypeError(f"{self.classnm}: expected a GAN, got {describe(self.model)}")
+        super().on_train_begin(epochs)
         self.last_generator_step = self.model.gen_iterations
 
     def on_epoch_begin(self, epoch: int) -> None:
@@ -42,17 +61,17 @@ class GANCostCallback(Callback):
         if n:
             self.callbacks.history.record("cost, generator", epoch + 1, total / n)
 
-    def get_state(self) -> Any:
+    def get_state(self) -> object:
         return {"cost_sum_and_count": self.cost_sum_and_count}
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: object) -> None:
         values = get_floats(self, state, "cost_sum_and_count")
         if len(values) != 2:
             raise ValueError(f"{self.classnm}: expected two numbers as cost_sum_and_count, got {describe(state)}")
         self.cost_sum_and_count = values
 
 
-class GANPlotCallback(Callback):
+class GANPlotCallback(GANCallback):
     """Save a grid of images from the generator of a ``GAN`` every ``epoch_freq`` epochs, as FILENAME_EPOCH.png.
 
     The images are generated from the same noise each time.
@@ -85,7 +104,7 @@ class GANPlotCallback(Callback):
     def __init__(
         self,
         filename: str | Path,
-        hw: Any = None,
+        hw: int | tuple[int, int] | None = None,
         num_samples: int = 36,
         nchan: int | None = None,
         sym_range: bool = False,
@@ -102,10 +121,6 @@ class GANPlotCallback(Callback):
         self.zoom = integer("GANPlotCallback: zoom", zoom)
         import_imsave()
 
-    def on_train_begin(self, epochs: int) -> None:
-        if not hasattr(self.model, "generate"):
-            raise TypeError(f"{self.classnm}: expected a GAN, got {describe(self.model)}")
-
     def on_epoch_end(self, epoch: int) -> None:
         if self.should_fire(epoch, self.epoch_freq):
             path = Path(self.filename)
@@ -115,7 +130,7 @@ class GANPlotCallback(Callback):
             )
             write_atomic(path.with_name(f"{path.stem}_{epoch}{suffix}"), image.getvalue())
 
-    def make_grid(self, images: Any) -> Any:
+    def make_grid(self, images: NDArray[floating]) -> NDArray[floating]:
         """Arrange images in a square grid.
 
         Parameters
@@ -164,7 +179,7 @@ class GANPlotCallback(Callback):
         return C, H, W
 
 
-def import_imsave() -> Any:
+def import_imsave() -> Callable[..., None]:
     """Return ``matplotlib.image.imsave``; raise ImportError, with the pip command, if matplotlib is not installed."""
     try:
         from matplotlib.image import imsave

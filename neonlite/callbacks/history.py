@@ -8,12 +8,13 @@ import math
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from neonlite.files import printable, write_atomic
 from neonlite.messages import describe
 
 Record = tuple[float, float]  # number of epochs, value
+T = TypeVar("T")
 HistogramRecord = tuple[float, list[int]]  # number of epochs, counts of the bins
 
 MAX_TABLE_ROWS = 20
@@ -148,7 +149,7 @@ class History:
         counts = {name: [[epochs, list(x)] for epochs, x in records] for name, records in self.histograms.items()}
         return {"records": curves, "histograms": counts, "histogram_offset": self.histogram_offset}
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: object) -> None:
         """Replace all records.
 
         Parameters
@@ -163,6 +164,8 @@ class History:
         """
         restored = History()
         try:
+            if not isinstance(state, dict):
+                raise TypeError
             restored.histogram_offset = _check_int(state["histogram_offset"])
             for name, records in state["records"].items():
                 restored.records[_check_str(name)] = [
@@ -203,9 +206,9 @@ class History:
         h5py = import_h5py()
         buffer = io.BytesIO()
         with h5py.File(buffer, "w") as file:
-            all_records: Any = (*self.records.values(), *self.histograms.values())
+            all_epochs = [*(x[-1][0] for x in self.records.values()), *(x[-1][0] for x in self.histograms.values())]
             file.create_group("config").attrs.update(
-                total_epochs=max((records[-1][0] for records in all_records), default=0.0),
+                total_epochs=max(all_epochs, default=0.0),
                 hist_offset=self.histogram_offset,
             )
             for name, records in self.records.items():
@@ -334,7 +337,7 @@ def import_h5py() -> Any:
     return h5py
 
 
-def _append_record(records: list[Any], epochs: float, value: Any) -> None:
+def _append_record(records: list[tuple[float, T]], epochs: float, value: T) -> None:
     while records and records[-1][0] >= epochs:
         records.pop()
     records.append((epochs, value))
@@ -364,20 +367,20 @@ def _png(figure: Any) -> bytes:
 # --- checks of a state ---
 
 
-def _check_str(value: Any) -> str:
+def _check_str(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
 
 
-def _check_int(value: Any) -> int:
+def _check_int(value: object) -> int:
     if type(value) is not int:
         raise TypeError
     return value
 
 
-def _check_float(value: Any) -> float:
-    if type(value) not in (int, float):
+def _check_float(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError
     return float(value)
 

@@ -53,7 +53,7 @@ class ProgressBarCallback(Callback):
         super().__init__(epoch_freq, minibatch_freq)
         self.update_thresh_s, self.file = update_thresh_s, file
         self.start_time = self.seconds = self.last_update = 0.0
-        self.stream: Any = None  # the output stream of this epoch
+        self.stream: IO[str] | None = None  # the output stream of this epoch
         self.rewrite_line: Callable[[str], None] | None = None  # None where a line cannot be updated
         self.output = NotebookOutput()
 
@@ -201,14 +201,14 @@ def get_epoch_records(callback: Callback, epoch: int) -> dict[str, float]:
     return {printable(name, keep=""): values[-1][1] for name, values in records.items() if values[-1][0] == epoch + 1}
 
 
-def is_notebook(file: Any) -> bool:
+def is_notebook(file: IO[str] | None) -> bool:
     """Return whether a text file is the output of a notebook cell."""
     return type(file).__module__.startswith("ipykernel")
 
 
-def get_terminal_width(file: Any) -> int | None:
+def get_terminal_width(file: IO[str] | None) -> int | None:
     """Return the number of characters of a line on a terminal; None if the file is not a terminal."""
-    if is_notebook(file):  # its server may have been started from a terminal
+    if file is None or is_notebook(file):  # the server of a notebook may have been started from a terminal
         return None
     try:
         return max(os.get_terminal_size(file.fileno()).columns - 1, 0) or None
@@ -216,7 +216,7 @@ def get_terminal_width(file: Any) -> int | None:
         return None
 
 
-def is_ascii_only(file: Any) -> bool:
+def is_ascii_only(file: IO[str] | None) -> bool:
     """Return whether the encoding of a file lacks the block characters of the bar."""
     try:
         "█".encode(getattr(file, "encoding", None) or "utf-8")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from neonlite.backend import Tensor
 from neonlite.backend.validation import instance, integer
 from neonlite.callbacks.callback import PRIORITY_UPDATE, Callback, check_dataset, preserve_position
 from neonlite.layers import BatchNorm
@@ -14,6 +15,9 @@ from neonlite.messages import describe
 from neonlite.transforms import PrecisionRecall
 
 if TYPE_CHECKING:
+    from numpy import floating
+    from numpy.typing import NDArray
+
     from neonlite.data import NervanaDataIterator
     from neonlite.transforms import Metric
 
@@ -54,10 +58,10 @@ class TrainCostCallback(Callback):
     def on_epoch_end(self, epoch: int) -> None:
         self.callbacks.history.record("cost, train", epoch + 1, self.model.total_cost)
 
-    def get_state(self) -> Any:
+    def get_state(self) -> dict[str, object]:
         return {"recent_costs": list(self.recent_costs)}
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: object) -> None:
         self.recent_costs = deque(get_floats(self, state, "recent_costs"), maxlen=self.wsz)
 
 
@@ -96,13 +100,14 @@ class TrainMulticostCallback(TrainCostCallback):
         for i, total in enumerate(self.sums):
             self.callbacks.history.record(f"cost, train {i}", epoch + 1, total / self.count)
 
-    def get_state(self) -> Any:
+    def get_state(self) -> dict[str, object]:
         return {**super().get_state(), "sums": self.sums, "count": self.count}
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: object) -> None:
         super().set_state(state)
         self.sums = get_floats(self, state, "sums")
-        self.count = integer("TrainMulticostCallback: count", state.get("count"), 0)
+        count = state.get("count") if isinstance(state, dict) else None
+        self.count = integer("TrainMulticostCallback: count", count, 0)
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------------
@@ -220,7 +225,7 @@ class MultiLabelStatsCallback(EvalCallback):
             for name in totals
         }
 
-    def column_fractions(self, y: Any, t: Any, calcrange: Any) -> Any:
+    def column_fractions(self, y: Tensor, t: Tensor, calcrange: slice) -> NDArray[floating]:
         """Return the fractions of columns with correct predictions, with predictions, and with targets of each label.
 
         Parameters
@@ -237,7 +242,8 @@ class MultiLabelStatsCallback(EvalCallback):
         numpy.ndarray
             (3 F,): true positives, predicted positives and positives of each label.
         """
-        return self.metric.column_values(y, t).asnumpyarray()[:, calcrange].mean(axis=1)
+        fractions: NDArray[floating] = self.metric.column_values(y, t).asnumpyarray()[:, calcrange].mean(axis=1)
+        return fractions
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------
@@ -276,8 +282,8 @@ class HistCallback(Callback):
         for layer in self.model.layers.leaves():
             for key in self.filter_key:
                 tag = f"{layer.name}.{key}"
-                tensor: Any = getattr(layer, key, None)
-                if hasattr(tensor, "hist"):
+                tensor = getattr(layer, key, None)
+                if isinstance(tensor, Tensor):
                     counts = tensor.hist(tag).get().ravel().tolist()
                     self.callbacks.history.record_histogram(tag, epochs, counts, be.hist_offset)
                     be.hist_buf.pop(tag)
@@ -313,7 +319,7 @@ class BatchNormTuneCallback(Callback):
 
     def __init__(self, tune_set: NervanaDataIterator | None = None, epoch_freq: int | list[int] = 1) -> None:
         super().__init__(epoch_freq)
-        self.tune_set: Any = None if tune_set is None else check_dataset("BatchNormTuneCallback: tune_set", tune_set)
+        self.tune_set = None if tune_set is None else check_dataset("BatchNormTuneCallback: tune_set", tune_set)
 
     def on_train_begin(self, epochs: int) -> None:
         if self.tune_set is None:
@@ -324,28 +330,30 @@ class BatchNormTuneCallback(Callback):
             )
 
     def on_epoch_end(self, epoch: int) -> None:
-        if not self.should_fire(epoch, self.epoch_freq):
+        if self.tune_set is None or not self.should_fire(epoch, self.epoch_freq):
             return
         layers = [layer for layer in self.model.layers.leaves() if isinstance(layer, BatchNorm)]
         before, rng_state = [layer.rho for layer in layers], self.model.be.rng_get_state()
         try:
             with self.model.be.lock, preserve_position(self.tune_set):
-                self.average_statistics(layers)
+                self.average_statistics(layers, self.tune_set)
         finally:
             self.model.be.rng_set_state(rng_state)
             for layer, rho in zip(layers, before, strict=True):
                 layer.rho = rho
 
-    def average_statistics(self, layers: list[Any]) -> None:
+    def average_statistics(self, layers: list[BatchNorm], tune_set: NervanaDataIterator) -> None:
         """Run the training forward pass over the data set, with equal weights for all minibatches.
 
         Parameters
         ----------
         layers : list of BatchNorm
             The layers to update: at minibatch k, ``rho`` is k / (k + 1).
+        tune_set : iterator
+            The data set.
         """
         k, shape = 0, None
-        for x, _ in self.tune_set:
+        for x, _ in tune_set:
             shapes = [t.shape for t in x] if isinstance(x, list | tuple) else x.shape
             shape = shape or shapes
             if shapes == shape:
@@ -369,7 +377,7 @@ class RunTimerCallback(Callback):
         self.seconds += time.perf_counter() - self.start_time
 
 
-def get_floats(callback: Callback, state: Any, name: str) -> list[float]:
+def get_floats(callback: Callback, state: object, name: str) -> list[float]:
     """Return a list of floats from a state; raise ValueError if there is none of that name."""
     values = state.get(name) if isinstance(state, dict) else None
     if not isinstance(values, list) or not all(type(x) in (int, float) for x in values):

@@ -38,13 +38,9 @@ class SerializeModelCallback(Callback):
 
     priority = PRIORITY_CHECKPOINT
 
-    @property
-    def output_path(self) -> Any:
-        return self.save_path
-
     def __init__(self, save_path: str | Path, epoch_freq: int | list[int] = 1, history: int = 1) -> None:
         super().__init__(epoch_freq)
-        self.save_path = check_writable("save_path", save_path)
+        self.save_path = self.output_path = check_writable("save_path", save_path)
         self.history = integer("SerializeModelCallback: history", history, 1)
         self.saved_epochs: list[int] = []  # those that have a file PATH_EPOCH.EXT
 
@@ -81,10 +77,10 @@ class SerializeModelCallback(Callback):
     def on_interrupt(self) -> None:
         self.model.save_params(self.save_path)
 
-    def get_state(self) -> Any:
+    def get_state(self) -> object:
         return self.saved_epochs if self.history > 1 else None
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: object) -> None:
         if not isinstance(state, list):
             raise ValueError(f"SerializeModelCallback: expected a list of epochs as its state, got {describe(state)}")
         self.saved_epochs = [integer("SerializeModelCallback: an epoch", x, 0) for x in state]
@@ -110,13 +106,9 @@ class SaveBestStateCallback(Callback):
 
     priority = PRIORITY_SAVE
 
-    @property
-    def output_path(self) -> Any:
-        return self.path
-
     def __init__(self, path: str | Path) -> None:
         super().__init__()
-        self.path = check_writable("SaveBestStateCallback: path", path)
+        self.path = self.output_path = check_writable("SaveBestStateCallback: path", path)
         self.best_cost = math.inf
 
     def on_train_begin(self, epochs: int) -> None:
@@ -134,11 +126,11 @@ class SaveBestStateCallback(Callback):
                 if written != self.path:
                     self.best_cost = before
 
-    def get_state(self) -> Any:
+    def get_state(self) -> object:
         return self.best_cost
 
-    def set_state(self, state: Any) -> None:
-        if type(state) not in (int, float):
+    def set_state(self, state: object) -> None:
+        if not isinstance(state, int | float) or isinstance(state, bool):
             raise ValueError(
                 f"SaveBestStateCallback: expected the lowest cost so far as its state, got {describe(state)}"
             )
@@ -169,13 +161,9 @@ class HistoryFileCallback(Callback):
 
     priority = PRIORITY_SAVE
 
-    @property
-    def output_path(self) -> Any:
-        return self.path
-
     def __init__(self, path: str | Path) -> None:
         super().__init__()
-        self.path = check_writable("output_file", path)
+        self.path = self.output_path = check_writable("output_file", path)
         import_h5py()
 
     def on_epoch_end(self, epoch: int) -> None:
@@ -227,10 +215,10 @@ class EarlyStopCallback(Callback):
 
     priority = PRIORITY_STOP
 
-    def __init__(self, stop_func: Callable[[Any, float], tuple[Any, bool]]) -> None:
+    def __init__(self, stop_func: Callable[[Any, float], tuple[object, bool]]) -> None:
         super().__init__()
         self.stop_func = function("EarlyStopCallback: stop_func", stop_func, "a function of the state and the cost")
-        self.state: Any = None
+        self.state: object = None
         self.stopped = False
 
     def on_train_begin(self, epochs: int) -> None:
@@ -250,10 +238,10 @@ class EarlyStopCallback(Callback):
         self.stopped = bool(result[1])
         self.model.finished = self.model.finished or self.stopped
 
-    def get_state(self) -> Any:
+    def get_state(self) -> object:
         return {"state": self.state, "stopped": self.stopped}
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: object) -> None:
         if not isinstance(state, dict) or type(state.get("stopped")) is not bool or "state" not in state:
             raise ValueError(
                 f"EarlyStopCallback: expected a dict with state and stopped as its state, got {describe(state)}"

@@ -346,10 +346,12 @@ class Multicost(BufferOwner):
         self.be = in_obj.be
         last = in_obj.get_terminal()
         if not isinstance(last, list) or len(last) != len(self.costs):
-            count = len(last) if isinstance(last, list) else 1
+            got = (
+                f"a list of {len(last)}" if isinstance(last, list) else "one output; it takes a cost without Multicost"
+            )
             raise ValueError(
-                f"{self.name}: expected a network with {len(self.costs)} outputs, one for each cost, got {in_obj.name} "
-                f"with {count}."
+                f"{self.name}: expected a network with a list of {len(self.costs)} outputs, one for each cost, such as "
+                f"a Tree, got {in_obj.name} with {got}."
             )
         for cost, layer in zip(self.costs, last, strict=True):
             cost.initialize(layer)
@@ -366,10 +368,14 @@ class Multicost(BufferOwner):
             inputs = [inputs]
         if not isinstance(targets, list | tuple):
             targets = [targets] * len(inputs)
-        if len(targets) < len(inputs) or len(inputs) > len(self.costs):
+        if len(inputs) > len(self.costs):
             raise ValueError(
-                f"{self.name}: expected {len(self.costs)} outputs and targets, got {len(inputs)} outputs and "
-                f"{len(targets)} targets."
+                f"{self.name}: expected at most {len(self.costs)} outputs, one for each cost, got {len(inputs)}."
+            )
+        if len(targets) < len(inputs):
+            raise ValueError(
+                f"{self.name}: expected targets for {len(inputs)} outputs, got {len(targets)}. Pass one for each "
+                "output, None to skip it, or one tensor for all of them."
             )
         return list(zip(self.costs, self.weights, inputs, targets, strict=False))
 

@@ -47,7 +47,7 @@ class LayerSummary:
             format_bytes(self.buffers) if self.buffers else "",
             format_count(self.flops) if self.flops else "",
         )
-        outputs = str(self.out_shape) if self.layout == "CHWN" else f"{self.out_shape} {self.layout}"
+        outputs = str(self.out_shape) if self.layout == "CHWN" else f"{self.out_shape}, layout {self.layout}"
         return f"{'  ' * self.depth}{printable(self.name, keep='')} ({self.class_name})", outputs, *numbers
 
 
@@ -69,6 +69,8 @@ class Summary:
         Bytes of tensors by purpose.
     memory : Memory
         The backend's memory after two steps.
+    includes : tuple of str
+        What the totals include besides the network: "cost", "update".
     """
 
     rows: list[LayerSummary]
@@ -77,6 +79,7 @@ class Summary:
     flops: int
     bytes_by_purpose: dict[str, int]
     memory: MemoryUsage
+    includes: tuple[str, ...] = ()
 
     @property
     def peak(self) -> int:
@@ -95,7 +98,7 @@ class Summary:
         head = ("layer", "outputs", "parameters", "buffers", "FLOPs/step")
         buffers = sum(row.buffers for row in self.rows)
         last = (
-            "total (with cost and update)",
+            f"total (with {' and '.join(self.includes)})" if self.includes else "total",
             "",
             f"{self.parameters:,}",
             format_bytes(buffers),
@@ -154,8 +157,8 @@ def summarize(
         )
     if in_obj is None and network.in_shape is None:
         raise RuntimeError(
-            f"{network.name}: expected a configured layer, got one without shapes. Use summary(in_obj=shape), or call "
-            "configure(shape) first."
+            f"{network.name}: expected a configured network, got one without shapes. Pass the shape of a sample: "
+            "summary(shape)."
         )
     dry_run = be.dry_run()
     net, cost, optimizer = copy.deepcopy((network, cost, optimizer), {id(be): dry_run})
@@ -189,9 +192,9 @@ def summarize(
             optimizer.optimize(net.layers_to_optimize, epoch=0)
     memory = dry_run.memory()
     parameters = sum(p.size for p in net.parameters)
-    return Summary(
-        rows, be.bsz, parameters, dry_run.flops - before, sum_bytes_by_purpose(net, layers, cost, data, memory), memory
-    )
+    purposes = sum_bytes_by_purpose(net, layers, cost, data, memory)
+    includes = tuple(x for x, part in (("cost", cost), ("update", optimizer)) if part is not None)
+    return Summary(rows, be.bsz, parameters, dry_run.flops - before, purposes, memory, includes)
 
 
 def walk_layers(layer: Layer, depth: int = 0) -> Iterator[tuple[int, Any]]:
@@ -253,7 +256,7 @@ def sum_bytes_by_purpose(
         "inputs and targets": total_nbytes(iter_tensors(data)),
     }
     rest = memory.tensors - sum(result.values())
-    return {"outputs and layer buffers": rest} | result
+    return {"outputs, buffers of layers, copies for the update": rest} | result
 
 
 def iter_tensors(nested: Any) -> Iterator[Any]:

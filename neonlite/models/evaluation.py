@@ -14,16 +14,16 @@ from neonlite.messages import describe
 from neonlite.models.beam_search import BeamSearch
 from neonlite.models.metric_values import MetricValues
 from neonlite.models.training import use_batch_size_of
-from neonlite.transforms import Cost
+from neonlite.transforms import Cost, Metric
 
 if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
     from neonlite.models.model import Model
-    from neonlite.transforms import Metric
+    from neonlite.typing import ArrayLike
 
 
 @exclusive
-def eval(model: Model, dataset: NervanaDataIterator, metric: Metric) -> MetricValues:
+def eval(model: Model, dataset: NervanaDataIterator, metric: Metric | Callable[..., ArrayLike]) -> MetricValues:
     """Return a metric of a data set.
 
     Each row counts once, even if the last minibatch wraps around. If the metric is additive over minibatches, the
@@ -33,8 +33,8 @@ def eval(model: Model, dataset: NervanaDataIterator, metric: Metric) -> MetricVa
     ----------
     dataset : iterator
         The data set; its position is restored.
-    metric : Metric
-        The metric, such as Accuracy().
+    metric : Metric or callable
+        The metric, such as Accuracy(), or a function ``f(y, t, calcrange=columns)`` of a minibatch.
 
     Returns
     -------
@@ -51,16 +51,16 @@ def eval(model: Model, dataset: NervanaDataIterator, metric: Metric) -> MetricVa
     """
     if isinstance(metric, type | Cost) or not callable(metric):
         raise TypeError(f"{model.name}.eval: expected a metric, such as Accuracy(), got {describe(metric)}")
-    is_additive = getattr(metric, "is_additive", False)
+    additive = metric if isinstance(metric, Metric) and metric.is_additive else None
     total: Any = 0
     count: float = 0
     for y, t, columns, n in iter_outputs(model, dataset):
-        if is_additive:
-            sums, n = metric.sums(y, t, columns)
+        if additive is not None:
+            sums, n = additive.sums(y, t, columns)
         else:
             sums = n * np.asarray(metric(y, t, calcrange=columns), np.float64)
         total, count = total + sums, count + n
-    return MetricValues.of(metric.compute(total, count) if is_additive else total / count)
+    return MetricValues.of(total / count if additive is None else additive.compute(total, count))
 
 
 @exclusive

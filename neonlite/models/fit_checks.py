@@ -13,10 +13,13 @@ from neonlite.optimizers.loss_scaling import flatten_optimizers
 from neonlite.transforms import Cost
 
 if TYPE_CHECKING:
+    from neonlite.data import NervanaDataIterator
     from neonlite.models.model import Model
 
 
-def check_arguments(model: Model, dataset: object, cost: object, optimizer: object, callbacks: CallbackBase) -> None:
+def check_arguments(
+    model: Model, dataset: NervanaDataIterator, cost: object, optimizer: object, callbacks: CallbackBase
+) -> None:
     """Raise TypeError or ValueError if ``fit`` cannot use its arguments."""
     check_dataset(f"{model.name}.fit: dataset", dataset)
     if isinstance(cost, type) or not (isinstance(cost, Cost) or hasattr(cost, "get_cost")):

@@ -164,7 +164,7 @@ class GAN(Model):
             raise TypeError(f"{self.name}: expected GeneralizedGANCost(GANCost()), got {describe(cost)}")
         super().initialize(dataset, cost)
 
-    def summary(self, dataset: Any = None) -> Summary:
+    def summary(self, dataset: NervanaDataIterator | ShapeLike | None = None) -> Summary:
         """Return shapes, parameters, FLOPs and memory of both networks, as in a training step of the generator.
 
         Parameters

@@ -355,28 +355,31 @@ class Model(NervanaObject):
     get_description = persistence.get_description  # type: ignore[assignment]
 
     @property
-    def callbacks_state(self) -> Any:
+    def callbacks_state(self) -> object:
         """The state of the callbacks; before the first ``fit`` after loading, that of the checkpoint."""
         return self.callbacks.get_state() if self.loaded_state is None else self.loaded_state.callbacks
 
     # --- summary and benchmark ---
 
     @exclusive
-    def summary(self, dataset: Any = None) -> Summary:
-        """Return shapes, parameters, FLOPs and the memory of training.
+    def summary(self, dataset: NervanaDataIterator | ShapeLike | None = None) -> Summary:
+        """Return shapes, parameters, FLOPs and the memory of a training step, without running it.
+
+        The step includes the cost of ``initialize`` or ``fit``, and the optimizer of the constructor or ``fit``, if
+        there are any. The network is not changed.
 
         Parameters
         ----------
         dataset : iterator or shape, optional
-            The data, or the shape of one sample. Needed only before the network is configured.
+            The data, or the shape of one sample. Default: the shape for which the network is configured.
 
         Returns
         -------
         Summary
             A table when printed.
         """
-        shape = shape_of(dataset)
-        summary: Summary = self.layers.summary(None if self.initialized else shape, self.cost, self.optimizer)
+        shape = None if dataset is None else shape_of(dataset)
+        summary: Summary = self.layers.summary(shape, self.cost, self.optimizer)
         return summary
 
     @checks_booleans

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-from typing import Any
+from importlib import import_module
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import neonlite.layers as layers_module
 from neonlite import NervanaObject
 from neonlite.backend.serialization import constructor_arguments, deserialize
+from neonlite.data import TimeSeries
 from neonlite.initializers import Array, Constant, Gaussian, IdentityInit, Initializer, Uniform
 from neonlite.layers import (
     GRU,
@@ -75,6 +77,7 @@ from neonlite.layers import (
 from neonlite.optimizers import Adam, GradientDescentMomentum, MultiOptimizer, Optimizer, PowerSchedule, WarmupSchedule
 from neonlite.transforms import (
     ColorNoise,
+    Cost,
     CrossEntropyMulti,
     GANCost,
     Logistic,
@@ -83,6 +86,7 @@ from neonlite.transforms import (
     Rectlin,
     Softmax,
     Tanh,
+    TopKMisclassification,
     Transform,
 )
 
@@ -929,3 +933,34 @@ def test_parallelism_is_reported_as_in_neon():
     assert actual["Data"] == {"parallel": True, "distributed": False}
     assert actual["Model"] == {"parallel": True, "distributed": True}
     assert actual["Disabled"] == {"parallel": False, "distributed": False}
+
+
+# --- repr ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_repr_of_an_object_has_its_constructor_arguments(cpu):
+    assert repr(TopKMisclassification(2)) == "TopKMisclassification(k=2)"
+    assert repr(GeneralizedCost(Renamed(3, name="c"))) == "GeneralizedCost(costfunc=Renamed(size=3))"
+    cpu.bsz = 2
+    series = TimeSeries(np.arange(20_000.0).reshape(-1, 1), 2)
+    assert repr(series).startswith("TimeSeries(X=array([[")
+    assert "\n" not in repr(series)
+    assert len(repr(series)) < 200
+
+
+class Renamed(Cost):
+    """A cost that stores its argument ``size`` in another attribute."""
+
+    config_attributes: ClassVar[dict[str, str]] = {"size": "stored_size"}
+
+    def __init__(self, size: int, name: str | None = None) -> None:
+        super().__init__(name)
+        self.stored_size = size
+
+
+@pytest.mark.parametrize("module", ["callbacks", "data", "layers", "models", "optimizers", "transforms"])
+def test_no_public_class_prints_its_address(module):
+    classes = [x for x in vars(import_module(f"neonlite.{module}")).values() if isinstance(x, type)]
+    classes = [x for x in classes if issubclass(x, NervanaObject)]
+    assert classes
+    assert not [x.__name__ for x in classes if x.__repr__ is object.__repr__]

@@ -409,13 +409,18 @@ def test_several_costs_fit_as_many_outputs(be, rng):
     net = heads()
     net.name = "tree"
     one = Multicost([GeneralizedCost(SumSquared())], name="multi")
-    for wrong, have in ((net, 3), (ready(Sequential([Linear(2, INIT)], name="line"), 4), 1)):
+    for wrong, have in (
+        (net, "a list of 3"),
+        (ready(Sequential([Linear(2, INIT)], name="line"), 4), "one output; it takes a cost without Multicost"),
+    ):
         costs = Multicost([GeneralizedCost(SumSquared()) for _ in range(2)], name="multi")
         with pytest.raises(
-            ValueError, match=rf"multi: expected a network with 2 outputs, .*, got {wrong.name} with {have}\."
+            ValueError, match=rf"multi: expected a network with a list of 2 outputs, .*, got {wrong.name} with {have}\."
         ):
             costs.initialize(wrong)
-    with pytest.raises(ValueError, match=r"multi: expected a network with 1 outputs, .*, got tree with 3\."):
+    with pytest.raises(
+        ValueError, match=r"multi: expected a network with a list of 1 outputs, .*, got tree with a list of 3\."
+    ):
         one.initialize(net)
     with pytest.raises(ValueError, match=r"multi: expected one number for each cost, 2 in all, for weights, got \[1\]"):
         Multicost([GeneralizedCost(SumSquared()) for _ in range(2)], weights=[1], name="multi")
@@ -425,9 +430,9 @@ def test_several_costs_fit_as_many_outputs(be, rng):
     cost.name = "multi"
     cost.initialize(net)
     y, t = net.fprop(data(be, rng, 4)), targets(be, rng, (3, 3))
-    with pytest.raises(ValueError, match="multi: expected 3 outputs and targets, got 3 outputs and 2 targets"):
+    with pytest.raises(ValueError, match="multi: expected targets for 3 outputs, got 2"):
         cost.get_cost(y, [t, t])
-    with pytest.raises(ValueError, match="multi: expected 3 outputs and targets, got 4 outputs and 4 targets"):
+    with pytest.raises(ValueError, match="multi: expected at most 3 outputs, one for each cost, got 4"):
         cost.get_errors([*y, y[0]], t)
     with pytest.raises(ValueError, match=r"GeneralizedCost.*, at .* 3: .*\(3, 3\).*\(2, 3\)"):
         cost.get_cost(y, [t, be.ones((2, 3)), t])

@@ -937,7 +937,7 @@ def test_an_affine_is_a_list_of_the_requested_layers():
     ]
     with pytest.raises(AttributeError, match="fc: expected bias or batch_norm, got both"):
         Affine(3, Gaussian(), bias, batch_norm=True, name="fc")
-    with pytest.raises(TypeError, match=r"fc: expected True or False for batch_norm, got <neonlite"):
+    with pytest.raises(TypeError, match=r"fc: expected True or False for batch_norm, got Tanh"):
         Affine(3, Gaussian(), bias, activation, name="fc")
 
 

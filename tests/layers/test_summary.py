@@ -252,6 +252,8 @@ def test_it_prints_a_table_and_the_memory(be):
     assert "hidden (Linear)" in text
     assert "78,400" in text
     assert "total (with cost and update)" in text
+    assert "total (with cost)" in str(net.summary(shape, cost))
+    assert "total  " in str(net.summary(shape))
     assert "minibatches of 4" in text
     assert text.rstrip().splitlines()[-1].split()[0] == "peak"
     assert len({len(line) for line in text.splitlines()[:2]}) == 1
@@ -270,7 +272,7 @@ def test_mistakes_are_rejected():
         net.summary(4)
     be.bsz = 2
     with pytest.raises(
-        RuntimeError, match=r"net: expected a configured layer, got one without shapes\. Use summary\(in_obj=shape\)"
+        RuntimeError, match=r"net: expected a configured network, got one without shapes\. .*: summary\(shape\)"
     ):
         net.summary()
     with pytest.raises(ValueError, match=r"lin: expected an input shape F, \(F, T\) or \(C, H, W\), got 'four'"):

@@ -15,7 +15,7 @@ from helpers.small_models import CLASSES, Interrupting, X, Y, blobs, data, netwo
 from neonlite import gen_backend
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.data import ArrayIterator, NervanaDataIterator
-from neonlite.initializers import Gaussian
+from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import (
     BatchNorm,
     BranchNode,
@@ -533,7 +533,7 @@ MISTAKES: dict[str, tuple[Any, Any, type[Exception], str]] = {
         data,
         Multicost([GeneralizedCost(MeanSquared())] * 2),
         ValueError,
-        "with 2 outputs, one for each cost, got .* with 1",
+        "a list of 2 outputs, one for each cost, .*, got .* with one output; it takes a cost without Multicost",
     ),
 }
 
@@ -566,13 +566,9 @@ class Once(NervanaDataIterator):
 
 def test_an_epoch_without_minibatches_is_reported():
     model = start()
-    with pytest.raises(
-        ValueError, match=r"model: expected at least one minibatch in epoch 0, got none from <test_models.Nothing"
-    ):
+    with pytest.raises(ValueError, match=r"model: expected at least one minibatch in epoch 0, got none from Nothing"):
         model.fit(Nothing(), CrossEntropyMulti(), Adam(), 3)
-    with pytest.raises(
-        ValueError, match=r"model: expected at least one minibatch in epoch 1, got none from <test_models.Once"
-    ):
+    with pytest.raises(ValueError, match=r"model: expected at least one minibatch in epoch 1, got none from Once"):
         model.fit(Once(), CrossEntropyMulti(), Adam(), 3)
     assert model.epoch_index == 1
 
@@ -587,7 +583,7 @@ NOT_TAKEN: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a cost's class": ({"cost": CrossEntropyMulti}, TypeError, r"expected a cost, such as CrossEntropyMulti\(\), got"),
     "a class of costs": ({"cost": GeneralizedCost}, TypeError, "expected a cost, .*, got <class"),
     "a cost's name": ({"cost": "mse"}, TypeError, r"expected a cost, such as CrossEntropyMulti\(\), got 'mse'"),
-    "a metric": ({"cost": Accuracy()}, TypeError, "expected a cost, .*, got <neonlite"),
+    "a metric": ({"cost": Accuracy()}, TypeError, r"expected a cost, .*, got Accuracy\(\)"),
     "no cost": ({"cost": None}, TypeError, "expected a cost, .*, got None"),
     "an optimizer's class": ({"optimizer": Adam}, TypeError, r"expected an optimizer, such as Adam\(\), got <class"),
     "no optimizer": ({"optimizer": None}, TypeError, "expected an optimizer, .*, got None"),
@@ -647,8 +643,8 @@ class NoRows(Nothing):
 @pytest.mark.parametrize(
     ("dataset", "kind", "message"),
     [
-        (Nothing, ValueError, "expected a data set with at least one row, got <test_models.Nothing"),
-        (NoRows, ValueError, "expected a data set with at least one row, got <test_models.NoRows"),
+        (Nothing, ValueError, "expected a data set with at least one row, got Nothing"),
+        (NoRows, ValueError, "expected a data set with at least one row, got NoRows"),
         (lambda: X, TypeError, r"expected a data set, such as ArrayIterator\(X, y\), for dataset, got array"),
     ],
 )
@@ -674,3 +670,18 @@ def test_data_that_cannot_be_predicted_is_reported(rows, kind, message):
     model.initialize(2)
     with pytest.raises(kind, match=message):
         model.predict(rows)
+
+
+def test_the_summary_of_a_configured_model_is_that_of_the_data_it_is_given():
+    gen_backend("cpu", batch_size=4)
+    model = Model([Linear(3, Constant(1))])
+    with pytest.raises(RuntimeError, match=r"expected a configured network, .*: summary\(shape\)"):
+        model.summary()
+    model.initialize(5)
+    assert [model.summary(x).rows[-1].out_shape for x in (None, 5, (5, 2))] == [3, 3, (3, 2)]
+    with pytest.raises(ValueError, match=r"expected parameters of shape .* for inputs of shape 7"):
+        model.summary(7)
+    assert model.data_shape == 5
+    assert "total  " in str(model.summary())
+    model.initialize(5, MeanSquared())
+    assert "total (with cost)" in str(model.summary())

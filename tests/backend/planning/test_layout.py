@@ -210,7 +210,7 @@ def test_a_summary_shows_the_layout_of_outputs(cpu: Backend) -> None:
     net = Sequential([Conv((3, 3, 4), Gaussian()), Pooling(2), Affine(2, Gaussian())]).configure((3, 9, 9))
     layouts = {row.class_name: row.layout for row in net.summary().rows}
     assert layouts == {"Sequential": "CHWN", "Convolution": "NHWC", "Pooling": "NHWC", "Linear": "CHWN"}
-    assert "(4, 7, 7) NHWC" in str(net.summary())
+    assert "(4, 7, 7), layout NHWC" in str(net.summary())
 
 
 def test_a_transpose_of_nhwc_images_has_their_values(cpu: Backend) -> None:
