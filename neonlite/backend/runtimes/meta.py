@@ -52,7 +52,7 @@ class MetaRuntime(Runtime):
         self.name, self.xp = real.name, MetaNamespace(self.count)
         super().__init__()
         self.real: Runtime = real
-        self.source, self.driver = source, MetaDriver()
+        self.source, self.driver = source, StubDriver()
         self.dtypes, self.device_id = real.dtypes, real.device_id
         self.supports_negative_strides, self.supports_half = real.supports_negative_strides, real.supports_half
         self.has_device_memory = real.has_device_memory
@@ -252,8 +252,8 @@ class MetaGraphs:
         """Do nothing."""
 
 
-class MetaDriver:
-    """The driver of a GPU runtime in a dry run: kernels are not compiled, and launches do nothing."""
+class StubDriver:
+    """A stub of a GPU's driver for dry runs: kernels are not compiled, and launches do nothing."""
 
     tf32 = False
     cudnn = None

@@ -28,8 +28,7 @@ import neonlite.backend.planning.run as run_module
 from neonlite import Autodiff, Backend, optree_inference, optree_structure
 from neonlite.backend import thread_pool
 from neonlite.backend.planning.plan import PLAN_BYTES, STEP_BYTES, Plan
-from neonlite.backend.runtimes.numpy import executor as blocked
-from neonlite.backend.runtimes.numpy import summation
+from neonlite.backend.runtimes.numpy import fused_stage, summation
 from neonlite.backend.runtimes.onednn import chain_fusion
 from neonlite.ops import OP_TABLE, OPS, to_slices
 
@@ -67,7 +66,7 @@ def counted() -> Iterator[tuple[Callable[..., Any], list[int]]]:
 @pytest.fixture
 def threads(threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return the function that sets the number of threads, which share also cheap work."""
-    monkeypatch.setattr(blocked, "MIN_THREADED_COST", 0)
+    monkeypatch.setattr(fused_stage, "MIN_THREADED_COST", 0)
     return threads
 
 
@@ -85,8 +84,8 @@ def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, thre
         "ALIGNMENT_BYTES": align,
         "MIN_THREADED_ELEMENTS": threaded,
     }.items():
-        monkeypatch.setattr(blocked, name, value)
-    monkeypatch.setattr(blocked, "MAX_BLOCK_ELEMENTS", 2 * block)
+        monkeypatch.setattr(fused_stage, name, value)
+    monkeypatch.setattr(fused_stage, "MAX_BLOCK_ELEMENTS", 2 * block)
     monkeypatch.setattr(chain_fusion, "MIN_CHAIN_COST", 1)
     for name, value in {
         "MIN_ELEMENTS": 1,

@@ -28,13 +28,13 @@ MAX_GRAPHS = 16  # per backend
 WARMUP_RUNS = 2  # runs before capture, which compile kernels and allocate buffers
 
 
-class ThreadState(threading.local):
+class CaptureState(threading.local):
     """The graph that a thread captures or launches; None otherwise."""
 
     capture: GraphCapture | None = None
 
 
-_thread = ThreadState()
+_thread = CaptureState()
 
 
 class CaptureError(RuntimeError):

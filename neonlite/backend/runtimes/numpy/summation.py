@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -77,3 +78,10 @@ def even_chunk_size(size: int) -> int:
 def sum_columns(x: Array, y: Array, out: Array) -> None:
     """Write the sums of the columns of a product to ``out``, of shape (1, columns)."""
     np.einsum("ij,ij->j", x, y, out=out[0])
+
+
+def accumulation_dtype(step: Step) -> np.dtype[Any] | None:
+    """Return the accumulation dtype of a sum: float32 for 16-bit floats, 64 bits for integers; else None."""
+    if step.op.name != "sum" or step.dtype in ("float32", "float64"):
+        return None
+    return np.dtype("float32" if step.dtype == "float16" else "uint64" if step.dtype[0] == "u" else "int64")

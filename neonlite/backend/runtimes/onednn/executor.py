@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from neonlite.backend.planning.plan import Plan
 from neonlite.backend.planning.steps import Step
 from neonlite.backend.runtimes.numpy.executor import BlockedExecutor
 from neonlite.backend.runtimes.onednn.chain_fusion import fuse_chains
-from neonlite.backend.runtimes.onednn.eltwise import ELTWISE_FUNCTIONS
+from neonlite.backend.runtimes.onednn.eltwise import ELTWISE_FUNCTIONS, EltwiseFunction
+from neonlite.backend.runtimes.onednn.post_ops import FusedChain
 from neonlite.shapes import Shape
 
 
@@ -18,11 +18,11 @@ class OneDNNExecutor(BlockedExecutor):
 
     def fuse_chains(
         self, plan: Plan, steps: dict[int, Step], domain: Shape, live_out: Collection[int]
-    ) -> tuple[dict[int, Step], dict[int, Any]]:
+    ) -> tuple[dict[int, Step], dict[int, FusedChain]]:
         """Return the steps of a stage with each chain merged into one, and {last value of a chain: chain}."""
         return fuse_chains(plan, steps, domain, live_out)
 
-    def find_function(self, step: Step, size: int) -> Any:
+    def find_function(self, step: Step, size: int) -> EltwiseFunction | None:
         """Return oneDNN's function for a step on ``size`` elements, or None."""
         function = ELTWISE_FUNCTIONS.get(step.op.name) if step.dtype == "float32" else None
         return function if function and function.min_size <= size else None

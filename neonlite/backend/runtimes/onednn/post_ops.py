@@ -155,7 +155,8 @@ class FusedChain(EltwiseFunction):
         self.ops, self.num_operands, self.scalar_operands = ops, num_operands, scalar_operands
         self.array_operands = [*(n for n in range(num_operands) if n not in scalar_operands), SLOT_OUT]
         self.late_operands = {n for _, n in binary_operands(ops[1:])} - scalar_operands  # read after a write
-        self.cost = sum(OP_COST.get(op.op, 1) for op in ops)
+        self.op_names = [op.op for op in ops]
+        self.cost = sum(OP_COST.get(name, 1) for name in self.op_names)
         self.has_exp = any(op.op == "exp" for op in ops)
         last = max((n for n, op in enumerate(ops) if op.op in MIN_MAX), default=-1)
         minimum = {"mul": FLOAT32_TINY} | dict.fromkeys(MIN_MAX, 0.0)  # of scalars up to the last minimum or maximum

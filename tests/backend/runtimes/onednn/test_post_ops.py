@@ -13,8 +13,7 @@ from helpers.allocations import buffers
 
 from neonlite import Backend
 from neonlite.backend import thread_pool
-from neonlite.backend.runtimes.numpy import executor as blocked
-from neonlite.backend.runtimes.numpy import summation
+from neonlite.backend.runtimes.numpy import fused_stage, summation
 from neonlite.backend.runtimes.onednn import bindings, chain_fusion, post_ops
 
 Array = np.ndarray[Any, Any]
@@ -302,7 +301,7 @@ def test_softmax_is_one_chain_and_equals_numpys(cpu: Backend, called: list[Any])
 def test_chains_in_blocks_are_the_same_in_every_number_of_threads(
     cpu: Backend, called: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocked, "MIN_THREADED_COST", 0)
+    monkeypatch.setattr(fused_stage, "MIN_THREADED_COST", 0)
     rng, before = np.random.default_rng(0), thread_pool.get_num_threads()
     a, c = normal(rng, (700, 900)), normal(rng, (700, 1))
     x, r, seen = cpu.array(a), cpu.array(c), set()
