@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from neonlite.typing import NativeArray
+
+if TYPE_CHECKING:
+    from neonlite.backend.runtimes.cuda.runtime import CudaRuntime
 
 
 def is_check_synchronous() -> bool:
@@ -22,10 +27,10 @@ def is_check_synchronous() -> bool:
 class BoundsChecker:
     """The error record in GPU memory: the id of the first check that failed (0 for none), and the bad index."""
 
-    def __init__(self, runtime: Any) -> None:
+    def __init__(self, runtime: CudaRuntime) -> None:
         self.runtime = runtime
         self.check_ids: dict[str, int] = {}  # message -> id of the check, from 1
-        self.error_record: Any = None
+        self.error_record: NativeArray = None
         self.is_pending = False  # whether a kernel may have written to the record since it was read
         self.lock = threading.Lock()
 
@@ -47,14 +52,14 @@ class BoundsChecker:
         """Record that a captured graph was launched, whose kernels may write to the error record."""
         self.is_pending = self.error_record is not None
 
-    def raise_pending(self, result: Any = None) -> Any:
-        """Raise IndexError and clear the record if a kernel reported an index; else return ``result``."""
+    def raise_pending(self) -> None:
+        """Raise IndexError and clear the record if a kernel reported an index."""
         if not self.is_pending:
-            return result
+            return
         with self.lock:
             self.is_pending = False
             check_id, index = np.asarray(self.runtime.copy_to_host(self.error_record)).view(np.int64)
             if not check_id:
-                return result
+                return
             self.error_record[...] = 0
         raise IndexError(list(self.check_ids)[check_id - 1].format(index))

@@ -45,6 +45,7 @@ from neonlite.backend.runtimes.cuda.op_templates import (
 )
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, dtype_bits
 from neonlite.shapes import Axes, Shape
+from neonlite.typing import NativeArray
 
 THREADS_PER_BLOCK = 256
 MAX_BLOCKS = 4096  # limit of the grid size of a map kernel, which loops over the remaining elements
@@ -581,7 +582,7 @@ class FusedKernel:
         """The bytes of workspace for the partial results of split reductions."""
         return self.partial_offsets[-1]
 
-    def launches(self, values: dict[int, Any], address_of: AddressFunction, workspace: int) -> Iterator[Launch]:
+    def launches(self, values: dict[int, NativeArray], address_of: AddressFunction, workspace: int) -> Iterator[Launch]:
         """Yield (source, grid, threads, arguments) in order. ``workspace``: the address for partial results."""
         if (self.num_results if self.reductions else self.size) == 0:
             return

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
 
 from neonlite.backend.runtimes.cuda.kernel_cache import cache_folder, read_binary, write_binary
 from neonlite.backend.warn import warn
 
+Kernel: TypeAlias = Any  # a compiled kernel of a driver: a function of CuPy, or of the simulator's C library
 # --fmad=false: x * y + z is rounded twice, so that + - * / and sqrt give the same bits on every runtime.
 # --ftz=false: denormal numbers are not flushed to 0, for the same reason.
 OPTIONS = ("-std=c++17", "--fmad=false", "--ftz=false")
 
 
-def load_kernel(cupy: Any, source: str) -> Any:
+def load_kernel(cupy: ModuleType, source: str) -> Kernel:
     """Return the kernel named ``kernel`` in a source as a CuPy function for the current device.
 
     The binary comes from the cache folder (``NEONLITE_CACHE``) or is compiled and written there.

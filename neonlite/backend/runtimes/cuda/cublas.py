@@ -10,10 +10,11 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neonlite.backend.primitives.matmul import MatmulPrimitives
 from neonlite.dtypes import HALF_DTYPES
+from neonlite.typing import NativeArray
 
 CUBLAS_WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for Hopper
 CUDA_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType
@@ -52,7 +53,7 @@ class GemmDesc(NamedTuple):
 class CudaMatmul(MatmulPrimitives):
     """Matrix products by the driver of a GPU."""
 
-    def gemm(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
+    def gemm(self, a: NativeArray, b: NativeArray, c: NativeArray, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c`` for (m, k), (k, n), (m, n) or batches. With beta 0, c is not read."""
         desc = None if a.dtype != b.dtype or not a.size * b.size * c.size else self.describe_gemm(a, b, c)
         if desc is None or not self.runtime.driver.gemm(desc, alpha, beta):
@@ -60,7 +61,9 @@ class CudaMatmul(MatmulPrimitives):
                 a, b = (self.xp.astype(x, self.xp.float32) for x in (a, b))
             super().gemm(a, b, c, alpha, beta)
 
-    def batch_reduce_gemm(self, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
+    def batch_reduce_gemm(
+        self, a: NativeArray, b: NativeArray, c: NativeArray, alpha: float = 1.0, beta: float = 0.0
+    ) -> None:
         """Compute ``c = alpha sum_x a[x] b[x] + beta c``: (X, m, k), (X, k, n), (m, n), with one rounding."""
         if c.dtype.itemsize > 2 or not a.shape[0]:
             super().batch_reduce_gemm(a, b, c, alpha, beta)
@@ -69,7 +72,9 @@ class CudaMatmul(MatmulPrimitives):
         super().batch_reduce_gemm(a, b, total, alpha)
         c[...] = total if beta == 0 else total + self.xp.astype(c, total.dtype) * beta
 
-    def gemm_accumulate(self, products: Sequence[tuple[Any, Any, float]], c: Any, beta: float = 0.0) -> bool:
+    def gemm_accumulate(
+        self, products: Sequence[tuple[NativeArray, NativeArray, float]], c: NativeArray, beta: float = 0.0
+    ) -> bool:
         """Compute ``c = beta c + alpha a b + ...`` and return True, or return False if an operand would need a copy."""
         descs = []
         for a, b, alpha in products:
@@ -80,7 +85,9 @@ class CudaMatmul(MatmulPrimitives):
         driver = self.runtime.driver  # it supports either all products or none
         return all(driver.gemm(desc, alpha, 1.0 if n else beta) for n, (desc, alpha) in enumerate(descs))
 
-    def describe_gemm(self, a: Any, b: Any, c: Any, allow_copies: bool = True) -> GemmDesc | None:
+    def describe_gemm(
+        self, a: NativeArray, b: NativeArray, c: NativeArray, allow_copies: bool = True
+    ) -> GemmDesc | None:
         """Return the descriptor of a product, with operands copied if allowed; None if no GEMM computes it."""
         if str(a.dtype) not in CUDA_DATA_TYPES or max(a.ndim, b.ndim, c.ndim) > 3 or a.ndim < 2 or b.ndim < 2:
             return None
@@ -96,14 +103,14 @@ class CudaMatmul(MatmulPrimitives):
         (m, k), n, batch_count = a.shape[-2:], b.shape[-1], c.shape[0] if c.ndim == 3 else 1
         return GemmDesc(m, n, k, batch_count, first, second, c_desc, str(a.dtype), str(c.dtype))
 
-    def _copy_operand(self, side: str, x: Any) -> MatrixDesc:
+    def _copy_operand(self, side: str, x: NativeArray) -> MatrixDesc:
         """Copy an operand to a workspace in C order, and return its descriptor."""
         copy = self.get_workspace(side, x.shape, x)
         copy[...] = x
         batch_stride = x.shape[-2] * x.shape[-1] * (x.ndim == 3 and x.shape[0] > 1)
         return MatrixDesc(self.runtime.address_and_strides(copy)[0], x.shape[-1], False, batch_stride)
 
-    def _describe_matrix(self, x: Any) -> MatrixDesc | None:
+    def _describe_matrix(self, x: NativeArray) -> MatrixDesc | None:
         """Return the descriptor of a matrix in memory; None if neither its rows nor its columns are contiguous."""
         address, strides = self.runtime.address_and_strides(x)
         (rows, columns), size = x.shape[-2:], x.dtype.itemsize
@@ -125,11 +132,13 @@ class CudaMatmul(MatmulPrimitives):
 class Cublas:
     """The cuBLAS library, with one handle per thread."""
 
-    def __init__(self, library: Any, allocate: Callable[[int], tuple[Any, int]], stream: Callable[[], int]) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, allocate: Callable[[int], tuple[NativeArray, int]], stream: Callable[[], int]
+    ) -> None:
         self.library, self.allocate, self.stream = library, allocate, stream
         self.local = threading.local()
 
-    def handle(self) -> Any:
+    def handle(self) -> ctypes.c_void_p:
         """Return this thread's handle, set to the current stream."""
         local, stream = self.local, self.stream()
         if not hasattr(local, "handle"):
@@ -148,7 +157,8 @@ class Cublas:
                 "SetWorkspace", local.handle, ctypes.c_void_p(local.address), ctypes.c_size_t(CUBLAS_WORKSPACE_BYTES)
             )
             local.stream = stream
-        return local.handle
+        current: ctypes.c_void_p = local.handle
+        return current
 
     def gemm(self, desc: GemmDesc, alpha: float, beta: float, tf32: bool) -> None:
         """Compute a product. cuBLAS is column-major, so it gets ``C^T = B^T A^T``."""
@@ -179,7 +189,7 @@ class Cublas:
         arguments = *transpose_flags, *sizes, alpha_, *first, *second, beta_, *third, *tail
         self._check("GemmStridedBatchedEx_64", self.handle(), *arguments, version="")
 
-    def _check(self, name: str, *arguments: Any, version: str = "_v2") -> None:
+    def _check(self, name: str, *arguments: object, version: str = "_v2") -> None:
         """Call a cuBLAS function; RuntimeError with the status if it fails."""
         if status := getattr(self.library, f"cublas{name}{version}")(*arguments):
             raise RuntimeError(f"cublas{name}: expected cublasStatus_t 0, got {status}")

@@ -15,6 +15,8 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from neonlite.backend.planning.layout import (
@@ -33,6 +35,7 @@ from neonlite.backend.runtimes.cuda.im2col import CudaConvolution, is_pointwise
 from neonlite.backend.runtimes.cuda.launch import workspace_limit
 from neonlite.backend.runtimes.cuda.reorder import CudaReorderer
 from neonlite.backend.warn import warn
+from neonlite.typing import NativeArray
 
 MAX_AUTOTUNE_PLANS = 8  # plans that are timed
 # The workspace limit of a plan, unless NEONLITE_WORKSPACE is set. Without TF32, fast plans of float32 copy images to
@@ -56,7 +59,7 @@ class ConvolutionPlan(NamedTuple):
     tensors: list[Any]
     plan_index: int | None  # None: chosen by cuDNN's heuristics
     workspace_bytes: int
-    key: Any = None  # in the plan cache
+    key: tuple[object, ...] = ()  # in the plan cache
 
 
 class Cudnn:
@@ -67,7 +70,7 @@ class Cudnn:
     """
 
     def __init__(
-        self, frontend: Any, stream: Callable[[], int], measure_seconds: Callable[[Callable[[], None]], float]
+        self, frontend: ModuleType, stream: Callable[[], int], measure_seconds: Callable[[Callable[[], None]], float]
     ) -> None:
         self.frontend, self.stream, self.measure_seconds = frontend, stream, measure_seconds
         self.local = threading.local()
@@ -125,7 +128,7 @@ class Cudnn:
         except self.errors as error:
             raise PlanError(str(error)) from error
 
-    def mark_unsupported(self, key: Any, operation: str, layer: ConvLayer, error: Exception) -> None:
+    def mark_unsupported(self, key: tuple[object, ...], operation: str, layer: ConvLayer, error: Exception) -> None:
         """Mark a convolution as unsupported, so that im2col computes it, and warn."""
         self.local.plans[key] = None
         warn(
@@ -229,18 +232,26 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
 
     supports_fused_relu = True
 
-    def conv_fprop(self, layer: ConvLayer, i: Any, f: Any, o: Any, alpha: float, beta: float) -> None:
+    def conv_fprop(
+        self, layer: ConvLayer, i: NativeArray, f: NativeArray, o: NativeArray, alpha: float, beta: float
+    ) -> None:
         if not self._convolve("fprop", layer, (i, f), o, alpha, beta):
             self.runtime.driver.run(super().conv_fprop, layer, read_chwn(i), f, write_chwn(o, beta == 0), alpha, beta)
 
-    def try_conv_bias(self, layer: ConvLayer, i: Any, f: Any, o: Any, bias: Any, relu: bool) -> bool:
+    def try_conv_bias(
+        self, layer: ConvLayer, i: NativeArray, f: NativeArray, o: NativeArray, bias: NativeArray, relu: bool
+    ) -> bool:
         return self._convolve("fprop", layer, (i, f), o, 1.0, 0.0, bias, relu)
 
-    def conv_bprop(self, layer: ConvLayer, f: Any, e: Any, d: Any, alpha: float, beta: float) -> None:
+    def conv_bprop(
+        self, layer: ConvLayer, f: NativeArray, e: NativeArray, d: NativeArray, alpha: float, beta: float
+    ) -> None:
         if not self._convolve("dgrad", layer, (e, f), d, alpha, beta):
             self.runtime.driver.run(super().conv_bprop, layer, f, read_chwn(e), write_chwn(d, beta == 0), alpha, beta)
 
-    def conv_update(self, layer: ConvLayer, i: Any, e: Any, u: Any, alpha: float, beta: float) -> None:
+    def conv_update(
+        self, layer: ConvLayer, i: NativeArray, e: NativeArray, u: NativeArray, alpha: float, beta: float
+    ) -> None:
         if not self._convolve("wgrad", layer, (i, e), u, alpha, beta):
             self.runtime.driver.run(super().conv_update, layer, read_chwn(i), read_chwn(e), u, alpha, beta)
 
@@ -248,11 +259,11 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         self,
         operation: str,
         layer: ConvLayer,
-        operands: Sequence[Any],
-        out: Any,
+        operands: Sequence[NativeArray],
+        out: NativeArray,
         alpha: float,
         beta: float,
-        bias: Any = None,
+        bias: NativeArray = None,
         relu: bool = False,
     ) -> bool:
         """Compute ``out = alpha conv + beta out`` by cuDNN and return True, or return False where it cannot."""
@@ -265,7 +276,7 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         writes_nhwc = is_plain and can_write_nhwc([out], operands)
 
         @cache
-        def prepare_arrays() -> tuple[list[Any], Any]:
+        def prepare_arrays() -> tuple[list[NativeArray], Any]:
             """Return the operands and the buffer of the result in NHWC, and the write of the result, or None."""
             arrays = [self.nhwc_operand(f"cudnn {n}", x) for n, x in enumerate(operands)]
             write = write_nhwc(out) if writes_nhwc else None
@@ -301,14 +312,20 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
             driver.run(self._scale_and_add, result, array, alpha, beta)
         return True
 
-    def _scale_and_add(self, result: Any, out: Any, alpha: float, beta: float) -> None:
+    def _scale_and_add(self, result: NativeArray, out: NativeArray, alpha: float, beta: float) -> None:
         """Compute ``out = alpha result + beta out``."""
         dtype = self.xp.float32 if out.dtype.itemsize == 2 else out.dtype
         value = self.xp.astype(result, dtype) * alpha
         out[...] = value if beta == 0 else value + self.xp.astype(out, dtype) * beta
 
     def _convolve_pointwise(
-        self, operation: str, layer: ConvLayer, operands: Sequence[Any], out: Any, alpha: float, beta: float
+        self,
+        operation: str,
+        layer: ConvLayer,
+        operands: Sequence[NativeArray],
+        out: NativeArray,
+        alpha: float,
+        beta: float,
     ) -> bool:
         """Convolve NHWC images with 1x1 filters by one GEMM and return True; False if no operand is in NHWC."""
         if not any(layout_of(x) == "NHWC" for x in operands):
@@ -337,14 +354,13 @@ class CudnnConvolution(CudaConvolution, CudaReorderer):
         return address
 
 
-def load_frontend() -> Any:
+def load_frontend() -> ModuleType | None:
     """Return NVIDIA's cudnn-frontend; None where it is not installed, or with ``NEONLITE_CUDNN=0``."""
     if os.environ.get("NEONLITE_CUDNN") == "0":
         return None
     for name in ("cudart", "nvrtc", "cublasLt", "cudnn"):  # the frontend opens these by their bare names
         libraries.load_library(name)
     try:
-        import cudnn
+        return import_module("cudnn")
     except ImportError:
         return None
-    return cudnn

@@ -8,13 +8,18 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from typing import Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from neonlite.backend.runtimes.cuda import libraries
-from neonlite.backend.runtimes.cuda.compiler import load_kernel
+from neonlite.backend.runtimes.cuda.compiler import Kernel, load_kernel
 from neonlite.backend.runtimes.cuda.cublas import Cublas, GemmDesc, is_tf32_enabled
 from neonlite.backend.runtimes.cuda.graph_capture import CaptureError
 from neonlite.backend.warn import warn
+from neonlite.typing import NativeArray
+
+if TYPE_CHECKING:
+    from neonlite.backend.runtimes.cuda.cudnn import Cudnn
 
 
 class CompileError(RuntimeError):
@@ -28,39 +33,46 @@ class WrongDeviceError(RuntimeError):
 SPAWN_HINT = 'Start processes with multiprocessing.get_context("spawn")'
 
 
+class Graph(Protocol):
+    """A captured graph."""
+
+    def launch(self) -> None:
+        """Run the captured launches."""
+
+
 class Driver(Protocol):
     """The interface by which executors and primitives use a GPU."""
 
     tf32: bool  # whether float32 matrix products and convolutions may use TF32
 
     @property
-    def cudnn(self) -> Any:
+    def cudnn(self) -> Cudnn | None:
         """The cuDNN library, or None."""
 
-    def allocate(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> NativeArray:
         """Return an array of ``nbytes`` bytes (uint8) of the runtime's library."""
 
-    def compile(self, source: str) -> Any:
+    def compile(self, source: str) -> Kernel:
         """Compile source with one kernel, named ``kernel``, and return it; CompileError if that fails."""
 
-    def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
+    def launch(self, kernel: Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
         """Launch a kernel on a grid of blocks. Each argument has 64 bits: an address, an integer or a double."""
 
     def prepare_launch(
-        self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
+        self, kernel: Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
     ) -> Callable[[], None]:
         """Return a function that repeats a launch with less overhead, in a thread that has launched a kernel before."""
 
-    def run(self, f: Callable[..., None], *arguments: Any) -> None:
+    def run(self, f: Callable[..., None], *arguments: object) -> None:
         """Call a function that runs array-library operations and writes into its arguments."""
 
-    def capture(self) -> AbstractContextManager[Any]:
+    def capture(self) -> AbstractContextManager[Graph]:
         """Capture the launches of this thread without running them: ``with driver.capture() as graph: ...``.
 
         ``graph.launch()`` runs them, in memory that the graph holds.
         """
 
-    def current_stream(self) -> Any:
+    def current_stream(self) -> int:
         """Return the stream on which work is launched."""
 
     def gemm(self, desc: GemmDesc, alpha: float, beta: float) -> bool:
@@ -77,11 +89,11 @@ class CuPyDriver:
     device is another one.
     """
 
-    def __init__(self, cupy: Any, device_id: int) -> None:
+    def __init__(self, cupy: ModuleType, device_id: int) -> None:
         self.cupy, self.device_id, self.tf32 = cupy, device_id, is_tf32_enabled()
         self.process_id = os.getpid()
 
-    def check_device(self, error: Any = None) -> None:
+    def check_device(self, error: Exception | None = None) -> None:
         """Raise WrongDeviceError in a forked child or on another device; ``error`` is quoted in the message."""
         cause = f": {error}" if error else ""
         if os.getpid() != self.process_id:
@@ -104,12 +116,12 @@ class CuPyDriver:
                 return cause
         return error
 
-    def allocate(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> NativeArray:
         """Return an array of ``nbytes`` bytes from CuPy's memory pool."""
         self.check_device()
         return self.cupy.empty(nbytes, dtype="uint8")
 
-    def compile(self, source: str) -> Any:
+    def compile(self, source: str) -> Kernel:
         """Return a CuPy function for the current device."""
         self.check_device()
         try:
@@ -117,13 +129,13 @@ class CuPyDriver:
         except self.cupy.cuda.compiler.CompileException as error:
             raise CompileError(f"NVRTC cannot compile a kernel: {error}") from error
 
-    def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
+    def launch(self, kernel: Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
         """Launch a kernel on CuPy's current stream."""
         self.check_device()
         kernel(grid, (block,), tuple(arguments))  # CuPy passes int as 64 bits, and float as double
 
     def prepare_launch(
-        self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
+        self, kernel: Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
     ) -> Callable[[], None]:
         """Return a launch by the CUDA driver API whose arguments are packed once.
 
@@ -139,7 +151,7 @@ class CuPyDriver:
 
         return relaunch
 
-    def run(self, f: Callable[..., None], *arguments: Any) -> None:
+    def run(self, f: Callable[..., None], *arguments: object) -> None:
         """Call a function that runs CuPy operations on the current stream."""
         self.check_device()
         f(*arguments)
@@ -168,33 +180,33 @@ class CuPyDriver:
             finally:
                 captured.graph = stream.end_capture()  # fails after a call that cannot be captured
 
-    def current_stream(self) -> Any:
+    def current_stream(self) -> int:
         """Return the pointer of CuPy's current stream."""
         self.check_device()
         return self._stream_pointer()
 
-    def _stream_pointer(self) -> Any:
-        return self.cupy.cuda.get_current_stream().ptr
+    def _stream_pointer(self) -> int:
+        return int(self.cupy.cuda.get_current_stream().ptr)
 
     @cached_property
     def cublas(self) -> Cublas | None:
         """The cuBLAS library; None where it is not found."""
 
-        def allocate_workspace(nbytes: int) -> tuple[Any, int]:
+        def allocate_workspace(nbytes: int) -> tuple[NativeArray, int]:
             memory = self.allocate(nbytes)
             return memory, memory.data.ptr
 
         library = libraries.load_library("cublas")
-        return library and Cublas(library, allocate_workspace, self._stream_pointer)
+        return None if library is None else Cublas(library, allocate_workspace, self._stream_pointer)
 
     @cached_property
-    def cudnn(self) -> Any:
+    def cudnn(self) -> Cudnn | None:
         """The cuDNN library; None where it is not installed, or (with a warning) cannot be used."""
         from neonlite.backend.runtimes.cuda.cudnn import Cudnn, load_frontend  # here, since it imports primitives
 
         frontend = load_frontend()
         try:
-            return frontend and Cudnn(frontend, self.current_stream, self.measure_seconds)
+            return None if frontend is None else Cudnn(frontend, self.current_stream, self.measure_seconds)
         except Exception as error:  # the frontend defines further exception classes
             warn(
                 f"cuDNN is not available: {error}\nConvolutions use im2col and matrix products instead.",

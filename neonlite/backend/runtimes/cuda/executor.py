@@ -16,6 +16,7 @@ from neonlite.backend.planning.plan import Plan
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.runtimes.cuda.bounds_check import is_check_synchronous
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
+from neonlite.backend.runtimes.cuda.compiler import Kernel
 from neonlite.backend.runtimes.cuda.driver import CompileError
 from neonlite.backend.runtimes.cuda.gemm_accumulate import flatten_sum, fuse_gemm_sums
 from neonlite.backend.runtimes.cuda.graph_capture import CaptureError, current_capture
@@ -27,6 +28,7 @@ from neonlite.backend.runtimes.reference.executor import ReferenceExecutor, Runn
 from neonlite.backend.warn import warn
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.ops import index_error_message, normalize_indices
+from neonlite.typing import NativeArray
 
 MAX_BOUND_PLANS = 256  # plans whose temporaries are cached per thread
 MAX_CACHED_LAUNCHES = 1024  # cached launches per thread
@@ -87,7 +89,7 @@ def describe(plan: Plan, origins: dict[int, str], v: int) -> str:
     return f"{description} {plan.shape(v)} {plan.dtype(v)}".strip() if plan.dtype(v) else f"scalar {description}"
 
 
-def copy_into(target: Any, values: Any) -> None:
+def copy_into(target: NativeArray, values: NativeArray) -> None:
     """Copy values into a target."""
     target[...] = values
 
@@ -102,7 +104,7 @@ class CudaExecutor:
         self.runtime, self.memory_tracker = runtime, runtime.memory_tracker
         self.driver = runtime.driver
         self.generic, self.primitives = ReferenceExecutor(runtime), primitives
-        self.compiled: dict[str, Any] = {}
+        self.compiled: dict[str, Kernel] = {}
 
     def compile(self, plan: Plan) -> Runner:
         """Return ``run(targets, leaves)``, and set ``plan.required_arena_bytes``."""
@@ -133,14 +135,14 @@ class CudaExecutor:
         )
         is_scalar = [not plan.dtype(v) for v in range(len(plan.leaves))]
 
-        def value(v: int, values: dict[int, Any]) -> Any:
+        def value(v: int, values: dict[int, NativeArray]) -> NativeArray:
             """Return a value; a view is created when it is first read, after its base was computed."""
             if v not in values:
                 step = views[v]
                 values[v] = step.op.run(xp, value(step.inputs[0], values), **step.attrs)  # type: ignore[arg-type]
             return values[v]
 
-        def run(targets: Sequence[Any], leaves: Sequence[Any]) -> None:
+        def run(targets: Sequence[NativeArray], leaves: Sequence[NativeArray]) -> None:
             workspace, temporaries = self.bind_buffers(run, plan) if nbytes or plan.offsets else (0, {})
             launch_cache, key = self.memory_tracker.thread_cache.setdefault("launches", {}), None
             if can_cache_launches and not current_capture():  # a capture must see the arrays to keep them alive
@@ -179,9 +181,9 @@ class CudaExecutor:
         plan: Plan,
         stage: Stage,
         kernels: Sequence[FusedKernel | SingleOpKernel | UserKernel] | None,
-        values: dict[int, Any],
+        values: dict[int, NativeArray],
         workspace: int,
-    ) -> list[Any] | None:
+    ) -> list[NativeArray] | None:
         """Launch the kernels of a stage and return the launches.
 
         If the stage has no kernel, or one does not compile, compute it op by op and return None.
@@ -204,13 +206,13 @@ class CudaExecutor:
             self.driver.launch(*launch)
         return launched
 
-    def _run_generic(self, plan: Plan, stage: Stage, values: dict[int, Any]) -> None:
+    def _run_generic(self, plan: Plan, stage: Stage, values: dict[int, NativeArray]) -> None:
         """Compute a stage op by op, then copy its results to their buffers."""
         if len(stage.steps) == 1 and self._try_primitive(plan.step_of(stage.steps[0]), stage.steps[0], values):
             return
         if stage.kind == "gemm_sum" and self._try_gemm_sum(plan, stage, values):
             return
-        results: dict[int, Any] = {}
+        results: dict[int, NativeArray] = {}
         for v in stage.steps:
             results[v] = self.generic.evaluate_step(plan.step_of(v), {**values, **results})
         stored = {v: x for v, x in results.items() if v in values}
@@ -219,7 +221,7 @@ class CudaExecutor:
         for v, x in stored.items():
             values[v][...] = x
 
-    def _try_gemm_sum(self, plan: Plan, stage: Stage, values: dict[int, Any]) -> bool:
+    def _try_gemm_sum(self, plan: Plan, stage: Stage, values: dict[int, NativeArray]) -> bool:
         """Compute a sum of matrix products in its target and return True, or return False where that is impossible."""
         beta, products, top = 0.0, [], stage.steps[-1]
         for term in flatten_sum(plan, top)[0]:
@@ -233,7 +235,7 @@ class CudaExecutor:
                 beta = scalar
         return bool(self.primitives.gemm_accumulate(products, values[top], beta))
 
-    def _try_primitive(self, step: Step, v: int, values: dict[int, Any]) -> bool:
+    def _try_primitive(self, step: Step, v: int, values: dict[int, NativeArray]) -> bool:
         """Compute a matrix product or scatter-add in its buffer and return True; False where that is impossible."""
         if v not in values or step.dtype not in FLOAT_DTYPES:
             return False
@@ -257,7 +259,7 @@ class CudaExecutor:
         self.primitives.scatter(operands[0], indices, out, step.attrs["axis"], check)
         return True
 
-    def get_kernel(self, source: str) -> Any:
+    def get_kernel(self, source: str) -> Kernel:
         """Return the compiled kernel of a source; None, with a warning the first time, if it does not compile."""
         if source not in self.compiled:
             try:
@@ -269,10 +271,10 @@ class CudaExecutor:
 
     # --- buffers, per thread ---
 
-    def bind_buffers(self, key: Any, plan: Plan) -> tuple[int, dict[int, Any]]:
+    def bind_buffers(self, key: object, plan: Plan) -> tuple[int, dict[int, NativeArray]]:
         """Return the address of the workspace and the temporaries of a plan, both in this thread's arena."""
         arena, thread_cache = self.arena(plan.required_arena_bytes()), self.memory_tracker.thread_cache
-        bound: dict[Any, Any] = thread_cache.setdefault("bound_buffers", {})
+        bound: dict[object, tuple[int, dict[int, NativeArray]]] = thread_cache.setdefault("bound_buffers", {})
         if key not in bound:
             if len(bound) >= MAX_BOUND_PLANS:
                 bound.clear()
@@ -282,10 +284,9 @@ class CudaExecutor:
                 flat = arena[start : start + step.nbytes].view(self.runtime.dtype(step.dtype))
                 temporaries[v] = self.runtime.reshape(flat, step.shape)
             bound[key] = self.runtime.address_and_strides(arena)[0] + plan.arena_bytes, temporaries
-        buffers: tuple[int, dict[int, Any]] = bound[key]
-        return buffers
+        return bound[key]
 
-    def arena(self, nbytes: int) -> Any:
+    def arena(self, nbytes: int) -> NativeArray:
         """Return this thread's arena with at least ``nbytes`` bytes."""
         thread_cache = self.memory_tracker.thread_cache
         if nbytes > thread_cache.get("arena", (None, None, -1))[2]:  # nbytes may be 0

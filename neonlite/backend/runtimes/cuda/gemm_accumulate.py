@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from neonlite.backend.planning.plan import Plan
 from neonlite.backend.planning.steps import Constant, Stage
 from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.typing import NativeArray
 
 
 class SumTerm(NamedTuple):
@@ -22,7 +23,7 @@ class SumTerm(NamedTuple):
     scalars: tuple[int | Constant, ...] = ()
     sign: float = 1.0
 
-    def factor(self, values: dict[int, Any]) -> float:
+    def factor(self, values: dict[int, NativeArray]) -> float:
         """Return the product of the sign and the scalars."""
         return math.prod((x.value if isinstance(x, Constant) else values[x] for x in self.scalars), start=self.sign)
 

@@ -15,14 +15,19 @@ Python code. What may change between replays is checked or updated before each, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from neonlite.backend.attributes import AttributeSnapshot
 from neonlite.backend.runtimes.cuda.captured_layouts import CapturedLayouts
 from neonlite.optree import Operand
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+T = TypeVar("T")
 
 MAX_GRAPHS = 16  # per backend
 WARMUP_RUNS = 2  # runs before capture, which compile kernels and allocate buffers
@@ -55,7 +60,7 @@ def check_transfer() -> None:
 class GraphCapture:
     """A captured block: its graph, and the random counters, layouts and memory that belong to it."""
 
-    def __init__(self, be: Any) -> None:
+    def __init__(self, be: Backend) -> None:
         self.be, self.streams = be, be.streams
         self.rng_state = be.rng_get_state()
         self.stream_positions: dict[str, int] = dict(be.streams.blocks_used)
@@ -63,7 +68,7 @@ class GraphCapture:
         self.counters = be.xp.zeros((len(self.stream_positions), 4), dtype=be.xp.uint64)
         be.runtime.bounds_checker.record_address()  # allocated before the capture
         self.layouts = CapturedLayouts(be.memory_tracker)
-        self.keepalive: list[Any] = []
+        self.keepalive: list[object] = []
         self.graph: Any = None
         self.is_capturing = False
 
@@ -73,7 +78,7 @@ class GraphCapture:
         counter = self.counters[list(self.stream_positions).index(stream), ...]
         return self.be.runtime.address_and_strides(counter)[0], (first - self.stream_positions[stream]) % 2**256
 
-    def capture(self, fn: Callable[[], Any]) -> Any:
+    def capture(self, fn: Callable[[], T]) -> T:
         """Capture the launches of a function without running them, and return its result.
 
         CaptureError if it copies between host and GPU, or draws random numbers on the host.
@@ -119,7 +124,7 @@ class GraphCapture:
 class CapturedBlock:
     """The state of a block: the objects that it uses, the number of runs since they last changed, and its graph."""
 
-    def __init__(self, objects: Sequence[Any]) -> None:
+    def __init__(self, objects: Sequence[object]) -> None:
         self.objects = objects  # kept alive, so that their ids stay unique
         self.reset()
 
@@ -135,9 +140,9 @@ class CapturedBlock:
 class GraphCache:
     """The blocks of a backend and their CUDA graphs."""
 
-    def __init__(self, be: Any) -> None:
+    def __init__(self, be: Backend) -> None:
         self.be = be
-        self.blocks: dict[Any, CapturedBlock] = {}
+        self.blocks: dict[Hashable, CapturedBlock] = {}
 
     def __repr__(self) -> str:
         states = [x.rejection or ("captured" if x.capture else f"{x.runs} runs") for x in self.blocks.values()]

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from neonlite.backend.primitives.convolution import scale_and_add
 from neonlite.backend.primitives.geometry import ConvLayer
 from neonlite.backend.runtimes.cuda.launch import KernelLauncher, workspace_limit
 from neonlite.backend.runtimes.cuda.op_templates import substitute
+from neonlite.typing import NativeArray
 
 SPATIAL_AXES = "zyx"
 AXIS_PARAMETERS = [
@@ -66,18 +66,24 @@ extern "C" __global__ void __launch_bounds__(256, 2) kernel(
 class CudaConvolution(KernelLauncher):
     """Convolution and its derivatives for contiguous arrays (C, D, H, W, N), (C, T, R, S, K), (K, M, P, Q, N)."""
 
-    def conv_fprop(self, layer: ConvLayer, i: Any, f: Any, o: Any, alpha: float, beta: float) -> None:
+    def conv_fprop(
+        self, layer: ConvLayer, i: NativeArray, f: NativeArray, o: NativeArray, alpha: float, beta: float
+    ) -> None:
         filters = self.runtime.reshape(f, layer.dimF2).T
         out = self.runtime.reshape(o, (layer.K, -1))
         for window, columns in self._im2col(layer, i, is_backward=False):
             self.gemm(filters, columns, out[:, window], alpha, beta)
 
-    def conv_bprop(self, layer: ConvLayer, f: Any, e: Any, d: Any, alpha: float, beta: float) -> None:
+    def conv_bprop(
+        self, layer: ConvLayer, f: NativeArray, e: NativeArray, d: NativeArray, alpha: float, beta: float
+    ) -> None:
         filters, out = self.runtime.reshape(f, (layer.C, -1)), self.runtime.reshape(d, (layer.C, -1))
         for window, columns in self._im2col(layer, e, is_backward=True):
             self.gemm(filters, columns, out[:, window], alpha, beta)
 
-    def conv_update(self, layer: ConvLayer, i: Any, e: Any, u: Any, alpha: float, beta: float) -> None:
+    def conv_update(
+        self, layer: ConvLayer, i: NativeArray, e: NativeArray, u: NativeArray, alpha: float, beta: float
+    ) -> None:
         errors, out = self.runtime.reshape(e, (layer.K, -1)), self.runtime.reshape(u, layer.dimF2)
         total = self.get_workspace(
             "gradient", out.shape, i if i.dtype.itemsize > 2 else self.xp.empty(0, dtype=self.xp.float32)
@@ -86,7 +92,7 @@ class CudaConvolution(KernelLauncher):
             self.gemm(columns, errors[:, window].T, total, alpha, float(n > 0))
         scale_and_add(out, total, beta)
 
-    def _im2col(self, layer: ConvLayer, image: Any, is_backward: bool) -> Iterator[tuple[slice, Any]]:
+    def _im2col(self, layer: ConvLayer, image: NativeArray, is_backward: bool) -> Iterator[tuple[slice, NativeArray]]:
         """Yield slices of the result's columns with their im2col matrices."""
         channels, outputs = (layer.K, layer.DHW) if is_backward else (layer.C, layer.MPQ)
         axes = zip(image.shape[1:4], outputs, layer.TRS, layer.strides, layer.padding, layer.dilation, strict=True)

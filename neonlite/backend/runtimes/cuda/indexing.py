@@ -20,6 +20,7 @@ from neonlite.backend.runtimes.cuda.random_kernels import (
 )
 from neonlite.backend.runtimes.cuda.user_kernels import RAW_KERNELS, UserKernel
 from neonlite.ops import index_error_message, normalize_indices
+from neonlite.typing import NativeArray
 
 WAIT_HINT = "set NEONLITE_WAIT=1 in the environment to raise this at the faulty call"
 
@@ -104,7 +105,7 @@ class SingleOpKernel:
         names = ["y", "x", "indices"] if len(arrays) == 2 else ["y", "labels"]
         yield from (f"{name}: {describe(v)}" for name, v in zip(names, [self.v, *arrays], strict=False))
 
-    def launches(self, values: dict[int, Any], address_of: AddressFunction, workspace: int) -> Iterator[Launch]:
+    def launches(self, values: dict[int, NativeArray], address_of: AddressFunction, workspace: int) -> Iterator[Launch]:
         """Yield (source, grid, threads, arguments). A random draw reserves its Philox blocks here."""
         step, n = self.step, math.prod(self.step.shape)
         arrays = [address_of(values[x])[0] for x in [self.v, *([] if step.kind == "random" else self.inputs)]]
@@ -122,7 +123,7 @@ class SingleOpKernel:
         if n:
             yield self.template, (min(-(-n // THREADS_PER_BLOCK), MAX_BLOCKS), 1), THREADS_PER_BLOCK, [*arrays, *sizes]
 
-    def _bounds_check(self, indices: Any, size: int, noun: str) -> list[int]:
+    def _bounds_check(self, indices: NativeArray, size: int, noun: str) -> list[int]:
         """Return the address of the error record, and the id of the check for indices out of range."""
         allow_negative, bounds_checker = noun == "index", self.runtime.bounds_checker
         if (is_check_synchronous() and not current_capture()) or not math.prod(

@@ -14,9 +14,11 @@ from typing import Any
 
 from neonlite.backend.primitives.reference import ReferencePrimitives
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS, PREAMBLE, THREADS_PER_BLOCK
+from neonlite.backend.runtimes.cuda.compiler import Kernel
 from neonlite.backend.runtimes.cuda.cublas import CudaMatmul
 from neonlite.backend.runtimes.cuda.op_templates import COMPUTE_TYPES, STORAGE_TYPES, substitute
 from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
+from neonlite.typing import NativeArray
 
 KERNEL_HEADER = """
 typedef {Element} Element;  // in memory
@@ -66,10 +68,10 @@ class KernelLauncher(CudaMatmul, ReferencePrimitives):
 
     def __init__(self, runtime: Any) -> None:
         super().__init__(runtime)
-        self.compiled: dict[Any, Any] = {}
+        self.compiled: dict[tuple[object, ...], Kernel] = {}
 
     def launch_elementwise(
-        self, template: str, like: Any, size: int, inner_size: int, arguments: Arguments, **types: str
+        self, template: str, like: NativeArray, size: int, inner_size: int, arguments: Arguments, **types: str
     ) -> None:
         """Launch a kernel over ``size`` elements of the dtype of ``like``, vectorized where possible."""
         V = 16 // like.dtype.itemsize

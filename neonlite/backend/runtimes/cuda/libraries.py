@@ -11,11 +11,10 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 
 @cache
-def load_library(name: str) -> Any:
+def load_library(name: str) -> ctypes.CDLL | None:
     """Return an NVIDIA library, such as "cublas", loaded by ctypes; None where it is not installed.
 
     ``cuda.pathfinder``, a dependency of CuPy, is tried first. It does not search the folders of PYTHONPATH, so if it

@@ -7,7 +7,6 @@ another thread writes, so results always have the same bits.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 from neonlite.backend.planning.layout import (
     can_write_nhwc,
@@ -21,6 +20,7 @@ from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer
 from neonlite.backend.primitives.pooling import saved_operand
 from neonlite.backend.runtimes.cuda.op_templates import substitute
 from neonlite.backend.runtimes.cuda.reorder import CudaReorderer
+from neonlite.typing import NativeArray
 
 POOL_AXES = "cdhw"
 AXIS_PARAMETERS = ", ".join(
@@ -207,12 +207,12 @@ POOL_FPROP_SOURCES, POOL_BPROP_SOURCES = (
 class CudaPooling(CudaReorderer):
     """Pooling, and normalization over neighboring channels, of images in CHWN or NHWC."""
 
-    def pool_fprop(self, layer: PoolLayer, i: Any, o: Any, argmax: Any, beta: float) -> None:
+    def pool_fprop(self, layer: PoolLayer, i: NativeArray, o: NativeArray, argmax: NativeArray, beta: float) -> None:
         """Pool images into ``o``, which may have a larger float dtype, or into ``argmax`` alone."""
         if beta != 0 or not self._pool_fprop_nhwc(layer, i, o, argmax):
             self._pool_fprop(layer, read_chwn(i), write_chwn(o, beta == 0), write_chwn(argmax, True), beta)
 
-    def _pool_fprop_nhwc(self, layer: PoolLayer, i: Any, o: Any, argmax: Any) -> bool:
+    def _pool_fprop_nhwc(self, layer: PoolLayer, i: NativeArray, o: NativeArray, argmax: NativeArray) -> bool:
         """Pool NHWC images with NHWC results and return True, or return False where that is not possible."""
         results = [o] if argmax is None else [o, argmax]
         if not is_channelwise(layer) or layout_of(i) != "NHWC" or not can_write_nhwc(results, [i]):
@@ -221,7 +221,9 @@ class CudaPooling(CudaReorderer):
             self._pool_fprop(layer, read_nhwc(i), out, indices, 0.0, is_nhwc=True)
         return True
 
-    def _pool_fprop(self, layer: PoolLayer, i: Any, o: Any, argmax: Any, beta: float, is_nhwc: bool = False) -> None:
+    def _pool_fprop(
+        self, layer: PoolLayer, i: NativeArray, o: NativeArray, argmax: NativeArray, beta: float, is_nhwc: bool = False
+    ) -> None:
         inner_size = layer.C if is_nhwc else layer.N
         arguments = [o, argmax, i, beta, layer.sizeO, inner_size, *window_geometry(layer, is_nhwc)]
         types = {
@@ -230,13 +232,29 @@ class CudaPooling(CudaReorderer):
         }
         self.launch_elementwise(POOL_FPROP_SOURCES[layer.op], i, layer.sizeO, inner_size, arguments, **types)
 
-    def pool_bprop(self, layer: PoolLayer, i: Any, e: Any, d: Any, argmax: Any, alpha: float, beta: float) -> None:
+    def pool_bprop(
+        self,
+        layer: PoolLayer,
+        i: NativeArray,
+        e: NativeArray,
+        d: NativeArray,
+        argmax: NativeArray,
+        alpha: float,
+        beta: float,
+    ) -> None:
         if not self._pool_bprop_nhwc(layer, i, e, d, argmax, alpha, beta):
             i, e, argmax = None if layer.op == "avg" else read_chwn(i), read_chwn(e), read_chwn(argmax)
             self._pool_bprop(layer, i, e, write_chwn(d, beta == 0), argmax, alpha, beta)
 
     def _pool_bprop_nhwc(
-        self, layer: PoolLayer, i: Any, e: Any, d: Any, argmax: Any, alpha: float, beta: float
+        self,
+        layer: PoolLayer,
+        i: NativeArray,
+        e: NativeArray,
+        d: NativeArray,
+        argmax: NativeArray,
+        alpha: float,
+        beta: float,
     ) -> bool:
         """Compute the gradient in NHWC and return True, or return False if argmax, or else the images, are in CHWN."""
         saved = saved_operand(layer, i, e, argmax)
@@ -251,7 +269,15 @@ class CudaPooling(CudaReorderer):
         return True
 
     def _pool_bprop(
-        self, layer: PoolLayer, i: Any, e: Any, d: Any, argmax: Any, alpha: float, beta: float, is_nhwc: bool = False
+        self,
+        layer: PoolLayer,
+        i: NativeArray,
+        e: NativeArray,
+        d: NativeArray,
+        argmax: NativeArray,
+        alpha: float,
+        beta: float,
+        is_nhwc: bool = False,
     ) -> None:
         norms, dtype = None, e.dtype if e.dtype.itemsize > 2 else self.xp.float32
         if layer.op == "max" and argmax is None:
@@ -269,7 +295,15 @@ class CudaPooling(CudaReorderer):
         )
 
     def lrn_fprop(
-        self, layer: LRNLayer, i: Any, o: Any, denom: Any, alpha: float, beta: float, a: float, b: float
+        self,
+        layer: LRNLayer,
+        i: NativeArray,
+        o: NativeArray,
+        denom: NativeArray,
+        alpha: float,
+        beta: float,
+        a: float,
+        b: float,
     ) -> None:
         S, writes = layer.sizeI // layer.C, []
         if beta == 0 and layout_of(i) == "NHWC" and can_write_nhwc([o, denom], [i]):
@@ -283,7 +317,16 @@ class CudaPooling(CudaReorderer):
             x.commit()
 
     def lrn_bprop(
-        self, layer: LRNLayer, i: Any, e: Any, d: Any, denom: Any, alpha: float, beta: float, a: float, b: float
+        self,
+        layer: LRNLayer,
+        i: NativeArray,
+        e: NativeArray,
+        d: NativeArray,
+        denom: NativeArray,
+        alpha: float,
+        beta: float,
+        a: float,
+        b: float,
     ) -> None:
         S, write = layer.sizeI // layer.C, None
         if beta == 0 and layout_of(i) == layout_of(denom) == "NHWC" and can_write_nhwc([d], [e, i, denom]):

@@ -7,13 +7,18 @@ CUDA graph the position in the stream is read from GPU memory, where it is writt
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS, THREADS_PER_BLOCK, wrap_int64
 from neonlite.backend.runtimes.cuda.graph_capture import current_capture
 from neonlite.backend.runtimes.cuda.op_templates import STORAGE_TYPES, substitute
 from neonlite.dtypes import FLOAT_DTYPES
+
+if TYPE_CHECKING:
+    from neonlite.backend.random import RandomStreams
+    from neonlite.backend.runtimes.cuda.runtime import CudaRuntime
+    from neonlite.backend.tensor import Tensor
 
 # A grid-stride loop over n blocks of words.
 GRID_STRIDE_LOOP = """    const long long stride = (long long)gridDim.x * blockDim.x;
@@ -70,7 +75,7 @@ VALUE_TEMPLATES = {
 SCALED_NORMAL = substitute(NORMAL, scaled=" * stdv + mean")
 
 
-def reserve_blocks(streams: Any, stream: str, n: int) -> list[int]:
+def reserve_blocks(streams: RandomStreams, stream: str, n: int) -> list[int]:
     """Reserve the next n blocks of a stream, and return the kernel arguments: seed, stream, counter, stream offset."""
     seed, stream_id, first = streams.blocks(stream, n)
     address = 0
@@ -88,7 +93,9 @@ def fill_source(values: str, dtype: str, scalars: dict[str, int | float]) -> str
     )
 
 
-def launch_fill(runtime: Any, out: Any, values: str, counter: list[int], scalars: dict[str, int | float]) -> None:
+def launch_fill(
+    runtime: CudaRuntime, out: Tensor, values: str, counter: list[int], scalars: dict[str, int | float]
+) -> None:
     """Fill a contiguous tensor from reserved blocks; ``counter``: their number, then ``reserve_blocks``' result."""
     size, n = math.prod(out.shape), counter[0]
     arguments = [
@@ -103,13 +110,13 @@ def launch_fill(runtime: Any, out: Any, values: str, counter: list[int], scalars
         runtime.driver.launch(kernel, (min(-(-n // THREADS_PER_BLOCK), MAX_BLOCKS), 1), THREADS_PER_BLOCK, arguments)
 
 
-def fill_mask(runtime: Any, streams: Any, out: Any, limit: int) -> None:
+def fill_mask(runtime: CudaRuntime, streams: RandomStreams, out: Tensor, limit: int) -> None:
     """Fill a contiguous tensor with 1 where 32 random bits are below a limit, else 0."""
     n = -(-math.prod(out.shape) // 8)
     launch_fill(runtime, out, MASK, [n, *reserve_blocks(streams, "masks", n)], {"limit": limit})
 
 
-def fill_normal(runtime: Any, streams: Any, out: Any, mean: float, stdv: float) -> None:
+def fill_normal(runtime: CudaRuntime, streams: RandomStreams, out: Tensor, mean: float, stdv: float) -> None:
     """Fill a contiguous tensor of floats with normal numbers, which are scaled before they are rounded to its dtype."""
     n = -(-math.prod(out.shape) // 4)
     launch_fill(

@@ -6,12 +6,16 @@ NHWC: with the sizes of the batch and channel axes exchanged, the same kernels a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from neonlite.backend.planning.layout import ImageOperand, ImageShape, image_shape, read_chwn, read_nhwc
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS
 from neonlite.backend.runtimes.cuda.launch import KernelLauncher
 from neonlite.backend.runtimes.cuda.op_templates import substitute
+from neonlite.typing import NativeArray
+
+if TYPE_CHECKING:
+    from neonlite.backend.memory import Allocation
 
 TILE_SIZE = 64  # elements along each side of a tile
 
@@ -70,13 +74,13 @@ class CudaReorderer(KernelLauncher):
         """Whether images may be in NHWC: where cuDNN is available."""
         return self.runtime.driver.cudnn is not None
 
-    def allocate_buffer(self, like: Any) -> tuple[Any, Any]:
+    def allocate_buffer(self, like: NativeArray) -> tuple[NativeArray, Allocation]:
         """Return a flat buffer of as many elements as ``like``, and its entry in the memory tracker."""
         request = "NHWC images", like.nbytes, lambda: self.runtime.allocate(like.nbytes).view(like.dtype)
-        buffer: tuple[Any, Any] = self.runtime.allocate_tracked("workspaces", *request)
+        buffer: tuple[NativeArray, Allocation] = self.runtime.allocate_tracked("workspaces", *request)
         return buffer
 
-    def reorder(self, shape: ImageShape, chwn: Any, nhwc: Any, to_chwn: bool) -> None:
+    def reorder(self, shape: ImageShape, chwn: NativeArray, nhwc: NativeArray, to_chwn: bool) -> None:
         """Copy images from CHWN to NHWC, or back with ``to_chwn``."""
         channels, pixels, batch_size = shape
         tiles = -(-channels * pixels // TILE_SIZE) * -(-batch_size // TILE_SIZE)
@@ -91,7 +95,7 @@ class CudaReorderer(KernelLauncher):
                 V //= 2
             self.launch(REORDER_KERNEL, str(chwn.dtype), (min(tiles, MAX_BLOCKS), 1), [*pair, *shape, int(to_chwn)], V)
 
-    def nhwc_operand(self, purpose: str, x: Any) -> Any:
+    def nhwc_operand(self, purpose: str, x: NativeArray) -> NativeArray:
         """Return images in NHWC: from the layout cache of their memory, or as a copy in a workspace."""
         if isinstance(x, ImageOperand) and (images := read_nhwc(x)) is not None:
             return images

@@ -41,6 +41,7 @@ from neonlite.backend.runtimes.cuda.op_templates import (
 from neonlite.dtypes import FLOAT_DTYPES, dtype_bits
 from neonlite.ops import OPS, Op
 from neonlite.shapes import Axes, reduction_shape
+from neonlite.typing import NativeArray
 
 MAX_LANE_REGISTERS = 64  # 32-bit registers for a lane's part of a row
 MAX_UNROLLED_STEPS = 2048  # steps in the unrolled loops of a lane, which bounds compile times
@@ -166,7 +167,7 @@ def _use_online_reductions(plan: Plan, stage: Stage) -> list[int]:
     for v in stage.steps:
         total, phase = plan.step_of(v), phases(plan, _topological_order(plan, stage.steps))
 
-        def full_size_step(x: Any, phase: dict[int, int] = phase) -> Step | None:
+        def full_size_step(x: NativeArray, phase: dict[int, int] = phase) -> Step | None:
             return plan.step_of(x) if x in phase and plan.shape(x) == stage.domain else None
 
         e = full_size_step(total.inputs[0]) if total.op.name == "sum" else None

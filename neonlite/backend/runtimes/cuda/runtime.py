@@ -4,28 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from neonlite.backend.random import RandomStreams, mask_threshold
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.bounds_check import BoundsChecker
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
+from neonlite.backend.runtimes.cuda.compiler import Kernel
 from neonlite.backend.runtimes.cuda.driver import SPAWN_HINT, CuPyDriver, Driver
 from neonlite.backend.runtimes.cuda.executor import CudaExecutor
 from neonlite.backend.runtimes.cuda.graph_capture import GraphCache, check_transfer
 from neonlite.backend.runtimes.cuda.primitives import install_primitives
 from neonlite.backend.runtimes.cuda.random_kernels import fill_mask, fill_normal
 from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.typing import NativeArray, NumPyArray
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+    from neonlite.backend.tensor import Tensor
+
+T = TypeVar("T")
+P = ParamSpec("P")
+CudaRuntimeT = TypeVar("CudaRuntimeT", bound="CudaRuntime")
 
 
-def translate_errors(method: Callable[..., Any]) -> Callable[..., Any]:
+def translate_errors(method: Callable[Concatenate[CudaRuntimeT, P], T]) -> Callable[Concatenate[CudaRuntimeT, P], T]:
     """Decorate a runtime method so that known library errors are translated."""
 
     @wraps(method)
-    def wrapper(self: Any, *arguments: Any) -> Any:
+    def wrapper(self: CudaRuntimeT, /, *arguments: P.args, **options: P.kwargs) -> T:
         try:
-            return method(self, *arguments)
+            return method(self, *arguments, **options)
         except Exception as error:
             if (cause := self.translate_error(error)) is error:
                 raise
@@ -48,59 +60,61 @@ class CudaRuntime(Runtime):
     def __init__(self, device_id: int = 0) -> None:
         super().__init__(device_id)
         self.bounds_checker = BoundsChecker(self)
-        self.fill_kernels: dict[str, Any] = {}  # compiled, by source
+        self.fill_kernels: dict[str, Kernel] = {}  # compiled, by source
         install_primitives(self)
 
-    def copy_to_device(self, array: Any) -> Any:
+    def copy_to_device(self, array: NumPyArray) -> NativeArray:
         """Copy a NumPy array to the GPU."""
         raise NotImplementedError
 
-    def copy_to_host(self, array: Any) -> Any:
+    def copy_to_host(self, array: NativeArray) -> NumPyArray:
         """Copy an array to the host without a check for index errors."""
         raise NotImplementedError
 
     @translate_errors
-    def put(self, array: Any) -> Any:
+    def put(self, array: NumPyArray) -> NativeArray:
         """Copy a NumPy array to the GPU."""
         check_transfer()
         return self.copy_to_device(array)
 
     @translate_errors
-    def get(self, array: Any) -> Any:
+    def get(self, array: NativeArray) -> NumPyArray:
         """Copy an array to the host; IndexError if a kernel used an index out of range."""
         check_transfer()
-        return self.bounds_checker.raise_pending(self.copy_to_host(array))
+        values = self.copy_to_host(array)
+        self.bounds_checker.raise_pending()
+        return values
 
-    def write(self, array: Any, values: Any, dtype: str) -> None:
+    def write(self, array: NativeArray, values: NumPyArray, dtype: str) -> None:
         """Copy a NumPy array into an array on the GPU."""
         check_transfer()
         super().write(array, values, dtype)
 
-    def allocate(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> NativeArray:
         """Return ``nbytes`` bytes of new memory."""
         return self.driver.allocate(nbytes)
 
-    def fill_mask(self, streams: RandomStreams, out: Any, keep: float) -> None:
+    def fill_mask(self, streams: RandomStreams, out: Tensor, keep: float) -> None:
         """Fill a tensor with a random mask, in a kernel if it is contiguous."""
         if out.is_contiguous:
             fill_mask(self, streams, out, mask_threshold(keep))
         else:
             super().fill_mask(streams, out, keep)
 
-    def fill_normal(self, streams: RandomStreams, out: Any, mean: float, stdv: float) -> None:
+    def fill_normal(self, streams: RandomStreams, out: Tensor, mean: float, stdv: float) -> None:
         """Fill a tensor with normally distributed numbers, in a kernel if it is contiguous and of floats."""
         if out.is_contiguous and out.info.dtype in FLOAT_DTYPES:
             fill_normal(self, streams, out, mean, stdv)
         else:
             super().fill_normal(streams, out, mean, stdv)
 
-    def get_fill_kernel(self, source: str) -> Any:
+    def get_fill_kernel(self, source: str) -> Kernel:
         """Return the compiled kernel of a source that fills a tensor with random numbers."""
         if source not in self.fill_kernels:
             self.fill_kernels[source] = self.driver.compile(f"{PREAMBLE}\n{source}")
         return self.fill_kernels[source]
 
-    def create_graphs(self, be: Any) -> GraphCache:
+    def create_graphs(self, be: Backend) -> GraphCache:
         """Return the cache of the backend's CUDA graphs."""
         return GraphCache(be)
 
@@ -140,27 +154,29 @@ class CuPyRuntime(CudaRuntime):
         """The number of GPUs."""
         return int(self.cupy.cuda.runtime.getDeviceCount())
 
-    def copy_to_device(self, array: Any) -> Any:
+    def copy_to_device(self, array: NumPyArray) -> NativeArray:
         """Copy a NumPy array to the GPU."""
         return self.cupy.array(array, order="C")
 
-    def copy_to_host(self, array: Any) -> Any:
+    def copy_to_host(self, array: NativeArray) -> NumPyArray:
         """Copy an array to the host without a check for index errors."""
-        return self.cupy.asnumpy(array, order="C")
+        values: NumPyArray = self.cupy.asnumpy(array, order="C")
+        return values
 
-    def numpy_view(self, array: Any) -> Any:
+    def numpy_view(self, array: NativeArray) -> NumPyArray:
         """Raise BufferError: NumPy cannot access GPU memory."""
         check_transfer()
         raise BufferError("expected host memory, got GPU memory, which NumPy cannot access. Copy it with t.get().")
 
-    def address_and_strides(self, array: Any) -> tuple[int, tuple[int, ...]]:
+    def address_and_strides(self, array: NativeArray) -> tuple[int, tuple[int, ...]]:
         """Return the address of the first element on the GPU, and the strides in bytes."""
         return array.data.ptr, array.strides
 
     @translate_errors
     def synchronize(self) -> None:
         """Wait until the GPU has finished all work; IndexError if a kernel used an index out of range."""
-        self.bounds_checker.raise_pending(self.cupy.cuda.Device(self.device_id).synchronize())
+        self.cupy.cuda.Device(self.device_id).synchronize()
+        self.bounds_checker.raise_pending()
 
     def mem_get_info(self) -> tuple[int, int]:
         """Return the free bytes of the GPU, including those of CuPy's memory pool, and its total bytes."""
@@ -179,17 +195,16 @@ class CuPyRuntime(CudaRuntime):
         return device_info(self.cupy, self.device_id)
 
 
-def mem_get_info(cupy: Any, device_id: int) -> tuple[int, int]:
+def mem_get_info(cupy: ModuleType, device_id: int) -> tuple[int, int]:
     """Return the free bytes of a GPU, including those of CuPy's memory pool, and its total bytes."""
     with cupy.cuda.Device(device_id):
         free, total = cupy.cuda.runtime.memGetInfo()
         return free + cupy.get_default_memory_pool().free_bytes(), total
 
 
-def import_cupy() -> Any:
+def import_cupy() -> ModuleType:
     """Import CuPy; RuntimeError if there is no GPU, or no compiler for its kernels."""
-    import cupy
-
+    cupy = import_module("cupy")
     cuda = cupy.cuda.runtime
     built, driver = cuda.runtimeGetVersion(), cuda.driverGetVersion()
     cannot_run = f"the runtime 'gpu' cannot run: CuPy {cupy.__version__} for CUDA {format_version(built)}"
@@ -210,7 +225,7 @@ def import_cupy() -> Any:
     return cupy
 
 
-def device_info(cupy: Any, device_id: int) -> str:
+def device_info(cupy: ModuleType, device_id: int) -> str:
     """Return the versions of CuPy and CUDA, the number of GPUs, and the name and memory of one of them."""
     cuda = cupy.cuda.runtime
     properties, count = cuda.getDeviceProperties(device_id), cuda.getDeviceCount()

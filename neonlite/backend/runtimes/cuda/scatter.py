@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from neonlite.backend.primitives.roi_pooling import bin_bounds
 from neonlite.backend.runtimes.cuda.codegen import THREADS_PER_BLOCK
 from neonlite.backend.runtimes.cuda.launch import KernelLauncher
+from neonlite.typing import NativeArray, NumPyArray
 
 # Up to this many indices are sorted by a kernel with n^2 comparisons; more by CuPy, whose sort synchronizes.
 MAX_RANK_SORT = 1 << 15
@@ -126,7 +125,9 @@ class CudaScatter(KernelLauncher):
 
     supports_scatter = True
 
-    def scatter(self, x: Any, indices: Any, y: Any, axis: int = 0, check: tuple[int, int] = (0, 0)) -> None:
+    def scatter(
+        self, x: NativeArray, indices: NativeArray, y: NativeArray, axis: int = 0, check: tuple[int, int] = (0, 0)
+    ) -> None:
         """Compute ``y[p] = sum of x[k] over all k with index p``: (n, m), (n,) integers, (size, m), or along axis 1.
 
         ``check``: the address of the error record and the id of the check for indices out of range; (0, 0): no check.
@@ -148,7 +149,7 @@ class CudaScatter(KernelLauncher):
         sizes = [y.size, count, width, axis, row_stride, column_stride]
         self.launch_elementwise(SCATTER_KERNEL, y, y.size, 1, [y, x, indices, order, sums, *check, *sizes])
 
-    def _sort_indices(self, indices: Any) -> tuple[Any, Any]:
+    def _sort_indices(self, indices: NativeArray) -> tuple[NativeArray, NativeArray]:
         """Return the sorted indices (n,) and their original positions, int64; the sort is stable."""
         xp, n = self.xp, indices.shape[0]
         if n > MAX_RANK_SORT:
@@ -159,7 +160,7 @@ class CudaScatter(KernelLauncher):
             self.launch(RANK_SORT_KERNEL, "int64", (-(-n // THREADS_PER_BLOCK), 1), [values, order, indices, n])
         return values, order
 
-    def roi_fprop(self, i: Any, regions: np.ndarray[Any, Any], o: Any, argmax: Any, scale: float) -> None:
+    def roi_fprop(self, i: NativeArray, regions: NumPyArray, o: NativeArray, argmax: NativeArray, scale: float) -> None:
         (_, H, W, N), (_, PH, PW, n) = i.shape, o.shape
         rows = bin_bounds(regions[:, 2], regions[:, 4], scale, PH, H)
         bounds = [*rows, *bin_bounds(regions[:, 1], regions[:, 3], scale, PW, W)]
@@ -167,7 +168,7 @@ class CudaScatter(KernelLauncher):
         arguments = [o, argmax, i, table, o.size, n, PH, PW, H, W, N]
         self.launch_elementwise(ROI_POOL_KERNEL, o, o.size, 1, arguments, ArgIndex=str(argmax.dtype))
 
-    def roi_bprop(self, e: Any, regions: np.ndarray[Any, Any], argmax: Any, d: Any) -> None:
+    def roi_bprop(self, e: NativeArray, regions: NumPyArray, argmax: NativeArray, d: NativeArray) -> None:
         xp, (C, H, W, N) = self.xp, d.shape
         images = self.runtime.put(regions[:, 0].astype(np.int64))[None, None, None, :]
         channels = self.runtime.put(np.arange(C))[:, None, None, None]

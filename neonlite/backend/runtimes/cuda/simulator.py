@@ -23,6 +23,7 @@ import numpy as np
 from neonlite.backend.planning.buffers import ALIGNMENT_BYTES
 from neonlite.backend.planning.layout import ImageOperand
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
+from neonlite.backend.runtimes.cuda.compiler import Kernel
 from neonlite.backend.runtimes.cuda.cublas import GemmDesc, MatrixDesc
 from neonlite.backend.runtimes.cuda.driver import CompileError, pack_arguments
 from neonlite.backend.runtimes.cuda.graph_capture import check_transfer
@@ -30,6 +31,7 @@ from neonlite.backend.runtimes.cuda.kernel_cache import cache_folder, create_fol
 from neonlite.backend.runtimes.cuda.row_reduction import MAX_BLOCK_THREADS
 from neonlite.backend.runtimes.cuda.runtime import CudaRuntime
 from neonlite.backend.runtimes.numpy.runtime import NumPyRuntime
+from neonlite.typing import NativeArray, NumPyArray
 
 SIMULATOR_HEADER = Path(__file__).with_name("simulator.h").read_text()
 # C headers compile in half the time of C++ headers. Rounding and integer overflow are those of a GPU.
@@ -41,24 +43,26 @@ class SimulatedGPU(CudaRuntime, NumPyRuntime):
     """The runtime of a simulated GPU: CUDA kernels run on NumPy arrays. Use it by ``Backend(SimulatedGPU())``."""
 
     name = "simulated"
+    driver: SimulatedDriver
 
     def __init__(self, device_id: int = 0) -> None:
         super().__init__(device_id)
-        self.driver: Any = SimulatedDriver()
+        self.driver = SimulatedDriver()
         self.primitives = record_calls(self.primitives)
 
     copy_to_device = copy_to_host = NumPyRuntime.put
 
-    def numpy_view(self, array: Any) -> Any:
+    def numpy_view(self, array: NumPyArray) -> NumPyArray:
         """Return the array itself; IndexError as in ``get``."""
         check_transfer()
-        return self.bounds_checker.raise_pending(array)
+        self.bounds_checker.raise_pending()
+        return array
 
     def synchronize(self) -> None:
         """Raise IndexError as in ``get``; all work has finished."""
         self.bounds_checker.raise_pending()
 
-    def address_and_strides(self, array: Any) -> tuple[int, tuple[int, ...]]:
+    def address_and_strides(self, array: NativeArray) -> tuple[int, tuple[int, ...]]:
         """Return the address of the first element and the strides, both in bytes."""
         if recording := self.driver.recording:
             recording.keepalive.append(array)  # a CUDA graph holds its memory, too
@@ -71,7 +75,7 @@ class SimulatedDriver:
     tf32 = False  # NumPy does not support it
     cudnn = None
 
-    def allocate(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> NumPyArray:
         """Return ``nbytes`` bytes, aligned, filled with 0xff so that uninitialized floats are NaN."""
         raw = np.full(nbytes + ALIGNMENT_BYTES, 0xFF, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT_BYTES
@@ -87,25 +91,25 @@ class SimulatedDriver:
         """The graph that this thread captures, or None."""
         return getattr(self.local, "recording", None)
 
-    def compile(self, source: str) -> Any:
+    def compile(self, source: str) -> Kernel:
         """Return a C function, compiled unless the cache folder contains it."""
         return compile_library(wrap_kernel(source), source.removeprefix(PREAMBLE)).launch
 
-    def launch(self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
+    def launch(self, kernel: Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]) -> None:
         """Run a kernel, block by block."""
         self.run(self._run_kernel, kernel, grid, block, pack_arguments(arguments))
 
     def prepare_launch(
-        self, kernel: Any, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
+        self, kernel: Kernel, grid: tuple[int, int], block: int, arguments: Sequence[int | float]
     ) -> Callable[[], None]:
         """Return a function that repeats a launch."""
         return partial(self.launch, kernel, grid, block, arguments)
 
-    def _run_kernel(self, kernel: Any, grid: tuple[int, int], block: int, packed: bytes) -> None:
+    def _run_kernel(self, kernel: Kernel, grid: tuple[int, int], block: int, packed: bytes) -> None:
         with self.lock:
             kernel((ctypes.c_uint * 2)(*grid), block, packed, ctypes.c_void_p(self.stack_memory.ctypes.data))
 
-    def run(self, f: Callable[..., None], *arguments: Any) -> None:
+    def run(self, f: Callable[..., None], *arguments: object) -> None:
         """Run a call, or record it in the graph that this thread captures."""
         if (recording := self.recording) is not None:
             recording.calls.append((f, arguments))
@@ -173,7 +177,7 @@ def record_method(method: Callable[..., None]) -> Callable[..., None]:
     """
 
     @wraps(method)
-    def wrapper(self: Any, *arguments: Any) -> None:
+    def wrapper(self: Any, *arguments: object) -> None:
         if any(isinstance(x, ImageOperand) for x in arguments):
             method(self, *arguments)
         else:

@@ -13,6 +13,7 @@ from neonlite.backend.runtimes.cuda.codegen import THREADS_PER_BLOCK, AddressFun
 from neonlite.backend.runtimes.cuda.op_templates import COMPUTE_TYPES, STORAGE_TYPES, USER_TEMPLATES
 from neonlite.ops import Op
 from neonlite.shapes import Shape
+from neonlite.typing import NativeArray
 
 RAW_KERNELS: dict[Op, RawKernel] = {}
 
@@ -91,7 +92,7 @@ class UserKernel:
         operands = [x for x in self.step.inputs if isinstance(x, int)]
         yield from (f"{name}: {describe(v)}" for name, v in zip("zxy", [self.v, *operands], strict=False))
 
-    def launches(self, values: dict[int, Any], address_of: AddressFunction, workspace: int) -> Iterator[Launch]:
+    def launches(self, values: dict[int, NativeArray], address_of: AddressFunction, workspace: int) -> Iterator[Launch]:
         """Yield (source, grid, threads, arguments). Operands that are not contiguous are copied first."""
         arrays = [values[v] for v in (self.v, *self.step.inputs)]  # type: ignore[index]
         for n, x in enumerate(arrays):
@@ -105,7 +106,7 @@ class UserKernel:
             yield self.source(), grid, THREADS_PER_BLOCK, [*(address_of(x)[0] for x in arrays), *scalars]
 
 
-def contiguous_strides(array: Any) -> tuple[int, ...]:
+def contiguous_strides(array: NativeArray) -> tuple[int, ...]:
     """Return the strides in bytes of a C-contiguous array of the same shape."""
     sizes = [array.itemsize]
     for n in array.shape[:0:-1]:
