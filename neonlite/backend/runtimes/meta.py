@@ -25,6 +25,8 @@ from neonlite.backend.thread_pool import parallel_for
 from neonlite.typing import NativeArray, NumPyArray
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from neonlite.backend.backend import Backend
     from neonlite.backend.primitives.geometry import ConvLayer
     from neonlite.backend.runtimes.onednn.recurrent import RecurrentShape
@@ -216,7 +218,13 @@ class MetaStreams(RandomStreams):
         self.count = count
         super().__init__(seed, parallel_for)
 
-    def uniform(self, purpose: str, shape: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    def uniform(
+        self,
+        purpose: str,
+        shape: int | tuple[int, ...] | None = None,
+        dtype: DTypeLike | None = None,
+        out: NativeArray = None,
+    ) -> NativeArray:
         """Return a meta array and reserve its blocks; fill a NumPy array as usual."""
         if out is not None or shape is None:
             return super().uniform(purpose, shape, dtype, out)
@@ -224,7 +232,13 @@ class MetaStreams(RandomStreams):
         self._reserve_blocks(purpose, -(-array.size // (4 if array.itemsize == 8 else 8)))
         return array
 
-    def normal(self, purpose: str, shape: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    def normal(
+        self,
+        purpose: str,
+        shape: int | tuple[int, ...] | None = None,
+        dtype: DTypeLike | None = None,
+        out: NativeArray = None,
+    ) -> NativeArray:
         """Return a meta array and reserve its blocks; fill a NumPy array as usual."""
         if out is not None or shape is None:
             return super().normal(purpose, shape, dtype, out)
@@ -232,7 +246,7 @@ class MetaStreams(RandomStreams):
         self._reserve_blocks(purpose, -(-array.size // 4))
         return array
 
-    def mask(self, purpose: str, out: Any, keep: float) -> Any:
+    def mask(self, purpose: str, out: NativeArray, keep: float) -> NativeArray:
         """Check the arguments and reserve the blocks of a mask."""
         if not isinstance(out, MetaArray):
             return super().mask(purpose, out, keep)
@@ -264,7 +278,7 @@ class StubDriver:
     def launch(self, kernel: object, grid: tuple[int, int], block: int, arguments: object) -> None:
         """Launch nothing."""
 
-    def run(self, f: Callable[..., None], *arguments: Any) -> None:
+    def run(self, f: Callable[..., None], *arguments: object) -> None:
         """Call a function."""
         f(*arguments)
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 import math
 import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.messages import describe
+from neonlite.typing import AxisLike, NativeArray, NumPyArray, ShapeLike
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 Shape = tuple[int, ...]
 
@@ -50,11 +54,11 @@ class FlopCounter:
 class NullBuffer:
     """An object with an array interface but no memory; NumPy never reads it."""
 
-    def __init__(self, shape: Shape, dtype: Any) -> None:
+    def __init__(self, shape: Shape, dtype: DTypeLike) -> None:
         self.__array_interface__ = {"shape": shape, "typestr": np.dtype(dtype).str, "data": (64, False), "version": 3}
 
 
-def make_null_array(shape: Shape, dtype: Any) -> np.ndarray[Any, Any]:
+def make_null_array(shape: Shape, dtype: DTypeLike) -> NumPyArray:
     """Return a NumPy array without memory. A view sets its dtype, as an array interface has no name for bfloat16."""
     return np.asarray(NullBuffer(shape, dtype)).view(dtype)
 
@@ -68,11 +72,11 @@ class MetaArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     __slots__ = ("count", "element", "template")
 
-    def __init__(self, template: np.ndarray[Any, Any], count: FlopCounter, element: Any = None) -> None:
+    def __init__(self, template: NumPyArray, count: FlopCounter, element: NativeArray = None) -> None:
         self.template, self.count = template, count
         self.element = np.zeros((), template.dtype) if element is None else np.asarray(element)
 
-    def new_like(self, shape: Shape, element: Any = None) -> MetaArray:
+    def new_like(self, shape: Shape, element: NativeArray = None) -> MetaArray:
         """Return a meta array of another shape, whose elements are ``element``."""
         element = np.zeros_like(self.element) if element is None else np.asarray(element)
         return MetaArray(make_null_array(shape, element.dtype), self.count, element)
@@ -95,13 +99,13 @@ class MetaArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __repr__(self) -> str:
         return f"<meta array {self.shape} {self.dtype}>"
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NumPyArray:
         return np.broadcast_to(np.zeros((), dtype or self.dtype), self.shape)
 
     def __array_namespace__(self, api_version: str | None = None) -> MetaNamespace:
         return MetaNamespace(self.count)
 
-    def __dlpack__(self, **options: Any) -> NoReturn:
+    def __dlpack__(self, **options: object) -> NoReturn:
         raise BufferError("expected a tensor with memory, got one of a dry run. t.get() returns zeros.")
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -128,10 +132,10 @@ class MetaArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return the view that a function returns for the template; it must not read elements."""
         return MetaArray(function(self.template, *args, **options), self.count, self.element)
 
-    def __getitem__(self, index: Any) -> MetaArray:
+    def __getitem__(self, index: NativeArray) -> MetaArray:
         return self.make_view(operator.getitem, check_basic_index(index))
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: NativeArray, value: NativeArray) -> None:
         check_broadcast(self.template[check_basic_index(index)].shape, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -144,15 +148,15 @@ class MetaArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return the array in another shape: a view if possible."""
         return reshape_rule(self, shape[0] if len(shape) == 1 else shape)
 
-    def astype(self, dtype: Any, copy: bool = True, **_: Any) -> MetaArray:
+    def astype(self, dtype: DTypeLike, copy: bool = True, **_: object) -> MetaArray:
         """Return the array cast to another dtype."""
         return self if dtype == self.dtype and not copy else self.new_like(self.shape, self.element.astype(dtype))
 
-    def view(self, dtype: Any) -> MetaArray:
+    def view(self, dtype: DTypeLike) -> MetaArray:
         """Return the same bytes as another dtype."""
         return MetaArray(self.template.view(dtype), self.count)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: NativeArray, out: Any = (), **options: Any) -> Any:
         is_supported = ufunc.nout == 1 and (not ufunc.signature or ufunc is np.matmul)
         if not is_supported or method not in ("__call__", "reduce", "at"):
             raise TypeError(f"np.{ufunc.__name__}.{method} {NO_RULE_MESSAGE}")
@@ -181,13 +185,13 @@ NO_RULE_MESSAGE = (
 )
 
 
-def make_meta_array(shape: Any, dtype: Any, count: FlopCounter) -> MetaArray:
+def make_meta_array(shape: ShapeLike, dtype: DTypeLike, count: FlopCounter) -> MetaArray:
     """Return a contiguous meta array."""
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
     return MetaArray(make_null_array(tuple(sizes), dtype), count)
 
 
-def check_basic_index(index: Any) -> tuple[Any, ...]:
+def check_basic_index(index: NativeArray) -> tuple[Any, ...]:
     """Return a basic index with an ellipsis, so that even one element is a view; TypeError for arrays and lists."""
     parts = index if isinstance(index, tuple) else (index,)
     for x in parts:
@@ -196,7 +200,7 @@ def check_basic_index(index: Any) -> tuple[Any, ...]:
     return parts if any(x is ... for x in parts) else (*parts, ...)
 
 
-def check_broadcast(shape: Shape, *values: Any) -> None:
+def check_broadcast(shape: Shape, *values: NativeArray) -> None:
     """Raise ValueError if values do not broadcast to a shape."""
     for value in values:
         given = value.shape if isinstance(value, MetaArray) else np.shape(value)
@@ -204,7 +208,7 @@ def check_broadcast(shape: Shape, *values: Any) -> None:
             raise ValueError(f"expected a value that broadcasts to {shape}, got shape {given}")
 
 
-def sample_element(x: Any) -> Any:
+def sample_element(x: NativeArray) -> Any:
     """Return a 0-d array with the dtype of an array, from which NumPy infers the dtype of a result."""
     if isinstance(x, np.ndarray):
         return np.asarray(x.flat[0]) if x.size else np.zeros((), x.dtype)
@@ -217,7 +221,7 @@ def sample_element(x: Any) -> Any:
 def elementwise_rule(function: Callable[..., Any]) -> Callable[..., MetaArray]:
     """Return the rule of an elementwise function."""
 
-    def run(meta: MetaArray, *inputs: Any, **options: Any) -> MetaArray:
+    def run(meta: MetaArray, *inputs: NativeArray, **options: Any) -> MetaArray:
         with IgnoreFPErrors():
             element = function(*map(sample_element, inputs), **{name: sample_element(x) for name, x in options.items()})
         shapes = {x.shape for x in inputs if isinstance(x, MetaArray | np.ndarray)}
@@ -232,7 +236,13 @@ def reduction_rule(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the rule of a reduction."""
 
     def run(
-        meta: MetaArray, x: Any, axis: Any = None, *, out: Any = None, keepdims: bool = False, **options: Any
+        meta: MetaArray,
+        x: NativeArray,
+        axis: AxisLike = None,
+        *,
+        out: NativeArray = None,
+        keepdims: bool = False,
+        **options: Any,
     ) -> Any:
         meta.count.add(x.size)
         axes = range(x.ndim) if axis is None else [a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,))]
@@ -248,7 +258,7 @@ def view_rule(function: Callable[..., Any]) -> Callable[..., MetaArray]:
     return lambda meta, x, *args, **options: meta.make_view(function, *args, **options)
 
 
-def matmul_rule(meta: MetaArray, a: Any, b: Any, out: Any = None) -> Any:
+def matmul_rule(meta: MetaArray, a: NativeArray, b: NativeArray, out: NativeArray = None) -> NativeArray:
     """Return the product of matrices, or of stacks of them."""
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(f"matmul: the inner sizes of {a.shape} and {b.shape} differ")
@@ -260,7 +270,7 @@ def matmul_rule(meta: MetaArray, a: Any, b: Any, out: Any = None) -> Any:
     return out
 
 
-def reshape_rule(x: MetaArray, shape: Any, order: str = "C", *, copy: bool | None = None) -> MetaArray:
+def reshape_rule(x: MetaArray, shape: ShapeLike, order: str = "C", *, copy: bool | None = None) -> MetaArray:
     """Return a view in another shape if possible, else a copy, or an error if ``copy`` is False."""
     try:
         return x.make_view(np.reshape, shape, copy=False)
@@ -271,25 +281,34 @@ def reshape_rule(x: MetaArray, shape: Any, order: str = "C", *, copy: bool | Non
         return x.new_like(sizes, x.element)
 
 
-def concat_rule(meta: MetaArray, parts: Any, axis: int = 0, **_: Any) -> MetaArray:
+def concat_rule(meta: MetaArray, parts: Sequence[NativeArray], axis: int = 0, **_: object) -> MetaArray:
     """Return arrays joined along an axis."""
     first, total = parts[0], sum(part.shape[axis] for part in parts)
     shape = tuple(total if i == axis % first.ndim else n for i, n in enumerate(first.shape))
     return meta.new_like(shape, np.zeros((), np.result_type(*(part.dtype for part in parts))))
 
 
-def take_rule(meta: MetaArray, x: Any, indices: Any, axis: int | None = None, out: Any = None, **_: Any) -> Any:
+def take_rule(
+    meta: MetaArray, x: NativeArray, indices: Any, axis: int | None = None, out: NativeArray = None, **_: object
+) -> Any:
     """Return slices by their indices."""
     before, after = ((), ()) if axis is None else (x.shape[:axis], x.shape[axis:][1:])
     return meta.new_like((*before, *np.shape(indices), *after), sample_element(x)) if out is None else out
 
 
-def like_rule(meta: MetaArray, x: Any, *_: Any, dtype: Any = None, shape: Any = None, **__: Any) -> MetaArray:
+def like_rule(
+    meta: MetaArray,
+    x: NativeArray,
+    *_: object,
+    dtype: DTypeLike | None = None,
+    shape: ShapeLike | None = None,
+    **__: object,
+) -> MetaArray:
     """Return a meta array of another array's shape and dtype."""
     return make_meta_array(x.shape if shape is None else shape, dtype or x.dtype, meta.count)
 
 
-def qr_rule(x: MetaArray, _: Any) -> tuple[MetaArray, MetaArray]:
+def qr_rule(x: MetaArray, _: object) -> tuple[MetaArray, MetaArray]:
     """Return Q and R of a matrix."""
     (m, n), k = x.shape, min(x.shape)
     return x.new_like((m, k)), x.new_like((k, n))
@@ -327,20 +346,20 @@ class MetaNamespace(ModuleType):
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
 
-    def empty(self, shape: Any, dtype: Any = None, **_: Any) -> MetaArray:
+    def empty(self, shape: ShapeLike, dtype: DTypeLike | None = None, **_: object) -> MetaArray:
         """Return a meta array."""
         return make_meta_array(shape, dtype or float, self.count)
 
     zeros = ones = empty
 
-    def full(self, shape: Any, fill_value: Any, dtype: Any = None, **_: Any) -> MetaArray:
+    def full(self, shape: ShapeLike, fill_value: float, dtype: DTypeLike | None = None, **_: object) -> MetaArray:
         """Return a meta array."""
         return make_meta_array(shape, dtype or np.asarray(fill_value).dtype, self.count)
 
-    def asarray(self, x: Any, dtype: Any = None, **_: Any) -> Any:
+    def asarray(self, x: NativeArray, dtype: DTypeLike | None = None, **_: object) -> Any:
         """Return a NumPy array; a meta array is returned as a meta array."""
         return x.astype(dtype or x.dtype, copy=False) if isinstance(x, MetaArray) else np.asarray(x, dtype)
 
-    def from_dlpack(self, x: Any) -> MetaArray:
+    def from_dlpack(self, x: NativeArray) -> MetaArray:
         """Return a meta array of another array's shape, dtype and strides."""
         return MetaArray(np.from_dlpack(x), self.count)

@@ -16,6 +16,7 @@ import numpy as np
 
 from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer, axis_window_offsets
 from neonlite.backend.primitives.reference import ReferencePrimitives
+from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array
 
 TILE_ELEMENTS = 1 << 16  # outputs in a tile: amortizes the overhead of calls, and fits the cache
@@ -83,7 +84,7 @@ class PoolingTile:
         self.x[to] = source
         return self.x
 
-    def compute_max(self, image: Array, best: Array, argmax: Array | None) -> None:
+    def compute_max(self, image: Array, best: Array, argmax: NativeArray) -> None:
         """Write the maxima into ``best``, and the index of the first of each into ``argmax`` unless that is None."""
         offsets = self.window_offsets()
         best[...] = -np.inf
@@ -129,7 +130,7 @@ class PoolingTile:
 class NumPyPooling(ReferencePrimitives):
     """Pooling and local response normalization of contiguous NumPy arrays (C, D, H, W, N)."""
 
-    def pool_fprop(self, layer: PoolLayer, i: Array, o: Array, argmax: Any, beta: float) -> None:
+    def pool_fprop(self, layer: PoolLayer, i: Array, o: Array, argmax: NativeArray, beta: float) -> None:
         """Compute ``o = pool(i) + beta o``; unless ``argmax`` is None, write the window indices of the maxima to it."""
         for tile in self._iter_tiles(layer, i):
             out = o[tile.slices]
@@ -148,7 +149,9 @@ class NumPyPooling(ReferencePrimitives):
             if beta != 0:
                 np.add(pooled, np.multiply(out, beta, out=out), out=out)
 
-    def pool_bprop(self, layer: PoolLayer, i: Any, e: Array, d: Array, argmax: Any, alpha: float, beta: float) -> None:
+    def pool_bprop(
+        self, layer: PoolLayer, i: NativeArray, e: Array, d: Array, argmax: NativeArray, alpha: float, beta: float
+    ) -> None:
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do; max uses ``argmax`` or i, l2 uses i."""
         is_first = beta == 0 and all(window <= stride for window, stride in zip(layer.JTRS, layer.strides, strict=True))
         if beta == 0:
@@ -169,7 +172,7 @@ class NumPyPooling(ReferencePrimitives):
                     offset_errors = np.multiply(tile.gather_offset(i, to, of, 0), errors, out=tile.y)
                 tile.add_errors(offset_errors, d, to, of, is_first)
 
-    def _scaled_errors(self, tile: PoolingTile, i: Any, e: Array, alpha: float) -> Any:
+    def _scaled_errors(self, tile: PoolingTile, i: NativeArray, e: Array, alpha: float) -> Array:
         """Return the errors of windows, divided by their element counts (avg) or norms (l2), times alpha."""
         errors = e
         if tile.layer.op == "avg":

@@ -19,6 +19,7 @@ from neonlite.backend.planning.steps import Constant, Step
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.ops import normalize_indices, to_slices
 from neonlite.shapes import Shape
+from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array
 
 OPERAND_NAMES = "xywabcdefghijklnopqrtuv"  # placeholders of a step's operands in templates; z is the output
@@ -115,7 +116,9 @@ def template_of(step: Step, is_scalar: Sequence[bool] = ()) -> str | None:
     return OP_TEMPLATES.get(step.op.name)
 
 
-def run_scatter_add(x: Array, indices: Array, out: Array, buffers: Any, *, axis: int, size: int) -> None:
+def run_scatter_add(
+    x: Array, indices: Array, out: Array, buffers: Sequence[NativeArray], *, axis: int, size: int
+) -> None:
     """Write zeros into ``out``, and add each slice of x to the slice of ``out`` at its index.
 
     ``np.add.at`` is slow, since it adds one element at a time. Here the slices are sorted by index, and slices with the
@@ -186,7 +189,7 @@ def scatter_chunks(shape: Shape, axis: int) -> tuple[int, int]:
     return chunk_axis, max(1, min(MAX_SCATTER_ELEMENTS // max(elements_per_slice, 1), shape[chunk_axis]))
 
 
-def run_take(x: Array, indices: Array, out: Array, buffers: Any, *, axis: int) -> None:
+def run_take(x: Array, indices: Array, out: Array, buffers: Sequence[Array], *, axis: int) -> None:
     """Write ``take(x, indices, axis)`` into ``out``."""
     np.take(x, normalize_indices_into(indices, x.shape[axis], *buffers), axis=axis, out=out, mode="clip")
 
@@ -210,7 +213,7 @@ def run_concat(*arrays: Array, axis: int) -> None:
     np.concatenate(arrays[:-1], axis=axis, out=arrays[-1])
 
 
-def run_slice_backward(x: Array, out: Array, *, index: tuple[tuple[int, int, int], ...], to: Any) -> None:
+def run_slice_backward(x: Array, out: Array, *, index: tuple[tuple[int, int, int], ...], to: Shape) -> None:
     """Write zeros into ``out``, then x into a strided slice of it."""
     out[...] = 0
     out[to_slices(index)] = x

@@ -205,14 +205,14 @@ class Library:
             self.has_signal_stack = install_signal_stack(self.signal_stacks)
         return ThreadCount(self, min(n, self.max_threads))
 
-    def call(self, name: str, *args: Any) -> None:
+    def call(self, name: str, *args: object) -> None:
         """Call a function; UnsupportedError or RuntimeError if it fails."""
         status = self.functions[f"dnnl_{name}"](*args)
         if status:
             problem = UnsupportedError if status in (2, 3) else RuntimeError
             raise problem(f"oneDNN {self.version}: dnnl_{name}: {STATUS_MESSAGES.get(status, f'status {status}')}")
 
-    def create(self, kind: str, name: str, *args: Any) -> Handle:
+    def create(self, kind: str, name: str, *args: object) -> Handle:
         """Create an object with the function ``name``; ``kind`` names the function that destroys it."""
         handle = c_void_p()
         self.call(name, byref(handle), *args)
@@ -239,7 +239,7 @@ class Library:
 
     # --- primitives ---
 
-    def primitive_desc(self, name: str, *args: Any) -> Handle:
+    def primitive_desc(self, name: str, *args: object) -> Handle:
         """Return a primitive descriptor; UnsupportedError if only a slow reference implementation exists."""
         primitive_desc = self.create("primitive_desc", f"{name}_primitive_desc_create", *args)
         implementation = c_char_p()

@@ -57,6 +57,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
 )
 from neonlite.backend.thread_pool import get_num_threads, parallel_for
 from neonlite.shapes import contiguous_strides
+from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array
 
 SUM_WIDTH = 4096  # accumulators of a sum over pixels
@@ -165,7 +166,7 @@ class OneDNNConvolution(NumPyPrimitives):
 
     # --- pooling ---
 
-    def pool_fprop(self, layer: PoolLayer, i: Any, o: Any, argmax: Any, beta: float) -> None:
+    def pool_fprop(self, layer: PoolLayer, i: NativeArray, o: NativeArray, argmax: NativeArray, beta: float) -> None:
         """Compute ``o = pool(i) + beta o``; unless ``argmax`` is None, write the window indices of the maxima to it."""
         saves_argmax = layer.op == "max" and argmax is not None
         factory = create_max_pooling if saves_argmax else create_pooling
@@ -198,7 +199,16 @@ class OneDNNConvolution(NumPyPrimitives):
             self._execute(pooling.primitive, (images, *buffers))
         return True
 
-    def pool_bprop(self, layer: PoolLayer, i: Any, e: Any, d: Any, argmax: Any, alpha: float, beta: float) -> None:
+    def pool_bprop(
+        self,
+        layer: PoolLayer,
+        i: NativeArray,
+        e: NativeArray,
+        d: NativeArray,
+        argmax: NativeArray,
+        alpha: float,
+        beta: float,
+    ) -> None:
         """Compute ``d = alpha dE/di + beta d`` of the error e = dE/do; max uses ``argmax`` or i, l2 uses i."""
         if self._pool_bprop_nhwc(layer, i, e, d, argmax, alpha, beta):
             return
@@ -217,7 +227,7 @@ class OneDNNConvolution(NumPyPrimitives):
             self._execute_into(pooling, (e,), d, alpha, beta)
 
     def _pool_bprop_nhwc(
-        self, layer: PoolLayer, i: Any, e: Images, d: Images, argmax: Any, alpha: float, beta: float
+        self, layer: PoolLayer, i: NativeArray, e: Images, d: Images, argmax: NativeArray, alpha: float, beta: float
     ) -> bool:
         """Write the gradient in NHWC and return True, or return False if argmax, or else the images, are in CHWN."""
         indices = [argmax] if layer.op == "max" else []
@@ -342,7 +352,7 @@ class OneDNNConvolution(NumPyPrimitives):
                 np.add(result, np.multiply(array, beta, out=array), out=result)
             array[...] = result
 
-    def _reorder_operand(self, reordered: ReorderedPrimitive, arg: int, x: Any) -> Any:
+    def _reorder_operand(self, reordered: ReorderedPrimitive, arg: int, x: NativeArray) -> NativeArray:
         """Return an operand in the layout that the primitive expects."""
         if arg in reordered.nhwc_args:
             return self._nhwc_operand(arg, x)
@@ -370,7 +380,7 @@ class OneDNNConvolution(NumPyPrimitives):
         buffer, allocation = self.runtime.allocate_tracked("workspaces", *request)
         return self._align(buffer, like.nbytes, like.dtype), allocation
 
-    def reorder(self, shape: ImageShape, chwn: Any, nhwc: Any, to_chwn: bool) -> None:
+    def reorder(self, shape: ImageShape, chwn: NativeArray, nhwc: NativeArray, to_chwn: bool) -> None:
         """Copy images from CHWN to NHWC, or back with ``to_chwn``."""
         pixels, itemsize = pixels_per_tile(shape, chwn.dtype.itemsize), chwn.dtype.itemsize
         options = pixels, chwn.dtype, to_chwn
@@ -382,7 +392,7 @@ class OneDNNConvolution(NumPyPrimitives):
             target, source = nhwc.reshape(shape[::-1]), self.xp.permute_dims(chwn.reshape(shape), (2, 1, 0))
             np.copyto(source, target) if to_chwn else np.copyto(target, source)
 
-    def _arg_buffer(self, arg: int, nbytes: int, dtype: Any) -> Any:
+    def _arg_buffer(self, arg: int, nbytes: int, dtype: np.dtype[Any]) -> Any:
         """Return this thread's buffer for an argument."""
         return self._align(self._byte_buffer(f"onednn {arg}", nbytes), nbytes, dtype)
 
@@ -390,7 +400,7 @@ class OneDNNConvolution(NumPyPrimitives):
         """Return this thread's byte buffer for a purpose, with spare bytes for alignment to a cache line."""
         return self.get_workspace(purpose, (nbytes + CACHE_LINE_BYTES,), UINT8_TEMPLATE)
 
-    def _align(self, buffer: Array, nbytes: int, dtype: Any) -> Any:
+    def _align(self, buffer: Array, nbytes: int, dtype: np.dtype[Any]) -> Any:
         """Return ``nbytes`` of a buffer as an array that starts at a cache-line boundary."""
         start = -self.runtime.address_and_strides(buffer)[0] % CACHE_LINE_BYTES
         return buffer[start : start + nbytes].view(dtype)
@@ -450,7 +460,9 @@ def pixels_per_tile(shape: ImageShape, itemsize: int) -> int:
     return next(n for n in range(min(most, shape.pixels), 0, -1) if shape.pixels % n == 0)
 
 
-def create_image_reorder(library: Library, shape: ImageShape, pixels: int, dtype: Any, to_chwn: bool) -> Primitive:
+def create_image_reorder(
+    library: Library, shape: ImageShape, pixels: int, dtype: np.dtype[Any], to_chwn: bool
+) -> Primitive:
     """Create the copy of some pixels of images from CHWN to NHWC, or back with ``to_chwn``."""
     if dtype.name not in DATA_TYPES:
         raise UnsupportedError(f"oneDNN {library.version}: reorder of {dtype}")

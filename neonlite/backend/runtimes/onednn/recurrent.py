@@ -310,7 +310,7 @@ class RecurrentDesc:
         hint = self.forward_desc(FORWARD_TRAINING)
         return self._primitive_desc("backward", BACKWARD, *self.memory_descs, *self.memory_descs, c_uint(0), hint)
 
-    def _primitive_desc(self, name: str, prop_kind: int, *args: Any) -> Handle:
+    def _primitive_desc(self, name: str, prop_kind: int, *args: object) -> Handle:
         library, kind = self.library, self.shape.kind
         args = library.engine, prop_kind, self.direction, *args, library.default_attr
         return library.create("primitive_desc", f"{kind}_{name}_primitive_desc_create", *args)
