@@ -68,8 +68,8 @@ LEVELS = {
     "neonlite.cli": 6,
     "neonlite": 7,
 }
-# the floors of neonlite/backend/: a module imports only from its own floor and from those below
-FLOORS = {
+# the levels of neonlite/backend/: a module imports only from its own level and from those below
+BACKEND_LEVELS = {
     0: "attributes bfloat16 errstate format lock random serialization thread_pool validation warn",
     1: "planning planning.steps planning.fusion planning.buffers planning.plan",  # op-trees alone
     2: "memory tensor planning.layout creation onehot transaction",  # arrays
@@ -80,8 +80,10 @@ FLOORS = {
     7: "backend",
     8: "current stubgen",
 }
-FLOOR_OF_MODULE = {f"neonlite.backend.{name}": n for n, names in FLOORS.items() for name in names.split()}
-FLOOR_OF_MODULE["neonlite.backend"] = max(FLOORS)
+BACKEND_LEVEL_OF_MODULE = {
+    f"neonlite.backend.{name}": n for n, names in BACKEND_LEVELS.items() for name in names.split()
+}
+BACKEND_LEVEL_OF_MODULE["neonlite.backend"] = max(BACKEND_LEVELS)
 OPTREE_PARTS = {name for name in LEVELS if name.startswith("neonlite.optree_")}
 ARRAY_LIBRARIES = {"numpy", "scipy", "cupy", "cupyx", "torch", "jax", "mkl", "cudnn", "numexpr", "tensorflow"}
 ARRAY_LIBRARIES |= {"array_api_compat", "array_api_strict", "opt_einsum", "ctypes"}
@@ -149,16 +151,18 @@ def test_no_module_imports_from_a_higher_level(module):
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("neonlite.backend")])
-def test_no_module_of_the_backend_imports_from_a_higher_floor(module):
+def test_no_module_of_the_backend_imports_from_a_higher_level_of_it(module):
     for name, _ in imports(MODULES[module], module):
         if name.startswith("neonlite.backend"):
-            here, there = (of_longest_prefix(FLOOR_OF_MODULE, x) for x in (module, name))
-            assert there <= here, f"{module} (floor {here}) imports {name} (floor {there})"
+            here, there = (of_longest_prefix(BACKEND_LEVEL_OF_MODULE, x) for x in (module, name))
+            assert there <= here, f"{module} (level {here}) imports {name} (level {there})"
 
 
 def test_every_listed_module_of_the_backend_exists():
-    assert set(FLOOR_OF_MODULE) <= set(MODULES)
-    assert {x for x in MODULES if x.count(".") == 2 and x.startswith("neonlite.backend.")} <= set(FLOOR_OF_MODULE)
+    assert set(BACKEND_LEVEL_OF_MODULE) <= set(MODULES)
+    assert {x for x in MODULES if x.count(".") == 2 and x.startswith("neonlite.backend.")} <= set(
+        BACKEND_LEVEL_OF_MODULE
+    )
 
 
 def test_no_modules_import_each_other_in_a_cycle():
