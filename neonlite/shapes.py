@@ -171,6 +171,14 @@ def is_contiguous(shape: Shape, strides: Sequence[float]) -> bool:
     )
 
 
+def memory_span(shape: Shape, strides: Shape, offset: int) -> tuple[int, int]:
+    """Return the range of offsets of the elements, in elements: (first, last + 1)."""
+    if 0 in shape:
+        return offset, offset
+    ends = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    return offset + sum(e for e in ends if e < 0), offset + sum(e for e in ends if e > 0) + 1
+
+
 def transpose_strides(strides: Strides, x: Shape, z: Shape, *, axes: Axes) -> Strides:
     """Return the strides with the axes permuted."""
     return tuple(strides[a] for a in axes)

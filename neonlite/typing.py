@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,5 +35,7 @@ ArrayLike = Array | float | Sequence[Any]  # values of a new tensor: also nested
 DTypeLike = str | type | DType | None  # None: the default dtype
 ShapeLike = int | Sequence[int]
 AxisLike = int | Sequence[int] | None  # None: all axes
-NativeArray = Any  # an array of the runtime's library; the array-API standard has no type for it
+AxisIndex = SupportsIndex | slice | EllipsisType
+IndexLike = AxisIndex | tuple[AxisIndex, ...]  # t[i], t[i:j], t[..., i:j]
+NativeArray: TypeAlias = Any  # an array of the runtime's library; the array-API standard has no type for it
 NumPyArray: TypeAlias = "np.ndarray[Any, Any]"

@@ -72,7 +72,9 @@ LEVELS = {
 BACKEND_LEVELS = {
     0: "attributes bfloat16 errstate format lock random serialization thread_pool validation warn",
     1: "planning planning.steps planning.fusion planning.buffers planning.plan",  # op-trees alone
-    2: "memory tensor planning.layout creation onehot transaction",  # arrays
+    # arrays
+    2: "memory tensor tensor_conversion tensor_index tensor_views histograms planning.layout creation onehot "
+    "transaction",
     3: "planning.run planning.assignment",  # the run path
     4: "primitives",
     5: "runtimes",

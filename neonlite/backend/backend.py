@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend import blocks, creation, custom_ops, planning, random_methods, tree_methods, utility_methods
+from neonlite.backend import (
+    blocks,
+    creation,
+    custom_ops,
+    histograms,
+    planning,
+    random_methods,
+    tree_methods,
+    utility_methods,
+)
 from neonlite.backend.lock import BatchSize, FairLock
 from neonlite.backend.op_methods import OpMethods
 from neonlite.backend.planning import assignment
@@ -258,9 +267,9 @@ class Backend(OpMethods):
 
     hist_bins = 64
     hist_offset = -48
-    set_hist_buffers = utility_methods.set_hist_buffers
-    histogram = utility_methods.histogram
-    dump_hist_data = utility_methods.dump_hist_data
+    set_hist_buffers = histograms.set_hist_buffers
+    histogram = histograms.histogram
+    dump_hist_data = histograms.dump_hist_data
     init_mark = utility_methods.init_mark
     record_mark = utility_methods.record_mark
     synchronize_mark = utility_methods.synchronize_mark

@@ -13,13 +13,13 @@ from neonlite.backend.bfloat16 import INSTALL_COMMAND, is_real_array
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.format import format_bytes
 from neonlite.backend.memory import DeviceMemory, ExternalMemory, OutOfMemoryError
-from neonlite.backend.tensor import Tensor, memory_span
+from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import integer
 from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, dtype_bits, overflow_message
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.optree_structure import Info
-from neonlite.shapes import Shape, at_least_2d, contiguous_strides, is_contiguous
+from neonlite.shapes import Shape, at_least_2d, contiguous_strides, is_contiguous, memory_span
 from neonlite.typing import ArrayLike, DTypeLike, ShapeLike
 
 if TYPE_CHECKING:

@@ -1,0 +1,98 @@
+"""Conversion of tensors to and from NumPy arrays, and their display as text and HTML."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from neonlite.backend.planning.layout import find_images, read_chwn
+from neonlite.optree import Operand
+from neonlite.typing import ArrayLike, NumPyArray
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from neonlite.backend.tensor import Tensor
+
+
+def numpy(t: Tensor) -> NumPyArray:
+    """Return the values as a NumPy array that shares the memory where possible, else as a copy.
+
+    Use it before the tensor is written again: later values may be in the layout cache only.
+
+    Returns
+    -------
+    numpy.ndarray
+        An array of the tensor's shape and dtype. Do not write to it.
+    """
+    try:
+        return t.backend.runtime.numpy_view(read_chwn(t))  # type: ignore[no-any-return]
+    except (BufferError, TypeError, RuntimeError):
+        return t.get()
+
+
+def to_array(t: Tensor, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NumPyArray:
+    """Convert to a NumPy array, which shares the memory if the runtime allows it and ``copy`` is not True."""
+    array = None
+    if not copy and (dtype is None or np.dtype(dtype) == np.dtype(t.info.dtype)):
+        try:
+            array = t.backend.runtime.numpy_view(t.backend.register_export(t))
+        except (BufferError, TypeError, RuntimeError):
+            array = None
+    if array is None and copy is False:
+        raise ValueError(
+            f"{t._describe()}: expected memory that NumPy can share for copy=False, got memory that it cannot. "
+            "Omit copy=False."
+        )
+    if array is None:
+        array = t.get()
+    return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def set(t: Tensor, ary: ArrayLike) -> Tensor:
+    """Copy an array into this tensor.
+
+    Parameters
+    ----------
+    ary : array_like
+        Values of the tensor's shape; cast to its dtype.
+
+    Returns
+    -------
+    Tensor
+        This tensor.
+    """
+    t[:] = np.asarray(ary) if isinstance(ary, Operand) else ary
+    return t
+
+
+def format_text(t: Tensor) -> str:
+    """Return the values, truncated, with name, shape, dtype, backend and layout."""
+    name = f"{t.name!r}, " if t.name else ""
+    layout = f", {t.layout}" if t.layout != "CHWN" else ""
+    values = np.array2string(display_values(t), precision=4, threshold=60, edgeitems=3, prefix="Tensor(")
+    return f"Tensor({values}, {name}{t.shape}, {t.info.dtype}, {t.backend.name}{layout})"
+
+
+def format_html(t: Tensor) -> str:
+    """Return the values of a small matrix as an HTML table, those of any other tensor as text, for notebooks."""
+    from html import escape
+
+    head = f"<b>{escape(t.name or 'Tensor')}</b> {t.shape} {t.info.dtype} on {escape(t.backend.name)}"
+    head += f", {t.layout}" if t.layout != "CHWN" else ""
+    if t.ndim > 2 or t.size > 400:
+        return f"{head}<pre>{escape(np.array2string(display_values(t), precision=4, threshold=60))}</pre>"
+    rows = ("".join(f"<td>{x:.4g}</td>" for x in row) for row in t.get().tolist())
+    return f"{head}<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def display_values(t: Tensor) -> NumPyArray:
+    """Return the values for printing, bfloat16 as float32. The layout of images in NHWC is not changed."""
+    images = find_images(t)
+    if images and not images.has_chwn and images.is_for(t, images.shape):
+        nhwc: NumPyArray = t.backend.runtime.get(images.nhwc)
+        values = nhwc.reshape(images.shape[::-1]).transpose().reshape(t.shape)
+    else:
+        values = t.numpy()
+    return values.astype(np.float32) if t.info.dtype == "bfloat16" else values
