@@ -14,8 +14,8 @@ from typing import Any
 
 from neonlite.backend import gen_backend
 from neonlite.backend.bfloat16 import INSTALL_COMMAND, is_available
-from neonlite.backend.creation import DATATYPES, dtype_of
 from neonlite.backend.runtimes import default_runtime, list_runtimes
+from neonlite.backend.shape_dtype import DATATYPES, dtype_of
 
 LOG_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # indexed by the number of -v, less one
 

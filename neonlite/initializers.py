@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import NervanaObject, Tensor
+from neonlite.backend.builtin_classes import declare_builtin
 from neonlite.backend.validation import check_attributes, check_boolean_fields, instance
 from neonlite.messages import describe
 
@@ -341,3 +342,6 @@ def check_matrix(initializer: Initializer, param: Tensor) -> tuple[int, int]:
     if param.ndim != 2:
         raise ValueError(f"{initializer.classnm}: expected a matrix, got {describe(param)}. Reshape it.")
     return param.shape[0], param.shape[1]
+
+
+declare_builtin(globals().values())

@@ -10,7 +10,7 @@ from neonlite.optree_structure import Info
 
 
 class Convertible:
-    """The base class of ``Operand``: what a tensor and an op-tree have in common, apart from operators."""
+    """The base class of ``Operand``: properties, and conversion to NumPy arrays, Python scalars and strings."""
 
     __slots__ = ()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from neonlite.ops import Op
 from neonlite.shapes import Shape
@@ -72,6 +72,12 @@ class Structures(dict[Any, Info]):
         """Remove all structures."""
         super().clear()
         self.nbytes = 0
+
+
+class Constant(NamedTuple):
+    """A static integer, which is part of the structure."""
+
+    value: int
 
 
 class Below(int):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from neonlite.ops import OPS
-from neonlite.optree_structure import STATIC_INTS, Info, Leaves, RandomSource
-from neonlite.shapes import Axes
+from neonlite.ops import OPS, Op
+from neonlite.optree_structure import STATIC_INTS, Attrs, Constant, Info, Leaves, RandomSource
+from neonlite.shapes import Axes, Shape
 
 
 class Triple(tuple[Any, Any, Any]):
@@ -235,25 +235,37 @@ def postorder(*trees: Any) -> Iterator[Any]:
             stack += [(x, True), (x[2], False), (x[1], False)]
 
 
+OperandId = int | Constant  # an earlier instruction (0, 1, ...), a leaf (-1, -2, ...), or a static integer
+
+
+class Instruction(NamedTuple):
+    """The op of a node, its attributes and operands, and the shape and dtypes that were inferred for it."""
+
+    op: Op
+    attrs: Attrs
+    operand_ids: tuple[OperandId, ...]
+    shape: Shape
+    dtype: str
+    compute_dtype: str
+
+
 def lower_to_instructions(
     trees: Iterable[Any], leaves: Leaves | None = None
-) -> tuple[list[tuple[Any, ...]], Leaves, list[Any]]:
-    """Return trees as (instructions, leaves, results), with equal sub-trees merged.
+) -> tuple[list[Instruction], Leaves, list[OperandId]]:
+    """Return trees as (instructions, leaves, ids of the results), with equal sub-trees merged.
 
-    An instruction is (op, attributes, operands, shape, dtype, compute dtype). An operand is the index of an earlier
-    instruction (0, 1, ...), of a leaf (-1, -2, ... in the order of ``leaves``, else of appearance), or a static
-    integer, wrapped as ``(n,)``. A result is an operand of this form.
+    Leaves are numbered in the order of ``leaves``, else of appearance.
     """
-    instruction_ids: dict[tuple[Any, ...], int] = {}
+    instruction_ids: dict[Instruction, int] = {}
     node_ids: dict[int, int] = {}
     leaves = {} if leaves is None else dict(leaves)
     leaf_ids = {key: -1 - i for i, key in enumerate(leaves)}
 
-    def operand(x: Any) -> Any:
+    def operand_id(x: Any) -> OperandId:
         if isinstance(x, Triple):
             return node_ids[id(x)]
         if type(x) is int and x in STATIC_INTS:
-            return (x,)
+            return Constant(x)
         leaves.setdefault(id(x), x)
         return leaf_ids.setdefault(id(x), -len(leaves))
 
@@ -261,8 +273,7 @@ def lower_to_instructions(
     for node in postorder(*trees):
         info = node[0]
         if info.op_def is not OPS["pair"]:
-            operands = tuple(map(operand, node.operands))
-            key = (info.op_def, tuple(info.attrs.items()), operands, info.shape, info.dtype, info.compute_dtype)
-            node_ids[id(node)] = instruction_ids.setdefault(key, len(instruction_ids))
-    results = [operand(tree) for tree in trees]
-    return list(instruction_ids), leaves, results
+            attrs, ids = tuple(info.attrs.items()), tuple(map(operand_id, node.operands))
+            instruction = Instruction(info.op_def, attrs, ids, info.shape, info.dtype, info.compute_dtype)
+            node_ids[id(node)] = instruction_ids.setdefault(instruction, len(instruction_ids))
+    return list(instruction_ids), leaves, [operand_id(tree) for tree in trees]

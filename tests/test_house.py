@@ -23,6 +23,7 @@ from helpers.reference import REFERENCE
 import neonlite
 from neonlite import Backend
 from neonlite.backend import stubgen
+from neonlite.backend.builtin_classes import is_builtin
 from neonlite.backend.runtimes import BUILTIN_RUNTIMES
 from neonlite.backend.runtimes.cuda import op_templates as cuda
 from neonlite.backend.runtimes.numpy import templates as numpy
@@ -70,7 +71,8 @@ LEVELS = {
 }
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
 BACKEND_LEVELS = {
-    0: "attributes bfloat16 errstate format lock random serialization thread_pool validation warn",
+    0: "attribute_snapshot batch_size bfloat16 builtin_classes errstate format lifecycle lock random serialization "
+    "shape_dtype thread_pool validation warn",
     1: "planning planning.steps planning.fusion planning.buffers planning.plan",  # op-trees alone
     # arrays
     2: "memory tensor tensor_conversion tensor_index tensor_views histograms planning.layout creation onehot "
@@ -78,7 +80,7 @@ BACKEND_LEVELS = {
     3: "planning.run planning.assignment",  # the run path
     4: "primitives",
     5: "runtimes",
-    6: "op_methods tree_operands tree_methods custom_ops einsum blocks random_methods utility_methods",
+    6: "op_methods tree_operands tree_methods custom_ops einsum random_methods replay_methods utility_methods",
     7: "backend",
     8: "current stubgen",
 }
@@ -309,6 +311,14 @@ def test_the_package_exports_what_all_lists():
     assert all(hasattr(neonlite, name) for name in neonlite.__all__)
     assert neonlite.__version__.count(".") == 2
     assert (PACKAGE / "py.typed").exists()
+
+
+@pytest.mark.parametrize("package", ["initializers", "layers", "optimizers", "transforms"])
+def test_the_objects_of_a_package_are_of_built_in_classes(package):
+    classes = [x for name in MODULES for x in vars(import_module(name)).values() if name.split(".")[1:2] == [package]]
+    classes = [x for x in classes if isinstance(x, type) and issubclass(x, neonlite.NervanaObject)]
+    assert len(classes) > 5
+    assert not [x.__name__ for x in classes if not is_builtin(x)]
 
 
 # --- the table is complete ---

@@ -1,9 +1,9 @@
 """Backends, tensors and op-tree nodes; gen_backend() creates the current backend."""
 
 from neonlite.backend.backend import Backend
-from neonlite.backend.blocks import Block
 from neonlite.backend.current import NervanaObject, cleanup_backend, current_backend, gen_backend
 from neonlite.backend.planning.plan import Plan
+from neonlite.backend.replay_methods import Block
 from neonlite.backend.runtimes import info
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.thread_pool import set_threads

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import weakref
 from collections.abc import Callable
@@ -11,16 +10,20 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend import (
-    blocks,
     creation,
     custom_ops,
     histograms,
+    lifecycle,
     planning,
     random_methods,
+    replay_methods,
+    shape_dtype,
     tree_methods,
     utility_methods,
 )
-from neonlite.backend.lock import BatchSize, FairLock
+from neonlite.backend.attribute_snapshot import Untracked
+from neonlite.backend.batch_size import BatchSize, batch_size, check_batch_size
+from neonlite.backend.lock import FairLock
 from neonlite.backend.op_methods import OpMethods
 from neonlite.backend.planning import assignment
 from neonlite.backend.planning.run import PlanCache
@@ -30,15 +33,13 @@ from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import checks_booleans, reject_options
-from neonlite.backend.warn import called_from
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree_structure import Structures
 
 _backend_ids = itertools.count(1)
-_open_backends: weakref.WeakSet[Backend] = weakref.WeakSet()  # cleaned up when Python exits
 
 
-class Backend(OpMethods):
+class Backend(OpMethods, Untracked):
     """Creates tensors, builds and evaluates op-trees, and runs primitives. ``gen_backend`` creates the current one.
 
     Parameters
@@ -108,11 +109,11 @@ class Backend(OpMethods):
         self.hist_buf: dict[str, Tensor] = {}
         self.checked_dot_infos: set[Any] = set()  # (shape, dtype, strides) of operands that passed the checks
         self.closed_by = ""  # the call that closed the backend, with file and line
-        _open_backends.add(self)
+        lifecycle.open_backends.add(self)
         self.memory_tracker = self.runtime.memory_tracker
         self.primitives: Any = self.runtime.primitives(self.runtime)
         self._executor: Any = self.runtime.executor(self.runtime, self.primitives)
-        self._graphs: Any = None
+        self.graphs = self.runtime.create_graphs(self)  # captured by ``replay``; None on runtimes without graphs
         self.structures, self.infos = Structures(), Structures()  # of op-trees, and of tensors
         self.exported: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # to other libraries
         self.plan_cache = PlanCache()
@@ -139,42 +140,17 @@ class Backend(OpMethods):
 
     @bsz.setter
     def bsz(self, n: int) -> None:
-        n = creation.check_batch_size(n)
+        n = check_batch_size(n)
         if self.thread_bsz.value is None:
             self._bsz = n
         else:
             self.thread_bsz.value = n
 
+    batch_size = batch_size
+
     backend_choices = staticmethod(list_runtimes)
-
-    @staticmethod
-    def allocate_backend(name: str, **options: Any) -> Backend:
-        """Create a backend without making it the current one.
-
-        Parameters
-        ----------
-        name : str
-            The runtime.
-        **options : Any
-            Arguments of ``Backend``.
-
-        Returns
-        -------
-        Backend
-            The new backend.
-        """
-        return Backend(name, **options)
-
-    def cleanup_backend(self) -> None:
-        """Close the backend: release its plans and buffers. Its tensors can still be read."""
-        self.closed_by = self.closed_by or called_from()
-        self.plan_cache.clear()
-        self._executor = self.primitives = None
-        if self._graphs is not None:
-            self._graphs.clear()
-        self.memory_tracker.clear_thread_cache()
-        self.hist_buf = {}
-        self.structures.clear()
+    allocate_backend = classmethod(lifecycle.allocate_backend)
+    cleanup_backend = lifecycle.cleanup_backend
 
     # --- creation ---
 
@@ -189,11 +165,10 @@ class Backend(OpMethods):
     iobuf = creation.iobuf
     shared_iobuf_size = creation.shared_iobuf_size
     snapshot = creation.snapshot
-    shape_of = creation.shape_of
-    dtype_name = creation.dtype_name
-    numpy_dtype = creation.numpy_dtype
-    tensor_info = creation.tensor_info
-    batch_size = creation.batch_size
+    shape_of = shape_dtype.shape_of
+    dtype_name = shape_dtype.dtype_name
+    numpy_dtype = shape_dtype.numpy_dtype
+    tensor_info = shape_dtype.tensor_info
     register_export = creation.register_export
 
     # --- op-trees ---
@@ -289,13 +264,13 @@ class Backend(OpMethods):
     write = assignment.write
     kernel = utility_methods.kernel
 
-    replay = blocks.replay
-    begin = blocks.begin
-    end = blocks.end
+    replay = replay_methods.replay
+    begin = replay_methods.begin
+    end = replay_methods.end
 
     # --- memory ---
 
-    device_memory = creation.device_memory
+    device_memory = utility_methods.device_memory
     memory = utility_methods.memory
     reset_peak = utility_methods.reset_peak
     dry_run = utility_methods.dry_run
@@ -307,13 +282,6 @@ class Backend(OpMethods):
 
     def __deepcopy__(self, memo: Any) -> Backend:
         return self
-
-    @property
-    def graphs(self) -> Any:
-        """The captured graphs of ``replay``; None on runtimes without graphs."""
-        if self._graphs is None:
-            self._graphs = self.runtime.create_graphs(self)
-        return self._graphs
 
     # --- random numbers ---
 
@@ -333,9 +301,3 @@ class Backend(OpMethods):
     def rng_seed(self) -> int:
         """The seed of all random streams."""
         return self.streams.seed
-
-
-@atexit.register
-def _clean_up() -> None:
-    for be in list(_open_backends):
-        be.cleanup_backend()

@@ -1,187 +1,31 @@
-"""Tensor creation: empty, zeros, ones, array, from_dlpack and iobuf, and their checks of shape and dtype."""
+"""Tensor creation: empty, zeros, ones, array, from_dlpack and iobuf."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.backend.bfloat16 import INSTALL_COMMAND, is_real_array
+from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.format import format_bytes
-from neonlite.backend.memory import DeviceMemory, ExternalMemory, OutOfMemoryError
+from neonlite.backend.lifecycle import check_open
+from neonlite.backend.memory import ExternalMemory, translate_error
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import integer
-from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, dtype_bits, overflow_message
+from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, overflow_message
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.optree_structure import Info
-from neonlite.shapes import Shape, at_least_2d, contiguous_strides, is_contiguous, memory_span
+from neonlite.shapes import Shape, at_least_2d, is_contiguous, memory_span
 from neonlite.typing import ArrayLike, DTypeLike, ShapeLike
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
 
-CLOSED_MESSAGE = (
-    "is closed: its tensors can still be read with .get(), but nothing can be evaluated. Create tensors and networks "
-    "again on the backend that gen_backend() returns, or copy a tensor there with be.array(t)."
-)
-
-DATATYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}  # neon's short names
-
-MISSING_DTYPE_HINTS = {  # dtype -> what to use instead
-    "bool": "Booleans are stored as 0 and 1: use uint8.",
-    "bfloat16": f"The runtimes gpu and torch support it with ml_dtypes ({INSTALL_COMMAND}); else use float32.",
-}
-
 # {item size in bytes: all memory of other libraries}. Arrays of one item size share one such allocation, with storage
 # offsets of address / item size, so that two arrays on the same memory are found to overlap.
 _external_memory: dict[int, ExternalMemory] = {}
-
-
-# --- shapes, dtypes, batch size ---
-
-
-@contextmanager
-def batch_size(be: Backend, n: int) -> Iterator[None]:
-    """Set ``be.bsz`` within a ``with`` block, for the current thread only.
-
-    Parameters
-    ----------
-    n : int
-        The batch size.
-    """
-    before = be.thread_bsz.value
-    be.thread_bsz.value = check_batch_size(n)
-    try:
-        yield
-    finally:
-        be.thread_bsz.value = before
-
-
-def check_batch_size(n: Any) -> int:
-    """Return a batch size as a Python int; TypeError or ValueError otherwise."""
-    return integer("be.bsz: the batch size (0 if not set)", n, 0)
-
-
-def shape_of(be: Backend, shape: ShapeLike, allow_unknown: bool = False) -> Shape:
-    """Return a shape as a tuple of at least two sizes: 5 and (5,) become (5, 1).
-
-    Parameters
-    ----------
-    shape : int or sequence of int
-        The shape.
-    allow_unknown : bool
-        Whether sizes may be -1; default False.
-
-    Returns
-    -------
-    tuple of int
-        The shape.
-
-    Raises
-    ------
-    TypeError
-        A size is not an integer.
-    ValueError
-        A size is negative.
-    """
-    sizes = shape if isinstance(shape, tuple | list) else (shape,)
-    if len(sizes) > 1 and {*map(type, sizes)} == {int} and min(sizes) >= 0:
-        return tuple(sizes)
-    for n in sizes:
-        if isinstance(n, bool) or not hasattr(n, "__index__"):
-            raise TypeError(f"shape: expected integers as sizes, got {describe(shape)}")
-        if n.__index__() < (-1 if allow_unknown else 0):
-            raise ValueError(f"shape: expected sizes >= 0, got the negative size {n} in {describe(shape)}")
-    return at_least_2d(tuple(n.__index__() for n in sizes))
-
-
-def dtype_name(be: Backend, dtype: Any) -> str:
-    """Return the name of a dtype, such as "float32".
-
-    Parameters
-    ----------
-    dtype : dtype or None
-        A NumPy dtype, its name, or a short name such as "f16"; None is ``be.default_dtype``.
-
-    Returns
-    -------
-    str
-        The name.
-
-    Raises
-    ------
-    TypeError
-        The backend does not support the dtype.
-    """
-    if dtype is None:
-        return be.default_dtype_name
-    if type(dtype) is str and (dtype := DATATYPES.get(dtype, dtype)) in be.runtime.dtypes:
-        return str(dtype)
-    try:
-        name: str = np.dtype(dtype).name
-    except TypeError:
-        name = str(dtype)
-    if name not in be.runtime.dtypes:
-        supported = ", ".join(be.runtime.dtypes)
-        hint = f". {MISSING_DTYPE_HINTS[name]}" if name in MISSING_DTYPE_HINTS else ""
-        hint = ". Pass a shape as one tuple: be.zeros((2, 3))." if isinstance(dtype, int) else hint
-        raise TypeError(f"backend {be.name!r}: expected one of the dtypes {supported}, got {name!r}{hint}")
-    return name
-
-
-def numpy_dtype(be: Backend, name: str) -> Any:
-    """Return the NumPy dtype of a name.
-
-    Parameters
-    ----------
-    name : str
-        The name, such as "float32".
-
-    Returns
-    -------
-    numpy.dtype
-        The dtype.
-    """
-    return np.dtype(name)
-
-
-def tensor_info(be: Backend, shape: Shape, dtype: str, contiguous: bool = True) -> Info:
-    """Return the Info that all tensors of one shape, dtype and contiguity share.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape, of at least two sizes.
-    dtype : str
-        The name of the dtype.
-    contiguous : bool
-        Whether the tensor is contiguous; default True.
-
-    Returns
-    -------
-    Info
-        Shape, dtype, strides and backend.
-    """
-    key = (shape, dtype, contiguous)
-    info = be.infos.get(key)
-    if info is None:
-        info = Info(shape=shape, op="tensor")
-        size = math.prod(shape)
-        info.attrs = {"contiguous": contiguous, "strides": contiguous_strides(shape), "span": (0, size)}
-        info.attrs["nbytes"] = size * dtype_bits(dtype) // 8
-        info.op_def, info.be, info.operand_types, info.num_children = None, be, (), 0
-        info.shape, info.dtype, info.compute_dtype = shape, dtype, dtype
-        info.find = be.structures.get
-        info = be.infos.remember(key, info)
-    return info
-
-
-# --- creation ---
 
 
 def empty(
@@ -302,25 +146,6 @@ def _allocate_tensor(
     t = Tensor(array, info, name, allocation=be.memory_tracker.track(info.attrs["nbytes"]))
     t.persist_values = persist_values
     return t
-
-
-def translate_error(be: Backend, error: Exception, what: str) -> Exception:
-    """Convert an error of the library to a more specific one; ``what`` describes the allocation that failed."""
-    error = be.runtime.translate_error(error)
-    is_bare = isinstance(error, MemoryError) and not isinstance(error, OutOfMemoryError)
-    return be.runtime.out_of_memory_error(what) if is_bare else error
-
-
-def device_memory(be: Backend) -> DeviceMemory | None:
-    """Return the free and total memory of the device; ``be.memory()`` is what this backend has allocated.
-
-    Returns
-    -------
-    DeviceMemory or None
-        Free and total bytes; None for the host.
-    """
-    info = be.runtime.mem_get_info()
-    return None if info is None else DeviceMemory(*info)
 
 
 def array(
@@ -647,15 +472,3 @@ def to_host_array(be: Backend, values: Any, dtype: str, what: str = "be.array") 
             if not low - 1 < x < high + 1:  # a float is truncated
                 raise (ValueError if math.isnan(x) else OverflowError)(f"{what}: {overflow_message(x, dtype)}")
     return be.runtime.host_values(array)
-
-
-def check_open(be: Backend) -> None:
-    """Raise RuntimeError if the backend is closed."""
-    if be.closed_by:
-        raise RuntimeError(f"{be!r} {CLOSED_MESSAGE}")
-    be.runtime.check_device()
-
-
-def dtype_of(dtype: Any) -> Any:
-    """Return the NumPy dtype of a short name such as "f32", or of anything that NumPy converts to a dtype."""
-    return np.dtype(DATATYPES.get(dtype, dtype))

@@ -36,12 +36,6 @@ class FairLock:
         self._lock.release()
 
 
-class BatchSize(threading.local):
-    """The batch size of the current thread; None if it uses the backend's."""
-
-    value: int | None = None
-
-
 def exclusive(method: Method) -> Method:
     """Decorate a method to run while holding the lock of its backend, ``self.be.lock``."""
 

@@ -1,4 +1,4 @@
-"""Memory tracking: bytes allocated for tensors, arenas and workspaces, and their peak."""
+"""Memory tracking: bytes allocated for tensors, arenas and workspaces, their peak, and errors of allocations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from neonlite.backend.format import format_bytes
 
 if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
     from neonlite.backend.planning.layout import LayoutCache
 
 MAX_PENDING_RECORDS = 1000  # records in the queue before they are added to the totals
@@ -170,3 +171,10 @@ class DeviceMemory(NamedTuple):
 
     def __str__(self) -> str:
         return f"{format_bytes(self.free)} free of {format_bytes(self.total)}"
+
+
+def translate_error(be: Backend, error: Exception, what: str) -> Exception:
+    """Convert an error of the library to a more specific one; ``what`` describes the allocation that failed."""
+    error = be.runtime.translate_error(error)
+    is_bare = isinstance(error, MemoryError) and not isinstance(error, OutOfMemoryError)
+    return be.runtime.out_of_memory_error(what) if is_bare else error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.creation import check_open
+from neonlite.backend.lifecycle import check_open
 from neonlite.backend.random import mask_threshold
 from neonlite.backend.tensor import Tensor
 

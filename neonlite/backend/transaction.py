@@ -14,6 +14,7 @@ from functools import partial
 from operator import is_
 from typing import Any, TypeVar
 
+from neonlite.backend.attribute_snapshot import Untracked
 from neonlite.backend.tensor import Tensor
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ def set_attributes(obj: Any, values: dict[str, Any]) -> None:
         setattr(obj, name, value)
 
 
-class Snapshot:
+class Snapshot(Untracked):
     """Copies of tensors, allocated once, from which a failed transaction restores them.
 
     All tensors, one or more, belong to one backend.

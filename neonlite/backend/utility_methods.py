@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.memory import MemoryUsage
+from neonlite.backend.memory import DeviceMemory, MemoryUsage
 from neonlite.backend.runtimes.meta import MetaRuntime
 from neonlite.backend.tensor import Tensor
 
@@ -164,6 +164,18 @@ def memory(be: Backend) -> MemoryUsage:
     1 MB: tensors 1 MB, arena 0 B, workspaces 0 B; peak 1 MB
     """
     return be.memory_tracker.usage()
+
+
+def device_memory(be: Backend) -> DeviceMemory | None:
+    """Return the free and total memory of the device; ``be.memory()`` is what this backend has allocated.
+
+    Returns
+    -------
+    DeviceMemory or None
+        Free and total bytes; None for the host.
+    """
+    info = be.runtime.mem_get_info()
+    return None if info is None else DeviceMemory(*info)
 
 
 def reset_peak(be: Backend) -> None:

@@ -1,5 +1,6 @@
 """Neural-network layers, containers and network costs."""
 
+from neonlite.backend.builtin_classes import declare_builtin
 from neonlite.layers.activation import Activation, Dropout
 from neonlite.layers.attention import (
     MultiHeadAttention,
@@ -103,3 +104,5 @@ __all__ = [
     "check_layer",
     "get_steps",
 ]
+
+declare_builtin(globals().values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.attributes import is_builtin
+from neonlite.backend.builtin_classes import is_builtin
 from neonlite.backend.validation import check_number, instance
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import LayerInput

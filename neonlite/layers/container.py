@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.attributes import is_builtin
+from neonlite.backend.builtin_classes import has_builtin_method
 from neonlite.backend.validation import checks_booleans
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
@@ -334,5 +334,5 @@ def drop_defaults(**arguments: Any) -> dict[str, Any]:
 
 
 def has_builtin_steps(layer: Layer) -> bool:
-    """Return whether neonlite defines fprop and bprop of a layer; these overwrite inputs only as planned."""
-    return is_builtin(type(layer).fprop) and is_builtin(type(layer).bprop)
+    """Return whether built-in classes define fprop and bprop of a layer; these overwrite inputs only as planned."""
+    return has_builtin_method(type(layer), "fprop") and has_builtin_method(type(layer), "bprop")

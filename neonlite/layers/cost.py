@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from neonlite.backend import Tensor
-from neonlite.backend.attributes import is_builtin
+from neonlite.backend.builtin_classes import is_builtin
 from neonlite.backend.validation import check_number, check_numbers, one_of
 from neonlite.backend.warn import warn
 from neonlite.layers.buffers import BufferOwner, iobuf_shape, num_features, num_steps

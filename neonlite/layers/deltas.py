@@ -174,6 +174,8 @@ class DeltaPlanner:
 class GradientSum:
     """The sum of errors from several branches. It overwrites one that has no other readers, if there is one."""
 
+    can_replay = True
+
     def __init__(self) -> None:
         self.target_index: int | None = None  # index of the error that the sum overwrites, if any
         self.buffer: Tensor | Any = None  # the buffer of the sum if it overwrites none

@@ -411,6 +411,8 @@ def other_batch_size(names: Sequence[str], saved: int, current: int) -> str:
 class RecurrentInitializer:
     """Initialize the W of a recurrent layer gate by gate."""
 
+    can_replay = True
+
     def __init__(self, layer: RecurrentBase) -> None:
         self.layer = layer
 
@@ -727,6 +729,8 @@ class BiBNRNN(BiRNN):
 
 class InputNorm:
     """Batch normalization of W_input x in one direction of a BiBNRNN: rows get mean 0 and variance 1."""
+
+    can_replay = True
 
     def __init__(self, unroll: StepUnroll, rho: float, eps: float, gmean: Tensor, gvar: Tensor) -> None:
         layer, suffix, n = unroll.layer, unroll.direction or "", unroll.layer.nout

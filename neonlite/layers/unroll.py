@@ -40,6 +40,7 @@ class Unroll(ABC):
     ``direction`` is 0 forward in time and 1 backward in time.
     """
 
+    can_replay = True
     initial_states: dict[str, Tensor]
     final_states: list[Tensor]
     state_errors: dict[str, Tensor]  # after a backward pass: the errors of the initial states

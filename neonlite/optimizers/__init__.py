@@ -1,5 +1,6 @@
 """Optimizers, learning-rate schedules and loss scaling."""
 
+from neonlite.backend.builtin_classes import declare_builtin
 from neonlite.optimizers.loss_scaling import LossScaling
 from neonlite.optimizers.optimizer import Optimizer, get_param_list
 from neonlite.optimizers.rules import (
@@ -44,3 +45,5 @@ __all__ = [
     "WarmupSchedule",
     "get_param_list",
 ]
+
+declare_builtin(globals().values())

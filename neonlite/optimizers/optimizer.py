@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import Backend, NervanaObject, Tensor
-from neonlite.backend.attributes import AttributeSnapshot, can_replay
+from neonlite.backend.attribute_snapshot import AttributeSnapshot, can_replay
 from neonlite.backend.planning.assignment import CompiledAssignment
 from neonlite.backend.transaction import Snapshot, atomic, restore_on_failure
 from neonlite.backend.validation import check_attributes, check_boolean_fields, check_number
@@ -188,7 +188,7 @@ class Optimizer(NervanaObject):
                 f"{self.classnm}: expected a batch size, by which gradients are divided, got none. Set be.bsz = N."
             )
         scalars: dict[str, Any] = self.get_scalars(check_number(f"{self.classnm}: the epoch", epoch))
-        if can_replay(type(self), self):
+        if can_replay(self):
             scalars = group.to_device(scalars)
         atomic(self._step, group, scalars)
 

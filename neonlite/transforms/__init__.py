@@ -1,5 +1,6 @@
 """Activation functions, cost functions and metrics."""
 
+from neonlite.backend.builtin_classes import declare_builtin
 from neonlite.transforms.activation import (
     GELU,
     Explin,
@@ -77,3 +78,5 @@ __all__ = [
     "TopKMisclassification",
     "Transform",
 ]
+
+declare_builtin(globals().values())

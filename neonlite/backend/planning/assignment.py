@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.backend.creation import check_open, to_host_array
+from neonlite.backend.attribute_snapshot import Untracked
+from neonlite.backend.creation import to_host_array
+from neonlite.backend.lifecycle import check_open
 from neonlite.backend.planning import layout
 from neonlite.backend.planning.plan import Plan
 from neonlite.backend.planning.run import (
@@ -253,7 +255,7 @@ def _reshape_to_target(be: Backend, target: Tensor, value: Any) -> np.ndarray[An
 # --- repeated assignments ---
 
 
-class CompiledAssignment:
+class CompiledAssignment(Untracked):
     """A planned assignment, created by ``be.compile``. Call it to run it. Only its scalars may change between runs.
 
     A deep copy is planned again, for the copies of its tensors.
@@ -300,7 +302,7 @@ class CompiledAssignment:
         return CompiledAssignment(be, tensors, values)
 
 
-class CachedAssignment:
+class CachedAssignment(Untracked):
     """An assignment that is compiled when it is called a second time with the same operands."""
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.creation import check_open, translate_error
-from neonlite.backend.memory import OutOfMemoryError
+from neonlite.backend.lifecycle import check_open
+from neonlite.backend.memory import OutOfMemoryError, translate_error
 from neonlite.backend.planning import layout
 from neonlite.backend.planning.plan import Plan
 from neonlite.backend.tensor import Tensor, overlap

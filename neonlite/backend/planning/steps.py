@@ -9,15 +9,9 @@ from typing import Any, NamedTuple
 
 from neonlite.dtypes import LIMITS, dtype_bits, overflow_message
 from neonlite.ops import OPS, Op
-from neonlite.optree_structure import Above, Below, Info, Leaves
-from neonlite.optree_walks import lower_to_instructions
+from neonlite.optree_structure import Above, Below, Constant, Info, Leaves
+from neonlite.optree_walks import OperandId, lower_to_instructions
 from neonlite.shapes import Shape, contiguous_strides
-
-
-class Constant(NamedTuple):
-    """A static integer, which is part of the structure."""
-
-    value: int
 
 
 class Step(NamedTuple):
@@ -77,11 +71,11 @@ class StepList:
         self.int_range_checks: list[tuple[int, str]] = []  # (leaf, the integer dtype it must fit)
         value_ids: list[int] = []  # the value of each instruction
 
-        def value(x: Any) -> int | Constant:
-            return Constant(x[0]) if isinstance(x, tuple) else value_ids[x] if x >= 0 else -1 - x
+        def value(x: OperandId) -> int | Constant:
+            return x if isinstance(x, Constant) else value_ids[x] if x >= 0 else -1 - x
 
-        for op, attrs, operands, shape, dtype, compute_dtype in instructions:
-            value_ids.append(self._add_step(op, dict(attrs), [value(x) for x in operands], shape, dtype, compute_dtype))
+        for op, attrs, ids, shape, dtype, compute_dtype in instructions:
+            value_ids.append(self._add_step(op, dict(attrs), [value(x) for x in ids], shape, dtype, compute_dtype))
         self.outputs: list[int] = []  # the values of the targets
         for x, info in zip(result_ids, self.targets, strict=True):
             self.outputs.append(self._make_output(value(x), info))

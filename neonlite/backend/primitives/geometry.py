@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
 
+from neonlite.backend.attribute_snapshot import Untracked
+
 Shape = tuple[int, ...]
 WindowOffsets = list[tuple[int, slice, slice]]  # (index in the window, slice of the output, slice of the input)
 
@@ -67,7 +69,7 @@ def axis_window_offsets(size: int, count: int, window: int, stride: int, padding
     return offsets
 
 
-class LayerObject:
+class LayerObject(Untracked):
     """Base of layer objects: ``dimI`` and ``dimO`` have five axes, ``dimI2`` and ``dimO2`` two."""
 
     padding: Shape

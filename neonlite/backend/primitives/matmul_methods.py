@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.creation import check_open
 from neonlite.backend.errstate import ignore_fp_errors, restore_fp_errors
+from neonlite.backend.lifecycle import check_open
 from neonlite.backend.planning.layout import read_chwn, write_chwn
 from neonlite.backend.primitives.primitive_operands import (
     as_contiguous,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from neonlite.backend.creation import check_open
+from neonlite.backend.lifecycle import check_open
 from neonlite.backend.planning.layout import (
     ImageOperand,
     ImageShape,

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from neonlite.backend.planning.buffers import align_bytes
 from neonlite.backend.planning.plan import Plan
-from neonlite.backend.planning.steps import Constant, Stage, Step
+from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.runtimes.cuda.op_templates import (
     COMPUTE_TYPES,
     REDUCE_TEMPLATES,
@@ -44,6 +44,7 @@ from neonlite.backend.runtimes.cuda.op_templates import (
     to_storage,
 )
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, dtype_bits
+from neonlite.optree_structure import Constant
 from neonlite.shapes import Axes, Shape
 from neonlite.typing import NativeArray
 

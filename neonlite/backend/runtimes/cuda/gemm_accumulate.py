@@ -11,8 +11,9 @@ import math
 from typing import NamedTuple
 
 from neonlite.backend.planning.plan import Plan
-from neonlite.backend.planning.steps import Constant, Stage
+from neonlite.backend.planning.steps import Stage
 from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.optree_structure import Constant
 from neonlite.typing import NativeArray
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from neonlite.backend.attributes import AttributeSnapshot
+from neonlite.backend.attribute_snapshot import AttributeSnapshot
 from neonlite.backend.runtimes.cuda.captured_layouts import CapturedLayouts
 from neonlite.optree import Operand
 

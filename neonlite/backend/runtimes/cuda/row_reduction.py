@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from neonlite.backend.planning.plan import Plan
-from neonlite.backend.planning.steps import Constant, Stage, Step
+from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.runtimes.cuda.codegen import (
     MAX_KERNEL_REDUCTIONS,
     MAX_KERNEL_STEPS,
@@ -40,6 +40,7 @@ from neonlite.backend.runtimes.cuda.op_templates import (
 )
 from neonlite.dtypes import FLOAT_DTYPES, dtype_bits
 from neonlite.ops import OPS, Op
+from neonlite.optree_structure import Constant
 from neonlite.shapes import Axes, reduction_shape
 from neonlite.typing import NativeArray
 

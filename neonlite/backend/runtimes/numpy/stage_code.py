@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.backend.planning.steps import Constant
 from neonlite.backend.runtimes.numpy.summation import accumulation_dtype, find_product_factors, select_sum_function
 from neonlite.backend.runtimes.numpy.templates import OPERAND_NAMES, REDUCTION_UFUNCS, UFUNCS, template_of
+from neonlite.optree_structure import Constant
 
 if TYPE_CHECKING:
     from neonlite.backend.runtimes.numpy.fused_stage import FusedStage

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.planning.steps import Constant, Step
+from neonlite.backend.planning.steps import Step
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.ops import normalize_indices, to_slices
+from neonlite.optree_structure import Constant
 from neonlite.shapes import Shape
 from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from neonlite.backend.planning.plan import Plan
-from neonlite.backend.planning.steps import Constant, Step
+from neonlite.backend.planning.steps import Step
 from neonlite.backend.runtimes.numpy.templates import OP_COST
 from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.backend.runtimes.onednn.post_ops import (
@@ -23,6 +23,7 @@ from neonlite.backend.runtimes.onednn.post_ops import (
     get_chain,
 )
 from neonlite.ops import OPS
+from neonlite.optree_structure import Constant
 from neonlite.shapes import Shape
 
 MIN_CHAIN_COST = 1 << 16  # elements times cost; below it, a chain is slower than NumPy

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.plan import Plan
-from neonlite.backend.planning.steps import Constant, Step
+from neonlite.backend.planning.steps import Step
+from neonlite.optree_structure import Constant
 from neonlite.typing import NativeArray
 
 if TYPE_CHECKING:

@@ -9,18 +9,25 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.builtin_classes import is_builtin
 from neonlite.optree import Operand
 
-OPAQUE: tuple[Any, ...] = (int, float, str, bytes, type(None), type, np.generic, np.ndarray, np.dtype)
-OPAQUE += (Operand, BuiltinFunctionType, ModuleType)
-SKIPPED_PACKAGE = "neonlite.backend"  # backends, plans and assignments depend only on attributes recorded elsewhere
+
+class Untracked:
+    """Base of classes whose objects snapshots do not look into: they depend only on what is recorded elsewhere."""
+
+    __slots__ = ()
+
+
+OPAQUE: tuple[type, ...] = (int, float, str, bytes, type(None), type, np.generic, np.ndarray, np.dtype)
+OPAQUE += (Operand, BuiltinFunctionType, ModuleType, Untracked)
 
 
 class AttributeSnapshot:
     """The current attributes of objects, and of all objects that their attributes refer to, directly or indirectly.
 
-    ``custom_class`` is the name of a class or function found among them that is not part of neonlite, so that its
-    behavior may depend on more than attributes (see ``can_replay``); "" if there is none.
+    ``custom_class`` is the name of a class or function found among them whose behavior may depend on more than
+    attributes (see ``can_replay``); "" if there is none.
     """
 
     def __init__(self, objects: Sequence[Any]) -> None:
@@ -29,17 +36,21 @@ class AttributeSnapshot:
         rest, visited = list(objects), set()
         while rest:
             x = rest.pop()
-            if id(x) in visited or isinstance(x, OPAQUE) or type(x).__module__.startswith(SKIPPED_PACKAGE):
+            if id(x) in visited or isinstance(x, OPAQUE):
                 continue
             visited.add(id(x))
-            if isinstance(x, partial | MethodType):
-                rest += [x.func, *x.args, x.keywords] if isinstance(x, partial) else [x.__self__, x.__func__]
+            if isinstance(x, partial):
+                rest += [x.func, *x.args, x.keywords]
+                continue
+            if isinstance(x, MethodType):
+                rest.append(x.__self__)
+                if getattr(type(x.__self__), x.__name__, None) is not x.__func__:  # not a method of the object's class
+                    rest.append(x.__func__)
                 continue
             skipped: Any = ()
             if not isinstance(x, list | tuple | dict | set | frozenset):
-                definition = x if isinstance(x, FunctionType) else type(x)
-                if not can_replay(definition, x):
-                    self.custom_class = definition.__qualname__
+                if not can_replay(x):
+                    self.custom_class = (x if isinstance(x, FunctionType) else type(x)).__qualname__
                 if isinstance(x, FunctionType) or not hasattr(x, "__dict__"):
                     continue
                 skipped, x = getattr(x, "result_attributes", ()), vars(x)
@@ -62,11 +73,6 @@ def values(x: Any, skipped: Any = ()) -> tuple[Any, ...]:
     return tuple(x.values()) if isinstance(x, dict) else tuple(x)
 
 
-def can_replay(definition: Any, x: Any) -> bool:
-    """Return whether a class or function is part of neonlite, or the object ``x`` has ``can_replay = True``."""
-    return is_builtin(definition) or getattr(x, "can_replay", False)
-
-
-def is_builtin(definition: Any) -> bool:
-    """Return whether a class or function is part of neonlite; subclasses that users define are not."""
-    return str(definition.__module__).startswith("neonlite.")
+def can_replay(x: object) -> bool:
+    """Return whether an object depends only on its attributes: its class is built in, or has ``can_replay = True``."""
+    return is_builtin(type(x)) or getattr(x, "can_replay", False)

@@ -1,0 +1,41 @@
+"""The batch size of one thread: ``with be.batch_size(n): ...``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from neonlite.backend.validation import integer
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+
+class BatchSize(threading.local):
+    """The batch size of the current thread; None if it uses the backend's."""
+
+    value: int | None = None
+
+
+@contextmanager
+def batch_size(be: Backend, n: int) -> Iterator[None]:
+    """Set ``be.bsz`` within a ``with`` block, for the current thread only.
+
+    Parameters
+    ----------
+    n : int
+        The batch size.
+    """
+    before = be.thread_bsz.value
+    be.thread_bsz.value = check_batch_size(n)
+    try:
+        yield
+    finally:
+        be.thread_bsz.value = before
+
+
+def check_batch_size(n: object) -> int:
+    """Return a batch size as a Python int; TypeError or ValueError otherwise."""
+    return integer("be.bsz: the batch size (0 if not set)", n, 0)
