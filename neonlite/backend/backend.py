@@ -92,16 +92,14 @@ class Backend(OpMethods, Untracked):
         if deterministic:
             self.runtime.make_deterministic()
         self.xp = self.runtime.xp
-        self.name = self.runtime.name
+        self.name = self.device_type = self.runtime.name
         self.backend_id = next(_backend_ids)
-        self.device_type = self.name
         self.default_dtype_name = "float32"
         self.default_dtype_name = self.dtype_name(default_dtype)
         if self.default_dtype_name not in FLOAT_DTYPES:
             dtypes = tuple(x for x in FLOAT_DTYPES if x in self.runtime.dtypes)
             raise ValueError(f"Backend: expected one of {dtypes} as the default dtype, got {self.default_dtype_name}")
-        self.compat_mode = compat_mode
-        self.deterministic = deterministic
+        self.compat_mode, self.deterministic = compat_mode, deterministic
         self.streams: RandomStreams = self.runtime.random_streams(rng_seed)
         self.lock = FairLock()  # guards the batch size, and the buffers and weights of layers
         self.thread_bsz = BatchSize()
@@ -147,7 +145,6 @@ class Backend(OpMethods, Untracked):
             self.thread_bsz.value = n
 
     batch_size = batch_size
-
     backend_choices = staticmethod(list_runtimes)
     allocate_backend = classmethod(lifecycle.allocate_backend)
     cleanup_backend = lifecycle.cleanup_backend

@@ -70,12 +70,10 @@ class Tensor(Operand):
 
     info: Info
     _min_dims = 2
-    # fmt: off
     __slots__ = (
         "__weakref__", "allocation", "base", "info", "name", "persist_values", "rounding", "span", "storage",
         "storage_offset", "strides", "view_op",
-    )
-    # fmt: on
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -180,8 +178,6 @@ class Tensor(Operand):
     __array__ = tensor_conversion.to_array
     __repr__ = tensor_conversion.format_text
     _repr_html_ = tensor_conversion.format_html
-
-    # --- writing ---
 
     def __setitem__(self, index: IndexLike, value: ArrayLike) -> None:
         target = self if type(index) is slice and index == FULL_SLICE else self[index]
