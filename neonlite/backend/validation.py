@@ -95,7 +95,6 @@ def checks_booleans(function: Callable[P, T]) -> Callable[P, T]:
     if not any(map(is_boolean, annotations.values())):
         return function
 
-    @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         given: dict[str, Any] = dict(zip(parameters, args, strict=False)) | kwargs
         where = function.__qualname__
@@ -104,7 +103,8 @@ def checks_booleans(function: Callable[P, T]) -> Callable[P, T]:
         check_booleans(where, annotations, given)
         return function(*args, **kwargs)
 
-    return wrapper
+    wrapper.__code__ = wrapper.__code__.replace(co_name=function.__name__)  # for tracebacks and ``called_from``
+    return functools.wraps(function)(wrapper)
 
 
 def check_boolean_fields(obj: Any) -> None:
