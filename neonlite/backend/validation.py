@@ -108,9 +108,11 @@ def checks_booleans(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def check_boolean_fields(obj: Any) -> None:
-    """Raise TypeError if a field of a dataclass that is annotated as bool is not True, False, 0 or 1."""
+    """Convert 0 and 1 in the fields of a dataclass that are annotated as bool; TypeError for other values."""
     annotations = {field.name: field.type for field in dataclasses.fields(obj)}
-    check_booleans(type(obj).__name__, annotations, {name: getattr(obj, name) for name in annotations})
+    values = {name: getattr(obj, name) for name, annotation in annotations.items() if is_boolean(annotation)}
+    check_booleans(type(obj).__name__, annotations, values)
+    vars(obj).update({name: bool(value) for name, value in values.items()})  # also of a frozen dataclass
 
 
 def check_booleans(where: str, annotations: dict[str, Any], values: dict[str, Any]) -> None:
