@@ -49,6 +49,8 @@ class Serializable:
         _classes[f"{cls.__module__}.{cls.__name__}"] = cls
 
     def __init__(self, name: str | None = None) -> None:
+        if not isinstance(name, str | None):
+            raise TypeError(f"{self.classnm}: expected a string for name, got {describe(name)}")
         self.name = f"{self.classnm}_{next(_name_counters[self.classnm])}" if name is None else name
 
     def __repr__(self) -> str:

@@ -285,6 +285,8 @@ class ArrayIterator(ResumableIterator):
                 check_number(f"{self.name}: scale", factor),
                 check_number(f"{self.name}: offset of scale", offset),
             )
+            if not scale[0]:
+                raise ValueError(f"{self.name}: expected a factor other than 0 for scale, got 0: all inputs are equal.")
             self.preprocessing = Preprocessing(*scale, integers=tuple(IntegerRange.from_array(x) for x in arrays))
         if check_finite:
             for i, x in enumerate(arrays):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from neonlite.backend import Tensor
 from neonlite.backend.validation import check_numbers
 from neonlite.layers.buffers import iobuf_shape
-from neonlite.layers.container import LayerContainer, Sequential, flatten_layers
+from neonlite.layers.container import LayerContainer, Sequential, flatten_layers, layer_list
 from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.shape import PassThrough
@@ -113,8 +113,9 @@ class Tree(LayerContainer):
         nodes: dict[str, BranchNode] = {}
         self.nodes: list[Any] = [None]  # the first node of each branch
         branches = []
-        for i, item in enumerate(layers):
-            branch = list(flatten_layers(item if isinstance(item, list | tuple | Sequential) else [item]))
+        for i, item in enumerate(layer_list(self.classnm, layers, name)):
+            items = item if isinstance(item, list | tuple | Sequential) else [item]
+            branch = list(flatten_layers(name or self.classnm, items))
             if i:
                 first = branch.pop(0) if branch else None
                 if not isinstance(first, BranchNode) or first.name not in nodes:

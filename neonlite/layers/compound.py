@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neonlite.backend.validation import checks_booleans
+from neonlite.backend.validation import checks_booleans, instance
 from neonlite.layers.activation import Activation
 from neonlite.layers.binary import BinaryLinear
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
@@ -51,6 +51,9 @@ class CompoundLayer(list[Any]):
                 f"{name or self.__class__.__name__}: expected bias or batch_norm, got both. Leave out bias, because "
                 "BatchNorm has an offset beta."
             )
+        if activation is not None:
+            where = f"{name or self.__class__.__name__}: activation"
+            instance(where, activation, Transform, "a transform, such as Rectlin(),")
         self.bias, self.batch_norm, self.activation, self.base_name = bias, batch_norm, activation, name
 
     def add_layers(self, layer: Layer) -> None:

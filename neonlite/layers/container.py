@@ -15,6 +15,7 @@ from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.types import LayerInput, LayerLike, LayerShapes
+from neonlite.messages import describe
 
 
 class LayerContainer(Layer):
@@ -40,7 +41,7 @@ class LayerContainer(Layer):
 
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(name)
-        self.layers: list[Any] = list(layers)
+        self.layers: list[Any] = layer_list(self.name, layers)
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
         names = Counter(layer.name for layer in self.leaves())
@@ -167,7 +168,8 @@ class Sequential(LayerContainer):
     """
 
     def __init__(self, layers: LayerLike | Iterable[LayerLike], name: str | None = None) -> None:
-        super().__init__(flatten_layers(layers if isinstance(layers, Iterable) else [layers]), name)
+        layers = layer_list(self.classnm, [layers] if isinstance(layers, Layer) else layers, name)
+        super().__init__(flatten_layers(self.classnm, layers), name)
         self.input_copies: dict[Any, Any] = {}  # layer -> copy of its inputs, which it may overwrite
         self.error_copies: dict[Any, Any] = {}  # layer -> copy of its error, which it may overwrite
 
@@ -311,15 +313,23 @@ def as_container(layers: LayerLike) -> LayerContainer:
     return layers if isinstance(layers, LayerContainer) else Sequential(layers)
 
 
-def flatten_layers(layers: Iterable[LayerLike]) -> Iterator[Layer]:
-    """Yield the layers of nested lists."""
+def layer_list(where: str, layers: Any, name: Any = None) -> list[Any]:
+    """Return the layers as a list; TypeError for a single layer, or for a second layer instead of the name."""
+    if isinstance(layers, Layer | str) or not isinstance(layers, Iterable) or not isinstance(name, str | None):
+        got = describe(layers if name is None else [layers, name])
+        raise TypeError(f"{where}: expected a list of layers, got {got}. Pass one list of layers: {where}([a, b]).")
+    return list(layers)
+
+
+def flatten_layers(where: str, layers: Iterable[LayerLike]) -> Iterator[Layer]:
+    """Yield the layers of nested lists; TypeError for anything else in them."""
     for layer in layers:
         if isinstance(layer, list | tuple):
-            yield from flatten_layers(layer)
+            yield from flatten_layers(where, layer)
         elif isinstance(layer, Layer):
             yield layer
         else:
-            raise TypeError(f"expected layers and lists of layers, got {layer!r}.")
+            raise TypeError(f"{where}: expected layers and lists of layers, got {describe(layer)}.")
 
 
 def allocate_layer(layer: Layer, shared_outputs: Tensor | None, accumulate_updates: bool) -> None:

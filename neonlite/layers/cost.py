@@ -45,6 +45,10 @@ class GeneralizedCost(BufferOwner):
 
     def __init__(self, costfunc: Cost, name: str | None = None) -> None:
         super().__init__(name)
+        if isinstance(costfunc, type) or not callable(costfunc):
+            raise TypeError(
+                f"{self.name}: expected a cost for costfunc, such as CrossEntropyMulti(), got {describe(costfunc)}."
+            )
         self.costfunc = costfunc
         self.outputs: Tensor | Any = None
         self.deltas: Tensor | Any = None

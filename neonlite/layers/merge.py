@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from neonlite.backend import Tensor
 from neonlite.backend.validation import check_numbers, one_of
 from neonlite.layers.buffers import iobuf_shape, num_elements, num_features, num_steps, shape_of, tensor_shape
-from neonlite.layers.container import LayerContainer, allocate_layer, as_container
+from neonlite.layers.container import LayerContainer, allocate_layer, as_container, layer_list
 from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import LayerInput, LayerLike, LayerShapes
@@ -31,7 +31,7 @@ class Broadcast(LayerContainer):
     """
 
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
-        super().__init__([as_container(branch) for branch in layers], name)
+        super().__init__([as_container(branch) for branch in layer_list(self.classnm, layers, name)], name)
         self.gradient_sum = GradientSum()
 
     def configure(self, in_obj: LayerInput) -> Self:

@@ -32,7 +32,7 @@ class NormalizationBase(ParameterLayer):
 
     def __init__(self, eps: float, name: str | None = None) -> None:
         super().__init__(None, name)
-        self.eps = check_number(f"{self.name}: eps", eps, low=0)
+        self.eps = check_number(f"{self.name}: eps", eps, 0, 1)
         self.nfm = 0
 
     def configure(self, in_obj: LayerInput) -> Self:
@@ -60,7 +60,7 @@ class BatchNorm(NormalizationBase):
     Parameters
     ----------
     rho : float
-        Decay of the running statistics, 0 to 1.
+        Decay of the running statistics, at least 0 and below 1.
     eps : float
         Added to the variance.
     name : str, optional
@@ -84,7 +84,7 @@ class BatchNorm(NormalizationBase):
 
     def __init__(self, rho: float = 0.9, eps: float = 1e-3, name: str | None = None, binary: bool = False) -> None:
         super().__init__(eps, name)
-        self.rho, self.binary = check_number(f"{self.name}: rho", rho, 0, at_most=1), binary
+        self.rho, self.binary = check_number(f"{self.name}: rho", rho, 0, 1), binary
         self.x: Tensor | Any = None
         self.y: Tensor | Any = None
         self.xmean: Tensor | Any = None

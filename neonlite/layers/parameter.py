@@ -93,6 +93,8 @@ class ParameterLayer(Layer):
 
     def __init__(self, init: InitLike | None = None, name: str | None = None, parallelism: str = "Unknown") -> None:
         super().__init__(name, parallelism)
+        if init is not None:
+            check_init(self.name, init)
         self.init = init
         self.weight_shape: tuple[int, ...] | Any = None
         self.states: list[Any] = []
@@ -196,6 +198,14 @@ def allocate_parameters(layers: Sequence[ParameterLayer]) -> None:
         start += size
 
 
+def check_init(where: str, init: Any) -> None:
+    """Raise TypeError unless these are initial values: an initializer, an array, a list or a tensor."""
+    if isinstance(init, type) or not (isinstance(init, list) or hasattr(init, "shape") or hasattr(init, "fill")):
+        raise TypeError(
+            f"{where}: expected an initializer such as Gaussian(), an array or a tensor for init, got {describe(init)}."
+        )
+
+
 def fill_parameter(parameter: Tensor, init: Any) -> None:
     """Fill a parameter with an initializer, or with the values of an array or tensor."""
     if hasattr(init, "shape"):
@@ -204,9 +214,6 @@ def fill_parameter(parameter: Tensor, init: Any) -> None:
         parameter[:] = init
     elif isinstance(init, list):  # an array from a description, as JSON data
         fill_parameter(parameter, parameter.backend.array(init, dtype=parameter.info.dtype))
-    elif hasattr(init, "fill"):
-        init.fill(parameter)
     else:
-        raise TypeError(
-            f"init of {parameter.name}: expected an initializer such as Gaussian(), an array or a tensor, got {init!r}."
-        )
+        check_init(f"{parameter.name}", init)
+        init.fill(parameter)

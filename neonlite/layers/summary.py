@@ -18,6 +18,7 @@ from neonlite.backend.memory import MemoryUsage
 from neonlite.files import printable
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.types import LayerInput, LayerShape
+from neonlite.messages import describe
 
 if TYPE_CHECKING:
     from neonlite.layers.cost import GeneralizedCost, Multicost
@@ -160,6 +161,13 @@ def summarize(
             f"{network.name}: expected a configured network, got one without shapes. Pass the shape of a sample: "
             "summary(shape)."
         )
+    if cost is not None and not hasattr(cost, "get_cost"):
+        raise TypeError(
+            f"{network.name}.summary: expected a GeneralizedCost or Multicost, got {describe(cost)}. Pass "
+            "GeneralizedCost(cost)."
+        )
+    if optimizer is not None and (isinstance(optimizer, type) or not hasattr(optimizer, "optimize")):
+        raise TypeError(f"{network.name}.summary: expected an optimizer, such as Adam(), got {describe(optimizer)}.")
     dry_run = be.dry_run()
     net, cost, optimizer = copy.deepcopy((network, cost, optimizer), {id(be): dry_run})
     layers = list(walk_layers(net))

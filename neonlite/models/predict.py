@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.validation import checks_booleans
 from neonlite.data import ArrayIterator
-from neonlite.data.iterator import to_array, transpose_hint
+from neonlite.data.iterator import first_true_row, to_array, transpose_hint
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.layers.layer import Layer
@@ -141,6 +142,12 @@ class Predictor:
             raise ValueError(f"{self.name}: expected arrays with equal numbers of rows, got {[*map(len, arrays)]}")
         for x, expected in zip(arrays, shapes, strict=True):
             self.check(x, expected)
+            if is_float_array(x) and not np.isfinite(x).all():
+                row = first_true_row(~np.isfinite(x))
+                raise ValueError(
+                    f"{self.name}: expected finite values, got NaN or infinity in row {row}. Remove these rows, or "
+                    "replace the values."
+                )
         return [x.reshape(len(x), -1) for x in arrays], shapes
 
     def check(self, x: NDArray[Any], shape: Any) -> None:
@@ -216,8 +223,8 @@ def predict(model: Model, X: Any, preprocessed: bool | None = None) -> NDArray[A
     Raises
     ------
     ValueError
-        The rows have another shape or layout, or contain floats outside of the range of the preprocessed training
-        set.
+        The rows have another shape or layout, or contain NaN, infinity, or floats outside of the range of the
+        preprocessed training set.
     """
     model.check_can_evaluate()
     if hasattr(X, "nbatches"):

@@ -5,12 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from neonlite import gen_backend
+from neonlite.data import ArrayIterator
 from neonlite.initializers import Gaussian
-from neonlite.layers import Affine, Conv, GeneralizedCost, Linear, MergeBroadcast, MergeSum, Pooling, Sequential
-from neonlite.transforms import CrossEntropyMulti, Softmax, SumSquared
+from neonlite.layers import (
+    Activation,
+    Affine,
+    BatchNorm,
+    Conv,
+    GeneralizedCost,
+    LayerNorm,
+    Linear,
+    LookupTable,
+    MergeBroadcast,
+    MergeSum,
+    Pooling,
+    Sequential,
+    Tree,
+)
+from neonlite.models import Model
+from neonlite.optimizers import WarmupSchedule
+from neonlite.transforms import CrossEntropyMulti, Rectlin, Softmax, SumSquared
 
 init = Gaussian()
 
@@ -74,3 +92,78 @@ def test_an_error_names_the_layer_and_the_way_out(act, words):
     gen_backend("cpu", batch_size=4)
     with pytest.raises(ValueError, match=words):
         act()
+
+
+def layer(**options: Any) -> Any:
+    return Linear(2, init, **options)
+
+
+def configured() -> Any:
+    return network(layer()).configure(3)
+
+
+ARGUMENTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "Sequential": (
+        lambda: Sequential(layer(), layer()),
+        TypeError,
+        r"Sequential: expected a list of layers, got .*Linear.*Pass one list of layers: Sequential\(\[a, b\]\)",
+    ),
+    "Sequential-lists": (lambda: Sequential(Affine(2, init), Affine(2, init)), TypeError, "expected a list of layers"),
+    "Sequential-string": (lambda: Sequential("relu"), TypeError, "Sequential: expected a list of layers, got 'relu'"),
+    "Sequential-class": (lambda: Sequential([Linear]), TypeError, "Sequential: expected layers and lists of layers"),
+    "MergeSum": (lambda: MergeSum(layer(), layer()), TypeError, r"MergeSum: .* MergeSum\(\[a, b\]\)"),
+    "MergeSum-one": (lambda: MergeSum(layer()), TypeError, r"MergeSum: expected a list of layers, got Linear"),
+    "Tree-one": (lambda: Tree(layer()), TypeError, "Tree: expected a list of layers, got Linear"),
+    "MergeBroadcast-one": (lambda: MergeBroadcast(layer(), "stack"), TypeError, "MergeBroadcast: expected a list of"),
+    "name": (lambda: Activation(Rectlin(), 3), TypeError, "Activation: expected a string for name, got 3"),
+    "LayerNorm": (lambda: LayerNorm(5), ValueError, "expected a finite number >= 0 and < 1 for eps, got 5"),
+    "BatchNorm": (lambda: BatchNorm(1), ValueError, "expected a finite number >= 0 and < 1 for rho, got 1"),
+    "activation-string": (
+        lambda: Affine(2, init, activation="relu", name="fc"),
+        TypeError,
+        r"fc: expected a transform, such as Rectlin\(\), for activation, got 'relu'",
+    ),
+    "activation-ufunc": (lambda: Affine(2, init, activation=np.tanh), TypeError, "Affine: expected a transform"),
+    "activation-class": (lambda: Affine(2, init, activation=Rectlin), TypeError, "Affine: expected a transform"),
+    "init": (lambda: Linear(3, Gaussian, name="fc"), TypeError, r"fc: expected an initializer such as Gaussian\(\)"),
+    "init-table": (lambda: LookupTable(3, 2, Gaussian), TypeError, r"expected an initializer such as Gaussian\(\)"),
+    "bias": (lambda: Affine(3, init, bias=Gaussian, name="fc"), TypeError, "fc_bias: expected an initializer"),
+    "cost": (lambda: GeneralizedCost("x", name="loss"), TypeError, "loss: expected a cost for costfunc, .* got 'x'"),
+    "cost-class": (lambda: GeneralizedCost(SumSquared), TypeError, "expected a cost for costfunc, such as"),
+    "summary": (lambda: network(layer()).summary(3, SumSquared()), TypeError, r"net.summary: .* GeneralizedCost\(cost"),
+    "summary-optimizer": (lambda: configured().summary(None, None, "sgd"), TypeError, "net.summary: expected an optim"),
+    "scale": (lambda: ArrayIterator(np.ones((3, 2)), scale=0), ValueError, "expected a factor other than 0 for scale"),
+    "warmup": (lambda: WarmupSchedule(0), ValueError, "expected a finite number > 0 for epochs, got 0"),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "words"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_an_invalid_argument_is_rejected_with_the_way_out(call, error, words):
+    gen_backend("cpu", batch_size=4)
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_predict_rejects_rows_with_nan():
+    gen_backend("cpu", batch_size=4)
+    model = Model([layer()], dataset=2)
+    assert model.predict(np.ones((3, 2))).shape == (3, 2)
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="predict: expected finite values, got NaN or infinity in row 1"):
+            model.predict([[1.0, 2.0], [1.0, wrong]])
+
+
+def test_a_sequential_of_one_container_contains_it():
+    gen_backend("cpu", batch_size=4)
+    merged = MergeSum([layer(), layer()])
+    assert Sequential(merged).layers == [merged]
+
+
+@pytest.mark.parametrize("op", ["max", "avg", "l2"])
+def test_the_flops_of_pooling_are_the_same_on_every_runtime(op):
+    flops = set()
+    for runtime in ("cpu", "strict"):
+        gen_backend(runtime, batch_size=4)
+        row = network(image(1, "cv"), Pooling(3, op, strides=2)).summary((3, 9, 9)).rows[-1]
+        flops.add(row.flops)
+    assert flops == {2 * 2 * 4 * 4 * 4 * 9}  # fprop and bprop: 2 channels, 4 x 4 windows of 9 elements, 4 images

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from neonlite.backend.backend import Backend
-    from neonlite.backend.primitives.geometry import ConvLayer
+    from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
     from neonlite.backend.runtimes.onednn.recurrent import RecurrentShape
     from neonlite.backend.runtimes.reference.executor import Runner
 
@@ -177,6 +177,16 @@ class MetaPrimitives(ReferencePrimitives):
         """Count and allocate for the gradient of a convolution with respect to the filters."""
         with self.runtime.count.override(2 * layer.sizeO * layer.sizeF // layer.K):
             super().conv_update(layer, *args)
+
+    def pool_fprop(self, layer: PoolLayer, *args: Any) -> None:
+        """Count an operation for each element of each window, and allocate for a pooling."""
+        with self.runtime.count.override(layer.sizeO * math.prod(layer.JTRS)):
+            super().pool_fprop(layer, *args)
+
+    def pool_bprop(self, layer: PoolLayer, *args: Any) -> None:
+        """Count and allocate for the backward pass of ``pool_fprop``."""
+        with self.runtime.count.override(layer.sizeO * math.prod(layer.JTRS)):
+            super().pool_bprop(layer, *args)
 
     def batch_norm_fprop(self, form: tuple[int, ...], *args: NativeArray) -> None:
         """Count and allocate for a batch normalization of NHWC images."""
