@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from neonlite.backend.validation import check_boolean_fields, check_number, function, integer, pair
 from neonlite.data.epoch import RandomBits
@@ -186,7 +186,7 @@ class Shift(Crop):
         super().__init__(pad=max_pixels, fill=fill)
 
 
-def check_augmentations(augment: Any, shape: Any, dtype: Any) -> Images:
+def check_augmentations(augment: Any, shape: object, dtype: DTypeLike) -> Images:
     """Check augmentations by applying them to one all-zero image of ``shape``, and return the result.
 
     Raise ValueError if ``shape`` is not (C, H, W), and TypeError if an augmentation is not callable, or does not return

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from neonlite.files import max_file_bytes, printable
 from neonlite.messages import truncate_message
@@ -99,7 +99,7 @@ def read_idx(path: Path, ndim: int) -> NDArray[Any]:
     return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
-def read_csv(path: Path, columns: int, dtype: Any, skip: int = 0) -> NDArray[Any]:
+def read_csv(path: Path, columns: int, dtype: DTypeLike, skip: int = 0) -> NDArray[Any]:
     """Return the values (n, columns) of a .csv or .csv.gz file, without the first ``skip`` lines."""
     data = read_bytes(path, MAX_CSV_BYTES)
     try:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.data.epoch import Epoch
-from neonlite.data.iterator import ResumableIterator, check_all_finite, check_labels, row_shape
+from neonlite.data.iterator import Minibatch, ResumableIterator, check_all_finite, check_labels, row_shape
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import IntegerRange, Preprocessing
 from neonlite.files import printable
@@ -138,7 +138,7 @@ class HDF5Iterator(ResumableIterator):
 
     # --- minibatches ---
 
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+    def __iter__(self) -> Iterator[Minibatch]:
         self._file = open_hdf5(self.hdf_filename)
         with self._file:
             yield from super().__iter__()
@@ -170,7 +170,7 @@ class HDF5Iterator(ResumableIterator):
 
         return read
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
         all_columns = slice(0, epoch.batch_size)
         inputs = self._inputs.fill(epoch.batch_size, [(all_columns, values[0])])
         return inputs, self._targets.fill(epoch.batch_size, [(all_columns, values[1])]) if self._targets else inputs

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from neonlite.backend import NervanaObject
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
@@ -21,9 +21,12 @@ from neonlite.data.preprocessing import IntegerRange, Preprocessing
 from neonlite.messages import describe
 
 if TYPE_CHECKING:
+    from neonlite.backend import Tensor
     from neonlite.typing import ArrayLike, ShapeLike
 
 IteratorState = dict[str, Any]
+MinibatchPart: TypeAlias = "Tensor | Sequence[MinibatchPart]"  # several inputs or targets, or targets with a mask
+Minibatch: TypeAlias = "tuple[Tensor | list[Tensor], MinibatchPart]"  # inputs and targets
 
 
 class NervanaDataIterator(NervanaObject):
@@ -56,7 +59,7 @@ class NervanaDataIterator(NervanaObject):
     nclass: int | None = None
     preprocessing: Preprocessing | None = None
 
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+    def __iter__(self) -> Iterator[Minibatch]:
         raise NotImplementedError(f"{self.classnm}: expected a method __iter__ that yields minibatches, got none.")
 
     def reset(self) -> None:
@@ -98,7 +101,7 @@ class ResumableIterator(NervanaDataIterator):
         seed = self.seed if self.shuffle else None
         return Epoch(self.epoch, self.start, self.ndata, n, self.partial_last, seed)
 
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+    def __iter__(self) -> Iterator[Minibatch]:
         self.minibatch, self._next_minibatch = self._next_minibatch, 0
         epoch = self._current_epoch()
         steps = range(self.minibatch, epoch.nbatches)
@@ -125,7 +128,7 @@ class ResumableIterator(NervanaDataIterator):
         """
         return None
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
         """Write minibatch k into the tensors, and return them. Subclasses implement it.
 
         Parameters
@@ -258,7 +261,7 @@ class ArrayIterator(ResumableIterator):
 
     def __init__(
         self,
-        X: Any,
+        X: ArrayLike,
         y: ArrayLike | None = None,
         nclass: int | None = None,
         lshape: ShapeLike | Sequence[ShapeLike] | None = None,
@@ -275,8 +278,8 @@ class ArrayIterator(ResumableIterator):
         self.nclass, self.lshape, self.make_onehot = nclass, lshape, make_onehot
         self.check_finite = bool(check_finite)
         self.shuffle, self.partial_last, self.scale = bool(shuffle), bool(partial_last), scale
-        streams = isinstance(X, list | tuple) and bool(X) and all(getattr(x, "ndim", 0) > 1 for x in X)
-        arrays = [to_array(self.name, x, "X") for x in (X if streams else [X])]
+        inputs = X if isinstance(X, list | tuple) and X and all(getattr(x, "ndim", 0) > 1 for x in X) else [X]
+        arrays = [to_array(self.name, x, "X") for x in inputs]
         self.ndata = len(arrays[0])
         self._check_lengths(arrays, y if y is None else to_array(self.name, y, "y"))
         if scale is not None:
@@ -338,7 +341,7 @@ class ArrayIterator(ResumableIterator):
         self._image, self._augmented_dtype = shapes[0], example.dtype
         return [example.shape[1:]]
 
-    def _check_labels(self, y: Any) -> NDArray[Any]:
+    def _check_labels(self, y: ArrayLike) -> NDArray[Any]:
         """Return labels (n, 1) after checking them."""
         if self.nclass is None:
             raise AttributeError(
@@ -361,7 +364,7 @@ class ArrayIterator(ResumableIterator):
         check_labels(self.name, labels, self.nclass)
         return labels.astype(np.int32).reshape(-1, 1)
 
-    def _check_targets(self, y: Any) -> NDArray[Any]:
+    def _check_targets(self, y: ArrayLike) -> NDArray[Any]:
         """Return targets (n,), (n, K) or (n, F, T) after checking them."""
         targets = to_array(self.name, y, "y")
         if targets.ndim > 3:
@@ -393,7 +396,7 @@ class ArrayIterator(ResumableIterator):
 
         return augmented
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
         num_columns, spans = epoch.num_columns(k), epoch.spans(k)
         if values is None:
             pairs = zip(self._inputs, self._sources, strict=True)
@@ -409,7 +412,7 @@ class ArrayIterator(ResumableIterator):
 # --- checks shared by iterators ----------------------------------------------------------------------------------
 
 
-def to_array(name: str, x: Any, label: str) -> NDArray[Any]:
+def to_array(name: str, x: object, label: str) -> NDArray[Any]:
     """Convert data to a numeric array, without a copy if it is one. Raise TypeError or ValueError if that fails."""
     try:
         array = np.asarray(x)
@@ -425,7 +428,7 @@ def to_array(name: str, x: Any, label: str) -> NDArray[Any]:
     return array.view(np.uint8) if array.dtype.kind == "b" else array
 
 
-def row_shape(name: str, x: NDArray[Any], lshape: Any) -> Any:
+def row_shape(name: str, x: NDArray[Any], lshape: ShapeLike | None) -> Any:
     """Return the shape of the rows of an array, or ``lshape`` after checking it: F, (F, T) or (C, H, W)."""
     features = math.prod(x.shape[1:])
     if lshape is None:
@@ -468,7 +471,7 @@ BLOCK_SIZE = 1 << 18  # elements checked at a time; small enough for the CPU cac
 
 
 def check_all_finite(
-    label: str, array: NDArray[Any], dtype: Any, first: int = 0, scale: tuple[float, float] | None = None
+    label: str, array: NDArray[Any], dtype: DTypeLike, first: int = 0, scale: tuple[float, float] | None = None
 ) -> None:
     """Raise ValueError, with row and column, for NaN, infinity, and values that overflow when cast to ``dtype``.
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from neonlite.backend import Backend, Tensor
 from neonlite.data.epoch import RowIndex, Span
+from neonlite.optree import OpTreeNode
+
+if TYPE_CHECKING:
+    from neonlite.layers.types import LayerShape
 
 
 def uses_host_memory(be: Backend) -> bool:
@@ -27,7 +31,7 @@ def uses_host_memory(be: Backend) -> bool:
     return True
 
 
-def scaling_dtype(dtype: Any) -> np.dtype[Any]:
+def scaling_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     """Return the dtype in which inputs are scaled before they are cast to ``dtype``: float32 for 16-bit dtypes."""
     dtype = np.dtype(dtype)
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
@@ -39,7 +43,7 @@ class RowSource:
     ``dtype``: dtype on the device if it does not support the dtype of the array; default: that of the backend.
     """
 
-    def __init__(self, be: Backend, array: NDArray[Any], host: bool, dtype: Any = None) -> None:
+    def __init__(self, be: Backend, array: NDArray[Any], host: bool, dtype: str | None = None) -> None:
         self.be = be
         self.array = array = array.reshape(len(array), -1)
         self.tensor: Tensor | None = None
@@ -56,7 +60,7 @@ class RowSource:
             self._gather_buffer = np.empty((len(rows), self.array.shape[1]), self.array.dtype)
         return self.array.take(rows, axis=0, out=self._gather_buffer[: len(rows)], mode="clip")
 
-    def get_columns(self, rows: RowIndex) -> Any:
+    def get_columns(self, rows: RowIndex) -> NDArray[Any] | Tensor | OpTreeNode:
         """Return rows as columns (F, m): an array, or an op-tree if the data is on a device."""
         if self.tensor is None:
             return self.get_rows(rows).T
@@ -71,7 +75,12 @@ class MinibatchBuffers:
     """
 
     def __init__(
-        self, be: Backend, shape: Any, name: str, scale: tuple[float, float] | None = None, nclass: int | None = None
+        self,
+        be: Backend,
+        shape: LayerShape,
+        name: str,
+        scale: tuple[float, float] | None = None,
+        nclass: int | None = None,
     ) -> None:
         self.be, self.shape, self.name, self.scale, self.nclass = be, shape, name, scale, nclass
         self._buffers: dict[int, tuple[Tensor, Tensor, Any]] = {}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.validation import check_number
+
+if TYPE_CHECKING:
+    from neonlite.layers.types import LayerShape
 
 TOLERANCE = 0.1  # how far values may exceed the range of the training data, as a fraction of the range
 ROUNDING = 1e-3  # tolerance for rounding errors, as a fraction of the largest magnitude
@@ -24,7 +27,7 @@ class IntegerRange:
     high: int
 
     @classmethod
-    def from_array(cls, array: Any) -> IntegerRange | None:
+    def from_array(cls, array: NDArray[Any]) -> IntegerRange | None:
         """Return the range of a non-empty array, or None if its dtype is not an integer dtype."""
         name = array.dtype.name
         return cls(name, int(array.min()), int(array.max())) if name in INTEGERS else None
@@ -81,7 +84,9 @@ class Preprocessing:
         return {"factor": self.factor, "offset": self.offset, "integers": integers}
 
     @classmethod
-    def from_description(cls, description: Any, mean: NDArray[Any] | None, shape: Any) -> Preprocessing:
+    def from_description(
+        cls, description: object, mean: NDArray[Any] | None, shape: LayerShape | list[LayerShape]
+    ) -> Preprocessing:
         """Create the preprocessing of inputs from its description. Raise ValueError if that or the mean is invalid."""
         if not isinstance(description, dict) or set(description) != {"factor", "offset", "integers"}:
             raise ValueError(f"expected factor, offset and integers, got {description!r}")
@@ -99,14 +104,15 @@ class Preprocessing:
 INTEGERS = tuple(f"{kind}int{n}" for kind in ("u", "") for n in (8, 16, 32, 64))
 
 
-def parse_ranges(description: Any, num_inputs: int) -> tuple[IntegerRange | None, ...]:
+def parse_ranges(description: object, num_inputs: int) -> tuple[IntegerRange | None, ...]:
     """Return the ranges of a description: [dtype, low, high] or None for each input, or one dtype for all of them."""
     if not isinstance(description, list):
-        dtype = description
-        if dtype not in (None, *INTEGERS):
-            raise ValueError(f"integers: expected None or one of {', '.join(INTEGERS)}, got {dtype!r}")
-        limits = None if dtype is None else np.iinfo(dtype)
-        return () if limits is None else (IntegerRange(dtype, int(limits.min), int(limits.max)),) * num_inputs
+        if description is None:
+            return ()
+        if not isinstance(description, str) or description not in INTEGERS:
+            raise ValueError(f"integers: expected None or one of {', '.join(INTEGERS)}, got {description!r}")
+        limits = np.iinfo(description)
+        return (IntegerRange(description, int(limits.min), int(limits.max)),) * num_inputs
     for x in description:
         if x is not None and not (
             isinstance(x, list)

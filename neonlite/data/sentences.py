@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from neonlite.backend.validation import check_number, integer, one_of
 from neonlite.data.epoch import permutation
+
+if TYPE_CHECKING:
+    from neonlite.typing import ArrayLike
 
 
 def clean_string(text: str) -> str:
@@ -43,9 +46,9 @@ def clean_string(text: str) -> str:
 
 
 def pad_sentences(
-    sentences: Sequence[Any],
+    sentences: Sequence[Sequence[float] | NDArray[Any]],
     sentence_length: int | None = None,
-    dtype: Any = np.int32,
+    dtype: DTypeLike = np.int32,
     pad_val: float = 0,
     pad_from: str = "left",
 ) -> NDArray[Any]:
@@ -90,7 +93,7 @@ def pad_sentences(
 
 def get_paddedXY(
     X: Sequence[Sequence[int]],
-    y: Any,
+    y: ArrayLike,
     vocab_size: int | None = 20_000,
     sentence_length: int = 100,
     oov: int | None = 2,
@@ -150,7 +153,7 @@ def get_paddedXY(
 
 
 def pad_data(
-    X: Sequence[Sequence[int]], y: Any, test_split: float = 0.2, **options: Any
+    X: Sequence[Sequence[int]], y: ArrayLike, test_split: float = 0.2, **options: Any
 ) -> tuple[tuple[NDArray[np.int32], NDArray[Any]], tuple[NDArray[np.int32], NDArray[Any]], int]:
     """Pad sentences with ``get_paddedXY``, and split them into a training and a test set.
 

@@ -8,7 +8,7 @@ tasks are random: row i of epoch e is a pure function of the seed, e and i.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,10 @@ from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.onehot import OneHot
 from neonlite.backend.validation import instance, integer
 from neonlite.data.epoch import Epoch, random_bits
-from neonlite.data.iterator import IteratorState, ResumableIterator, check_all_finite
+from neonlite.data.iterator import IteratorState, Minibatch, ResumableIterator, check_all_finite
+
+if TYPE_CHECKING:
+    from neonlite.typing import ArrayLike
 
 Array = NDArray[Any]
 RandomBits = NDArray[np.uint64]
@@ -32,7 +35,7 @@ PURPOSE_TASK = 1 << 32  # see ``random_bits``; larger than the purposes of augme
 class SequenceBuffers:
     """The tensors (F, T * N) that minibatches are written to, one for each batch size N."""
 
-    def __init__(self, be: Backend, features: int, time_steps: int, name: str, dtype: Any = None) -> None:
+    def __init__(self, be: Backend, features: int, time_steps: int, name: str, dtype: str | None = None) -> None:
         self.be, self.shape, self.name, self.dtype = be, (features, time_steps), name, dtype
         self._buffers: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -174,7 +177,7 @@ class TimeSeries(ContiguousIterator):
 
     def __init__(
         self,
-        X: Any,
+        X: ArrayLike,
         time_steps: int,
         forward: int = 1,
         return_sequences: bool = True,
@@ -231,7 +234,7 @@ class TimeSeries(ContiguousIterator):
     def _config(self) -> IteratorState:
         return {**super()._config(), "forward": self.forward, "return_sequences": self.return_sequences}
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
         (x, inputs), (t, targets) = self._inputs.get(epoch.batch_size), self._targets.get(epoch.batch_size)
         if self.return_sequences:
             inputs[:] = self.minibatch_slice(self.X, epoch, k).transpose(2, 1, 0)
@@ -544,7 +547,7 @@ class Ticker(GeneratedIterator):
         options = {key: value for key, value in vars(self.task).items() if isinstance(value, int)}
         return {**super()._config(), "task": type(self.task).__name__, **options}
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
         (x, inputs), (t, targets), (mask, masks) = (x.get(epoch.batch_size) for x in self._buffers)
         for columns, bits in self.draw_rows(epoch, k):
             rows = self.task.synthesize(bits)
@@ -603,7 +606,7 @@ class Reversal(GeneratedIterator):
     def _config(self) -> IteratorState:
         return {**super()._config(), "time_steps": self.time_steps, "nclass": self.nclass}
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
         largest = (self.nclass or 1) - 1
         digits = [(columns, to_integers(bits, 0, largest).T) for columns, bits in self.draw_rows(epoch, k)]
         reversed_ids = [(columns, ids[::-1]) for columns, ids in digits]

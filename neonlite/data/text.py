@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.validation import integer
 from neonlite.data.epoch import Epoch
-from neonlite.data.iterator import IteratorState
+from neonlite.data.iterator import IteratorState, Minibatch
 from neonlite.data.sequences import ContiguousIterator, TokenBuffers
 from neonlite.data.tokens import (
     TokenIds,
@@ -95,10 +95,10 @@ class Text(ContiguousIterator):
     ) -> None:
         super().__init__(name)
         self.be = self.be  # keep this backend if another one becomes current
-        if (path is None) == (text is None):
-            raise ValueError(f"{self.name}: expected either path or text, got {'neither' if path is None else 'both'}")
-        if text is None:
+        if path is not None and text is None:
             text = read_text(path)
+        elif path is not None or text is None:
+            raise ValueError(f"{self.name}: expected either path or text, got {'neither' if path is None else 'both'}")
         self.time_steps = self.seq_length = integer(f"{self.name}: time_steps", time_steps)
         self.tokenizer = tokenizer
         self.onehot_input, self.reverse_target = bool(onehot_input), bool(reverse_target)
@@ -229,7 +229,7 @@ class Text(ContiguousIterator):
     def _config(self) -> IteratorState:
         return {**super()._config(), "nclass": self.nclass}
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
         every = slice(0, epoch.batch_size)
         tokens = self.minibatch_slice(self.token_ids, epoch, k).T
         targets = tokens[::-1] if self.reverse_target else self.minibatch_slice(self.token_ids[1:], epoch, k).T

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ UNK, EOS, PAD = "<unk>", "<eos>", "<pad>"
 # --- texts ---------------------------------------------------------------------------------------------------------
 
 
-def read_text(path: Any) -> str:
+def read_text(path: str | Path) -> str:
     r"""Return the text of a UTF-8 file, which may be a .gz; \r\n becomes \n.
 
     Raise FileNotFoundError if it does not exist, and ValueError if it is empty or not UTF-8.
@@ -94,13 +94,12 @@ TOKENIZERS: dict[str, Tokenizer] = {f.__name__: f for f in (characters, words, n
 """The tokenizers by name."""
 
 
-def get_tokenizer(tokenizer: Any) -> Tokenizer:
+def get_tokenizer(tokenizer: str | Tokenizer | None) -> Tokenizer:
     """Return the tokenizer for a name, a function, or None, which selects ``characters``."""
     if tokenizer is None:
         return characters
     if callable(tokenizer):
-        function: Tokenizer = tokenizer
-        return function
+        return tokenizer
     if tokenizer not in TOKENIZERS:
         raise ValueError(
             f"expected as tokenizer one of {', '.join(map(repr, TOKENIZERS))}, or a function that returns the "
@@ -109,7 +108,7 @@ def get_tokenizer(tokenizer: Any) -> Tokenizer:
     return TOKENIZERS[tokenizer]
 
 
-def join_tokens(tokens: Iterable[str], tokenizer: Any) -> str:
+def join_tokens(tokens: Iterable[str], tokenizer: str | Tokenizer | None) -> str:
     """Join tokens into a text: characters directly, other tokens with spaces."""
     return ("" if get_tokenizer(tokenizer) is characters else " ").join(tokens)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from neonlite.backend.validation import check_number, integer
 from neonlite.data.datasets import find_files
 from neonlite.data.epoch import Epoch
-from neonlite.data.iterator import IteratorState, ResumableIterator
+from neonlite.data.iterator import IteratorState, Minibatch, ResumableIterator
 from neonlite.data.minibatch_buffers import MinibatchBuffers, RowSource
 from neonlite.data.sentences import pad_sentences
 from neonlite.data.sequences import TokenBuffers
@@ -30,6 +30,7 @@ from neonlite.data.tokens import (
 )
 
 if TYPE_CHECKING:
+    from neonlite.backend import Tensor
     from neonlite.data.tokens import Tokenizer
     from neonlite.typing import ArrayLike
 
@@ -92,7 +93,7 @@ class TextNMT(ResumableIterator):
     def __init__(
         self,
         time_steps: int,
-        path: Any,
+        path: str | Path | Sequence[str | Path],
         tokenizer: str | Tokenizer = "words",
         onehot_input: bool = False,
         get_prev_target: bool = False,
@@ -100,7 +101,7 @@ class TextNMT(ResumableIterator):
         dataset: str = "un2000",
         subset_pct: float = 100,
         languages: tuple[str, str] = ("en", "fr"),
-        vocab: Any = None,
+        vocab: Sequence[Sequence[str]] | None = None,
         shuffle: bool = False,
         partial_last: bool = False,
         name: str | None = None,
@@ -143,9 +144,11 @@ class TextNMT(ResumableIterator):
         if self.be.bsz:
             self._current_epoch()
 
-    def _find_files(self, path: Any, dataset: str, split: str | None, languages: tuple[str, str]) -> list[Path]:
+    def _find_files(
+        self, path: str | Path | Sequence[str | Path], dataset: str, split: str | None, languages: tuple[str, str]
+    ) -> list[Path]:
         """Return the paths of the two files."""
-        if isinstance(path, list | tuple):
+        if not isinstance(path, str | Path):
             if len(path) != 2:
                 raise ValueError(f"{self.name}: expected path to be a folder or two files, got {len(path)} files")
             return [Path(file) for file in path]
@@ -210,10 +213,10 @@ class TextNMT(ResumableIterator):
     def _config(self) -> IteratorState:
         return {**super()._config(), "time_steps": self.time_steps, "nclass": self.nclass}
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> tuple[Any, Any]:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
         num_columns, spans = epoch.num_columns(k), epoch.spans(k)
 
-        def fill(buffers: TokenBuffers, source: RowSource, delay: int = 0) -> Any:
+        def fill(buffers: TokenBuffers, source: RowSource, delay: int = 0) -> Tensor:
             return buffers.fill(num_columns, ((columns, source.get_rows(rows).T) for columns, rows in spans), delay)
 
         x, t = fill(self._inputs, self._sources[0]), fill(self._targets, self._sources[2])

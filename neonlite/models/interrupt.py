@@ -69,7 +69,7 @@ class DeferredInterrupt:
             number, self.pending_signal = self.pending_signal, None
             raise ended_by(number)
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)
         if error is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from neonlite.typing import ArrayLike
 
 
 class MetricValues(np.ndarray[Any, np.dtype[np.float64]]):
@@ -22,7 +25,7 @@ class MetricValues(np.ndarray[Any, np.dtype[np.float64]]):
     """
 
     @classmethod
-    def of(cls, values: Any) -> MetricValues:
+    def of(cls, values: ArrayLike) -> MetricValues:
         """Return a sequence of values, or one value, as a MetricValues."""
         return np.atleast_1d(np.asarray(values, np.float64)).view(cls)
 
@@ -34,7 +37,7 @@ class MetricValues(np.ndarray[Any, np.dtype[np.float64]]):
         """Return the integer part of the only element."""
         return int(self.only())
 
-    def __round__(self, ndigits: int | None = None) -> Any:
+    def __round__(self, ndigits: int | None = None) -> float:
         """Return the only element, rounded."""
         return round(float(self), ndigits)
 
@@ -45,7 +48,7 @@ class MetricValues(np.ndarray[Any, np.dtype[np.float64]]):
     def __repr__(self) -> str:
         return repr(self.view(np.ndarray))
 
-    def only(self) -> Any:
+    def only(self) -> float:
         """Return the only element; raise TypeError if there are several."""
         if self.size != 1:
             raise TypeError(f"MetricValues: expected one element, got {self}. Select one by its index.")
