@@ -168,7 +168,8 @@ class Sequential(LayerContainer):
     """
 
     def __init__(self, layers: LayerLike | Iterable[LayerLike], name: str | None = None) -> None:
-        layers = layer_list(self.classnm, [layers] if isinstance(layers, Layer) else layers, name)
+        is_one = isinstance(layers, Layer) or not isinstance(layers, Iterable)
+        layers = layer_list(self.classnm, [layers] if is_one else layers, name)
         super().__init__(flatten_layers(self.classnm, layers), name)
         self.input_copies: dict[Any, Any] = {}  # layer -> copy of its inputs, which it may overwrite
         self.error_copies: dict[Any, Any] = {}  # layer -> copy of its error, which it may overwrite
