@@ -1,13 +1,32 @@
-"""The lock of a backend, which guards its batch size and the buffers and weights of layers."""
+"""Locks: the fair lock of a backend, which guards its batch size and layers, and locks that a fork releases."""
 
 from __future__ import annotations
 
 import functools
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def create_lock() -> threading.RLock:
+    """Return a reentrant lock that is free in a forked child: the thread that holds it does not exist there."""
+    lock = threading.RLock()
+    _locks.add(lock)
+    return lock
+
+
+def _release_after_fork() -> None:
+    for lock in _locks:
+        lock._at_fork_reinit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_after_fork)
 
 
 class FairLock:

@@ -10,6 +10,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neonlite.backend.format import format_bytes
+from neonlite.backend.lock import create_lock
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -105,7 +106,7 @@ class MemoryTracker:
         self.total = self.peak = 0
         self.pending_records: deque[tuple[str, int]] = deque()
         self.add_record = self.pending_records.append
-        self.lock = threading.RLock()  # held while records are added to the totals
+        self.lock = create_lock()  # held while records are added to the totals
         self.has_layout_caches = False  # whether any tensor has or had a layout cache
 
     def track(self, nbytes: int, kind: str = "tensors") -> Allocation:

@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from neonlite.backend.lock import create_lock
 from neonlite.backend.memory import Allocation, Memory
 from neonlite.backend.planning.plan import Plan
 from neonlite.optree import Operand
@@ -108,7 +109,7 @@ class LayoutCache:
 
     def __init__(self, reorderer: Reorderer) -> None:
         self.reorderer = reorderer
-        self.lock = threading.RLock()  # held while values are copied between the allocation and the buffer
+        self.lock = create_lock()  # held while values are copied between the allocation and the buffer
         self.images: CachedImages | None = None
         self.buffer: NativeArray = None  # flat, of at least as many elements as the images
         self.allocation: Allocation | None = None  # of the buffer, in the memory tracker

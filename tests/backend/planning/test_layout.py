@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -327,6 +330,36 @@ def test_many_threads_may_read_nhwc_images(cpu: Backend) -> None:
         for t in threads:
             t.join()
     assert found == [True] * 20
+
+
+FORKED = """
+import os, signal, threading
+from neonlite import Backend
+be = Backend("cpu")
+layer = be.conv_layer("float32", 16, 16, 16, 1, 20, 20, 1, 3, 3)
+x, f, y = be.ones(layer.dimI), be.ones(layer.dimF), be.empty(layer.dimO)
+be.fprop_conv(layer, x, f, y)
+held, forked = threading.Event(), threading.Event()
+def hold_locks():
+    with be.memory_tracker.lock, y.allocation.layout_cache.lock:
+        held.set()
+        forked.wait()
+threading.Thread(target=hold_locks).start()
+held.wait()
+print(y.layout, flush=True)
+if (child := os.fork()) == 0:
+    signal.alarm(60)
+    z = be.zeros((2, 2))
+    os._exit(0 if (y.get() == 144).all() else 1)
+forked.set()
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork does not exist on this platform")
+def test_a_child_forked_while_another_thread_reorders_can_read_the_images() -> None:
+    got = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=True)
+    assert got.stdout.split() == ["NHWC", "0"]
 
 
 def test_deltas_need_not_persist_and_are_not_reordered_when_their_memory_is_reused(
