@@ -34,12 +34,19 @@ class SerializeModelCallback(Callback):
     ------
     TypeError
         When training starts: the model or its optimizer cannot be serialized.
+    ValueError
+        If ``epoch_freq`` is 0 or an empty list.
     """
 
     priority = PRIORITY_CHECKPOINT
 
     def __init__(self, save_path: str | Path, epoch_freq: int | list[int] = 1, history: int = 1) -> None:
         super().__init__(epoch_freq)
+        if not self.epoch_freq:
+            raise ValueError(
+                f"SerializeModelCallback: expected an epoch_freq of at least 1, or a list of epochs, got {epoch_freq}, "
+                "which saves nothing. Leave the callback out."
+            )
         self.save_path = self.output_path = check_writable("save_path", save_path)
         self.history = integer("SerializeModelCallback: history", history, 1)
         self.saved_epochs: list[int] = []  # those that have a file PATH_EPOCH.EXT

@@ -350,12 +350,12 @@ class Layer(WeightOwner):
 
     @property
     def prev_layer(self) -> Layer | None:
-        """The previous layer, or None. Setting it also sets ``needs_deltas``."""
+        """The previous layer, or None. Setting it also sets ``needs_deltas``, to False for None and False."""
         return self._prev_layer
 
     @prev_layer.setter
     def prev_layer(self, layer: Layer | bool | None) -> None:
-        self.needs_deltas = layer is not None
+        self.needs_deltas = layer is not None and layer is not False
         self._prev_layer = layer if isinstance(layer, Layer) else None  # neon's scripts set True to compute deltas
 
     def get_terminal(self) -> Any:

@@ -12,9 +12,10 @@ from neonlite.backend.transaction import Snapshot
 from neonlite.backend.validation import checks_booleans
 from neonlite.callbacks import CallbackBase
 from neonlite.data.preprocessing import Preprocessing
-from neonlite.layers import GeneralizedCost, LayerContainer, Sequential
+from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Sequential
 from neonlite.layers.buffers import copy_tensors, shape_of
 from neonlite.layers.summary import Summary, walk_layers
+from neonlite.messages import describe
 from neonlite.models import evaluation, nonfinite, persistence, predict, training
 from neonlite.models.benchmark import STATISTICS, Benchmark
 from neonlite.models.predict import Predictor
@@ -25,7 +26,7 @@ from neonlite.transforms import Cost
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
     from neonlite.data import NervanaDataIterator
-    from neonlite.layers import Layer, Multicost
+    from neonlite.layers import Multicost
     from neonlite.typing import ShapeLike
 
 
@@ -104,6 +105,11 @@ class Model(NervanaObject):
         optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(name or "model")
+        if any(isinstance(x, Layer) for x in (dataset if isinstance(dataset, list) else [dataset])):
+            raise TypeError(
+                f"{self.name}: expected a list of layers, got {describe([layers, dataset])}. Pass one list of layers: "
+                "Model([a, b])."
+            )
         self.cost: Any = None
         self._initialized_cost: Any = None
         self.optimizer: Any = optimizer

@@ -265,7 +265,7 @@ class WarmupSchedule(Schedule):
     Parameters
     ----------
     epochs : float
-        Number of epochs of warmup, above 0.
+        Number of epochs of warmup; 0: no warmup.
     schedule : Schedule
         The schedule; default: constant.
 
@@ -285,7 +285,7 @@ class WarmupSchedule(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_attributes(self, "epochs", above=0)
+        check_attributes(self, "epochs", low=0)
         check_schedule(self)
 
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:

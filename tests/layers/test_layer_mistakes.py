@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from neonlite import gen_backend
+from neonlite.callbacks import SerializeModelCallback
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Gaussian
 from neonlite.layers import (
@@ -27,7 +28,6 @@ from neonlite.layers import (
     Tree,
 )
 from neonlite.models import Model
-from neonlite.optimizers import WarmupSchedule
 from neonlite.transforms import CrossEntropyMulti, Rectlin, Softmax, SumSquared
 
 init = Gaussian()
@@ -115,6 +115,8 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "MergeSum-one": (lambda: MergeSum(layer()), TypeError, r"MergeSum: expected a list of layers, got Linear"),
     "Tree-one": (lambda: Tree(layer()), TypeError, "Tree: expected a list of layers, got Linear"),
     "MergeBroadcast-one": (lambda: MergeBroadcast(layer(), "stack"), TypeError, "MergeBroadcast: expected a list of"),
+    "Model": (lambda: Model(layer(), layer()), TypeError, r"model: expected a list of layers, .* Model\(\[a, b\]\)"),
+    "Model-lists": (lambda: Model(Affine(2, init), Affine(2, init)), TypeError, r"Model\(\[a, b\]\)"),
     "name": (lambda: Activation(Rectlin(), 3), TypeError, "Activation: expected a string for name, got 3"),
     "LayerNorm": (lambda: LayerNorm(5), ValueError, "expected a finite number >= 0 and < 1 for eps, got 5"),
     "BatchNorm": (lambda: BatchNorm(1), ValueError, "expected a finite number >= 0 and < 1 for rho, got 1"),
@@ -133,7 +135,7 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "summary": (lambda: network(layer()).summary(3, SumSquared()), TypeError, r"net.summary: .* GeneralizedCost\(cost"),
     "summary-optimizer": (lambda: configured().summary(None, None, "sgd"), TypeError, "net.summary: expected an optim"),
     "scale": (lambda: ArrayIterator(np.ones((3, 2)), scale=0), ValueError, "expected a factor other than 0 for scale"),
-    "warmup": (lambda: WarmupSchedule(0), ValueError, "expected a finite number > 0 for epochs, got 0"),
+    "epoch_freq": (lambda: SerializeModelCallback("x.prm", 0), ValueError, "expected an epoch_freq of at least 1"),
 }
 
 
@@ -167,3 +169,10 @@ def test_the_flops_of_pooling_are_the_same_on_every_runtime(op):
         row = network(image(1, "cv"), Pooling(3, op, strides=2)).summary((3, 9, 9)).rows[-1]
         flops.add(row.flops)
     assert flops == {2 * 2 * 4 * 4 * 4 * 9}  # fprop and bprop: 2 channels, 4 x 4 windows of 9 elements, 4 images
+
+
+def test_prev_layer_false_clears_needs_deltas():
+    first = layer()
+    for value, expected in ((True, True), (False, False), (layer(), True), (None, False)):
+        first.prev_layer = value
+        assert first.needs_deltas is expected

@@ -792,6 +792,7 @@ SCHEDULES = [
     (CosineSchedule(4), [1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0, 0, 0, 0]),
     (CosineSchedule(2, 0.2), [1, 0.6, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2]),
     (WarmupSchedule(3), [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]),
+    (WarmupSchedule(0), [1] * 8),
     (WarmupSchedule(1, PowerSchedule(2, 0.1)), [0.5, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]),
 ]
 
