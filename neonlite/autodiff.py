@@ -8,13 +8,14 @@ can be printed, evaluated together in one plan, and differentiated again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import reduce
+from operator import add
 
 from neonlite.autodiff_requests import GradientRequests, check_input_grads
 from neonlite.backend import Tensor
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.ops import OPS, missing_gradient
-from neonlite.optree import build, postorder
+from neonlite.optree import Operand, build, postorder
 
 
 class Autodiff(GradientRequests):
@@ -49,19 +50,19 @@ class Autodiff(GradientRequests):
     [array([[4.]], dtype=float32), array([[1.]], dtype=float32)]
     """
 
-    def _differentiate(self, tensors: Sequence[Tensor]) -> list[Any]:
+    def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
         roots = {id(x.root) for x in tensors}
         grads = self._backpropagate({id(x) for x in self._cache.leaves.values() if id(x.root) in roots})
         return [self._accumulate_views(x, grads) for x in tensors]
 
-    def _backpropagate(self, leaves: set[int]) -> dict[int, Any]:
+    def _backpropagate(self, leaves: set[int]) -> dict[int, Operand]:
         """Return {id of a leaf: its gradient} for the given leaves, by reverse accumulation."""
         nodes, known = list(postorder(self.op_tree)), self._cache.known_values
         reachable = set(leaves)  # the leaves, and every node that depends on them
         for z in nodes:
             if any(id(x) in reachable for x in z.operands):
                 reachable.add(id(z))
-        grads: dict[int, Any] = {id(self.op_tree): self.next_error}
+        grads: dict[int, Operand] = {id(self.op_tree): self.next_error}
         for z in reversed(nodes):
             dz = grads.pop(id(z), None)
             rule = z.info.op_def.grad
@@ -82,7 +83,7 @@ class Autodiff(GradientRequests):
                     grads[id(x)] = grads[id(x)] + dx if id(x) in grads else dx
         return grads
 
-    def _unbroadcast(self, dx: Any, x: Any) -> Any:
+    def _unbroadcast(self, dx: Operand, x: Operand) -> Operand:
         """Return a gradient in the shape and dtype of its operand: summed over broadcast axes, or broadcast."""
         if dx.info.dtype != x.info.dtype and x.info.dtype in FLOAT_DTYPES:
             dx = self.be.astype(dx, x.info.dtype)
@@ -97,22 +98,23 @@ class Autodiff(GradientRequests):
             dx = self.be.reshape(dx, dx.shape[extra:])
         return self.be.broadcast_to(dx, x.shape)
 
-    def _accumulate_views(self, x: Tensor, grads: dict[int, Any]) -> Any:
+    def _accumulate_views(self, x: Tensor, grads: dict[int, Operand]) -> Operand:
         """Return the gradient of a tensor as the sum over all leaves that are views of the same memory."""
         leaves = [leaf for leaf in self._cache.leaves.values() if leaf.root is x.root and id(leaf) in grads]
         if not leaves:
             return self.be.zeros(x.shape, dtype=x.info.dtype)
         if len(leaves) == 1 and leaves[0] is x:
             return grads[id(x)]
-        total = None
+        parts: list[Operand] = []  # the gradients of the tensor that owns the memory
         for leaf in leaves:
             dx, view = grads[id(leaf)], leaf
             while view.view_op is not None and view.base is not None:  # up to the tensor that owns the memory
                 op, attrs = view.view_op
-                node = self.be.build(op, view.base, **attrs)
-                dx = self._unbroadcast(node.info.op_def.grad(self.be, dx, node, view.base, **attrs)[0], view.base)
+                node, rule = self.be.build(op, view.base, **attrs), OPS[op].grad or missing_gradient
+                dx = self._unbroadcast(rule(self.be, dx, node, view.base, **attrs)[0], view.base)
                 view = view.base
-            total = dx if total is None else total + dx
+            parts.append(dx)
+        total = reduce(add, parts)
         steps, view = [], x
         while view.view_op is not None and view.base is not None:
             steps.append(view.view_op)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from neonlite.backend import Backend, Tensor, current_backend
 from neonlite.backend.tensor import overlap
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import MAX_LISTED_OPERANDS, describe, label
 from neonlite.optree import Operand, OpTreeNode, postorder
+from neonlite.typing import NumPyArray
 
 
 class GradientRequests:
@@ -58,7 +59,7 @@ class GradientRequests:
         """The gradient dE/dtree."""
         return self._cache.next_error
 
-    def _differentiate(self, tensors: Sequence[Tensor]) -> list[Any]:
+    def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
         """Return the gradient with respect to each tensor, as a new op-tree."""
         raise NotImplementedError
 
@@ -100,7 +101,11 @@ class GradientRequests:
                     )
         self.be.assign(gradients, self._gradient_trees(tensors))
 
-    def get_grad_op_tree(self, tensors: Any) -> Any:
+    @overload
+    def get_grad_op_tree(self, tensors: Tensor) -> Operand: ...
+    @overload
+    def get_grad_op_tree(self, tensors: Sequence[Tensor]) -> list[Operand]: ...
+    def get_grad_op_tree(self, tensors: Tensor | Sequence[Tensor]) -> Operand | list[Operand]:
         """Return the gradients as op-trees.
 
         Parameters
@@ -116,7 +121,11 @@ class GradientRequests:
         trees = self._gradient_trees(as_list(tensors))
         return trees if isinstance(tensors, list | tuple) else trees[0]
 
-    def get_grad_tensor(self, tensors: Any) -> Any:
+    @overload
+    def get_grad_tensor(self, tensors: Tensor) -> Tensor: ...
+    @overload
+    def get_grad_tensor(self, tensors: Sequence[Tensor]) -> list[Tensor]: ...
+    def get_grad_tensor(self, tensors: Tensor | Sequence[Tensor]) -> Tensor | list[Tensor]:
         """Evaluate the gradients into new tensors.
 
         Parameters
@@ -132,7 +141,11 @@ class GradientRequests:
         result = self.be.evaluate(self._gradient_trees(as_list(tensors)))
         return result if isinstance(tensors, list | tuple) else result[0]
 
-    def get_grad_asnumpyarray(self, tensors: Any) -> Any:
+    @overload
+    def get_grad_asnumpyarray(self, tensors: Tensor) -> NumPyArray: ...
+    @overload
+    def get_grad_asnumpyarray(self, tensors: Sequence[Tensor]) -> list[NumPyArray]: ...
+    def get_grad_asnumpyarray(self, tensors: Tensor | Sequence[Tensor]) -> NumPyArray | list[NumPyArray]:
         """Evaluate the gradients into NumPy arrays.
 
         Parameters
@@ -150,7 +163,7 @@ class GradientRequests:
 
     # --- cache and checks ---
 
-    def _gradient_trees(self, tensors: Sequence[Tensor]) -> list[Any]:
+    def _gradient_trees(self, tensors: Sequence[Tensor]) -> list[Operand]:
         """Return the gradient with respect to each tensor, as an op-tree."""
         for x in tensors:
             self._check_tensor(x)
@@ -224,7 +237,7 @@ class GradientCache:
         # the last request: the ids of its tensors, the tensors, and their gradients
         self.requested_ids: tuple[int, ...] | None = None
         self.requested: Sequence[Tensor] = ()
-        self.gradients: list[Any] = []
+        self.gradients: list[Operand] = []
 
 
 def as_list(x: Any) -> list[Any]:
@@ -232,10 +245,10 @@ def as_list(x: Any) -> list[Any]:
     return list(x) if isinstance(x, list | tuple) and not isinstance(x, Operand) else [x]
 
 
-def check_input_grads(z: OpTreeNode, grads: Any) -> None:
+def check_input_grads(z: OpTreeNode, grads: object) -> None:
     """Raise ValueError unless the result of the gradient rule of ``z`` has a gradient, or None, for each operand."""
-    is_valid = isinstance(grads, tuple) and not isinstance(grads, Operand) and len(grads) == len(z.operands)
-    if not is_valid or not all(e is None or isinstance(e, Operand) for e in grads):
+    items = grads if isinstance(grads, tuple) and not isinstance(grads, Operand) else ()
+    if len(items) != len(z.operands) or not all(x is None or isinstance(x, Operand) for x in items):
         raise ValueError(
             f"grad of {z.op!r}: expected a tuple with an op-tree, or None for a zero gradient, for each of the "
             f"{len(z.operands)} operands, got {describe(grads)}"

@@ -65,7 +65,7 @@ def same_file(one: Any, other: Any) -> bool:
     )
 
 
-def check_writable(what: str, path: Any) -> str:
+def check_writable(what: str, path: str | os.PathLike[str]) -> str:
     """Raise an error unless ``write_atomic`` can write a file at a path. Nothing is written.
 
     Parameters
@@ -101,7 +101,7 @@ def check_writable(what: str, path: Any) -> str:
     return os.fspath(file)
 
 
-def write_atomic(path: Any, data: bytes, mode: int = 0o666) -> None:
+def write_atomic(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> None:
     """Write bytes to a file, completely or not at all.
 
     They are written to a temporary file in the same folder, NAME.RANDOM.part, which replaces the file once its data is
@@ -149,7 +149,7 @@ def write_atomic(path: Any, data: bytes, mode: int = 0o666) -> None:
             os.close(folder)
 
 
-def _path(what: str, path: Any) -> Path:
+def _path(what: str, path: str | os.PathLike[str]) -> Path:
     """Return a path; TypeError or ValueError for anything else."""
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
         raise TypeError(f"{what}: expected a path, got {path!r}")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import reprlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neonlite.optree_structure import info_of
+
+if TYPE_CHECKING:
+    from neonlite.optree import Operand
 
 MAX_LISTED_OPERANDS = 8
 
@@ -23,7 +26,7 @@ def label(x: Any) -> str:
     return label(x.base) + {"transpose": ".T", "reshape": ".reshape"}.get(view_op[0], "[...]")
 
 
-def describe(*operands: Any) -> str:
+def describe(*operands: object) -> str:
     """Return the names and shapes of operands for an error message, truncated."""
 
     def describe_one(x: Any) -> str:
@@ -37,7 +40,7 @@ def describe(*operands: Any) -> str:
     return ", ".join([*map(describe_one, operands[:MAX_LISTED_OPERANDS]), *more])
 
 
-def owners(*operands: Any) -> str:
+def owners(*operands: Operand) -> str:
     """Return the operands with their backends, and what to do, for an error message."""
     described = ", ".join(f"{describe(x)} on {x.backend!r}" for x in operands)
     if any(x.backend.closed for x in operands):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, INT_DTYPES, dtype_bits, promote_types
 from neonlite.shapes import (
@@ -44,11 +44,18 @@ from neonlite.shapes import (
     transpose_strides,
 )
 
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+    from neonlite.optree import Operand
+    from neonlite.typing import Namespace, NativeArray, OperandLike
+
+Gradients: TypeAlias = "tuple[Operand | None, ...]"  # one for each operand; None for a gradient of zero
+
 LN2 = math.log(2.0)
 SAFELOG_FLOOR = math.exp(-50.0)
 
 
-def missing_gradient(*_: Any, **__: Any) -> Any:
+def missing_gradient(*_: object, **__: object) -> NoReturn:
     """Raise NotImplementedError: the gradient rule of an op that has none."""
     raise NotImplementedError
 
@@ -190,7 +197,7 @@ def infer_dtypes(op: Op, operands: Sequence[str | type], default: str, attrs: di
 # --- gradient rules longer than a line -------------------------------------------------------------------------------
 
 
-def grad_pow(be: Any, dz: Any, z: Any, x: Any, y: Any) -> Any:
+def grad_pow(be: Backend, dz: Operand, z: Operand, x: Any, y: Any) -> Gradients:
     """d(x^y) = y x^(y-1) dx + x^y log(x) dy; the first term is 0 where y = 0, the second where x^y = 0 or x = y = 0."""
     if isinstance(y, int | float):
         return dz * (y * x ** (y - 1)) if y else None, None
@@ -198,7 +205,7 @@ def grad_pow(be: Any, dz: Any, z: Any, x: Any, y: Any) -> Any:
     return dz * (y * x ** be.where(be.equal(y, 0), 1, y - 1)), dz * z * be.log(be.where(is_zero, 1, x))
 
 
-def grad_maximum(be: Any, dz: Any, x: Any, y: Any) -> Any:
+def grad_maximum(be: Backend, dz: Operand, x: OperandLike, y: OperandLike) -> Gradients:
     """Pass the gradient to the larger operand; on ties, tensors get half each and a scalar gets all."""
     if isinstance(x, int | float) or isinstance(y, int | float):
         return dz * be.greater(x, y), dz * be.greater(y, x)
@@ -206,7 +213,9 @@ def grad_maximum(be: Any, dz: Any, x: Any, y: Any) -> Any:
     return dz * (be.greater(x, y) + tie), dz * (be.less(x, y) + tie)
 
 
-def grad_minmax_reduction(be: Any, dz: Any, z: Any, x: Any, axis: Axes, keepdims: bool = True) -> Any:
+def grad_minmax_reduction(
+    be: Backend, dz: Operand, z: Operand, x: Operand, axis: Axes, keepdims: bool = True
+) -> Gradients:
     """Pass the gradient to the largest (smallest) element; tied elements share it equally."""
     shape = reduction_shape(x.shape, axis=axis)
     is_extremum = be.equal(x, be.reshape(z, shape))
@@ -214,7 +223,7 @@ def grad_minmax_reduction(be: Any, dz: Any, z: Any, x: Any, axis: Axes, keepdims
     return (be.reshape(dz, shape) / num_ties * is_extremum,)
 
 
-def grad_concat(be: Any, dz: Any, z: Any, *operands: Any, axis: int) -> Any:
+def grad_concat(be: Backend, dz: Operand, z: Operand, *operands: Operand, axis: int) -> Gradients:
     """Each operand gets the slice of the gradient at its position."""
     out, start = [], 0
     for x in operands:
@@ -232,7 +241,7 @@ def invert_permutation(axes: Axes) -> tuple[int, ...]:
 # --- forward functions longer than a line ----------------------------------------------------------------------------
 
 
-def accumulation_dtype(xp: Any, x: Any) -> Any:
+def accumulation_dtype(xp: Namespace, x: NativeArray) -> Any:
     """Return the dtype in which x is summed: float32 for 16-bit floats, 64 bits for integers.
 
     Smaller unsigned integers are summed as int64, which wraps to the same bits, as not every library sums uint64.
@@ -252,12 +261,12 @@ def to_slices(index: SliceSpec) -> tuple[slice, ...]:
     return tuple(to_slice(*spec) for spec in index)
 
 
-def run_sum(xp: Any, x: Any, axis: Axes, keepdims: bool = True) -> Any:
+def run_sum(xp: Namespace, x: NativeArray, axis: Axes, keepdims: bool = True) -> NativeArray:
     """Return the sum over some axes, accumulated in ``accumulation_dtype``."""
     return xp.sum(x, axis=axis, keepdims=keepdims, dtype=accumulation_dtype(xp, x))
 
 
-def run_arg_reduction(arg_fn: Callable[..., Any], xp: Any, x: Any, axis: Axes) -> Any:
+def run_arg_reduction(arg_fn: Callable[..., Any], xp: Namespace, x: NativeArray, axis: Axes) -> NativeArray:
     """Return the index of the first extremum along one axis, or along several axes flattened."""
     if len(axis) == 1:
         return arg_fn(x, axis=axis[0], keepdims=True)
@@ -268,14 +277,16 @@ def run_arg_reduction(arg_fn: Callable[..., Any], xp: Any, x: Any, axis: Axes) -
     return arg_fn(flattened, axis=-1)
 
 
-def run_slice_backward(xp: Any, x: Any, *, index: SliceSpec, to: Shape) -> Any:
+def run_slice_backward(xp: Namespace, x: NativeArray, *, index: SliceSpec, to: Shape) -> NativeArray:
     """Return zeros with x written into a strided slice."""
     out = xp.zeros(to, dtype=x.dtype)
     out[to_slices(index)] = x
     return out
 
 
-def normalize_indices(xp: Any, indices: Any, size: int, kind: str = "index", allow_negative: bool = True) -> Any:
+def normalize_indices(
+    xp: Namespace, indices: NativeArray, size: int, kind: str = "index", allow_negative: bool = True
+) -> NativeArray:
     """Return flat non-negative int64 indices. Raises IndexError if one is out of range."""
     flat = xp.astype(xp.reshape(indices, (-1,)), xp.int64)  # a smaller dtype might not hold the size
     if flat.shape[0]:
@@ -290,19 +301,19 @@ def index_error_message(kind: str, index: int | str, size: int, allow_negative: 
     return f"{kind} {index} is out of range for size {size}: expected {-size if allow_negative else 0} to {size - 1}"
 
 
-def run_take(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
+def run_take(xp: Namespace, x: NativeArray, indices: NativeArray, *, axis: int) -> NativeArray:
     """Return the slices of x at the given indices along an axis."""
     return xp.take(x, normalize_indices(xp, indices, x.shape[axis]), axis=axis)
 
 
-def run_onehot(xp: Any, indices: Any, *, axis: int, nclass: int) -> Any:
+def run_onehot(xp: Namespace, indices: NativeArray, *, axis: int, nclass: int) -> NativeArray:
     """Return True where the class is the label."""
     labels = normalize_indices(xp, indices, nclass, "label", allow_negative=False)
     classes = xp.arange(nclass, dtype=labels.dtype)
     return classes[:, None] == labels[None, :] if axis == 0 else labels[:, None] == classes[None, :]
 
 
-def run_scatter_add(xp: Any, x: Any, indices: Any, *, axis: int, size: int) -> Any:
+def run_scatter_add(xp: Namespace, x: NativeArray, indices: NativeArray, *, axis: int, size: int) -> NativeArray:
     """Return zeros with ``size`` slices along an axis, to which each slice of x is added at its index.
 
     The slices are sorted by index. A segmented prefix sum in log2(n) rounds then adds up the slices of each index, so
@@ -324,7 +335,7 @@ def run_scatter_add(xp: Any, x: Any, indices: Any, *, axis: int, size: int) -> A
     return xp.moveaxis(xp.take(x, xp.where(has_values, last_row, xp.zeros_like(last_row)), axis=0), 0, axis)
 
 
-def run_pow(xp: Any, x: Any, y: Any) -> Any:
+def run_pow(xp: Namespace, x: NativeArray, y: NativeArray) -> NativeArray:
     """Return x^y. Raises ValueError for integers to a negative power, for which some libraries return 0."""
     if xp.isdtype(y.dtype, "signed integer") and xp.any(y < 0):
         raise ValueError(
@@ -334,7 +345,7 @@ def run_pow(xp: Any, x: Any, y: Any) -> Any:
     return x**y
 
 
-def run_shift(xp: Any, x: Any, y: Any, *, value: bool) -> Any:
+def run_shift(xp: Namespace, x: NativeArray, y: NativeArray, *, value: bool) -> NativeArray:
     """Return x times the power of two nearest to y (AP2), or x times 2^y."""
     return x * (xp.sign(y) * 2.0 ** xp.round(xp.log2(xp.abs(y))) if value else 2.0**y)
 

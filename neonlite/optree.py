@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from neonlite.messages import describe
 from neonlite.ops import OPS, Op
@@ -26,7 +26,14 @@ from neonlite.optree_structure import Attrs, Info, Leaves
 from neonlite.optree_walks import Triple, matrix_transpose_axes
 from neonlite.optree_walks import postorder as postorder
 from neonlite.shapes import Shape
-from neonlite.typing import OperandLike
+from neonlite.typing import NumPyArray, OperandLike
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from neonlite.backend.backend import Backend
+    from neonlite.backend.tensor import Tensor
+    from neonlite.visualize import Steps
 
 MAX_TRACKED_LEAVES = 128  # a node with more leaves does not store them; its tree is traversed when it runs
 
@@ -63,7 +70,7 @@ def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> O
     leaves: Leaves | None
     # Which leaves of b are also leaves of a. 0: one of the operands has no leaves, or both have the same dict; 1: none;
     # else the position of each leaf of b among the leaves of both.
-    pattern: Any = 0
+    pattern: int | tuple[int, ...] = 0
     if leaves_b is NO_LEAVES or leaves_a is leaves_b:
         leaves = leaves_a
     elif leaves_a is NO_LEAVES:
@@ -111,7 +118,7 @@ def _binary_operator(name: str) -> tuple[Operator, Operator]:
 
 
 def _in_place(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def method(self: Any, other: Any) -> Any:
+    def method(self: Operand, other: OperandLike) -> Any:
         value = operator(self, other)
         return NotImplemented if value is NotImplemented else self._update(symbol, value)
 
@@ -128,8 +135,6 @@ class Operand(Convertible):
     __array_ufunc__ = None  # numpy_array + tensor calls Tensor.__radd__ instead of iterating over the tensor
     __array_priority__ = 1000
     __hash__ = object.__hash__
-
-    T: Any
 
     __add__, __radd__ = _binary_operator("add")
     __sub__, __rsub__ = _binary_operator("sub")
@@ -159,11 +164,16 @@ class Operand(Convertible):
     __imul__, __itruediv__ = _in_place("*=", __mul__), _in_place("/=", __truediv__)
     __ipow__, __imatmul__ = _in_place("**=", __pow__), _in_place("@=", __matmul__)
 
-    def _update(self, symbol: str, value: Any) -> Any:
+    @property
+    def T(self) -> Operand:
+        """The operand with its last two axes exchanged."""
+        raise NotImplementedError
+
+    def _update(self, symbol: str, value: OpTreeNode) -> Operand:
         """Write the result of an in-place operator; return the object that ``x += y`` assigns to ``x``."""
         raise NotImplementedError
 
-    def transpose(self, out: Any = None) -> Any:
+    def transpose(self, out: Tensor | None = None) -> Operand:
         """Return ``T``, or evaluate it into ``out``.
 
         Parameters
@@ -179,7 +189,7 @@ class Operand(Convertible):
         return self.T if out is None else self.backend.assign([out], [self.T])[0]
 
 
-def _matmul_op_name(x: Any, y: Any) -> str:
+def _matmul_op_name(x: Operand, y: OperandLike) -> str:
     return "dot" if len(x.shape) == len(getattr(y, "shape", ())) == 2 else "matmul"
 
 
@@ -189,11 +199,15 @@ def _matmul_op_name(x: Any, y: Any) -> str:
 class _ShapeDescriptor:
     """``node.shape`` is the node's shape; ``OpTreeNode.shape(x)`` returns the shape of any operand, as in neon."""
 
-    def __get__(self, node: Any, owner: Any) -> Any:
+    @overload
+    def __get__(self, node: None, owner: type) -> Callable[[object], Shape]: ...
+    @overload
+    def __get__(self, node: OpTreeNode, owner: type) -> Shape: ...
+    def __get__(self, node: OpTreeNode | None, owner: type) -> Shape | Callable[[object], Shape]:
         return self.shape_of if node is None else node[0]["shape"]
 
     @staticmethod
-    def shape_of(x: Any) -> Shape:
+    def shape_of(x: object) -> Shape:
         """Return the shape of a tensor or node; (1, 1) for a scalar."""
         return x.shape if isinstance(x, Operand) else (1, 1)
 
@@ -217,14 +231,16 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
         The right operand; None for an op with one operand.
     """
 
-    def __new__(cls, op: dict[str, Any], a: Any = None, b: Any = None) -> OpTreeNode:
+    def __new__(cls, op: dict[str, Any], a: object = None, b: object = None) -> OpTreeNode:
         """Return the triple, with the shape in ``op`` unchecked."""
         node: OpTreeNode = _new_tuple(cls, (unchecked_info(op, a, b), a, b))
         node.leaves = None
         return node
 
     @staticmethod
-    def build(op: str, a: Any, b: Any = None, out: Any = None, **attrs: Any) -> Any:
+    def build(
+        op: str, a: OperandLike, b: OperandLike | None = None, out: Tensor | None = None, **attrs: object
+    ) -> Operand:
         """Return a node with shape inference and checks.
 
         Parameters
@@ -253,7 +269,8 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
             be.execute(node)
             return node
         if OPS[op].has_axis:  # its method has a default
-            return getattr(be, OPS[op].method)(a, out=out, **attrs)
+            method: Callable[..., Operand] = getattr(be, OPS[op].method)
+            return method(a, out=out, **attrs)
         return be.build(op, a, b, out, **attrs)
 
     shape = _ShapeDescriptor()
@@ -279,18 +296,18 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
     def __contains__(self, x: object) -> bool:
         return any(x is y for y in self)
 
-    def _update(self, symbol: str, value: Any) -> NoReturn:
+    def _update(self, symbol: str, value: object) -> NoReturn:
         raise TypeError(
             f"{describe(self)} {symbol} ...: expected a tensor on the left, as an op-tree has no memory to write to. "
             f"Write tree = tree {symbol[:-1]} ..., or evaluate it into a tensor: out[:] = tree"
         )
 
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+    def __setitem__(self, index: object, value: object) -> NoReturn:
         raise TypeError(
             "tree[...] = value: expected a tensor, as an op-tree has no memory to write to. Evaluate it: out[:] = tree"
         )
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NumPyArray:
         return self.astensor().__array__(dtype, copy)
 
     def __reduce__(self) -> NoReturn:
@@ -299,7 +316,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
         )
 
     @staticmethod
-    def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: Any = None) -> Any:
+    def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: Backend | None = None) -> Any:
         """Return a new node with an op dict's op and attributes and other operands, with shape inference and checks."""
         if op["op"] == "assign":
             return OpTreeNode(dict(op), a, b)
@@ -308,7 +325,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
 
     # --- evaluation ---
 
-    def execute(self) -> Any:
+    def execute(self) -> Tensor:
         """Run a tree whose root is 'assign'.
 
         Returns
@@ -318,7 +335,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
         """
         return self.backend.execute(self)
 
-    def astensor(self) -> Any:
+    def astensor(self) -> Tensor:
         """Evaluate the tree.
 
         Returns
@@ -328,7 +345,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
         """
         return self.backend.evaluate([self])[0]
 
-    def get(self) -> Any:
+    def get(self) -> NumPyArray:
         return self.astensor().get()
 
     # --- display ---
@@ -370,7 +387,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
     def _repr_svg_(self) -> str:
         return self.draw("svg")
 
-    def step(self) -> Any:
+    def step(self) -> Steps:
         """Evaluate the tree node by node.
 
         Returns

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neonlite.messages import describe
 from neonlite.optree_structure import Info
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from neonlite.backend.backend import Backend
+    from neonlite.typing import NumPyArray
 
 
 class Convertible:
@@ -17,15 +23,14 @@ class Convertible:
     info: Info
     name: str | None
     shape: Any
-    base: Any
 
     @property
-    def backend(self) -> Any:
+    def backend(self) -> Backend:
         """The backend."""
         return self.info.be
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype[Any]:
         """The NumPy dtype."""
         return self.info.be.numpy_dtype(self.info.dtype)
 
@@ -34,7 +39,7 @@ class Convertible:
         """The number of dimensions, two or more."""
         return len(self.info.shape)
 
-    def get(self) -> Any:
+    def get(self) -> NumPyArray:
         """Return the value.
 
         Returns
@@ -44,7 +49,7 @@ class Convertible:
         """
         raise NotImplementedError
 
-    def item(self) -> Any:
+    def item(self) -> float:
         """Return the value of a tensor or op-tree with one element.
 
         Returns
@@ -70,9 +75,10 @@ class Convertible:
                 f"item() and float(): expected one element, got {describe(self)} with {math.prod(shape)}. Copy all "
                 "values to NumPy with .get(), or select one with t[0, 0].item()."
             )
-        return self.get().item()
+        value: float = self.get().item()
+        return value
 
-    def asnumpyarray(self) -> Any:
+    def asnumpyarray(self) -> NumPyArray:
         """Return the value; neon's name of ``get``.
 
         Returns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neonlite.dtypes import LIMITS
 from neonlite.messages import describe, owners, truncate_message
@@ -11,13 +11,16 @@ from neonlite.optree_structure import STATIC_INTS, Above, Attrs, Below, Info, Le
 from neonlite.optree_walks import flatten_pairs
 from neonlite.shapes import at_least_2d
 
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
 MAX_CACHED_FLOATS = 1 << 10  # of _float_cache, e.g. the values of a changing learning rate; a full cache is cleared
 NO_LEAVES: Leaves = {}
 
 _float_cache: dict[Any, float] = {}
 
 
-def as_leaf(x: Any, other: Any, be: Any) -> tuple[Any, Leaves, Any]:
+def as_leaf(x: Any, other: Any, be: Backend | None) -> tuple[Any, Leaves, Any]:
     """Return (key, leaves, operand) of an operand that is not a node. An array is copied to a tensor."""
     if type(x) is float:
         x = _float_cache.setdefault(x or str(x), x)  # one object per value, but 0.0 and -0.0 are two
@@ -51,10 +54,10 @@ def as_leaf(x: Any, other: Any, be: Any) -> tuple[Any, Leaves, Any]:
     return NotImplemented, NO_LEAVES, x
 
 
-def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Any) -> Info:
+def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info:
     """Infer the shape and dtype of a new structure. Errors of tree building are raised here."""
     types = [*operand_types(a), *operand_types(b)]
-    candidates = [be] * (be is not None) + [t.be for t in types if isinstance(t, Info)]
+    candidates = ([] if be is None else [be]) + [t.be for t in types if isinstance(t, Info)]
     backends = list({id(x): x for x in candidates}.values())
     try:
         if len(backends) > 1:
@@ -89,7 +92,7 @@ def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Any) -> Info:
     return info
 
 
-def operand_types(x: Any) -> tuple[Any, ...]:
+def operand_types(x: object) -> tuple[Any, ...]:
     """Return the Info of a tensor or node, or the type of a scalar; of a pair, those of its operands."""
     if x is None:
         return ()
@@ -114,7 +117,7 @@ def unchecked_info(op: dict[str, Any], a: Any, b: Any) -> Info:
     return info
 
 
-def backend_of(*operands: Any) -> Any:
+def backend_of(*operands: object) -> Backend:
     """Return the backend of the first tensor or node; TypeError if there is none."""
     for x in operands:
         if info := info_of(x):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from neonlite.ops import Op
 from neonlite.shapes import Shape
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+    from neonlite.typing import NativeArray
 
 Attrs = tuple[tuple[str, Any], ...]
 Leaves = dict[int, Any]
@@ -35,19 +39,19 @@ class Info(dict[str, Any]):
     shape: Shape
     dtype: str
     compute_dtype: str  # the dtype to which the operands are cast before the op runs
-    be: Any
+    be: Backend
     operand_types: tuple[Any, ...]  # of a pair: the Info of each tensor or node, the type of each scalar
     num_children: int  # 0 for a tensor, 1 or 2 for a node
     find: Callable[[Any], Any]  # looks up a structure in the table of the backend
 
-    def _raise_immutable(self, *_: Any, **__: Any) -> NoReturn:
+    def _raise_immutable(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("an op-tree is immutable. Build a new one, for example with tree.replace(old, new).")
 
     __setitem__ = __delitem__ = update = pop = clear = setdefault = popitem = _raise_immutable
     __ior__ = _raise_immutable
 
 
-def info_of(x: Any) -> Info | None:
+def info_of(x: object) -> Info | None:
     """Return the Info of a tensor or node, and None for any other object."""
     info = getattr(x, "info", None)
     return info if type(info) is Info else None
@@ -61,7 +65,7 @@ class Structures(dict[Any, Info]):
     def __init__(self) -> None:
         self.nbytes = 0
 
-    def remember(self, key: Any, info: Info, pattern: Any = 0) -> Info:
+    def remember(self, key: Hashable, info: Info, pattern: int | tuple[int, ...] = 0) -> Info:
         """Store the Info of a key and return it, or the one that another thread stored first."""
         self.nbytes += STRUCTURE_BYTES + (PATTERN_BYTES * len(pattern) if type(pattern) is tuple else 0)
         if self.nbytes > MAX_STRUCTURE_BYTES:
@@ -93,16 +97,16 @@ class RandomSource:
 
     __slots__ = ("be",)
 
-    def __init__(self, be: Any) -> None:
+    def __init__(self, be: Backend) -> None:
         self.be = be
 
     def __repr__(self) -> str:
         return f"random-{id(self):#x}"
 
-    def uniform(self, shape: Shape) -> Any:
+    def uniform(self, shape: Shape) -> NativeArray:
         """Draw uniform numbers in [0, 1)."""
         return self.be.streams.uniform("noise", shape, self.be.default_dtype_name)
 
-    def normal(self, shape: Shape) -> Any:
+    def normal(self, shape: Shape) -> NativeArray:
         """Draw standard normal numbers."""
         return self.be.streams.normal("noise", shape, self.be.default_dtype_name)

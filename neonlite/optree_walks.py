@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Self
+from collections.abc import Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from neonlite.ops import OPS, Op
 from neonlite.optree_structure import STATIC_INTS, Attrs, Constant, Info, Leaves, RandomSource
 from neonlite.shapes import Axes, Shape
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
 
 
 class Triple(tuple[Any, Any, Any]):
@@ -39,7 +42,7 @@ class Triple(tuple[Any, Any, Any]):
         return flatten_pairs(self[1], self[2])
 
     @staticmethod
-    def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: Any = None) -> Any:
+    def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: Backend | None = None) -> Any:
         """Return a new node with an op dict's op and attributes and other operands, with shape inference and checks."""
         raise NotImplementedError
 
@@ -133,7 +136,7 @@ class Triple(tuple[Any, Any, Any]):
                 built[id(x)] = cls._rebuild(x[0], *(built.get(id(y), y) for y in x[1:]))
         return built[id(nested)]  # type: ignore[no-any-return]
 
-    def replace(self, old: Any, new: Any) -> Self:
+    def replace(self, old: object, new: object) -> Self:
         """Return the tree with one operand replaced; unchanged sub-trees are shared.
 
         Parameters
@@ -155,7 +158,7 @@ class Triple(tuple[Any, Any, Any]):
                 built[id(node)] = node if a is node[1] and b is node[2] else self._rebuild(node[0], a, b)
         return built[id(self)]  # type: ignore[no-any-return]
 
-    def key(self) -> Any:
+    def key(self) -> Hashable:
         """Return a hashable key of the tree.
 
         Returns
@@ -183,7 +186,7 @@ class Triple(tuple[Any, Any, Any]):
         """Return the same tree over copies of its tensors and random sources."""
         be = copy.deepcopy(self.info.be, memo)
 
-        def copy_operand(x: Any) -> Any:
+        def copy_operand(x: object) -> object:
             if isinstance(x, RandomSource):
                 return memo.setdefault(id(x), RandomSource(be))
             return memo[id(x)] if id(x) in memo else copy.deepcopy(x, memo)
@@ -195,7 +198,7 @@ class Triple(tuple[Any, Any, Any]):
         return memo[id(self)]  # type: ignore[no-any-return]
 
 
-def flatten_pairs(*operands: Any) -> tuple[Any, ...]:
+def flatten_pairs(*operands: object) -> tuple[Any, ...]:
     """Return the operands, with pairs replaced by their operands."""
     out: list[Any] = []
     stack = list(operands[::-1])
@@ -213,7 +216,7 @@ def matrix_transpose_axes(ndim: int) -> Axes:
     return (*range(ndim - 2), ndim - 1, ndim - 2)
 
 
-def postorder(*trees: Any) -> Iterator[Any]:
+def postorder(*trees: object) -> Iterator[Any]:
     """Yield every distinct node once, operands before the ops that use them, without recursion.
 
     Examples
@@ -261,7 +264,7 @@ def lower_to_instructions(
     leaves = {} if leaves is None else dict(leaves)
     leaf_ids = {key: -1 - i for i, key in enumerate(leaves)}
 
-    def operand_id(x: Any) -> OperandId:
+    def operand_id(x: object) -> OperandId:
         if isinstance(x, Triple):
             return node_ids[id(x)]
         if type(x) is int and x in STATIC_INTS:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 Shape = tuple[int, ...]
 Axes = tuple[int, ...]
@@ -16,7 +15,7 @@ Strides = tuple[float, ...]
 SliceSpec = tuple[tuple[int, int, int], ...]  # (start, count, step) for each axis
 
 
-def broadcast_shapes(*shapes: Shape, **_: Any) -> Shape:
+def broadcast_shapes(*shapes: Shape, **_: object) -> Shape:
     """Return the shape to which operands broadcast, by the rules of the array-API standard."""
     out: list[int] = []
     ndim = max(map(len, shapes))
@@ -147,7 +146,7 @@ def onehot_shape(indices: Shape, *, axis: int, nclass: int) -> Shape:
     return (0, 0) if not nclass else (nclass, n) if axis == 0 else (n, nclass)
 
 
-def explicit_shape(*_: Shape, to: Shape, **__: Any) -> Shape:
+def explicit_shape(*_: Shape, to: Shape, **__: object) -> Shape:
     """Return the shape given as the attribute ``to``."""
     return to
 
@@ -184,12 +183,12 @@ def transpose_strides(strides: Strides, x: Shape, z: Shape, *, axes: Axes) -> St
     return tuple(strides[a] for a in axes)
 
 
-def reshape_strides(strides: Strides, x: Shape, z: Shape, **_: Any) -> Strides:
+def reshape_strides(strides: Strides, x: Shape, z: Shape, **_: object) -> Strides:
     """Return the strides of shape x reshaped to z; unknown if x is not contiguous."""
     return contiguous_strides(z) if is_contiguous(x, strides) else (math.nan,) * len(z)
 
 
-def broadcast_strides(strides: Strides, x: Shape, z: Shape, **_: Any) -> Strides:
+def broadcast_strides(strides: Strides, x: Shape, z: Shape, **_: object) -> Strides:
     """Return the strides of shape x broadcast to z: 0 for the axes along which it is repeated."""
     repeated = (0.0,) * (len(z) - len(x))
     return repeated + tuple(s if n != 1 else 0.0 for n, s in zip(x, strides, strict=True))

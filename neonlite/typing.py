@@ -37,5 +37,6 @@ ShapeLike = int | Sequence[int]
 AxisLike = int | Sequence[int] | None  # None: all axes
 AxisIndex = SupportsIndex | slice | EllipsisType
 IndexLike = AxisIndex | tuple[AxisIndex, ...]  # t[i], t[i:j], t[..., i:j]
+Namespace: TypeAlias = Any  # an array-API namespace; the standard has no type for it
 NativeArray: TypeAlias = Any  # an array of the runtime's library; the array-API standard has no type for it
 NumPyArray: TypeAlias = "np.ndarray[Any, Any]"

@@ -20,6 +20,7 @@ from neonlite.messages import label
 from neonlite.ops import OPS
 from neonlite.optree_structure import info_of
 from neonlite.optree_walks import Triple, postorder
+from neonlite.typing import NumPyArray
 
 MAX_DISPLAYED_NODES = 200  # also the limit of lines, of operands of one op, and of boxes
 
@@ -525,7 +526,7 @@ class Steps:
         return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def format_first_values(value: Any, count: int = 4) -> str:
+def format_first_values(value: NumPyArray, count: int = 4) -> str:
     """Return the first elements of an array, formatted: ``0.2689 0.5 0.7311 ...``."""
     texts = [f"{x:.4g}" if isinstance(x, float) else str(x) for x in value.reshape(-1)[:count].tolist()]
     return " ".join([*texts, "..."] if value.size > count else texts)

@@ -35,6 +35,7 @@ from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import checks_booleans, reject_options
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree_structure import Structures
+from neonlite.typing import DTypeLike
 
 _backend_ids = itertools.count(1)
 
@@ -78,7 +79,7 @@ class Backend(OpMethods, Untracked):
         self,
         runtime: str | Runtime = "cpu",
         rng_seed: int | None = None,
-        default_dtype: Any = np.float32,
+        default_dtype: DTypeLike = np.float32,
         compat_mode: str | None = None,
         deterministic: bool | None = None,
         batch_size: int = 0,
@@ -126,7 +127,7 @@ class Backend(OpMethods, Untracked):
         return bool(self.closed_by)
 
     @property
-    def default_dtype(self) -> Any:
+    def default_dtype(self) -> np.dtype[Any]:
         """The default dtype of new tensors, as a NumPy dtype."""
         return np.dtype(self.default_dtype_name)
 
@@ -277,7 +278,7 @@ class Backend(OpMethods, Untracked):
         """The number of floating-point operations of a dry run so far; None on other backends."""
         return self.runtime.flops
 
-    def __deepcopy__(self, memo: Any) -> Backend:
+    def __deepcopy__(self, memo: object) -> Backend:
         return self
 
     # --- random numbers ---
@@ -290,7 +291,7 @@ class Backend(OpMethods, Untracked):
     fill_normal = random_methods.fill_normal
 
     @property
-    def rng(self) -> Any:
+    def rng(self) -> np.random.RandomState:
         """A NumPy RandomState for code on the host, seeded with the backend."""
         return self.streams.host
 

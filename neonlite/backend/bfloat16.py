@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from neonlite.typing import NumPyArray
 
 INSTALL_COMMAND = "pip install ml_dtypes"
 
@@ -16,11 +16,11 @@ def is_available() -> bool:
     return True
 
 
-def is_float_array(array: Any) -> bool:
+def is_float_array(array: NumPyArray) -> bool:
     """Return whether a NumPy array holds floats, bfloat16 included."""
     return bool(array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
-def is_real_array(array: Any) -> bool:
+def is_real_array(array: NumPyArray) -> bool:
     """Return whether a NumPy array holds real numbers or booleans."""
     return array.dtype.kind in "biu" or is_float_array(array)

@@ -18,7 +18,7 @@ from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, overflow_message
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.shapes import Shape, at_least_2d, is_contiguous, memory_span
-from neonlite.typing import ArrayLike, DTypeLike, ShapeLike
+from neonlite.typing import ArrayLike, DTypeLike, NativeArray, NumPyArray, ShapeLike
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -202,7 +202,7 @@ def array(
     return _allocate_tensor(be, lambda *_, **__: be.runtime.put(values), shape, dtype, name, persist_values)
 
 
-def from_dlpack(be: Backend, x: Any, name: str | None = None) -> Tensor:
+def from_dlpack(be: Backend, x: object, name: str | None = None) -> Tensor:
     """Return a tensor that shares the memory of an array of another library or backend, without a copy.
 
     Parameters
@@ -261,7 +261,7 @@ def from_dlpack(be: Backend, x: Any, name: str | None = None) -> Tensor:
     return t
 
 
-def register_export(be: Backend, t: Tensor) -> Any:
+def register_export(be: Backend, t: Tensor) -> NativeArray:
     """Export the memory of a tensor to other libraries; ``from_dlpack`` recognizes it later.
 
     Parameters
@@ -350,7 +350,7 @@ def ones_like(
     return be.ones(*_shape_and_dtype(other_ary, dtype), name, persist_values)
 
 
-def _shape_and_dtype(ary: ArrayLike, dtype: DTypeLike) -> tuple[Shape, Any]:
+def _shape_and_dtype(ary: ArrayLike, dtype: DTypeLike) -> tuple[Shape, DTypeLike]:
     if isinstance(ary, Operand):
         return ary.shape, ary.info.dtype if dtype is None else dtype
     return np.shape(ary), dtype
@@ -425,7 +425,7 @@ def shared_iobuf_size(be: Backend, shape: ShapeLike, parallelism: str | None = N
     return math.prod(be.shape_of(shape))
 
 
-def snapshot(be: Backend, array: Any, other: Any) -> Tensor:
+def snapshot(be: Backend, array: ArrayLike, other: object) -> Tensor:
     """Copy an array that is an operand of an op to a tensor of a dtype that suits the other operand.
 
     The dtype is the other operand's if that is a float, the array's own if both are integers, else the default.
@@ -434,7 +434,7 @@ def snapshot(be: Backend, array: Any, other: Any) -> Tensor:
     ----------
     array : array_like
         The array.
-    other : Any
+    other : object
         The other operand.
 
     Returns
@@ -451,7 +451,7 @@ def snapshot(be: Backend, array: Any, other: Any) -> Tensor:
     return be.array(values, dtype)
 
 
-def to_host_array(be: Backend, values: Any, dtype: str, what: str = "be.array") -> Any:
+def to_host_array(be: Backend, values: object, dtype: str, what: str = "be.array") -> NumPyArray:
     """Return values as a NumPy array of numbers, to be cast to a dtype.
 
     Raises an error for ragged lists, objects and strings, and for Python scalars that do not fit an integer dtype.
@@ -459,7 +459,7 @@ def to_host_array(be: Backend, values: Any, dtype: str, what: str = "be.array") 
     if isinstance(values, OpTreeNode):
         values = values.astensor()
     if isinstance(values, Tensor):
-        return be.runtime.host_values(values)
+        return be.runtime.host_values(values)  # type: ignore[no-any-return]
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -471,4 +471,4 @@ def to_host_array(be: Backend, values: Any, dtype: str, what: str = "be.array") 
         for x in (array.min().item(), array.max().item()):
             if not low - 1 < x < high + 1:  # a float is truncated
                 raise (ValueError if math.isnan(x) else OverflowError)(f"{what}: {overflow_message(x, dtype)}")
-    return be.runtime.host_values(array)
+    return be.runtime.host_values(array)  # type: ignore[no-any-return]

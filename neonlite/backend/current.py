@@ -11,6 +11,7 @@ from neonlite.backend.runtimes import canonical, default_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.serialization import Serializable
 from neonlite.backend.validation import checks_booleans, integer, reject_options
+from neonlite.typing import DTypeLike
 
 _current_backend: Backend | None = None
 
@@ -19,7 +20,7 @@ _current_backend: Backend | None = None
 def gen_backend(
     backend: str | Runtime | Backend | None = None,
     rng_seed: int | None = None,
-    datatype: Any = np.float32,
+    datatype: DTypeLike = np.float32,
     batch_size: int = 0,
     stochastic_round: bool = False,
     device_id: int = 0,
@@ -106,7 +107,12 @@ def gen_backend(
 
 
 def _is_equivalent(
-    be: Backend, runtime: Any, default_dtype: Any, compat_mode: str | None, deterministic: bool | None, device_id: int
+    be: Backend,
+    runtime: str | Runtime,
+    default_dtype: DTypeLike,
+    compat_mode: str | None,
+    deterministic: bool | None,
+    device_id: int,
 ) -> bool:
     """Return whether a backend created with these arguments would differ from ``be`` at most in seed and batch size."""
     if not be.runtime.has_values:  # a dry run

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from string import ascii_letters
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.tree_operands import as_operand
 from neonlite.messages import describe, truncate_message
+from neonlite.optree import Operand
+from neonlite.typing import OperandLike
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
 
 
-def einsum(be: Any, subscripts: str, operands: Sequence[Any]) -> Any:
+def einsum(be: Backend, subscripts: str, operands: Sequence[OperandLike]) -> Operand:
     """Return the op-tree of an einsum. Raises ValueError if the subscripts and the shapes do not match."""
     from opt_einsum import contract_path
     from opt_einsum.parser import parse_einsum_input
@@ -21,9 +26,9 @@ def einsum(be: Any, subscripts: str, operands: Sequence[Any]) -> Any:
             "be.einsum: expected a subscripts string as the first argument, such as 'ij,jk->ik', "
             f"got {describe(subscripts)}"
         )
-    operands = [as_operand(be, x, "einsum") for x in operands]
-    call = f"be.einsum({subscripts!r}, {describe(*operands)})"
-    shapes = [x.shape for x in operands]
+    trees = [as_operand(be, x, "einsum") for x in operands]
+    call = f"be.einsum({subscripts!r}, {describe(*trees)})"
+    shapes = [x.shape for x in trees]
     try:
         if wrong := sorted(set(subscripts) - set(ascii_letters + ",.-> ")):
             raise ValueError(f"expected letters, commas and '->' as subscripts, got {wrong[0]!r}")
@@ -33,7 +38,7 @@ def einsum(be: Any, subscripts: str, operands: Sequence[Any]) -> Any:
         path = contract_path(f"{inputs}->{output}", *shapes, shapes=True)[0]
     except (ValueError, TypeError) as error:
         raise ValueError(f"{call}: {truncate_message(error)}") from None
-    remaining = [Term(be, x, term, sizes) for x, term in zip(operands, terms, strict=True)]
+    remaining = [Term(be, x, term, sizes) for x, term in zip(trees, terms, strict=True)]
     for chosen in path:
         pair = [remaining.pop(i) for i in sorted(chosen, reverse=True)][::-1]
         needed = set(output).union(*(p.labels for p in remaining))
@@ -63,10 +68,10 @@ def label_sizes(terms: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> dict
 class Term:
     """An op-tree and the labels of its axes. A tree has two axes or more: those without a label are last, of size 1."""
 
-    def __init__(self, be: Any, tree: Any, labels: str, sizes: dict[str, int]) -> None:
+    def __init__(self, be: Backend, tree: Operand, labels: str, sizes: dict[str, int]) -> None:
         self.be, self.tree, self.labels, self.sizes = be, tree, labels, sizes
 
-    def _replace(self, tree: Any, labels: str) -> Term:
+    def _replace(self, tree: Operand, labels: str) -> Term:
         return Term(self.be, tree, labels, self.sizes)
 
     def num_elements(self, labels: str) -> int:

@@ -94,4 +94,4 @@ def hist(t: Tensor, tag: str) -> Tensor:
     Tensor
         The counts, (1, hist_bins), int32.
     """
-    return t.backend.histogram(t, tag)  # type: ignore[no-any-return]
+    return t.backend.histogram(t, tag)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class OneHot(Tensor):
         self._writable[:] = self.backend.equal(self._classes, self.ids)
         return self
 
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+    def __setitem__(self, index: object, value: object) -> NoReturn:
         raise ValueError(
             f"{self._describe()}: expected a writable tensor, got a one-hot tensor. Change its ids "
             "and call update(), or copy it with be.array(t)."

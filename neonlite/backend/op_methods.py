@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.tree_operands import as_operand, build_node, check_axes
 from neonlite.ops import OP_TABLE, SHAPE_FN_BY_KIND, Op
-from neonlite.optree import build
+from neonlite.optree import Operand, build
+from neonlite.typing import AxisLike, OperandLike
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+    from neonlite.backend.tensor import Tensor
 
 
 class OpMethods:
@@ -22,7 +27,7 @@ class OpMethods:
 
 
 def _unary_method(op: Op) -> Callable[..., Any]:
-    def method(be: Any, a: Any, out: Any = None) -> Any:
+    def method(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
         node = build(op, a, None, (), be)
         return node if out is None and node is not NotImplemented else build_node(be, op, a, None, out)
 
@@ -30,7 +35,7 @@ def _unary_method(op: Op) -> Callable[..., Any]:
 
 
 def _binary_method(op: Op) -> Callable[..., Any]:
-    def method(be: Any, a: Any, b: Any, out: Any = None) -> Any:
+    def method(be: Backend, a: OperandLike, b: OperandLike, out: Tensor | None = None) -> Operand:
         node = NotImplemented if b is None else build(op, a, b, (), be)
         return node if out is None and node is not NotImplemented else build_node(be, op, a, b, out)
 
@@ -38,13 +43,17 @@ def _binary_method(op: Op) -> Callable[..., Any]:
 
 
 def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
-    def method(be: Any, a: Any, axis: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+    def method(
+        be: Backend, a: OperandLike, axis: AxisLike = None, out: Tensor | None = None, keepdims: bool = True
+    ) -> Operand:
         a = as_operand(be, a, op.method)
         axes = check_axes(a, axis, op.method)
         attrs = (("axis", axes),) if keepdims else (("axis", axes), ("keepdims", False))
         return build_node(be, op, a, None, out, attrs)
 
-    def method_axis_1(be: Any, a: Any, axis: Any = 1, out: Any = None, keepdims: bool = True) -> Any:
+    def method_axis_1(
+        be: Backend, a: OperandLike, axis: AxisLike = 1, out: Tensor | None = None, keepdims: bool = True
+    ) -> Operand:
         return method(be, a, axis, out, keepdims)
 
     return method if reduce_all else method_axis_1

@@ -9,10 +9,12 @@ from neonlite.backend.random import mask_threshold
 from neonlite.backend.tensor import Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from neonlite.backend.backend import Backend
 
 
-def gen_rng(be: Backend, seed: int | None = None) -> Any:
+def gen_rng(be: Backend, seed: int | None = None) -> np.random.RandomState:
     """Reseed all random streams.
 
     Parameters
@@ -29,12 +31,12 @@ def gen_rng(be: Backend, seed: int | None = None) -> Any:
     return be.streams.host
 
 
-def rng_get_state(be: Backend, state: Any = None) -> tuple[Any, ...]:
+def rng_get_state(be: Backend, state: object = None) -> tuple[Any, ...]:
     """Return the state of all random streams.
 
     Parameters
     ----------
-    state : Any
+    state : object
         For compatibility with neon, without effect.
 
     Returns
@@ -45,7 +47,7 @@ def rng_get_state(be: Backend, state: Any = None) -> tuple[Any, ...]:
     return be.streams.get_state()
 
 
-def rng_set_state(be: Backend, state: Any) -> None:
+def rng_set_state(be: Backend, state: tuple[Any, ...]) -> None:
     """Set the state of all random streams.
 
     Parameters

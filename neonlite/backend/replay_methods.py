@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
+
+T = TypeVar("T")
 
 
 class Block:
@@ -20,7 +22,7 @@ class Block:
     update = 4
 
 
-def replay(be: Backend, block: Any, fn: Callable[[], Any], uses: Any = (), graphs: bool = True) -> Any:
+def replay(be: Backend, block: Hashable, fn: Callable[[], T], uses: object = (), graphs: bool = True) -> T:
     """Call ``fn()``, a block of work that repeats, or replay it as a CUDA graph.
 
     On a GPU, the third call with nothing changed captures the block as a CUDA graph. Later calls launch the graph

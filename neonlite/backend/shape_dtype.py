@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from neonlite.dtypes import dtype_bits
 from neonlite.messages import describe
 from neonlite.optree_structure import Info
 from neonlite.shapes import Shape, at_least_2d, contiguous_strides
-from neonlite.typing import ShapeLike
+from neonlite.typing import DTypeLike, ShapeLike
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -25,7 +26,7 @@ MISSING_DTYPE_HINTS = {  # dtype -> what to use instead
 }
 
 
-def shape_of(be: Backend, shape: ShapeLike, allow_unknown: bool = False) -> Shape:
+def shape_of(be: Backend, shape: ShapeLike | Sequence[ShapeLike], allow_unknown: bool = False) -> Shape:
     """Return a shape as a tuple of at least two sizes: 5 and (5,) become (5, 1).
 
     Parameters
@@ -47,7 +48,7 @@ def shape_of(be: Backend, shape: ShapeLike, allow_unknown: bool = False) -> Shap
     ValueError
         A size is negative.
     """
-    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    sizes: Sequence[Any] = shape if isinstance(shape, tuple | list) else (shape,)
     if len(sizes) > 1 and {*map(type, sizes)} == {int} and min(sizes) >= 0:
         return tuple(sizes)
     for n in sizes:
@@ -58,7 +59,7 @@ def shape_of(be: Backend, shape: ShapeLike, allow_unknown: bool = False) -> Shap
     return at_least_2d(tuple(n.__index__() for n in sizes))
 
 
-def dtype_name(be: Backend, dtype: Any) -> str:
+def dtype_name(be: Backend, dtype: DTypeLike) -> str:
     """Return the name of a dtype, such as "float32".
 
     Parameters
@@ -81,7 +82,7 @@ def dtype_name(be: Backend, dtype: Any) -> str:
     if type(dtype) is str and (dtype := DATATYPES.get(dtype, dtype)) in be.runtime.dtypes:
         return str(dtype)
     try:
-        name: str = np.dtype(dtype).name
+        name: str = np.dtype(dtype).name  # type: ignore[arg-type]  # NumPy lists no other classes
     except TypeError:
         name = str(dtype)
     if name not in be.runtime.dtypes:
@@ -92,7 +93,7 @@ def dtype_name(be: Backend, dtype: Any) -> str:
     return name
 
 
-def numpy_dtype(be: Backend, name: str) -> Any:
+def numpy_dtype(be: Backend, name: str) -> np.dtype[Any]:
     """Return the NumPy dtype of a name.
 
     Parameters

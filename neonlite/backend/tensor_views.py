@@ -127,7 +127,7 @@ def take(t: Tensor, indices: ArrayLike, axis: int) -> Tensor:
     Tensor
         A new tensor.
     """
-    return t.backend.evaluate([t.backend.take(t, indices, axis)])[0]  # type: ignore[no-any-return]
+    return t.backend.evaluate([t.backend.take(t, indices, axis)])[0]
 
 
 def deepcopy(t: Tensor, memo: dict[int, Any]) -> Tensor:

@@ -71,12 +71,12 @@ def on_failure(undo: Callable[..., Any], *args: Any) -> None:
         log.undo.append((undo, args))
 
 
-def restore_on_failure(obj: Any, *names: str) -> None:
+def restore_on_failure(obj: object, *names: str) -> None:
     """Register the current values of attributes, to restore them if the transaction fails."""
     on_failure(set_attributes, obj, {name: getattr(obj, name) for name in names})
 
 
-def set_attributes(obj: Any, values: dict[str, Any]) -> None:
+def set_attributes(obj: object, values: dict[str, object]) -> None:
     """Set attributes by name."""
     for name, value in values.items():
         setattr(obj, name, value)
@@ -90,7 +90,7 @@ class Snapshot(Untracked):
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
-        self.be: Any = self.tensors[0].backend
+        self.be = self.tensors[0].backend
         pairs = [(t, self.be.empty(t.shape, dtype=t.info.dtype)) for t in self.tensors]
         groups = [[pair] for pair in pairs if pair[0].size > MAX_GROUPED_SIZE]
         groups += [small] if (small := [pair for pair in pairs if pair[0].size <= MAX_GROUPED_SIZE]) else []

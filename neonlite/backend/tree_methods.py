@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neonlite.backend.tree_operands import (
     as_indices,
@@ -21,12 +21,16 @@ from neonlite.ops import LN2, OPS
 from neonlite.optree import Operand
 from neonlite.optree_structure import RandomSource
 from neonlite.optree_walks import matrix_transpose_axes
+from neonlite.typing import ArrayLike, AxisLike, DTypeLike, OperandLike, ShapeLike
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
+    from neonlite.backend.tensor import Tensor
 
 
-def build(be: Backend, op: str, a: Any, b: Any = None, out: Any = None, **attrs: Any) -> Any:
+def build(
+    be: Backend, op: str, a: OperandLike, b: OperandLike | None = None, out: Tensor | None = None, **attrs: object
+) -> Operand:
     """Build the op-tree node of an op.
 
     Parameters
@@ -58,7 +62,7 @@ def build(be: Backend, op: str, a: Any, b: Any = None, out: Any = None, **attrs:
 # --- ops with attributes, or more than two operands ---
 
 
-def where(be: Backend, condition: Any, a: Any, b: Any, out: Any = None) -> Any:
+def where(be: Backend, condition: OperandLike, a: OperandLike, b: OperandLike, out: Tensor | None = None) -> Operand:
     """Return ``a`` where the condition is not 0, else ``b``.
 
     Parameters
@@ -81,7 +85,7 @@ def where(be: Backend, condition: Any, a: Any, b: Any, out: Any = None) -> Any:
     return build_node(be, OPS["where"], condition, build_node(be, OPS["pair"], a, b), out)
 
 
-def shift(be: Backend, a: Any, b: Any, value: bool = True, out: Any = None) -> Any:
+def shift(be: Backend, a: OperandLike, b: OperandLike, value: bool = True, out: Tensor | None = None) -> Operand:
     """Return ``a`` times the power of two nearest to ``b``, AP2(b).
 
     Parameters
@@ -103,7 +107,7 @@ def shift(be: Backend, a: Any, b: Any, value: bool = True, out: Any = None) -> A
     return build_node(be, OPS["shift"], a, b, out, (("value", bool(value)),))
 
 
-def transpose(be: Backend, a: Any, axes: Sequence[int] | None = None, out: Any = None) -> Any:
+def transpose(be: Backend, a: OperandLike, axes: Sequence[int] | None = None, out: Tensor | None = None) -> Operand:
     """Return ``a`` with its axes permuted.
 
     Parameters
@@ -129,7 +133,7 @@ def transpose(be: Backend, a: Any, axes: Sequence[int] | None = None, out: Any =
     return build_node(be, OPS["transpose"], a, None, out, (("axes", axes),))
 
 
-def reshape(be: Backend, a: Any, *shape: Any, out: Any = None) -> Any:
+def reshape(be: Backend, a: OperandLike, *shape: ShapeLike, out: Tensor | None = None) -> Operand:
     """Return ``a`` with another shape of the same size.
 
     Parameters
@@ -155,7 +159,7 @@ def reshape(be: Backend, a: Any, *shape: Any, out: Any = None) -> Any:
     return build_node(be, OPS["reshape"], a, None, out, (("to", to),))
 
 
-def broadcast_to(be: Backend, a: Any, shape: Any, out: Any = None) -> Any:
+def broadcast_to(be: Backend, a: OperandLike, shape: ShapeLike, out: Tensor | None = None) -> Operand:
     """Return ``a`` broadcast to a shape.
 
     Parameters
@@ -176,7 +180,7 @@ def broadcast_to(be: Backend, a: Any, shape: Any, out: Any = None) -> Any:
     return a if to == a.shape and out is None else build_node(be, OPS["broadcast"], a, None, out, (("to", to),))
 
 
-def astype(be: Backend, a: Any, dtype: Any, out: Any = None) -> Any:
+def astype(be: Backend, a: OperandLike, dtype: DTypeLike, out: Tensor | None = None) -> Operand:
     """Return ``a`` cast to a dtype, like NumPy's ``astype``.
 
     Parameters
@@ -197,7 +201,9 @@ def astype(be: Backend, a: Any, dtype: Any, out: Any = None) -> Any:
     return a if to == a.info.dtype and out is None else build_node(be, OPS["cast"], a, None, out, (("to", to),))
 
 
-def take(be: Backend, a: Any, indices: Any, axis: int | None = None, out: Any = None) -> Any:
+def take(
+    be: Backend, a: OperandLike, indices: ArrayLike, axis: int | None = None, out: Tensor | None = None
+) -> Operand:
     """Return the slices of ``a`` at the given indices along an axis.
 
     Parameters
@@ -228,7 +234,7 @@ def take(be: Backend, a: Any, indices: Any, axis: int | None = None, out: Any = 
     return build_node(be, OPS["take"], a, as_indices(be, indices, "take", "indices"), out, (("axis", axis),))
 
 
-def onehot(be: Backend, indices: Any, axis: int, out: Any = None, nclass: int | None = None) -> Any:
+def onehot(be: Backend, indices: ArrayLike, axis: int, out: Tensor | None = None, nclass: int | None = None) -> Operand:
     """Return 1 in the row or column of each label, else 0.
 
     Parameters
@@ -264,7 +270,7 @@ def onehot(be: Backend, indices: Any, axis: int, out: Any = None, nclass: int | 
     return build_node(be, OPS["onehot"], labels, None, out, (("axis", axis), ("nclass", nclass or 0)))
 
 
-def concat(be: Backend, arrays: Sequence[Any], axis: int = 0, out: Any = None) -> Any:
+def concat(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tensor | None = None) -> Operand:
     """Return operands concatenated along an axis.
 
     Parameters
@@ -290,7 +296,7 @@ def concat(be: Backend, arrays: Sequence[Any], axis: int = 0, out: Any = None) -
     return build_node(be, OPS["concat"], first, pair, out, (("axis", axis),))
 
 
-def stack(be: Backend, arrays: Sequence[Any], axis: int = 0, out: Any = None) -> Any:
+def stack(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tensor | None = None) -> Operand:
     """Return operands stacked along a new axis.
 
     Parameters
@@ -314,7 +320,7 @@ def stack(be: Backend, arrays: Sequence[Any], axis: int = 0, out: Any = None) ->
     return be.concat([be.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in arrays], axis, out)
 
 
-def rand(be: Backend, *shape: Any, out: Any = None) -> Any:
+def rand(be: Backend, *shape: ShapeLike, out: Tensor | None = None) -> Operand:
     """Return random numbers from the uniform distribution on [0, 1), new ones at each evaluation.
 
     Parameters
@@ -332,7 +338,7 @@ def rand(be: Backend, *shape: Any, out: Any = None) -> Any:
     return _random_node(be, "rand", shape, out)
 
 
-def randn(be: Backend, *shape: Any, out: Any = None) -> Any:
+def randn(be: Backend, *shape: ShapeLike, out: Tensor | None = None) -> Operand:
     """Return random numbers from the standard normal distribution, new ones at each evaluation.
 
     Parameters
@@ -350,14 +356,14 @@ def randn(be: Backend, *shape: Any, out: Any = None) -> Any:
     return _random_node(be, "randn", shape, out)
 
 
-def _random_node(be: Backend, op: str, shape: tuple[Any, ...], out: Any) -> Any:
+def _random_node(be: Backend, op: str, shape: tuple[ShapeLike, ...], out: Tensor | None) -> Operand:
     if not shape and out is not None:
         shape = out.shape
     to = be.shape_of(shape[0] if len(shape) == 1 else shape)
     return build_node(be, OPS[op], RandomSource(be), None, out, (("to", to),))
 
 
-def einsum(be: Backend, subscripts: str, *operands: Any, out: Any = None) -> Any:
+def einsum(be: Backend, subscripts: str, *operands: OperandLike, out: Tensor | None = None) -> Operand:
     """Return an Einstein summation as an op-tree of pairwise contractions.
 
     The order of contractions is chosen by opt_einsum when the tree is built.
@@ -390,7 +396,7 @@ def einsum(be: Backend, subscripts: str, *operands: Any, out: Any = None) -> Any
 # --- composite functions ---
 
 
-def reciprocal(be: Backend, a: Any, out: Any = None) -> Any:
+def reciprocal(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
     """Return ``1 / a``.
 
     Parameters
@@ -408,7 +414,7 @@ def reciprocal(be: Backend, a: Any, out: Any = None) -> Any:
     return build_node(be, OPS["div"], 1, a, out)
 
 
-def clip(be: Backend, a: Any, a_min: Any, a_max: Any, out: Any = None) -> Any:
+def clip(be: Backend, a: OperandLike, a_min: OperandLike, a_max: OperandLike, out: Tensor | None = None) -> Operand:
     """Return ``min(max(a, a_min), a_max)``.
 
     The gradient is 0 at a bound that is a scalar.
@@ -433,7 +439,7 @@ def clip(be: Backend, a: Any, a_min: Any, a_max: Any, out: Any = None) -> Any:
     return build_node(be, OPS["minimum"], build_node(be, OPS["maximum"], a, a_min), a_max, out)
 
 
-def sig2(be: Backend, a: Any, out: Any = None) -> Any:
+def sig2(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
     """Return ``1 / (1 + 2^-a)``.
 
     Parameters
@@ -451,7 +457,7 @@ def sig2(be: Backend, a: Any, out: Any = None) -> Any:
     return build_node(be, OPS["sig"], build_node(be, OPS["mul"], a, LN2), None, out)
 
 
-def tanh2(be: Backend, a: Any, out: Any = None) -> Any:
+def tanh2(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
     """Return ``(2^2a - 1) / (2^2a + 1)``.
 
     Parameters
@@ -469,7 +475,14 @@ def tanh2(be: Backend, a: Any, out: Any = None) -> Any:
     return build_node(be, OPS["tanh"], build_node(be, OPS["mul"], a, LN2), None, out)
 
 
-def mean(be: Backend, a: Any, axis: Any = None, partial: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+def mean(
+    be: Backend,
+    a: OperandLike,
+    axis: AxisLike = None,
+    partial: object = None,
+    out: Tensor | None = None,
+    keepdims: bool = True,
+) -> Operand:
     """Return the mean over one axis, several or all.
 
     Parameters
@@ -496,13 +509,13 @@ def mean(be: Backend, a: Any, axis: Any = None, partial: Any = None, out: Any = 
 
 def var(
     be: Backend,
-    a: Any,
-    axis: Any = None,
-    partial: Any = None,
-    out: Any = None,
+    a: OperandLike,
+    axis: AxisLike = None,
+    partial: object = None,
+    out: Tensor | None = None,
     keepdims: bool = True,
     binary: bool = False,
-) -> Any:
+) -> Operand:
     """Return the population variance, ``mean((a - mean(a))^2)``, over one axis, several or all.
 
     Parameters
@@ -531,13 +544,13 @@ def var(
 
 def std(
     be: Backend,
-    a: Any,
-    axis: Any = None,
-    partial: Any = None,
-    out: Any = None,
+    a: OperandLike,
+    axis: AxisLike = None,
+    partial: object = None,
+    out: Tensor | None = None,
     keepdims: bool = True,
     binary: bool = False,
-) -> Any:
+) -> Operand:
     """Return the standard deviation, the square root of ``var``, over one axis, several or all.
 
     Parameters
@@ -564,7 +577,7 @@ def std(
     return be.astype(be.sqrt(_variance(be, x, axis, keepdims, binary)), dtype, out)
 
 
-def _to_accumulation_dtype(be: Backend, a: Any, axis: Any, method: str) -> tuple[Any, str]:
+def _to_accumulation_dtype(be: Backend, a: OperandLike, axis: AxisLike, method: str) -> tuple[Operand, str]:
     """Return ``a`` in a dtype for sums and squares (float32 for 16-bit floats), and the dtype of the result."""
     a = as_operand(be, a, method)
     if reduction_size(a, axis, method) == 0:
@@ -573,16 +586,16 @@ def _to_accumulation_dtype(be: Backend, a: Any, axis: Any, method: str) -> tuple
     return be.astype(a, "float32" if dtype in HALF_DTYPES else dtype), dtype
 
 
-def _mean(be: Backend, a: Any, axis: Any, keepdims: bool = True) -> Any:
+def _mean(be: Backend, a: Operand, axis: AxisLike, keepdims: bool = True) -> Operand:
     return be.sum(a, axis=axis, keepdims=keepdims) * (1.0 / reduction_size(a, axis, "mean"))
 
 
-def _variance(be: Backend, a: Any, axis: Any, keepdims: bool, binary: bool) -> Any:
+def _variance(be: Backend, a: Operand, axis: AxisLike, keepdims: bool, binary: bool) -> Operand:
     d = a - _mean(be, a, axis)
     return _mean(be, be.shift(d, d) if binary else be.square(d), axis, keepdims)
 
 
-def softmax(be: Backend, a: Any, axis: Any = 0, out: Any = None) -> Any:
+def softmax(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | None = None) -> Operand:
     """Return ``e^a / sum(e^a)`` along an axis, without overflow.
 
     Parameters
@@ -605,7 +618,7 @@ def softmax(be: Backend, a: Any, axis: Any = 0, out: Any = None) -> Any:
     return build_node(be, OPS["div"], e, be.sum(e, axis=axis), out)
 
 
-def logsumexp(be: Backend, a: Any, axis: Any = 0, out: Any = None) -> Any:
+def logsumexp(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | None = None) -> Operand:
     """Return ``ln sum(e^a)`` along an axis, without overflow; -inf where all elements are -inf.
 
     Parameters
@@ -630,11 +643,13 @@ def logsumexp(be: Backend, a: Any, axis: Any = 0, out: Any = None) -> Any:
     return build_node(be, OPS["add"], m, build_node(be, OPS["log"], total), out)
 
 
-def _constant_max(be: Backend, a: Any, axis: Any) -> Any:
+def _constant_max(be: Backend, a: Operand, axis: AxisLike) -> Operand:
     return build_node(be, OPS["stop_gradient"], be.max(a, axis=axis))
 
 
-def binarize(be: Backend, a: Any, stochastic: Any = True, out: Any = None, **ignored: Any) -> Any:
+def binarize(
+    be: Backend, a: OperandLike, stochastic: bool | Tensor = True, out: Tensor | None = None, **ignored: object
+) -> Operand:
     """Return +1 where ``a >= 0``, else -1; if stochastic, +1 with probability ``clip((a + 1) / 2, 0, 1)``.
 
     neon's order of arguments, ``binarize(a, out, stochastic)``, is accepted as well.
@@ -656,7 +671,7 @@ def binarize(be: Backend, a: Any, stochastic: Any = True, out: Any = None, **ign
         An op-tree of the operand's shape; or ``out``.
     """
     if isinstance(stochastic, Operand):
-        stochastic, out = (True if out is None else out), stochastic
+        out, stochastic = stochastic, out is None or bool(out)
     a = as_operand(be, a, "binarize")
     if stochastic:
         return build_node(be, OPS["sub"], 2 * (be.rand(a.shape) < be.clip((a + 1) / 2, 0, 1)), 1, out)

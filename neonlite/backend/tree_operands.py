@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from neonlite.messages import describe, truncate_message
 from neonlite.ops import Op
 from neonlite.optree import Operand, build
 from neonlite.optree_inference import as_leaf
+from neonlite.optree_structure import Attrs
 from neonlite.shapes import normalize_axes
+from neonlite.typing import ArrayLike, AxisLike, OperandLike
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
+    from neonlite.backend.tensor import Tensor
 
 
 def build_node(
-    be: Backend, op: Op, a: Any, b: Any = None, out: Any = None, attrs: tuple[tuple[str, Any], ...] = ()
-) -> Any:
+    be: Backend, op: Op, a: object, b: object = None, out: Tensor | None = None, attrs: Attrs = ()
+) -> Operand:
     """Return the node of an op, or ``out``, into which it is evaluated."""
     check_operands(be, op.method, *((a, b) if op.arity == 2 or b is not None else (a,)))
     node = build(op, a, b, attrs, be)
     return node if out is None else be.assign([out], [node])[0]
 
 
-def check_operands(be: Backend, method: str, *operands: Any) -> None:
+def check_operands(be: Backend, method: str, *operands: object) -> None:
     """Raise TypeError for an operand that is not a tensor, op-tree, scalar or array."""
     for x in operands:
         if as_leaf(x, None, be)[0] is NotImplemented if not isinstance(x, Operand) else False:
             raise TypeError(f"be.{method}: expected tensors, op-trees, scalars or arrays, got {describe(x)}")
 
 
-def as_operand(be: Backend, x: Any, method: str) -> Any:
+def as_operand(be: Backend, x: OperandLike, method: str) -> Operand:
     """Return x as a tensor or op-tree: a scalar or array is copied to a tensor."""
     if isinstance(x, Operand):
         return x
@@ -39,14 +43,14 @@ def as_operand(be: Backend, x: Any, method: str) -> Any:
     return be.array(x)
 
 
-def as_operands(be: Backend, arrays: Any, method: str) -> list[Any]:
+def as_operands(be: Backend, arrays: Sequence[OperandLike], method: str) -> list[Operand]:
     """Return a list of one or more operands, each as a tensor or op-tree."""
     if not isinstance(arrays, list | tuple) or isinstance(arrays, Operand) or not arrays:
         raise TypeError(f"be.{method}: expected a list of one or more operands, got {describe(arrays)}")
     return [as_operand(be, x, method) for x in arrays]
 
 
-def as_indices(be: Backend, x: Any, method: str, what: str) -> Any:
+def as_indices(be: Backend, x: ArrayLike, method: str, what: str) -> Operand:
     """Return indices as an operand with an integer dtype."""
     if not isinstance(x, Operand):
         x = _copy_indices(be, x, method, what)
@@ -57,7 +61,7 @@ def as_indices(be: Backend, x: Any, method: str, what: str) -> Any:
     return x
 
 
-def _copy_indices(be: Backend, x: Any, method: str, what: str) -> Any:
+def _copy_indices(be: Backend, x: ArrayLike, method: str, what: str) -> Tensor:
     import numpy as np
 
     array = np.asarray(x)
@@ -66,7 +70,7 @@ def _copy_indices(be: Backend, x: Any, method: str, what: str) -> Any:
     return be.array(array, dtype="int64")
 
 
-def check_axes(a: Any, axis: Any, method: str, ndim: int | None = None) -> tuple[int, ...]:
+def check_axes(a: Operand, axis: AxisLike, method: str, ndim: int | None = None) -> tuple[int, ...]:
     """Return the axes of an operand as integers >= 0; an error names the method and the operand."""
     try:
         return normalize_axes(axis, a.ndim if ndim is None else ndim)
@@ -74,6 +78,6 @@ def check_axes(a: Any, axis: Any, method: str, ndim: int | None = None) -> tuple
         raise type(error)(f"be.{method}({describe(a)}): {truncate_message(error)}") from None
 
 
-def reduction_size(a: Any, axis: Any, method: str) -> int:
+def reduction_size(a: Operand, axis: AxisLike, method: str) -> int:
     """Return the number of elements that are reduced to one."""
     return math.prod(a.shape[i] for i in check_axes(a, axis, method))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neonlite.backend.memory import DeviceMemory, MemoryUsage
 from neonlite.backend.runtimes.meta import MetaRuntime
 from neonlite.backend.tensor import Tensor
+from neonlite.optree import Operand
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -206,7 +207,7 @@ def dry_run(be: Backend) -> Backend:
     return dry_run
 
 
-def kernel(be: Backend, *trees: Any, out: Any = None) -> str:
+def kernel(be: Backend, *trees: Operand, out: Tensor | Sequence[Tensor] | None = None) -> str:
     """Return the source of the CUDA kernels that evaluate op-trees, on any runtime, also without a GPU.
 
     Parameters

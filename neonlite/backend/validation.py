@@ -21,7 +21,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def expected(name: str, kind: str, value: Any) -> str:
+def expected(name: str, kind: str, value: object) -> str:
     """Return an error message. ``name`` is the caller's name and the argument's, such as "be.onehot: nclass"."""
     where, separator, argument = name.rpartition(": ")
     return f"{where}{separator}expected {kind} for {argument.rstrip(',')}, got {describe(value)}"
@@ -29,7 +29,7 @@ def expected(name: str, kind: str, value: Any) -> str:
 
 def check_number(
     name: str,
-    value: Any,
+    value: object,
     low: float = -math.inf,
     high: float = math.inf,
     above: float = -math.inf,
@@ -80,7 +80,7 @@ def integer_between(low: float, high: float) -> str:
     return f"an integer >= {low}" if math.isfinite(low) else "an integer"
 
 
-def boolean(name: str, value: Any) -> bool:
+def boolean(name: str, value: object) -> bool:
     """Return a Python bool for a boolean, 0 or 1; TypeError for anything else."""
     try:
         return bool(value) if isinstance(value, bool | np.bool_) else bool(integer(name, value, 0, 1))
@@ -128,7 +128,7 @@ def is_boolean(annotation: Any) -> bool:
     return annotation in (bool, "bool", bool | None, "bool | None")
 
 
-def pair(name: str, value: Any, low: int = 1) -> tuple[int, int]:
+def pair(name: str, value: object, low: int = 1) -> tuple[int, int]:
     """Return two integers >= low, given both or one that stands for both; TypeError or ValueError otherwise."""
     sizes = value if isinstance(value, tuple | list) else (value, value)
     if len(sizes) != 2:
@@ -136,7 +136,7 @@ def pair(name: str, value: Any, low: int = 1) -> tuple[int, int]:
     return integer(name, sizes[0], low), integer(name, sizes[1], low)
 
 
-def one_of(name: str, value: Any, choices: Iterable[Any], way_out: str = "") -> Any:
+def one_of(name: str, value: T, choices: Iterable[object], way_out: str = "") -> T:
     """Return a value that is one of the choices, strings or None; ValueError otherwise."""
     choices = tuple(choices)
     if not any(value is x or (isinstance(value, str) and value == x) for x in choices):
@@ -144,7 +144,7 @@ def one_of(name: str, value: Any, choices: Iterable[Any], way_out: str = "") -> 
     return value
 
 
-def instance(name: str, value: Any, cls: type[T], kind: str, way_out: str = "") -> T:
+def instance(name: str, value: object, cls: type[T], kind: str, way_out: str = "") -> T:
     """Return an instance of a class; TypeError otherwise. ``kind`` describes it, such as "a metric, Accuracy(),"."""
     if not isinstance(value, cls):
         raise TypeError(expected(name, kind, value) + way_out)

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from neonlite.backend import Backend, Tensor
 from neonlite.data.epoch import RowIndex, Span
-from neonlite.optree import OpTreeNode
+from neonlite.optree import Operand
 
 if TYPE_CHECKING:
     from neonlite.layers.types import LayerShape
@@ -60,7 +60,7 @@ class RowSource:
             self._gather_buffer = np.empty((len(rows), self.array.shape[1]), self.array.dtype)
         return self.array.take(rows, axis=0, out=self._gather_buffer[: len(rows)], mode="clip")
 
-    def get_columns(self, rows: RowIndex) -> NDArray[Any] | Tensor | OpTreeNode:
+    def get_columns(self, rows: RowIndex) -> NDArray[Any] | Operand:
         """Return rows as columns (F, m): an array, or an op-tree if the data is on a device."""
         if self.tensor is None:
             return self.get_rows(rows).T

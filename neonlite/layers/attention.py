@@ -379,7 +379,7 @@ class MultiHeadAttention(ParameterLayer):
             be.batched_dot(self.v[h].T, self.dcontext_by_head[h], self.dweights_by_head[h])
         # softmax backward subtracts sum_s weights dweights; the equal sum_i context dcontext has fewer rows
         by_head = H, F // H, -1, self.steps
-        correction = be.reshape(self.context, by_head) * be.reshape(self.dcontext, by_head)
+        correction: Operand = be.reshape(self.context, by_head) * be.reshape(self.dcontext, by_head)
         correction = be.reshape(be.sum(correction, axis=1), (H, -1, 1, self.steps))
         dweights: Operand = self.dattention_weights
         if self.keep < 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -170,7 +170,8 @@ def compare_layer(
     names = [*(t.name for t in layer.gradients), "deltas"]
     results, e = [t.get() for t in gradients], error.get()
 
-    rows, derived = [], [None] * len(results)
+    rows = []
+    derived: Sequence[Any] = [None] * len(results)
     if getattr(layer.formula, "__func__", None) is not Layer.formula:
         restore()
         tree = layer.formula(x)

@@ -157,7 +157,8 @@ class LossScaling(Optimizer):
         if self._finite_checks is None or self._finite_checks[0] != tensor_ids(parameters):
             rows = merge_contiguous([(dw,) for (_, dw), _ in sort_by_address(parameters)])
             overflows = rows[0][0].backend.zeros((len(rows), 1), dtype="float32")
-            self._finite_checks = tensor_ids(parameters), parameters, rows, overflows, list(overflows)
+            views = [overflows[i] for i in range(len(rows))]
+            self._finite_checks = tensor_ids(parameters), parameters, rows, overflows, views
         _, _, rows, overflows, views = self._finite_checks
         for view, (dw,) in zip(views, rows, strict=True):
             view[:] = 1 - dw.backend.min(dw.backend.finite(dw), keepdims=False)

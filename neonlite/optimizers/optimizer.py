@@ -101,7 +101,7 @@ class Optimizer(NervanaObject):
         check_attributes(self, *[name for name in LIMIT_FIELDS if getattr(self, name) is not None], above=0)
         check_schedule(self)
 
-    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
+    def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         """Return the new parameter and the new states as op-trees. Subclasses implement it.
 
         Parameters
@@ -323,7 +323,7 @@ class ParameterGroup:
         self.be = self.rows[0][0].backend
         dtype = "float64" if any(compute_dtype(w) == "float64" for w, *_ in self.rows) else "float32"
         self.square_sums = self.be.zeros((len(self.rows), 1), dtype=dtype)  # sum of squared gradients of each row
-        self.square_sum_views = list(self.square_sums)
+        self.square_sum_views = [self.square_sums[i] for i in range(len(self.rows))]
         self.factor: Tensor = self.be.zeros((1, 1), dtype=dtype)
         self.snapshot = Snapshot([t for w, _, *states in self.rows for t in (w, *states)])
         self.assignments: dict[int, CompiledAssignment] = {}  # the update of each row

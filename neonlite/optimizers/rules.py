@@ -17,7 +17,7 @@ from neonlite.optimizers.optimizer import Optimizer, Row
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
 
 if TYPE_CHECKING:
-    from neonlite.backend import Backend, Tensor
+    from neonlite.backend import Backend
     from neonlite.layers import Layer
     from neonlite.optree import Operand
     from neonlite.typing import OperandLike
@@ -87,7 +87,7 @@ class GradientDescentMomentum(Optimizer):
             raise ValueError("GradientDescentMomentum: expected a positive momentum_coef with nesterov=True, got 0.")
         self.state_names = ("velocity",) if self.momentum_coef else ()
 
-    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
+    def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         decrease = rate * g
         if self.wdecay:
             decrease = decrease + (rate * self.wdecay) * w
@@ -141,7 +141,7 @@ class RMSProp(Optimizer):
 
     state_names = ("mean_square",)
 
-    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
+    def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         m = self.decay_rate * states[0] + (1 - self.decay_rate) * be.square(g)
         return [w - rate * g / (be.sqrt(m + self.epsilon) + self.epsilon), m]
 
@@ -187,7 +187,7 @@ class Adagrad(Optimizer):
 
     state_names = ("sum_of_squares",)
 
-    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
+    def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         m = states[0] + be.square(g)
         return [w - rate * g / be.sqrt(m + self.epsilon), m]
 
@@ -234,7 +234,7 @@ class Adadelta(Optimizer):
     def get_rate(self, epoch: float) -> float:
         return 1.0
 
-    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
+    def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         m = self.decay * states[0] + (1 - self.decay) * be.square(g)
         d = be.sqrt((states[1] + self.epsilon) / (m + self.epsilon)) * g
         return [w - d, m, self.decay * states[1] + (1 - self.decay) * be.square(d), d]
@@ -301,7 +301,7 @@ class Adam(Optimizer):
         first, second = self.bias_correction()
         return super().get_rate(epoch) * second / first
 
-    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
+    def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         decrease, m, v = self.compute_step(be, g, states, rate, self.epsilon)
         return [w - decrease, m, v]
 
@@ -374,7 +374,7 @@ class AdamW(Adam):
         return {**scalars, "epsilon": self.epsilon * second, "decay": scalars["rate"] * first / second * self.wdecay}
 
     def update_rule(
-        self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float, epsilon: Any = None, decay: Any = None
+        self, be: Backend, w: Operand, g: Operand, states: Row, rate: float, epsilon: Any = None, decay: Any = None
     ) -> Sequence[Operand]:
         decrease, m, v = self.compute_step(be, g, states, rate, epsilon)
         return [w - (decrease + decay * w), m, v]
@@ -427,7 +427,7 @@ class ShiftAdaMax(Optimizer):
     def get_rate(self, epoch: float) -> float:
         return super().get_rate(epoch) / float(1 - self.beta_1 ** (epoch + 1))
 
-    def update_rule(self, be: Backend, w: Tensor, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
+    def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         m = self.beta_1 * states[0] + (1 - self.beta_1) * g
         v = be.maximum(self.beta_2 * states[1], be.absolute(g))
         return [be.clip(w - be.shift(be.shift(m, 1 / (v + self.epsilon)), rate), -1, 1), m, v]

@@ -333,11 +333,11 @@ class Metric(NervanaObject):
         return values if len(self.metric_names) > 1 else float(values[0])
 
 
-def build_derivative(f: Callable[[Any], Any], x: Operand, error: Operand | None = None) -> OpTreeNode:
+def build_derivative(f: Callable[[Any], Any], x: Operand, error: Operand | None = None) -> Operand:
     """Return ``error * df/dx`` as an op-tree; x is a tensor or an op-tree, ``error`` is 1 by default."""
     leaf = x if isinstance(x, Tensor) else x.backend.empty(x.shape, dtype=x.info.dtype)
-    grad: OpTreeNode = Autodiff(f(leaf), leaf.backend, error).get_grad_op_tree(leaf)
-    return grad if leaf is x else grad.replace(leaf, x)
+    grad = Autodiff(f(leaf), leaf.backend, error).get_grad_op_tree(leaf)
+    return grad.replace(leaf, x) if isinstance(grad, OpTreeNode) else grad
 
 
 def check_same_shape(owner: NervanaObject, y: Any, t: Any, names: str = "y and t") -> None:

@@ -150,7 +150,7 @@ def execute(be: Backend, node: OpTreeNode) -> Tensor:
     return be.assign([node[1]], [node[2]])[0]
 
 
-def plan(be: Backend, *trees: Any, out: Any = None) -> Plan:
+def plan(be: Backend, *trees: Operand, out: Tensor | Sequence[Tensor] | None = None) -> Plan:
     """Return the execution plan of op-trees without running it; print it to see stages, bytes and temporaries.
 
     Parameters
@@ -168,7 +168,7 @@ def plan(be: Backend, *trees: Any, out: Any = None) -> Plan:
     if not trees or (out is None and not all(isinstance(x, Operand) for x in trees)):
         raise TypeError(f"be.plan: expected op-trees, as in be.plan(x + 1, y * 2), got {describe(*trees) or 'none'}")
     if out is None:
-        targets = [Tensor(None, be.tensor_info(x.shape, x.info.dtype)) for x in trees]
+        targets: Sequence[Tensor] = [Tensor(None, be.tensor_info(x.shape, x.info.dtype)) for x in trees]
     else:
         targets = [out] if isinstance(out, Tensor) else out
         check_assignment("be.plan", targets, trees)
@@ -210,7 +210,7 @@ def write(be: Backend, target: Tensor, value: Any) -> None:
             return
         return be.run(target, be.stop_gradient(value))
     if type(value) is int and value in STATIC_INTS and be.runtime.has_device_memory:  # no copy from the host
-        return be.run(target, be.build("cast", value, to=target.info.dtype))
+        return be.run(target, build(OPS["cast"], value, None, (("to", target.info.dtype),), be))
     values = _reshape_to_target(be, target, value)
     if not can_broadcast(at_least_2d(values.shape), target.shape):
         raise ValueError(

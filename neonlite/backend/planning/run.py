@@ -17,7 +17,7 @@ from neonlite.backend.planning.plan import Plan
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.messages import describe, owners
 from neonlite.ops import OPS
-from neonlite.optree import Operand, OpTreeNode, postorder
+from neonlite.optree import Operand, OpTreeNode, build, postorder
 from neonlite.optree_walks import flatten_pairs, lower_to_instructions
 from neonlite.shapes import can_broadcast
 from neonlite.typing import NativeArray
@@ -223,8 +223,8 @@ def resolve_nclass(be: Backend, target: Tensor, tree: OpTreeNode) -> OpTreeNode:
             f"be.onehot({describe(tree[1])}): expected nclass, the number of classes, got none. Pass nclass, or "
             "assign the onehot itself to a tensor."
         )
-    resolved: OpTreeNode = be.onehot(tree[1], tree.attrs["axis"], nclass=target.shape[tree.attrs["axis"]])
-    return resolved
+    axis = tree.attrs["axis"]
+    return build(OPS["onehot"], tree[1], None, (("axis", axis), ("nclass", target.shape[axis])), be)
 
 
 def check_assignable(be: Backend, target: Tensor, value: Any) -> None:

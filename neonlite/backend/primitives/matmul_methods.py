@@ -19,6 +19,7 @@ from neonlite.backend.primitives.primitive_operands import (
 )
 from neonlite.backend.tensor import Tensor, overlap
 from neonlite.messages import describe
+from neonlite.optree import Operand
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -451,7 +452,7 @@ def compound_bprop_lut(
             f"be.compound_bprop_lut: expected error_t of shape {(num_tokens, dim)} = (nin * N, dim), got "
             f"{describe(error_t)}"
         )
-    token_ids = as_contiguous(be, inputs).reshape(-1, 1)
+    token_ids: Operand = as_contiguous(be, inputs).reshape(-1, 1)
     if "int" not in token_ids.info.dtype:
         token_ids = be.astype(token_ids, "int32")
     errors = error.T if pad_idx is None else be.where(token_ids == pad_idx, 0, error.T)

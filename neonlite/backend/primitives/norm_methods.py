@@ -110,7 +110,8 @@ def compound_fprop_bn(
     def assignment() -> Assignment:
         xsum, xvar, gmean, gvar, gamma, beta = _orient_columns(axis, vectors)
         mean: Operand = gmean
-        x32, var, targets, values = _as_float32(be, x), gvar, [], []
+        var: Operand = gvar
+        x32, targets, values = _as_float32(be, x), [], []
         if not inference:
             mean = be.mean(x32, axis=axis) if compute_batch_sum else xsum * (1.0 / x.shape[axis])
             d = x32 - mean
@@ -220,7 +221,7 @@ def _assign_cached(
         be.assign(*assignment())
 
 
-def _as_float32(be: Backend, x: Tensor) -> Any:
+def _as_float32(be: Backend, x: Operand) -> Any:
     """Return 16-bit floats as float32, in which sums and squares are computed."""
     return be.astype(x, "float32") if x.info.dtype in HALF_DTYPES else x
 
