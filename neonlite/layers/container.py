@@ -86,6 +86,7 @@ class LayerContainer(Layer):
     @checks_booleans
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate all buffers except those of the deltas."""
+        self.check_configured()
         leaves = self.leaves()
         allocate_parameters([x for x in leaves if isinstance(x, ParameterLayer) and x.parameters[0] is None])
         self.can_backprop = False
@@ -188,6 +189,7 @@ class Sequential(LayerContainer):
         before = in_obj
         for layer in self.layers:
             layer.configure(before)
+            layer.check_configured()
             before = layer
         self.in_shape, self.out_shape = first.in_shape, last.out_shape
         if isinstance(in_obj, Layer):

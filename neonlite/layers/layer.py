@@ -147,11 +147,14 @@ class Layer(WeightOwner):
         ------
         TypeError
             If ``accumulate_updates`` is set and the layer has no parameters.
+        RuntimeError
+            If the layer is not configured.
         """
+        self.check_configured()
         self.check_accumulation(accumulate_updates)
         self.can_backprop, self.tree = False, None
         self.fprop_assignment, self.bprop_assignment = CachedAssignment(), CachedAssignment()
-        if self.owns_output and self.out_shape is not None:
+        if self.owns_output:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
     def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
@@ -175,6 +178,8 @@ class Layer(WeightOwner):
     def __call__(self, x: Tensor | Sequence[Tensor]) -> Any:
         """Return the outputs at inference, ``fprop(x, inference=True)``. The layer must be configured and allocated.
 
+        Recurrent states start at zero, as in ``Model.predict``, and those for the next minibatch are unchanged.
+
         Parameters
         ----------
         x : Tensor or list of Tensor
@@ -190,11 +195,17 @@ class Layer(WeightOwner):
         RuntimeError
             If the layer is not configured or not allocated.
         """
-        if self.in_shape is None:
-            raise layer_checks.not_configured(self)
-        overwrites_inputs = not self.leaves()[0].owns_output
-        inputs: Any = copy_tensors(x) if overwrites_inputs else x
-        return copy_tensors(self.fprop(inputs, inference=True))
+        self.check_configured()
+        leaves = self.leaves()
+        inputs: Any = x if leaves[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
+        states = [(layer, layer.get_state()) for layer in leaves]
+        try:
+            for layer in leaves:
+                layer.set_state({})
+            return copy_tensors(self.fprop(inputs, inference=True))
+        finally:
+            for layer, state in states:
+                layer.set_state(state)
 
     def formula(self, x: Tensor) -> Operand:
         """Return the outputs as an op-tree of the inputs.
@@ -377,6 +388,7 @@ class Layer(WeightOwner):
     accumulates = staticmethod(accumulation.accumulates)
     set_acc_on = accumulation.set_acc_on
     check_accumulation = accumulation.check_accumulation
+    check_configured = layer_checks.check_configured
     check_can_backprop = layer_checks.check_can_backprop
     check_error = layer_checks.check_error
     check_inputs = layer_checks.check_inputs

@@ -23,6 +23,17 @@ def not_configured(layer: WeightOwner) -> RuntimeError:
     )
 
 
+def check_configured(layer: Layer) -> None:
+    """Raise RuntimeError unless ``configure`` has set the shapes."""
+    if layer.in_shape is None:
+        raise not_configured(layer)
+    if layer.out_shape is None:
+        raise RuntimeError(
+            f"{layer.name}: expected {layer.classnm}.configure to set out_shape, got None. Set self.out_shape there, such "
+            "as to self.in_shape."
+        )
+
+
 def check_in_shape(layer: Layer, in_obj: LayerInput) -> None:
     """Raise ValueError unless ``configure(in_obj)`` has set a valid input shape."""
     shape, previous = layer.in_shape, layer.prev_layer if in_obj is layer.prev_layer else None

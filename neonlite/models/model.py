@@ -13,7 +13,7 @@ from neonlite.backend.validation import checks_booleans
 from neonlite.callbacks import CallbackBase
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Sequential
-from neonlite.layers.buffers import copy_tensors, shape_of
+from neonlite.layers.buffers import shape_of
 from neonlite.layers.summary import Summary, walk_layers
 from neonlite.messages import describe
 from neonlite.models import evaluation, nonfinite, persistence, predict, training
@@ -254,7 +254,8 @@ class Model(NervanaObject):
     def __call__(self, x: Tensor | list[Tensor]) -> Any:
         """Return the outputs of a minibatch at inference, ``fprop(x, inference=True)``.
 
-        For arrays with any number of samples use ``predict``.
+        For arrays with any number of samples use ``predict``. Recurrent states start at zero, as in ``predict``, and
+        those for the next minibatch are unchanged.
 
         Parameters
         ----------
@@ -287,7 +288,9 @@ class Model(NervanaObject):
             raise RuntimeError(
                 f"{self.name}: expected a configured network, got none. Call initialize(dataset) or fit first."
             )
-        return copy_tensors(self.fprop(x, inference=True))
+        if not self.initialized:
+            self.initialize(self.data_shape)
+        return self.layers(x)
 
     def bprop(self, delta: Tensor | list[Tensor]) -> Any:
         """Run the backward pass: compute the gradients of all parameters.

@@ -13,11 +13,13 @@ from neonlite.callbacks import SerializeModelCallback
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Gaussian
 from neonlite.layers import (
+    LSTM,
     Activation,
     Affine,
     BatchNorm,
     Conv,
     GeneralizedCost,
+    Layer,
     LayerNorm,
     Linear,
     LookupTable,
@@ -28,7 +30,7 @@ from neonlite.layers import (
     Tree,
 )
 from neonlite.models import Model
-from neonlite.transforms import CrossEntropyMulti, Rectlin, Softmax, SumSquared
+from neonlite.transforms import CrossEntropyMulti, Logistic, Rectlin, Softmax, SumSquared, Tanh
 
 init = Gaussian()
 
@@ -94,6 +96,11 @@ def test_an_error_names_the_layer_and_the_way_out(act, words):
         act()
 
 
+class WithoutShape(Layer):
+    def formula(self, x):
+        return x * 2
+
+
 def layer(**options: Any) -> Any:
     return Linear(2, init, **options)
 
@@ -120,6 +127,13 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "name": (lambda: Activation(Rectlin(), 3), TypeError, "Activation: expected a string for name, got 3"),
     "LayerNorm": (lambda: LayerNorm(5), ValueError, "expected a finite number >= 0 and < 1 for eps, got 5"),
     "BatchNorm": (lambda: BatchNorm(1), ValueError, "expected a finite number >= 0 and < 1 for rho, got 1"),
+    "allocate": (lambda: layer(name="fc").allocate(), RuntimeError, r"fc: expected a configured layer.*configure\("),
+    "allocate-net": (lambda: network(layer()).allocate(), RuntimeError, "net: expected a configured layer"),
+    "out_shape": (
+        lambda: network(WithoutShape(name="own"), layer()).configure(3),
+        RuntimeError,
+        "own: expected WithoutShape.configure to set out_shape, got None",
+    ),
     "activation-string": (
         lambda: Affine(2, init, activation="relu", name="fc"),
         TypeError,
@@ -176,3 +190,16 @@ def test_prev_layer_false_clears_needs_deltas():
     for value, expected in ((True, True), (False, False), (layer(), True), (None, False)):
         first.prev_layer = value
         assert first.needs_deltas is expected
+
+
+def test_a_call_leaves_the_recurrent_state_unchanged_and_starts_at_zero():
+    be = gen_backend("cpu", batch_size=2)
+    model = Model([LSTM(3, init, activation=Tanh(), gate_activation=Logistic(), reset_cells=False)], dataset=(2, 4))
+    x = be.array(np.ones((2, 4 * 2)))
+    model.fprop(x)
+    before, expected = model.layers.leaves()[0].get_state(), model.predict(np.ones((2, 2, 4)))
+    for call in (model, model.layers, model):
+        assert np.allclose(call(x).get().reshape(3, 4, 2).transpose(2, 0, 1), expected)
+    after = model.layers.leaves()[0].get_state()
+    assert before
+    assert all(np.array_equal(before[name], after[name]) for name in before)
