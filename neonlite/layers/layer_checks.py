@@ -29,8 +29,8 @@ def check_configured(layer: Layer) -> None:
         raise not_configured(layer)
     if layer.out_shape is None:
         raise RuntimeError(
-            f"{layer.name}: expected {layer.classnm}.configure to set out_shape, got None. Set self.out_shape there, such "
-            "as to self.in_shape."
+            f"{layer.name}: expected {layer.classnm}.configure to set out_shape, got None. Set self.out_shape there, "
+            "such as to self.in_shape."
         )
 
 
