@@ -24,7 +24,7 @@ from neonlite.layers import (
     Sequential,
     ShiftBatchNorm,
 )
-from neonlite.layers.layer import num_features
+from neonlite.layers.buffers import num_features
 from neonlite.transforms import Rectlin, Tanh
 
 Array = np.ndarray[Any, Any]
