@@ -593,7 +593,7 @@ def test_mistakes_are_named():
     for act, kind, words in (
         (lambda: BatchNorm(1.5, name="bn"), ValueError, "bn: expected a finite number >= 0 and < 1 for rho, got 1.5"),
         (lambda: BatchNorm("a", name="bn"), TypeError, "bn: expected a number for rho"),
-        (lambda: BatchNorm(eps=-1, name="bn"), ValueError, "bn: expected a finite number >= 0 for eps"),
+        (lambda: BatchNorm(eps=-1, name="bn"), ValueError, "bn: expected a finite number >= 0 and < 1 for eps"),
         (lambda: LayerNorm(eps=None, name="ln"), TypeError, "ln: expected a number for eps"),
     ):
         with pytest.raises(kind, match=words):
