@@ -197,8 +197,6 @@ def compare_layer(
 
 def require_tensor(label: str, value: object, shape: LayerShape) -> Tensor:
     """Return ``value``; raise TypeError if it is not a tensor, ValueError if it has another shape."""
-    if shape is None:
-        raise ValueError(f"{label}: expected outputs of a known shape, got none. Set out_shape in configure().")
     if not isinstance(value, Tensor):
         raise TypeError(f"{label}: expected a tensor of shape {shape}, got {value!r}.")
     if value.shape != shape:

@@ -458,7 +458,7 @@ class WideFormula(MultiplyByTwo):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (NoShape, ValueError, r"mine\.fprop: expected outputs of a known shape, got none. Set out_shape in configure"),
+        (NoShape, RuntimeError, r"mine: expected NoShape\.configure to set out_shape, got None"),
         (NoOutputs, TypeError, r"mine\.fprop: expected a tensor of shape \(5, 3\), got None"),
         (TallOutputs, ValueError, r"mine\.fprop: expected a tensor of shape \(5, 3\), got tall \(6, 3\)"),
         (Forgetful, TypeError, r"mine\.bprop: expected a tensor of shape \(5, 3\), got None"),
