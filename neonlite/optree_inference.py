@@ -27,11 +27,12 @@ def as_leaf(x: Any, other: Any, be: Backend | None) -> tuple[Any, Leaves, Any]:
         if len(_float_cache) > MAX_CACHED_FLOATS:
             _float_cache.clear()
         return float, {id(x): x}, x
-    try:  # a tensor, the usual operand: faster than getattr with a default
-        if type(x.info) is Info:
-            return x.info, {id(x): x}, x
+    try:
+        info = x.info  # of a tensor, the usual operand: faster than getattr with a default
     except AttributeError:
-        pass
+        info = None
+    if type(info) is Info:
+        return info, {id(x): x}, x
     if isinstance(x, bool) or type(x).__name__ == "bool":  # and numpy.bool
         return int(x), NO_LEAVES, int(x)
     if type(x) is int:
