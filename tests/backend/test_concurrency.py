@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import numpy as np
@@ -276,8 +277,9 @@ def test_the_error_of_a_missing_runtime_states_how_to_install_it(monkeypatch, na
 
 def test_the_backend_without_a_name_is_mkl_where_it_is_installed_else_cpu(monkeypatch):
     assert gen_backend().name == ("mkl" if "mkl" in RUNTIMES else "cpu")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert gen_backend().name == "cpu"
+    for spec in (None, ModuleSpec("mkl", None, is_package=True)):  # not installed; a folder named mkl
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, spec=spec: spec)
+        assert gen_backend().name == "cpu"
 
 
 def test_the_runtime_of_the_documentation_is_complete_in_under_twenty_lines(monkeypatch):

@@ -44,7 +44,8 @@ def default_runtime() -> str:
     """Return the runtime of ``gen_backend()``: "mkl" if it is installed, else "cpu"."""
     from importlib.util import find_spec
 
-    return "mkl" if find_spec("mkl") else "cpu"
+    spec = find_spec("mkl")
+    return "mkl" if spec and spec.origin else "cpu"  # a folder without __init__.py, as any may be named, has no origin
 
 
 def canonical(name: str) -> str:
