@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.bfloat16 import is_float_array, is_real_array
+from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.serialization import Serializable
 from neonlite.backend.validation import check_number, check_numbers, integer, one_of, sequence
 from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
@@ -31,7 +31,7 @@ MAX_TEXT_TOKENS = 256  # of a text, by default
 
 
 class InputEncoder(Serializable):
-    """Base class of input encoders: ``encode`` converts data to rows (n, \\*shape) for a network.
+    """Base class of input encoders: ``encode`` converts data to rows (n, ...) for a network.
 
     The constructor arguments of subclasses are JSON data, which checkpoints store.
 
@@ -56,7 +56,7 @@ class InputEncoder(Serializable):
         Returns
         -------
         numpy.ndarray
-            (n, \\*shape).
+            (n, ...).
 
         Raises
         ------
@@ -428,8 +428,8 @@ def as_numbers(where: str, name: str, values: NDArray[Any]) -> NDArray[np.float6
     if not np.isfinite(numbers).all():
         row = int(np.isfinite(numbers).argmin())
         raise ValueError(
-            f"{where}: expected finite numbers, got {numbers[row]} in column {name!r}, row {row}. Remove these rows, or "
-            "replace the values."
+            f"{where}: expected finite numbers, got {numbers[row]} in column {name!r}, row {row}. Remove "
+            "these rows, or replace the values."
         )
     return numbers
 

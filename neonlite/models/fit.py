@@ -9,9 +9,8 @@ from neonlite.backend.validation import integer
 from neonlite.callbacks import Callback, CallbackBase, Callbacks, MetricCallback
 from neonlite.data.target_encoders import ClassEncoder
 from neonlite.models.training import train
-from neonlite.models.training_data import TrainingData
+from neonlite.models.training_data import TrainingData, metric_for
 from neonlite.optimizers import Adam
-from neonlite.transforms import Accuracy
 
 if TYPE_CHECKING:
     from neonlite.callbacks import History
@@ -229,8 +228,9 @@ def make_callbacks(
     result = Callbacks(model, train_set, eval_set=validation_set, progress_bar=progress_bar)
     if validation_set is not None:
         if metrics is None:
-            metrics = Accuracy() if isinstance(train_set.target_encoder, ClassEncoder) else []
+            metrics = "accuracy" if isinstance(train_set.target_encoder, ClassEncoder) else []
         for metric in as_list(metrics):
+            metric = metric_for(f"{model.name}.fit", train_set.target_encoder, metric)
             result.add_callback(MetricCallback(validation_set, metric))
     for callback in as_list(callbacks):
         result.add_callback(callback)

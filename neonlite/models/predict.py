@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.validation import checks_booleans, integer
-from neonlite.data import ArrayIterator
+from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import first_true_row, to_array, transpose_hint
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
-from neonlite.data.target_encoders import ClassEncoder, NumberEncoder, class_indices, one_hot
+from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.layer import Layer
-from neonlite.models.training_data import split_column, target_encoder_for
+from neonlite.models.training_data import metric_for, split_column, target_encoder_for
 from neonlite.transforms import Logistic, Softmax
 
 if TYPE_CHECKING:
-    from neonlite.data import NervanaDataIterator
     from neonlite.layers.types import LayerShapes
     from neonlite.models.model import Model
     from neonlite.transforms import Cost, Metric
@@ -358,7 +357,8 @@ def evaluate(
     y : array_like, data frame or str, optional
         As for ``fit``; numbers are compared in their units.
     metrics : Metric, str or list of them, optional
-        Such as ``["accuracy", "f1"]``. Default: "accuracy" for classes and labels; "mse", "mae" and "r2" for numbers.
+        Such as ``["accuracy", "f1"]``; see ``neonlite.transforms.get_metric``. Default: "accuracy" for classes, "f1"
+        for several labels, "mse", "mae" and "r2" for numbers.
     batch_size : int, optional
         The number of rows that are computed at once. Default: ``be.bsz``, or 128.
 
@@ -375,10 +375,11 @@ def evaluate(
     where = f"{model.name}.evaluate"
     encoder = model.target_encoder
     if metrics is None:
-        metrics = ["mse", "mae", "r2"] if isinstance(encoder, NumberEncoder) else ["accuracy"]
-    names = metrics if isinstance(metrics, list | tuple) else [metrics]
-    computed = {name if isinstance(name, str) else name.classnm: get_metric(name) for name in names}
-    if hasattr(X, "nbatches"):
+        is_indicator = isinstance(encoder, IndicatorEncoder)
+        metrics = ["mse", "mae", "r2"] if isinstance(encoder, NumberEncoder) else "f1" if is_indicator else "accuracy"
+    given: list[Any] = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
+    computed = {x if isinstance(x, str) else x.classnm: metric_for(where, encoder, x) for x in given}
+    if isinstance(X, NervanaDataIterator):
         return {name: as_value(model.eval(X, metric)) for name, metric in computed.items()}
     if isinstance(y, str):
         X, y = split_column(where, X, y)
@@ -394,8 +395,8 @@ def evaluate(
         outputs, targets = (encoder.decode(x.astype(np.float64)) for x in (outputs, targets))
     if len(targets) != len(outputs):
         raise ValueError(f"{where}: expected X and y with equal numbers of rows, got {len(outputs)} and {len(targets)}")
-    tensors = [model.be.array(as_columns(x), dtype=x.dtype.name) for x in (outputs, targets)]
-    return {name: as_value(metric(*tensors)) for name, metric in computed.items()}
+    columns, t = (model.be.array(as_columns(x), dtype=x.dtype.name) for x in (outputs, targets))
+    return {name: as_value(metric(columns, t)) for name, metric in computed.items()}
 
 
 def as_columns(rows: NDArray[Any]) -> NDArray[Any]:

@@ -17,7 +17,7 @@ from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, choose
 from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
 from neonlite.layers.buffers import num_features
 from neonlite.messages import describe
-from neonlite.transforms import Cost, CrossEntropyBinary, CrossEntropyMulti, MeanSquared
+from neonlite.transforms import F1, ROCAUC, Cost, CrossEntropyBinary, CrossEntropyMulti, MeanSquared, Metric, get_metric
 
 if TYPE_CHECKING:
     from neonlite.data.input_encoders import InputEncoder
@@ -282,6 +282,16 @@ def target_encoder_for(where: str, network: Layer, y: Any, cost: GeneralizedCost
     costfunc = cost.costfunc if isinstance(cost, GeneralizedCost) else cost
     expects_probabilities = None if costfunc is None else bool(costfunc.activations)
     return choose_target_encoder(where, y, num_features(network.out_shape), activation, expects_probabilities)
+
+
+def metric_for(where: str, encoder: TargetEncoder | None, metric: Metric | Cost | str) -> Metric:
+    """Return a metric for targets; a name selects the variant for several labels if these are the targets."""
+    result = get_metric(metric)
+    if isinstance(metric, str) and isinstance(encoder, IndicatorEncoder):
+        if not isinstance(result, F1 | ROCAUC):
+            raise ValueError(f'{where}: expected a metric for several labels, "f1" or "roc_auc", got {metric!r}.')
+        result.multilabel = True
+    return result
 
 
 def split_column(where: str, X: Any, name: str) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.lock import exclusive
@@ -25,6 +26,7 @@ from neonlite.optimizers import Optimizer, Schedule
 from neonlite.transforms import Transform
 
 MAX_ERROR_CHARS = 1000  # a file may contain strings of any length
+ARRAY_KEY = "numpy.ndarray"  # of a reference to an array in the state of the callbacks
 INT_LIMIT = 2**63  # integers in a file are below this
 
 
@@ -80,7 +82,7 @@ class TrainingState(NamedTuple):
                 "optimizer": None if optimizer is None else optimizer.get_description(),
                 "optimizer_state": None if optimizer is None else optimizer.get_state(),
                 "data": model.data_state,
-                "callbacks": model.callbacks_state,
+                "callbacks": split_arrays(model.callbacks_state)[0],
                 **{name: getattr(model, name) for name in model.progress_fields},
                 **model.resume_settings,
             }
@@ -100,6 +102,7 @@ class TrainingState(NamedTuple):
                 for i, (_, states) in enumerate(parameter_states(layer)):
                     arrays |= {f"states/{layer.name}/{i}/{k}": t.get() for k, t in enumerate(states)}
                 arrays |= {f"recurrent/{layer.name}/{name}": array for name, array in layer.get_state().items()}
+            arrays |= {f"callbacks/{i}": array for i, array in enumerate(split_arrays(model.callbacks_state)[1])}
         return description, arrays
 
     # --- fields of the description ---
@@ -156,8 +159,9 @@ class TrainingState(NamedTuple):
 
     @property
     def callbacks(self) -> Any:
-        """The state of the callbacks."""
-        return self.description.get("training", {}).get("callbacks")
+        """The state of the callbacks, with its arrays."""
+        state = self.description.get("training", {}).get("callbacks")
+        return self.call_checked("training.callbacks", join_arrays, state, self.arrays or {})
 
     def preprocessing(self, arrays: dict[str, NDArray[Any]]) -> Preprocessing | None:
         """Return the preprocessing of the inputs, or None."""
@@ -232,7 +236,9 @@ class TrainingState(NamedTuple):
         A network that is not configured is configured with the input shape of the file; its weights are allocated, but
         not its minibatch buffers.
         """
-        arrays: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "states": {}, "recurrent": {}, "preprocessing": {}}
+        arrays: dict[str, dict[str, NDArray[Any]]] = {
+            kind: {} for kind in ("weights", "states", "recurrent", "preprocessing", "callbacks")
+        }
         for name, array in (self.arrays or {}).items():
             kind, _, rest = name.partition("/")
             if kind not in arrays:
@@ -241,6 +247,7 @@ class TrainingState(NamedTuple):
         be, network = model.be, model.layers
         preprocessing = self.preprocessing(arrays["preprocessing"])
         encoders = self.build_encoders()
+        of_callbacks = {f"callbacks/{key}": x for key, x in arrays["callbacks"].items()}
         names = self.map_layer_names(network)
         arrays = {
             "weights": {rename_array(key, ".", 1, names): x for key, x in arrays["weights"].items()},
@@ -284,7 +291,9 @@ class TrainingState(NamedTuple):
             lost = {name: n for name, n in sizes.items() if be.bsz and n != be.bsz}
             for layer, state in recurrent:
                 layer.set_state({} if layer.name in lost else state)
-            vars(model).update(progress, data_state=data, optimizer=optimizer, loaded_state=self._replace(arrays={}))
+            vars(model).update(
+                progress, data_state=data, optimizer=optimizer, loaded_state=self._replace(arrays=of_callbacks)
+            )
             if lost:
                 text = other_batch_size([*lost], next(iter(lost.values())), be.bsz)
                 warn(f"{self.file}: {text}")
@@ -300,6 +309,30 @@ class TrainingState(NamedTuple):
                 raise CheckpointError(f"{str(error).rstrip('.')}. {hint}") from error.__cause__
         if self.callbacks is not None:
             self.call_checked("training.callbacks", callbacks.set_state, self.callbacks)
+
+
+def split_arrays(state: Any) -> tuple[Any, list[NDArray[Any]]]:
+    """Return JSON data with references ``{ARRAY_KEY: index}`` instead of its NumPy arrays, and these arrays."""
+    arrays: list[NDArray[Any]] = []
+
+    def split(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            arrays.append(value)
+            return {ARRAY_KEY: len(arrays) - 1}
+        if isinstance(value, dict):
+            return {key: split(x) for key, x in value.items()}
+        return [split(x) for x in value] if isinstance(value, list | tuple) else value
+
+    return split(state), arrays
+
+
+def join_arrays(state: Any, arrays: Any) -> Any:
+    """Return JSON data with the arrays "callbacks/0", ... instead of references to them."""
+    if isinstance(state, dict):
+        if state.keys() == {ARRAY_KEY}:
+            return arrays[f"callbacks/{check_index(state[ARRAY_KEY])}"]
+        return {key: join_arrays(x, arrays) for key, x in state.items()}
+    return [join_arrays(x, arrays) for x in state] if isinstance(state, list) else state
 
 
 def configure(network: Any, shape: Any) -> None:

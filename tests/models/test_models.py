@@ -624,9 +624,7 @@ def test_callbacks_of_another_model_are_reported():
         model.fit(data(), CrossEntropyMulti(), Adam(), 1, Callbacks(other, progress_bar=False))
 
 
-@pytest.mark.parametrize(
-    "metric", [Accuracy, "accuracy", None, CrossEntropyMulti()], ids=["class", "word", "none", "cost"]
-)
+@pytest.mark.parametrize("metric", [Accuracy, None, 5], ids=["class", "none", "number"])
 def test_an_argument_that_is_not_a_metric_is_reported(metric):
     model = start()
     with pytest.raises(TypeError, match=r"model.eval: expected a metric, such as Accuracy\(\), got "):
