@@ -11,12 +11,14 @@ from neonlite.backend.lock import exclusive
 from neonlite.backend.transaction import Snapshot
 from neonlite.backend.validation import checks_booleans
 from neonlite.callbacks import CallbackBase
+from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.preprocessing import Preprocessing
+from neonlite.data.target_encoders import TargetEncoder
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Sequential
 from neonlite.layers.buffers import shape_of
 from neonlite.layers.summary import Summary, walk_layers
 from neonlite.messages import describe
-from neonlite.models import evaluation, nonfinite, persistence, predict, training
+from neonlite.models import evaluation, fit, nonfinite, persistence, predict, training
 from neonlite.models.benchmark import STATISTICS, Benchmark
 from neonlite.models.predict import Predictor
 from neonlite.models.training_state import TrainingState
@@ -130,6 +132,8 @@ class Model(NervanaObject):
         self.snapshot: Snapshot | None = None  # of the tensors of layers besides parameters, before the last minibatch
         self.callbacks = CallbackBase()  # the callbacks of the last fit
         self.preprocessing: Preprocessing | None = None  # the preprocessing of the training set's inputs
+        self.input_encoder: InputEncoder | None = None  # of the data of fit(X, y)
+        self.target_encoder: TargetEncoder | None = None
         self.predictor = Predictor(f"{self.name}.predict")
         self.loaded_state: TrainingState | None = None  # of the checkpoint from which the next fit resumes
         if isinstance(layers, str | Path | dict):
@@ -221,7 +225,7 @@ class Model(NervanaObject):
 
     # --- training ---
 
-    fit = training.fit
+    fit = fit.fit
     train_step = training.train_step
     compute_gradients = training.compute_gradients
     compute_cost = training.compute_cost
@@ -345,6 +349,9 @@ class Model(NervanaObject):
     eval_cost = evaluation.eval_cost
     get_outputs = evaluation.get_outputs
     get_outputs_beam = evaluation.get_outputs_beam
+    evaluate = predict.evaluate
+    predict_classes = predict.predict_classes
+    predict_proba = predict.predict_proba
     predict = predict.predict
 
     def check_can_evaluate(self) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @checks_booleans
-def fit(
+def train(
     model: Model,
     dataset: NervanaDataIterator,
     cost: GeneralizedCost | Multicost | Cost,
@@ -93,7 +93,9 @@ def fit(
         elif model.minibatch_index and model.data_state and hasattr(dataset, "set_state"):
             dataset.set_state(model.data_state)
         model.loaded_state, model.callbacks = None, callbacks
-        model.ndata, model.preprocessing = dataset.ndata, getattr(dataset, "preprocessing", None)
+        model.ndata = dataset.ndata
+        for name in ("preprocessing", "input_encoder", "target_encoder"):  # what predict applies
+            setattr(model, name, getattr(dataset, name, None))
         callbacks.on_train_begin(num_epochs)
         check_epochs(model, num_epochs)
         is_complete = True  # the last epoch

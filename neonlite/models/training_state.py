@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from neonlite.backend.lock import exclusive
 from neonlite.backend.serialization import find_class
 from neonlite.backend.warn import warn
+from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.preprocessing import Preprocessing
+from neonlite.data.target_encoders import TargetEncoder
 from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
@@ -59,12 +61,14 @@ class TrainingState(NamedTuple):
                 f"{model.name}: expected a configured network, got none. Call initialize(dataset) or fit first."
             )
         be, optimizer, preprocessing, shape = model.be, model.optimizer, model.preprocessing, model.layers.in_shape
+        encoders = {"inputs": model.input_encoder, "targets": model.target_encoder}
         description: dict[str, Any] = {
             "name": model.name,
             "metadata": model.metadata,
             "layers": model.layers.get_description(),
             "in_shape": [x if isinstance(x, tuple) else (x,) for x in shape] if isinstance(shape, list) else shape,
             "preprocessing": None if preprocessing is None else preprocessing.get_description(),
+            "encoders": {name: encoder.get_description() for name, encoder in encoders.items() if encoder is not None},
             "backend": {
                 "type": be.name,
                 "datatype": be.default_dtype_name,
@@ -170,6 +174,18 @@ class TrainingState(NamedTuple):
         preprocessing: Preprocessing = self.call_checked("preprocessing", *args)
         return preprocessing
 
+    def build_encoders(self) -> dict[str, Any]:
+        """Return the encoders of inputs and targets, by attribute of a model; None if there are none."""
+        encoders: dict[str, Any] = {"input_encoder": None, "target_encoder": None}
+        described = self.get_field(dict, "encoders") if "encoders" in self.description else {}
+        if "inputs" in described:
+            encoders["input_encoder"] = self.build_object(InputEncoder, "encoders", "inputs", parts=())
+            if encoders["input_encoder"].shape != self.in_shape:
+                raise CheckpointError(f"{self.file}: encoders.inputs: expected inputs of shape {self.in_shape}")
+        if "targets" in described:
+            encoders["target_encoder"] = self.build_object(TargetEncoder, "encoders", "targets", parts=())
+        return encoders
+
     def get_progress(self, kinds: dict[str, type]) -> dict[str, Any]:
         """Return the progress of the training: scalars by name."""
 
@@ -230,6 +246,7 @@ class TrainingState(NamedTuple):
             arrays[kind][rest] = array
         be, network = model.be, model.layers
         preprocessing = self.preprocessing(arrays["preprocessing"])
+        encoders = self.build_encoders()
         of_callbacks = {f"callbacks/{key}": x for key, x in arrays["callbacks"].items()}
         names = self.map_layer_names(network)
         arrays = {
@@ -266,6 +283,7 @@ class TrainingState(NamedTuple):
             raise
         if "preprocessing" in self.description:  # optional
             model.preprocessing = preprocessing
+            vars(model).update(encoders)
         for layer, lists in states:
             layer.set_states(lists)
         if training:

@@ -157,7 +157,8 @@ class TopKMisclassification(ColumnMetric):
 class Misclassification(ColumnMetric):
     """The fraction of columns where ``argmax(y)`` differs from ``argmax(t)``, y and t (classes, N).
 
-    If several elements are largest, the first one is used. With targets (t, mask), columns are weighted by the mask.
+    One row, y and t (1, N), is the probability of the second of two classes, which is predicted above 0.5. If several
+    elements are largest, the first one is used. With targets (t, mask), columns are weighted by the mask.
 
     Parameters
     ----------
@@ -176,14 +177,15 @@ class Misclassification(ColumnMetric):
 
     def metric_values(self, y: Operand, t: Operand) -> OpTreeNode:
         if y.shape[0] == 1:
-            raise ValueError(f"{self.classnm}: expected two or more classes, one per row, got {describe(y)}")
+            return self.be.not_equal(y > 0.5, t > 0.5)
         return self.be.not_equal(self.be.argmax(y, axis=0), self.be.argmax(t, axis=0))
 
 
 class Accuracy(Misclassification):
     """The fraction of columns where ``argmax(y)`` equals ``argmax(t)``, y and t (classes, N).
 
-    If several elements are largest, the first one is used. With targets (t, mask), columns are weighted by the mask.
+    One row, y and t (1, N), is the probability of the second of two classes, which is predicted above 0.5. If several
+    elements are largest, the first one is used. With targets (t, mask), columns are weighted by the mask.
 
     Parameters
     ----------

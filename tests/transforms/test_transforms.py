@@ -934,9 +934,12 @@ def test_shapes_are_checked_by_the_call(cpu):
         ObjectDetection()((x, x), (x,))
     with pytest.raises(ValueError, match="ObjectDetection: expected boxes and their targets of the same shape"):
         ObjectDetection()((x, x), (x, cpu.ones((4, 2))))
-    for metric in (Accuracy(), Misclassification()):
-        with pytest.raises(ValueError, match=rf"{metric.classnm}: expected two or more classes, one per row"):
-            metric(cpu.ones((1, 3)), cpu.ones((1, 3)))
+
+
+def test_one_row_is_the_probability_of_the_second_of_two_classes(be):
+    y, t = be.array([[0.2, 0.5, 0.6, 0.9]]), be.array([[0.0, 1.0, 1.0, 0.0]])
+    assert Accuracy()(y, t) == 0.5
+    assert Misclassification()(y, t) == 0.5
 
 
 # --- user subclasses, other backends -------------------------------------------------------------------------------
