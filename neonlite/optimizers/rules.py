@@ -7,12 +7,13 @@ rate of the epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.transaction import atomic, restore_on_failure
-from neonlite.backend.validation import instance
+from neonlite.backend.validation import from_name, instance
 from neonlite.optimizers.optimizer import Optimizer, Row
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
 
@@ -33,9 +34,9 @@ class GradientDescentMomentum(Optimizer):
     Parameters
     ----------
     learning_rate : float
-        Learning rate l before the schedule is applied.
+        Learning rate l before the schedule is applied; default: 0.01.
     momentum_coef : float
-        Momentum mu, in [0, 1).
+        Momentum mu, in [0, 1); default: 0.9.
     stochastic_round : bool
         Whether 16-bit parameters are rounded stochastically; default: False.
     wdecay : float
@@ -70,8 +71,8 @@ class GradientDescentMomentum(Optimizer):
     0.025
     """
 
-    learning_rate: float
-    momentum_coef: float
+    learning_rate: float = 0.01
+    momentum_coef: float = 0.9
     stochastic_round: bool = False
     wdecay: float = 0.0
     gradient_clip_norm: float | None = None
@@ -441,8 +442,8 @@ class MultiOptimizer(Optimizer):
 
     Parameters
     ----------
-    optimizer_mapping : dict of str to Optimizer
-        Maps names of layers or classes, and 'default', to optimizers.
+    optimizer_mapping : dict of str to Optimizer or str
+        Maps names of layers or classes, and 'default', to optimizers, or their names such as "adam".
     name : str, optional
         Name; default: the class name and a counter.
 
@@ -465,8 +466,11 @@ class MultiOptimizer(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        mapping = self.optimizer_mapping
-        for x in instance("MultiOptimizer: optimizer_mapping", mapping, dict, "a dict of optimizers").values():
+        given = instance("MultiOptimizer: optimizer_mapping", self.optimizer_mapping, dict, "a dict of optimizers")
+        self.optimizer_mapping = mapping = {
+            key: from_name("MultiOptimizer: each of optimizer_mapping", x, OPTIMIZERS) for key, x in given.items()
+        }
+        for x in mapping.values():
             instance("MultiOptimizer: each of optimizer_mapping", x, Optimizer, "an optimizer, such as Adam(),")
         if "default" not in mapping:
             have = ", ".join(mapping) or "none"
@@ -506,3 +510,18 @@ class MultiOptimizer(Optimizer):
 def layer_and_class_name(layer: Layer) -> tuple[str, str]:
     """Return the name of a layer and of its class."""
     return getattr(layer, "name", ""), type(layer).__name__
+
+
+# the optimizers that a name stands for, such as ``optimizer="adam"``: names of classes, and those of other libraries
+OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
+    "adadelta": Adadelta,
+    "adagrad": Adagrad,
+    "adam": Adam,
+    "adamw": AdamW,
+    "gradientdescentmomentum": GradientDescentMomentum,
+    "momentum": GradientDescentMomentum,
+    "nesterov": partial(GradientDescentMomentum, nesterov=True),
+    "rmsprop": RMSProp,
+    "sgd": partial(GradientDescentMomentum, momentum_coef=0.0),
+    "shiftadamax": ShiftAdaMax,
+}

@@ -950,9 +950,9 @@ def test_arguments_are_stored_as_attributes():
     assert "RMSProp(stochastic_round=False, decay_rate=0.5, learning_rate=1, " in repr(optimizer)
 
 
-# The signatures of the table, in order; neonlite adds to their ends.
+# The signatures of the table, in order; neonlite adds to their ends, and has defaults where neon has none.
 SIGNATURES = {
-    GDM: "learning_rate momentum_coef stochastic_round=False wdecay=0.0 gradient_clip_norm=None "
+    GDM: "learning_rate=0.01 momentum_coef=0.9 stochastic_round=False wdecay=0.0 gradient_clip_norm=None "
     "gradient_clip_value=None param_clip_value=None name=None schedule nesterov=False",
     RMSProp: "stochastic_round=False decay_rate=0.95 learning_rate=0.002 epsilon=1e-06 gradient_clip_norm=None "
     "gradient_clip_value=None param_clip_value=None name=None schedule",
