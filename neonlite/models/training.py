@@ -16,7 +16,6 @@ from neonlite.models.interrupt import DeferredInterrupt
 from neonlite.models.nonfinite import check_final_weights, check_step_cost
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.rules import OPTIMIZERS
-from neonlite.transforms.cost import COSTS
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
@@ -77,7 +76,6 @@ def fit(
         learning rate is 0 before ``num_epochs``.
     """
     callbacks = CallbackBase() if callbacks is None else callbacks
-    cost = from_name(f"{model.name}.fit: cost", cost, COSTS)
     optimizer = from_name(f"{model.name}.fit: optimizer", optimizer, OPTIMIZERS)
     check_arguments(model, dataset, cost, optimizer, callbacks)
     num_epochs = integer(f"{model.name}.fit: num_epochs", num_epochs, 0)

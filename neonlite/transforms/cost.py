@@ -332,7 +332,7 @@ class GANCost(Cost):
 
 
 # the costs that a name stands for, such as ``cost="cross_entropy"``: names of classes, and those of other libraries
-COSTS: dict[str, Callable[[], Any]] = {
+COSTS: dict[str, Callable[[], Cost]] = {
     "binary_cross_entropy": CrossEntropyBinary,
     "cross_entropy": CrossEntropyMulti,
     "crossentropybinary": CrossEntropyBinary,
