@@ -81,10 +81,10 @@ def run_in_threads(function: Callable[[], Any], count: int) -> list[Any]:
 
 
 def test_threads_that_need_a_backend_at_the_same_time_create_exactly_one(monkeypatch):
-    count, created = 8, []
+    count, created, reseeded = 8, [], []
     all_wait = threading.Barrier(count)
 
-    class Slow(nl.Backend):
+    class Counted(nl.Backend):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             created.append(self)
@@ -101,10 +101,12 @@ def test_threads_that_need_a_backend_at_the_same_time_create_exactly_one(monkeyp
         def __exit__(self, *args: object) -> None:
             self.lock.release()
 
-    monkeypatch.setattr(current, "Backend", Slow)
+    monkeypatch.setattr(current, "Backend", Counted)
+    monkeypatch.setattr(current, "_restart", lambda be, *args: reseeded.append(be))
     monkeypatch.setattr(current, "_creation_lock", Lock(current._creation_lock))
     results = run_in_threads(current_backend, count)
     assert len(created) == 1
+    assert not reseeded
     assert set(map(id, results)) == {id(created[0])}
 
 
