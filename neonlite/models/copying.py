@@ -28,7 +28,8 @@ def copy(model: Model) -> Model:
     Raises
     ------
     TypeError
-        The model cannot be saved; see ``check_savable``.
+        The model cannot be saved; see ``check_savable``. Or the constructor of a subclass has no argument ``layers``,
+        or other arguments without an attribute of the same name.
 
     Examples
     --------
@@ -49,7 +50,13 @@ def copy(model: Model) -> Model:
 
 def reduce(model: Model) -> tuple[Any, ...]:
     """Return a function and its arguments that create a copy, for ``copy`` and ``pickle``."""
-    names = [x for x in constructor_arguments(type(model)) if x not in SAVED_ARGUMENTS]
+    arguments = constructor_arguments(type(model))
+    names = [x for x in arguments if x not in SAVED_ARGUMENTS]
+    if "layers" not in arguments or not all(hasattr(model, name) for name in names):
+        raise TypeError(
+            f"{model.name}: expected a constructor of {model.classnm} with the argument layers, and an attribute for "
+            f"each other argument, got {', '.join(arguments)}. Override __reduce__, or use save_params and load_params."
+        )
     options = {name: getattr(model, name) for name in names}
     if model.layers.in_shape is None:  # nothing to save yet
         layers, optimizer = deepcopy((model.layers, model.optimizer))

@@ -66,7 +66,7 @@ class LossScaling(Optimizer):
     >>> optimizer = LossScaling(Adam(learning_rate=0.001), scale=2.0**15)
     """
 
-    optimizer: Optimizer
+    optimizer: Any  # an Optimizer; the constructor also accepts its name
     scale: float = 2.0**10
     dynamic: bool = True
     growth_interval: int = 2000

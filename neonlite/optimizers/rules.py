@@ -461,7 +461,7 @@ class MultiOptimizer(Optimizer):
     >>> optimizer = MultiOptimizer(mapping)
     """
 
-    optimizer_mapping: dict[str, Optimizer]
+    optimizer_mapping: dict[str, Any]  # Optimizers; the constructor also accepts their names
     name: Any = None
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -198,6 +199,21 @@ def test_every_name_is_tested():
     assert COST_OF_NAME.keys() == COSTS.keys()
     assert OPTIMIZER_OF_NAME.keys() == OPTIMIZERS.keys()
     assert INITIALIZER_OF_NAME.keys() == initializer_names(True).keys()
+
+
+@pytest.mark.parametrize(
+    ("module", "base", "table", "others"),
+    [
+        ("transforms.activation", nl.transforms.Transform, ACTIVATIONS, {"PixelwiseSoftmax"}),
+        ("transforms.cost", nl.transforms.Cost, COSTS, {"CrossEntropy", "GANCost"}),
+        ("optimizers.rules", nl.optimizers.Optimizer, OPTIMIZERS, {"MultiOptimizer"}),
+        ("initializers", Initializer, initializer_names(True), {"Array"}),
+    ],
+)
+def test_every_class_has_its_lower_case_name_except_those_with_required_arguments(module, base, table, others):
+    members = vars(import_module(f"neonlite.{module}")).values()
+    classes = {x.__name__ for x in members if isinstance(x, type) and issubclass(x, base) and x is not base}
+    assert {name for name in classes if name.lower() not in table} == others
 
 
 def test_initial_values_of_a_convolution_by_name_use_the_inputs_of_a_filter():

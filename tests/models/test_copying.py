@@ -101,6 +101,35 @@ def test_a_gan_is_copied_with_its_settings(duplicate):
     assert same(other.get_weights(), model.get_weights())
 
 
+class Tagged(Model):
+    def __init__(self, layers: Any, tag: str = "a", **options: Any) -> None:
+        super().__init__(layers, **options)
+        self.tag = tag
+
+
+class Fixed(Model):
+    def __init__(self, width: int) -> None:
+        super().__init__([Linear(width)])
+        self.width = width
+
+
+@every_copy
+def test_a_subclass_is_copied_with_the_arguments_that_it_stores(duplicate):
+    model = Tagged([Linear(2)], tag="b")
+    for size in (None, 3):
+        if size:
+            model.be.bsz = 2
+            model.initialize(size)
+        assert type(duplicate(model)) is Tagged
+        assert duplicate(model).tag == "b"
+
+
+@every_copy
+def test_a_subclass_without_the_argument_layers_is_refused_with_the_way_out(duplicate):
+    with pytest.raises(TypeError, match=r"constructor of Fixed with the argument layers, .* Override __reduce__"):
+        duplicate(Fixed(2))
+
+
 def test_a_pickle_is_loaded_in_a_process_without_a_backend(tmp_path):
     model = start()
     model.initialize(2)
