@@ -43,7 +43,12 @@ class BinaryLinear(Linear):
     """
 
     def __init__(
-        self, nout: int, init: InitLike, bsum: bool = False, name: str | None = None, parallelism: str = "Disabled"
+        self,
+        nout: int,
+        init: InitLike | None = None,
+        bsum: bool = False,
+        name: str | None = None,
+        parallelism: str = "Disabled",
     ) -> None:
         super().__init__(nout, init, bsum, name, parallelism)
         self.binary_W: Tensor | Any = None  # the signs of W at the last fprop

@@ -14,6 +14,7 @@ from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
+from neonlite.layers.summary import walk_layers
 from neonlite.layers.types import LayerInput, LayerLike, LayerShapes
 from neonlite.messages import describe
 
@@ -34,7 +35,8 @@ class LayerContainer(Layer):
     Attributes
     ----------
     layers : list of Layer
-        The layers.
+        The layers. ``len(network)`` and ``for layer in network`` are those of this list; ``network[0]`` and
+        ``network["name"]`` return a layer.
     """
 
     needs_outputs = False
@@ -55,6 +57,30 @@ class LayerContainer(Layer):
 
     def __len__(self) -> int:
         return len(self.layers)
+
+    def __getitem__(self, key: int | slice | str) -> Any:
+        """Return a layer by its position or its name, also of a layer in a container in this one; a list for a slice.
+
+        Parameters
+        ----------
+        key : int, slice or str
+            The position or positions, or the name.
+
+        Raises
+        ------
+        IndexError, KeyError
+            If there is no such layer.
+        """
+        if not isinstance(key, str):
+            return self.layers[key]
+        layers = {layer.name: layer for _, layer in reversed([*walk_layers(self)][1:])}  # the first one of a name
+        if key not in layers:
+            raise KeyError(f"{self.name}: expected the name of a layer, {', '.join(reversed(layers))}, got {key!r}.")
+        return layers[key]
+
+    def __contains__(self, item: object) -> bool:
+        """Return whether a layer, or a layer of this name, is in the container or in a container in it."""
+        return any(layer is item or layer.name == item for _, layer in [*walk_layers(self)][1:])
 
     def leaves(self) -> list[Any]:
         """Return all layers that are not containers, in order."""

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from neonlite.backend import Block
 from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
-from neonlite.backend.validation import checks_booleans, integer
+from neonlite.backend.validation import checks_booleans, from_name, integer
 from neonlite.callbacks import CallbackBase
 from neonlite.messages import describe
 from neonlite.models.fit_checks import check_arguments, check_epochs
 from neonlite.models.interrupt import DeferredInterrupt
 from neonlite.models.nonfinite import check_final_weights, check_step_cost
 from neonlite.optimizers import Optimizer
+from neonlite.optimizers.rules import OPTIMIZERS
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 def train(
     model: Model,
     dataset: NervanaDataIterator,
-    cost: GeneralizedCost | Multicost | Cost,
-    optimizer: Optimizer,
+    cost: GeneralizedCost | Multicost | Cost | str,
+    optimizer: Optimizer | str,
     num_epochs: int,
     callbacks: CallbackBase | None = None,
     cuda_graphs: bool = True,
@@ -44,10 +45,10 @@ def train(
     ----------
     dataset : iterator
         The training set, such as an ArrayIterator.
-    cost : GeneralizedCost or Cost
-        The cost, such as CrossEntropyMulti().
-    optimizer : Optimizer
-        The optimizer, such as Adam().
+    cost : GeneralizedCost, Cost or str
+        The cost, such as CrossEntropyMulti(), or its name, such as "cross_entropy".
+    optimizer : Optimizer or str
+        The optimizer, such as Adam(), or its name, such as "adam", for one with its defaults.
     num_epochs : int
         The total number of epochs, including those of earlier calls; 0 trains nothing.
     callbacks : Callbacks or CallbackBase, optional
@@ -75,6 +76,7 @@ def train(
         learning rate is 0 before ``num_epochs``.
     """
     callbacks = CallbackBase() if callbacks is None else callbacks
+    optimizer = from_name(f"{model.name}.fit: optimizer", optimizer, OPTIMIZERS)
     check_arguments(model, dataset, cost, optimizer, callbacks)
     num_epochs = integer(f"{model.name}.fit: num_epochs", num_epochs, 0)
     if model.loaded_state is not None and type(optimizer) is type(model.optimizer):
