@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.tensor_index import FULL_SLICE
-from neonlite.ops import to_slices
+from neonlite.op_functions import to_slices
 from neonlite.shapes import Shape, contiguous_strides, reshape_shape, transpose_shape
 from neonlite.typing import ArrayLike, DTypeLike, ShapeLike
 
@@ -145,6 +146,13 @@ def deepcopy(t: Tensor, memo: dict[int, Any]) -> Tensor:
         copied = be.array(t, t.info.dtype)
     copied.name, copied.persist_values, copied.rounding = t.name, t.persist_values, t.rounding
     return copied
+
+
+def view_steps(t: Tensor) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
+    """Yield (base, op, attributes) of each view, from this tensor to the one that owns the memory."""
+    while t.base is not None and t.view_op is not None:
+        yield t.base, *t.view_op
+        t = t.base
 
 
 def replay_view(t: Tensor, base: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
 from neonlite.backend.planning.assignment import CachedAssignment
 from neonlite.backend.validation import checks_booleans
-from neonlite.layers import accumulation, deltas, display, layer_checks, resize
-from neonlite.layers.buffers import copy_tensors, iobuf_shape, shape_of_data, with_layout
+from neonlite.layers import accumulation, deltas, display, inference, layer_checks, resize
+from neonlite.layers.buffers import iobuf_shape, shape_of_data, with_layout
 from neonlite.layers.summary import summarize
 from neonlite.layers.types import LayerInput
 from neonlite.layers.weights import WeightOwner
@@ -175,38 +175,6 @@ class Layer(WeightOwner):
 
     # --- forward and backward pass ---
 
-    def __call__(self, x: Tensor | Sequence[Tensor]) -> Any:
-        """Return the outputs at inference, ``fprop(x, inference=True)``. The layer must be configured and allocated.
-
-        Recurrent states start at zero, as in ``Model.predict``, and those for the next minibatch are unchanged.
-
-        Parameters
-        ----------
-        x : Tensor or list of Tensor
-            The inputs, (F, N), or (F, T N) with time steps; a list for a network with several inputs.
-
-        Returns
-        -------
-        Tensor or list of Tensor
-            The outputs, (K, N) or (K, T N), in new tensors.
-
-        Raises
-        ------
-        RuntimeError
-            If the layer is not configured or not allocated.
-        """
-        self.check_configured()
-        leaves = self.leaves()
-        inputs: Any = x if leaves[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
-        states = [(layer, layer.get_state()) for layer in leaves]
-        try:
-            for layer in leaves:
-                layer.set_state({})
-            return copy_tensors(self.fprop(inputs, inference=True))
-        finally:
-            for layer, state in states:
-                layer.set_state(state)
-
     def formula(self, x: Tensor) -> Operand:
         """Return the outputs as an op-tree of the inputs.
 
@@ -306,19 +274,6 @@ class Layer(WeightOwner):
                 del targets[-1], values[-1]
         return targets, values
 
-    def scale_deltas(self, delta: Operand, alpha: float, beta: float) -> Operand:
-        """Return ``alpha delta + beta deltas``.
-
-        Parameters
-        ----------
-        delta : Tensor or OpTreeNode
-            The gradient with respect to the inputs.
-        alpha, beta : float
-            As for ``bprop``.
-        """
-        delta = delta if alpha == 1 else alpha * delta
-        return delta if beta == 0 else delta + beta * self.deltas
-
     def prepare_fprop(self, inputs: Tensor, inference: bool) -> Any:
         """Check and store the inputs, and return the op-tree of the outputs, in training also stored as ``tree``.
 
@@ -385,6 +340,7 @@ class Layer(WeightOwner):
 
     # --- methods defined in other modules ---
 
+    __call__ = inference.infer
     accumulates = staticmethod(accumulation.accumulates)
     set_acc_on = accumulation.set_acc_on
     check_accumulation = accumulation.check_accumulation
@@ -394,6 +350,7 @@ class Layer(WeightOwner):
     check_inputs = layer_checks.check_inputs
     check_tensor = layer_checks.check_tensor
     record_bprop = deltas.record_bprop
+    scale_deltas = deltas.scale_deltas
     set_deltas = deltas.set_deltas
     check_seq_len = resize.check_seq_len
     set_batch_size = resize.set_batch_size

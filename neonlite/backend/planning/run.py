@@ -195,7 +195,7 @@ def add_error_context(be: Backend, error: Exception, tensors: Sequence[Tensor], 
 
     An error whose constructor may have other parameters gets them as a note, which Python prints below the message.
     """
-    error = translate_error(be, error, "the temporaries of an op")
+    error = translate_error(be.runtime, error, "the temporaries of an op")
     if isinstance(error, OutOfMemoryError):
         return OutOfMemoryError(f"{error} (while evaluating {describe(*tensors)})")
     candidates = [node for node in postorder(tree) if (op := OPS.get(node.op)) and op.may_raise][:3]
