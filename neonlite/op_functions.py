@@ -1,18 +1,23 @@
-"""Functions of the op table: forward functions that are longer than a line, and the rules that count FLOPs.
-
-``xp`` is the array namespace of the operands.
-"""
+"""Functions of the op table that are longer than a line: forward functions, gradient rules, counts of FLOPs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from neonlite.shapes import Axes, Shape, SliceSpec
+from neonlite.dtypes import HALF_DTYPES
+from neonlite.shapes import Axes, Shape, SliceSpec, reduction_shape
 
 if TYPE_CHECKING:
-    from neonlite.typing import Namespace, NativeArray
+    from neonlite.backend.backend import Backend
+    from neonlite.optree import Operand
+    from neonlite.typing import Namespace, NativeArray, OperandLike
+
+Gradients: TypeAlias = "tuple[Operand | None, ...]"  # one for each operand; None for a gradient of zero
+
+
+# --- forward functions: ``xp`` is the array namespace of the operands ---
 
 
 def accumulation_dtype(xp: Namespace, x: NativeArray) -> Any:
@@ -122,6 +127,50 @@ def run_pow(xp: Namespace, x: NativeArray, y: NativeArray) -> NativeArray:
 def run_shift(xp: Namespace, x: NativeArray, y: NativeArray, *, value: bool) -> NativeArray:
     """Return x times the power of two nearest to y (AP2), or x times 2^y."""
     return x * (xp.sign(y) * 2.0 ** xp.round(xp.log2(xp.abs(y))) if value else 2.0**y)
+
+
+# --- gradient rules ---
+
+
+def grad_pow(be: Backend, dz: Operand, z: Operand, x: Any, y: Any) -> Gradients:
+    """d(x^y) = y x^(y-1) dx + x^y log(x) dy; the first term is 0 where y = 0, the second where x^y = 0 or x = y = 0."""
+    if isinstance(y, int | float):
+        return dz * (y * x ** (y - 1)) if y else None, None
+    is_zero = be.where(be.equal(y, 0), be.equal(x, 0), be.equal(z, 0))  # where the gradient with respect to y is 0
+    return dz * (y * x ** be.where(be.equal(y, 0), 1, y - 1)), dz * z * be.log(be.where(is_zero, 1, x))
+
+
+def grad_maximum(be: Backend, dz: Operand, x: OperandLike, y: OperandLike) -> Gradients:
+    """Pass the gradient to the larger operand; on ties, tensors get half each and a scalar gets all."""
+    if isinstance(x, int | float) or isinstance(y, int | float):
+        return dz * be.greater(x, y), dz * be.greater(y, x)
+    tie = be.equal(x, y) * 0.5
+    return dz * (be.greater(x, y) + tie), dz * (be.less(x, y) + tie)
+
+
+def grad_minmax_reduction(
+    be: Backend, dz: Operand, z: Operand, x: Operand, axis: Axes, keepdims: bool = True
+) -> Gradients:
+    """Pass the gradient to the largest (smallest) element; tied elements share it equally."""
+    shape = reduction_shape(x.shape, axis=axis)
+    is_extremum = be.equal(x, be.reshape(z, shape))
+    num_ties = be.sum(be.astype(is_extremum, "float32") if x.info.dtype in HALF_DTYPES else is_extremum, axis=axis)
+    return (be.reshape(dz, shape) / num_ties * is_extremum,)
+
+
+def grad_concat(be: Backend, dz: Operand, z: Operand, *operands: Operand, axis: int) -> Gradients:
+    """Each operand gets the slice of the gradient at its position."""
+    out, start = [], 0
+    for x in operands:
+        index = tuple((start if i == axis else 0, n, 1) for i, n in enumerate(x.shape))
+        out.append(be.build("slice", dz, index=index))
+        start += x.shape[axis]
+    return tuple(out)
+
+
+def invert_permutation(axes: Axes) -> tuple[int, ...]:
+    """Return the inverse of a permutation of axes."""
+    return tuple(axes.index(i) for i in range(len(axes)))
 
 
 # --- floating-point operations ---

@@ -7,27 +7,23 @@
 
 Gradient rules ignore broadcasting: ``Autodiff`` sums each gradient to the shape of its operand. The backend methods,
 the type stub, docs/ops.md and most tests are generated from this table; shape inference, the executors and Autodiff
-read it. Forward functions longer than a line are in op_functions.py, shape rules in shapes.py. Functions composed of
-several ops (``mean``, ``clip``, ``softmax``) are methods of the backend, in tree_methods.py.
+read it. Functions longer than a line are in op_functions.py, shape rules in shapes.py. Functions composed of several
+ops (``mean``, ``clip``, ``softmax``) are methods of the backend, in tree_methods.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from neonlite import op_functions, shapes
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, INT_DTYPES, dtype_bits, promote_types
-from neonlite.shapes import Axes, Shape, Strides
+from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.shapes import Shape, Strides
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
-    from neonlite.optree import Operand
-    from neonlite.typing import OperandLike
-
-Gradients: TypeAlias = "tuple[Operand | None, ...]"  # one for each operand; None for a gradient of zero
+    pass
 
 LN2 = math.log(2.0)
 SAFELOG_FLOOR = math.exp(-50.0)
@@ -121,7 +117,7 @@ class Op:
         return f"<op {self.name}: {self.doc}>"
 
 
-# --- rules of the kinds, and dtypes ----------------------------------------------------------------------------------
+# --- rules of the kinds --------------------------------------------------------------------------------------------
 
 SHAPE_FN_BY_KIND: dict[str, Callable[..., Shape]] = {
     "elementwise": shapes.broadcast_shapes,
@@ -131,74 +127,6 @@ FLOPS_FN_BY_KIND: dict[str, Callable[..., int]] = {
     "elementwise": op_functions.flops_per_result,
     "reduction": op_functions.flops_per_operand,
 }
-
-
-def infer_dtypes(op: Op, operands: Sequence[str | type], default: str, attrs: dict[str, Any]) -> tuple[str, str]:
-    """Return (compute dtype, result dtype): the promoted dtype of the operands, and the dtype of the result.
-
-    ``operands`` holds a dtype for each tensor and a type for each scalar. Scalars are weak: they do not take part in
-    the promotion, except that a float scalar promotes integers to the ``default`` float dtype.
-    """
-    promoted = operands[op.promoted_operands]
-    compute_dtype = ""
-    for dtype in promoted:
-        if isinstance(dtype, str):
-            compute_dtype = promote_types(compute_dtype, dtype) if compute_dtype else dtype
-    if not compute_dtype or (compute_dtype not in FLOAT_DTYPES and (float in promoted or op.result_dtype == "float")):
-        compute_dtype = default
-    if op.result_dtype == "explicit":
-        return attrs["to"], attrs["to"]
-    if op.result_dtype == "index":
-        return compute_dtype, "int64"
-    if op.result_dtype == "sum" and compute_dtype in INT_DTYPES:
-        return compute_dtype, compute_dtype if dtype_bits(compute_dtype) == 64 else "int64"
-    if op.result_dtype == "boolean":
-        return compute_dtype, compute_dtype if compute_dtype in FLOAT_DTYPES else default
-    return compute_dtype, compute_dtype
-
-
-# --- gradient rules longer than a line -------------------------------------------------------------------------------
-
-
-def grad_pow(be: Backend, dz: Operand, z: Operand, x: Any, y: Any) -> Gradients:
-    """d(x^y) = y x^(y-1) dx + x^y log(x) dy; the first term is 0 where y = 0, the second where x^y = 0 or x = y = 0."""
-    if isinstance(y, int | float):
-        return dz * (y * x ** (y - 1)) if y else None, None
-    is_zero = be.where(be.equal(y, 0), be.equal(x, 0), be.equal(z, 0))  # where the gradient with respect to y is 0
-    return dz * (y * x ** be.where(be.equal(y, 0), 1, y - 1)), dz * z * be.log(be.where(is_zero, 1, x))
-
-
-def grad_maximum(be: Backend, dz: Operand, x: OperandLike, y: OperandLike) -> Gradients:
-    """Pass the gradient to the larger operand; on ties, tensors get half each and a scalar gets all."""
-    if isinstance(x, int | float) or isinstance(y, int | float):
-        return dz * be.greater(x, y), dz * be.greater(y, x)
-    tie = be.equal(x, y) * 0.5
-    return dz * (be.greater(x, y) + tie), dz * (be.less(x, y) + tie)
-
-
-def grad_minmax_reduction(
-    be: Backend, dz: Operand, z: Operand, x: Operand, axis: Axes, keepdims: bool = True
-) -> Gradients:
-    """Pass the gradient to the largest (smallest) element; tied elements share it equally."""
-    shape = shapes.reduction_shape(x.shape, axis=axis)
-    is_extremum = be.equal(x, be.reshape(z, shape))
-    num_ties = be.sum(be.astype(is_extremum, "float32") if x.info.dtype in HALF_DTYPES else is_extremum, axis=axis)
-    return (be.reshape(dz, shape) / num_ties * is_extremum,)
-
-
-def grad_concat(be: Backend, dz: Operand, z: Operand, *operands: Operand, axis: int) -> Gradients:
-    """Each operand gets the slice of the gradient at its position."""
-    out, start = [], 0
-    for x in operands:
-        index = tuple((start if i == axis else 0, n, 1) for i, n in enumerate(x.shape))
-        out.append(be.build("slice", dz, index=index))
-        start += x.shape[axis]
-    return tuple(out)
-
-
-def invert_permutation(axes: Axes) -> tuple[int, ...]:
-    """Return the inverse of a permutation of axes."""
-    return tuple(axes.index(i) for i in range(len(axes)))
 
 
 # --- the table -----------------------------------------------------------------------------------------------------
@@ -260,12 +188,12 @@ OP_TABLE: tuple[Op, ...] = (
        lambda be, dz, z, x, y: (dz / y, -(dz * z) / y), "x / y", "divide", 2, result_dtype="float",
        sample_range=POSITIVE_RANGE, symbol="/"),
     Op("pow", op_functions.run_pow,
-       grad_pow, "x^y", "power", 2, sample_range=POSITIVE_RANGE, may_raise_on_integers=True, symbol="**"),
+       op_functions.grad_pow, "x^y", "power", 2, sample_range=POSITIVE_RANGE, may_raise_on_integers=True, symbol="**"),
     Op("maximum", lambda xp, x, y: xp.maximum(x, y),
-       lambda be, dz, z, x, y: grad_maximum(be, dz, x, y), "the elementwise maximum of x and y", arity=2,
+       lambda be, dz, z, x, y: op_functions.grad_maximum(be, dz, x, y), "the elementwise maximum of x and y", arity=2,
        order_signs=(1,)),
     Op("minimum", lambda xp, x, y: xp.minimum(x, y),
-       lambda be, dz, z, x, y: grad_maximum(be, dz, y, x), "the elementwise minimum of x and y", arity=2,
+       lambda be, dz, z, x, y: op_functions.grad_maximum(be, dz, y, x), "the elementwise minimum of x and y", arity=2,
        order_signs=(-1,)),
     Op("shift", op_functions.run_shift,
        lambda be, dz, z, x, y, value: (be.shift(dz, y, value), None),
@@ -292,9 +220,9 @@ OP_TABLE: tuple[Op, ...] = (
        lambda be, dz, z, x, axis, keepdims=True: (be.reshape(dz, shapes.reduction_shape(x.shape, axis=axis)),),
        "the sum of the elements (int64 for integers, except uint64)", result_dtype="sum", **REDUCTION),
     Op("max", lambda xp, x, axis, keepdims=True: xp.max(x, axis=axis, keepdims=keepdims),
-       grad_minmax_reduction, "the largest element", **REDUCTION, **NONEMPTY),
+       op_functions.grad_minmax_reduction, "the largest element", **REDUCTION, **NONEMPTY),
     Op("min", lambda xp, x, axis, keepdims=True: xp.min(x, axis=axis, keepdims=keepdims),
-       grad_minmax_reduction, "the smallest element", **REDUCTION, **NONEMPTY),
+       op_functions.grad_minmax_reduction, "the smallest element", **REDUCTION, **NONEMPTY),
     Op("argmax", lambda xp, x, axis, keepdims=True: op_functions.run_arg_reduction(xp.argmax, xp, x, axis),
        None, "the index (int64) of the largest element, the first one on ties",
        result_dtype="index", flops_fn=op_functions.flops_per_operand, **LIBRARY, **NONEMPTY),
@@ -310,7 +238,7 @@ OP_TABLE: tuple[Op, ...] = (
        "the matrix products of two batches of matrices", arity=2, shape_fn=shapes.matmul_shape, **PRODUCT),
     # --- views ---
     Op("transpose", lambda xp, x, axes: xp.permute_dims(x, axes),
-       lambda be, dz, z, x, axes: (be.transpose(dz, invert_permutation(axes)),),
+       lambda be, dz, z, x, axes: (be.transpose(dz, op_functions.invert_permutation(axes)),),
        "x with its axes permuted", shape_fn=shapes.transpose_shape, strides_fn=shapes.transpose_strides, **VIEW),
     Op("reshape", lambda xp, x, to: xp.reshape(x, to),
        lambda be, dz, z, x, to: (be.reshape(dz, x.shape),), "x reshaped",
@@ -327,7 +255,8 @@ OP_TABLE: tuple[Op, ...] = (
        lambda be, dz, z, x, index, to: (be.build("slice", dz, index=index),),
        "zeros with x written into a strided slice: the gradient of slice", shape_fn=shapes.explicit_shape, **LIBRARY),
     Op("concat", lambda xp, *parts, axis: xp.concat(parts, axis=axis),
-       grad_concat, "the operands concatenated along an axis", arity=-1, shape_fn=shapes.concat_shape, **LIBRARY),
+       op_functions.grad_concat, "the operands concatenated along an axis", arity=-1, shape_fn=shapes.concat_shape,
+       **LIBRARY),
     Op("take", op_functions.run_take,
        lambda be, dz, z, x, indices, axis: (be.build("scatter_add", dz, indices, axis=axis, size=x.shape[axis]), None),
        "the slices of x at the given indices along an axis", arity=2, shape_fn=shapes.take_shape, **GATHER),

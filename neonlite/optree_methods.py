@@ -66,13 +66,7 @@ class Convertible:
         return self.T if out is None else self.backend.assign([out], [self.T])[0]
 
     def get(self) -> NumPyArray:
-        """Return the value.
-
-        Returns
-        -------
-        numpy.ndarray
-            A copy of the value.
-        """
+        """Return a copy of the value as a NumPy array."""
         raise NotImplementedError
 
     def item(self) -> float:
@@ -105,13 +99,7 @@ class Convertible:
         return value
 
     def asnumpyarray(self) -> NumPyArray:
-        """Return the value; neon's name of ``get``.
-
-        Returns
-        -------
-        numpy.ndarray
-            A copy of the value.
-        """
+        """Return a copy of the value as a NumPy array; neon's name of ``get``."""
         return self.get()
 
     def __float__(self) -> float:
@@ -146,14 +134,8 @@ def build_by_name(
     ----------
     op : str
         The name of the op. "assign" runs at once.
-    a : Tensor, OpTreeNode or scalar
-        The left operand.
-    b : Tensor, OpTreeNode or scalar, optional
-        The right operand.
-    out : Tensor, optional
-        Evaluate the node into this tensor now.
-    **attrs
-        The attributes of the op, such as ``axis``.
+    a, b, out, **attrs
+        As for ``be.build``; ``axis`` has the default of the backend's method.
 
     Returns
     -------
@@ -196,6 +178,9 @@ def pp(tree: OpTreeNode) -> str:
 def draw(tree: OpTreeNode, format: str = "text") -> str:
     """Return a drawing of the tree, with its result on top.
 
+    A node or tensor that is used twice is drawn once; in text, later uses refer to the first by its number. A large
+    drawing is limited to the nodes nearest to the result.
+
     Parameters
     ----------
     format : {"text", "mermaid", "dot", "svg"}, default "text"
@@ -205,6 +190,11 @@ def draw(tree: OpTreeNode, format: str = "text") -> str:
     -------
     str
         The drawing.
+
+    Raises
+    ------
+    ValueError
+        The format is not one of these.
     """
     from neonlite import visualize
 

@@ -191,7 +191,7 @@ TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.op_functions", "neonlit
     [
         ("neonlite.dtypes", set()),
         ("neonlite.shapes", set()),
-        ("neonlite.op_functions", {"neonlite.shapes"}),
+        ("neonlite.op_functions", {"neonlite.dtypes", "neonlite.shapes"}),
         ("neonlite.ops", {"neonlite.dtypes", "neonlite.op_functions", "neonlite.shapes"}),
         ("neonlite.optree_structure", TABLE),
         ("neonlite.messages", {"neonlite.optree_structure"}),

@@ -218,11 +218,3 @@ class Tensor(Operand):
 
     def _describe(self) -> str:
         return f"tensor {self.name} {self.shape}" if self.name else f"a tensor {self.shape}"
-
-
-def overlap(x: Tensor, y: Tensor) -> str:
-    """Return how two tensors share memory: "none", "exact" (every element at the same address) or "partial"."""
-    if x.allocation is not y.allocation or x.span[0] >= y.span[1] or y.span[0] >= x.span[1]:
-        return "none"
-    same = x.shape == y.shape and x.strides == y.strides and x.span == y.span
-    return "exact" if same else "partial"

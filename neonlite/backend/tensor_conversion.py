@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,17 +54,14 @@ def to_array(t: Tensor, dtype: npt.DTypeLike | None = None, copy: bool | None = 
     """Convert to a NumPy array, which shares the memory if the runtime allows it and ``copy`` is not True."""
     array = None
     if not copy and (dtype is None or np.dtype(dtype) == np.dtype(t.info.dtype)):
-        try:
+        with suppress(BufferError, TypeError, RuntimeError):
             array = t.backend.runtime.numpy_view(t.backend.register_export(t))
-        except (BufferError, TypeError, RuntimeError):
-            array = None
     if array is None and copy is False:
         raise ValueError(
             f"{t._describe()}: expected memory that NumPy can share for copy=False, got memory that it cannot. "
             "Omit copy=False."
         )
-    if array is None:
-        array = t.get()
+    array = t.get() if array is None else array
     return array if dtype is None else array.astype(dtype, copy=False)
 
 

@@ -167,3 +167,11 @@ def replay_view(t: Tensor, base: Tensor) -> Tensor:
     # a reshape of a non-contiguous base is a view only if it drops an axis of size 1
     axes = (i for i in range(base.ndim) if base.shape[:i] + base.shape[i + 1 :] == t.shape)
     return drop_axis(base, next(axes))
+
+
+def overlap(x: Tensor, y: Tensor) -> str:
+    """Return how two tensors share memory: "none", "exact" (every element at the same address) or "partial"."""
+    if x.allocation is not y.allocation or x.span[0] >= y.span[1] or y.span[0] >= x.span[1]:
+        return "none"
+    same = x.shape == y.shape and x.strides == y.strides and x.span == y.span
+    return "exact" if same else "partial"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from neonlite.backend.lock import exclusive
 from neonlite.backend.validation import checks_booleans, integer
 from neonlite.layers.weights import parameter_states
-from neonlite.models.step_state import use_batch_size_of
+from neonlite.models.step_parts import use_batch_size_of
 
 STATISTICS = (np.mean, np.median, np.min, np.max)
 Timings = dict[str, NDArray[np.float64]]

@@ -13,7 +13,7 @@ from neonlite.callbacks.callback import check_dataset
 from neonlite.messages import describe
 from neonlite.models.beam_search import BeamSearch
 from neonlite.models.metric_values import MetricValues
-from neonlite.models.step_state import use_batch_size_of
+from neonlite.models.step_parts import use_batch_size_of
 from neonlite.transforms import Cost, Metric
 
 if TYPE_CHECKING:

@@ -12,7 +12,9 @@ from neonlite.messages import describe
 from neonlite.models.fit_checks import check_arguments, check_epochs
 from neonlite.models.interrupt import DeferredInterrupt
 from neonlite.models.nonfinite import check_final_weights, check_step_cost
-from neonlite.models.step_state import restore_step_on_failure, use_batch_size_of
+from neonlite.models.step_parts import compute_cost as compute_cost
+from neonlite.models.step_parts import restore_step_on_failure, use_batch_size_of
+from neonlite.models.step_parts import scale_errors as scale_errors
 from neonlite.optimizers import Optimizer
 
 if TYPE_CHECKING:
@@ -220,27 +222,3 @@ def compute_gradients(
     cost = None if model.cuda_graphs and model.be.graphs is not None else model.compute_cost(y, t)
     model.bprop(model.scale_errors(model.cost.get_errors(y, t)))
     return y, cost
-
-
-def compute_cost(model: Model, y: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> float:
-    """Return the cost of outputs.
-
-    Parameters
-    ----------
-    y : Tensor or list of Tensor
-        The outputs of the network.
-    t : Tensor or list of Tensor
-        The targets.
-    """
-    return float(model.cost.get_cost(y, t).item())
-
-
-def scale_errors(model: Model, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
-    """Return the errors of the outputs, multiplied by the scale of a ``LossScaling`` optimizer.
-
-    Parameters
-    ----------
-    errors : Tensor or list of Tensor
-        The gradient of the cost with respect to the outputs.
-    """
-    return errors if model.loss_scaling is None else model.loss_scaling.scale_errors(errors)

@@ -14,7 +14,8 @@ from neonlite.backend.lifecycle import check_open
 from neonlite.backend.memory import OutOfMemoryError, translate_error
 from neonlite.backend.planning import layout
 from neonlite.backend.planning.plan import Plan
-from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.tensor import Tensor
+from neonlite.backend.tensor_views import overlap
 from neonlite.messages import describe, owners
 from neonlite.ops import OPS
 from neonlite.optree import Operand, OpTreeNode, build, postorder

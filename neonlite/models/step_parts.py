@@ -1,4 +1,4 @@
-"""The state around a training step: what is restored if it fails, and the batch size of a partial minibatch."""
+"""Parts of a training step: what is restored if it fails, the batch size of its minibatch, its cost and errors."""
 
 from __future__ import annotations
 
@@ -48,3 +48,27 @@ def use_batch_size_of(model: Model, x: Tensor | list[Tensor]) -> Iterator[int]:
         finally:
             if width != previous:
                 model.set_batch_size(previous)
+
+
+def compute_cost(model: Model, y: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> float:
+    """Return the cost of outputs.
+
+    Parameters
+    ----------
+    y : Tensor or list of Tensor
+        The outputs of the network.
+    t : Tensor or list of Tensor
+        The targets.
+    """
+    return float(model.cost.get_cost(y, t).item())
+
+
+def scale_errors(model: Model, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+    """Return the errors of the outputs, multiplied by the scale of a ``LossScaling`` optimizer.
+
+    Parameters
+    ----------
+    errors : Tensor or list of Tensor
+        The gradient of the cost with respect to the outputs.
+    """
+    return errors if model.loss_scaling is None else model.loss_scaling.scale_errors(errors)
