@@ -1,4 +1,4 @@
-"""Views and copies of tensors: ``reshape``, ``permute``, ``share``, ``take`` and deep copies."""
+"""Views and copies of tensors: ``reshape``, ``permute``, ``share``, ``take``, deep copies; whether tensors overlap."""
 
 from __future__ import annotations
 
