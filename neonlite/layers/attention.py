@@ -346,7 +346,6 @@ class MultiHeadAttention(ParameterLayer):
         return self.be.transpose(self.be.reshape(x, (self.nin, -1, self.steps)), (0, 2, 1))
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         be, mask = self.be, self.get_attention_mask()
         used = self.weights_by_head if inference else self.dropped_by_head

@@ -153,6 +153,14 @@ class LayerContainer(Layer):
                 "layers; pass alpha and beta to the layers themselves."
             )
 
+    def make_zero_inputs(self) -> Any:
+        """Return inputs of the first layer, filled with zeros."""
+        return self.layers[0].make_zero_inputs()
+
+    def shape_for_seq_len(self, S: int) -> LayerShapes:
+        shape: LayerShapes = self.layers[0].shape_for_seq_len(S)
+        return shape
+
     # --- text ---
 
     def repr_details(self) -> list[str]:
@@ -292,14 +300,6 @@ class Sequential(LayerContainer):
             error = layer.bprop(error)
         self.deltas = error
         return error
-
-    def make_zero_inputs(self) -> Any:
-        """Return inputs of the first layer, filled with zeros."""
-        return self.layers[0].make_zero_inputs()
-
-    def shape_for_seq_len(self, S: int) -> LayerShapes:
-        shape: LayerShapes = self.layers[0].shape_for_seq_len(S)
-        return shape
 
     def get_terminal(self) -> Any:
         """Return the last layer."""

@@ -270,7 +270,6 @@ class Convolution(ConvolutionBase):
         return be.reshape(be.dot(self.W.T, columns), g.dimO2)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         options = {"bias": self.weight_bias, "bsum": self.batch_sum, "beta": beta}
         self.be.fprop_conv(self.nglayer, inputs, self.W, self.outputs, **options)
@@ -378,7 +377,6 @@ class Deconvolution(ConvolutionBase):
         return be.reshape(be.build("slice", padded_images, index=inner), g.dimI2)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         self.be.bprop_conv(self.nglayer, self.W, inputs, self.outputs, bsum=self.batch_sum, beta=beta)
         return self.add_bias_and_sum() if beta else self.outputs

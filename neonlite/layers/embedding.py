@@ -118,7 +118,6 @@ class LookupTable(ParameterLayer):
         return self.be.transpose(rows if self.pad_idx is None else self.be.where(ids == self.pad_idx, 0, rows))
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         self.token_ids[:] = self.to_token_ids(inputs)
         rows = self.be.transpose(self.be.take(self.W, self.token_ids, axis=0))

@@ -77,7 +77,6 @@ class Linear(ParameterLayer):
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute ``W x + beta outputs``."""
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         return self.be.compound_dot(self.W, inputs, self.outputs, beta=beta, bsum=self.batch_sum)
 

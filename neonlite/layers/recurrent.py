@@ -263,7 +263,7 @@ class RecurrentBase(ParameterLayer):
         states = self.check_init_state(self.init_state if init_state is None else init_state)
         if self.pending_state:
             self.restore_state()
-        self.set_inputs(inputs, inference)
+        self.inputs, self.can_backprop = inputs, not inference
         for unroll in self.unrolls:
             unroll.set_initial_states(states, self.is_reset or self.reset_cells)
             unroll.fprop(inputs)

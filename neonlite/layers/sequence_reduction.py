@@ -106,7 +106,6 @@ class RecurrentLast(RecurrentOutput):
     """The last step of a sequence, (F, T) -> F."""
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         last = inputs[:, -self.be.bsz :]
         self.outputs[:] = last + beta * self.outputs if beta else last

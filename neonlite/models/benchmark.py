@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from neonlite.backend.lock import exclusive
 from neonlite.backend.validation import checks_booleans, from_name, integer
 from neonlite.layers.weights import parameter_states
-from neonlite.models.training import use_batch_size_of
+from neonlite.models.step_parts import use_batch_size_of
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms.cost import COSTS
 
