@@ -292,7 +292,8 @@ MAY_WRITE = {
     "neonlite.files",
     "neonlite.backend.stubgen",  # run by hand
     "neonlite.backend.runtimes.cuda.simulator",  # a text for the compiler, in a temporary folder
-    "neonlite.callbacks.history",  # matplotlib draws to memory
+    "neonlite.callbacks.figures",  # matplotlib draws to memory
+    "neonlite.callbacks.history",  # HDF5 in memory
 }
 
 

@@ -216,8 +216,8 @@ def run_onehot(labels: Array, out: Array, buffers: Sequence[Array], *, axis: int
     if int(flat.min(initial=0)) < 0 or int(flat.max(initial=-1)) >= nclass:
         normalize_indices(np, labels, nclass, "label", allow_negative=False)
     classes = np.arange(nclass)
-    operands = (classes[:, None], flat) if axis == 0 else (flat[:, None], classes)
-    np.equal(*operands, out=out, casting="unsafe")
+    x, y = (classes[:, None], flat) if axis == 0 else (flat[:, None], classes)
+    np.equal(x, y, out=out, casting="unsafe")
 
 
 def run_concat(*arrays: Array, axis: int) -> None:
