@@ -48,6 +48,7 @@ LEVELS = {
     "neonlite.ops": 0,
     "neonlite.typing": 0,
     "neonlite.messages": 1,
+    "neonlite.html_repr": 1,
     "neonlite.optree": 1,
     "neonlite.optree_convert": 1,
     "neonlite.optree_inference": 1,
@@ -185,6 +186,11 @@ def test_no_array_library_above_the_backend(module):
 TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.ops", "neonlite.typing"}
 
 
+VISUALIZE = {name for name in MODULES if name.startswith("neonlite.visualize.")}
+DRAWING = {*TABLE, *VISUALIZE, *["neonlite.messages", "neonlite.optree_structure", "neonlite.optree_walks"]}
+DRAWING |= {"neonlite.html_repr"}
+
+
 @pytest.mark.parametrize(
     ("module", "allowed"),
     [
@@ -194,7 +200,8 @@ TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.ops", "neonlite.typing"
         ("neonlite.optree_structure", TABLE),
         ("neonlite.messages", {"neonlite.optree_structure"}),
         ("neonlite.optree_walks", {*TABLE, "neonlite.optree_structure"}),
-        ("neonlite.visualize", {*TABLE, "neonlite.messages", "neonlite.optree_structure", "neonlite.optree_walks"}),
+        ("neonlite.visualize", VISUALIZE),
+        *((module, DRAWING) for module in VISUALIZE),
         ("neonlite.optree", {*TABLE, *OPTREE_PARTS, "neonlite.messages", "neonlite.visualize"}),
         ("neonlite.backend.planning.steps", {*TABLE, "neonlite.optree_structure", "neonlite.optree_walks"}),
     ],
