@@ -49,6 +49,10 @@ class GradientRequests:
         op_tree.__dict__["autodiff"] = (key, cache, weakref.ref(self))
         return self
 
+    def __repr__(self) -> str:
+        names = ", ".join(sorted({label(x) for x in self._cache.leaves.values()})[:MAX_LISTED_OPERANDS])
+        return f"{type(self).__name__}({describe(self.op_tree)} of {names})"
+
     @property
     def be(self) -> Backend:
         """The backend."""

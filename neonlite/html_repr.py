@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from neonlite.messages import describe
+from neonlite.messages import describe_setting
 from neonlite.optree_structure import info_of
+
+NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?%?|nan|-?inf")
 
 
 class Html(str):
@@ -26,27 +28,38 @@ def escape(text: object) -> Html:
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[object] = ()) -> Html:
-    """Return a table with one row for each sequence of cells, after a header if there is one."""
+    """Return a table with one row for each sequence of cells, after a header if there is one; text is left-aligned."""
 
-    def line(cells: Sequence[object], tag: str) -> str:
-        return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+    def cell(x: object) -> str:
+        style = "" if NUMBER.fullmatch(str(x)) else ' style="text-align: left; white-space: pre"'
+        return f"<td{style}>{escape(x)}</td>"
 
-    head = line(header, "th") if header else ""
-    style = "white-space: pre; text-align: left"
-    return Html(f'<table style="{style}">{head}{"".join(line(cells, "td") for cells in rows)}</table>')
+    lines = ["".join(f"<th>{escape(x)}</th>" for x in header)] if header else []
+    lines += ["".join(map(cell, cells)) for cells in rows]
+    return Html(f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>")
 
 
-def details(title: object, *content: object) -> Html:
+def title(name: str, *facts: str) -> Html:
+    """Return a name in bold and what is known about it."""
+    return Html(f"<b>{escape(name)}</b> {escape(', '.join(facts))}".rstrip())
+
+
+def code(text: str) -> Html:
+    """Return text of several lines in a fixed-width font."""
+    return Html(f"<pre>{escape(text)}</pre>")
+
+
+def details(summary: object, *content: object) -> Html:
     """Return a title that opens and closes its content; only the title if there is no content."""
     body = "".join(map(escape, filter(None, content)))
     if not body:
-        return Html(f"<div>{escape(title)}</div>")
-    return Html(f'<details><summary>{escape(title)}</summary><div style="margin-left: 1.5em">{body}</div></details>')
+        return Html(f"<div>{escape(summary)}</div>")
+    return Html(f'<details><summary>{escape(summary)}</summary><div style="margin-left: 1.5em">{body}</div></details>')
 
 
-def report(title: object, *content: object) -> Html:
-    """Return a title in bold above its content."""
-    return Html(f"<div><b>{escape(title)}</b>{''.join(map(escape, content))}</div>")
+def stack(*parts: object) -> Html:
+    """Return parts below each other."""
+    return Html("".join(f"<div>{escape(part)}</div>" for part in parts))
 
 
 def format_object(class_name: str, facts: Iterable[str], settings: Mapping[str, Any]) -> Html:
@@ -63,10 +76,9 @@ def format_object(class_name: str, facts: Iterable[str], settings: Mapping[str, 
     """
     nested = {name: [x for x in map(nested_html, value) if x] for name, value in settings.items() if is_list(value)}
     nested = {name: items for name, items in nested.items() if items}
-    rows = [(name, nested_html(x) or short_text(x)) for name, x in settings.items() if name not in nested]
-    title = Html(", ".join([f"<b>{escape(class_name)}</b>", *map(escape, facts)]))
+    rows = [(name, nested_html(x) or describe_setting(x)) for name, x in settings.items() if name not in nested]
     lists = [item for items in nested.values() for item in items]
-    return details(title, table(rows) if rows else "", *lists)
+    return details(title(class_name, *facts), table(rows) if rows else "", *lists)
 
 
 def is_list(value: object) -> bool:
@@ -78,8 +90,3 @@ def nested_html(value: Any) -> Html | None:
     """Return the HTML of an object that has one; None for tensors, numbers and other plain values."""
     method = None if info_of(value) else getattr(type(value), "_repr_html_", None)
     return Html(method(value)) if method else None
-
-
-def short_text(value: object) -> str:
-    """Return a value as one line of text, truncated."""
-    return " ".join(describe(value).split())

@@ -8,6 +8,7 @@ from neonlite.backend.validation import checks_booleans, instance
 from neonlite.layers.activation import Activation
 from neonlite.layers.binary import BinaryLinear
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
+from neonlite.layers.display import LayerList
 from neonlite.layers.layer import Layer
 from neonlite.layers.linear import Bias, Linear
 from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
@@ -15,7 +16,7 @@ from neonlite.layers.types import InitLike, WindowSizes
 from neonlite.transforms import Transform
 
 
-class CompoundLayer(list[Any]):
+class CompoundLayer(LayerList):
     """Base class of lists of layers: a main layer, an optional bias or batch normalization, an optional activation.
 
     Parameters
