@@ -2,6 +2,7 @@
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Tensor, cleanup_backend, gen_backend
+from neonlite.explorer import explore
 from neonlite.gradcheck import check_grad
 
 __version__ = "0.1.0"
@@ -17,5 +18,6 @@ __all__ = [
     "__version__",
     "check_grad",
     "cleanup_backend",
+    "explore",
     "gen_backend",
 ]

@@ -58,6 +58,7 @@ LEVELS = {
     "neonlite.backend": 2,
     "neonlite.autodiff": 3,
     "neonlite.autodiff_requests": 3,
+    "neonlite.explorer": 3,
     "neonlite.gradcheck": 3,
     "neonlite.layers": 4,
     "neonlite.transforms": 4,

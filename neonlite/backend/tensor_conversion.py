@@ -72,8 +72,7 @@ def format_text(t: Tensor) -> str:
     """Return the values, truncated, with name, shape, dtype, backend and layout."""
     name = f"{t.name!r}, " if t.name else ""
     layout = f", {t.layout}" if t.layout != "CHWN" else ""
-    values = np.array2string(display_values(t), precision=4, threshold=60, edgeitems=3, prefix="Tensor(")
-    return f"Tensor({values}, {name}{t.shape}, {t.info.dtype}, {t.backend.name}{layout})"
+    return f"Tensor({format_values(t, 'Tensor(')}, {name}{t.shape}, {t.info.dtype}, {t.backend.name}{layout})"
 
 
 def format_html(t: Tensor) -> str:
@@ -81,8 +80,13 @@ def format_html(t: Tensor) -> str:
     layout = f", {t.layout}" if t.layout != "CHWN" else ""
     head = html_repr.title(t.name or "Tensor", f"{t.shape} {t.info.dtype} on {t.backend.name}{layout}")
     if t.ndim > 2 or t.size > 400:
-        return html_repr.stack(head, html_repr.code(np.array2string(display_values(t), precision=4, threshold=60)))
+        return html_repr.stack(head, html_repr.code(format_values(t)))
     return html_repr.stack(head, html_repr.table([[f"{x:.4g}" for x in row] for row in t.get().tolist()]))
+
+
+def format_values(t: Tensor, prefix: str = "") -> str:
+    """Return the values as text, truncated; lines after the first are indented to the width of the prefix."""
+    return np.array2string(display_values(t), precision=4, threshold=60, edgeitems=3, prefix=prefix)
 
 
 def display_values(t: Tensor) -> NumPyArray:
