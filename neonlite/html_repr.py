@@ -45,8 +45,8 @@ def title(name: str, *facts: str) -> Html:
 
 
 def code(text: str) -> Html:
-    """Return text of several lines in a fixed-width font."""
-    return Html(f"<pre>{escape(text)}</pre>")
+    """Return text in a fixed-width font, whose long lines scroll instead of being wrapped."""
+    return Html(f'<pre style="white-space: pre; overflow: auto">{escape(text)}</pre>')
 
 
 def details(summary: object, *content: object) -> Html:

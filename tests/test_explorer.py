@@ -166,7 +166,9 @@ def test_other_objects_and_dry_runs_are_refused(be):
 def test_each_op_of_the_table_that_can_be_drawn_has_a_text(be):
     from helpers.op_cases import OP_TABLE
 
-    ops = [op for op in OP_TABLE if op.kind == "elementwise" and op.arity in (1, 2) and op.name not in ("cast", "shift")]
+    ops = [
+        op for op in OP_TABLE if op.kind == "elementwise" and op.arity in (1, 2) and op.name not in ("cast", "shift")
+    ]
     assert len(ops) > 20
     for op in ops:
         x, y = be.array([[0.5, 0.25]], name="x"), be.array([[1.5, 0.75]], name="y")
