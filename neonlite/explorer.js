@@ -17,7 +17,7 @@ function render({ model, el }) {
       box.setAttribute("aria-pressed", String(i === selected));
       box.querySelector("rect, ellipse").setAttribute("stroke-width", i === selected ? "3.5" : "1");
     });
-    const rows = Object.entries(model.get("nodes")[selected]).map(([name, text]) => {
+    const rows = Object.entries(model.get("nodes")[selected] ?? {}).map(([name, text]) => {
       const row = document.createElement("div");
       const title = document.createElement("b");
       title.textContent = name;

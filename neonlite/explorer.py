@@ -90,13 +90,6 @@ def widget_class() -> Any:
         def __repr__(self) -> str:
             return f"Explorer({self.nodes[0]['node']}, {len(self.nodes)} nodes)"
 
-        @traitlets.validate("selected")
-        def _check_selected(self, proposal: dict[str, Any]) -> int:
-            i: int = proposal["value"]
-            if not 0 <= i < len(self.nodes):
-                raise traitlets.TraitError(f"selected: expected an index below {len(self.nodes)}, got {i}")
-            return i
-
         def _repr_mimebundle_(self, **options: Any) -> Any:
             bundle, metadata = super()._repr_mimebundle_(**options)
             return {**bundle, "image/svg+xml": self.svg}, metadata
@@ -155,7 +148,7 @@ def gradient_trees(tree: OpTreeNode) -> tuple[dict[int, Operand], str]:
 
 def describe_op(dry_run: Backend, node: OpTreeNode) -> dict[str, str]:
     """Return the description of a node's op, its attributes, and its gradient rule for the shapes of the operands."""
-    op: Op = node.info.op_def
+    op: Any = node.info.op_def
     text = {"op": f"{op.name}: {op.doc}" if op.doc else op.name}
     if node.info.attrs:
         text["attributes"] = ", ".join(f"{name}={value!r}" for name, value in node.info.attrs.items())
