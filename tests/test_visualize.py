@@ -325,6 +325,16 @@ def test_a_drawing_has_at_most_the_given_number_of_nodes(gradient, max_nodes):
     assert len(kinds) - kinds.count("omitted") <= max_nodes
 
 
+@pytest.mark.parametrize("max_nodes", [3, 4, 5, 6])
+def test_an_op_is_drawn_with_all_its_operands_or_folded(x, max_nodes):
+    tree = x
+    for _ in range(50):
+        tree = 2 * tree
+    picture = tree.draw("svg", max_nodes)
+    assert groups(picture, "omitted") == []
+    assert len(groups(picture, "folded")) == 1
+
+
 def test_a_drawing_without_a_limit_has_all_nodes(gradient):
     picture = gradient.draw("svg", max_nodes=None)
     assert len(groups(picture, "op")) == len(list(postorder(gradient)))
