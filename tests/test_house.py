@@ -49,6 +49,7 @@ LEVELS = {
     "neonlite.op_functions": 0,
     "neonlite.typing": 0,
     "neonlite.messages": 1,
+    "neonlite.html_repr": 1,
     "neonlite.optree": 1,
     "neonlite.optree_methods": 1,
     "neonlite.optree_inference": 1,
@@ -58,6 +59,7 @@ LEVELS = {
     "neonlite.backend": 2,
     "neonlite.autodiff": 3,
     "neonlite.autodiff_requests": 3,
+    "neonlite.explorer": 3,
     "neonlite.gradcheck": 3,
     "neonlite.layers": 4,
     "neonlite.transforms": 4,
@@ -186,6 +188,11 @@ def test_no_array_library_above_the_backend(module):
 TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.op_functions", "neonlite.ops", "neonlite.typing"}
 
 
+VISUALIZE = {name for name in MODULES if name.startswith("neonlite.visualize.")}
+DRAWING = {*TABLE, *VISUALIZE, *["neonlite.messages", "neonlite.optree_structure", "neonlite.optree_walks"]}
+DRAWING |= {"neonlite.html_repr"}
+
+
 @pytest.mark.parametrize(
     ("module", "allowed"),
     [
@@ -196,7 +203,8 @@ TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.op_functions", "neonlit
         ("neonlite.optree_structure", TABLE),
         ("neonlite.messages", {"neonlite.optree_structure"}),
         ("neonlite.optree_walks", {*TABLE, "neonlite.optree_structure"}),
-        ("neonlite.visualize", {*TABLE, "neonlite.messages", "neonlite.optree_structure", "neonlite.optree_walks"}),
+        ("neonlite.visualize", VISUALIZE),
+        *((module, DRAWING) for module in VISUALIZE),
         ("neonlite.optree", {*TABLE, *OPTREE_PARTS, "neonlite.messages", "neonlite.visualize"}),
         ("neonlite.backend.planning.steps", {*TABLE, "neonlite.optree_structure", "neonlite.optree_walks"}),
     ],

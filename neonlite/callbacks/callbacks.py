@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from neonlite import html_repr
 from neonlite.backend import NervanaObject
 from neonlite.backend.serialization import constructor_arguments, find_class
 from neonlite.backend.validation import instance, integer
@@ -147,6 +148,11 @@ class Callbacks(NervanaObject, CallbackBase):
 
     def __repr__(self) -> str:
         return f"Callbacks({self.model.name!r}, {self.callbacks})"
+
+    def _repr_html_(self) -> str:
+        return html_repr.format_object(
+            self.classnm, [repr(self.model.name)], {"history": self.history, "callbacks": list(self.callbacks)}
+        )
 
     # --- adding callbacks ---
 
