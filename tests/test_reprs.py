@@ -188,14 +188,14 @@ def test_the_repr_of_a_public_object_says_what_it_is_in_one_line_or_a_table(name
     assert "\n" not in text or name in {"Array", "Model", "GAN", "Plan", "Tensor"}
 
 
-@pytest.mark.parametrize("name", PRINTED_WITH_SETTINGS)
+@pytest.mark.parametrize("name", sorted(PRINTED_WITH_SETTINGS))
 def test_the_repr_of_a_public_object_has_its_settings(name):
     thing = create(name)
     settings = nl.backend.serialization.stored_arguments(thing)
     assert all(f"{argument}=" in repr(thing) for argument in settings)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", sorted(FILES))
 def test_a_class_that_needs_files_has_a_repr(name):
     assert CLASSES[name].__repr__ is not object.__repr__
 
@@ -209,7 +209,7 @@ def test_the_html_of_a_public_object_is_well_formed_and_names_its_class(name):
         parse(thing._repr_html_())
 
 
-@pytest.mark.parametrize("name", WITH_SETTINGS)
+@pytest.mark.parametrize("name", sorted(WITH_SETTINGS))
 def test_the_html_of_a_public_object_has_its_settings(name):
     thing = create(name)
     rows = {row[0].text for row in parse(thing._repr_html_()).iter("tr") if len(row)}
@@ -217,7 +217,7 @@ def test_the_html_of_a_public_object_has_its_settings(name):
     assert {argument for argument, x in settings.items() if not isinstance(x, list | tuple)} <= rows
 
 
-@pytest.mark.parametrize("name", OBJECTS)
+@pytest.mark.parametrize("name", sorted(OBJECTS))
 def test_names_are_escaped_in_html(name):
     thing = create(name)
     thing.name = ODD
