@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite.messages import describe
 from neonlite.optree_structure import Info
+from neonlite.shapes import Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,12 +23,16 @@ class Convertible:
 
     info: Info
     name: str | None
-    shape: Any
 
     @property
     def backend(self) -> Backend:
         """The backend."""
         return self.info.be
+
+    @property
+    def shape(self) -> Shape:
+        """The shape, of at least two dimensions."""
+        return self.info.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
