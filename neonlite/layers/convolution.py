@@ -17,6 +17,7 @@ from neonlite.layers.accumulation import accumulates
 from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.types import InitLike, LayerInput, WindowSizes
+from neonlite.optree import Operand
 
 # --- base class of image layers --------------------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ def window_slices(
     return slices
 
 
-def pad_images(be: Backend, x: Any, padding: Sequence[int], slices: list[Any]) -> Any:
+def pad_images(be: Backend, x: Any, padding: Sequence[int], slices: list[Any]) -> Operand:
     """Return images (C, D, H, W, N) padded with zeros, large enough for all slices."""
     ends = [max(start + (n - 1) * step + 1 for start, n, step in axis) for axis in zip(*slices, strict=True)]
     axes = list(zip(x.shape, (*padding, 0), ends, strict=True))
@@ -259,7 +260,7 @@ class Convolution(ConvolutionBase):
     def make_layer_object(self, N: int) -> Any:
         return self.be.conv_layer(self.be.default_dtype, N, **self.input_sizes(), **self.conv_params())
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return ``W^T columns``, where each column (C T R S) is one image patch (im2col)."""
         be, g, slices = self.be, self.nglayer, self.window_slices()
         images = pad_images(be, be.reshape(x, g.dimI), (0, *g.padding), slices)
@@ -320,7 +321,7 @@ class Convolution_bias(Convolution):
     def parameter_specs(self) -> list[ParameterSpec]:
         return [*super().parameter_specs(), ParameterSpec("weight_bias", "grad_bias", (self.nglayer.K, 1), self.bias)]
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return ``W^T columns + weight_bias``."""
         channels = self.be.reshape(super().formula(x), (self.nglayer.K, -1))
         return self.be.reshape(channels + self.weight_bias, self.nglayer.dimO2)
@@ -359,7 +360,7 @@ class Deconvolution(ConvolutionBase):
         """The dimensions (C, D, H, W) of the outputs."""
         return tuple(self.nglayer.dimI[:4])
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return the sum of the contributions ``W x`` of all pixels, shifted to their output positions."""
         be, g, slices = self.be, self.nglayer, self.window_slices()
         contributions = be.reshape(be.dot(self.W, be.reshape(x, (g.K, -1))), (g.C, len(slices), -1))

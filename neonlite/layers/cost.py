@@ -214,7 +214,7 @@ class GeneralizedCost(BufferOwner):
         self.deltas[:] = self.call_with_context(derivative, inputs, targets)
         return self.deltas
 
-    def make_zero_targets(self) -> Any:
+    def make_zero_targets(self) -> Tensor | tuple[Tensor, Tensor]:
         """Return targets for the network, filled with zeros."""
         return self.be.iobuf(iobuf_shape(self.network.out_shape))
 
@@ -306,9 +306,10 @@ class GeneralizedCostMask(GeneralizedCost):
         """Whether the last activation is elementwise, such as Logistic."""
         return not hasattr(self.last_layer.transform, "axis")
 
-    def make_zero_targets(self) -> Any:
+    def make_zero_targets(self) -> tuple[Tensor, Tensor]:
         """Return targets and a mask for the network, filled with zeros."""
-        return super().make_zero_targets(), super().make_zero_targets()
+        shape = iobuf_shape(self.network.out_shape)
+        return self.be.iobuf(shape), self.be.iobuf(shape)
 
 
 class Multicost(BufferOwner):

@@ -18,7 +18,7 @@ from neonlite.backend.validation import checks_booleans
 from neonlite.layers import accumulation, deltas, display, layer_checks, resize
 from neonlite.layers.buffers import copy_tensors, iobuf_shape, shape_of_data, with_layout
 from neonlite.layers.summary import summarize
-from neonlite.layers.types import LayerInput
+from neonlite.layers.types import LayerInput, Tensors, Terminal
 from neonlite.layers.weights import WeightOwner
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
@@ -169,13 +169,13 @@ class Layer(WeightOwner):
             self.deltas = self.buffer("deltas", self.in_shape, shared=global_deltas)
             self.deltas = with_layout(self.deltas, getattr(self.prev_layer, "layout", "CHWN"))
 
-    def make_zero_inputs(self) -> Any:
+    def make_zero_inputs(self) -> Tensors:
         """Return inputs of the layer's input shape, filled with zeros."""
         return self.be.iobuf(iobuf_shape(self.in_shape))
 
     # --- forward and backward pass ---
 
-    def __call__(self, x: Tensor | Sequence[Tensor]) -> Any:
+    def __call__(self, x: Tensors) -> Tensors:
         """Return the outputs at inference, ``fprop(x, inference=True)``. The layer must be configured and allocated.
 
         Recurrent states start at zero, as in ``Model.predict``, and those for the next minibatch are unchanged.
@@ -202,7 +202,7 @@ class Layer(WeightOwner):
         try:
             for layer in leaves:
                 layer.set_state({})
-            return copy_tensors(self.fprop(inputs, inference=True))
+            return copy_tensors(self.fprop(inputs, inference=True))  # type: ignore[no-any-return]
         finally:
             for layer, state in states:
                 layer.set_state(state)
@@ -319,7 +319,7 @@ class Layer(WeightOwner):
         delta = delta if alpha == 1 else alpha * delta
         return delta if beta == 0 else delta + beta * self.deltas
 
-    def prepare_fprop(self, inputs: Tensor, inference: bool) -> Any:
+    def prepare_fprop(self, inputs: Tensor, inference: bool) -> Operand:
         """Check and store the inputs, and return the op-tree of the outputs, in training also stored as ``tree``.
 
         Parameters
@@ -333,7 +333,7 @@ class Layer(WeightOwner):
             return self.inference_formula(inputs)
         is_current = self.tree is not None and inputs is self.inputs  # else a new tree, which refers to the new inputs
         self.set_inputs(inputs, inference, self.tree if is_current else self._build_tree(inputs))
-        return self.tree
+        return self.tree  # type: ignore[return-value]  # set_inputs has set it
 
     def _build_tree(self, inputs: Tensor) -> OpTreeNode:
         """Return ``formula(inputs)`` as an op-tree that ``bprop`` can differentiate."""
@@ -369,7 +369,7 @@ class Layer(WeightOwner):
         self.needs_deltas = layer is not None and layer is not False
         self._prev_layer = layer if isinstance(layer, Layer) else None  # neon's scripts set True to compute deltas
 
-    def get_terminal(self) -> Any:
+    def get_terminal(self) -> Terminal:
         """Return the last layer: the layer itself, or the last one of a container."""
         return self
 

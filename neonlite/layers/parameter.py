@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, overload
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import checks_booleans
@@ -26,7 +26,13 @@ class TensorAttribute:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, layer: Layer, owner: type | None = None) -> Any:
+    @overload
+    def __get__(self, layer: None, owner: type | None = None) -> Self: ...
+
+    @overload
+    def __get__(self, layer: Layer, owner: type | None = None) -> Tensor: ...
+
+    def __get__(self, layer: Layer | None, owner: type | None = None) -> Self | Tensor | None:
         return self if layer is None else layer.__dict__.get(self.name)
 
     def __set__(self, layer: Layer, value: ArrayLike | None) -> None:
@@ -62,7 +68,7 @@ class ParameterSpec(NamedTuple):
     name: str
     gradient: str
     shape: tuple[int, ...]
-    init: Any
+    init: InitLike | None
 
 
 class ParameterLayer(Layer):

@@ -72,7 +72,7 @@ class Pooling(ImageLayer):
             dtype = "uint8" if math.prod(self.nglayer.JTRS) <= 256 else "int32"
             self.argmax = self.buffer("argmax", self.out_shape, dtype)
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return the maximum, mean or norm over all positions in the window."""
         be, g = self.be, self.nglayer
         slices = window_slices(g, g.JTRS, g.strides, (1, 1, 1, 1), g.dimO[:4])
@@ -151,7 +151,7 @@ class LRN(ImageLayer):
         super().allocate(shared_outputs, accumulate_updates)
         self.denom = self.buffer("denom", self.out_shape)
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return ``alpha x denom^-bpower``."""
         be, g = self.be, self.nglayer
         images, ones = be.reshape(x, g.dimI), (1, 1, 1, 1)

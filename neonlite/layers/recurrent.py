@@ -416,12 +416,12 @@ class RecurrentInitializer:
     def __init__(self, layer: RecurrentBase) -> None:
         self.layer = layer
 
-    def fill(self, W: Tensor) -> None:
+    def fill(self, param: Tensor) -> None:
         """Fill W_input and W_recur; b stays 0."""
         layer, n = self.layer, self.layer.nout
         inner = layer.init if layer.init_inner is None else layer.init_inner
         for direction in range(layer.num_directions):
-            for part, init in zip(layer.split_weights(W, direction), (layer.init, inner), strict=False):
+            for part, init in zip(layer.split_weights(param, direction), (layer.init, inner), strict=False):
                 for gate in range(layer.num_gates):
                     block = part[gate * n : (gate + 1) * n]
                     block.name = f"{layer.name}.W"

@@ -8,10 +8,11 @@ from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import check_number, pair
-from neonlite.layers.buffers import shape_of
+from neonlite.layers.buffers import iobuf_shape, shape_of
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import LayerInput, LayerShapes
 from neonlite.messages import describe
+from neonlite.optree import Operand
 
 
 class RoiPooling(Layer):
@@ -111,9 +112,9 @@ class RoiPooling(Layer):
         """Return the input shapes with S regions per image."""
         return self.in_shape, (5, S)
 
-    def make_zero_inputs(self) -> Any:
+    def make_zero_inputs(self) -> tuple[Tensor, Tensor]:
         """Return feature maps and regions, filled with zeros."""
-        return super().make_zero_inputs(), self.be.iobuf(self.regions_shape)
+        return self.be.iobuf(iobuf_shape(self.in_shape)), self.be.iobuf(self.regions_shape)
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
@@ -131,7 +132,7 @@ class RoiPooling(Layer):
         self.check_tensor("regions", inputs[1], self.regions_shape)
         super().check_inputs(inputs[0])
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Sequence[Tensor]) -> Operand:  # type: ignore[override]  # feature maps and regions
         """Return the pixels at ``argmax``, which ``fprop`` has computed, and 0 where it is -1."""
         be, (C, H, W), (maps, regions) = self.be, self.in_shape, x
         first = be.array([[[c * H * W]] for c in range(C)], dtype="int64")  # first pixel of each channel

@@ -57,7 +57,7 @@ class RecurrentOutput(Layer):
         self.out_shape, self.nsteps = self.in_shape
         return self
 
-    def view_by_step(self, x: Operand) -> Any:
+    def view_by_step(self, x: Operand) -> Operand:
         """Return x (F, T N) as (F, T, N).
 
         Parameters
@@ -67,7 +67,7 @@ class RecurrentOutput(Layer):
         """
         return self.be.reshape(x, self.out_shape, self.nsteps, -1)
 
-    def drop_step_axis(self, x: Operand) -> Any:
+    def drop_step_axis(self, x: Operand) -> Operand:
         """Return x (F, 1, N) as (F, N).
 
         Parameters
@@ -81,7 +81,7 @@ class RecurrentOutput(Layer):
 class RecurrentSum(RecurrentOutput):
     """The sum over the steps of a sequence, (F, T) -> F."""
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         return self.drop_step_axis(self.be.sum(self.view_by_step(x), axis=1))
 
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
@@ -96,8 +96,9 @@ class RecurrentSum(RecurrentOutput):
 class RecurrentMean(RecurrentSum):
     """The mean over the steps of a sequence, (F, T) -> F."""
 
-    def formula(self, x: Tensor) -> Any:
-        return super().formula(x) / self.nsteps
+    def formula(self, x: Tensor) -> Operand:
+        mean: Operand = super().formula(x) / self.nsteps
+        return mean
 
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         return super().bprop(error, alpha / self.nsteps, beta)

@@ -175,7 +175,7 @@ def summarize(
         layer.be = dry_run
     if in_obj is not None:
         net.configure(in_obj)
-    data = [net.make_zero_inputs()]
+    data: list[Any] = [net.make_zero_inputs()]
     if cost is not None:
         cost.initialize(net)
         data.append(cost.make_zero_targets())
@@ -252,7 +252,7 @@ def sum_bytes_by_purpose(
 ) -> dict[str, int]:
     """Return the bytes of all tensors by purpose."""
     every = [layer for _, layer in layers]
-    states = [s for layer in net.leaves() if layer.has_params for s in iter_tensors(layer.states)]
+    states = [s for layer in net.leaves() if layer.has_params for s in iter_tensors(getattr(layer, "states", []))]
     deltas = [t for layer in every for (name, _), t in layer._buffers.items() if name.startswith("deltas")]
     costs = [t for x in getattr(cost, "costs", [cost]) if x is not None for t in x._buffers.values()]
     result = {

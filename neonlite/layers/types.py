@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from neonlite.initializers import Initializer
+    from neonlite.backend import Tensor
     from neonlite.layers.layer import Layer
     from neonlite.typing import Array
 
@@ -22,7 +22,19 @@ class HasShape(Protocol):
         """The shape."""
 
 
+class HasFill(Protocol):
+    """An initializer."""
+
+    def fill(self, param: Tensor) -> None:
+        """Assign initial values to a parameter."""
+
+
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
 LayerLike: TypeAlias = "Layer | Sequence[LayerLike]"  # a layer, or nested lists of layers
-InitLike: TypeAlias = "Initializer | Array"  # initial values of a parameter
+Tensors: TypeAlias = (
+    "Tensor | list[Tensor] | tuple[Tensor, ...]"  # the inputs or outputs of a layer: one tensor, or several
+)
+Deltas: TypeAlias = "Tensor | list[Deltas] | None"  # the gradients with respect to them; None: not computed
+Terminal: TypeAlias = "Layer | list[Terminal]"  # the last layer of a network, or of each of its branches
+InitLike: TypeAlias = "HasFill | Array"  # initial values of a parameter
 WindowSizes = int | Sequence[int] | dict[str, int]  # sizes of a window or filter: a scalar, by axis or by name

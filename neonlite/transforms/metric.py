@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from neonlite.backend.validation import instance, integer
 from neonlite.messages import describe
-from neonlite.optree import Operand, OpTreeNode
+from neonlite.optree import Operand
 from neonlite.transforms.cost import SmoothL1Loss
 from neonlite.transforms.transform import Metric, Outputs, Targets, check_same_shape
 
@@ -492,9 +492,7 @@ class MultiMetric(Metric):
     def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
         return self.metric.compute(sums, count)
 
-    def __call__(
-        self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)
-    ) -> float | MetricResult:
+    def __call__(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> float | MetricResult:
         return self.metric(*self.select_output(y, t), calcrange)
 
 

@@ -314,9 +314,7 @@ class Metric(NervanaObject):
         """Whether the metric of several minibatches is computed from their added sums and counts."""
         return type(self).__call__ is Metric.__call__
 
-    def __call__(
-        self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)
-    ) -> float | MetricResult:
+    def __call__(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> float | MetricResult:
         """Return the metric over the selected columns.
 
         Parameters
