@@ -89,7 +89,9 @@ class GradientReport:
         return "\n".join([*lines, self._verdict("all derivatives agree", "derivatives DISAGREE")])
 
 
-def check_grad(be: Backend, tree: OpTreeNode, tensors: Any = None, tolerance: float = 1e-6) -> GradientReport:
+def check_grad(
+    be: Backend, tree: OpTreeNode, tensors: Tensor | Sequence[Tensor] | None = None, tolerance: float = 1e-6
+) -> GradientReport:
     """Compare the gradients of an op-tree with finite differences, op by op and for the whole tree.
 
     Everything is computed in float64 on a temporary backend; the tensors of the tree do not change. Each op is checked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -59,7 +59,7 @@ class Backend(OpMethods, Untracked):
         The batch size N, ``be.bsz``; default 0, not set.
     device_id : int
         The device of the runtime; default 0.
-    **options : Any
+    **options : object
         Anything else raises TypeError.
 
     Raises
@@ -84,7 +84,7 @@ class Backend(OpMethods, Untracked):
         deterministic: bool | None = None,
         batch_size: int = 0,
         device_id: int = 0,
-        **options: Any,
+        **options: object,
     ) -> None:
         reject_options("Backend", options, Backend.__init__)
         if compat_mode not in (None, "caffe"):
@@ -274,9 +274,9 @@ class Backend(OpMethods, Untracked):
     dry_run = utility_methods.dry_run
 
     @property
-    def flops(self) -> Any:
+    def flops(self) -> int | None:
         """The number of floating-point operations of a dry run so far; None on other backends."""
-        return self.runtime.flops
+        return cast(int | None, self.runtime.flops)
 
     def __deepcopy__(self, memo: object) -> Backend:
         return self

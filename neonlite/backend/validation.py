@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
@@ -158,7 +158,7 @@ def sequence(name: str, value: Any, kind: str = "a list", way_out: str = "") -> 
     return value
 
 
-def reject_options(where: str, options: dict[str, Any], f: Callable[..., Any]) -> None:
+def reject_options(where: str, options: Mapping[str, object], f: Callable[..., Any]) -> None:
     """Raise TypeError if there are options, with the keyword arguments that the function has."""
     if options:
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -24,6 +24,7 @@ from neonlite.callbacks.saving import (
     HistoryFileCallback,
     SaveBestStateCallback,
     SerializeModelCallback,
+    State,
 )
 from neonlite.files import same_file
 from neonlite.messages import describe
@@ -198,7 +199,7 @@ class Callbacks(NervanaObject, CallbackBase):
         """
         self.add_callback(SaveBestStateCallback(path))
 
-    def add_early_stop_callback(self, stop_func: Callable[[Any, float], tuple[Any, bool]]) -> None:
+    def add_early_stop_callback(self, stop_func: Callable[[State | None, float], tuple[State, bool]]) -> None:
         """Add an ``EarlyStopCallback``, which ends training depending on the cost on ``eval_set``.
 
         Parameters

@@ -8,10 +8,13 @@ import math
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from neonlite.files import printable, write_atomic
 from neonlite.messages import describe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Record = tuple[float, float]  # number of epochs, value
 T = TypeVar("T")
@@ -266,7 +269,7 @@ class History:
 
     # --- plot ---
 
-    def plot(self, path: str | Path | None = None) -> Any:
+    def plot(self, path: str | Path | None = None) -> Figure:
         """Plot all records with matplotlib.
 
         Costs share one plot, as do fractions, in percent, and all other values; each histogram has its own plot.
@@ -315,7 +318,8 @@ class History:
             file, image = Path(path), io.BytesIO()
             figure.savefig(image, format=file.suffix[1:].lower() or "png")
             write_atomic(file if file.suffix else file.with_suffix(".png"), image.getvalue())
-        return figure
+        result: Figure = figure
+        return result
 
     def _plot_histogram(self, axes: Any, name: str, counts: list[HistogramRecord]) -> None:
         """Plot histograms over the epochs as columns of an image, without empty bins at both ends."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from neonlite.backend.serialization import serialize
 from neonlite.backend.validation import function, integer
@@ -13,6 +13,8 @@ from neonlite.callbacks.callback import PRIORITY_CHECKPOINT, PRIORITY_SAVE, PRIO
 from neonlite.callbacks.history import import_h5py
 from neonlite.files import check_writable
 from neonlite.messages import describe
+
+State = TypeVar("State")  # JSON data
 
 
 class SerializeModelCallback(Callback):
@@ -222,7 +224,7 @@ class EarlyStopCallback(Callback):
 
     priority = PRIORITY_STOP
 
-    def __init__(self, stop_func: Callable[[Any, float], tuple[object, bool]]) -> None:
+    def __init__(self, stop_func: Callable[[State | None, float], tuple[State, bool]]) -> None:
         super().__init__()
         self.stop_func = function("EarlyStopCallback: stop_func", stop_func, "a function of the state and the cost")
         self.state: object = None

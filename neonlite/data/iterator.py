@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from neonlite.backend import NervanaObject
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.backend.validation import check_number, integer
-from neonlite.data.augment import check_augmentations
+from neonlite.data.augment import Augmentation, check_augmentations
 from neonlite.data.epoch import PURPOSE_AUGMENT, Epoch
 from neonlite.data.minibatch_buffers import MinibatchBuffers, RowSource, scaling_dtype, uses_host_memory
 from neonlite.data.prefetch import prefetch
@@ -113,7 +113,7 @@ class ResumableIterator(NervanaDataIterator):
                 yield pair
         self.epoch, self.start, self.minibatch = epoch.index + 1, epoch.next_start, 0
 
-    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], Any] | None:
+    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], object] | None:
         """Return a function that computes values for minibatch k in a background thread, or None.
 
         Parameters
@@ -128,7 +128,7 @@ class ResumableIterator(NervanaDataIterator):
         """
         return None
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         """Write minibatch k into the tensors, and return them. Subclasses implement it.
 
         Parameters
@@ -269,7 +269,7 @@ class ArrayIterator(ResumableIterator):
         name: str | None = None,
         shuffle: bool = False,
         partial_last: bool = False,
-        augment: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
+        augment: Augmentation | Sequence[Augmentation] | None = None,
         scale: float | tuple[float, float] | None = None,
         check_finite: bool = True,
     ) -> None:
@@ -377,7 +377,7 @@ class ArrayIterator(ResumableIterator):
 
     # --- minibatches ---
 
-    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], Any] | None:
+    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], object] | None:
         augmentations = self.augment
         if augmentations is None:
             return None
@@ -396,7 +396,7 @@ class ArrayIterator(ResumableIterator):
 
         return augmented
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         num_columns, spans = epoch.num_columns(k), epoch.spans(k)
         if values is None:
             pairs = zip(self._inputs, self._sources, strict=True)

@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any, Self
 
 from neonlite.backend import Backend, Tensor
+from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LayerObject
 from neonlite.layers.accumulation import accumulates
 from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
@@ -29,7 +30,7 @@ class ImageLayer(Layer):
     nglayer: Any = None
     axes = "dhw"  # axes of strides and padding
 
-    def make_layer_object(self, N: int) -> Any:
+    def make_layer_object(self, N: int) -> LayerObject:
         """Return the backend's layer object for images of ``in_shape``.
 
         Parameters
@@ -88,7 +89,7 @@ class ImageLayer(Layer):
         C, *depth, H, W = self.in_shape
         return dict(zip(names, (C, *(depth or [1]), H, W), strict=True))
 
-    def window_params(self, is_3d: bool, **params: Any) -> dict[str, Any]:
+    def window_params(self, is_3d: bool, **params: tuple[str, WindowSizes]) -> dict[str, Any]:
         """Return strides, paddings and dilations by name, such as ``str_h``.
 
         Parameters
@@ -210,12 +211,12 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
         if self.bsum and self.batch_sum is None:
             self.batch_sum = self.be.zeros((self.output_dims[0], 1), name=f"{self.name}.batch_sum")
 
-    def window_slices(self) -> list[Any]:
+    def window_slices(self) -> list[tuple[slice, ...]]:
         """Return the slice of the padded images (C, D, H, W, N) of each position in a filter."""
         g = self.nglayer
         return window_slices(g, (1, *g.TRS), (1, *g.strides), (1, *g.dilation), (g.C, *g.MPQ))
 
-    def add_bias_and_sum(self) -> Any:
+    def add_bias_and_sum(self) -> Tensor:
         """Add the bias and compute ``batch_sum``. Primitives do neither if they add to the old outputs."""
         channels = self.outputs.reshape(self.output_dims[0], -1)
         if self.weight_bias is not None:
@@ -257,7 +258,7 @@ class Convolution(ConvolutionBase):
     ((16, 12, 13), (75, 16))
     """
 
-    def make_layer_object(self, N: int) -> Any:
+    def make_layer_object(self, N: int) -> ConvLayer:
         return self.be.conv_layer(self.be.default_dtype, N, **self.input_sizes(), **self.conv_params())
 
     def formula(self, x: Tensor) -> Operand:
@@ -352,7 +353,7 @@ class Deconvolution(ConvolutionBase):
 
     fshape_names = "TRSC"
 
-    def make_layer_object(self, N: int) -> Any:
+    def make_layer_object(self, N: int) -> DeconvLayer:
         return self.be.deconv_layer(self.be.default_dtype, N, **self.input_sizes("KMPQ"), **self.conv_params())
 
     @property

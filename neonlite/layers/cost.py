@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import is_builtin
@@ -90,9 +90,9 @@ class GeneralizedCost(BufferOwner):
         self.set_shortcut(self.shortcut)
 
     @property
-    def last_layer(self) -> Any:
+    def last_layer(self) -> Layer:
         """The last layer of the network."""
-        return self.network.get_terminal()
+        return cast(Layer, self.network.get_terminal())
 
     def check_outputs(self) -> None:
         """Warn if the cost expects probabilities and the last layer, if it is neonlite's, does not output any."""
@@ -147,7 +147,7 @@ class GeneralizedCost(BufferOwner):
         if self.deltas.shape != (num_features(shape), num_steps(shape) * self.be.bsz):
             self.allocate()
 
-    def call_with_context(self, f: Callable[..., Any], *args: Any) -> Any:
+    def call_with_context(self, f: Callable[..., Operand], *args: object) -> Operand:
         """Return ``f(*args)``; add the names of the cost and the network to error messages.
 
         Parameters
@@ -265,7 +265,9 @@ class GeneralizedCostMask(GeneralizedCost):
         super().allocate()
         self.zeros = self.be.zeros((self.deltas.shape[0], 1))
 
-    def apply_masked(self, f: Callable[..., Any], inputs: Tensor, t: Tensor, mask: Tensor) -> Any:
+    def apply_masked(
+        self, f: Callable[[Operand, Operand], Operand], inputs: Tensor, t: Tensor, mask: Tensor
+    ) -> Operand:
         """Return f of the masked inputs and targets, times the weight.
 
         Parameters
@@ -279,7 +281,9 @@ class GeneralizedCostMask(GeneralizedCost):
             return self.be.where(mask, self.weights * mask * self.call_with_context(f, inputs, t), 0)
         return self.weights * self.call_with_context(lambda: f(inputs * mask, t * mask))
 
-    def get_cost(self, inputs: Tensor, targets: Any) -> NativeArray:
+    def get_cost(  # type: ignore[override]  # targets and a mask
+        self, inputs: Tensor, targets: Sequence[Tensor]
+    ) -> NativeArray:
         """Compute the mean masked cost of a column."""
         self.check_initialized()
         t, mask = self.split_mask(targets)
@@ -289,7 +293,9 @@ class GeneralizedCostMask(GeneralizedCost):
             cost = cost - self.weights * (1 - self.be.mean(mask, axis=0)) * cost_of_zeros
         return self.compute_mean(cost)
 
-    def get_errors(self, inputs: Tensor, targets: Any) -> Any:
+    def get_errors(  # type: ignore[override]  # targets and a mask
+        self, inputs: Tensor, targets: Sequence[Tensor]
+    ) -> Tensor:
         """Compute the gradient of the summed masked cost; it is 0 where the mask is 0."""
         self.check_initialized()
         t, mask = self.split_mask(targets)
@@ -304,7 +310,7 @@ class GeneralizedCostMask(GeneralizedCost):
     @property
     def is_elementwise(self) -> bool:
         """Whether the last activation is elementwise, such as Logistic."""
-        return not hasattr(self.last_layer.transform, "axis")
+        return not hasattr(getattr(self.last_layer, "transform", None), "axis")
 
     def make_zero_targets(self) -> tuple[Tensor, Tensor]:
         """Return targets and a mask for the network, filled with zeros."""
@@ -329,14 +335,16 @@ class Multicost(BufferOwner):
 
     result_attributes = ("cost",)  # attributes that hold results and do not affect the computation
 
-    def __init__(self, costs: Sequence[Any], weights: Sequence[float] | None = None, name: str | None = None) -> None:
+    def __init__(
+        self, costs: Sequence[GeneralizedCost], weights: Sequence[float] | None = None, name: str | None = None
+    ) -> None:
         super().__init__(name)
         self.costs = list(costs)
         self.weights = check_numbers(f"{self.name}: weights", weights, len(self.costs), "cost")
         self.cost: NativeArray = None
 
     @property
-    def costfunc(self) -> Any:
+    def costfunc(self) -> Cost:
         """The cost function of the first output."""
         return self.costs[0].costfunc
 
@@ -359,9 +367,11 @@ class Multicost(BufferOwner):
                 f"a Tree, got {in_obj.name} with {got}."
             )
         for cost, layer in zip(self.costs, last, strict=True):
-            cost.initialize(layer)
+            cost.initialize(cast(Layer, layer))
 
-    def pair_outputs(self, inputs: Any, targets: Any) -> list[tuple[Any, float, Any, Any]]:
+    def pair_outputs(
+        self, inputs: Sequence[Tensor] | Tensor, targets: Sequence[Tensor | None] | Tensor
+    ) -> list[tuple[GeneralizedCost, float, Tensor, Tensor | None]]:
         """Return (cost, weight, outputs, targets) for each output.
 
         Parameters
@@ -369,22 +379,20 @@ class Multicost(BufferOwner):
         inputs, targets
             As for ``get_cost``.
         """
-        if not isinstance(inputs, list | tuple):  # of a SingleOutputTree at inference
-            inputs = [inputs]
-        if not isinstance(targets, list | tuple):
-            targets = [targets] * len(inputs)
-        if len(inputs) > len(self.costs):
+        outputs: Sequence[Any] = inputs if isinstance(inputs, list | tuple) else [inputs]  # of a SingleOutputTree
+        goals: Sequence[Any] = targets if isinstance(targets, list | tuple) else [targets] * len(outputs)
+        if len(outputs) > len(self.costs):
             raise ValueError(
-                f"{self.name}: expected at most {len(self.costs)} outputs, one for each cost, got {len(inputs)}."
+                f"{self.name}: expected at most {len(self.costs)} outputs, one for each cost, got {len(outputs)}."
             )
-        if len(targets) < len(inputs):
+        if len(goals) < len(outputs):
             raise ValueError(
-                f"{self.name}: expected targets for {len(inputs)} outputs, got {len(targets)}. Pass one for each "
+                f"{self.name}: expected targets for {len(outputs)} outputs, got {len(goals)}. Pass one for each "
                 "output, None to skip it, or one tensor for all of them."
             )
-        return list(zip(self.costs, self.weights, inputs, targets, strict=False))
+        return list(zip(self.costs, self.weights, outputs, goals, strict=False))
 
-    def get_cost(self, inputs: Sequence[Tensor], targets: Sequence[Any] | Tensor) -> NativeArray:
+    def get_cost(self, inputs: Sequence[Tensor], targets: Sequence[Tensor | None] | Tensor) -> NativeArray:
         """Compute the sum of the weighted mean costs.
 
         Parameters
@@ -405,7 +413,7 @@ class Multicost(BufferOwner):
         self.cost = sum(costs[1:], costs[0])
         return self.cost
 
-    def get_errors(self, inputs: Sequence[Tensor], targets: Sequence[Any] | Tensor) -> list[Any]:
+    def get_errors(self, inputs: Sequence[Tensor], targets: Sequence[Tensor | None] | Tensor) -> list[Tensor]:
         """Compute the gradients of the sum, a list for the network's ``bprop``.
 
         Parameters
@@ -425,7 +433,7 @@ class Multicost(BufferOwner):
             errors.append(error)
         return errors
 
-    def make_zero_targets(self) -> list[Any]:
+    def make_zero_targets(self) -> list[Tensor | tuple[Tensor, Tensor]]:
         """Return a list of targets for the network, filled with zeros."""
         return [cost.make_zero_targets() for cost in self.costs]
 
@@ -456,7 +464,7 @@ class GeneralizedGANCost(GeneralizedCost):
         self.check_initialized()
         return self.compute_mean(self.call_with_context(self.costfunc, inputs, targets, cost_type))
 
-    def get_errors(self, inputs: Tensor, targets: Any) -> Any:
+    def get_errors(self, inputs: Tensor, targets: str) -> Tensor:  # type: ignore[override]  # the name of a derivative
         """Compute the gradient with respect to the discriminator's outputs.
 
         Parameters

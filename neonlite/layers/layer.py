@@ -285,7 +285,7 @@ class Layer(WeightOwner):
         self.bprop_assignment(self.be, operands, lambda: self.build_backward(error, alpha, beta))
         return self.deltas
 
-    def build_backward(self, error: Tensor, alpha: float, beta: float) -> tuple[list[Tensor], list[Any]]:
+    def build_backward(self, error: Tensor, alpha: float, beta: float) -> tuple[list[Tensor], list[Operand]]:
         """Return the targets of ``bprop`` and the op-trees to assign to them.
 
         Parameters

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, overload
 from neonlite.backend import Tensor
 from neonlite.backend.validation import checks_booleans
 from neonlite.layers.layer import Layer
-from neonlite.layers.types import InitLike
+from neonlite.layers.types import InitLike, Parameter
 from neonlite.messages import describe
 from neonlite.typing import ArrayLike
 
@@ -144,7 +144,7 @@ class ParameterLayer(Layer):
         """The gradients of the parameters, in the same order."""
         return [getattr(self, spec.gradient) for spec in self.parameter_specs()]
 
-    def get_params(self) -> Any:
+    def get_params(self) -> Parameter | list[Parameter]:
         """Return ``((W, dW), states)``, or a list of these for a layer with several parameters."""
         pairs = [(getattr(self, spec.name), getattr(self, spec.gradient)) for spec in self.parameter_specs()]
         if len(pairs) == 1:

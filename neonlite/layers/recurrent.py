@@ -213,8 +213,12 @@ class RecurrentBase(ParameterLayer):
         self.is_reset, self.pending_state = True, {}
 
     def fprop(  # type: ignore[override]  # neon's order
-        self, inputs: Any, inference: bool = False, init_state: Any = None, beta: float = 0.0
-    ) -> Any:
+        self,
+        inputs: Tensor,
+        inference: bool = False,
+        init_state: Tensor | Sequence[Tensor] | None = None,
+        beta: float = 0.0,
+    ) -> Tensor:
         """Compute the states of all steps.
 
         Parameters
@@ -259,7 +263,7 @@ class RecurrentBase(ParameterLayer):
         self.is_reset = False
         return self.outputs
 
-    def check_init_state(self, init_state: Any) -> list[Tensor] | None:
+    def check_init_state(self, init_state: Tensor | Sequence[Tensor] | None) -> list[Tensor] | None:
         """Return an initial state as a list, or None. ValueError if its shapes do not fit.
 
         Parameters
@@ -269,7 +273,7 @@ class RecurrentBase(ParameterLayer):
         """
         if init_state is None:
             return None
-        states = list(init_state) if isinstance(init_state, list | tuple) else [init_state]
+        states: list[Any] = list(init_state) if isinstance(init_state, list | tuple) else [init_state]
         expected = (self.nout, self.be.bsz)
         if (
             self.num_directions == 2
@@ -298,7 +302,7 @@ class RecurrentBase(ParameterLayer):
     @accumulates
     def bprop(
         self, error: Tensor, alpha: float = 1.0, beta: float = 0.0, final_errors: Sequence[Tensor] | None = None
-    ) -> Any:
+    ) -> Tensor | None:
         """Backpropagate through time: compute dW and ``deltas = alpha dE/dinputs + beta deltas``.
 
         Afterwards ``initial_errors`` holds the errors of the initial states.

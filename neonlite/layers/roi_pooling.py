@@ -162,7 +162,7 @@ class RoiPooling(Layer):
             self.deltas[:] = self.scale_deltas(target, alpha, beta)
         return self.deltas
 
-    def call_primitive(self, primitive: Callable[..., Any], source: Tensor, target: Tensor) -> None:
+    def call_primitive(self, primitive: Callable[..., object], source: Tensor, target: Tensor) -> None:
         """Call a primitive of the backend; add the name of the layer to error messages.
 
         Parameters

@@ -63,13 +63,14 @@ class Decoder(Sequential):
                 f"{self.name}: expected inputs of token ids (1, T) or one-hot ({self.out_shape[0]}, T), as the decoder "
                 f"reads its own predictions, got {self.in_shape}"
             )
-        is_start = token_ids is None
         ids: Tensor = self.buffer("ids", (1, 1), "int32")
-        ids[:] = self.start_index or 0 if is_start else token_ids
+        ids[:] = (self.start_index or 0) if token_ids is None else token_ids
         if features == 1:
             return ids
         onehot: Tensor = self.buffer("onehot", (features, 1))
-        onehot[:] = 0 if is_start and self.start_index is None else self.be.onehot(ids, axis=0, nclass=features)
+        onehot[:] = (
+            0 if token_ids is None and self.start_index is None else self.be.onehot(ids, axis=0, nclass=features)
+        )
         return onehot
 
 
@@ -115,7 +116,7 @@ class Seq2Seq(LayerContainer):
     """
 
     def __init__(
-        self, layers: Sequence[Any], decoder_connections: Sequence[int] | None = None, name: str | None = None
+        self, layers: Sequence[LayerLike], decoder_connections: Sequence[int] | None = None, name: str | None = None
     ) -> None:
         two = list(layers) if isinstance(layers, list | tuple) else [layers]
         if len(two) != 2 or isinstance(two[0], Decoder) or isinstance(two[1], Encoder):

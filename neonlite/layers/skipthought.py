@@ -10,12 +10,13 @@ from neonlite.backend import Tensor
 from neonlite.backend.serialization import find_class
 from neonlite.layers.buffers import iobuf_shape, num_elements
 from neonlite.layers.compound import Affine
-from neonlite.layers.container import LayerContainer
+from neonlite.layers.container import LayerContainer, Sequential
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.embedding import LookupTable
+from neonlite.layers.layer import Layer
 from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase
 from neonlite.layers.seq2seq import Decoder, Encoder, pair_recurrent_layers, pass_states, recurrent_layers, split_shapes
-from neonlite.layers.types import InitLike, LayerInput, LayerShapes, Tensors, Terminal
+from neonlite.layers.types import InitLike, LayerInput, LayerLike, LayerShapes, Tensors, Terminal
 from neonlite.messages import describe
 from neonlite.transforms import Softmax, Transform
 
@@ -90,7 +91,7 @@ class SkipThought(LayerContainer):
         activ_rec_gate: Transform,
         init_ff: InitLike,
         init_const: InitLike,
-        layers: Sequence[Any] | None = None,
+        layers: Sequence[LayerLike] | None = None,
         name: str | None = None,
     ) -> None:
         self.vocab_size, self.embed_dim, self.init_embed = vocab_size, embed_dim, init_embed
@@ -118,7 +119,7 @@ class SkipThought(LayerContainer):
         self.input_views: list[tuple[Any, ...]] = []  # views of token ids, table outputs and errors, for each network
         self.zero_error: Tensor | Any = None  # zero error of the encoder's outputs, on which the cost does not depend
 
-    def build_layers(self, name: str | None) -> list[Any]:
+    def build_layers(self, name: str | None) -> list[Layer]:
         """Return the table, the encoder and the decoders.
 
         Parameters
@@ -146,7 +147,7 @@ class SkipThought(LayerContainer):
         return [table, encoder, make_decoder("before"), make_decoder("after")]
 
     @property
-    def networks(self) -> list[Any]:
+    def networks(self) -> list[Sequential]:
         """The encoder and the decoders."""
         return [self.encoder, *self.decoders]
 

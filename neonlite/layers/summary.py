@@ -202,7 +202,7 @@ def summarize(
     parameters = sum(p.size for p in net.parameters)
     purposes = sum_bytes_by_purpose(net, layers, cost, data, memory)
     includes = tuple(x for x, part in (("cost", cost), ("update", optimizer)) if part is not None)
-    return Summary(rows, be.bsz, parameters, dry_run.flops - before, purposes, memory, includes)
+    return Summary(rows, be.bsz, parameters, (dry_run.flops or 0) - (before or 0), purposes, memory, includes)
 
 
 def walk_layers(layer: Layer, depth: int = 0) -> Iterator[tuple[int, Any]]:

@@ -36,5 +36,6 @@ Tensors: TypeAlias = (
 )
 Deltas: TypeAlias = "Tensor | list[Deltas] | None"  # the gradients with respect to them; None: not computed
 Terminal: TypeAlias = "Layer | list[Terminal]"  # the last layer of a network, or of each of its branches
+Parameter: TypeAlias = "tuple[tuple[Tensor, Tensor], list[Tensor]]"  # ((W, dW), states), as get_params() returns it
 InitLike: TypeAlias = "HasFill | Array"  # initial values of a parameter
 WindowSizes = int | Sequence[int] | dict[str, int]  # sizes of a window or filter: a scalar, by axis or by name

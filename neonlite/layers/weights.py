@@ -221,7 +221,7 @@ class WeightOwner(BufferOwner):
             if load_states and "states" in entry:
                 layer.set_states(entry["states"])
 
-    def set_states(self, states: Sequence[Sequence[Any]]) -> None:
+    def set_states(self, states: Sequence[Sequence[ArrayLike]]) -> None:
         """Set the optimizer states.
 
         Parameters

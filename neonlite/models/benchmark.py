@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,13 @@ from neonlite.backend.lock import exclusive
 from neonlite.backend.validation import checks_booleans, integer
 from neonlite.layers.weights import parameter_states
 from neonlite.models.training import use_batch_size_of
+
+if TYPE_CHECKING:
+    from neonlite.data import NervanaDataIterator
+    from neonlite.layers import GeneralizedCost, Multicost
+    from neonlite.models.model import Model
+    from neonlite.optimizers import Optimizer
+    from neonlite.transforms import Cost
 
 STATISTICS = (np.mean, np.median, np.min, np.max)
 Timings = dict[str, NDArray[np.float64]]
@@ -33,18 +40,18 @@ class Benchmark:
     """
 
     @checks_booleans
-    def __init__(self, model: Any, time_layers: bool = True) -> None:
+    def __init__(self, model: Model, time_layers: bool = True) -> None:
         self.model, self.time_layers, self.be = model, time_layers, model.be
 
     @exclusive
     @checks_booleans
     def time(
         self,
-        dataset: Any,
+        dataset: NervanaDataIterator,
         inference: bool = False,
         niterations: int = 20,
-        cost: Any = None,
-        optimizer: Any = None,
+        cost: GeneralizedCost | Multicost | Cost | None = None,
+        optimizer: Optimizer | None = None,
         nskip: int = 2,
     ) -> Timings:
         """Run steps and return their durations.
@@ -117,7 +124,10 @@ class Benchmark:
 
     @staticmethod
     def print_stats(
-        stats: Timings, functions: Sequence[Callable[..., Any]] | None = None, output: Any = print, nskip: int = 0
+        stats: Timings,
+        functions: Sequence[Callable[[NDArray[np.float64]], float]] | None = None,
+        output: Callable[[str], object] = print,
+        nskip: int = 0,
     ) -> None:
         """Print a table of durations, with a column for each statistic.
 

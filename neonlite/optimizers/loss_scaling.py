@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from neonlite.backend import Tensor
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import check_attributes, integer
 from neonlite.messages import describe
@@ -70,7 +71,7 @@ class LossScaling(Optimizer):
     scale: float = 2.0**10
     dynamic: bool = True
     growth_interval: int = 2000
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,7 +91,7 @@ class LossScaling(Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_device_scale": None, "_finite_checks": None}
 
-    def scale_errors(self, errors: Any) -> Any:
+    def scale_errors(self, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
         """Multiply errors by the scale in place. Captured CUDA graphs read the current scale from device memory.
 
         Parameters
@@ -104,7 +105,7 @@ class LossScaling(Optimizer):
             The same tensors.
         """
         if isinstance(errors, list | tuple):
-            return [self.scale_errors(error) for error in errors]
+            return [cast(Tensor, self.scale_errors(error)) for error in errors]
         if self._device_scale is None or self._device_scale.backend is not errors.backend:
             self._device_scale = errors.backend.zeros((1, 1), dtype="float32").fill(self.scale)
         errors[:] = errors * self._device_scale

@@ -22,9 +22,9 @@ from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_sche
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
+    from neonlite.layers.types import Parameter
     from neonlite.optree import Operand
 
-Parameter = tuple[tuple[Tensor, Tensor], list[Tensor]]  # ((W, dW), states), as get_params() returns it
 Row = Sequence[Tensor]  # W, dW and the states of a parameter, or of adjacent parameters
 
 MAX_CACHED_GROUPS = 8  # parameter groups that an optimizer caches

@@ -77,7 +77,7 @@ class GradientDescentMomentum(Optimizer):
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
     nesterov: bool = False
 
@@ -136,7 +136,7 @@ class RMSProp(Optimizer):
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
 
     state_names = ("mean_square",)
@@ -182,7 +182,7 @@ class Adagrad(Optimizer):
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
 
     state_names = ("sum_of_squares",)
@@ -225,7 +225,7 @@ class Adadelta(Optimizer):
     decay: float = 0.95
     epsilon: float = 1e-6
     param_clip_value: float | None = None
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
 
@@ -281,7 +281,7 @@ class Adam(Optimizer):
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
-    name: Any = "adam"
+    name: str | None = "adam"  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
 
     state_names = ("mean", "mean_square")
@@ -366,7 +366,7 @@ class AdamW(Adam):
     Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2.
     """
 
-    name: Any = None
+    name: str | None = None
     wdecay: float = 0.01
 
     def get_scalars(self, epoch: float) -> dict[str, float]:
@@ -374,7 +374,14 @@ class AdamW(Adam):
         return {**scalars, "epsilon": self.epsilon * second, "decay": scalars["rate"] * first / second * self.wdecay}
 
     def update_rule(
-        self, be: Backend, w: Operand, g: Operand, states: Row, rate: float, epsilon: Any = None, decay: Any = None
+        self,
+        be: Backend,
+        w: Operand,
+        g: Operand,
+        states: Row,
+        rate: float,
+        epsilon: float = 1e-8,
+        decay: float = 0.0,
     ) -> Sequence[Operand]:
         decrease, m, v = self.compute_step(be, g, states, rate, epsilon)
         return [w - (decrease + decay * w), m, v]
@@ -418,7 +425,7 @@ class ShiftAdaMax(Optimizer):
     beta_2: float = 0.999
     epsilon: float = 1e-8
     schedule: Schedule = CONSTANT_SCHEDULE
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
 
@@ -461,7 +468,7 @@ class MultiOptimizer(Optimizer):
     """
 
     optimizer_mapping: dict[str, Optimizer]
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()

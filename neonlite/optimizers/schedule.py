@@ -127,8 +127,8 @@ class StepSchedule(Schedule):
     [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
     """
 
-    step_config: Any
-    change: Any
+    step_config: Sequence[int]
+    change: Sequence[float]
 
     def __post_init__(self) -> None:
         super().__post_init__()

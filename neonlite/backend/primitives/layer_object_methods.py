@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neonlite.backend.primitives import geometry
 from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LRNLayer, PoolLayer
@@ -86,8 +86,8 @@ def conv_layer(
     str_d: int = 1,
     str_h: int = 1,
     str_w: int = 1,
-    relu: Any = False,
-    bsum: Any = False,
+    relu: int = False,
+    bsum: int = False,
     dil_d: int = 1,
     dil_h: int = 1,
     dil_w: int = 1,
@@ -137,7 +137,7 @@ def conv_layer(
     padding = check_ints("conv_layer", 0, pad_d=pad_d, pad_h=pad_h, pad_w=pad_w)
     name, (NCK, DHW, TRS) = _check_float_dtype(be, "conv_layer", dtype), (sizes[:3], sizes[3:6], sizes[6:])
     layer: ConvLayer = with_error_prefix("conv_layer", ConvLayer, be, name, NCK, DHW, TRS, padding, strides, dilation)
-    layer.relu, layer.bsum = relu, bsum
+    layer.relu, layer.bsum = relu, bool(bsum)
     return layer
 
 

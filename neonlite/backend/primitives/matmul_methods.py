@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from neonlite.backend.errstate import ignore_fp_errors, restore_fp_errors
 from neonlite.backend.lifecycle import check_open
@@ -265,6 +265,14 @@ def _check_columns(name: str, matrix: Tensor, **columns: Tensor) -> None:
 # --- recurrent layers ---
 
 
+class HasBprop(Protocol):
+    """An activation: it returns its derivative, as a function of its outputs."""
+
+    def bprop(self, y: Tensor) -> Operand:
+        """Return the derivative."""
+        ...
+
+
 def compound_rnn_unroll_fprop(
     be: Backend,
     W_recur: Tensor,
@@ -275,7 +283,7 @@ def compound_rnn_unroll_fprop(
     nout: int,
     num_steps: int,
     num_used_steps: int | None,
-    activation: Callable[[Any], Any],
+    activation: Callable[[Tensor], Operand],
     reverse: bool = False,
 ) -> None:
     """Run the steps of a recurrent layer: ``h[t] = activation(W_recur h_prev[t] + h_ff[t] + bias)``.
@@ -316,7 +324,7 @@ def compound_rnn_unroll_bprop(
     nout: int,
     num_steps: int,
     num_used_steps: int | None,
-    activation: Any,
+    activation: HasBprop,
     reverse: bool = True,
 ) -> None:
     """Run the backward pass of ``compound_rnn_unroll_fprop``, in place.
