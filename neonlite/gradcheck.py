@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from neonlite.autodiff import Autodiff
 from neonlite.autodiff_requests import as_list
 from neonlite.backend import Backend, Tensor
+from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
-from neonlite.messages import describe, label
+from neonlite.messages import label
 from neonlite.ops import OPS, to_slices
 from neonlite.optree import OpTreeNode, build, postorder
 from neonlite.optree_structure import RandomSource
@@ -139,9 +140,8 @@ def check_grad(
     """
     if not be.runtime.has_values:
         raise RuntimeError(f"be.check_grad: expected a backend with values, got {be!r}")
-    if not isinstance(tree, OpTreeNode):
-        hint = f"; be.check_grad(1 * {tree.name or 't'}) checks a tensor" if isinstance(tree, Tensor) else ""
-        raise TypeError(f"be.check_grad: expected an op-tree, got {describe(tree)}{hint}")
+    hint = f"; be.check_grad(1 * {tree.name or 't'}) checks a tensor" if isinstance(tree, Tensor) else ""
+    instance("be.check_grad: tree", tree, OpTreeNode, "an op-tree", hint)
     reference_be = Backend(type(be.runtime)(be.runtime.device_id), rng_seed=0, default_dtype="float64")
     copies: dict[int, Any] = {}
     nodes: list[Any] = []

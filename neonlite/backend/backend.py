@@ -32,7 +32,7 @@ from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import checks_booleans, reject_options
+from neonlite.backend.validation import checks_booleans, one_of, reject_options
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree_structure import Structures
 from neonlite.typing import DTypeLike
@@ -87,8 +87,7 @@ class Backend(OpMethods, Untracked):
         **options: object,
     ) -> None:
         reject_options("Backend", options, Backend.__init__)
-        if compat_mode not in (None, "caffe"):
-            raise ValueError(f"Backend: expected None or 'caffe' for compat_mode, got {compat_mode!r}")
+        one_of("Backend: compat_mode", compat_mode, (None, "caffe"))
         self.runtime: Any = load_runtime(runtime, device_id)
         if deterministic:
             self.runtime.make_deterministic()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from neonlite.backend.serialization import serialize
-from neonlite.backend.validation import function, integer
+from neonlite.backend.validation import function, integer, sequence
 from neonlite.callbacks.callback import PRIORITY_CHECKPOINT, PRIORITY_SAVE, PRIORITY_STOP, Callback
 from neonlite.callbacks.history import import_h5py
 from neonlite.files import check_writable
@@ -239,12 +239,10 @@ class EarlyStopCallback(Callback):
         if cost is None:
             return
         result = self.stop_func(self.state, cost)
-        if not isinstance(result, tuple | list) or len(result) != 2:
-            raise TypeError(
-                f"EarlyStopCallback: expected stop_func to return (state, whether to stop), got {describe(result)}"
-            )
-        self.state = serialize(result[0], "EarlyStopCallback: the state that stop_func returned")
-        self.stopped = bool(result[1])
+        label = "EarlyStopCallback: the result of stop_func"
+        state, stopped = sequence(label, result, "a pair (state, whether to stop)", count=2)
+        self.state = serialize(state, "EarlyStopCallback: the state that stop_func returned")
+        self.stopped = bool(stopped)
         self.model.finished = self.model.finished or self.stopped
 
     def get_state(self) -> object:

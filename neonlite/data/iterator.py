@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from neonlite.backend import NervanaObject
+from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
-from neonlite.backend.validation import check_number, integer
+from neonlite.backend.validation import check_keys, check_number, integer
 from neonlite.data.augment import Augmentation, check_augmentations
 from neonlite.data.epoch import PURPOSE_AUGMENT, Epoch
 from neonlite.data.minibatch_buffers import MinibatchBuffers, RowSource, scaling_dtype, uses_host_memory
@@ -88,11 +89,7 @@ class ResumableIterator(NervanaDataIterator):
 
     def _current_epoch(self) -> Epoch:
         """Return the current epoch. Raise ValueError if the batch size is not set or too large."""
-        n = self.be.bsz
-        if not n:
-            raise ValueError(
-                f"{self.name}: expected a batch size, got none. Set it with gen_backend(batch_size=N), or be.bsz = N."
-            )
+        n = require_batch_size(self.be, self.name)
         if n > self.ndata and not self.partial_last:
             raise ValueError(
                 f"{self.name}: expected a batch size of at most {self.ndata}, the number of rows, got {n}. "
@@ -185,11 +182,7 @@ class ResumableIterator(NervanaDataIterator):
             If the state is invalid, or data or options differ; the position is then unchanged.
         """
         config, current = self._config(), self.get_state()
-        if not isinstance(state, dict) or set(state) != set(current):
-            raise ValueError(
-                f"{self.name}: expected the state to be the dict of get_state(), with {', '.join(current)}, "
-                f"got {state!r}."
-            )
+        state = check_keys(f"{self.name}: the state", state, current)
         differences = [f"{key} = {state[key]!r}, here {config[key]!r}" for key in config if state[key] != config[key]]
         if (state["seed"] is None) != (self.seed is None):
             differences.append(f"seed = {state['seed']!r}, here {self.seed!r}")

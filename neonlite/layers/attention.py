@@ -14,6 +14,7 @@ from neonlite.layers.activation import Dropout
 from neonlite.layers.branch import SkipNode
 from neonlite.layers.compound import Affine
 from neonlite.layers.layer import Layer
+from neonlite.layers.layer_checks import check_sequence_shape
 from neonlite.layers.merge import MergeSum
 from neonlite.layers.norm import LayerNorm
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
@@ -548,16 +549,6 @@ class TransformerBlock(list[Any]):
         for label, branch in branches.items():
             dropout = [Dropout(keep, name=f"{base}_{label}_dropout")] if keep < 1 else []
             self.append(MergeSum([SkipNode(name=f"{base}_{label}_skip"), [*branch, *dropout]], name=f"{base}_{label}"))
-
-
-def check_sequence_shape(layer: Layer) -> Any:
-    """Return a layer's input shape; ValueError unless it is (F, T)."""
-    if not isinstance(layer.in_shape, tuple) or len(layer.in_shape) != 2:
-        raise ValueError(
-            f"{layer.name}: expected inputs with time steps, (F, T), such as the outputs of a LookupTable, "
-            f"got {layer.in_shape}"
-        )
-    return layer.in_shape
 
 
 def sinusoid_row(i: int, F: int, T: int) -> list[float]:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import check_numbers
+from neonlite.backend.validation import check_numbers, sequence
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.container import LayerContainer, Sequential, flatten_layers, layer_list
 from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.shape import PassThrough
 from neonlite.layers.types import LayerInput, LayerLike, LayerShapes, Tensors, Terminal
-from neonlite.messages import describe
 
 
 class IdentityNode(PassThrough):
@@ -203,15 +202,12 @@ class Tree(LayerContainer):
         """
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
-        if not isinstance(error, list | tuple) or len(error) != len(self.layers):
-            raise ValueError(
-                f"{self.name}: bprop: expected a list of {len(self.layers)} errors, one for each branch, got "
-                f"{describe(error)}."
-            )
+        kind = f"a list of {len(self.layers)}, one for each branch,"
+        errors = sequence(f"{self.name}.bprop: error", error, kind, count=len(self.layers))
         for node in self.nodes[1:]:
             node.branch_errors = []  # an interrupted bprop may have left some
         for i in reversed(range(len(self.layers))):
-            e = error[i]
+            e = errors[i]
             if self.alphas[i] != 1:
                 self.scaled_errors[i][:] = self.alphas[i] * e
                 e = self.scaled_errors[i]

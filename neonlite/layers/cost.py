@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import is_builtin
-from neonlite.backend.validation import check_number, check_numbers, one_of
+from neonlite.backend.validation import check_number, check_numbers, one_of, sequence, with_attributes
 from neonlite.backend.warn import warn
 from neonlite.layers.buffers import BufferOwner, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer
@@ -45,11 +45,8 @@ class GeneralizedCost(BufferOwner):
 
     def __init__(self, costfunc: Cost, name: str | None = None) -> None:
         super().__init__(name)
-        if isinstance(costfunc, type) or not callable(costfunc):
-            raise TypeError(
-                f"{self.name}: expected a cost for costfunc, such as CrossEntropyMulti(), got {describe(costfunc)}."
-            )
-        self.costfunc = costfunc
+        kind = "a cost, such as CrossEntropyMulti(),"
+        self.costfunc = with_attributes(f"{self.name}: costfunc", costfunc, "__call__", kind)
         self.outputs: Tensor | Any = None
         self.deltas: Tensor | Any = None
         self.cost: NativeArray = None
@@ -249,10 +246,7 @@ class GeneralizedCostMask(GeneralizedCost):
         targets : tuple of Tensor
             ``(t, mask)``.
         """
-        if not isinstance(targets, list | tuple) or len(targets) != 2:
-            raise TypeError(
-                f"{self.name}, at {self.last_layer.name}: expected targets (t, mask), got {describe(targets)}."
-            )
+        sequence(f"{self.name}, at {self.last_layer.name}: targets", targets, "a pair (t, mask)", count=2)
         t, mask = (getattr(x, "shape", None) for x in targets)
         if t is None or mask not in (t, (1, t[1])):
             raise ValueError(

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import check_numbers, one_of
+from neonlite.backend.validation import check_numbers, one_of, sequence
 from neonlite.layers.buffers import iobuf_shape, num_elements, num_features, num_steps, shape_of, tensor_shape
 from neonlite.layers.container import LayerContainer, allocate_layer, as_container, layer_list
 from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import Deltas, LayerInput, LayerLike, LayerShape, LayerShapes, Tensors
-from neonlite.messages import describe
 
 MERGE_MODES = ("recurrent", "depth", "stack")
 
@@ -383,12 +382,8 @@ class MergeMultistream(MergeBroadcast):
 
     def branch_inputs(self, inputs: Tensors) -> Sequence[Tensors]:
         """Return the inputs of each branch."""
-        if not isinstance(inputs, list | tuple) or len(inputs) != len(self.layers):
-            raise ValueError(
-                f"{self.name}: expected a list of {len(self.layers)} inputs, one for each branch, "
-                f"got {describe(inputs)}."
-            )
-        return inputs
+        kind = f"a list of {len(self.layers)}, one for each branch,"
+        return sequence(f"{self.name}: inputs", inputs, kind, count=len(self.layers))
 
     def make_zero_inputs(self) -> list[Tensor]:
         """Return inputs of the branches, filled with zeros."""

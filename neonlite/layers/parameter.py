@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Self, overload
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import checks_booleans
+from neonlite.backend.validation import check_shape, checks_booleans
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import InitLike, Parameter
 from neonlite.messages import describe
@@ -121,11 +121,8 @@ class ParameterLayer(Layer):
         if getattr(self, self.parameter_specs()[0].name) is None:
             allocate_parameters([self])
         for spec, parameter in zip(self.parameter_specs(), self.parameters, strict=True):
-            if parameter.shape != spec.shape:
-                raise ValueError(
-                    f"{self.name}: expected parameters of shape {spec.shape} for inputs of shape {self.in_shape}, got "
-                    f"{describe(parameter)}, allocated for other inputs. Create a new layer."
-                )
+            meaning, way_out = f" for inputs {self.in_shape}", ", allocated for other inputs. Create a new layer."
+            check_shape(f"{self.name}: {spec.name}", parameter, spec.shape, meaning, way_out)
         if accumulate_updates and not self.grad_accumulators:
             self.grad_accumulators = [self.be.zeros_like(x, name=f"{x.name}, accumulated") for x in self.gradients]
 

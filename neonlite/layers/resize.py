@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from neonlite.backend.validation import integer
-from neonlite.layers.layer_checks import not_configured
+from neonlite.layers.layer_checks import check_sequence_shape, not_configured
 from neonlite.layers.types import LayerShapes
 
 if TYPE_CHECKING:
@@ -52,12 +52,7 @@ def shape_for_seq_len(layer: Layer, S: int) -> LayerShapes:
         The number of time steps.
     """
     check_seq_len(layer, S)
-    if not isinstance(layer.in_shape, tuple) or len(layer.in_shape) != 2:
-        raise ValueError(
-            f"{layer.name}: expected inputs with time steps (F, T), got the input shape {layer.in_shape}. "
-            "Configure the layer with an input shape (F, T)."
-        )
-    return layer.in_shape[0], S
+    return check_sequence_shape(layer)[0], S
 
 
 def check_seq_len(layer: Layer, S: int) -> None:

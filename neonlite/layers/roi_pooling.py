@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import check_number, pair
+from neonlite.backend.validation import check_number, pair, sequence
 from neonlite.layers.buffers import iobuf_shape, shape_of
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import LayerInput, LayerShapes
-from neonlite.messages import describe
 from neonlite.optree import Operand
 
 
@@ -127,10 +126,9 @@ class RoiPooling(Layer):
 
     def check_inputs(self, inputs: Tensor | Sequence[Tensor]) -> None:
         """Raise an error unless these are feature maps and regions, and the layer is allocated."""
-        if not isinstance(inputs, list | tuple) or len(inputs) != 2:
-            raise TypeError(f"{self.name}: expected inputs as a pair (feature maps, regions), got {describe(inputs)}.")
-        self.check_tensor("regions", inputs[1], self.regions_shape)
-        super().check_inputs(inputs[0])
+        maps, regions = sequence(f"{self.name}: inputs", inputs, "a pair (feature maps, regions)", count=2)
+        self.check_tensor("regions", regions, self.regions_shape)
+        super().check_inputs(maps)
 
     def formula(self, x: Sequence[Tensor]) -> Operand:  # type: ignore[override]  # feature maps and regions
         """Return the pixels at ``argmax``, which ``fprop`` has computed, and 0 where it is -1."""

@@ -7,6 +7,7 @@ from typing import Any, Self
 from neonlite.backend import Tensor
 from neonlite.backend.validation import checks_booleans, integer
 from neonlite.layers.layer import Layer
+from neonlite.layers.layer_checks import check_sequence_shape
 from neonlite.layers.recurrent import BiBNRNN, BiLSTM, BiRNN
 from neonlite.layers.types import InitLike, LayerInput, LayerShape
 from neonlite.messages import describe
@@ -50,11 +51,7 @@ class RecurrentOutput(Layer):
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
-        if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2:
-            raise ValueError(
-                f"{self.name}: {self.classnm} expected a sequence (F, T) as inputs, got the shape {self.in_shape}"
-            )
-        self.out_shape, self.nsteps = self.in_shape
+        self.out_shape, self.nsteps = check_sequence_shape(self)
         return self
 
     def view_by_step(self, x: Operand) -> Operand:

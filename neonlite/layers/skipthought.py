@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.serialization import find_class
+from neonlite.backend.validation import sequence
 from neonlite.layers.buffers import iobuf_shape, num_elements
 from neonlite.layers.compound import Affine
 from neonlite.layers.container import LayerContainer, Sequential
@@ -247,8 +248,7 @@ class SkipThought(LayerContainer):
         """
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
-        if not isinstance(error, list | tuple) or len(error) != 2:
-            raise ValueError(f"{self.name}: expected two errors, [before, after], got {describe(error)}")
+        sequence(f"{self.name}.bprop: error", error, "a pair [before, after]", count=2)
         for layer in recurrent_layers(self.encoder):
             layer.final_errors = [
                 decoder_layer.initial_errors

@@ -13,12 +13,13 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import Backend
+from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.format import format_bytes
 from neonlite.backend.memory import MemoryUsage
+from neonlite.backend.validation import with_attributes
 from neonlite.files import printable
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.types import LayerInput, LayerShape
-from neonlite.messages import describe
 
 if TYPE_CHECKING:
     from neonlite.layers.cost import GeneralizedCost, Multicost
@@ -152,22 +153,17 @@ def summarize(
         An optimizer to include.
     """
     be = network.be
-    if not be.bsz:
-        raise ValueError(
-            f"{network.name}: expected a batch size, got none. Set it with gen_backend(batch_size=N), or be.bsz = N."
-        )
+    require_batch_size(be, network.name)
     if in_obj is None and network.in_shape is None:
         raise RuntimeError(
             f"{network.name}: expected a configured network, got one without shapes. Pass the shape of a sample: "
             "summary(shape)."
         )
-    if cost is not None and not hasattr(cost, "get_cost"):
-        raise TypeError(
-            f"{network.name}.summary: expected a GeneralizedCost or Multicost, got {describe(cost)}. Pass "
-            "GeneralizedCost(cost)."
-        )
-    if optimizer is not None and (isinstance(optimizer, type) or not hasattr(optimizer, "optimize")):
-        raise TypeError(f"{network.name}.summary: expected an optimizer, such as Adam(), got {describe(optimizer)}.")
+    if cost is not None:
+        kind, way_out = "a GeneralizedCost or Multicost", ". Pass GeneralizedCost(cost)."
+        with_attributes(f"{network.name}.summary: cost", cost, "get_cost", kind, way_out)
+    if optimizer is not None:
+        with_attributes(f"{network.name}.summary: optimizer", optimizer, "optimize", "an optimizer, such as Adam(),")
     dry_run = be.dry_run()
     net, cost, optimizer = copy.deepcopy((network, cost, optimizer), {id(be): dry_run})
     layers = list(walk_layers(net))

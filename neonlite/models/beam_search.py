@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import integer
+from neonlite.backend.validation import instance, integer
 from neonlite.layers import Seq2Seq
-from neonlite.messages import describe
 
 States = list[list[NDArray[Any]]]  # of each recurrent layer, (beams, output_size, N)
 
@@ -34,9 +33,7 @@ class BeamSearch:
     """
 
     def __init__(self, seq2seq: Seq2Seq) -> None:
-        if not isinstance(seq2seq, Seq2Seq):
-            raise TypeError(f"BeamSearch: expected a Seq2Seq, got {describe(seq2seq)}")
-        self.seq2seq = seq2seq
+        self.seq2seq = instance("BeamSearch: seq2seq", seq2seq, Seq2Seq, "a Seq2Seq")
         self.recurrent_layers = [layer for layer, _ in seq2seq.state_pairs]
 
     def beamsearch(

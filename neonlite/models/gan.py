@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from neonlite.backend.lock import exclusive
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
-from neonlite.backend.validation import integer
+from neonlite.backend.validation import check_number, instance, integer, one_of
 from neonlite.layers import GeneralizedGANCost, GenerativeAdversarial, LayerContainer
 from neonlite.layers.buffers import iobuf_shape, num_features
 from neonlite.layers.summary import Summary
@@ -96,22 +95,21 @@ class GAN(Model):
         wgan_param_clamp: float | None = None,
         wgan_train_sched: bool = False,
     ) -> None:
-        if noise_type not in ("normal", "uniform"):
-            raise ValueError(f"GAN: noise_type: expected 'normal' or 'uniform', got {noise_type!r}")
-        k = integer("GAN: k", k)
-        limit = wgan_param_clamp
-        if limit is not None and not (isinstance(limit, Real) and limit > 0):
-            raise ValueError(f"GAN: wgan_param_clamp: expected a positive number or None, got {wgan_param_clamp!r}")
-        self.noise_dim, self.noise_type, self.k = noise_dim, noise_type, k
-        self.wgan_param_clamp = None if limit is None else float(limit)
+        self.noise_type = one_of("GAN: noise_type", noise_type, ("normal", "uniform"))
+        self.noise_dim, self.k, limit = noise_dim, integer("GAN: k", k), wgan_param_clamp
+        self.wgan_param_clamp = None if limit is None else float(check_number("GAN: wgan_param_clamp", limit, above=0))
         self.wgan_train_sched = bool(wgan_train_sched)
         self.gen_iterations = 0  # the number of steps of the generator
         self.dis_iterations = 0  # the number of steps of the discriminator since the last one of the generator
         self.cost_gen = math.nan  # the cost of the generator in its last step
         self.buffers: dict[str, Tensor] = {}
         super().__init__(layers, None, weights_only, name, optimizer)
-        if not isinstance(self.layers, GenerativeAdversarial):
-            raise TypeError(f"{self.name}: expected GenerativeAdversarial(generator, discriminator), got {layers!r}")
+        instance(
+            f"{self.name}: layers",
+            self.layers,
+            GenerativeAdversarial,
+            "GenerativeAdversarial(generator, discriminator)",
+        )
 
     # --- the two networks ---
 

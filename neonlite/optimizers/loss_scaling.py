@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.transaction import atomic, restore_on_failure
-from neonlite.backend.validation import check_attributes, integer
+from neonlite.backend.validation import check_attributes, check_keys, integer
 from neonlite.messages import describe
 from neonlite.optimizers.optimizer import Optimizer, get_param_list, merge_contiguous, sort_by_address, tensor_ids
 from neonlite.optimizers.rules import MultiOptimizer
@@ -170,9 +170,7 @@ class LossScaling(Optimizer):
         return {"t": self.t, "scale": float(self.scale), **counts, "optimizer": self.optimizer.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if not isinstance(state, dict) or state.keys() != self.get_state().keys():
-            keys = ", ".join(self.get_state())
-            raise ValueError(f"LossScaling: expected a state with {keys}, got {describe(state)}.")
+        check_keys("LossScaling: the state", state, self.get_state())
         if self.optimizer.get_state().keys() == state["optimizer"].keys():  # else a different optimizer
             self.optimizer.set_state(state["optimizer"])
         for key, value in state.items():

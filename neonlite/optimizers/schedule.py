@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neonlite.backend import NervanaObject
-from neonlite.backend.validation import check_attributes, check_number
+from neonlite.backend.validation import check_attributes, check_number, with_attributes
 from neonlite.messages import describe
 
 
@@ -295,5 +295,4 @@ class WarmupSchedule(Schedule):
 
 def check_schedule(owner: Any) -> None:
     """Raise TypeError unless the attribute ``schedule`` has ``get_learning_rate(learning_rate, epoch)``."""
-    if not callable(getattr(owner.schedule, "get_learning_rate", None)) or isinstance(owner.schedule, type):
-        raise TypeError(f"{owner.classnm}: expected schedule to be a Schedule, got {describe(owner.schedule)}.")
+    with_attributes(f"{owner.classnm}: schedule", owner.schedule, "get_learning_rate", "a Schedule")

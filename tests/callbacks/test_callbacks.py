@@ -167,7 +167,7 @@ def test_each_of_several_costs_is_recorded():
         assert callbacks.history["cost, train 0"][epoch] == (epoch + 1, pytest.approx(first))
         assert callbacks.history["cost, train 1"][epoch] == (epoch + 1, pytest.approx(second))
         assert callbacks.history["cost, train"][epoch][1] == pytest.approx(first + 0.25 * second)
-    with pytest.raises(ValueError, match="TrainMulticostCallback: expected a Multicost, got "):
+    with pytest.raises(TypeError, match="TrainMulticostCallback: expected a Multicost for cost, got "):
         fit(model := start(), Callbacks(model, multicost=True, progress_bar=False))
 
 
@@ -297,7 +297,7 @@ def test_both_costs_of_a_gan_are_recorded_also_when_training_is_resumed(tmp_path
     assert results[0].records == results[1].records
     plain = Callbacks(start(), progress_bar=False)
     plain.add_callback(GANCostCallback())
-    with pytest.raises(TypeError, match="GANCostCallback: expected a GAN, got "):
+    with pytest.raises(TypeError, match="GANCostCallback: expected a GAN for model, got "):
         fit(plain.model, plain)
 
 
@@ -434,12 +434,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a class": (
         {"eval_set": VALID, "metric": Accuracy},
         ValueError,
-        r"expected an instance, Accuracy\(\), got the class",
+        r"expected a metric, such as Accuracy\(\), for metric, got <class",
     ),
     "no metric": (
         {"eval_set": VALID, "metric": "Accuracy"},
         TypeError,
-        r"expected a metric, such as Accuracy\(\), got 'Accuracy'",
+        r"expected a metric, such as Accuracy\(\), for metric, got 'Accuracy'",
     ),
     "never": ({"eval_set": VALID, "eval_freq": 0}, ValueError, "expected an integer >= 1 for eval_freq, got 0"),
     "before": ({"eval_set": VALID, "eval_freq": -1}, ValueError, "expected an integer >= 1 for eval_freq, got -1"),
@@ -523,7 +523,7 @@ def test_callbacks_have_neons_class_names():
 
 def test_more_mistakes_are_reported_before_training(tmp_path, monkeypatch):
     model = start()
-    with pytest.raises(TypeError, match=r"Callbacks: expected a Model, got 5"):
+    with pytest.raises(TypeError, match=r"Callbacks: expected a Model for model, got 5"):
         Callbacks(5)
     callbacks = Callbacks(model, progress_bar=False)
     with pytest.raises(

@@ -322,7 +322,7 @@ def test_a_gan_has_a_summary():
 
 def test_mistakes_are_reported():
     gan, data = small()
-    with pytest.raises(ValueError, match=r"GAN: noise_type: expected 'normal' or 'uniform', got 'pink'"):
+    with pytest.raises(ValueError, match=r"GAN: expected one of 'normal', 'uniform' for noise_type, got 'pink'"):
         GAN(pair(), 2, noise_type="pink")
     for k in (0, 1.5, True):
         with pytest.raises((TypeError, ValueError), match=rf"GAN: expected an integer >= 1 for k, got {k}"):

@@ -25,6 +25,7 @@ from neonlite.backend.primitives.primitive_operands import (
     writable_as,
 )
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.validation import instance
 from neonlite.messages import describe
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ INPUT_AXES, FILTER_AXES, OUTPUT_AXES = "(C, D, H, W, N)", "(C, T, R, S, K)", "(K
 
 def _check_layer(be: Backend, primitive: str, layer: LayerObject, kind: type[LayerObject], created_by: str) -> None:
     """Raise an error unless ``layer`` is a layer object of this backend and of the right kind."""
-    if not isinstance(layer, kind):
-        raise TypeError(f"be.{primitive}: expected a layer object of be.{created_by}, got {describe(layer)}")
+    instance(f"be.{primitive}: layer", layer, kind, f"a layer object of be.{created_by}")
     if layer.backend is not be:
         raise ValueError(
             f"be.{primitive}: expected a layer object of {be!r}, got {layer!r} of {layer.backend!r}. "

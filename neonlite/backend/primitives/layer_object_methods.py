@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from neonlite.backend.primitives import geometry
 from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LRNLayer, PoolLayer
 from neonlite.backend.primitives.primitive_operands import check_ints, with_error_prefix
+from neonlite.backend.validation import one_of
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.typing import DTypeLike
 
@@ -259,8 +260,7 @@ def pool_layer(
     TypeError
         If the dtype is not a float dtype.
     """
-    if op not in ("max", "avg", "l2"):
-        raise ValueError(f"be.pool_layer: expected op 'max', 'avg' or 'l2', got {op!r}")
+    one_of("be.pool_layer: op", op, ("max", "avg", "l2"))
     pad_j, str_j = pad_j if pad_c is None else pad_c, str_j if str_c is None else str_c
     str_j, str_d = J if str_j is None else str_j, T if str_d is None else str_d
     str_h, str_w = R if str_h is None else str_h, S if str_w is None else str_w

@@ -18,6 +18,7 @@ from neonlite.backend.primitives.primitive_operands import (
     with_error_prefix,
 )
 from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.validation import check_shape
 from neonlite.messages import describe
 from neonlite.optree import Operand
 
@@ -370,8 +371,7 @@ def _check_steps(
 ) -> list[Sequence[Tensor]]:
     """Return the used steps, after checks of their number and shapes."""
     check_tensors(be, name, W_recur=W, **columns)
-    if W.shape != (nout, nout):
-        raise ValueError(f"be.{name}: expected W_recur of shape {(nout, nout)} = (nout, nout), got {describe(W)}")
+    check_shape(f"be.{name}: W_recur", W, (nout, nout), " = (nout, nout)")
     _check_columns(name, W, **columns)
     for argument, s in steps.items():
         if not isinstance(s, Sequence):
@@ -455,11 +455,8 @@ def compound_bprop_lut(
             "be.compound_bprop_lut: expected nin * N inputs, error (dim, nin * N) and dW (vocabulary, dim), "
             f"got nin {nin}, inputs {describe(inputs)}, error {describe(error)}, dW {describe(dW)}"
         )
-    if error_t is not None and error_t.shape != (num_tokens, dim):
-        raise ValueError(
-            f"be.compound_bprop_lut: expected error_t of shape {(num_tokens, dim)} = (nin * N, dim), got "
-            f"{describe(error_t)}"
-        )
+    if error_t is not None:
+        check_shape("be.compound_bprop_lut: error_t", error_t, (num_tokens, dim), " = (nin * N, dim)")
     token_ids: Operand = as_contiguous(be, inputs).reshape(-1, 1)
     if "int" not in token_ids.info.dtype:
         token_ids = be.astype(token_ids, "int32")
