@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from neonlite.backend import NervanaObject
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
-from neonlite.backend.validation import check_keys, check_number, integer
+from neonlite.backend.validation import check_number, integer
 from neonlite.data.augment import Augmentation, check_augmentations
 from neonlite.data.epoch import PURPOSE_AUGMENT, Epoch
 from neonlite.data.minibatch_buffers import MinibatchBuffers, RowSource, scaling_dtype, uses_host_memory
@@ -182,7 +182,11 @@ class ResumableIterator(NervanaDataIterator):
             If the state is invalid, or data or options differ; the position is then unchanged.
         """
         config, current = self._config(), self.get_state()
-        state = check_keys(f"{self.name}: the state", state, current)
+        if not isinstance(state, dict) or set(state) != set(current):
+            raise ValueError(
+                f"{self.name}: expected the state to be the dict of get_state(), with {', '.join(current)}, "
+                f"got {state!r}."
+            )
         differences = [f"{key} = {state[key]!r}, here {config[key]!r}" for key in config if state[key] != config[key]]
         if (state["seed"] is None) != (self.seed is None):
             differences.append(f"seed = {state['seed']!r}, here {self.seed!r}")

@@ -433,7 +433,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "metric alone": ({"metric": Accuracy()}, ValueError, "expected eval_set together with metric=.*, got None"),
     "a class": (
         {"eval_set": VALID, "metric": Accuracy},
-        ValueError,
+        TypeError,
         r"expected a metric, such as Accuracy\(\), for metric, got <class",
     ),
     "no metric": (
