@@ -26,7 +26,13 @@ from neonlite.backend.runtimes import info, list_runtimes
 from neonlite.files import check_writable, printable, same_file, write_atomic
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
-EXTRA_PACKAGES = {"viz": "matplotlib", "hdf5": "h5py", "datasets": "pooch", "notebook": "notebook"}  # extra -> package
+EXTRA_PACKAGES = {  # extra -> package
+    "viz": "matplotlib",
+    "hdf5": "h5py",
+    "datasets": "pooch",
+    "tensorboard": "tensorboardX",
+    "notebook": "notebook",
+}
 
 OPTIONS = (  # Python arguments in messages (regular expressions), and the command-line options that replace them
     (r"\bnum_epochs=", "--epochs "),
@@ -490,7 +496,7 @@ def run_info(args: argparse.Namespace) -> None:
     for extra, package in EXTRA_PACKAGES.items():
         is_installed = find_spec(package)
         status = f"yes  {package} {version(package)}" if is_installed else f'no   pip install "neonlite[{extra}]"'
-        say(f"{extra:<8}  {status}")
+        say(f"{extra:<11}  {status}")
 
 
 def run_draw(args: argparse.Namespace) -> None:

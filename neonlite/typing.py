@@ -1,8 +1,8 @@
-"""Types of arguments, for editors and type checkers."""
+"""Type aliases of arguments, for editors and type checkers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 
@@ -22,6 +22,18 @@ class Array(Protocol):
         """The dtype."""
 
 
+class DataFrame(Protocol):
+    """A data frame of pandas or polars."""
+
+    @property
+    def columns(self) -> Any:
+        """The names of the columns."""
+
+    @property
+    def shape(self) -> Any:
+        """The numbers of rows and columns."""
+
+
 class DType(Protocol):
     """A dtype object, such as NumPy's and PyTorch's."""
 
@@ -32,6 +44,8 @@ class DType(Protocol):
 
 OperandLike = Array | float  # an operand of an op
 ArrayLike = Array | float | Sequence[Any]  # values of a new tensor: also nested lists
+Data: TypeAlias = "Array | DataFrame | Sequence[Any] | Mapping[str, Any]"  # rows, columns or texts
+ClassWeights: TypeAlias = "Mapping[Any, float]"  # a factor of each class, by label
 DTypeLike = str | type | DType | None  # None: the default dtype
 ShapeLike = int | Sequence[int]
 AxisLike = int | Sequence[int] | None  # None: all axes

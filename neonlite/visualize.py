@@ -1,4 +1,4 @@
-"""Printing and drawing of op-trees: neon triples, infix formulas, text, Mermaid, Graphviz and SVG graphs, step tables.
+"""Printing and drawing of op-trees: nested tuples, infix formulas, text, Mermaid, Graphviz and SVG graphs, step tables.
 
 A tree may be 100,000 nodes deep, and a small tree with shared sub-expressions may expand to exponentially many nodes.
 So no function here recurses, and no output has more than ``MAX_DISPLAYED_NODES`` nodes: a longer expression is printed
@@ -116,28 +116,14 @@ def subexpression_prefix(nodes: list[Triple]) -> str:
 
 
 def draw(tree: Triple, format: str = "text") -> str:
-    """Return a drawing of an op-tree, with its result on top.
+    """Return a drawing of an op-tree; see ``OpTreeNode.draw``.
 
-    A node or tensor that is used twice is drawn once; in text, later uses refer to the first by its number. A drawing
-    has at most ``MAX_DISPLAYED_NODES`` boxes, those nearest to the result. Dashed boxes give the number of omitted
-    operands.
+    A drawing has at most ``MAX_DISPLAYED_NODES`` boxes. Dashed boxes give the number of omitted operands.
 
     Parameters
     ----------
-    tree : OpTreeNode
-        The op-tree.
-    format : {"text", "mermaid", "dot", "svg"}, default "text"
-        Indented text, a Mermaid flowchart, a Graphviz digraph, or an SVG picture.
-
-    Returns
-    -------
-    str
-        The drawing.
-
-    Raises
-    ------
-    ValueError
-        The format is not one of these.
+    tree, format
+        As for ``OpTreeNode.draw``.
     """
     if format not in RENDERERS:
         raise ValueError(f"tree.draw: expected a format of {', '.join(map(repr, RENDERERS))}, got {format!r}")

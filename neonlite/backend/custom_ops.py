@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from neonlite.backend.op_methods import OpMethods, make_method
 from neonlite.backend.validation import expected, function, integer, one_of, sequence
 from neonlite.messages import describe
-from neonlite.ops import OP_TABLE, OPS, Gradients, Op, missing_gradient
+from neonlite.op_functions import Gradients
+from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
 from neonlite.optree import Operand
 from neonlite.shapes import Shape, at_least_2d, broadcast_shapes
 from neonlite.typing import NativeArray

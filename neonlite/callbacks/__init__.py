@@ -1,9 +1,11 @@
-"""Training callbacks: recording, progress display, evaluation, checkpoints and early stopping."""
+"""Training callbacks: recording, progress display, evaluation, checkpoints, early stopping and logs."""
 
 from neonlite.callbacks.callback import Callback, CallbackBase
 from neonlite.callbacks.callbacks import Callbacks
 from neonlite.callbacks.gan import GANCostCallback, GANPlotCallback
 from neonlite.callbacks.history import History
+from neonlite.callbacks.loggers import CSVLogger, LiveCurves, TensorBoardLogger
+from neonlite.callbacks.monitoring import EarlyStop, MonitorCallback, ReduceOnPlateau
 from neonlite.callbacks.progress import ProgressBarCallback, TrainLoggerCallback
 from neonlite.callbacks.recording import (
     BatchNormTuneCallback,
@@ -26,9 +28,11 @@ from neonlite.callbacks.saving import (
 
 __all__ = [
     "BatchNormTuneCallback",
+    "CSVLogger",
     "Callback",
     "CallbackBase",
     "Callbacks",
+    "EarlyStop",
     "EarlyStopCallback",
     "EvalCallback",
     "GANCostCallback",
@@ -36,13 +40,17 @@ __all__ = [
     "HistCallback",
     "History",
     "HistoryFileCallback",
+    "LiveCurves",
     "LossCallback",
     "MetricCallback",
+    "MonitorCallback",
     "MultiLabelStatsCallback",
     "ProgressBarCallback",
+    "ReduceOnPlateau",
     "RunTimerCallback",
     "SaveBestStateCallback",
     "SerializeModelCallback",
+    "TensorBoardLogger",
     "TerminateOnNaN",
     "TrainCostCallback",
     "TrainLoggerCallback",

@@ -91,7 +91,7 @@ class CallbackBase:
         Returns
         -------
         JSON data or None
-            The state; None if there is nothing to store.
+            The state, which may contain NumPy arrays; None if there is nothing to store.
         """
         return None
 
@@ -101,7 +101,7 @@ class CallbackBase:
         Parameters
         ----------
         state : JSON data
-            The return value of ``get_state``.
+            The return value of ``get_state``, with its NumPy arrays.
 
         Raises
         ------

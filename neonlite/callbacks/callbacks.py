@@ -216,6 +216,24 @@ class Callbacks(NervanaObject, CallbackBase):
         if not any(isinstance(x, LossCallback) for x in self.callbacks):
             raise ValueError(f"{callback.classnm}: expected a validation set, got none. Pass Callbacks(eval_set=...).")
 
+    def epoch_value(self, name: str, epoch: int) -> float | None:
+        """Return the value that was recorded at the end of an epoch.
+
+        Parameters
+        ----------
+        name : str
+            The name of the value, such as "cost, train".
+        epoch : int
+            The index of the epoch, from 0.
+
+        Returns
+        -------
+        float or None
+            The value; None if none of this name was recorded at the end of this epoch.
+        """
+        records = self.history.records.get(name)
+        return records[-1][1] if records and records[-1][0] == epoch + 1 else None
+
     def validation_cost(self, epoch: int) -> float | None:
         """Return the cost on the validation set after an epoch.
 
@@ -229,8 +247,7 @@ class Callbacks(NervanaObject, CallbackBase):
         float or None
             The cost; None if the validation set was not evaluated after this epoch.
         """
-        records = self.history.records.get("cost, validation")
-        return records[-1][1] if records and records[-1][0] == epoch + 1 else None
+        return self.epoch_value("cost, validation", epoch)
 
     # --- serialization ---
 

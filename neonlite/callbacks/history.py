@@ -6,14 +6,17 @@ import html
 import io
 import math
 import os
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from neonlite.callbacks.figures import new_figure, save_figure
 from neonlite.files import printable, write_atomic
 from neonlite.messages import describe
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
 Record = tuple[float, float]  # number of epochs, value
@@ -21,11 +24,12 @@ T = TypeVar("T")
 HistogramRecord = tuple[float, list[int]]  # number of epochs, counts of the bins
 
 MAX_TABLE_ROWS = 20
-PERCENT_METRICS = ("Accuracy", "Top", "Precision", "Recall")  # prefixes of the names that are plotted in percent
+# prefixes of the names that are plotted in percent
+PERCENT_METRICS = ("Accuracy", "Top", "Precision", "Recall", "F1", "ROCAUC")
 
 
-class History:
-    """Recorded values of a training run: for each name, a list of (number of epochs, value).
+class History(Mapping[str, list[Record]]):
+    """Recorded values of a training run: a mapping from names to lists of (number of epochs, value).
 
     Attributes
     ----------
@@ -94,6 +98,12 @@ class History:
             )
         return self.records[name]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
     def last(self, name: str) -> float:
         """Return the last value of a name.
 
@@ -116,6 +126,26 @@ class History:
             name: {"epochs": [epochs for epochs, _ in records], "values": [x for _, x in records]}
             for name, records in self.records.items()
         }
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the records as a data frame of pandas: a row for each number of epochs, a column for each name.
+
+        Returns
+        -------
+        pandas.DataFrame
+            NaN where a name has no value. The index is the number of epochs.
+
+        Raises
+        ------
+        ImportError
+            pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("History.to_pandas needs pandas: pip install pandas") from None
+        frame = pandas.DataFrame({name: pandas.Series(dict(records)) for name, records in self.records.items()})
+        return frame.sort_index().rename_axis("epochs")
 
     # --- table ---
 
@@ -215,9 +245,8 @@ class History:
                 hist_offset=self.histogram_offset,
             )
             for name, records in self.records.items():
-                cost = name.startswith("cost, ")
-                path_in_file = f"cost/{_escape_hdf5_name(name[6:])}" if cost else f"metrics/{_escape_hdf5_name(name)}"
-                _write_dataset(file, path_in_file, name, [list(record) for record in records])
+                group, member = split_group(name)
+                _write_dataset(file, f"{group}/{_escape_hdf5_name(member)}", name, [list(record) for record in records])
             for name, counts in self.histograms.items():
                 _write_dataset(file, f"hist/{_escape_hdf5_name(name)}", name, [[epochs, *x] for epochs, x in counts])
         write_atomic(path, buffer.getvalue())
@@ -289,16 +318,12 @@ class History:
         ImportError
             matplotlib is not installed.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise ImportError('History.plot needs matplotlib: pip install "neonlite[viz]"') from None
         groups: dict[str, dict[str, list[Record]]] = {"cost": {}, "%": {}, "value": {}}
         for name, records in self.records.items():
             groups[_plot_unit(name)][name] = records
         groups = {unit: group for unit, group in groups.items() if group} or {"value": {}}
         n = len(groups) + len(self.histograms)
-        figure: Any = Figure(figsize=(7, 3 * n), layout="constrained")
+        figure = new_figure("History.plot", 7, 3 * n)
         all_axes = figure.subplots(n, squeeze=False)[:, 0].tolist()
         for axes, (unit, group) in zip(all_axes, groups.items(), strict=False):
             for name, records in group.items():
@@ -311,15 +336,8 @@ class History:
             axes.grid(alpha=0.3)
         for axes, (name, counts) in zip(all_axes[len(groups) :], self.histograms.items(), strict=True):
             self._plot_histogram(axes, name, counts)
-        figure._repr_png_ = lambda: _png(figure)  # displays it in a notebook, without pyplot
-        if hasattr(path, "write"):
-            figure.savefig(path)
-        elif path is not None:
-            file, image = Path(path), io.BytesIO()
-            figure.savefig(image, format=file.suffix[1:].lower() or "png")
-            write_atomic(file if file.suffix else file.with_suffix(".png"), image.getvalue())
-        result: Figure = figure
-        return result
+        save_figure(figure, path)
+        return figure
 
     def _plot_histogram(self, axes: Any, name: str, counts: list[HistogramRecord]) -> None:
         """Plot histograms over the epochs as columns of an image, without empty bins at both ends."""
@@ -347,6 +365,11 @@ def _append_record(records: list[tuple[float, T]], epochs: float, value: T) -> N
     records.append((epochs, value))
 
 
+def split_group(name: str) -> tuple[str, str]:
+    """Return the group of a recorded name, "cost" or "metrics", and the name in it: ("cost", "train")."""
+    return ("cost", name.removeprefix("cost, ")) if name.startswith("cost, ") else ("metrics", name)
+
+
 def _plot_unit(name: str) -> str:
     if name.startswith("cost"):
         return "cost"
@@ -360,12 +383,6 @@ def _escape_hdf5_name(name: str) -> str:
 
 def _write_dataset(file: Any, path: str, name: str, rows: list[list[float]]) -> None:
     file.create_dataset(path, data=rows, dtype="float64").attrs["name"] = name
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
 
 
 # --- checks of a state ---

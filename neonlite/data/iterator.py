@@ -23,6 +23,8 @@ from neonlite.messages import describe
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
+    from neonlite.data.input_encoders import InputEncoder
+    from neonlite.data.target_encoders import TargetEncoder
     from neonlite.typing import ArrayLike, ShapeLike
 
 IteratorState = dict[str, Any]
@@ -52,6 +54,8 @@ class NervanaDataIterator(NervanaObject):
         Number of classes.
     preprocessing : Preprocessing or None
         Scale and mean that the iterator applies to its inputs; ``Model.predict`` applies them too.
+    input_encoder, target_encoder : InputEncoder, TargetEncoder or None
+        How its arrays were made of the data of ``Model.fit(X, y)``; ``Model.predict`` does the same.
     """
 
     nbatches: Any = 0
@@ -59,6 +63,8 @@ class NervanaDataIterator(NervanaObject):
     shape: Any = None
     nclass: int | None = None
     preprocessing: Preprocessing | None = None
+    input_encoder: InputEncoder | None = None
+    target_encoder: TargetEncoder | None = None
 
     def __iter__(self) -> Iterator[Minibatch]:
         raise NotImplementedError(f"{self.classnm}: expected a method __iter__ that yields minibatches, got none.")
@@ -234,6 +240,8 @@ class ArrayIterator(ResumableIterator):
         stay uint8. A model that is trained on the iterator applies the same scale in ``predict``.
     check_finite : bool
         Whether to check all inputs and targets for NaN and infinity at construction; default: True.
+    sample_weight : array_like, optional
+        A weight for each row, (n,). Targets are then pairs (targets, weights), as for ``GeneralizedCostMask``.
 
     Raises
     ------
@@ -269,6 +277,7 @@ class ArrayIterator(ResumableIterator):
         augment: Augmentation | Sequence[Augmentation] | None = None,
         scale: float | tuple[float, float] | None = None,
         check_finite: bool = True,
+        sample_weight: ArrayLike | None = None,
     ) -> None:
         super().__init__(name)
         self.be = self.be  # keep this backend if another one becomes current
@@ -301,13 +310,17 @@ class ArrayIterator(ResumableIterator):
         dtype = None if scale is None else scaling_dtype(self.be.default_dtype).name
         self._sources = [RowSource(self.be, x, host or self.augment is not None, dtype) for x in arrays]
         self._inputs = [MinibatchBuffers(self.be, shape, f"{self.name}.inputs", scale) for shape in shapes]
-        self._targets = self._labels = None
+        self._targets = self._labels = self._weights = None
         if y is not None:
             targets = self._check_labels(y) if make_onehot else self._check_targets(y)
             shape = targets.shape[1:] if targets.ndim == 3 else math.prod(targets.shape[1:])
             self._labels = RowSource(self.be, targets, host)
             nclass = self.nclass if make_onehot else None
             self._targets = MinibatchBuffers(self.be, shape, f"{self.name}.targets", nclass=nclass)
+            if sample_weight is not None:
+                weights = self._check_weights(sample_weight, shape[1] if isinstance(shape, tuple) else 1)
+                buffers = MinibatchBuffers(self.be, weights.shape[1:], f"{self.name}.weights")
+                self._weights = buffers, RowSource(self.be, weights, host)
         if self.be.bsz:
             self._current_epoch()
 
@@ -372,6 +385,14 @@ class ArrayIterator(ResumableIterator):
             check_all_finite(f"{self.name}: y", targets, self.be.default_dtype)
         return targets
 
+    def _check_weights(self, sample_weight: ArrayLike, steps: int) -> NDArray[Any]:
+        """Return the weights of rows, repeated for each time step, (n, 1, steps), after checking them."""
+        weights = to_array(self.name, sample_weight, "sample_weight")
+        if weights.shape != (self.ndata,):
+            raise ValueError(f"{self.name}: expected a weight for each of {self.ndata} rows, got {weights.shape}.")
+        check_all_finite(f"{self.name}: sample_weight", weights, self.be.default_dtype)
+        return weights[:, None, None].repeat(steps, axis=2)
+
     # --- minibatches ---
 
     def make_prefetcher(self, epoch: Epoch) -> Callable[[int], object] | None:
@@ -403,7 +424,11 @@ class ArrayIterator(ResumableIterator):
         result = inputs if self._has_multiple_inputs else inputs[0]
         if self._targets is None or self._labels is None:
             return result, result
-        return result, self._targets.gather(self._labels, num_columns, spans)
+        targets = self._targets.gather(self._labels, num_columns, spans)
+        if self._weights is None:
+            return result, targets
+        buffers, weights = self._weights
+        return result, (targets, buffers.gather(weights, num_columns, spans))
 
 
 # --- checks shared by iterators ----------------------------------------------------------------------------------

@@ -7,13 +7,14 @@ from typing import Any, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import is_builtin
-from neonlite.backend.validation import check_number, check_numbers, one_of, sequence, with_attributes
+from neonlite.backend.validation import check_number, check_numbers, from_name, one_of, sequence, with_attributes
 from neonlite.backend.warn import warn
 from neonlite.layers.buffers import BufferOwner, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.transforms import Cost, Softmax
+from neonlite.transforms.cost import COSTS
 from neonlite.typing import NativeArray
 
 
@@ -26,8 +27,8 @@ class GeneralizedCost(BufferOwner):
 
     Parameters
     ----------
-    costfunc : Cost
-        The cost function.
+    costfunc : Cost or str
+        The cost function, such as ``CrossEntropyMulti()``, or its name, such as "cross_entropy".
     name : str, optional
         Name, for error messages.
 
@@ -43,10 +44,10 @@ class GeneralizedCost(BufferOwner):
 
     result_attributes = ("cost",)  # attributes that hold results and do not affect the computation
 
-    def __init__(self, costfunc: Cost, name: str | None = None) -> None:
+    def __init__(self, costfunc: Cost | str, name: str | None = None) -> None:
         super().__init__(name)
-        kind = "a cost, such as CrossEntropyMulti(),"
-        self.costfunc = with_attributes(f"{self.name}: costfunc", costfunc, "__call__", kind)
+        kind, costfunc = "a cost, such as CrossEntropyMulti(),", from_name(f"{self.name}: costfunc", costfunc, COSTS)
+        self.costfunc: Cost = with_attributes(f"{self.name}: costfunc", costfunc, "__call__", kind)
         self.outputs: Tensor | Any = None
         self.deltas: Tensor | Any = None
         self.cost: NativeArray = None
@@ -226,15 +227,15 @@ class GeneralizedCostMask(GeneralizedCost):
 
     Parameters
     ----------
-    costfunc : Cost
-        The cost function.
+    costfunc : Cost or str
+        The cost function, or its name.
     weights : float
         Factor of the cost.
     name : str, optional
         Name, for error messages.
     """
 
-    def __init__(self, costfunc: Cost, weights: float = 1.0, name: str | None = None) -> None:
+    def __init__(self, costfunc: Cost | str, weights: float = 1.0, name: str | None = None) -> None:
         super().__init__(costfunc, name)
         self.weights = check_number(f"{self.name}: weights", weights)
 

@@ -1,4 +1,4 @@
-"""Types of arguments of layers, for editors and type checkers."""
+"""Type aliases of the arguments of layers, for editors and type checkers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
     from neonlite.layers.layer import Layer
+    from neonlite.transforms import Transform
     from neonlite.typing import Array
 
 LayerShape = int | tuple[int, ...]  # F, (F, T) or (C, H, W): without the batch dimension
@@ -37,5 +38,6 @@ Tensors: TypeAlias = (
 Deltas: TypeAlias = "Tensor | list[Deltas] | None"  # the gradients with respect to them; None: not computed
 Terminal: TypeAlias = "Layer | list[Terminal]"  # the last layer of a network, or of each of its branches
 Parameter: TypeAlias = "tuple[tuple[Tensor, Tensor], list[Tensor]]"  # ((W, dW), states), as get_params() returns it
-InitLike: TypeAlias = "HasFill | Array"  # initial values of a parameter
+InitLike: TypeAlias = "HasFill | Array | str"  # initial values of a parameter; a name such as "glorot"
+ActivationLike: TypeAlias = "Transform | str"  # an activation function; a name such as "relu"
 WindowSizes = int | Sequence[int] | dict[str, int]  # sizes of a window or filter: a scalar, by axis or by name

@@ -13,8 +13,8 @@ from neonlite.callbacks.callback import check_dataset
 from neonlite.messages import describe
 from neonlite.models.beam_search import BeamSearch
 from neonlite.models.metric_values import MetricValues
-from neonlite.models.training import use_batch_size_of
-from neonlite.transforms import Cost, Metric
+from neonlite.models.step_parts import use_batch_size_of
+from neonlite.transforms import Cost, Metric, get_metric
 
 if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
@@ -23,44 +23,47 @@ if TYPE_CHECKING:
 
 
 @exclusive
-def eval(model: Model, dataset: NervanaDataIterator, metric: Metric | Callable[..., ArrayLike]) -> MetricValues:
+def eval(
+    model: Model, dataset: NervanaDataIterator, metric: Metric | Cost | str | Callable[..., ArrayLike]
+) -> MetricValues:
     """Return a metric of a data set.
 
-    Each row counts once, even if the last minibatch wraps around. If the metric is additive over minibatches, the
-    result is the metric of all rows; otherwise it is the mean over the rows.
+    Each row counts once, even if the last minibatch wraps around. The metric is that of all rows, whatever the batch
+    size. Only if its class overrides ``__call__``, or if it is a function, it is the mean over the rows.
 
     Parameters
     ----------
     dataset : iterator
         The data set; its position is restored.
-    metric : Metric or callable
-        The metric, such as Accuracy(), or a function ``f(y, t, calcrange=columns)`` of a minibatch.
+    metric : Metric, Cost, str or callable
+        The metric, such as Accuracy(), a cost, or the short name of a metric, such as "mse"; see
+        ``neonlite.transforms.get_metric``. Or a function ``f(y, t, calcrange=columns)`` of a minibatch.
 
     Returns
     -------
     MetricValues
         An array with one element for each name of the metric. With one name, it converts to a scalar, as in
-        ``"%.1f" % (100 * model.eval(data, metric))``.
+        ``"%.1f" % (100 * model.eval(data, metric))``. Of a ConfusionMatrix, the matrix (classes, classes).
 
     Raises
     ------
     TypeError
         ``metric`` is not a metric, or ``dataset`` is not a data set.
     ValueError
-        The data set is empty.
+        The data set is empty, or there is no metric of this name.
     """
-    if isinstance(metric, type | Cost) or not callable(metric):
+    if isinstance(metric, str | Cost):
+        metric = get_metric(metric)
+    if isinstance(metric, type) or not callable(metric):
         raise TypeError(f"{model.name}.eval: expected a metric, such as Accuracy(), got {describe(metric)}")
-    additive = metric if isinstance(metric, Metric) and metric.is_additive else None
+    if isinstance(metric, Metric) and metric.is_additive:
+        parts = [metric.sums(y, t, columns) for y, t, columns, _ in iter_outputs(model, dataset)]
+        return MetricValues.of(metric.compute(*metric.merge(parts)), metric)
     total: Any = 0
-    count: float = 0
+    rows = 0
     for y, t, columns, n in iter_outputs(model, dataset):
-        if additive is not None:
-            sums, n = additive.sums(y, t, columns)
-        else:
-            sums = n * np.asarray(metric(y, t, calcrange=columns), np.float64)
-        total, count = total + sums, count + n
-    return MetricValues.of(total / count if additive is None else additive.compute(total, count))
+        total, rows = total + n * np.asarray(metric(y, t, calcrange=columns), np.float64), rows + n
+    return MetricValues.of(total / rows, metric)
 
 
 @exclusive

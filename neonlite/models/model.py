@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 
 from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.lock import exclusive
 from neonlite.backend.transaction import Snapshot
-from neonlite.backend.validation import checks_booleans
+from neonlite.backend.validation import checks_booleans, from_name
 from neonlite.callbacks import CallbackBase
+from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.preprocessing import Preprocessing
+from neonlite.data.target_encoders import TargetEncoder
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Sequential
 from neonlite.layers.buffers import shape_of
 from neonlite.layers.summary import Summary, walk_layers
 from neonlite.layers.types import Deltas, LayerShapes, Tensors
 from neonlite.messages import describe
-from neonlite.models import evaluation, nonfinite, persistence, predict, training
+from neonlite.models import copying, evaluation, fit, nonfinite, persistence, predict, training
 from neonlite.models.benchmark import STATISTICS, Benchmark
 from neonlite.models.predict import Predictor
 from neonlite.models.training_state import TrainingState
 from neonlite.optimizers import LossScaling, Optimizer
+from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms import Cost
+from neonlite.transforms.cost import COSTS
 
 if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
@@ -45,8 +49,8 @@ class Model(NervanaObject):
         Whether to load only the weights of a checkpoint, not its training state. Default: False.
     name : str, optional
         The name, which error messages start with. Default: that of the checkpoint, or "model".
-    optimizer : Optimizer, optional
-        The optimizer, for ``summary`` and ``benchmark``; ``fit`` replaces it.
+    optimizer : Optimizer or str, optional
+        The optimizer, or its name, for ``summary`` and ``benchmark``; ``fit`` replaces it.
 
     Attributes
     ----------
@@ -101,7 +105,7 @@ class Model(NervanaObject):
         dataset: NervanaDataIterator | LayerShapes | None = None,
         weights_only: bool = False,
         name: str | None = None,
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | str | None = None,
     ) -> None:
         super().__init__(name or "model")
         if any(isinstance(x, Layer) for x in (dataset if isinstance(dataset, list) else [dataset])):
@@ -111,7 +115,7 @@ class Model(NervanaObject):
             )
         self.cost: Any = None
         self._initialized_cost: Any = None
-        self.optimizer: Optimizer | Any = optimizer
+        self.optimizer: Optimizer | Any = from_name(f"{self.name}: optimizer", optimizer, OPTIMIZERS)
         self.epoch_index = 0  # the number of complete epochs
         self.minibatch_index = 0  # the number of complete minibatches of this epoch
         self.epoch_cost = 0.0  # the sum of the costs of these minibatches
@@ -129,6 +133,8 @@ class Model(NervanaObject):
         self.snapshot: Snapshot | None = None  # of the tensors of layers besides parameters, before the last minibatch
         self.callbacks = CallbackBase()  # the callbacks of the last fit
         self.preprocessing: Preprocessing | None = None  # the preprocessing of the training set's inputs
+        self.input_encoder: InputEncoder | None = None  # of the data of fit(X, y)
+        self.target_encoder: TargetEncoder | None = None
         self.predictor = Predictor(f"{self.name}.predict")
         self.loaded_state: TrainingState | None = None  # of the checkpoint from which the next fit resumes
         if isinstance(layers, str | Path | dict):
@@ -151,7 +157,7 @@ class Model(NervanaObject):
 
     @exclusive
     def initialize(
-        self, dataset: NervanaDataIterator | LayerShapes, cost: GeneralizedCost | Multicost | Cost | None = None
+        self, dataset: NervanaDataIterator | LayerShapes, cost: GeneralizedCost | Multicost | Cost | str | None = None
     ) -> None:
         """Configure the network and allocate its buffers, unless that is done, and set the cost.
 
@@ -159,8 +165,8 @@ class Model(NervanaObject):
         ----------
         dataset : iterator or shape
             The data, or the shape of one sample.
-        cost : Cost, optional
-            The cost. Default: the current one.
+        cost : Cost or str, optional
+            The cost, or its name. Default: the current one.
 
         Raises
         ------
@@ -173,6 +179,7 @@ class Model(NervanaObject):
             self.initialized, self.allocated_batch_size = True, self.be.bsz
         else:
             self.check_seq_len(shape)
+        cost = from_name(f"{self.name}.initialize: cost", cost, COSTS)
         current = self.cost if self.cost is self._initialized_cost else None
         if cost is not None and cost is not current and cost is not getattr(current, "costfunc", None):
             self.cost = self.cost_wrapper(cost) if isinstance(cost, Cost) else cost
@@ -221,7 +228,7 @@ class Model(NervanaObject):
 
     # --- training ---
 
-    fit = training.fit
+    fit = fit.fit
     train_step = training.train_step
     compute_gradients = training.compute_gradients
     compute_cost = training.compute_cost
@@ -349,6 +356,9 @@ class Model(NervanaObject):
     eval_cost = evaluation.eval_cost
     get_outputs = evaluation.get_outputs
     get_outputs_beam = evaluation.get_outputs_beam
+    evaluate = predict.evaluate
+    predict_classes = predict.predict_classes
+    predict_proba = predict.predict_proba
     predict = predict.predict
 
     def check_can_evaluate(self) -> None:
@@ -400,8 +410,8 @@ class Model(NervanaObject):
         self,
         dataset: NervanaDataIterator,
         inference: bool = False,
-        cost: GeneralizedCost | Multicost | Cost | None = None,
-        optimizer: Optimizer | None = None,
+        cost: GeneralizedCost | Multicost | Cost | str | None = None,
+        optimizer: Optimizer | str | None = None,
         niterations: int = 20,
         nskip: int = 2,
     ) -> dict[str, dict[str, float]]:
@@ -413,10 +423,10 @@ class Model(NervanaObject):
             The data for the steps.
         inference : bool
             Whether to time inference instead of training. Default: False.
-        cost : Cost, optional
-            The cost. Default: that of the model.
-        optimizer : Optimizer, optional
-            The optimizer. Default: that of the model.
+        cost : Cost or str, optional
+            The cost, or its name. Default: that of the model.
+        optimizer : Optimizer or str, optional
+            The optimizer, or its name. Default: that of the model.
         niterations : int
             The number of steps to time. Default: 20.
         nskip : int
@@ -430,3 +440,25 @@ class Model(NervanaObject):
         """
         times = Benchmark(self, time_layers=False).time(dataset, inference, niterations, cost, optimizer, nskip)
         return {name: {f.__name__: float(f(values)) for f in STATISTICS} for name, values in times.items()}
+
+    # --- the model as a sequence of layers, and copies ---
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers)
+
+    @overload
+    def __getitem__(self, key: int | str) -> Layer: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[Layer]: ...
+    def __getitem__(self, key: int | slice | str) -> Layer | list[Layer]:
+        found: Layer | list[Layer] = self.layers[key]
+        return found
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.layers
+
+    copy = copying.copy
+    __reduce__ = copying.reduce

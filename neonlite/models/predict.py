@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise, zip_longest
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -12,15 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_float_array
-from neonlite.backend.validation import checks_booleans
-from neonlite.data import ArrayIterator
+from neonlite.backend.validation import checks_booleans, integer
+from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import first_true_row, to_array, transpose_hint
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
+from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.layer import Layer
+from neonlite.models.training_data import metric_for, split_column, target_encoder_for
+from neonlite.transforms import Logistic, Softmax
 
 if TYPE_CHECKING:
+    from neonlite.layers.types import LayerShapes
     from neonlite.models.model import Model
+    from neonlite.transforms import Cost, Metric
+    from neonlite.typing import Data
 
 DEFAULT_ROWS = 128  # the rows of a minibatch if the backend has no batch size
 MAX_MINIBATCHES = 2  # the total size of the cached copies, in minibatches
@@ -103,7 +109,12 @@ class Predictor:
         self.copies = InferenceCopies()
 
     def __call__(
-        self, network: Any, X: Any, preprocessing: Preprocessing | None, preprocessed: bool | None
+        self,
+        network: Any,
+        X: Any,
+        preprocessing: Preprocessing | None,
+        preprocessed: bool | None,
+        batch_size: int = DEFAULT_ROWS,
     ) -> NDArray[Any]:
         """Return the outputs for rows, preprocessed if necessary."""
         be, shape = network.be, network.in_shape
@@ -113,7 +124,7 @@ class Predictor:
         columns = [
             MinibatchBuffers(be, x, f"{self.name}.inputs", scale) for x, scale in zip(shapes, scales, strict=True)
         ]
-        outputs, n, size = [], len(arrays[0]), be.bsz or DEFAULT_ROWS
+        outputs, n, size = [], len(arrays[0]), batch_size
         with be.lock:  # so that all rows use the same weights
             for first, last in pairwise([*range(0, n, size), n]):
                 width = last - first
@@ -199,26 +210,33 @@ def ones_off(sizes: Iterable[int]) -> list[int]:
 
 
 @checks_booleans
-def predict(model: Model, X: Any, preprocessed: bool | None = None) -> NDArray[Any]:
-    """Return the outputs for rows of an array. Any thread may call it.
+def predict(
+    model: Model, X: Data | NervanaDataIterator, preprocessed: bool | None = None, batch_size: int | None = None
+) -> NDArray[Any]:
+    """Return the outputs for rows, or for one sample. Any thread may call it.
 
     Training, its buffers and ``be.bsz`` are not affected. During a ``fit`` in another thread, all rows use the
     weights of one complete step. Each row starts with recurrent states of zeros.
 
     Parameters
     ----------
-    X : array_like, list of array_like, or iterator
-        Rows (n, F), (n, F, T), (n, C, H, W), or flattened; a list of arrays for a network with several inputs. An
-        iterator is passed to ``get_outputs``, which returns rows in its order and sequences as (n, T, K).
+    X : array_like, data frame, list of str, or iterator
+        Data in the format of ``fit(X, y)``, which is encoded as there; else rows (n, F), (n, F, T), (n, C, H, W), or
+        flattened; a list of arrays for a network with several inputs. One sample without the axis n, one text, or a
+        dict of one row. An iterator is passed to ``get_outputs``, which returns rows in its order and sequences as
+        (n, T, K).
     preprocessed : bool, optional
         Whether the rows are preprocessed as the training set was, such as by the ``scale`` of an ArrayIterator. If
         not, that preprocessing, which checkpoints store, is applied. Default: only rows of floats are preprocessed,
         and only if the training set contained integers.
+    batch_size : int, optional
+        The number of rows that are computed at once. Default: ``be.bsz``, or 128.
 
     Returns
     -------
     numpy.ndarray
-        (n, K), or (n, K, T) with time steps.
+        Probabilities or numbers, (n, K), or (n, K, T) with time steps; (n,) if ``fit`` was given numbers (n,). Without
+        the axis n for one sample.
 
     Raises
     ------
@@ -226,10 +244,168 @@ def predict(model: Model, X: Any, preprocessed: bool | None = None) -> NDArray[A
         The rows have another shape or layout, or contain NaN, infinity, or floats outside of the range of the
         preprocessed training set.
     """
+    outputs, is_single = raw_outputs(model, f"{model.name}.predict", X, preprocessed, batch_size)
+    values = outputs if model.target_encoder is None else model.target_encoder.decode(outputs)
+    return values[0] if is_single else values
+
+
+def raw_outputs(
+    model: Model, where: str, X: Any, preprocessed: bool | None = None, batch_size: int | None = None
+) -> tuple[NDArray[Any], bool]:
+    """Return the outputs of the network for rows, and whether ``X`` is one sample."""
     model.check_can_evaluate()
     if hasattr(X, "nbatches"):
-        return model.get_outputs(X)
+        return model.get_outputs(X), False
+    batch_size = model.be.bsz or DEFAULT_ROWS if batch_size is None else integer(f"{where}: batch_size", batch_size)
+    if model.input_encoder is not None:
+        batch = model.input_encoder.as_batch(X)
+        rows: Any = model.input_encoder.encode(where, X if batch is None else batch)
+    else:
+        batch = np.asarray(X)[None] if is_one_sample(X, model.layers.in_shape) else None
+        rows = X if batch is None else batch
     with model.be.lock:
         if model.layers.in_shape is None or any(p is None for p in model.layers.parameters):
-            model.initialize(ArrayIterator(X, lshape=model.layers.in_shape, partial_last=True))
-    return model.predictor(model.layers, X, model.preprocessing, preprocessed)
+            model.initialize(ArrayIterator(rows, lshape=model.layers.in_shape, partial_last=True))
+    outputs = model.predictor(model.layers, rows, model.preprocessing, preprocessed, batch_size)
+    return outputs, batch is not None
+
+
+def is_one_sample(X: Any, shape: LayerShapes | None) -> bool:
+    """Return whether data has the shape of one sample, (F,) for F > 1, (F, T) for F > 1 or (C, H, W)."""
+    if shape is None or isinstance(shape, list):
+        return False
+    sizes = shape if isinstance(shape, tuple) else (shape,)
+    try:
+        return np.shape(X) == sizes and (sizes[0] > 1 or len(sizes) > 2)
+    except ValueError:  # rows of different lengths
+        return False
+
+
+def predict_proba(model: Model, X: Data | NervanaDataIterator, batch_size: int | None = None) -> NDArray[Any]:
+    """Return the probabilities of the classes.
+
+    Parameters
+    ----------
+    X : array_like, data frame, list of str, or iterator
+        As for ``predict``.
+    batch_size : int, optional
+        The number of rows that are computed at once. Default: ``be.bsz``, or 128.
+
+    Returns
+    -------
+    numpy.ndarray
+        (n, K), or (n, K, T) with time steps, in the order of ``model.classes``; for a network with one output, which
+        is the probability of the second class, (n, 2).
+
+    Raises
+    ------
+    TypeError
+        The network does not end with ``Softmax`` or ``Logistic``.
+    """
+    where = f"{model.name}.predict_proba"
+    transform = getattr(model.layers.get_terminal(), "transform", None)
+    if not isinstance(transform, Softmax | Logistic):
+        activation = "no activation" if transform is None else transform.classnm
+        raise TypeError(f"{where}: expected a network that ends with Softmax() or Logistic(), got {activation}.")
+    outputs, is_single = raw_outputs(model, where, X, None, batch_size)
+    if outputs.shape[1] == 1:
+        outputs = np.concatenate([1 - outputs, outputs], axis=1)
+    return outputs[0] if is_single else outputs
+
+
+def predict_classes(model: Model, X: Data | NervanaDataIterator, batch_size: int | None = None) -> NDArray[Any]:
+    """Return the most probable class of each row, as a label of ``fit(X, y)``.
+
+    Parameters
+    ----------
+    X : array_like, data frame, list of str, or iterator
+        As for ``predict``.
+    batch_size : int, optional
+        The number of rows that are computed at once. Default: ``be.bsz``, or 128.
+
+    Returns
+    -------
+    numpy.ndarray
+        Labels (n,), or (n, T) with time steps; zeros and ones (n, K) if a row may have several labels. Class indices
+        if the model was trained on an iterator.
+
+    Raises
+    ------
+    TypeError
+        The model was trained on numbers.
+    """
+    where = f"{model.name}.predict_classes"
+    outputs, is_single = raw_outputs(model, where, X, None, batch_size)
+    encoder = model.target_encoder
+    classes = class_indices(outputs) if encoder is None else encoder.classes_of(where, outputs)
+    return classes[0] if is_single else classes
+
+
+def evaluate(
+    model: Model,
+    X: Data | NervanaDataIterator,
+    y: Data | str | None = None,
+    metrics: Sequence[Metric | Cost | str] | Metric | Cost | str | None = None,
+    batch_size: int | None = None,
+) -> dict[str, float]:
+    """Return metrics of data. Any thread may call it, as with ``predict``.
+
+    Parameters
+    ----------
+    X : array_like, data frame, list of str, or iterator
+        As for ``fit``.
+    y : array_like, data frame or str, optional
+        As for ``fit``; numbers are compared in their units.
+    metrics : Metric, str or list of them, optional
+        Such as ``["accuracy", "f1"]``; see ``neonlite.transforms.get_metric``. Default: "accuracy" for classes, "f1"
+        for several labels, "mse", "mae" and "r2" for numbers.
+    batch_size : int, optional
+        The number of rows that are computed at once. Default: ``be.bsz``, or 128.
+
+    Returns
+    -------
+    dict
+        The values by the names of the metrics, as they were given.
+
+    Raises
+    ------
+    ValueError
+        Unknown metrics, or labels that are not classes of the model.
+    """
+    where = f"{model.name}.evaluate"
+    encoder = model.target_encoder
+    if metrics is None:
+        is_indicator = isinstance(encoder, IndicatorEncoder)
+        metrics = ["mse", "mae", "r2"] if isinstance(encoder, NumberEncoder) else "f1" if is_indicator else "accuracy"
+    given: list[Any] = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
+    computed = {x if isinstance(x, str) else x.classnm: metric_for(where, encoder, x) for x in given}
+    if isinstance(X, NervanaDataIterator):
+        return {name: as_value(model.eval(X, metric)) for name, metric in computed.items()}
+    if isinstance(y, str):
+        X, y = split_column(where, X, y)
+    outputs, is_single = raw_outputs(model, where, X, None, batch_size)
+    if is_single:
+        raise ValueError(f"{where}: expected rows (n, ...), got one sample. Pass X[None] and y[None].")
+    if encoder is None:
+        encoder = target_encoder_for(where, model.layers, y, None)
+    targets = encoder.encode(where, y)
+    if isinstance(encoder, ClassEncoder):
+        targets = one_hot(targets, outputs.shape[1])
+    elif isinstance(encoder, NumberEncoder):  # in their units, and float64, as their mean may be large
+        outputs, targets = (encoder.decode(x.astype(np.float64)) for x in (outputs, targets))
+    if len(targets) != len(outputs):
+        raise ValueError(f"{where}: expected X and y with equal numbers of rows, got {len(outputs)} and {len(targets)}")
+    columns, t = (model.be.array(as_columns(x), dtype=x.dtype.name) for x in (outputs, targets))
+    return {name: as_value(metric(columns, t)) for name, metric in computed.items()}
+
+
+def as_columns(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return rows (n,), (n, K) or (n, K, T) as columns (K, T n) of a minibatch."""
+    columns: NDArray[Any] = rows.reshape(len(rows), rows.shape[1] if rows.ndim > 1 else 1, -1).transpose(1, 2, 0)
+    return columns.reshape(len(columns), -1)
+
+
+def as_value(values: Any) -> Any:
+    """Return a metric's only value as a float, several as an array."""
+    array = np.asarray(values)
+    return float(array.item()) if array.size == 1 else array

@@ -1,4 +1,4 @@
-"""Training state: weights, optimizer states, progress, data position and random state, to and from checkpoints."""
+"""Save and restore the training state: weights, optimizer states, progress, data position and random streams."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.lock import exclusive
 from neonlite.backend.serialization import find_class
 from neonlite.backend.validation import check_keys, one_of
 from neonlite.backend.warn import warn
+from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.preprocessing import Preprocessing
+from neonlite.data.target_encoders import TargetEncoder
 from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
@@ -24,6 +27,7 @@ from neonlite.optimizers import Optimizer, Schedule
 from neonlite.transforms import Transform
 
 MAX_ERROR_CHARS = 1000  # a file may contain strings of any length
+ARRAY_KEY = "numpy.ndarray"  # of a reference to an array in the state of the callbacks
 INT_LIMIT = 2**63  # integers in a file are below this
 
 
@@ -58,12 +62,14 @@ class TrainingState(NamedTuple):
                 f"{model.name}: expected a configured network, got none. Call initialize(dataset) or fit first."
             )
         be, optimizer, preprocessing, shape = model.be, model.optimizer, model.preprocessing, model.layers.in_shape
+        encoders = {"inputs": model.input_encoder, "targets": model.target_encoder}
         description: dict[str, Any] = {
             "name": model.name,
             "metadata": model.metadata,
             "layers": model.layers.get_description(),
             "in_shape": [x if isinstance(x, tuple) else (x,) for x in shape] if isinstance(shape, list) else shape,
             "preprocessing": None if preprocessing is None else preprocessing.get_description(),
+            "encoders": {name: encoder.get_description() for name, encoder in encoders.items() if encoder is not None},
             "backend": {
                 "type": be.name,
                 "datatype": be.default_dtype_name,
@@ -77,7 +83,7 @@ class TrainingState(NamedTuple):
                 "optimizer": None if optimizer is None else optimizer.get_description(),
                 "optimizer_state": None if optimizer is None else optimizer.get_state(),
                 "data": model.data_state,
-                "callbacks": model.callbacks_state,
+                "callbacks": split_arrays(model.callbacks_state)[0],
                 **{name: getattr(model, name) for name in model.progress_fields},
                 **model.resume_settings,
             }
@@ -97,6 +103,7 @@ class TrainingState(NamedTuple):
                 for i, (_, states) in enumerate(parameter_states(layer)):
                     arrays |= {f"states/{layer.name}/{i}/{k}": t.get() for k, t in enumerate(states)}
                 arrays |= {f"recurrent/{layer.name}/{name}": array for name, array in layer.get_state().items()}
+            arrays |= {f"callbacks/{i}": array for i, array in enumerate(split_arrays(model.callbacks_state)[1])}
         return description, arrays
 
     # --- fields of the description ---
@@ -153,8 +160,9 @@ class TrainingState(NamedTuple):
 
     @property
     def callbacks(self) -> Any:
-        """The state of the callbacks."""
-        return self.description.get("training", {}).get("callbacks")
+        """The state of the callbacks, with its arrays."""
+        state = self.description.get("training", {}).get("callbacks")
+        return self.call_checked("training.callbacks", join_arrays, state, self.arrays or {})
 
     def preprocessing(self, arrays: dict[str, NDArray[Any]]) -> Preprocessing | None:
         """Return the preprocessing of the inputs, or None."""
@@ -166,6 +174,18 @@ class TrainingState(NamedTuple):
         args = Preprocessing.from_description, description, arrays.get("mean"), self.in_shape
         preprocessing: Preprocessing = self.call_checked("preprocessing", *args)
         return preprocessing
+
+    def build_encoders(self) -> dict[str, Any]:
+        """Return the encoders of inputs and targets, by attribute of a model; None if there are none."""
+        encoders: dict[str, Any] = {"input_encoder": None, "target_encoder": None}
+        described = self.get_field(dict, "encoders") if "encoders" in self.description else {}
+        if "inputs" in described:
+            encoders["input_encoder"] = self.build_object(InputEncoder, "encoders", "inputs", parts=())
+            if encoders["input_encoder"].shape != self.in_shape:
+                raise CheckpointError(f"{self.file}: encoders.inputs: expected inputs of shape {self.in_shape}")
+        if "targets" in described:
+            encoders["target_encoder"] = self.build_object(TargetEncoder, "encoders", "targets", parts=())
+        return encoders
 
     def get_progress(self, kinds: dict[str, type]) -> dict[str, Any]:
         """Return the progress of the training: scalars by name."""
@@ -217,7 +237,9 @@ class TrainingState(NamedTuple):
         A network that is not configured is configured with the input shape of the file; its weights are allocated, but
         not its minibatch buffers.
         """
-        arrays: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "states": {}, "recurrent": {}, "preprocessing": {}}
+        arrays: dict[str, dict[str, NDArray[Any]]] = {
+            kind: {} for kind in ("weights", "states", "recurrent", "preprocessing", "callbacks")
+        }
         for name, array in (self.arrays or {}).items():
             kind, _, rest = name.partition("/")
             if kind not in arrays:
@@ -225,6 +247,8 @@ class TrainingState(NamedTuple):
             arrays[kind][rest] = array
         be, network = model.be, model.layers
         preprocessing = self.preprocessing(arrays["preprocessing"])
+        encoders = self.build_encoders()
+        of_callbacks = {f"callbacks/{key}": x for key, x in arrays["callbacks"].items()}
         names = self.map_layer_names(network)
         arrays = {
             "weights": {rename_array(key, ".", 1, names): x for key, x in arrays["weights"].items()},
@@ -260,6 +284,7 @@ class TrainingState(NamedTuple):
             raise
         if "preprocessing" in self.description:  # optional
             model.preprocessing = preprocessing
+            vars(model).update(encoders)
         for layer, lists in states:
             layer.set_states(lists)
         if training:
@@ -267,7 +292,9 @@ class TrainingState(NamedTuple):
             lost = {name: n for name, n in sizes.items() if be.bsz and n != be.bsz}
             for layer, state in recurrent:
                 layer.set_state({} if layer.name in lost else state)
-            vars(model).update(progress, data_state=data, optimizer=optimizer, loaded_state=self._replace(arrays={}))
+            vars(model).update(
+                progress, data_state=data, optimizer=optimizer, loaded_state=self._replace(arrays=of_callbacks)
+            )
             if lost:
                 text = other_batch_size([*lost], next(iter(lost.values())), be.bsz)
                 warn(f"{self.file}: {text}")
@@ -283,6 +310,30 @@ class TrainingState(NamedTuple):
                 raise CheckpointError(f"{str(error).rstrip('.')}. {hint}") from error.__cause__
         if self.callbacks is not None:
             self.call_checked("training.callbacks", callbacks.set_state, self.callbacks)
+
+
+def split_arrays(state: Any) -> tuple[Any, list[NDArray[Any]]]:
+    """Return JSON data with references ``{ARRAY_KEY: index}`` instead of its NumPy arrays, and these arrays."""
+    arrays: list[NDArray[Any]] = []
+
+    def split(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            arrays.append(value)
+            return {ARRAY_KEY: len(arrays) - 1}
+        if isinstance(value, dict):
+            return {key: split(x) for key, x in value.items()}
+        return [split(x) for x in value] if isinstance(value, list | tuple) else value
+
+    return split(state), arrays
+
+
+def join_arrays(state: Any, arrays: Any) -> Any:
+    """Return JSON data with the arrays "callbacks/0", ... instead of references to them."""
+    if isinstance(state, dict):
+        if state.keys() == {ARRAY_KEY}:
+            return arrays[f"callbacks/{check_index(state[ARRAY_KEY])}"]
+        return {key: join_arrays(x, arrays) for key, x in state.items()}
+    return [join_arrays(x, arrays) for x in state] if isinstance(state, list) else state
 
 
 def configure(network: Any, shape: Any) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.transaction import atomic, restore_on_failure
-from neonlite.backend.validation import check_attributes, check_keys, integer
+from neonlite.backend.validation import check_attributes, check_keys, from_name, integer
 from neonlite.messages import describe
 from neonlite.optimizers.optimizer import Optimizer, get_param_list, merge_contiguous, sort_by_address, tensor_ids
-from neonlite.optimizers.rules import MultiOptimizer
+from neonlite.optimizers.rules import OPTIMIZERS, MultiOptimizer
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
@@ -30,8 +30,8 @@ class LossScaling(Optimizer):
 
     Parameters
     ----------
-    optimizer : Optimizer
-        The optimizer. To use a MultiOptimizer, wrap it as a whole, not its optimizers.
+    optimizer : Optimizer or str
+        The optimizer, or its name such as "adam". To use a MultiOptimizer, wrap it as a whole, not its optimizers.
     scale : float
         Initial factor of the errors; default: 1024.
     dynamic : bool
@@ -67,7 +67,7 @@ class LossScaling(Optimizer):
     >>> optimizer = LossScaling(Adam(learning_rate=0.001), scale=2.0**15)
     """
 
-    optimizer: Optimizer
+    optimizer: Optimizer | str  # an Optimizer; the constructor also accepts its name
     scale: float = 2.0**10
     dynamic: bool = True
     growth_interval: int = 2000
@@ -75,6 +75,7 @@ class LossScaling(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.optimizer = from_name("LossScaling: optimizer", self.optimizer, OPTIMIZERS)
         if not isinstance(self.optimizer, Optimizer) or isinstance(self.optimizer, LossScaling):
             raise TypeError(f"LossScaling: expected an optimizer, such as Adam(), got {describe(self.optimizer)}.")
         check_attributes(self, "scale", above=0)
@@ -82,6 +83,10 @@ class LossScaling(Optimizer):
         self.good_steps = self.consecutive_skips = self.total_skips = 0
         self._device_scale: Any = None
         self._finite_checks: Any = None
+
+    @property
+    def _wrapped(self) -> Optimizer:
+        return cast(Optimizer, self.optimizer)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -135,11 +140,11 @@ class LossScaling(Optimizer):
                 )
             self._rescale(0.5)
             return
-        optimizers, self.optimizer.cuda_graphs = flatten_optimizers(self.optimizer), self.cuda_graphs
+        optimizers, self._wrapped.cuda_graphs = flatten_optimizers(self._wrapped), self.cuda_graphs
         for optimizer in optimizers:
             restore_on_failure(optimizer, "loss_scale")
             optimizer.loss_scale = self.scale
-        self.optimizer.optimize(layer_list, epoch)
+        self._wrapped.optimize(layer_list, epoch)
         for optimizer in optimizers:
             optimizer.loss_scale = 1
         self.t, self.good_steps, self.consecutive_skips = self.t + 1, self.good_steps + 1, 0
@@ -167,12 +172,12 @@ class LossScaling(Optimizer):
 
     def get_state(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in ("good_steps", "consecutive_skips", "total_skips")}
-        return {"t": self.t, "scale": float(self.scale), **counts, "optimizer": self.optimizer.get_state()}
+        return {"t": self.t, "scale": float(self.scale), **counts, "optimizer": self._wrapped.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         check_keys("LossScaling: the state", state, self.get_state())
-        if self.optimizer.get_state().keys() == state["optimizer"].keys():  # else a different optimizer
-            self.optimizer.set_state(state["optimizer"])
+        if self._wrapped.get_state().keys() == state["optimizer"].keys():  # else a different optimizer
+            self._wrapped.set_state(state["optimizer"])
         for key, value in state.items():
             if key != "optimizer":
                 setattr(self, key, value)

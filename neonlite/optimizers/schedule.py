@@ -293,6 +293,44 @@ class WarmupSchedule(Schedule):
         return rate * min((epoch + 1) / (self.epochs + 1), 1.0)
 
 
+@dataclass(eq=False)
+class ReducedSchedule(Schedule):
+    """The rates of a schedule times ``scale``, but not reduced below ``min_rate``.
+
+    Formula: ``max(scale * rate, min(rate, min_rate))`` for the rate of the schedule.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The schedule.
+    scale : float
+        The factor, from 0 to 1.
+    min_rate : float
+        Rates are not reduced below it; lower rates are unchanged. Default: 0.
+
+    Examples
+    --------
+    >>> from neonlite.optimizers import PowerSchedule, ReducedSchedule
+    >>> schedule = ReducedSchedule(PowerSchedule(1, 0.5), 0.1, min_rate=0.03)
+    >>> [schedule.get_learning_rate(1.0, epoch) for epoch in range(4)]
+    [0.1, 0.05, 0.03, 0.03]
+    """
+
+    schedule: Schedule
+    scale: float
+    min_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_schedule(self)
+        check_attributes(self, "scale", low=0, at_most=1)
+        check_attributes(self, "min_rate", low=0)
+
+    def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
+        rate = self.schedule.get_learning_rate(learning_rate, epoch)
+        return max(self.scale * rate, min(rate, self.min_rate))
+
+
 def check_schedule(owner: Any) -> None:
     """Raise TypeError unless the attribute ``schedule`` has ``get_learning_rate(learning_rate, epoch)``."""
     with_attributes(f"{owner.classnm}: schedule", owner.schedule, "get_learning_rate", "a Schedule")

@@ -15,6 +15,7 @@ from neonlite.transforms.activation import (
     Softmax,
     Tanh,
 )
+from neonlite.transforms.classification_metrics import F1, ROCAUC, ConfusionMatrix
 from neonlite.transforms.color_noise import ColorNoise
 from neonlite.transforms.cost import (
     CrossEntropyBinary,
@@ -39,14 +40,20 @@ from neonlite.transforms.metric import (
     SequenceAccuracy,
     TopKMisclassification,
 )
+from neonlite.transforms.metric_table import get_metric
+from neonlite.transforms.regression_metrics import R2, MeanAbsoluteError, MeanSquaredError
 from neonlite.transforms.transform import Cost, Metric, Transform
 
 __all__ = [
+    "F1",
     "GELU",
+    "R2",
+    "ROCAUC",
     "Accuracy",
     "BLEUScore",
     "BitsPerCharacter",
     "ColorNoise",
+    "ConfusionMatrix",
     "Cost",
     "CrossEntropyBinary",
     "CrossEntropyMulti",
@@ -56,7 +63,9 @@ __all__ = [
     "Identity",
     "LogLoss",
     "Logistic",
+    "MeanAbsoluteError",
     "MeanSquared",
+    "MeanSquaredError",
     "Metric",
     "Misclassification",
     "MultiMetric",
@@ -77,6 +86,7 @@ __all__ = [
     "Tanh",
     "TopKMisclassification",
     "Transform",
+    "get_metric",
 ]
 
 declare_builtin(globals().values())

@@ -15,6 +15,7 @@ from neonlite.transforms.transform import Metric, Outputs, Targets, check_same_s
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
     from neonlite.transforms.transform import MetricResult
@@ -37,6 +38,19 @@ def column_weights(owner: Metric, t: Operand, mask: Any) -> Operand:
             f"{describe(t)}"
         )
     return owner.be.max(mask, axis=0)
+
+
+def split_columns(owner: Metric, y: Outputs, t: Targets) -> tuple[Any, Any, Any]:
+    """Return outputs and targets (F, N), and the weights of the columns (1, N), from y and t or (t, mask)."""
+    targets, mask = split_mask(t)
+    check_same_shape(owner, y, targets)
+    return y, targets, column_weights(owner, targets, mask)
+
+
+def require_columns(owner: Metric, count: float) -> None:
+    """Raise ValueError if the total weight of the columns is 0."""
+    if not count:
+        raise ValueError(f"{owner.classnm}: expected a mask that selects columns, got one that is 0 everywhere")
 
 
 class ColumnMetric(Metric):
@@ -76,8 +90,7 @@ class ColumnMetric(Metric):
         return total[:-1], total[-1]
 
     def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
-        if not count:
-            raise ValueError(f"{self.classnm}: expected a mask that selects columns, got one that is 0 everywhere")
+        require_columns(self, count)
         return sums / count
 
 
@@ -93,6 +106,7 @@ class LogLoss(ColumnMetric):
     """
 
     metric_names: Sequence[str] = ("LogLoss",)
+    greater_is_better = False
 
     def metric_values(self, y: Operand, t: Operand) -> Operand:
         return -self.be.safelog(self.be.sum(y * t, axis=0))
@@ -124,6 +138,8 @@ class TopKMisclassification(ColumnMetric):
     array([1.386, 1.   , 0.5  ])
     """
 
+    greater_is_better = False
+
     def __init__(self, k: int, name: str | None = None) -> None:
         super().__init__(name)
         self.k = integer(f"{self.classnm}: k", k)
@@ -145,7 +161,8 @@ class TopKMisclassification(ColumnMetric):
 class Misclassification(ColumnMetric):
     """The fraction of columns where ``argmax(y)`` differs from ``argmax(t)``, y and t (classes, N).
 
-    If several elements are largest, the first one is used. With targets (t, mask), columns are weighted by the mask.
+    One row, y and t (1, N), is the probability of the second of two classes, which is predicted above 0.5. If several
+    elements are largest, the first one is used. With targets (t, mask), columns are weighted by the mask.
 
     Parameters
     ----------
@@ -156,6 +173,7 @@ class Misclassification(ColumnMetric):
     """
 
     metric_names: Sequence[str] = ("Top1Misclass",)
+    greater_is_better = False
 
     def __init__(self, steps: int = 1, name: str | None = None) -> None:
         super().__init__(name)
@@ -163,14 +181,15 @@ class Misclassification(ColumnMetric):
 
     def metric_values(self, y: Operand, t: Operand) -> Operand:
         if y.shape[0] == 1:
-            raise ValueError(f"{self.classnm}: expected two or more classes, one per row, got {describe(y)}")
+            return self.be.not_equal(y > 0.5, t > 0.5)
         return self.be.not_equal(self.be.argmax(y, axis=0), self.be.argmax(t, axis=0))
 
 
 class Accuracy(Misclassification):
     """The fraction of columns where ``argmax(y)`` equals ``argmax(t)``, y and t (classes, N).
 
-    If several elements are largest, the first one is used. With targets (t, mask), columns are weighted by the mask.
+    One row, y and t (1, N), is the probability of the second of two classes, which is predicted above 0.5. If several
+    elements are largest, the first one is used. With targets (t, mask), columns are weighted by the mask.
 
     Parameters
     ----------
@@ -179,6 +198,7 @@ class Accuracy(Misclassification):
     """
 
     metric_names: Sequence[str] = ("Accuracy",)
+    greater_is_better = True
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name=name)
@@ -206,6 +226,7 @@ class PrecisionRecall(Metric):
     """
 
     metric_names: Sequence[str] = ("Precision", "Recall")
+    greater_is_better = True
 
     def __init__(
         self, num_classes: int, binarize: bool = False, epsilon: float = 1e-6, name: str | None = None
@@ -368,6 +389,7 @@ class SequenceAccuracy(SequenceMetric):
     """
 
     metric_names: Sequence[str] = ("SequenceAccuracy",)
+    greater_is_better = True
 
     def __init__(self, onehot: bool = False, name: str | None = None) -> None:
         super().__init__(name)
@@ -410,6 +432,7 @@ class EditDistance(SequenceMetric):
     """
 
     metric_names: Sequence[str] = ("EditDistance",)
+    greater_is_better = False
 
     def __init__(self, eos: int | None = None, name: str | None = None) -> None:
         super().__init__(name)
@@ -466,7 +489,7 @@ class MultiMetric(Metric):
         super().__init__(name)
         self.metric = instance("MultiMetric: metric", metric, Metric, "a metric, such as Accuracy(),")
         self.index = index
-        self.metric_names = metric.metric_names
+        self.metric_names, self.greater_is_better = metric.metric_names, metric.greater_is_better
 
     @property
     def is_additive(self) -> bool:
@@ -488,6 +511,12 @@ class MultiMetric(Metric):
 
     def sums(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> tuple[NDArray[np.float64], float]:
         return self.metric.sums(*self.select_output(y, t), calcrange)
+
+    def merge(self, parts: Sequence[tuple[NDArray[np.float64], float]]) -> tuple[NDArray[np.float64], float]:
+        return self.metric.merge(parts)
+
+    def plot(self, values: NDArray[np.float64], axes: Axes) -> None:
+        self.metric.plot(values, axes)
 
     def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
         return self.metric.compute(sums, count)
@@ -526,6 +555,7 @@ class BLEUScore(Metric):
     """
 
     metric_names: Sequence[str] = ("BLEU",)
+    greater_is_better = True
 
     def __init__(self, unk: str = "<unk>", name: str | None = None) -> None:
         super().__init__(name)

@@ -13,6 +13,7 @@ from neonlite.typing import OperandLike
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
     MetricResult = Sequence[float] | NDArray[np.float64]  # an element for each name of a metric, or for each sequence
@@ -212,16 +213,25 @@ class Metric(NervanaObject):
     """Base class of metrics: ``metric(y, t)`` returns a float, or an array with one element per metric name.
 
     Subclasses set ``metric_names`` and implement ``column_values(y, t)``; the metric is its mean over the columns. Over
-    several minibatches, the results of ``sums`` are added and passed to ``compute``. If a subclass overrides
-    ``__call__`` instead, the metric of a data set is the mean over minibatches.
+    several minibatches, the results of ``sums`` are combined by ``merge``, which adds them, and passed to ``compute``.
+    If a metric is not a function of sums over columns, override these three: ``sums`` may return any array. If a
+    subclass overrides ``__call__`` instead, the metric of a data set is the mean over minibatches.
 
     Parameters
     ----------
     name : str, optional
         Name of the object.
+
+    Attributes
+    ----------
+    metric_names : sequence of str
+        The names of the values; empty if the result is an array without names, as of ConfusionMatrix.
+    greater_is_better : bool or None
+        Whether a higher value is better; None if that is unknown, or differs between the values.
     """
 
     metric_names: Sequence[str] = ()
+    greater_is_better: bool | None = None
 
     def column_values(self, y: Outputs, t: Targets) -> Operand:
         """Return the values of each column.
@@ -285,12 +295,29 @@ class Metric(NervanaObject):
         Returns
         -------
         sums : ndarray
-            One sum per row of values. Sums and counts of several minibatches are added.
+            One sum per row of values.
         count : float
             Number, or total weight, of the columns.
         """
         values = self.select_columns(y, t, calcrange)
         return values.sum(axis=1), values.shape[1]
+
+    def merge(self, parts: Sequence[tuple[NDArray[np.float64], float]]) -> tuple[NDArray[np.float64], float]:
+        """Combine the results of ``sums`` of several minibatches, by default by adding them.
+
+        Parameters
+        ----------
+        parts : sequence of (ndarray, float)
+            The sums and the count of each minibatch, in order.
+
+        Returns
+        -------
+        sums : ndarray
+            The sums of all minibatches.
+        count : float
+            The count of all minibatches.
+        """
+        return sum(sums for sums, _ in parts), sum(count for _, count in parts)  # type: ignore[return-value]
 
     def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
         """Return the metric, by default the means, from sums and a count.
@@ -298,20 +325,20 @@ class Metric(NervanaObject):
         Parameters
         ----------
         sums : ndarray
-            Sums of ``sums``, added over minibatches.
+            The sums of one minibatch, or of all, from ``merge``.
         count : float
-            Count of ``sums``, added over minibatches.
+            The count of one minibatch, or of all.
 
         Returns
         -------
         sequence of float
-            One element per metric name.
+            One element per metric name; without names, an array of any shape.
         """
         return sums / count
 
     @property
     def is_additive(self) -> bool:
-        """Whether the metric of several minibatches is computed from their added sums and counts."""
+        """Whether the metric of several minibatches is computed from their merged sums and counts."""
         return type(self).__call__ is Metric.__call__
 
     def __call__(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> float | MetricResult:
@@ -327,10 +354,23 @@ class Metric(NervanaObject):
         Returns
         -------
         float or ndarray
-            A float if there is one metric name, else one element per name.
+            A float if there is one value; with several, one element per metric name; without names, an array.
         """
         values = self.compute(*self.sums(y, t, calcrange))
-        return values if len(self.metric_names) > 1 else float(values[0])
+        return float(values[0]) if len(values) == 1 else values
+
+    def plot(self, values: NDArray[np.float64], axes: Axes) -> None:
+        """Plot the values as a bar chart.
+
+        Parameters
+        ----------
+        values : ndarray
+            A result of ``Model.eval``, whose ``plot`` calls this method.
+        axes : matplotlib.axes.Axes
+            Where to plot them.
+        """
+        axes.barh([*self.metric_names], [*values])
+        axes.invert_yaxis()
 
 
 def build_derivative(f: Callable[[Tensor], Any], x: Operand, error: Operand | None = None) -> Operand:

@@ -134,17 +134,23 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         RuntimeError,
         "own: expected WithoutShape.configure to set out_shape, got None",
     ),
-    "activation-string": (
-        lambda: Affine(2, init, activation="relu", name="fc"),
+    "activation-number": (
+        lambda: Affine(2, init, activation=3, name="fc"),
         TypeError,
-        r"fc: expected a transform, such as Rectlin\(\), for activation, got 'relu'",
+        r"fc: expected a transform, such as Rectlin\(\), for activation, got 3",
+    ),
+    "activation-string": (
+        lambda: Affine(2, init, activation="rleu", name="fc"),
+        ValueError,
+        "fc: expected one of 'elu', .* for activation, got 'rleu'",
     ),
     "activation-ufunc": (lambda: Affine(2, init, activation=np.tanh), TypeError, "Affine: expected a transform"),
     "activation-class": (lambda: Affine(2, init, activation=Rectlin), TypeError, "Affine: expected a transform"),
     "init": (lambda: Linear(3, Gaussian, name="fc"), TypeError, r"fc: expected an initializer such as Gaussian\(\)"),
     "init-table": (lambda: LookupTable(3, 2, Gaussian), TypeError, r"expected an initializer such as Gaussian\(\)"),
     "bias": (lambda: Affine(3, init, bias=Gaussian, name="fc"), TypeError, "fc_bias: expected an initializer"),
-    "cost": (lambda: GeneralizedCost("x", name="loss"), TypeError, "loss: expected a cost, .* for costfunc, got 'x'"),
+    "cost": (lambda: GeneralizedCost(3, name="loss"), TypeError, "loss: expected a cost, .* for costfunc, got 3"),
+    "cost-string": (lambda: GeneralizedCost("x", name="loss"), ValueError, "loss: expected one of .* got 'x'"),
     "cost-class": (
         lambda: GeneralizedCost(SumSquared),
         TypeError,

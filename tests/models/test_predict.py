@@ -566,7 +566,16 @@ def test_an_array_of_columns_is_rejected_with_a_hint(be):
         with pytest.raises(ValueError, match=r"got \(16, 40\): pass rows: X\.T"):
             model.predict(columns)
     with pytest.raises(ValueError, match=r"Use X\[None\] for one row, X\[:, None\] for n rows of one feature"):
-        model.predict(X.reshape(40, -1)[0])
+        model.predict(X.reshape(40, -1)[0, :5])
+
+
+def test_one_sample_without_the_axis_of_rows_gives_its_outputs_alone(be):
+    be.bsz = 8
+    X, y = pixels()
+    model = scaled(ArrayIterator(X.reshape(40, -1), y, nclass=2))
+    sample = X.reshape(40, -1)[0]
+    for one in (sample, sample.tolist()):
+        np.testing.assert_array_equal(model.predict(one), model.predict(sample[None])[0])
 
 
 def test_without_a_scale_rows_are_used_unchanged(be):

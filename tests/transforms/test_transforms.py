@@ -15,11 +15,15 @@ from helpers.runtimes import lacks
 import neonlite.transforms as tr
 from neonlite import Backend, NervanaObject, cleanup_backend, gen_backend
 from neonlite.transforms import (
+    F1,
     GELU,
+    R2,
+    ROCAUC,
     Accuracy,
     BitsPerCharacter,
     BLEUScore,
     ColorNoise,
+    ConfusionMatrix,
     Cost,
     CrossEntropyBinary,
     CrossEntropyMulti,
@@ -29,7 +33,9 @@ from neonlite.transforms import (
     Identity,
     Logistic,
     LogLoss,
+    MeanAbsoluteError,
     MeanSquared,
+    MeanSquaredError,
     Metric,
     Misclassification,
     MultiMetric,
@@ -710,6 +716,12 @@ def test_names_match_what_a_metric_returns(cpu):
         "SequenceAccuracy": ["SequenceAccuracy"],
         "EditDistance": ["EditDistance"],
         "MultiMetric": ["Accuracy"],
+        "MeanSquaredError": ["MeanSquaredError"],
+        "MeanAbsoluteError": ["MeanAbsoluteError"],
+        "R2": ["R2"],
+        "F1": ["F1"],
+        "ROCAUC": ["ROCAUC"],
+        "ConfusionMatrix": [],
     }
 
 
@@ -820,6 +832,12 @@ def made() -> list[NervanaObject]:
         SequenceAccuracy(onehot=True),
         EditDistance(eos=1),
         MultiMetric(Accuracy("a"), 1),
+        MeanSquaredError(),
+        MeanAbsoluteError(),
+        R2(),
+        F1("micro", True, 0.25),
+        ROCAUC(multilabel=True),
+        ConfusionMatrix(["cat", "dog"], 0.25),
     ]
 
 
@@ -827,7 +845,7 @@ every_object = pytest.mark.parametrize("thing", made(), ids=lambda thing: thing.
 
 
 def test_every_public_class_is_among_those_tested():
-    assert {type(thing).__name__ for thing in made()} | {"Transform", "Cost", "Metric"} == set(tr.__all__)
+    assert {type(thing).__name__ for thing in made()} | {"Transform", "Cost", "Metric", "get_metric"} == set(tr.__all__)
 
 
 @every_object
@@ -916,9 +934,12 @@ def test_shapes_are_checked_by_the_call(cpu):
         ObjectDetection()((x, x), (x,))
     with pytest.raises(ValueError, match="ObjectDetection: expected boxes and their targets of the same shape"):
         ObjectDetection()((x, x), (x, cpu.ones((4, 2))))
-    for metric in (Accuracy(), Misclassification()):
-        with pytest.raises(ValueError, match=rf"{metric.classnm}: expected two or more classes, one per row"):
-            metric(cpu.ones((1, 3)), cpu.ones((1, 3)))
+
+
+def test_one_row_is_the_probability_of_the_second_of_two_classes(be):
+    y, t = be.array([[0.2, 0.5, 0.6, 0.9]]), be.array([[0.0, 1.0, 1.0, 0.0]])
+    assert Accuracy()(y, t) == 0.5
+    assert Misclassification()(y, t) == 0.5
 
 
 # --- user subclasses, other backends -------------------------------------------------------------------------------

@@ -1,0 +1,281 @@
+"""Callbacks that react when a recorded value no longer improves: stop training, or reduce the learning rate."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from neonlite.backend.validation import boolean, check_number, instance, integer, one_of
+from neonlite.callbacks.callback import PRIORITY_STOP, Callback
+from neonlite.callbacks.recording import MetricCallback
+from neonlite.messages import describe
+from neonlite.optimizers import Optimizer, ReducedSchedule
+from neonlite.optimizers.loss_scaling import flatten_optimizers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from neonlite.typing import NumPyArray
+
+log = logging.getLogger("neonlite")
+
+
+class MonitorCallback(Callback):
+    """Base class of callbacks that react when a recorded value has not improved for ``patience`` epochs.
+
+    Subclasses implement ``on_improvement`` and ``on_plateau``. NaN is never an improvement.
+
+    Parameters
+    ----------
+    patience : int
+        The number of epochs without improvement.
+    monitor : str
+        The name of the recorded value.
+    min_delta : float
+        The smallest change that is an improvement.
+    mode : str, optional
+        "min" or "max": whether the value is minimized or maximized. Default: that of the metric; "min" for costs.
+
+    Attributes
+    ----------
+    best : float or None
+        The best value so far.
+    """
+
+    priority = PRIORITY_STOP
+
+    def __init__(self, patience: int, monitor: str, min_delta: float, mode: str | None) -> None:
+        super().__init__()
+        self.patience = integer(f"{self.classnm}: patience", patience, 1)
+        self.monitor = instance(f"{self.classnm}: monitor", monitor, str, "the name of a recorded value")
+        self.min_delta = check_number(f"{self.classnm}: min_delta", min_delta, 0)
+        self.mode = one_of(f"{self.classnm}: mode", mode, ("min", "max", None))
+        self.sign = 1  # -1 if the value is maximized
+        self.best: float | None = None
+        self.waiting_since: int | None = None  # the epoch of the best value, or of the last plateau
+
+    def on_improvement(self) -> None:
+        """Run after an epoch with the best value so far."""
+
+    def on_plateau(self, epoch: int) -> None:
+        """Run after ``patience`` epochs without improvement.
+
+        Parameters
+        ----------
+        epoch : int
+            The index of the epoch, from 0.
+        """
+
+    def on_train_begin(self, epochs: int) -> None:
+        if self.monitor == "cost, validation":
+            self.callbacks.require_eval_set(self)
+        self.sign = -1 if (self.mode or self.find_mode()) == "max" else 1
+        if self.waiting_since is None:
+            self.waiting_since = self.model.epoch_index - 1
+
+    def find_mode(self) -> str:
+        """Return "max" or "min" for the monitored value; raise ValueError if that is unknown."""
+        metrics = [x.metric for x in self.callbacks.callbacks if isinstance(x, MetricCallback)]
+        for metric in metrics:
+            greater_is_better = getattr(metric, "greater_is_better", None)
+            if self.monitor in metric.metric_names and greater_is_better is not None:
+                return "max" if greater_is_better else "min"
+        if self.monitor.startswith("cost, "):
+            return "min"
+        names = ["cost, train", "cost, validation", *(name for metric in metrics for name in metric.metric_names)]
+        raise ValueError(
+            f"{self.classnm}: expected monitor to be one of {', '.join(map(repr, names))}, got {self.monitor!r}. "
+            "For other values, pass mode='min' or mode='max'"
+        )
+
+    def on_epoch_end(self, epoch: int) -> None:
+        value = self.callbacks.epoch_value(self.monitor, epoch)
+        if value is None or self.waiting_since is None:
+            return
+        if not math.isnan(value) and (self.best is None or self.sign * value < self.sign * self.best - self.min_delta):
+            self.best, self.waiting_since = value, epoch
+            self.on_improvement()
+        elif epoch - self.waiting_since >= self.patience:
+            self.waiting_since = epoch
+            self.on_plateau(epoch)
+
+    def get_state(self) -> dict[str, object]:
+        return {"best": self.best, "waiting_since": self.waiting_since}
+
+    def set_state(self, state: object) -> None:
+        if not isinstance(state, dict) or state.keys() != self.get_state().keys():
+            keys = ", ".join(self.get_state())
+            raise ValueError(f"{self.classnm}: expected a dict with {keys} as its state, got {describe(state)}")
+        best, since = state["best"], state["waiting_since"]
+        if type(best) not in (int, float, type(None)):
+            raise ValueError(f"{self.classnm}: expected the best value as a number, got {describe(best)}")
+        self.best = None if best is None else float(best)
+        self.waiting_since = None if since is None else integer(f"{self.classnm}: waiting_since", since, -1)
+
+
+class EarlyStop(MonitorCallback):
+    """End training when a value has not improved for ``patience`` epochs, and restore the best weights.
+
+    Training that was stopped stays stopped, even after a checkpoint is loaded. To continue, call ``fit`` without this
+    callback. If training reaches ``num_epochs`` instead, the model has the best weights as well; another ``fit`` with
+    this callback continues from the last ones, as if training had not been interrupted.
+
+    Parameters
+    ----------
+    patience : int
+        The number of epochs without improvement after which training ends. Default: 10.
+    restore_best : bool
+        Whether the model has the weights of the best epoch after training, instead of the last ones. A copy of them
+        is kept in memory, and in checkpoints. Default: True.
+    monitor : str
+        The name of the recorded value, such as "cost, train" or "Accuracy". Default: "cost, validation".
+    min_delta : float
+        The smallest change that is an improvement. Default: 0.
+    mode : str, optional
+        "min" or "max": whether the value is minimized or maximized. Default: that of the metric; "min" for costs.
+
+    Attributes
+    ----------
+    best : float or None
+        The best value so far.
+    stopped : bool
+        Whether this callback has ended training.
+
+    Raises
+    ------
+    ValueError
+        When training starts: there is no validation set, or the direction of the value is unknown.
+
+    Examples
+    --------
+    >>> from neonlite.callbacks import EarlyStop
+    >>> EarlyStop(patience=5, monitor="Accuracy")
+    EarlyStop(patience=5, restore_best=True, monitor='Accuracy', min_delta=0.0, mode=None)
+    """
+
+    def __init__(
+        self,
+        patience: int = 10,
+        restore_best: bool = True,
+        monitor: str = "cost, validation",
+        min_delta: float = 0.0,
+        mode: str | None = None,
+    ) -> None:
+        super().__init__(patience, monitor, min_delta, mode)
+        self.restore_best = boolean("EarlyStop: restore_best", restore_best)
+        self.stopped = False
+        self.best_weights: Mapping[str, NumPyArray] | None = None
+        self.last_weights: Mapping[str, NumPyArray] | None = None  # while the model has the best ones after fit
+
+    def on_train_begin(self, epochs: int) -> None:
+        super().on_train_begin(epochs)
+        self.model.finished = self.model.finished or self.stopped
+        if self.last_weights is not None and self.best_weights is not None:
+            weights = self.model.get_weights()
+            if all((weights[name] == best).all() for name, best in self.best_weights.items()):  # nobody changed them
+                self.model.set_weights(self.last_weights)
+            self.last_weights = None
+
+    def on_improvement(self) -> None:
+        if self.restore_best:
+            self.best_weights = self.model.get_weights()
+
+    def on_plateau(self, epoch: int) -> None:
+        self.stopped = self.model.finished = True
+        if self.best_weights is not None:
+            self.model.set_weights(self.best_weights)  # before the checkpoint of this epoch is written
+
+    def on_train_end(self) -> None:
+        if self.best_weights is not None and not self.stopped:
+            self.last_weights = self.model.get_weights()
+            self.model.set_weights(self.best_weights)
+
+    def get_state(self) -> dict[str, object]:
+        weights = {"best_weights": self.best_weights, "last_weights": self.last_weights}
+        return {**super().get_state(), "stopped": self.stopped, **weights}
+
+    def set_state(self, state: object) -> None:
+        super().set_state(state)
+        if isinstance(state, dict):
+            self.stopped = boolean("EarlyStop: stopped", state["stopped"])
+            self.best_weights, self.last_weights = state["best_weights"], state["last_weights"]
+
+
+class ReduceOnPlateau(MonitorCallback):
+    """Multiply the learning rate by ``factor`` when a value has not improved for ``patience`` epochs.
+
+    The rates of the optimizer's schedule are multiplied, whatever the schedule; see ``ReducedSchedule``. A
+    MultiOptimizer reduces the rates of all its optimizers.
+
+    Parameters
+    ----------
+    factor : float
+        The factor, between 0 and 1. Default: 0.1.
+    patience : int
+        The number of epochs without improvement after which the rate is reduced. Default: 10.
+    min_rate : float
+        The learning rate is not reduced below this value. Default: 0.
+    monitor : str
+        The name of the recorded value, such as "cost, train" or "Accuracy". Default: "cost, validation".
+    min_delta : float
+        The smallest change that is an improvement. Default: 0.
+    mode : str, optional
+        "min" or "max": whether the value is minimized or maximized. Default: that of the metric; "min" for costs.
+
+    Attributes
+    ----------
+    best : float or None
+        The best value so far.
+    scale : float
+        The product of all reductions so far.
+
+    Raises
+    ------
+    TypeError
+        When training starts: the optimizer is not an ``Optimizer``.
+    ValueError
+        When training starts: there is no validation set, or the direction of the value is unknown.
+    """
+
+    def __init__(
+        self,
+        factor: float = 0.1,
+        patience: int = 10,
+        min_rate: float = 0.0,
+        monitor: str = "cost, validation",
+        min_delta: float = 0.0,
+        mode: str | None = None,
+    ) -> None:
+        super().__init__(patience, monitor, min_delta, mode)
+        self.factor = check_number("ReduceOnPlateau: factor", factor, above=0, high=1)
+        self.min_rate = check_number("ReduceOnPlateau: min_rate", min_rate, 0)
+        self.scale = 1.0
+
+    def on_train_begin(self, epochs: int) -> None:
+        super().on_train_begin(epochs)
+        instance("ReduceOnPlateau: optimizer", self.model.optimizer, Optimizer, "an Optimizer, such as Adam(),")
+        self.reduce_schedules()
+
+    def on_plateau(self, epoch: int) -> None:
+        self.scale *= self.factor
+        self.reduce_schedules()
+        log.info(
+            "epoch %d: the learning rate is multiplied by %g: %s has not improved", epoch, self.scale, self.monitor
+        )
+
+    def reduce_schedules(self) -> None:
+        """Set the scale of the schedules of all optimizers; an optimizer of a checkpoint is already reduced."""
+        for optimizer in flatten_optimizers(self.model.optimizer):
+            schedule = optimizer.schedule
+            while isinstance(schedule, ReducedSchedule):
+                schedule = schedule.schedule
+            optimizer.schedule = ReducedSchedule(schedule, self.scale, self.min_rate) if self.scale < 1 else schedule
+
+    def get_state(self) -> dict[str, object]:
+        return {**super().get_state(), "scale": self.scale}
+
+    def set_state(self, state: object) -> None:
+        super().set_state(state)
+        if isinstance(state, dict):
+            self.scale = check_number("ReduceOnPlateau: scale", state["scale"], 0, at_most=1)

@@ -1,0 +1,478 @@
+"""Input encoders: convert arrays, data frames and texts to the inputs of a network, and describe how in checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neonlite.backend.bfloat16 import is_real_array
+from neonlite.backend.serialization import Serializable
+from neonlite.backend.validation import check_number, check_numbers, integer, one_of, sequence
+from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
+from neonlite.data.tokens import PAD, UNK, get_tokenizer
+from neonlite.layers.types import LayerShape
+from neonlite.messages import describe
+
+Columns: TypeAlias = "Mapping[str, NDArray[Any]]"
+
+LAYOUTS = {2: ("NF", "NT"), 3: ("NHW", "NFT", "NTF"), 4: ("NCHW", "NHWC"), 5: ("NCDHW",)}  # by the number of axes
+LAYOUT_DOC = (
+    "N samples, F features, T time steps, C channels, images H x W: NF, NT (token ids), NHW, NFT, NTF, NCHW or NHWC"
+)
+NETWORK_AXES = "NCDHWFT"  # the order of axes in a network
+NUM_CHANNELS = (1, 3, 4)  # by which the channels of images are recognized
+MAX_CATEGORIES = 1000  # of a column
+MAX_TEXT_TOKENS = 256  # of a text, by default
+
+
+class InputEncoder(Serializable):
+    """Base class of input encoders: ``encode`` converts data to rows (n, ...) for a network.
+
+    The constructor arguments of subclasses are JSON data, which checkpoints store.
+
+    Attributes
+    ----------
+    shape : int or tuple
+        The shape of an encoded row: F, (F, T) or (C, H, W).
+    """
+
+    shape: LayerShape
+
+    def encode(self, where: str, X: Any) -> NDArray[Any]:
+        """Return the rows of data in the format of the training data.
+
+        Parameters
+        ----------
+        where : str
+            The caller, for error messages.
+        X : array_like, data frame or list of str
+            The data.
+
+        Returns
+        -------
+        numpy.ndarray
+            (n, ...).
+
+        Raises
+        ------
+        ValueError, TypeError
+            The data has another format than the training data, or contains NaN or missing values.
+        """
+        raise NotImplementedError
+
+    def as_batch(self, X: Any) -> Any:
+        """Return data of one sample as a batch of one, or None if it is a batch already.
+
+        Parameters
+        ----------
+        X : array_like, data frame, dict, list of str or str
+            The data.
+        """
+        return None
+
+
+class ArrayEncoder(InputEncoder):
+    """Encoder of numeric arrays: transposes them to the network's layout, and standardizes features.
+
+    Features are encoded as ``(x - mean) / deviation``.
+
+    Parameters
+    ----------
+    layout : str
+        The axes of the arrays: "NF", "NT", "NHW", "NFT", "NTF", "NCHW", "NHWC" or "NCDHW".
+    sizes : sequence of int
+        The sizes of these axes, without N.
+    mean, deviation : sequence of float, optional
+        The mean and the standard deviation of each feature, for "NF". Default: not standardized.
+    name : str, optional
+        The name.
+    """
+
+    def __init__(
+        self,
+        layout: str,
+        sizes: Sequence[int],
+        mean: Sequence[float] | None = None,
+        deviation: Sequence[float] | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.layout = one_of(f"{self.classnm}: layout", layout, sum(LAYOUTS.values(), ()))
+        self.sizes = [integer(f"{self.classnm}: sizes", n) for n in sequence(f"{self.classnm}: sizes", sizes)]
+        if len(self.sizes) != len(layout) - 1:
+            raise ValueError(f"{self.classnm}: expected {len(layout) - 1} sizes for {layout}, got {self.sizes}")
+        self.permutation = [layout.index(axis) for axis in NETWORK_AXES if axis in layout]
+        shape = tuple(self.sizes[axis - 1] for axis in self.permutation[1:])
+        self.shape = shape[0] if layout == "NF" else (1, *shape) if layout in ("NT", "NHW") else shape
+        self.mean, self.deviation = mean, deviation
+        if mean is not None or deviation is not None:
+            n = self.sizes[0] if layout == "NF" else 0
+            self.mean = check_numbers(f"{self.classnm}: mean", mean, n, "feature")
+            self.deviation = check_deviations(f"{self.classnm}: deviation", deviation, n)
+
+    @classmethod
+    def from_data(cls, where: str, x: NDArray[Any], layout: str, standardize: bool) -> ArrayEncoder:
+        """Return the encoder for an array of training data."""
+        if not standardize:
+            return cls(layout, x.shape[1:])
+        check_all_finite(f"{where}: X", x, np.float32)
+        mean, deviation = moments(x)
+        return cls(layout, x.shape[1:], mean.tolist(), deviation.tolist())
+
+    def encode(self, where: str, X: Any) -> NDArray[Any]:
+        x = numeric_array(where, X)
+        sizes = tuple(self.sizes)
+        if x.shape[1:] != sizes:
+            hint = transpose_hint(x.shape[1:], sizes) and f" The axes must be {self.layout}, as in the training data."
+            if not hint and x.ndim == 2 and len(x) == math.prod(sizes):
+                hint = " Pass rows: X.T."
+            raise ValueError(
+                f"{where}: expected rows of shape {sizes}, an array {(len(x), *sizes)}, got {x.shape}.{hint}"
+            )
+        check_all_finite(f"{where}: X", x, np.float32)
+        if self.mean is not None:
+            x = ((x - np.asarray(self.mean)) / np.asarray(self.deviation)).astype(np.float32)
+        x = x.transpose(self.permutation)
+        return x.reshape(len(x), *self.shape) if isinstance(self.shape, tuple) else x
+
+    def as_batch(self, X: Any) -> Any:
+        if isinstance(X, str | Mapping) or hasattr(X, "columns"):
+            return None
+        x = np.asarray(X)
+        return x[None] if x.shape == tuple(self.sizes) else None
+
+    def __str__(self) -> str:
+        standardized = ", standardized" if self.mean is not None else ""
+        return f"arrays {self.layout} with rows of {tuple(self.sizes)}{standardized}"
+
+
+class TableEncoder(InputEncoder):
+    """Encoder of data frames: numbers are standardized, categories are one-hot.
+
+    Parameters
+    ----------
+    columns : sequence of dict
+        For each column its "name", and either "mean" and "deviation", or "categories", a list of str.
+    name : str, optional
+        The name.
+    """
+
+    def __init__(self, columns: Sequence[Mapping[str, Any]], name: str | None = None) -> None:
+        super().__init__(name)
+        self.columns = [check_column(f"{self.classnm}: columns", x) for x in sequence("TableEncoder: columns", columns)]
+        self.shape = sum(len(column.get("categories", "1")) for column in self.columns)
+        integer(f"{self.classnm}: the number of features", self.shape)
+
+    @classmethod
+    def from_data(cls, where: str, table: Columns, standardize: bool) -> TableEncoder:
+        """Return the encoder for the columns of training data."""
+        columns: list[dict[str, Any]] = []
+        for name, values in table.items():
+            column: dict[str, Any] = {"name": name}
+            if (numbers := as_numbers(where, name, values)) is not None:
+                mean, deviation = moments(numbers) if standardize else (np.zeros(()), np.ones(()))
+                column |= {"mean": float(mean), "deviation": float(deviation)}
+            else:
+                categories = sorted({str(x) for x in values})
+                if len(categories) > MAX_CATEGORIES or (len(categories) > 20 and len(categories) > len(values) / 2):
+                    raise ValueError(
+                        f"{where}: expected a column of numbers or of categories, got column {name!r} with "
+                        f"{len(categories)} different values in {len(values)} rows, such as {categories[0]!r}. Leave "
+                        f"it out: X.drop(columns={name!r}), or convert it to numbers."
+                    )
+                column["categories"] = categories
+            columns.append(column)
+        return cls(columns)
+
+    def encode(self, where: str, X: Any) -> NDArray[Any]:
+        table = read_table(where, X)
+        if table is None:
+            names = [column["name"] for column in self.columns]
+            raise TypeError(f"{where}: expected a data frame with the columns {', '.join(names)}, got {describe(X)}")
+        parts = [self._encode_column(where, column, table) for column in self.columns]
+        return np.concatenate(parts, axis=1)
+
+    def _encode_column(self, where: str, column: dict[str, Any], table: Columns) -> NDArray[np.float32]:
+        name = column["name"]
+        if name not in table:
+            raise ValueError(f"{where}: expected a column {name!r}, as in the training data, got {', '.join(table)}")
+        if "categories" not in column:
+            numbers = as_numbers(where, name, table[name])
+            if numbers is None:
+                raise ValueError(f"{where}: expected numbers in column {name!r}, got {describe(table[name][0])}")
+            standardized: NDArray[Any] = (numbers - column["mean"]) / column["deviation"]
+            return standardized.astype(np.float32)[:, None]
+        as_numbers(where, name, table[name])  # raises an error for missing values
+        index = {category: i for i, category in enumerate(column["categories"])}
+        encoded = np.zeros((len(table[name]), len(index)), np.float32)
+        for row, value in enumerate(table[name]):
+            if str(value) not in index:
+                raise ValueError(
+                    f"{where}: expected in column {name!r} one of the categories of the training data, "
+                    f"{describe(column['categories'])}, got {str(value)!r} in row {row}."
+                )
+            encoded[row, index[str(value)]] = 1
+        return encoded
+
+    def as_batch(self, X: Any) -> Any:
+        if hasattr(X, "to_dict") and getattr(X, "ndim", 0) == 1:  # a row of a pandas data frame
+            X = X.to_dict()
+        is_row = isinstance(X, Mapping) and all(np.ndim(x) == 0 for x in X.values())
+        return {name: [x] for name, x in X.items()} if is_row else None
+
+    def __str__(self) -> str:
+        def describe_column(column: dict[str, Any]) -> str:
+            categories = column.get("categories")
+            return column["name"] if categories is None else f"{column['name']} ({len(categories)} categories)"
+
+        return f"columns {', '.join(map(describe_column, self.columns))}"
+
+
+class TextEncoder(InputEncoder):
+    """Encoder of texts: token ids (n, 1, T) of words; shorter texts are padded on the left, longer ones are cut.
+
+    Parameters
+    ----------
+    vocabulary : sequence of str
+        The tokens by id. The first two are <pad> and <unk>, which stands for words that are not in the vocabulary.
+    length : int
+        The number of token ids of a text, T.
+    tokenizer : str
+        "words" or "characters"; default: "words".
+    name : str, optional
+        The name.
+    """
+
+    SPECIAL: ClassVar[list[str]] = [PAD, UNK]
+
+    def __init__(
+        self, vocabulary: Sequence[str], length: int, tokenizer: str = "words", name: str | None = None
+    ) -> None:
+        super().__init__(name)
+        self.vocabulary = [*sequence(f"{self.classnm}: vocabulary", vocabulary)]
+        if self.vocabulary[:2] != self.SPECIAL or not all(isinstance(x, str) for x in self.vocabulary):
+            raise ValueError(f"{self.classnm}: expected a vocabulary that starts with {self.SPECIAL}")
+        self.length = integer(f"{self.classnm}: length", length)
+        self.tokenizer = one_of(f"{self.classnm}: tokenizer", tokenizer, ("words", "characters"))
+        self.shape = (1, self.length)
+        self._index = {token: i for i, token in enumerate(self.vocabulary)}
+
+    @classmethod
+    def from_data(
+        cls, where: str, texts: Sequence[str], max_tokens: int, length: int | None, tokenizer: str = "words"
+    ) -> TextEncoder:
+        """Return the encoder for training texts: the vocabulary has the ``max_tokens`` most frequent tokens."""
+        integer(f"{where}: the vocabulary size", max_tokens, 3)
+        lists = [tokenize(text, tokenizer) for text in texts]
+        counts = Counter(token for tokens in lists for token in tokens if token not in cls.SPECIAL)
+        if not counts:
+            raise ValueError(f"{where}: expected texts with at least one word, got {describe(texts[0])}")
+        frequent = sorted(counts, key=lambda token: (-counts[token], token))
+        length = min(max(map(len, lists)), MAX_TEXT_TOKENS) if length is None else length
+        return cls([*cls.SPECIAL, *frequent[: max_tokens - 2]], length, tokenizer)
+
+    def encode(self, where: str, X: Any) -> NDArray[Any]:
+        texts = as_texts(X)
+        if texts is None:
+            raise TypeError(f"{where}: expected a list of texts, as in the training data, got {describe(X)}")
+        ids = np.zeros((len(texts), 1, self.length), np.int32)
+        for row, text in enumerate(texts):
+            tokens = [self._index.get(token, 1) for token in tokenize(text, self.tokenizer)][: self.length]
+            ids[row, 0, self.length - len(tokens) :] = tokens
+        return ids
+
+    def as_batch(self, X: Any) -> Any:
+        return [X] if isinstance(X, str) else None
+
+    def __str__(self) -> str:
+        return f"texts of {self.length} {self.tokenizer}, a vocabulary of {len(self.vocabulary)}"
+
+
+# --- choosing an encoder ---------------------------------------------------------------------------------------------
+
+
+def choose_encoder(
+    where: str,
+    X: Any,
+    layout: str | None = None,
+    standardize: bool | None = None,
+    expected: Any = None,
+    vocab_size: int | None = None,
+    length: int | None = None,
+) -> InputEncoder:
+    """Return the encoder for training data.
+
+    Parameters
+    ----------
+    where : str
+        The caller, for error messages.
+    X : array_like, data frame or list of str
+        The data.
+    layout : str, optional
+        The axes of an array. Default: recognized, if there is only one possibility.
+    standardize : bool, optional
+        Whether to standardize features. Default: rows of features (n, F) and columns of numbers, but not uint8.
+    expected : shape, optional
+        The shape of the inputs for which the network is configured.
+    vocab_size : int, optional
+        The size of the table of a network that starts with a LookupTable.
+    length : int, optional
+        The number of tokens of a text.
+
+    Raises
+    ------
+    ValueError
+        The layout is ambiguous, or is not one of an array with this number of axes.
+    """
+    texts = as_texts(X)
+    if texts is not None:
+        if vocab_size is None:
+            raise ValueError(f"{where}: expected a network that starts with a LookupTable for texts. Add one.")
+        return TextEncoder.from_data(where, texts, vocab_size, length)
+    table = read_table(where, X)
+    if table is not None:
+        return TableEncoder.from_data(where, table, standardize is not False)
+    x = numeric_array(where, X)
+    layout = find_layout(where, x, layout, expected, vocab_size is not None)
+    if standardize and layout != "NF":
+        raise ValueError(f"{where}: expected rows of features (n, F) for standardize=True, got {layout} {x.shape}")
+    is_default = layout == "NF" and x.dtype != np.uint8
+    return ArrayEncoder.from_data(where, x, layout, is_default if standardize is None else bool(standardize))
+
+
+def find_layout(where: str, x: NDArray[Any], layout: str | None, expected: Any, takes_ids: bool) -> str:
+    """Return the layout of an array, as given, or as recognized from its shape, its dtype and the network."""
+    layouts = LAYOUTS.get(x.ndim, ())
+    if layout is not None:
+        return one_of(f"{where}: layout", layout, layouts, f" for an array {x.shape}. {LAYOUT_DOC}.")
+    if x.ndim == 2:
+        return "NT" if takes_ids else "NF"
+    if len(layouts) == 1:
+        return layouts[0]
+    possible = [each for each in layouts if ArrayEncoder(each, x.shape[1:]).shape == expected]
+    if not possible and x.ndim == 3 and x.dtype == np.uint8:
+        possible = ["NHW"]
+    elif not possible and x.ndim == 4:
+        possible = [each for each in layouts if x.shape[each.index("C")] in NUM_CHANNELS]
+    if len(possible) != 1:
+        choices = " or ".join(f'layout="{each}"' for each in possible or layouts)
+        raise ValueError(f"{where}: expected the layout of an array {x.shape}, got None. Pass {choices}: {LAYOUT_DOC}.")
+    return possible[0]
+
+
+# --- reading data ----------------------------------------------------------------------------------------------------
+
+
+def numeric_array(where: str, X: Any) -> NDArray[Any]:
+    """Return numeric data as an array (n, ...)."""
+    if hasattr(X, "toarray"):  # of SciPy
+        raise TypeError(f"{where}: expected a dense array, got the sparse {type(X).__name__}. Pass X.toarray().")
+    return to_array(where, X, "X")
+
+
+def as_texts(X: Any) -> list[str] | None:
+    """Return a list of texts, if the data is one: a list, array or column of str."""
+    if isinstance(X, list | tuple):
+        is_texts = bool(X) and all(isinstance(x, str) for x in X)
+        return list(X) if is_texts else None
+    values = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "OUT":
+        return None
+    return as_texts(values.tolist())
+
+
+def read_table(where: str, X: Any) -> dict[str, NDArray[Any]] | None:
+    """Return the columns of a data frame, a dict of columns, or rows of mixed types; None for other data."""
+    if isinstance(X, Mapping):
+        columns = {str(name): np.asarray(column) for name, column in X.items()}
+    elif hasattr(X, "columns") and hasattr(X, "__getitem__"):
+        columns = {str(name): X[name].to_numpy() for name in X.columns}
+    else:
+        array = X if isinstance(X, np.ndarray) else None
+        if array is None and isinstance(X, list | tuple) and X and isinstance(X[0], list | tuple):
+            if not any(isinstance(x, str) or x is None for x in X[0]):
+                return None
+            array = np.array(X, dtype=object)
+        if array is None or array.ndim != 2 or array.dtype.kind not in "OUT":
+            return None
+        columns = {str(i): array[:, i] for i in range(array.shape[1])}
+    lengths = {len(column) for column in columns.values() if column.ndim == 1}
+    if len(lengths) != 1 or not all(column.ndim == 1 for column in columns.values()) or lengths == {0}:
+        shapes = ", ".join(f"{name} {column.shape}" for name, column in columns.items())
+        raise ValueError(f"{where}: expected a table with columns of one length, at least 1, got {shapes or 'none'}")
+    return columns
+
+
+def as_numbers(where: str, name: str, values: NDArray[Any]) -> NDArray[np.float64] | None:
+    """Return a column of numbers, None for other columns; raise ValueError for missing values, NaN and infinity."""
+    if values.dtype.kind in "mM":
+        raise TypeError(
+            f"{where}: expected numbers or categories in column {name!r}, got {values.dtype}. Convert it, such as to "
+            "days or to the month."
+        )
+    if not is_real_array(values):
+        missing = [i for i, x in enumerate(values) if is_missing(x)]
+        if missing:
+            raise ValueError(
+                f"{where}: expected a value in every row, got {values[missing[0]]} in column {name!r}, row "
+                f"{missing[0]}. Remove these rows, or replace the values."
+            )
+        if values.dtype.kind != "O" or not all(isinstance(x, int | float | np.number | np.bool_) for x in values):
+            return None
+    numbers = values.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        row = int(np.isfinite(numbers).argmin())
+        raise ValueError(
+            f"{where}: expected finite numbers, got {numbers[row]} in column {name!r}, row {row}. Remove "
+            "these rows, or replace the values."
+        )
+    return numbers
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value of a column is None, NaN, or the missing value of pandas."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
+
+
+def moments(x: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and standard deviation over the rows; 1 for the deviation of a constant feature."""
+    numbers = x.astype(np.float64)
+    mean, deviation = numbers.mean(axis=0), numbers.std(axis=0)
+    is_constant = deviation <= 1e-12 * np.abs(mean)
+    return mean, np.where(is_constant, 1.0, deviation)
+
+
+def tokenize(text: str, tokenizer: str) -> Sequence[str]:
+    """Return the tokens of a text, in lower case if they are words."""
+    return get_tokenizer(tokenizer)(text.lower() if tokenizer == "words" else text)
+
+
+# --- checks of descriptions ------------------------------------------------------------------------------------------
+
+
+def check_deviations(name: str, values: Any, count: int) -> list[float]:
+    """Return positive finite numbers; TypeError or ValueError otherwise."""
+    return [check_number(name, x, above=0) for x in check_numbers(name, values, count, "feature")]
+
+
+def check_column(name: str, column: Any) -> dict[str, Any]:
+    """Return a column of a TableEncoder; TypeError or ValueError if it is invalid."""
+    if not isinstance(column, Mapping) or not isinstance(column.get("name"), str):
+        raise TypeError(f"{name}: expected a dict with the name of a column, got {describe(column)}")
+    if column.keys() == {"name", "mean", "deviation"}:
+        return {
+            "name": column["name"],
+            "mean": check_number(f"{name}: mean", column["mean"]),
+            "deviation": check_number(f"{name}: deviation", column["deviation"], above=0),
+        }
+    categories = column.get("categories")
+    if column.keys() != {"name", "categories"} or not isinstance(categories, list) or not categories:
+        raise ValueError(f"{name}: expected mean and deviation, or categories, got {describe(column)}")
+    if not all(isinstance(x, str) for x in categories) or len(set(categories)) != len(categories):
+        raise ValueError(f"{name}: expected different strings for categories, got {describe(categories)}")
+    return {"name": column["name"], "categories": categories}

@@ -1,0 +1,355 @@
+"""Target encoders: convert class labels and numbers to the targets of a network, and its outputs back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neonlite.backend.bfloat16 import is_float_array, is_real_array
+from neonlite.backend.serialization import Serializable
+from neonlite.backend.validation import boolean, check_numbers, one_of, sequence
+from neonlite.data.input_encoders import check_deviations, is_missing, moments
+from neonlite.data.iterator import check_all_finite
+from neonlite.messages import describe
+
+LABEL_KINDS = {"str": "UT", "int": "iu", "float": "f", "bool": "b"}  # Python type -> NumPy's kinds
+
+
+class TargetEncoder(Serializable):
+    """Base class of target encoders.
+
+    The constructor arguments of subclasses are JSON data, which checkpoints store.
+    """
+
+    def encode(self, where: str, y: Any) -> NDArray[Any]:
+        """Return targets: class indices (n,) or (n, T), or values (n, K) or (n, K, T).
+
+        Parameters
+        ----------
+        where : str
+            The caller, for error messages.
+        y : array_like or data frame
+            Labels or numbers in the format of the training data.
+
+        Returns
+        -------
+        numpy.ndarray
+            The targets.
+
+        Raises
+        ------
+        ValueError, TypeError
+            The data has another format than the training data.
+        """
+        raise NotImplementedError
+
+    def decode(self, outputs: NDArray[Any]) -> NDArray[Any]:
+        """Return what ``Model.predict`` returns for outputs: probabilities, or numbers in the units of the targets.
+
+        Parameters
+        ----------
+        outputs : numpy.ndarray
+            The outputs of the network, (n, K) or (n, K, T).
+        """
+        return outputs
+
+    def classes_of(self, where: str, outputs: NDArray[Any]) -> NDArray[Any]:
+        """Return the predicted classes for outputs.
+
+        Parameters
+        ----------
+        where : str
+            The caller, for error messages.
+        outputs : numpy.ndarray
+            The outputs of the network, (n, K) or (n, K, T).
+
+        Raises
+        ------
+        TypeError
+            The targets are numbers.
+        """
+        raise TypeError(
+            f"{where}: expected a model that was trained on classes, got one trained on numbers. Use predict."
+        )
+
+
+class ClassEncoder(TargetEncoder):
+    """Encoder of class labels: the index of each label among the classes.
+
+    Parameters
+    ----------
+    classes : sequence of str, int, float or bool
+        The labels of the classes, in the order of the network's outputs.
+    dtype : {"str", "int", "float", "bool"}
+        The kind of array in which labels are returned.
+    one_hot : bool, default False
+        Whether the data is one-hot, (n, K).
+    name : str, optional
+        The name.
+    """
+
+    def __init__(self, classes: Sequence[Any], dtype: str, one_hot: bool = False, name: str | None = None) -> None:
+        super().__init__(name)
+        self.classes = [*sequence(f"{self.classnm}: classes", classes)]
+        self.dtype = one_of(f"{self.classnm}: dtype", dtype, LABEL_KINDS)
+        self.one_hot = boolean(f"{self.classnm}: one_hot", one_hot)
+        if not self.classes or not all(isinstance(x, str | int | float | bool) for x in self.classes):
+            raise TypeError(f"{self.classnm}: expected strings or numbers for classes, got {describe(self.classes)}")
+        self._index = {label: i for i, label in enumerate(self.classes)}
+        if len(self._index) != len(self.classes):
+            raise ValueError(f"{self.classnm}: expected different classes, got {describe(self.classes)}")
+
+    @classmethod
+    def from_data(cls, where: str, y: NDArray[Any], num_outputs: int) -> ClassEncoder:
+        """Return the encoder for training labels: numbers from 0 to K - 1 are K classes, others those that occur."""
+        if y.ndim == 2 and y.shape[1] == num_outputs and is_one_hot(y):
+            return cls([*range(num_outputs)], "int", one_hot=True)
+        kind = next(name for name, kinds in LABEL_KINDS.items() if y.dtype.kind in kinds)
+        labels, num_classes = set(y.ravel().tolist()), max(num_outputs, 2)
+        if labels <= {*range(num_classes)}:
+            return cls(np.arange(num_classes).astype(kind).tolist(), kind)
+        if len(labels) != num_classes:
+            width = max(len(labels), 2)
+            binary = " or Affine(1, activation=Logistic())" if width == 2 else ""
+            raise ValueError(
+                f"{where}: expected {num_classes} classes for the {num_outputs} outputs of the network, got "
+                f"{len(labels)}: {describe(sorted(labels))}. End the network with Affine({width}, "
+                f"activation=Softmax()){binary}, and check y if it should have other classes."
+            )
+        return cls(sorted(labels), kind)
+
+    def encode(self, where: str, y: Any) -> NDArray[Any]:
+        labels = label_array(where, y)
+        if self.one_hot:
+            if labels.ndim != 2 or labels.shape[1] != len(self.classes) or not is_one_hot(labels):
+                raise ValueError(
+                    f"{where}: expected one-hot targets {(len(labels), len(self.classes))}, as in the training data, "
+                    f"got {describe(y)}"
+                )
+            return class_indices(labels)
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            labels = labels[:, 0]
+        try:
+            return np.array([self._index[x] for x in labels.ravel().tolist()], np.int32).reshape(labels.shape)
+        except KeyError as error:
+            raise ValueError(
+                f"{where}: expected one of the classes {describe(self.classes)} in y, got {error.args[0]!r}."
+            ) from None
+
+    def classes_of(self, where: str, outputs: NDArray[Any]) -> NDArray[Any]:
+        labels: NDArray[Any] = np.array(self.classes, dtype=self.dtype)[class_indices(outputs)]
+        return labels
+
+    def __str__(self) -> str:
+        return f"{len(self.classes)} classes: {', '.join(map(str, self.classes))}"
+
+
+class IndicatorEncoder(TargetEncoder):
+    """Encoder of several labels for each sample: zeros and ones (n, K).
+
+    Parameters
+    ----------
+    names : sequence of str
+        The names of the labels, such as the columns of a data frame.
+    name : str, optional
+        The name.
+    """
+
+    def __init__(self, names: Sequence[str], name: str | None = None) -> None:
+        super().__init__(name)
+        self.names = [*sequence(f"{self.classnm}: names", names)]
+        if not self.names or not all(isinstance(x, str) for x in self.names):
+            raise TypeError(f"{self.classnm}: expected strings for names, got {describe(self.names)}")
+
+    def encode(self, where: str, y: Any) -> NDArray[Any]:
+        indicators = label_array(where, y)
+        expected = (len(indicators), len(self.names))
+        if indicators.shape != expected or not is_real_array(indicators) or not is_zero_or_one(indicators):
+            raise ValueError(f"{where}: expected zeros and ones {expected} for y, got {describe(y)}")
+        return indicators.astype(np.float32)
+
+    def classes_of(self, where: str, outputs: NDArray[Any]) -> NDArray[Any]:
+        return (outputs > 0.5).astype(np.int64)
+
+    def __str__(self) -> str:
+        return f"{len(self.names)} labels: {', '.join(self.names)}"
+
+
+class NumberEncoder(TargetEncoder):
+    """Encoder of numbers: ``(y - mean) / deviation``.
+
+    Parameters
+    ----------
+    mean, deviation : sequence of float, optional
+        The mean and the standard deviation of each output. Default: not standardized.
+    is_vector : bool, default False
+        Whether the data is (n,) instead of (n, K).
+    name : str, optional
+        The name.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float] | None = None,
+        deviation: Sequence[float] | None = None,
+        is_vector: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.mean, self.deviation = mean, deviation
+        self.is_vector = boolean(f"{self.classnm}: is_vector", is_vector)
+        if mean is not None or deviation is not None:
+            n = len(sequence(f"{self.classnm}: mean", mean))
+            self.mean = check_numbers(f"{self.classnm}: mean", mean, n, "output")
+            self.deviation = check_deviations(f"{self.classnm}: deviation", deviation, n)
+
+    @classmethod
+    def from_data(cls, where: str, y: NDArray[Any], standardize: bool) -> NumberEncoder:
+        """Return the encoder for training targets."""
+        if y.ndim > 2 or not standardize:
+            return cls(is_vector=y.ndim == 1)
+        check_all_finite(f"{where}: y", y, np.float32)
+        mean, deviation = moments(y.reshape(len(y), -1))
+        return cls(mean.tolist(), deviation.tolist(), y.ndim == 1)
+
+    def encode(self, where: str, y: Any) -> NDArray[Any]:
+        numbers = label_array(where, y)
+        if not is_real_array(numbers):
+            raise TypeError(f"{where}: expected numbers for y, as in the training data, got {describe(y)}")
+        check_all_finite(f"{where}: y", numbers, np.float32)
+        numbers = numbers[:, None] if numbers.ndim == 1 else numbers
+        if self.mean is None:
+            return numbers.astype(np.float32)
+        standardized: NDArray[Any] = (numbers - np.asarray(self.mean)) / np.asarray(self.deviation)
+        return standardized.astype(np.float32)
+
+    def decode(self, outputs: NDArray[Any]) -> NDArray[Any]:
+        if self.mean is not None:
+            outputs = (outputs * np.asarray(self.deviation) + np.asarray(self.mean)).astype(outputs.dtype)
+        return outputs[:, 0] if self.is_vector and outputs.shape[1] == 1 else outputs
+
+    def __str__(self) -> str:
+        return f"numbers{', standardized for training' if self.mean is not None else ''}"
+
+
+def one_hot(indices: NDArray[np.integer[Any]], num_outputs: int) -> NDArray[np.float32]:
+    """Return class indices (n,) or (n, T) as targets (n, K) or (n, K, T); with one output as zeros and ones."""
+    if num_outputs == 1:
+        return indices[:, None].astype(np.float32)
+    classes = np.arange(num_outputs).reshape(-1, *(1,) * (indices.ndim - 1))
+    encoded: NDArray[np.float32] = (indices[:, None] == classes).astype(np.float32)
+    return encoded
+
+
+def class_indices(outputs: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the index of the largest output; for a single output, 1 where it is above 0.5, else 0."""
+    return outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0.5).astype(np.intp)
+
+
+# --- choosing an encoder ---------------------------------------------------------------------------------------------
+
+
+def choose_target_encoder(
+    where: str, y: Any, num_outputs: int, activation: str | None, expects_probabilities: bool | None
+) -> TargetEncoder:
+    """Return the encoder for training targets.
+
+    Parameters
+    ----------
+    where : str
+        The caller, for error messages.
+    y : array_like or data frame
+        Labels or numbers.
+    num_outputs : int
+        The number of outputs of the network.
+    activation : str, optional
+        The class name of the last activation.
+    expects_probabilities : bool, optional
+        Whether the cost expects probabilities, as cross-entropies do; None without a cost.
+
+    Raises
+    ------
+    ValueError
+        Labels and network do not match, or integers may be classes or numbers.
+    """
+    labels = label_array(where, y)
+    is_number = is_real_array(labels)
+    is_classifier = activation == "Softmax" or bool(expects_probabilities) or not is_number
+    if not is_classifier and activation == "Logistic" and expects_probabilities is None:
+        is_classifier = is_zero_or_one(labels) or not is_float_array(labels)
+    if not is_classifier and labels.dtype.kind in "biu" and expects_probabilities is None:
+        raise ValueError(
+            f"{where}: expected classes for a network that ends with Softmax() or Logistic(), or numbers, got integers "
+            f"for a network that ends with {activation or 'no activation'}. For classes, end it with "
+            "Softmax(); for numbers, pass y.astype(float), or cost=MeanSquared()."
+        )
+    if not is_classifier:
+        width = 1 if labels.ndim == 1 else labels.shape[1]
+        if width != num_outputs:
+            raise ValueError(
+                f"{where}: expected y with a column for each of the {num_outputs} outputs, got {labels.shape}. End the "
+                f"network with Affine({width})."
+            )
+        return NumberEncoder.from_data(where, labels, activation is None)
+    if is_number and is_float_array(labels) and not (labels == np.floor(labels)).all():
+        raise ValueError(
+            f"{where}: expected classes for a network that ends with {activation}, got {labels.dtype} from "
+            f"{labels.min():g} to {labels.max():g}. For numbers, end it with Affine({num_outputs}) without activation."
+        )
+    is_indicator = is_number and labels.ndim == 2 and labels.shape[1] == num_outputs > 1 and is_zero_or_one(labels)
+    if is_indicator and not (activation == "Softmax" and is_one_hot(labels)):
+        if activation == "Softmax":
+            raise ValueError(
+                f"{where}: expected one class for each row for a network that ends with Softmax, got several. For "
+                f"several labels, end it with Affine({num_outputs}, activation=Logistic())."
+            )
+        names = [str(x) for x in y.columns] if hasattr(y, "columns") else [str(i) for i in range(num_outputs)]
+        return IndicatorEncoder(names)
+    return ClassEncoder.from_data(where, labels, num_outputs)
+
+
+# --- reading labels --------------------------------------------------------------------------------------------------
+
+
+def label_array(where: str, y: Any) -> NDArray[Any]:
+    """Return labels or numbers as an array (n,), (n, K), (n, T) or (n, K, T), without missing values."""
+    if isinstance(y, Mapping):
+        raise TypeError(f"{where}: expected an array or a data frame for y, got {describe(y)}")
+    if hasattr(y, "columns"):
+        columns = [y[name].to_numpy() for name in y.columns]
+        array = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+    else:
+        try:
+            array = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
+        except ValueError as error:
+            raise ValueError(f"{where}: expected rows of one length for y: {error}") from None
+    if not 1 <= array.ndim <= 3 or not array.size:
+        raise ValueError(f"{where}: expected y with at least one row, (n,), (n, K) or (n, K, T), got {array.shape}")
+    if array.dtype.kind in "Of":
+        missing = [i for i, x in enumerate(array.reshape(len(array), -1)[:, 0].tolist()) if is_missing(x)]
+        if missing:
+            raise ValueError(
+                f"{where}: expected a value in every row of y, got {array[missing[0]]} in row {missing[0]}. Remove "
+                "these rows."
+            )
+    if array.dtype.kind == "O":
+        if len(kinds := {type(x) for x in array.ravel().tolist()}) > 1:
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise TypeError(f"{where}: expected labels or numbers of one type for y, got {names}")
+        array = np.asarray(array.tolist())
+    if array.dtype.kind not in "UT" and not is_real_array(array):
+        raise TypeError(f"{where}: expected labels or numbers for y, got {array.dtype}")
+    return array
+
+
+def is_zero_or_one(y: NDArray[Any]) -> bool:
+    """Return whether all elements are 0 or 1."""
+    return bool(((y == 0) | (y == 1)).all())
+
+
+def is_one_hot(y: NDArray[Any]) -> bool:
+    """Return whether each row (K,) has a single 1, and zeros."""
+    return bool(y.ndim == 2 and is_real_array(y) and is_zero_or_one(y) and (y.sum(axis=1) == 1).all())

@@ -1,0 +1,251 @@
+"""Model.fit: train on arrays, data frames and texts, or on a data iterator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from neonlite.backend.validation import integer
+from neonlite.callbacks import Callback, CallbackBase, Callbacks, MetricCallback
+from neonlite.data.target_encoders import ClassEncoder
+from neonlite.models.training import train
+from neonlite.models.training_data import TrainingData, metric_for
+from neonlite.optimizers import Adam
+
+if TYPE_CHECKING:
+    from neonlite.callbacks import History
+    from neonlite.data import NervanaDataIterator
+    from neonlite.layers import GeneralizedCost, Multicost
+    from neonlite.models.model import Model
+    from neonlite.optimizers import Optimizer
+    from neonlite.transforms import Cost, Metric
+    from neonlite.typing import ArrayLike, ClassWeights, Data
+
+DEFAULT_BATCH_SIZE = 32
+DEFAULT_EPOCHS = 10
+
+
+@overload
+def fit(
+    model: Model,
+    dataset: NervanaDataIterator,
+    cost: GeneralizedCost | Multicost | Cost,
+    optimizer: Optimizer,
+    num_epochs: int,
+    callbacks: CallbackBase | None = None,
+    cuda_graphs: bool = True,
+) -> None: ...
+@overload
+def fit(
+    model: Model,
+    X: Data | NervanaDataIterator,
+    y: Data | str | None = None,
+    *,
+    epochs: int = DEFAULT_EPOCHS,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    cost: GeneralizedCost | Cost | str | None = None,
+    optimizer: Optimizer | str | None = None,
+    validation_split: float = 0.0,
+    validation_data: tuple[Data, Data] | NervanaDataIterator | None = None,
+    metrics: Sequence[Metric | str] | Metric | str | None = None,
+    callbacks: Callbacks | Sequence[Callback] | Callback | None = None,
+    sample_weight: ArrayLike | None = None,
+    class_weight: ClassWeights | str | None = None,
+    shuffle: bool = True,
+    progress_bar: bool = True,
+    layout: str | None = None,
+    standardize: bool | None = None,
+    text_length: int | None = None,
+    cuda_graphs: bool = True,
+) -> History: ...
+def fit(  # type: ignore[misc]
+    model: Model,
+    X: Any = None,
+    y: Any = None,
+    optimizer: Any = None,
+    num_epochs: int | None = None,
+    callbacks: Any = None,
+    cuda_graphs: bool = True,
+    *,
+    dataset: Any = None,
+    epochs: int | None = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    cost: Any = None,
+    validation_split: float = 0.0,
+    validation_data: Any = None,
+    metrics: Any = None,
+    sample_weight: Any = None,
+    class_weight: Any = None,
+    shuffle: bool = True,
+    progress_bar: bool = True,
+    layout: str | None = None,
+    standardize: bool | None = None,
+    text_length: int | None = None,
+) -> History | None:
+    """Train on data, or as in neon on an iterator: ``fit(dataset, cost, optimizer, num_epochs, callbacks)``.
+
+    Both continue a training: its optimizer, its cost and, after Ctrl-C, its epoch. In ``fit(X, y)``, what is done to
+    the data is part of the model: ``predict`` repeats it, and checkpoints store it. This is: images are transposed to
+    (N, C, H, W), and uint8 is divided by 255; rows of features, columns of numbers, and numbers as targets of a network
+    without last activation are standardized, with mean and deviation of ``X`` and ``y``; categories become one-hot
+    features; words become token ids.
+
+    Parameters
+    ----------
+    X : array_like, data frame, list of str, or iterator
+        Rows (n, F); images (n, C, H, W), (n, H, W, C) or (n, H, W); sequences (n, F, T) or (n, T, F); a data frame of
+        pandas or polars, or a dict of columns, with numbers and categories; texts; a list of arrays for several
+        inputs; an iterator, whose targets are used.
+    y : array_like, data frame or str, optional
+        Labels (n,) of any type, (n, T) with time steps; numbers (n,) or (n, K); zeros and ones (n, K) for several
+        labels; the name of a column of ``X``. Default: the inputs. As in neon, the cost if ``X`` is an iterator.
+    optimizer : Optimizer or str, optional
+        The optimizer, such as ``Adam(0.01)``. Default: that of the last ``fit``, or ``Adam()``.
+    num_epochs : int, optional
+        As in neon, the total number of epochs, including those of earlier calls.
+    callbacks : Callbacks, or list of Callback, optional
+        The callbacks. As in neon, an object with their methods.
+    cuda_graphs : bool
+        Whether a GPU may replay minibatches and updates as CUDA graphs; see ``be.replay``. Default: True.
+    dataset : iterator, optional
+        neon's name of ``X``.
+    epochs : int
+        The number of epochs of this call. Default: 10.
+    batch_size : int
+        The number of rows of a minibatch; ``be.bsz`` is unchanged. Default: 32.
+    cost : Cost or str, optional
+        The cost, such as ``MeanSquared()``. Default: that of the last ``fit``; else ``CrossEntropyMulti()`` for
+        classes, ``CrossEntropyBinary()`` for two classes with one output and for several labels, ``MeanSquared()`` for
+        numbers.
+    validation_split : float
+        The fraction of the rows to validate on, chosen at random, for classes from each of them. Default: 0.
+    validation_data : tuple or iterator, optional
+        (X, y) to validate on after each epoch.
+    metrics : Metric, str or list of them, optional
+        Metrics to record for the validation data, besides the cost. Default: ``Accuracy()`` for classes.
+    sample_weight : array_like, optional
+        A factor >= 0 of the cost of each row, (n,).
+    class_weight : dict or "balanced", optional
+        A factor of the cost for each class, by label; "balanced": n / (number of classes * rows of the class).
+    shuffle : bool
+        Whether each epoch has a new random order. Default: True.
+    progress_bar : bool
+        Whether to show a progress bar. Default: True.
+    layout : str, optional
+        The axes of an array: "NF", "NHW", "NFT", "NTF", "NCHW", "NHWC", or "NT" for token ids. Default: recognized by
+        the number of channels and by uint8; an error if there are several possibilities.
+    standardize : bool, optional
+        Whether to standardize features and columns of numbers. Default: True, except for uint8.
+    text_length : int, optional
+        The number of words of a text; longer ones are cut. Default: that of the longest, at most 256.
+
+    Returns
+    -------
+    History
+        The cost and metrics of each epoch of this call. None in neon's form: see ``Callbacks.history``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Invalid arguments, before the first step: labels that do not match the outputs, unknown layouts, NaN.
+    KeyboardInterrupt
+        Ctrl-C, after a complete step.
+    SystemExit
+        SIGTERM or SIGHUP, with the exit code 128 + the signal number.
+
+    Warns
+    -----
+    RuntimeWarning
+        The cost, or a weight at the end, is NaN or infinite: once per call, with the epoch, the minibatch and the
+        first layer with such outputs. The callback ``TerminateOnNaN`` ends training then.
+    UserWarning
+        Inputs that are not scaled. In neon's form, no epoch is left to train, a callback had ended this training
+        before, or the learning rate is 0 before ``num_epochs``.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> from neonlite.layers import Affine
+    >>> from neonlite.models import Model
+    >>> from neonlite.transforms import Softmax
+    >>> from neonlite.initializers import Gaussian
+    >>> be = nl.gen_backend("cpu", rng_seed=1)
+    >>> model = Model([Affine(2, Gaussian(), activation=Softmax())])
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], ["low", "low", "high", "high"]
+    >>> history = model.fit(X, y, epochs=100, progress_bar=False)
+    >>> model.predict_classes([[0.5], [2.5]]).tolist()
+    ['low', 'high']
+    """
+    X = dataset if X is None else X
+    is_iterator = hasattr(X, "nbatches")
+    if is_iterator:
+        y, cost = None, y if cost is None else cost
+    if num_epochs is not None:
+        train(model, X, cost, optimizer, num_epochs, callbacks, cuda_graphs)
+        return None
+    where = f"{model.name}.fit"
+    epochs = integer(f"{where}: epochs", DEFAULT_EPOCHS if epochs is None else epochs)
+    if not model.has_targets:
+        raise TypeError(
+            f"{where}: expected fit(dataset, cost, optimizer, num_epochs) for a {model.classnm}, got {epochs=}"
+        )
+    if is_iterator:
+        options = (validation_split or None, sample_weight, class_weight, layout, standardize, text_length)
+        if any(x is not None for x in options):
+            raise TypeError(
+                f"{where}: expected an iterator that splits, weights and scales its data, got options for it"
+            )
+        train_set, validation_set, cost, batch_size = X, validation_data, cost or model.cost, model.be.bsz
+    else:
+        data = TrainingData(model, where, X, y, cost, layout, standardize, text_length)
+        data.set_weights(sample_weight, class_weight)
+        train_set, validation_set = data.split(validation_split, bool(shuffle))
+        if isinstance(validation_data, tuple | list):
+            validation_set = data.with_data(*validation_data).validation_set()
+        elif validation_data is not None:
+            validation_set = validation_data
+        cost, batch_size = data.cost, min(integer(f"{where}: batch_size", batch_size), train_set.ndata)
+    if not isinstance(callbacks, Callbacks):
+        callbacks = make_callbacks(model, train_set, validation_set, metrics, callbacks, progress_bar)
+    with model.be.batch_size(batch_size):
+        if model.minibatch_index and not can_resume(train_set, model.data_state):
+            model.minibatch_index, model.epoch_cost = 0, 0.0
+        optimizer = optimizer or model.optimizer or Adam()
+        train(model, train_set, cost, optimizer, model.epoch_index + epochs, callbacks, cuda_graphs)
+    history: History = callbacks.history
+    return history
+
+
+def make_callbacks(
+    model: Model,
+    train_set: NervanaDataIterator,
+    validation_set: NervanaDataIterator | None,
+    metrics: Any,
+    callbacks: Callback | Sequence[Callback] | None,
+    progress_bar: bool,
+) -> Callbacks:
+    """Return callbacks that record the costs and the metrics, and the given ones."""
+    result = Callbacks(model, train_set, eval_set=validation_set, progress_bar=progress_bar)
+    if validation_set is not None:
+        if metrics is None:
+            metrics = "accuracy" if isinstance(train_set.target_encoder, ClassEncoder) else []
+        for metric in as_list(metrics):
+            metric = metric_for(f"{model.name}.fit", train_set.target_encoder, metric)
+            result.add_callback(MetricCallback(validation_set, metric))
+    for callback in as_list(callbacks):
+        result.add_callback(callback)
+    return result
+
+
+def as_list(x: Any) -> list[Any]:
+    """Return a list or tuple as a list, None as an empty list, and another object as a list of one."""
+    return list(x) if isinstance(x, list | tuple) else [] if x is None else [x]
+
+
+def can_resume(dataset: Any, state: Any) -> bool:
+    """Return whether a data set can continue an epoch at a position, which it can if data and options are the same."""
+    try:
+        dataset.set_state(state)
+    except (AttributeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,309 @@
+"""TrainingData: the encoded rows and targets of ``Model.fit(X, y)``, their weights, and iterators over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neonlite.backend.bfloat16 import is_real_array
+from neonlite.backend.validation import check_number, from_name
+from neonlite.backend.warn import warn
+from neonlite.data import ArrayIterator
+from neonlite.data.input_encoders import ArrayEncoder, choose_encoder, read_table
+from neonlite.data.iterator import row_shape, to_array
+from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, choose_target_encoder, one_hot
+from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
+from neonlite.layers.buffers import num_features
+from neonlite.messages import describe
+from neonlite.transforms import F1, ROCAUC, Cost, CrossEntropyBinary, CrossEntropyMulti, MeanSquared, Metric, get_metric
+from neonlite.transforms.cost import COSTS
+
+if TYPE_CHECKING:
+    from neonlite.data.input_encoders import InputEncoder
+    from neonlite.data.target_encoders import TargetEncoder
+    from neonlite.models.model import Model
+    from neonlite.typing import ArrayLike, Data
+
+UINT8_SCALE = 1 / 255
+MAX_UNSCALED_INPUT = 50  # larger inputs cause a warning
+
+
+class TrainingData:
+    """Data encoded for a model.
+
+    Parameters
+    ----------
+    model : Model
+        The model; if it is not initialized, its network is configured for the data.
+    where : str
+        The caller, for error messages.
+    X, y, cost, layout, standardize, text_length
+        As for ``Model.fit``.
+    encoders : tuple, optional
+        The input encoder and the target encoder, either of which may be None. Default: those of the model.
+
+    Attributes
+    ----------
+    inputs : list of numpy.ndarray
+        The encoded rows of each input.
+    targets : numpy.ndarray or None
+        Class indices (n,) or (n, T), or values (n, K) or (n, K, T).
+    input_encoder, target_encoder : InputEncoder, TargetEncoder or None
+        The encoders: the given ones, else chosen by the data.
+    row_weights : numpy.ndarray or None
+        The factor of the cost of each row, (n,).
+    cost : Cost or GeneralizedCost
+        The given cost, that of the last ``fit``, or the default for the targets.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        where: str,
+        X: Data,
+        y: Data | str | None = None,
+        cost: GeneralizedCost | Cost | str | None = None,
+        layout: str | None = None,
+        standardize: bool | None = None,
+        text_length: int | None = None,
+        encoders: tuple[InputEncoder | None, TargetEncoder | None] | None = None,
+    ) -> None:
+        self.model, self.where = model, where
+        self.input_encoder, self.target_encoder = encoders or (model.input_encoder, model.target_encoder)
+        if isinstance(y, str):
+            X, y = split_column(where, X, y)
+        self.inputs = self._encode_inputs(X, layout, standardize, text_length)
+        self.cost: GeneralizedCost | Cost = from_name(f"{where}: cost", cost, COSTS) or model.cost
+        if isinstance(self.cost, GeneralizedCostMask):
+            self.cost = self.cost.costfunc  # set_weights wraps it again
+        self.targets: NDArray[Any] | None = None if y is None else self._encode_targets(y)
+        self.num_rows = len(self.inputs[0])
+        if self.targets is not None and len(self.targets) != self.num_rows:
+            lengths = f"{self.num_rows} and {len(self.targets)}"
+            raise ValueError(f"{where}: expected X and y with equal numbers of rows, got {lengths}")
+        if self.cost is None:
+            self.cost = self._default_cost()
+        self.row_weights: NDArray[np.float32] | None = None
+
+    # --- encoding ---
+
+    def _encode_inputs(
+        self, X: Any, layout: str | None, standardize: bool | None, text_length: int | None
+    ) -> list[NDArray[Any]]:
+        model, network = self.model, self.model.layers
+        if isinstance(X, list | tuple) and X and all(getattr(x, "ndim", 0) > 1 for x in X):  # several inputs
+            arrays = [to_array(self.where, x, "X") for x in X]
+            if not model.initialized:
+                network.configure([row_shape(self.where, x, None) for x in arrays])
+            return arrays
+        encoder = self.input_encoder
+        if encoder is None:
+            first = network.leaves()[0]
+            vocab_size = first.vocab_size if isinstance(first, LookupTable) else None
+            expected = network.in_shape
+            encoder = choose_encoder(self.where, X, layout, standardize, expected, vocab_size, text_length)
+        inputs = encoder.encode(self.where, X)
+        self._check_scale(encoder, inputs)
+        if not model.initialized:
+            network.configure(encoder.shape)
+        self.input_encoder = encoder
+        return [inputs]
+
+    def _check_scale(self, encoder: Any, inputs: NDArray[Any]) -> None:
+        """Warn of large inputs that are not scaled; raise TypeError for a dtype that is scaled differently."""
+        preprocessing = self.model.preprocessing
+        limits = preprocessing.integers[0] if preprocessing is not None and preprocessing.integers else None
+        if limits is not None and inputs.dtype != limits.dtype:
+            raise TypeError(
+                f"{self.where}: expected {limits.dtype} inputs, as in the training data, got {inputs.dtype}. Convert "
+                f"them: (255 * X).astype({limits.dtype!r}) for values from 0 to 1."
+            )
+        is_scaled = not isinstance(encoder, ArrayEncoder) or encoder.mean is not None or inputs.dtype == np.uint8
+        if not is_scaled and encoder.layout != "NT" and np.abs(inputs).max() > MAX_UNSCALED_INPUT:
+            warn(
+                f"{self.where}: the inputs are from {inputs.min():g} to {inputs.max():g} and are not scaled, so "
+                "training may fail. Scale them to about -1 to 1; uint8 is divided by 255 automatically."
+            )
+
+    def _encode_targets(self, y: Any) -> NDArray[Any]:
+        network = self.model.layers
+        encoder = self.target_encoder
+        if isinstance(network.out_shape, list):
+            raise ValueError(f"{self.where}: expected a network with one output, got {len(network.out_shape)}.")
+        if encoder is None:
+            encoder = target_encoder_for(self.where, network, y, self.cost)
+        targets = encoder.encode(self.where, y)
+        self.target_encoder = encoder
+        return targets
+
+    @property
+    def _num_outputs(self) -> int:
+        return num_features(self.model.layers.out_shape)
+
+    def _default_cost(self) -> Cost:
+        if isinstance(self.target_encoder, ClassEncoder) and self._num_outputs > 1:
+            return CrossEntropyMulti()
+        is_probability = isinstance(self.target_encoder, ClassEncoder | IndicatorEncoder)
+        return CrossEntropyBinary() if is_probability else MeanSquared()
+
+    # --- rows ---
+
+    @property
+    def has_class_indices(self) -> bool:
+        """Whether the targets are one class index for each row."""
+        return isinstance(self.target_encoder, ClassEncoder) and self.targets is not None and self.targets.ndim == 1
+
+    def set_weights(self, sample_weight: ArrayLike | None, class_weight: Mapping[Any, float] | str | None) -> None:
+        """Set the factor of the cost of each row; ``cost`` is then a ``GeneralizedCostMask``.
+
+        Parameters
+        ----------
+        sample_weight, class_weight
+            As for ``Model.fit``.
+        """
+        if sample_weight is None and class_weight is None:
+            return
+        where, n = self.where, self.num_rows
+        weights = np.ones(n) if sample_weight is None else np.asarray(sample_weight)
+        if weights.shape != (n,) or not is_real_array(weights) or not (np.isfinite(weights) & (weights >= 0)).all():
+            raise ValueError(f"{where}: expected {n} finite numbers >= 0 for sample_weight, got {describe(weights)}")
+        if class_weight is not None:
+            weights = weights * self._class_factors(class_weight)
+        self.row_weights = weights.astype(np.float32)
+        self.cost = GeneralizedCostMask(self.cost if isinstance(self.cost, Cost) else self.cost.costfunc)
+
+    def _class_factors(self, class_weight: Mapping[Any, float] | str) -> NDArray[np.float64]:
+        """Return the weight of the class of each row."""
+        if not isinstance(self.target_encoder, ClassEncoder) or self.targets is None or not self.has_class_indices:
+            raise ValueError(
+                f"{self.where}: expected y with one class for each row for class_weight, got other targets"
+            )
+        classes = self.target_encoder.classes
+        if class_weight == "balanced":
+            counts = np.bincount(self.targets, minlength=len(classes))
+            factors = self.num_rows / (np.count_nonzero(counts) * np.maximum(counts, 1))
+        elif isinstance(class_weight, Mapping) and class_weight.keys() <= {*classes}:
+            factors = np.array(
+                [check_number(f"{self.where}: class_weight", class_weight.get(x, 1), 0) for x in classes]
+            )
+        else:
+            expected = f'"balanced", or a dict with the labels {describe(classes)}'
+            raise ValueError(f"{self.where}: expected {expected} for class_weight, got {describe(class_weight)}")
+        weights: NDArray[np.float64] = factors[self.targets]
+        return weights
+
+    # --- iterators ---
+
+    def split(self, fraction: float, shuffle: bool) -> tuple[ArrayIterator, ArrayIterator | None]:
+        """Return iterators over the rows to train on, and over a random fraction to validate on, or None for 0.
+
+        Parameters
+        ----------
+        fraction : float
+            The fraction to validate on, of each class.
+        shuffle : bool
+            Whether each epoch of training has a new random order.
+        """
+        check_number(f"{self.where}: validation_split", fraction, 0, 1)
+        if not fraction:
+            return self._iterator(self.row_weights, shuffle=shuffle), None
+        order = np.random.default_rng(self.model.be.rng_seed).permutation(self.num_rows)
+        labels = self.targets if self.targets is not None and self.has_class_indices else np.zeros(self.num_rows)
+        groups = [order[labels[order] == label] for label in np.unique(labels)]
+        validation = np.sort(np.concatenate([rows[: round(fraction * len(rows))] for rows in groups]))
+        training = np.setdiff1d(order, validation)
+        if not len(validation) or not len(training):
+            raise ValueError(
+                f"{self.where}: expected rows both to train and to validate on, got {self.num_rows} rows with "
+                f"validation_split={fraction}"
+            )
+        return self._iterator(self.row_weights, training, shuffle), self.validation_set(validation)
+
+    def with_data(self, X: Data, y: Data | str | None = None) -> TrainingData:
+        """Return other data, encoded in the same way and with the same cost.
+
+        Parameters
+        ----------
+        X, y
+            As for ``Model.fit``.
+        """
+        encoders = self.input_encoder, self.target_encoder
+        data = TrainingData(self.model, f"{self.where}: validation_data", X, y, self.cost, encoders=encoders)
+        if self.row_weights is not None:
+            data.row_weights = np.ones(data.num_rows, np.float32)
+        return data
+
+    def validation_set(self, rows: NDArray[np.intp] | None = None) -> ArrayIterator:
+        """Return an iterator over rows, in order, with weights of 1.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray, optional
+            The indices of the rows. Default: all.
+        """
+        weights = None if self.row_weights is None else np.ones_like(self.row_weights)
+        return self._iterator(weights, rows, partial_last=True)
+
+    def _iterator(
+        self,
+        weights: NDArray[np.float32] | None,
+        rows: NDArray[np.intp] | None = None,
+        shuffle: bool = False,
+        partial_last: bool = False,
+    ) -> ArrayIterator:
+        """Return an iterator over rows."""
+
+        def select(array: NDArray[Any]) -> NDArray[Any]:
+            return array if rows is None else array[rows]
+
+        inputs, encoder, num_outputs = [select(x) for x in self.inputs], self.input_encoder, self._num_outputs
+        nclass, targets = None, None if self.targets is None else select(self.targets)
+        if targets is not None and isinstance(self.target_encoder, ClassEncoder):
+            nclass = num_outputs if self.has_class_indices and num_outputs > 1 else None
+            targets = one_hot(targets, num_outputs) if nclass is None else targets
+        is_scaled = isinstance(encoder, ArrayEncoder) and encoder.layout != "NT" and inputs[0].dtype == np.uint8
+        iterator = ArrayIterator(
+            inputs if encoder is None else inputs[0],
+            targets,
+            nclass,
+            lshape=None if encoder is None else encoder.shape,
+            make_onehot=nclass is not None,
+            shuffle=shuffle,
+            partial_last=partial_last,
+            scale=UINT8_SCALE if is_scaled else None,
+            sample_weight=None if weights is None else select(weights),
+        )
+        iterator.input_encoder, iterator.target_encoder = encoder, self.target_encoder
+        return iterator
+
+
+def target_encoder_for(where: str, network: Layer, y: Any, cost: GeneralizedCost | Cost | None) -> TargetEncoder:
+    """Return the encoder of targets for a configured network with one output."""
+    transform = getattr(network.get_terminal(), "transform", None)
+    activation = None if transform is None else transform.classnm
+    costfunc = cost.costfunc if isinstance(cost, GeneralizedCost) else cost
+    expects_probabilities = None if costfunc is None else bool(costfunc.activations)
+    return choose_target_encoder(where, y, num_features(network.out_shape), activation, expects_probabilities)
+
+
+def metric_for(where: str, encoder: TargetEncoder | None, metric: Metric | Cost | str) -> Metric:
+    """Return a metric for targets; a name selects the variant for several labels if these are the targets."""
+    result = get_metric(metric)
+    if isinstance(metric, str) and isinstance(encoder, IndicatorEncoder):
+        if not isinstance(result, F1 | ROCAUC):
+            raise ValueError(f'{where}: expected a metric for several labels, "f1" or "roc_auc", got {metric!r}.')
+        result.multilabel = True
+    return result
+
+
+def split_column(where: str, X: Any, name: str) -> tuple[Any, Any]:
+    """Return the other columns of a table, and the column of a name."""
+    table = read_table(where, X)
+    if table is None or name not in table:
+        columns = f"one of the columns {', '.join(table)}" if table is not None else "a data frame with that column"
+        raise ValueError(f"{where}: expected {columns} for y={name!r}, got {describe(X) if table is None else name!r}")
+    column = table.pop(name)
+    return table, column
