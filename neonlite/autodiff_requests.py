@@ -8,6 +8,7 @@ from typing import Any, Self, overload
 
 from neonlite.backend import Backend, Tensor, current_backend
 from neonlite.backend.tensor_views import overlap
+from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label, listed
 from neonlite.optree import Operand, OpTreeNode, postorder
@@ -31,8 +32,7 @@ class GradientRequests:
         allow_unused: bool = False,
     ) -> Self:
         """Return the existing object for the same arguments, or a new one."""
-        if not isinstance(op_tree, OpTreeNode):
-            raise TypeError(f"Autodiff: expected an op-tree, got {describe(op_tree)}")
+        instance("Autodiff: op_tree", op_tree, OpTreeNode, "an op-tree")
         known = tuple((id(node), id(tensor)) for node, tensor in (values or {}).items())
         key = (id(be), id(next_error), known, allow_unused)
         memo = op_tree.__dict__.get("autodiff")  # stored on the node, so it is freed with the tree

@@ -12,8 +12,9 @@ from neonlite.autodiff import Autodiff
 from neonlite.autodiff_requests import as_list
 from neonlite.backend import Backend, Tensor
 from neonlite.backend.tensor_views import replay_view
+from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
-from neonlite.messages import describe, label
+from neonlite.messages import label
 from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode, build, postorder
 from neonlite.optree_structure import RandomSource
@@ -99,7 +100,9 @@ class GradientReport:
         return html_repr.stack(html_repr.table(rows, (*self.header, "")), self._verdict())
 
 
-def check_grad(be: Backend, tree: OpTreeNode, tensors: Any = None, tolerance: float = 1e-6) -> GradientReport:
+def check_grad(
+    be: Backend, tree: OpTreeNode, tensors: Tensor | Sequence[Tensor] | None = None, tolerance: float = 1e-6
+) -> GradientReport:
     """Compare the gradients of an op-tree with finite differences, op by op and for the whole tree.
 
     Everything is computed in float64 on a temporary backend; the tensors of the tree do not change. Each op is checked
@@ -147,9 +150,8 @@ def check_grad(be: Backend, tree: OpTreeNode, tensors: Any = None, tolerance: fl
     """
     if not be.runtime.has_values:
         raise RuntimeError(f"be.check_grad: expected a backend with values, got {be!r}")
-    if not isinstance(tree, OpTreeNode):
-        hint = f"; be.check_grad(1 * {tree.name or 't'}) checks a tensor" if isinstance(tree, Tensor) else ""
-        raise TypeError(f"be.check_grad: expected an op-tree, got {describe(tree)}{hint}")
+    hint = f"; be.check_grad(1 * {tree.name or 't'}) checks a tensor" if isinstance(tree, Tensor) else ""
+    instance("be.check_grad: tree", tree, OpTreeNode, "an op-tree", hint)
     reference_be = Backend(type(be.runtime)(be.runtime.device_id), rng_seed=0, default_dtype="float64")
     copies: dict[int, Any] = {}
     nodes: list[Any] = []

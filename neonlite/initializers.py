@@ -127,7 +127,7 @@ class Constant(Initializer):
     """
 
     val: float = 0.0
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,7 +150,7 @@ class Array(Initializer):
     """
 
     val: ArrayLike
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
 
     def values(self, param: Tensor) -> ArrayLike:
         values: Tensor = param.backend.array(self.val, dtype=param.info.dtype)
@@ -177,7 +177,7 @@ class IdentityInit(Initializer):
     """
 
     local: bool = True
-    name: Any = "Identity"
+    name: str | None = "Identity"  # type: ignore[assignment]
 
     def values(self, param: Tensor) -> ArrayLike:
         be, shape = param.backend, check_matrix(self, param)
@@ -202,7 +202,7 @@ class Uniform(Initializer):
 
     low: float = 0.0
     high: float = 1.0
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -228,7 +228,7 @@ class Gaussian(Initializer):
 
     loc: float = 0.0
     scale: float = 1.0
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -253,7 +253,7 @@ class GlorotUniform(Initializer):
     Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010, (16).
     """
 
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
 
     def values(self, param: Tensor) -> ArrayLike:
         k = math.sqrt(6 / max(param.shape[0] + param.shape[1], 1))
@@ -273,7 +273,7 @@ class Xavier(Initializer):
     """
 
     local: bool = True
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
 
     def values(self, param: Tensor) -> ArrayLike:
         k = math.sqrt(3 / fan_in(param, self.local))
@@ -297,7 +297,7 @@ class Kaiming(Initializer):
     """
 
     local: bool = True
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
 
     def values(self, param: Tensor) -> ArrayLike:
         return self.normal(param, 0.0, math.sqrt(2 / fan_in(param, self.local)))
@@ -323,7 +323,7 @@ class Orthonormal(Initializer):
     """
 
     scale: float = 1.1
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()

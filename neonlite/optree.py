@@ -174,7 +174,7 @@ def _matmul_op_name(x: Operand, y: OperandLike) -> str:
 # --- the node ------------------------------------------------------------------------------------------------------
 
 
-class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons return a bool
+class OpTreeNode(Operand, Triple):  # type: ignore[misc, override]  # tuple's comparisons return a bool; Triple.shape is a descriptor
     """A node of an op-tree: the immutable triple (op, left, right).
 
     Operators, backend methods and ``OpTreeNode.build`` create nodes with shape inference and checks. The constructor

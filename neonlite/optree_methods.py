@@ -10,6 +10,7 @@ from neonlite.messages import describe
 from neonlite.ops import OPS
 from neonlite.optree_inference import backend_of
 from neonlite.optree_structure import Info
+from neonlite.shapes import Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +29,11 @@ class Convertible:
 
     info: Info
     name: str | None
-    shape: Any
+    if TYPE_CHECKING:  # Triple and Tensor define it
+
+        @property
+        def shape(self) -> Shape:
+            """The shape, of at least two dimensions."""
 
     @property
     def backend(self) -> Backend:
@@ -146,7 +151,7 @@ def build_by_name(
         raise TypeError(f"OpTreeNode.build: expected one of the ops {', '.join(OPS)}, got {op!r}")
     be = backend_of(a, b)
     if op == "assign":
-        node = cls({"shape": cls.shape(a), "op": op}, a, b)
+        node = cls({"shape": cls.shape(a), "op": op}, a, b)  # type: ignore[arg-type]  # the function of ShapeDescriptor
         be.execute(node)
         return node
     if OPS[op].has_axis:  # its method has a default

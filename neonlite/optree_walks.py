@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeAlias, overload
 
 from neonlite.ops import OPS, Op
 from neonlite.optree_structure import STATIC_INTS, Attrs, Constant, Info, Leaves, RandomSource, info_of
@@ -12,6 +12,10 @@ from neonlite.shapes import Axes, Shape
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
+    from neonlite.typing import OperandLike
+
+PostfixItem: TypeAlias = "OperandLike | dict[str, Any]"  # an operand, or the op dict of a node
+NestedList: TypeAlias = "list[PostfixItem | NestedList]"  # [op, left, right]
 
 
 class ShapeDescriptor:
@@ -54,7 +58,7 @@ class Triple(tuple[Any, Any, Any]):
         return dict(self[0].attrs)
 
     @property
-    def operands(self) -> tuple[Any, ...]:
+    def operands(self) -> tuple[OperandLike, ...]:
         """The operands, with pairs replaced by their operands."""
         return flatten_pairs(self[1], self[2])
 
@@ -76,7 +80,7 @@ class Triple(tuple[Any, Any, Any]):
         """Return a new node with an op dict's op and attributes and other operands, with shape inference and checks."""
         raise NotImplementedError
 
-    def traverse(self, stack: list[Any] | None = None) -> list[Any]:
+    def traverse(self, stack: list[PostfixItem] | None = None) -> list[PostfixItem]:
         """Append the tree in postfix order, operands before their op, to a list.
 
         Parameters
@@ -101,7 +105,7 @@ class Triple(tuple[Any, Any, Any]):
         return stack
 
     @classmethod
-    def from_postfix(cls, stack: Iterable[Any]) -> Self:
+    def from_postfix(cls, stack: Iterable[PostfixItem]) -> Self:
         """Return the tree of a postfix list, with its shapes checked again.
 
         Parameters
@@ -127,7 +131,7 @@ class Triple(tuple[Any, Any, Any]):
             raise ValueError(f"OpTreeNode.from_postfix: expected a postfix list of one tree, got one of {len(built)}")
         return built[0]  # type: ignore[no-any-return]
 
-    def optree_to_list(self) -> list[Any]:
+    def optree_to_list(self) -> NestedList:
         """Return the tree as nested lists, which can be modified.
 
         Returns
@@ -141,7 +145,7 @@ class Triple(tuple[Any, Any, Any]):
         return lists[id(self)]
 
     @classmethod
-    def list_to_optree(cls, nested: list[Any]) -> Self:
+    def list_to_optree(cls, nested: NestedList) -> Self:
         """Return the tree of nested lists, with its shapes checked again.
 
         Parameters
@@ -155,7 +159,7 @@ class Triple(tuple[Any, Any, Any]):
             The tree.
         """
         built: dict[int, Any] = {}
-        pending = [nested]
+        pending: list[Any] = [nested]
         while pending:
             x = pending[-1]
             missing = [y for y in x[1:] if isinstance(y, list) and id(y) not in built]
@@ -201,7 +205,7 @@ class Triple(tuple[Any, Any, Any]):
             return tuple(instructions), tuple(leaves)
         return self[0], tuple(self.leaves)
 
-    def intrinsic_key_maps(self) -> tuple[dict[int, int], dict[int, Any]]:
+    def intrinsic_key_maps(self) -> tuple[dict[int, int], dict[int, OperandLike]]:
         """Return the leaves of the tree, numbered in order of appearance.
 
         Returns

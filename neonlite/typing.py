@@ -45,6 +45,7 @@ class DType(Protocol):
 OperandLike = Array | float  # an operand of an op
 ArrayLike = Array | float | Sequence[Any]  # values of a new tensor: also nested lists
 Data: TypeAlias = "Array | DataFrame | Sequence[Any] | Mapping[str, Any]"  # rows, columns or texts
+ClassWeights: TypeAlias = "Mapping[Any, float]"  # a factor of each class, by label
 DTypeLike = str | type | DType | None  # None: the default dtype
 ShapeLike = int | Sequence[int]
 AxisLike = int | Sequence[int] | None  # None: all axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import checks_booleans, reject_options
+from neonlite.backend.validation import checks_booleans, one_of, reject_options
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree_structure import Structures
 from neonlite.typing import DTypeLike
@@ -59,7 +59,7 @@ class Backend(OpMethods, Untracked):
         The batch size N, ``be.bsz``; default 0, not set.
     device_id : int
         The device of the runtime; default 0.
-    **options : Any
+    **options : object
         Anything else raises TypeError.
 
     Raises
@@ -84,11 +84,10 @@ class Backend(OpMethods, Untracked):
         deterministic: bool | None = None,
         batch_size: int = 0,
         device_id: int = 0,
-        **options: Any,
+        **options: object,
     ) -> None:
         reject_options("Backend", options, Backend.__init__)
-        if compat_mode not in (None, "caffe"):
-            raise ValueError(f"Backend: expected None or 'caffe' for compat_mode, got {compat_mode!r}")
+        one_of("Backend: compat_mode", compat_mode, (None, "caffe"))
         self.runtime: Any = load_runtime(runtime, device_id)
         if deterministic:
             self.runtime.make_deterministic()
@@ -274,9 +273,9 @@ class Backend(OpMethods, Untracked):
     dry_run = utility_methods.dry_run
 
     @property
-    def flops(self) -> Any:
+    def flops(self) -> int | None:
         """The number of floating-point operations of a dry run so far; None on other backends."""
-        return self.runtime.flops
+        return cast(int | None, self.runtime.flops)
 
     def __deepcopy__(self, memo: object) -> Backend:
         return self

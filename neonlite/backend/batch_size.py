@@ -39,3 +39,12 @@ def batch_size(be: Backend, n: int) -> Iterator[None]:
 def check_batch_size(n: object) -> int:
     """Return a batch size as a Python int; TypeError or ValueError otherwise."""
     return integer("be.bsz: the batch size (0 if not set)", n, 0)
+
+
+def require_batch_size(be: Backend, where: str) -> int:
+    """Return the batch size of a backend; ValueError if it is not set."""
+    if not be.bsz:
+        raise ValueError(
+            f"{where}: expected a batch size, got none. Set it with gen_backend(batch_size=N), or be.bsz = N."
+        )
+    return be.bsz

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.format import format_bytes
@@ -399,10 +400,7 @@ def iobuf(
     if x is not None:
         return x
     sizes = be.shape_of(dim0)
-    if not be.bsz:
-        raise ValueError(
-            "be.iobuf: expected a batch size, got none. Set it with gen_backend(batch_size=N), or be.bsz = N."
-        )
+    require_batch_size(be, "be.iobuf")
     shape = (sizes[0], sizes[1] * be.bsz) if len(sizes) == 2 else (math.prod(sizes), be.bsz)
     return be.zeros(shape, dtype, name) if shared is None else shared.share(shape, dtype, name).fill(0)
 

@@ -30,7 +30,7 @@ def gen_backend(
     compat_mode: str | None = None,
     deterministic_update: bool | None = None,
     deterministic: bool | None = None,
-    **options: Any,
+    **options: object,
 ) -> Backend:
     """Create the current backend, or reseed and return the live one if it has these settings.
 

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 from neonlite.backend.op_methods import OpMethods, make_method
 from neonlite.backend.validation import expected, function, integer, one_of, sequence
 from neonlite.messages import describe
+from neonlite.op_functions import Gradients
 from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
+from neonlite.optree import Operand
 from neonlite.shapes import Shape, at_least_2d, broadcast_shapes
+from neonlite.typing import NativeArray
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -21,14 +24,14 @@ if TYPE_CHECKING:
 def define_op(
     cls: type[Backend],
     name: str,
-    run: Callable[..., Any],
-    grad: Callable[..., Any] | None = missing_gradient,
+    run: Callable[..., NativeArray],
+    grad: Callable[..., Gradients] | None = missing_gradient,
     kind: str = "elementwise",
     arity: int = 1,
     doc: str = "a user-defined op",
     shape_fn: Callable[..., tuple[int, ...]] | None = None,
     result_dtype: str = "same",
-) -> Callable[..., Any]:
+) -> Callable[..., Operand]:
     """Define a custom op.
 
     A custom op can be defined again under its name, for example in a notebook cell. Existing op-trees keep
@@ -114,11 +117,11 @@ def elementwise_kernel(
     cls: type[Backend],
     name: str,
     operation: str,
-    run: Callable[..., Any] | None = None,
-    grad: Callable[..., Any] | None = missing_gradient,
+    run: Callable[..., NativeArray] | None = None,
+    grad: Callable[..., Gradients] | None = missing_gradient,
     doc: str = "a user-defined op",
     result_dtype: str = "same",
-) -> Callable[..., Any]:
+) -> Callable[..., Operand]:
     """Define a custom elementwise op from a CUDA expression.
 
     Parameters
@@ -181,11 +184,11 @@ def raw_kernel(
     name: str,
     source: str,
     shape_fn: Callable[..., tuple[int, ...]],
-    launch_config: Callable[..., tuple[Any, ...]] | None = None,
-    run: Callable[..., Any] | None = None,
-    grad: Callable[..., Any] | None = missing_gradient,
+    launch_config: Callable[..., tuple[object, ...]] | None = None,
+    run: Callable[..., NativeArray] | None = None,
+    grad: Callable[..., Gradients] | None = missing_gradient,
     doc: str = "a user-defined op",
-) -> Callable[..., Any]:
+) -> Callable[..., Operand]:
     """Define a custom op from the source of a CUDA kernel.
 
     Parameters
@@ -255,7 +258,7 @@ def checked_shape_fn(shape_fn: Callable[..., Any]) -> Callable[..., Shape]:
     return checked
 
 
-def checked_run(run: Callable[..., Any], shape_fn: Callable[..., Shape]) -> Callable[..., Any]:
+def checked_run(run: Callable[..., Any], shape_fn: Callable[..., Shape]) -> Callable[..., Operand]:
     """Return a forward function with its result checked: an array of real numbers of the shape of the rule."""
 
     def checked(xp: Any, *operands: Any) -> Any:

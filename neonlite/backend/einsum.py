@@ -8,6 +8,7 @@ from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.tree_operands import as_operand
+from neonlite.backend.validation import instance
 from neonlite.messages import describe, truncate_message
 from neonlite.optree import Operand
 from neonlite.typing import OperandLike
@@ -21,11 +22,7 @@ def einsum(be: Backend, subscripts: str, operands: Sequence[OperandLike]) -> Ope
     from opt_einsum import contract_path
     from opt_einsum.parser import parse_einsum_input
 
-    if not isinstance(subscripts, str):
-        raise TypeError(
-            "be.einsum: expected a subscripts string as the first argument, such as 'ij,jk->ik', "
-            f"got {describe(subscripts)}"
-        )
+    instance("be.einsum: subscripts", subscripts, str, "a string, such as 'ij,jk->ik',")
     trees = [as_operand(be, x, "einsum") for x in operands]
     call = f"be.einsum({subscripts!r}, {describe(*trees)})"
     shapes = [x.shape for x in trees]

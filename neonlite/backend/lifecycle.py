@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from neonlite.backend.warn import called_from
 
@@ -19,14 +19,14 @@ CLOSED_MESSAGE = (
 open_backends: weakref.WeakSet[Backend] = weakref.WeakSet()  # cleaned up when Python exits
 
 
-def allocate_backend(cls: type[Backend], /, name: str, **options: Any) -> Backend:
+def allocate_backend(cls: type[Backend], /, name: str, **options: object) -> Backend:
     """Create a backend without making it the current one.
 
     Parameters
     ----------
     name : str
         The runtime.
-    **options : Any
+    **options : object
         Arguments of ``Backend``.
 
     Returns
@@ -34,7 +34,7 @@ def allocate_backend(cls: type[Backend], /, name: str, **options: Any) -> Backen
     Backend
         The new backend.
     """
-    return cls(name, **options)
+    return cls(name, **cast(dict[str, Any], options))
 
 
 def cleanup_backend(be: Backend) -> None:

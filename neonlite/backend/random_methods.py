@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neonlite.backend.lifecycle import check_open
 from neonlite.backend.random import mask_threshold
@@ -31,7 +31,7 @@ def gen_rng(be: Backend, seed: int | None = None) -> np.random.RandomState:
     return be.streams.host
 
 
-def rng_get_state(be: Backend, state: object = None) -> tuple[Any, ...]:
+def rng_get_state(be: Backend, state: object = None) -> tuple[int | str, ...]:
     """Return the state of all random streams.
 
     Parameters
@@ -47,7 +47,7 @@ def rng_get_state(be: Backend, state: object = None) -> tuple[Any, ...]:
     return be.streams.get_state()
 
 
-def rng_set_state(be: Backend, state: tuple[Any, ...]) -> None:
+def rng_set_state(be: Backend, state: tuple[int | str, ...]) -> None:
     """Set the state of all random streams.
 
     Parameters

@@ -7,7 +7,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from reprlib import recursive_repr
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -123,7 +123,7 @@ class Serializable:
         return {"type": self.modulenm, "config": config}
 
     @classmethod
-    def gen_class(cls, pdict: dict[str, Any]) -> Any:
+    def gen_class(cls, pdict: dict[str, Any]) -> Self:
         """Create an object of this class from the ``config`` of a description.
 
         Parameters
@@ -145,7 +145,7 @@ class Serializable:
         return obj
 
     @classmethod
-    def recursive_gen(cls, pdict: dict[str, Any]) -> Any:
+    def recursive_gen(cls, pdict: dict[str, Any]) -> Self:
         """Create an object from a description.
 
         Parameters

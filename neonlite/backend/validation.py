@@ -165,14 +165,41 @@ def from_name(name: str, value: T | str, table: Mapping[str, Callable[[], T]]) -
     return table[value.lower()]()
 
 
-def sequence(name: str, value: Any, kind: str = "a list", way_out: str = "") -> Sequence[Any]:
-    """Return a list or tuple; TypeError for anything else, also for an op-tree, which is a tuple."""
-    if not isinstance(value, list | tuple) or info_of(value) is not None:
+def with_attributes(name: str, value: T, attributes: str, kind: str, way_out: str = "") -> T:
+    """Return an object that has all attributes, such as "ndata __iter__"; TypeError for others, and for a class."""
+    if isinstance(value, type) or not all(hasattr(value, x) for x in attributes.split()):
         raise TypeError(expected(name, kind, value) + way_out)
     return value
 
 
-def reject_options(where: str, options: dict[str, Any], f: Callable[..., Any]) -> None:
+def sequence(name: str, value: Any, kind: str = "a list", way_out: str = "", count: int | None = None) -> Sequence[Any]:
+    """Return a list or tuple, of ``count`` elements; ValueError for another number of them, TypeError for other types.
+
+    An op-tree, which is a tuple, is of another type.
+    """
+    if not isinstance(value, list | tuple) or info_of(value) is not None:
+        raise TypeError(expected(name, kind, value) + way_out)
+    if count not in (None, len(value)):
+        raise ValueError(expected(name, kind, value) + way_out)
+    return value
+
+
+def check_keys(name: str, value: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return a dict with the given keys and no others; ValueError for anything else."""
+    names = tuple(names)
+    if not isinstance(value, dict) or value.keys() != {*names}:
+        raise ValueError(expected(name, f"a dict with {', '.join(names)}", value))
+    return value
+
+
+def check_shape(name: str, value: Any, shape: tuple[int, ...], meaning: str = "", way_out: str = "") -> None:
+    """Raise ValueError unless an array or tensor has a shape. ``meaning`` follows it, such as " = (nin * N, dim)"."""
+    if value.shape != shape:
+        where, _, argument = name.rpartition(": ")
+        raise ValueError(f"{where}: expected {argument} of shape {shape}{meaning}, got {describe(value)}{way_out}")
+
+
+def reject_options(where: str, options: Mapping[str, object], f: Callable[..., Any]) -> None:
     """Raise TypeError if there are options, with the keyword arguments that the function has."""
     if options:
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from neonlite.backend import NervanaObject
-from neonlite.backend.validation import expected, integer
+from neonlite.backend.validation import integer, with_attributes
 
 if TYPE_CHECKING:
     from neonlite.callbacks.callbacks import Callbacks
@@ -176,9 +176,7 @@ def check_frequency(label: str, freq: int | Sequence[int], minimum: int = 0) -> 
 
 def check_dataset(label: str, dataset: DataSet) -> DataSet:
     """Return a data set; raise TypeError for anything else."""
-    if not hasattr(dataset, "ndata") or not hasattr(dataset, "__iter__"):
-        raise TypeError(expected(label, "a data set, such as ArrayIterator(X, y),", dataset))
-    return dataset
+    return with_attributes(label, dataset, "ndata __iter__", "a data set, such as ArrayIterator(X, y),")
 
 
 @contextmanager

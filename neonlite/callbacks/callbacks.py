@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from neonlite import html_repr
 from neonlite.backend import NervanaObject
 from neonlite.backend.serialization import constructor_arguments, find_class
-from neonlite.backend.validation import instance, integer
+from neonlite.backend.validation import instance, integer, with_attributes
 from neonlite.callbacks.callback import Callback, CallbackBase, check_dataset, check_frequency
 from neonlite.callbacks.history import History
 from neonlite.callbacks.progress import ProgressBarCallback, TrainLoggerCallback
@@ -25,6 +25,7 @@ from neonlite.callbacks.saving import (
     HistoryFileCallback,
     SaveBestStateCallback,
     SerializeModelCallback,
+    State,
 )
 from neonlite.files import same_file
 from neonlite.messages import describe
@@ -109,12 +110,8 @@ class Callbacks(NervanaObject, CallbackBase):
         minibatch_freq: int | list[int] = 0,
     ) -> None:
         super().__init__()
-        if not hasattr(model, "fit"):
-            raise TypeError(f"Callbacks: expected a Model, got {describe(model)}")
-        self.model, self.train_set = (
-            model,
-            None if train_set is None else check_dataset("Callbacks: train_set", train_set),
-        )
+        self.model = with_attributes("Callbacks: model", model, "fit", "a Model")
+        self.train_set = None if train_set is None else check_dataset("Callbacks: train_set", train_set)
         self.history = History()
         self.eval_seconds: dict[str, float] = {}
         self.callbacks: list[Callback] = []
@@ -204,7 +201,7 @@ class Callbacks(NervanaObject, CallbackBase):
         """
         self.add_callback(SaveBestStateCallback(path))
 
-    def add_early_stop_callback(self, stop_func: Callable[[Any, float], tuple[Any, bool]]) -> None:
+    def add_early_stop_callback(self, stop_func: Callable[[State | None, float], tuple[State, bool]]) -> None:
         """Add an ``EarlyStopCallback``, which ends training depending on the cost on ``eval_set``.
 
         Parameters

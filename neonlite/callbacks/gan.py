@@ -8,7 +8,7 @@ from math import isqrt, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from neonlite.backend.validation import integer
+from neonlite.backend.validation import integer, with_attributes
 from neonlite.callbacks.callback import PRIORITY_SAVE, Callback
 from neonlite.callbacks.recording import get_floats
 from neonlite.files import check_writable, write_atomic
@@ -30,8 +30,7 @@ class GANCallback(Callback):
         return cast("GAN", super().model)  # ``on_train_begin`` checks it
 
     def on_train_begin(self, epochs: int) -> None:
-        if not hasattr(self.model, "cost_gen"):
-            raise TypeError(f"{self.classnm}: expected a GAN, got {describe(self.model)}")
+        with_attributes(f"{self.classnm}: model", self.model, "cost_gen", "a GAN")
 
 
 class GANCostCallback(GANCallback):

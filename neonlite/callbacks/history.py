@@ -17,6 +17,7 @@ from neonlite.messages import describe
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
 
 Record = tuple[float, float]  # number of epochs, value
 T = TypeVar("T")
@@ -297,7 +298,7 @@ class History(Mapping[str, list[Record]]):
 
     # --- plot ---
 
-    def plot(self, path: str | Path | None = None) -> Any:
+    def plot(self, path: str | Path | None = None) -> Figure:
         """Plot all records with matplotlib.
 
         Costs share one plot, as do fractions, in percent, and all other values; each histogram has its own plot.
@@ -322,7 +323,7 @@ class History(Mapping[str, list[Record]]):
             groups[_plot_unit(name)][name] = records
         groups = {unit: group for unit, group in groups.items() if group} or {"value": {}}
         n = len(groups) + len(self.histograms)
-        figure: Any = new_figure("History.plot", 7, 3 * n)
+        figure = new_figure("History.plot", 7, 3 * n)
         all_axes = figure.subplots(n, squeeze=False)[:, 0].tolist()
         for axes, (unit, group) in zip(all_axes, groups.items(), strict=False):
             for name, records in group.items():

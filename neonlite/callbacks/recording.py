@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import instance, integer
+from neonlite.backend.validation import instance, integer, with_attributes
 from neonlite.callbacks.callback import PRIORITY_UPDATE, Callback, check_dataset, preserve_position
 from neonlite.layers import BatchNorm
 from neonlite.messages import describe
@@ -82,8 +82,7 @@ class TrainMulticostCallback(TrainCostCallback):
         self.count = 0
 
     def on_train_begin(self, epochs: int) -> None:
-        if not hasattr(self.model.cost, "costs"):
-            raise ValueError(f"TrainMulticostCallback: expected a Multicost, got {describe(self.model.cost)}")
+        with_attributes("TrainMulticostCallback: cost", self.model.cost, "costs", "a Multicost")
 
     def on_epoch_begin(self, epoch: int) -> None:
         if not self.model.minibatch_index or len(self.sums) != len(self.model.cost.costs):
@@ -178,13 +177,12 @@ class MetricCallback(EvalCallback):
         super().__init__(eval_set, epoch_freq)
         if isinstance(metric, str | Cost):
             metric = get_metric(metric)
-        if isinstance(metric, type):
-            raise ValueError(f"MetricCallback: expected an instance, {metric.__name__}(), got the class")
-        if not callable(metric) or not getattr(metric, "metric_names", None):
+        kind = "a metric, such as Accuracy(),"
+        self.metric = with_attributes("MetricCallback: metric", metric, "__call__ metric_names", kind)
+        if not self.metric.metric_names:
             raise TypeError(
                 f"MetricCallback: expected a metric of named values, such as Accuracy(), got {describe(metric)}"
             )
-        self.metric = metric
 
     def evaluate(self) -> dict[str, float]:
         values = self.model.eval(self.eval_set, self.metric)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from neonlite.backend.serialization import serialize
-from neonlite.backend.validation import function, integer
+from neonlite.backend.validation import function, integer, sequence
 from neonlite.callbacks.callback import PRIORITY_CHECKPOINT, PRIORITY_SAVE, PRIORITY_STOP, Callback
 from neonlite.callbacks.history import import_h5py
 from neonlite.files import check_writable
 from neonlite.messages import describe
+
+State = TypeVar("State")  # JSON data
 
 
 class SerializeModelCallback(Callback):
@@ -222,7 +224,7 @@ class EarlyStopCallback(Callback):
 
     priority = PRIORITY_STOP
 
-    def __init__(self, stop_func: Callable[[Any, float], tuple[object, bool]]) -> None:
+    def __init__(self, stop_func: Callable[[State | None, float], tuple[State, bool]]) -> None:
         super().__init__()
         self.stop_func = function("EarlyStopCallback: stop_func", stop_func, "a function of the state and the cost")
         self.state: object = None
@@ -237,12 +239,10 @@ class EarlyStopCallback(Callback):
         if cost is None:
             return
         result = self.stop_func(self.state, cost)
-        if not isinstance(result, tuple | list) or len(result) != 2:
-            raise TypeError(
-                f"EarlyStopCallback: expected stop_func to return (state, whether to stop), got {describe(result)}"
-            )
-        self.state = serialize(result[0], "EarlyStopCallback: the state that stop_func returned")
-        self.stopped = bool(result[1])
+        label = "EarlyStopCallback: the result of stop_func"
+        state, stopped = sequence(label, result, "a pair (state, whether to stop)", count=2)
+        self.state = serialize(state, "EarlyStopCallback: the state that stop_func returned")
+        self.stopped = bool(stopped)
         self.model.finished = self.model.finished or self.stopped
 
     def get_state(self) -> object:

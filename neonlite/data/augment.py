@@ -9,6 +9,7 @@ this signature can be used as a custom augmentation.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from neonlite.data.epoch import RandomBits
 from neonlite.messages import describe
 
 Images = NDArray[Any]
+Augmentation = Callable[[Images, NDArray[np.uint64]], Images]
 
 
 def bounded_integers(random_bits: RandomBits, n: int) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from neonlite.backend import current_backend
 from neonlite.backend.validation import checks_booleans, one_of
@@ -31,15 +31,20 @@ class Corpus:
         Passed to ``Text``.
     """
 
-    def __init__(self, name: str, texts: Mapping[str, str], time_steps: int, **options: Any) -> None:
-        self.name, self.texts, self.time_steps, self.options = name, dict(texts), time_steps, options
-        tokenizer = get_tokenizer(options.get("tokenizer"))
-        if options.get("vocab") is None:
+    def __init__(self, name: str, texts: Mapping[str, str], time_steps: int, **options: object) -> None:
+        self.name, self.texts, self.time_steps, self.options = (
+            name,
+            dict(texts),
+            time_steps,
+            cast(dict[str, Any], options),
+        )
+        tokenizer = get_tokenizer(self.options.get("tokenizer"))
+        if self.options.get("vocab") is None:
             tokens = set().union(
                 *(texts[part] if tokenizer is characters else tokenizer(texts[part]) for part in texts)
             )
-            options["vocab"] = sorted(tokens)
-        self.vocab: list[str] = Text.get_vocab((), options["vocab"])
+            self.options["vocab"] = sorted(tokens)
+        self.vocab: list[str] = Text.get_vocab((), self.options["vocab"])
         self._iterators: dict[str, Text] = {}
 
     def __repr__(self) -> str:
@@ -101,7 +106,7 @@ class Corpus:
 # --- text files -----------------------------------------------------------------------------------------------------
 
 
-def python_docs(time_steps: int = 64, valid_split: float = 0.1, **options: Any) -> Corpus:
+def python_docs(time_steps: int = 64, valid_split: float = 0.1, **options: object) -> Corpus:
     """Return the Python documentation as a corpus: the topics of ``help()``, about 370,000 characters of English.
 
     Repeated paragraphs are included once, so that the validation text does not repeat the training text. The text, and
@@ -136,7 +141,7 @@ def python_docs(time_steps: int = 64, valid_split: float = 0.1, **options: Any) 
     return Corpus("python_docs", {"train": train, "valid": valid}, time_steps, **options)
 
 
-def text_file(path: str | Path, time_steps: int = 64, valid_split: float = 0.1, **options: Any) -> Corpus:
+def text_file(path: str | Path, time_steps: int = 64, valid_split: float = 0.1, **options: object) -> Corpus:
     """Return the text of a file as a corpus; the last part is the validation text.
 
     Parameters
@@ -190,7 +195,7 @@ class Shakespeare(Corpus):
     Karpathy, "The Unreasonable Effectiveness of Recurrent Neural Networks", 2015.
     """
 
-    def __init__(self, time_steps: int, path: str | Path | None = None, **options: Any) -> None:
+    def __init__(self, time_steps: int, path: str | Path | None = None, **options: object) -> None:
         (file,) = find_files("shakespeare", [["shakespeare_input.txt"], ["input.txt"]], path)
         train, valid = split_text(str(file), read_text(file), 0.1)
         super().__init__("shakespeare", {"train": train, "valid": valid}, time_steps, **options)
@@ -251,7 +256,7 @@ class HutterPrize(Corpus):
     Hutter, "The human knowledge compression prize", 2006.
     """
 
-    def __init__(self, time_steps: int, path: str | Path | None = None, **options: Any) -> None:
+    def __init__(self, time_steps: int, path: str | Path | None = None, **options: object) -> None:
         (file,) = find_files("enwik8", [["enwik8"]], path)
         train, rest = split_text(str(file), read_text(file), 0.1)
         valid, test = split_text(str(file), rest, 0.5)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from neonlite.backend import current_backend
 from neonlite.backend.validation import check_boolean_fields, checks_booleans
+from neonlite.data.augment import Augmentation
 from neonlite.data.file_formats import (
     MAX_CIFAR10_BYTES,
     check_images,
@@ -121,7 +122,7 @@ class Dataset:
         self,
         batch_size: int | None = None,
         shuffle: bool | None = None,
-        augment: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
+        augment: Augmentation | Sequence[Augmentation] | None = None,
     ) -> tuple[ArrayIterator, ArrayIterator]:
         """Return iterators over the training and the test part.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,7 +143,7 @@ class HDF5Iterator(ResumableIterator):
         with self._file:
             yield from super().__iter__()
 
-    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], Any] | None:
+    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], object] | None:
         x, output = self._file["input"], self._file["output"] if self.needs_output else None
         features, preprocessing = int(np.prod(self.shape)), self.preprocessing
         buffers = [np.empty((features, epoch.batch_size), self.be.default_dtype) for _ in range(2)]
@@ -170,10 +170,10 @@ class HDF5Iterator(ResumableIterator):
 
         return read
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
-        all_columns = slice(0, epoch.batch_size)
-        inputs = self._inputs.fill(epoch.batch_size, [(all_columns, values[0])])
-        return inputs, self._targets.fill(epoch.batch_size, [(all_columns, values[1])]) if self._targets else inputs
+    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
+        all_columns, (x, t) = slice(0, epoch.batch_size), cast(tuple[Any, Any], values)
+        inputs = self._inputs.fill(epoch.batch_size, [(all_columns, x)])
+        return inputs, self._targets.fill(epoch.batch_size, [(all_columns, t)]) if self._targets else inputs
 
 
 class HDF5IteratorOneHot(HDF5Iterator):

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from neonlite.backend import NervanaObject
+from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.backend.validation import check_number, integer
-from neonlite.data.augment import check_augmentations
+from neonlite.data.augment import Augmentation, check_augmentations
 from neonlite.data.epoch import PURPOSE_AUGMENT, Epoch
 from neonlite.data.minibatch_buffers import MinibatchBuffers, RowSource, scaling_dtype, uses_host_memory
 from neonlite.data.prefetch import prefetch
@@ -98,11 +99,7 @@ class ResumableIterator(NervanaDataIterator):
 
     def _current_epoch(self) -> Epoch:
         """Return the current epoch. Raise ValueError if the batch size is not set or too large."""
-        n = self.be.bsz
-        if not n:
-            raise ValueError(
-                f"{self.name}: expected a batch size, got none. Set it with gen_backend(batch_size=N), or be.bsz = N."
-            )
+        n = require_batch_size(self.be, self.name)
         if n > self.ndata and not self.partial_last:
             raise ValueError(
                 f"{self.name}: expected a batch size of at most {self.ndata}, the number of rows, got {n}. "
@@ -123,7 +120,7 @@ class ResumableIterator(NervanaDataIterator):
                 yield pair
         self.epoch, self.start, self.minibatch = epoch.index + 1, epoch.next_start, 0
 
-    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], Any] | None:
+    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], object] | None:
         """Return a function that computes values for minibatch k in a background thread, or None.
 
         Parameters
@@ -138,7 +135,7 @@ class ResumableIterator(NervanaDataIterator):
         """
         return None
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         """Write minibatch k into the tensors, and return them. Subclasses implement it.
 
         Parameters
@@ -281,7 +278,7 @@ class ArrayIterator(ResumableIterator):
         name: str | None = None,
         shuffle: bool = False,
         partial_last: bool = False,
-        augment: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
+        augment: Augmentation | Sequence[Augmentation] | None = None,
         scale: float | tuple[float, float] | None = None,
         check_finite: bool = True,
         sample_weight: ArrayLike | None = None,
@@ -402,7 +399,7 @@ class ArrayIterator(ResumableIterator):
 
     # --- minibatches ---
 
-    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], Any] | None:
+    def make_prefetcher(self, epoch: Epoch) -> Callable[[int], object] | None:
         augmentations = self.augment
         if augmentations is None:
             return None
@@ -421,7 +418,7 @@ class ArrayIterator(ResumableIterator):
 
         return augmented
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         num_columns, spans = epoch.num_columns(k), epoch.spans(k)
         if values is None:
             pairs = zip(self._inputs, self._sources, strict=True)

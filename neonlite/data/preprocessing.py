@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.validation import check_number
+from neonlite.backend.validation import check_keys, check_number
 
 if TYPE_CHECKING:
     from neonlite.layers.types import LayerShape
@@ -88,8 +88,7 @@ class Preprocessing:
         cls, description: object, mean: NDArray[Any] | None, shape: LayerShape | list[LayerShape]
     ) -> Preprocessing:
         """Create the preprocessing of inputs from its description. Raise ValueError if that or the mean is invalid."""
-        if not isinstance(description, dict) or set(description) != {"factor", "offset", "integers"}:
-            raise ValueError(f"expected factor, offset and integers, got {description!r}")
+        description = check_keys("preprocessing", description, ("factor", "offset", "integers"))
         num_inputs = len(shape) if isinstance(shape, list) else 1
         integers = parse_ranges(description["integers"], num_inputs)
         factor, offset = (check_number(key, description[key]) for key in ("factor", "offset"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -153,7 +153,7 @@ def get_paddedXY(
 
 
 def pad_data(
-    X: Sequence[Sequence[int]], y: ArrayLike, test_split: float = 0.2, **options: Any
+    X: Sequence[Sequence[int]], y: ArrayLike, test_split: float = 0.2, **options: object
 ) -> tuple[tuple[NDArray[np.int32], NDArray[Any]], tuple[NDArray[np.int32], NDArray[Any]], int]:
     """Pad sentences with ``get_paddedXY``, and split them into a training and a test set.
 
@@ -173,7 +173,7 @@ def pad_data(
     tuple
         (X_train, y_train), (X_test, y_test), and the number of classes.
     """
-    padded, labels = get_paddedXY(X, y, **options)
+    padded, labels = get_paddedXY(X, y, **cast(dict[str, Any], options))
     check_number("pad_data: test_split", test_split, above=0, high=1)
     split_index = round(len(labels) * (1 - test_split))
     return (

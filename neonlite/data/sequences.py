@@ -234,7 +234,7 @@ class TimeSeries(ContiguousIterator):
     def _config(self) -> IteratorState:
         return {**super()._config(), "forward": self.forward, "return_sequences": self.return_sequences}
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         (x, inputs), (t, targets) = self._inputs.get(epoch.batch_size), self._targets.get(epoch.batch_size)
         if self.return_sequences:
             inputs[:] = self.minibatch_slice(self.X, epoch, k).transpose(2, 1, 0)
@@ -551,7 +551,7 @@ class Ticker(GeneratedIterator):
         options = {key: value for key, value in vars(self.task).items() if isinstance(value, int)}
         return {**super()._config(), "task": type(self.task).__name__, **options}
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         (x, inputs), (t, targets), (mask, masks) = (x.get(epoch.batch_size) for x in self._buffers)
         for columns, bits in self.draw_rows(epoch, k):
             rows = self.task.synthesize(bits)
@@ -610,7 +610,7 @@ class Reversal(GeneratedIterator):
     def _config(self) -> IteratorState:
         return {**super()._config(), "time_steps": self.time_steps, "nclass": self.nclass}
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         largest = (self.nclass or 1) - 1
         digits = [(columns, to_integers(bits, 0, largest).T) for columns, bits in self.draw_rows(epoch, k)]
         reversed_ids = [(columns, ids[::-1]) for columns, ids in digits]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neonlite.backend.validation import integer
 from neonlite.data.epoch import Epoch
@@ -229,7 +229,7 @@ class Text(ContiguousIterator):
     def _config(self) -> IteratorState:
         return {**super()._config(), "nclass": self.nclass}
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         every = slice(0, epoch.batch_size)
         tokens = self.minibatch_slice(self.token_ids, epoch, k).T
         targets = tokens[::-1] if self.reverse_target else self.minibatch_slice(self.token_ids[1:], epoch, k).T

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,7 +213,7 @@ class TextNMT(ResumableIterator):
     def _config(self) -> IteratorState:
         return {**super()._config(), "time_steps": self.time_steps, "nclass": self.nclass}
 
-    def fill_minibatch(self, epoch: Epoch, k: int, values: Any) -> Minibatch:
+    def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         num_columns, spans = epoch.num_columns(k), epoch.spans(k)
 
         def fill(buffers: TokenBuffers, source: RowSource, delay: int = 0) -> Tensor:

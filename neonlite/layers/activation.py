@@ -66,7 +66,7 @@ class Activation(Layer):
                 self.be.assign(*self.build_backward(error, alpha, beta))
         return self.deltas
 
-    def build_backward(self, error: Tensor, alpha: float, beta: float) -> tuple[list[Any], list[Any]]:
+    def build_backward(self, error: Tensor, alpha: float, beta: float) -> tuple[list[Tensor], list[Operand]]:
         delta = error if self.shortcut else self.transform.backward(error, self.outputs, self.inputs)
         delta = self.scale_deltas(delta, alpha, beta)
         return ([], []) if delta is self.deltas else ([self.deltas], [delta])

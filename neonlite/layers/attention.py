@@ -15,6 +15,7 @@ from neonlite.layers.branch import SkipNode
 from neonlite.layers.compound import Affine
 from neonlite.layers.display import LayerList
 from neonlite.layers.layer import Layer
+from neonlite.layers.layer_checks import check_sequence_shape
 from neonlite.layers.merge import MergeSum
 from neonlite.layers.norm import LayerNorm
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
@@ -25,7 +26,7 @@ from neonlite.optree import Operand
 SINUSOID_BASE = 10000  # the longest wavelength is 2 pi times this many steps
 
 
-def attention(q: Operand, k: Operand, v: Operand, mask: Operand | None = None) -> Any:
+def attention(q: Operand, k: Operand, v: Operand, mask: Operand | None = None) -> Operand:
     """Return scaled dot-product attention, ``softmax(Q K^T / sqrt(d)) V``, as an op-tree.
 
     Parameters
@@ -69,7 +70,7 @@ def attention(q: Operand, k: Operand, v: Operand, mask: Operand | None = None) -
     return masked_softmax(q @ k.T * (1 / math.sqrt(q.shape[-1])), mask, -1) @ v
 
 
-def masked_softmax(scores: Operand, mask: Operand | None, axis: int) -> Any:
+def masked_softmax(scores: Operand, mask: Operand | None, axis: int) -> Operand:
     """Return the softmax of scores along an axis over the elements where the mask is 1; zeros if it is 0 everywhere."""
     be = scores.backend
     if mask is None:
@@ -301,7 +302,7 @@ class MultiHeadAttention(ParameterLayer):
         """
         be, (F, T), mask = self.be, self.in_shape, self.get_attention_mask()
 
-        def project(i: int) -> Any:
+        def project(i: int) -> Operand:
             rows = slice(i * F, (i + 1) * F)
             y = be.dot(self.W_qkv[rows], x)
             y = y if self.bias is None else y + self.b_qkv[rows]
@@ -317,7 +318,7 @@ class MultiHeadAttention(ParameterLayer):
         y = be.dot(self.W_out, context)
         return y if self.bias is None else y + self.b_out
 
-    def get_attention_mask(self) -> Any:
+    def get_attention_mask(self) -> Operand | None:
         """Return an op-tree that broadcasts to (heads, N, s, t), 1 where step t may attend to step s, or None."""
         if self.mask is None:
             return self.causal_mask
@@ -326,7 +327,7 @@ class MultiHeadAttention(ParameterLayer):
         mask = be.transpose(be.reshape(self.mask, (1, self.steps, -1, 1)), (0, 2, 1, 3))
         return mask if self.causal_mask is None else mask * self.causal_mask
 
-    def to_batch_major(self, x: Operand) -> Any:
+    def to_batch_major(self, x: Operand) -> Operand:
         """Convert time-major x (column t N + n) to (F, N, T).
 
         Parameters
@@ -336,7 +337,7 @@ class MultiHeadAttention(ParameterLayer):
         """
         return self.be.transpose(self.be.reshape(x, (self.nin, self.steps, -1)), (0, 2, 1))
 
-    def to_time_major(self, x: Operand) -> Any:
+    def to_time_major(self, x: Operand) -> Operand:
         """Convert batch-major x (column n T + t) to (F, T, N).
 
         Parameters
@@ -439,7 +440,7 @@ class PositionalEncoding(Layer):
         if self.table is None or self.table.shape != (F, T):
             self.table = self.be.array([sinusoid_row(i, F, T) for i in range(F)], name=f"{self.name}.table")
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         return add_per_step(x, self.table)
 
 
@@ -477,7 +478,7 @@ class PositionEmbedding(ParameterLayer):
         self.weight_shape = (F, self.max_steps)
         return self
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         T = self.in_shape[1]
         return add_per_step(x, self.W if self.max_steps == T else self.W[:, :T])
 
@@ -563,23 +564,13 @@ class TransformerBlock(LayerList):
             )
 
 
-def check_sequence_shape(layer: Layer) -> Any:
-    """Return a layer's input shape; ValueError unless it is (F, T)."""
-    if not isinstance(layer.in_shape, tuple) or len(layer.in_shape) != 2:
-        raise ValueError(
-            f"{layer.name}: expected inputs with time steps, (F, T), such as the outputs of a LookupTable, "
-            f"got {layer.in_shape}"
-        )
-    return layer.in_shape
-
-
 def sinusoid_row(i: int, F: int, T: int) -> list[float]:
     """Return row i of the position encodings (F, T)."""
     f = math.cos if i % 2 else math.sin
     return [f(t / SINUSOID_BASE ** ((i - i % 2) / F)) for t in range(T)]
 
 
-def add_per_step(x: Tensor, table: Tensor) -> Any:
+def add_per_step(x: Tensor, table: Tensor) -> Operand:
     """Return x (F, T N), with column t of a table (F, T) added to each column t N + n."""
     F, T = table.shape
     return x.backend.reshape(x.backend.reshape(x, (F, T, -1)) + x.backend.reshape(table, (F, T, 1)), x.shape)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import check_numbers
+from neonlite.backend.validation import check_numbers, sequence
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.container import LayerContainer, Sequential, flatten_layers, layer_list
 from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.shape import PassThrough
-from neonlite.layers.types import LayerInput, LayerLike
-from neonlite.messages import describe
+from neonlite.layers.types import LayerInput, LayerLike, Tensors, Terminal
 
 
 class IdentityNode(PassThrough):
@@ -67,7 +66,7 @@ class BranchNode(IdentityNode):
             return None
         return super().record_bprop(planner, planner.add_sum(self.gradient_sum, errors, self.in_shape))
 
-    def bprop(self, error: Tensor | Sequence[Tensor], alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Return the error plus the deltas of the branches, scaled."""
         errors, self.branch_errors = [error, *self.branch_errors], []
         if not self.needs_deltas:
@@ -132,10 +131,15 @@ class Tree(LayerContainer):
         self.scaled_errors: list[Any] = [None] * len(self.layers)
 
     @property
-    def branch_layers(self) -> list[list[Any]]:
+    def branches(self) -> list[Sequential]:
+        """The trunk and the branches."""
+        return cast(list[Sequential], self.layers)
+
+    @property
+    def branch_layers(self) -> list[list[Layer]]:
         """The layers of the trunk and of each branch, including its node."""
         starts = [[] if node is None else [node] for node in self.nodes]
-        return [[*start, *branch.layers] for start, branch in zip(starts, self.layers, strict=True)]
+        return [[*start, *branch.layers] for start, branch in zip(starts, self.branches, strict=True)]
 
     def configure(self, in_obj: LayerInput) -> Self:
         """Infer the shapes of all layers; ``out_shape`` is a list."""
@@ -149,11 +153,11 @@ class Tree(LayerContainer):
 
     def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
         """Record the branches, then the trunk. The errors come from outside the network."""
-        self.layers[0].layers[0].needs_deltas |= self.needs_deltas  # may be a BranchNode
-        for branch, node in zip(self.layers[1:], self.nodes[1:], strict=True):
+        self.branches[0].layers[0].needs_deltas |= self.needs_deltas  # may be a BranchNode
+        for branch, node in zip(self.branches[1:], self.nodes[1:], strict=True):
             branch.needs_deltas = branch.layers[0].needs_deltas = node.needs_deltas
         for i in reversed(range(len(self.layers))):
-            branch, node, error = self.layers[i], self.nodes[i], planner.external()
+            branch, node, error = self.branches[i], self.nodes[i], planner.external()
             if self.alphas[i] != 1:
                 error = planner.add_step(self, [error], branch.out_shape, self.make_error_setter(i))
             deltas: PlannedGradient | None = branch.record_bprop(planner, error)
@@ -175,18 +179,20 @@ class Tree(LayerContainer):
 
         return set_error
 
-    def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(  # type: ignore[override]  # several outputs
+        self, inputs: Tensors, inference: bool = False, beta: float = 0.0
+    ) -> Tensors:
         """Compute the outputs of the trunk and of all branches, and return them as a list."""
         self.reject_scaling(beta)
         self.can_backprop = False
         self.outputs = []
-        for branch, node in zip(self.layers, self.nodes, strict=True):
+        for branch, node in zip(self.branches, self.nodes, strict=True):
             x = inputs if node is None else node.outputs
             self.outputs.append(branch.fprop(x, inference))
         self.can_backprop = not inference
         return self.outputs
 
-    def bprop(self, error: Tensor | Sequence[Tensor], alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensors, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute all gradients, and return the deltas of the trunk.
 
         Parameters
@@ -196,15 +202,12 @@ class Tree(LayerContainer):
         """
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
-        if not isinstance(error, list | tuple) or len(error) != len(self.layers):
-            raise ValueError(
-                f"{self.name}: bprop: expected a list of {len(self.layers)} errors, one for each branch, got "
-                f"{describe(error)}."
-            )
+        kind = f"a list of {len(self.layers)}, one for each branch,"
+        errors = sequence(f"{self.name}.bprop: error", error, kind, count=len(self.layers))
         for node in self.nodes[1:]:
             node.branch_errors = []  # an interrupted bprop may have left some
         for i in reversed(range(len(self.layers))):
-            e = error[i]
+            e = errors[i]
             if self.alphas[i] != 1:
                 self.scaled_errors[i][:] = self.alphas[i] * e
                 e = self.scaled_errors[i]
@@ -214,7 +217,7 @@ class Tree(LayerContainer):
         self.deltas = deltas
         return deltas
 
-    def get_terminal(self) -> Any:
+    def get_terminal(self) -> Terminal:
         """Return a list of the last layers of the trunk and of all branches."""
         return [branch.get_terminal() for branch in self.layers]
 
@@ -228,11 +231,13 @@ class SingleOutputTree(Tree):
         As for ``Tree``.
     """
 
-    def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(  # type: ignore[override]  # several outputs
+        self, inputs: Tensors, inference: bool = False, beta: float = 0.0
+    ) -> Tensors:
         """Compute the outputs of trunk and branches as a list; at inference those of the trunk, as a tensor."""
         if not inference:
             return super().fprop(inputs, inference, beta)
         self.reject_scaling(beta)
         self.can_backprop = False
-        self.outputs = self.layers[0].fprop(inputs, inference)
+        self.outputs = self.branches[0].fprop(inputs, inference)
         return self.outputs

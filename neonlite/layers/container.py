@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast, overload
 
 from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import has_builtin_method
@@ -15,7 +15,7 @@ from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.summary import walk_layers
-from neonlite.layers.types import LayerInput, LayerLike, LayerShapes
+from neonlite.layers.types import Deltas, LayerInput, LayerLike, LayerShapes, Tensors, Terminal
 from neonlite.messages import describe
 
 
@@ -43,7 +43,7 @@ class LayerContainer(Layer):
 
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(name)
-        self.layers: list[Any] = layer_list(self.name, layers)
+        self.layers: list[Layer] = layer_list(self.name, layers)
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
         names = Counter(layer.name for layer in self.leaves())
@@ -58,7 +58,11 @@ class LayerContainer(Layer):
     def __len__(self) -> int:
         return len(self.layers)
 
-    def __getitem__(self, key: int | slice | str) -> Any:
+    @overload
+    def __getitem__(self, key: int | str) -> Layer: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[Layer]: ...
+    def __getitem__(self, key: int | slice | str) -> Layer | list[Layer]:
         """Return a layer by its position or its name, also of a layer in a container in this one; a list for a slice.
 
         Parameters
@@ -76,13 +80,14 @@ class LayerContainer(Layer):
         layers = {layer.name: layer for _, layer in reversed([*walk_layers(self)][1:])}  # the first one of a name
         if key not in layers:
             raise KeyError(f"{self.name}: expected the name of a layer, {', '.join(reversed(layers))}, got {key!r}.")
-        return layers[key]
+        layer: Layer = layers[key]
+        return layer
 
     def __contains__(self, item: object) -> bool:
         """Return whether a layer, or a layer of this name, is in the container or in a container in it."""
         return any(layer is item or layer.name == item for _, layer in [*walk_layers(self)][1:])
 
-    def leaves(self) -> list[Any]:
+    def leaves(self) -> list[Layer]:
         """Return all layers that are not containers, in order."""
         return [leaf for x in self.layers for leaf in (x.leaves() if isinstance(x, LayerContainer) else [x])]
 
@@ -114,7 +119,8 @@ class LayerContainer(Layer):
         """Allocate all buffers except those of the deltas."""
         self.check_configured()
         leaves = self.leaves()
-        allocate_parameters([x for x in leaves if isinstance(x, ParameterLayer) and x.parameters[0] is None])
+        parameters = [x for x in leaves if isinstance(x, ParameterLayer)]
+        allocate_parameters([x for x in parameters if x.parameters[0] is None])
         self.can_backprop = False
         self.allocate_layers(**drop_defaults(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
 
@@ -153,7 +159,7 @@ class LayerContainer(Layer):
                 "layers; pass alpha and beta to the layers themselves."
             )
 
-    def make_zero_inputs(self) -> Any:
+    def make_zero_inputs(self) -> Tensors:
         """Return inputs of the first layer, filled with zeros."""
         return self.layers[0].make_zero_inputs()
 
@@ -275,10 +281,10 @@ class Sequential(LayerContainer):
 
         return planner.add_step(layer, [error], layer.out_shape, set_copy, can_overwrite=True)
 
-    def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensors:  # type: ignore[override]  # also of several branches
         """Compute the outputs of all layers, and return those of the last one."""
         self.reject_scaling(beta)
-        x = inputs
+        x: Tensor | Any = inputs
         self.can_backprop = False
         for layer in self.layers:
             if layer in self.input_copies:
@@ -287,21 +293,24 @@ class Sequential(LayerContainer):
             x = layer.fprop(x, inference)
         self.can_backprop = not inference
         self.outputs = x
-        return x
+        return self.outputs
 
-    def bprop(self, error: Tensor | Sequence[Tensor], alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(  # type: ignore[override]  # also of several branches
+        self, error: Tensors, alpha: float = 1.0, beta: float = 0.0
+    ) -> Deltas:
         """Compute all gradients, from the last layer to the first, and return the deltas of the first."""
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
+        deltas: Tensor | Any = error
         for layer in reversed(self.layers):
             if layer in self.error_copies:
-                self.error_copies[layer][:] = error
-                error = self.error_copies[layer]
-            error = layer.bprop(error)
-        self.deltas = error
-        return error
+                self.error_copies[layer][:] = deltas
+                deltas = self.error_copies[layer]
+            deltas = layer.bprop(deltas)
+        self.deltas = deltas
+        return self.deltas
 
-    def get_terminal(self) -> Any:
+    def get_terminal(self) -> Terminal:
         """Return the last layer."""
         return self.layers[-1].get_terminal()
 
@@ -327,14 +336,14 @@ class GenerativeAdversarial(Sequential):
         super().__init__([as_container(generator), as_container(discriminator)], name)
 
     @property
-    def generator(self) -> Any:
+    def generator(self) -> LayerContainer:
         """The generator."""
-        return self.layers[0]
+        return cast(LayerContainer, self.layers[0])
 
     @property
-    def discriminator(self) -> Any:
+    def discriminator(self) -> LayerContainer:
         """The discriminator."""
-        return self.layers[1]
+        return cast(LayerContainer, self.layers[1])
 
 
 def as_container(layers: LayerLike) -> LayerContainer:

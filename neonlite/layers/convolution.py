@@ -13,11 +13,13 @@ from itertools import product
 from typing import Any, Self
 
 from neonlite.backend import Backend, Tensor
+from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LayerObject
 from neonlite.initializers import GlorotUniform
 from neonlite.layers.accumulation import accumulates
 from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.types import InitLike, LayerInput, WindowSizes
+from neonlite.optree import Operand
 
 # --- base class of image layers --------------------------------------------------------------------------------------
 
@@ -29,7 +31,7 @@ class ImageLayer(Layer):
     nglayer: Any = None
     axes = "dhw"  # axes of strides and padding
 
-    def make_layer_object(self, N: int) -> Any:
+    def make_layer_object(self, N: int) -> LayerObject:
         """Return the backend's layer object for images of ``in_shape``.
 
         Parameters
@@ -88,7 +90,7 @@ class ImageLayer(Layer):
         C, *depth, H, W = self.in_shape
         return dict(zip(names, (C, *(depth or [1]), H, W), strict=True))
 
-    def window_params(self, is_3d: bool, **params: Any) -> dict[str, Any]:
+    def window_params(self, is_3d: bool, **params: tuple[str, WindowSizes]) -> dict[str, Any]:
         """Return strides, paddings and dilations by name, such as ``str_h``.
 
         Parameters
@@ -134,7 +136,7 @@ def window_slices(
     return slices
 
 
-def pad_images(be: Backend, x: Any, padding: Sequence[int], slices: list[Any]) -> Any:
+def pad_images(be: Backend, x: Any, padding: Sequence[int], slices: list[Any]) -> Operand:
     """Return images (C, D, H, W, N) padded with zeros, large enough for all slices."""
     ends = [max(start + (n - 1) * step + 1 for start, n, step in axis) for axis in zip(*slices, strict=True)]
     axes = list(zip(x.shape, (*padding, 0), ends, strict=True))
@@ -211,12 +213,12 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
         if self.bsum and self.batch_sum is None:
             self.batch_sum = self.be.zeros((self.output_dims[0], 1), name=f"{self.name}.batch_sum")
 
-    def window_slices(self) -> list[Any]:
+    def window_slices(self) -> list[tuple[slice, ...]]:
         """Return the slice of the padded images (C, D, H, W, N) of each position in a filter."""
         g = self.nglayer
         return window_slices(g, (1, *g.TRS), (1, *g.strides), (1, *g.dilation), (g.C, *g.MPQ))
 
-    def add_bias_and_sum(self) -> Any:
+    def add_bias_and_sum(self) -> Tensor:
         """Add the bias and compute ``batch_sum``. Primitives do neither if they add to the old outputs."""
         channels = self.outputs.reshape(self.output_dims[0], -1)
         if self.weight_bias is not None:
@@ -258,10 +260,10 @@ class Convolution(ConvolutionBase):
     ((16, 12, 13), (75, 16))
     """
 
-    def make_layer_object(self, N: int) -> Any:
+    def make_layer_object(self, N: int) -> ConvLayer:
         return self.be.conv_layer(self.be.default_dtype, N, **self.input_sizes(), **self.conv_params())
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return ``W^T columns``, where each column (C T R S) is one image patch (im2col)."""
         be, g, slices = self.be, self.nglayer, self.window_slices()
         images = pad_images(be, be.reshape(x, g.dimI), (0, *g.padding), slices)
@@ -321,7 +323,7 @@ class Convolution_bias(Convolution):
     def parameter_specs(self) -> list[ParameterSpec]:
         return [*super().parameter_specs(), ParameterSpec("weight_bias", "grad_bias", (self.nglayer.K, 1), self.bias)]
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return ``W^T columns + weight_bias``."""
         channels = self.be.reshape(super().formula(x), (self.nglayer.K, -1))
         return self.be.reshape(channels + self.weight_bias, self.nglayer.dimO2)
@@ -352,7 +354,7 @@ class Deconvolution(ConvolutionBase):
 
     fshape_names = "TRSC"
 
-    def make_layer_object(self, N: int) -> Any:
+    def make_layer_object(self, N: int) -> DeconvLayer:
         return self.be.deconv_layer(self.be.default_dtype, N, **self.input_sizes("KMPQ"), **self.conv_params())
 
     @property
@@ -360,7 +362,7 @@ class Deconvolution(ConvolutionBase):
         """The dimensions (C, D, H, W) of the outputs."""
         return tuple(self.nglayer.dimI[:4])
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return the sum of the contributions ``W x`` of all pixels, shifted to their output positions."""
         be, g, slices = self.be, self.nglayer, self.window_slices()
         contributions = be.reshape(be.dot(self.W, be.reshape(x, (g.K, -1))), (g.C, len(slices), -1))

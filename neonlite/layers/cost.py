@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import is_builtin
 from neonlite.backend.planning.assignment import CachedAssignment
-from neonlite.backend.validation import check_number, check_numbers, from_name, one_of
+from neonlite.backend.validation import check_number, check_numbers, from_name, one_of, sequence, with_attributes
 from neonlite.backend.warn import warn
 from neonlite.layers.buffers import BufferOwner, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer
@@ -47,12 +47,8 @@ class GeneralizedCost(BufferOwner):
 
     def __init__(self, costfunc: Cost | str, name: str | None = None) -> None:
         super().__init__(name)
-        costfunc = from_name(f"{self.name}: costfunc", costfunc, COSTS)
-        if isinstance(costfunc, type) or not callable(costfunc):
-            raise TypeError(
-                f"{self.name}: expected a cost for costfunc, such as CrossEntropyMulti(), got {describe(costfunc)}."
-            )
-        self.costfunc = costfunc
+        kind, costfunc = "a cost, such as CrossEntropyMulti(),", from_name(f"{self.name}: costfunc", costfunc, COSTS)
+        self.costfunc: Cost = with_attributes(f"{self.name}: costfunc", costfunc, "__call__", kind)
         self.outputs: Tensor | Any = None
         self.deltas: Tensor | Any = None
         self.cost: NativeArray = None
@@ -94,9 +90,9 @@ class GeneralizedCost(BufferOwner):
         self.set_shortcut(self.shortcut)
 
     @property
-    def last_layer(self) -> Any:
+    def last_layer(self) -> Layer:
         """The last layer of the network."""
-        return self.network.get_terminal()
+        return cast(Layer, self.network.get_terminal())
 
     def check_outputs(self) -> None:
         """Warn if the cost expects probabilities and the last layer, if it is neonlite's, does not output any."""
@@ -151,7 +147,7 @@ class GeneralizedCost(BufferOwner):
         if self.deltas.shape != (num_features(shape), num_steps(shape) * self.be.bsz):
             self.allocate()
 
-    def call_with_context(self, f: Callable[..., Any], *args: Any) -> Any:
+    def call_with_context(self, f: Callable[..., Operand], *args: object) -> Operand:
         """Return ``f(*args)``; add the names of the cost and the network to error messages.
 
         Parameters
@@ -243,7 +239,7 @@ class GeneralizedCost(BufferOwner):
         self.assign(self.error_assignment, self.deltas, derivative, inputs, targets)
         return self.deltas
 
-    def make_zero_targets(self) -> Any:
+    def make_zero_targets(self) -> Tensor | tuple[Tensor, Tensor]:
         """Return targets for the network, filled with zeros."""
         return self.be.iobuf(iobuf_shape(self.network.out_shape))
 
@@ -278,10 +274,7 @@ class GeneralizedCostMask(GeneralizedCost):
         targets : tuple of Tensor
             ``(t, mask)``.
         """
-        if not isinstance(targets, list | tuple) or len(targets) != 2:
-            raise TypeError(
-                f"{self.name}, at {self.last_layer.name}: expected targets (t, mask), got {describe(targets)}."
-            )
+        sequence(f"{self.name}, at {self.last_layer.name}: targets", targets, "a pair (t, mask)", count=2)
         t, mask = (getattr(x, "shape", None) for x in targets)
         if t is None or mask not in (t, (1, t[1])):
             raise ValueError(
@@ -294,7 +287,9 @@ class GeneralizedCostMask(GeneralizedCost):
         super().allocate()
         self.zeros = self.be.zeros((self.deltas.shape[0], 1))
 
-    def apply_masked(self, f: Callable[..., Any], inputs: Tensor, t: Tensor, mask: Tensor) -> Any:
+    def apply_masked(
+        self, f: Callable[[Operand, Operand], Operand], inputs: Tensor, t: Tensor, mask: Tensor
+    ) -> Operand:
         """Return f of the masked inputs and targets, times the weight.
 
         Parameters
@@ -308,7 +303,9 @@ class GeneralizedCostMask(GeneralizedCost):
             return self.be.where(mask, self.weights * mask * self.call_with_context(f, inputs, t), 0)
         return self.weights * self.call_with_context(lambda: f(inputs * mask, t * mask))
 
-    def get_cost(self, inputs: Tensor, targets: Any) -> NativeArray:
+    def get_cost(  # type: ignore[override]  # targets and a mask
+        self, inputs: Tensor, targets: Sequence[Tensor]
+    ) -> NativeArray:
         """Compute the mean masked cost of a column."""
         self.check_initialized()
         t, mask = self.split_mask(targets)
@@ -318,7 +315,9 @@ class GeneralizedCostMask(GeneralizedCost):
             cost = cost - self.weights * (1 - self.be.mean(mask, axis=0)) * cost_of_zeros
         return self.compute_mean(cost)
 
-    def get_errors(self, inputs: Tensor, targets: Any) -> Any:
+    def get_errors(  # type: ignore[override]  # targets and a mask
+        self, inputs: Tensor, targets: Sequence[Tensor]
+    ) -> Tensor:
         """Compute the gradient of the summed masked cost; it is 0 where the mask is 0."""
         self.check_initialized()
         t, mask = self.split_mask(targets)
@@ -333,11 +332,12 @@ class GeneralizedCostMask(GeneralizedCost):
     @property
     def is_elementwise(self) -> bool:
         """Whether the last activation is elementwise, such as Logistic."""
-        return not hasattr(self.last_layer.transform, "axis")
+        return not hasattr(getattr(self.last_layer, "transform", None), "axis")
 
-    def make_zero_targets(self) -> Any:
+    def make_zero_targets(self) -> tuple[Tensor, Tensor]:
         """Return targets and a mask for the network, filled with zeros."""
-        return super().make_zero_targets(), super().make_zero_targets()
+        shape = iobuf_shape(self.network.out_shape)
+        return self.be.iobuf(shape), self.be.iobuf(shape)
 
 
 class Multicost(BufferOwner):
@@ -357,14 +357,16 @@ class Multicost(BufferOwner):
 
     result_attributes = ("cost",)  # attributes that hold results and do not affect the computation
 
-    def __init__(self, costs: Sequence[Any], weights: Sequence[float] | None = None, name: str | None = None) -> None:
+    def __init__(
+        self, costs: Sequence[GeneralizedCost], weights: Sequence[float] | None = None, name: str | None = None
+    ) -> None:
         super().__init__(name)
         self.costs = list(costs)
         self.weights = check_numbers(f"{self.name}: weights", weights, len(self.costs), "cost")
         self.cost: NativeArray = None
 
     @property
-    def costfunc(self) -> Any:
+    def costfunc(self) -> Cost:
         """The cost function of the first output."""
         return self.costs[0].costfunc
 
@@ -387,9 +389,11 @@ class Multicost(BufferOwner):
                 f"a Tree, got {in_obj.name} with {got}."
             )
         for cost, layer in zip(self.costs, last, strict=True):
-            cost.initialize(layer)
+            cost.initialize(cast(Layer, layer))
 
-    def pair_outputs(self, inputs: Any, targets: Any) -> list[tuple[Any, float, Any, Any]]:
+    def pair_outputs(
+        self, inputs: Sequence[Tensor] | Tensor, targets: Sequence[Tensor | None] | Tensor
+    ) -> list[tuple[GeneralizedCost, float, Tensor, Tensor | None]]:
         """Return (cost, weight, outputs, targets) for each output.
 
         Parameters
@@ -397,22 +401,20 @@ class Multicost(BufferOwner):
         inputs, targets
             As for ``get_cost``.
         """
-        if not isinstance(inputs, list | tuple):  # of a SingleOutputTree at inference
-            inputs = [inputs]
-        if not isinstance(targets, list | tuple):
-            targets = [targets] * len(inputs)
-        if len(inputs) > len(self.costs):
+        outputs: Sequence[Any] = inputs if isinstance(inputs, list | tuple) else [inputs]  # of a SingleOutputTree
+        goals: Sequence[Any] = targets if isinstance(targets, list | tuple) else [targets] * len(outputs)
+        if len(outputs) > len(self.costs):
             raise ValueError(
-                f"{self.name}: expected at most {len(self.costs)} outputs, one for each cost, got {len(inputs)}."
+                f"{self.name}: expected at most {len(self.costs)} outputs, one for each cost, got {len(outputs)}."
             )
-        if len(targets) < len(inputs):
+        if len(goals) < len(outputs):
             raise ValueError(
-                f"{self.name}: expected targets for {len(inputs)} outputs, got {len(targets)}. Pass one for each "
+                f"{self.name}: expected targets for {len(outputs)} outputs, got {len(goals)}. Pass one for each "
                 "output, None to skip it, or one tensor for all of them."
             )
-        return list(zip(self.costs, self.weights, inputs, targets, strict=False))
+        return list(zip(self.costs, self.weights, outputs, goals, strict=False))
 
-    def get_cost(self, inputs: Sequence[Tensor], targets: Sequence[Any] | Tensor) -> NativeArray:
+    def get_cost(self, inputs: Sequence[Tensor], targets: Sequence[Tensor | None] | Tensor) -> NativeArray:
         """Compute the sum of the weighted mean costs.
 
         Parameters
@@ -433,7 +435,7 @@ class Multicost(BufferOwner):
         self.cost = sum(costs[1:], costs[0])
         return self.cost
 
-    def get_errors(self, inputs: Sequence[Tensor], targets: Sequence[Any] | Tensor) -> list[Any]:
+    def get_errors(self, inputs: Sequence[Tensor], targets: Sequence[Tensor | None] | Tensor) -> list[Tensor]:
         """Compute the gradients of the sum, a list for the network's ``bprop``.
 
         Parameters
@@ -453,7 +455,7 @@ class Multicost(BufferOwner):
             errors.append(error)
         return errors
 
-    def make_zero_targets(self) -> list[Any]:
+    def make_zero_targets(self) -> list[Tensor | tuple[Tensor, Tensor]]:
         """Return a list of targets for the network, filled with zeros."""
         return [cost.make_zero_targets() for cost in self.costs]
 
@@ -484,7 +486,7 @@ class GeneralizedGANCost(GeneralizedCost):
         self.check_initialized()
         return self.compute_mean(self.call_with_context(self.costfunc, inputs, targets, cost_type))
 
-    def get_errors(self, inputs: Tensor, targets: Any) -> Any:
+    def get_errors(self, inputs: Tensor, targets: str) -> Tensor:  # type: ignore[override]  # the name of a derivative
         """Compute the gradient with respect to the discriminator's outputs.
 
         Parameters

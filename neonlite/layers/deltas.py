@@ -185,7 +185,7 @@ class GradientSum:
         """Set the buffer of the sum."""
         self.buffer = buffer
 
-    def compute(self, errors: Sequence[Any]) -> Any:
+    def compute(self, errors: Sequence[Any]) -> Tensor | Any:
         """Return the sum; None when there are no errors."""
         present = [error for error in errors if error is not None]
         if len(present) < 2:

@@ -93,7 +93,7 @@ class LookupTable(ParameterLayer):
             return S
         return (1, S) if self.in_shape[0] == 1 else (S, 1)
 
-    def to_token_ids(self, x: Operand) -> Any:
+    def to_token_ids(self, x: Operand) -> Operand:
         """Return inputs as a column of int32 token ids; invalid ones become ``vocab_size``, which ``be.take`` rejects.
 
         Parameters
@@ -111,7 +111,7 @@ class LookupTable(ParameterLayer):
         ids = self.be.astype(x, "int32")
         return self.be.where((ids == x) * (ids >= 0), ids, self.vocab_size)  # be.take accepts negative indices
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return the rows of W as columns; those of ``pad_idx`` do not depend on W."""
         ids = self.to_token_ids(x)
         rows = self.be.take(self.W, ids, axis=0)

@@ -17,7 +17,7 @@ from neonlite.backend.validation import checks_booleans
 from neonlite.layers import accumulation, deltas, layer_checks, layer_methods
 from neonlite.layers.buffers import iobuf_shape, shape_of_data, with_layout
 from neonlite.layers.summary import summarize
-from neonlite.layers.types import LayerInput
+from neonlite.layers.types import LayerInput, Tensors, Terminal
 from neonlite.layers.weights import WeightOwner
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
@@ -168,7 +168,7 @@ class Layer(WeightOwner):
             self.deltas = self.buffer("deltas", self.in_shape, shared=global_deltas)
             self.deltas = with_layout(self.deltas, getattr(self.prev_layer, "layout", "CHWN"))
 
-    def make_zero_inputs(self) -> Any:
+    def make_zero_inputs(self) -> Tensors:
         """Return inputs of the layer's input shape, filled with zeros."""
         return self.be.iobuf(iobuf_shape(self.in_shape))
 
@@ -252,7 +252,7 @@ class Layer(WeightOwner):
         self.bprop_assignment(self.be, operands, lambda: self.build_backward(error, alpha, beta))
         return self.deltas
 
-    def build_backward(self, error: Tensor, alpha: float, beta: float) -> tuple[list[Tensor], list[Any]]:
+    def build_backward(self, error: Tensor, alpha: float, beta: float) -> tuple[list[Tensor], list[Operand]]:
         """Return the targets of ``bprop`` and the op-trees to assign to them.
 
         Parameters
@@ -273,7 +273,7 @@ class Layer(WeightOwner):
                 del targets[-1], values[-1]
         return targets, values
 
-    def prepare_fprop(self, inputs: Tensor, inference: bool) -> Any:
+    def prepare_fprop(self, inputs: Tensor, inference: bool) -> Operand:
         """Store the inputs, and return the op-tree of the outputs, which in training is also stored as ``tree``.
 
         Parameters
@@ -299,7 +299,7 @@ class Layer(WeightOwner):
             layer_checks.check_in_place(self, inputs, tree)
         return tree
 
-    def set_inputs(self, inputs: Any, inference: bool) -> None:
+    def set_inputs(self, inputs: Tensor, inference: bool) -> None:
         """Check and store the inputs, and that ``bprop`` can follow unless ``inference`` is set.
 
         Parameters
@@ -322,7 +322,7 @@ class Layer(WeightOwner):
         self.needs_deltas = layer is not None and layer is not False
         self._prev_layer = layer if isinstance(layer, Layer) else None  # neon's scripts set True to compute deltas
 
-    def get_terminal(self) -> Any:
+    def get_terminal(self) -> Terminal:
         """Return the last layer: the layer itself, or the last one of a container."""
         return self
 

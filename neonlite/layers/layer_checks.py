@@ -120,3 +120,13 @@ def check_in_place(layer: Layer, inputs: Tensor, tree: OpTreeNode) -> None:
                 f"{layer.name}: expected a derivative that does not read the inputs, because in_place overwrites "
                 "them. Set in_place = False."
             )
+
+
+def check_sequence_shape(layer: Layer) -> tuple[int, int]:
+    """Return a layer's input shape; ValueError unless it is (F, T)."""
+    if not isinstance(layer.in_shape, tuple) or len(layer.in_shape) != 2:
+        raise ValueError(
+            f"{layer.name}: expected inputs with time steps, (F, T), such as the outputs of a LookupTable, "
+            f"got {layer.in_shape}"
+        )
+    return layer.in_shape

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
 from neonlite.files import printable
 from neonlite.layers.buffers import copy_tensors
-from neonlite.layers.layer_checks import not_configured
-from neonlite.layers.types import LayerShapes
+from neonlite.layers.layer_checks import check_sequence_shape, not_configured
+from neonlite.layers.types import LayerShapes, Tensors
 
 if TYPE_CHECKING:
     from neonlite.layers.layer import Layer
 
 
-def infer(layer: Layer, x: Tensor | Sequence[Tensor]) -> Any:
+def infer(layer: Layer, x: Tensors) -> Tensors:
     """Return the outputs at inference, ``fprop(x, inference=True)``. The layer must be configured and allocated.
 
     Recurrent states start at zero, as in ``Model.predict``, and those for the next minibatch are unchanged.
@@ -43,7 +41,7 @@ def infer(layer: Layer, x: Tensor | Sequence[Tensor]) -> Any:
     try:
         for leaf in leaves:
             leaf.set_state({})
-        return copy_tensors(layer.fprop(inputs, inference=True))
+        return copy_tensors(layer.fprop(inputs, inference=True))  # type: ignore[no-any-return]
     finally:
         for leaf, state in states:
             leaf.set_state(state)
@@ -92,12 +90,7 @@ def shape_for_seq_len(layer: Layer, S: int) -> LayerShapes:
         The number of time steps.
     """
     check_seq_len(layer, S)
-    if not isinstance(layer.in_shape, tuple) or len(layer.in_shape) != 2:
-        raise ValueError(
-            f"{layer.name}: expected inputs with time steps (F, T), got the input shape {layer.in_shape}. "
-            "Configure the layer with an input shape (F, T)."
-        )
-    return layer.in_shape[0], S
+    return check_sequence_shape(layer)[0], S
 
 
 def check_seq_len(layer: Layer, S: int) -> None:

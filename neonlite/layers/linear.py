@@ -56,7 +56,7 @@ class Linear(ParameterLayer):
         super().__init__(GlorotUniform() if init is None else init, name, parallelism)
         self.nout, self.bsum = integer(f"{self.name}: nout", nout), bsum
         self.batch_sum: Tensor | Any = None
-        self.transposes: dict[str, tuple[Any, Any]] = {}  # name -> (tensor, its transpose)
+        self.transposes: dict[str, tuple[Tensor, Tensor]] = {}  # name -> (tensor, its transpose)
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
@@ -89,7 +89,7 @@ class Linear(ParameterLayer):
             self.be.compound_dot(self.get_transpose("W", self.W), error, self.deltas, alpha=alpha, beta=beta)
         return self.deltas
 
-    def get_transpose(self, name: str, x: Operand) -> Any:
+    def get_transpose(self, name: str, x: Tensor) -> Tensor:
         """Return ``x.T``, cached as long as x is the same tensor.
 
         Parameters
@@ -128,6 +128,6 @@ class Bias(ParameterLayer):
         self.weight_shape = (self.num_channels, 1)
         return self
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return ``x + b``."""
         return self.be.reshape(self.be.reshape(x, self.num_channels, -1) + self.W, x.shape)

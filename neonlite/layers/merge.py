@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import check_numbers, one_of
+from neonlite.backend.validation import check_numbers, one_of, sequence
 from neonlite.layers.buffers import iobuf_shape, num_elements, num_features, num_steps, shape_of, tensor_shape
 from neonlite.layers.container import LayerContainer, allocate_layer, as_container, layer_list
 from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
 from neonlite.layers.layer import Layer
-from neonlite.layers.types import LayerInput, LayerLike, LayerShapes
-from neonlite.messages import describe
+from neonlite.layers.types import Deltas, LayerInput, LayerLike, LayerShape, LayerShapes, Tensors
 
 MERGE_MODES = ("recurrent", "depth", "stack")
 
@@ -47,7 +46,7 @@ class Broadcast(LayerContainer):
         """Set the output shape. ValueError if the outputs of the branches cannot be merged."""
         self.out_shape = self.merge_shapes([branch.out_shape for branch in self.layers])
 
-    def merge_shapes(self, shapes: list[Any]) -> Any:
+    def merge_shapes(self, shapes: Sequence[LayerShape]) -> LayerShape:
         """Return the shape of the merged outputs.
 
         Parameters
@@ -67,7 +66,7 @@ class Broadcast(LayerContainer):
         hint : str
             How to fix the branches.
         """
-        shapes = ", ".join(f"{branch.get_terminal().name} {branch.out_shape}" for branch in self.layers)
+        shapes = ", ".join(f"{branch.leaves()[-1].name} {branch.out_shape}" for branch in self.layers)
         return ValueError(
             f"{self.name}: expected branches with {expected}, got {shapes} for the input shape {self.in_shape}. {hint}"
         )
@@ -101,16 +100,16 @@ class Broadcast(LayerContainer):
         """
         return [error] * len(self.layers)
 
-    def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs of all branches, and return the merged outputs."""
         self.reject_scaling(beta)
         self.can_backprop = False
-        branch_inputs = self.branch_inputs(inputs)
-        self.merge_outputs([branch.fprop(x, inference) for branch, x in zip(self.layers, branch_inputs, strict=True)])
+        branches = zip(cast(list[Any], self.layers), self.branch_inputs(inputs), strict=True)
+        self.merge_outputs([branch.fprop(x, inference) for branch, x in branches])
         self.can_backprop = not inference
         return self.outputs
 
-    def branch_inputs(self, inputs: Tensor | Sequence[Tensor]) -> Sequence[Any]:
+    def branch_inputs(self, inputs: Tensors) -> Sequence[Tensors]:
         """Return the inputs of each branch.
 
         Parameters
@@ -120,7 +119,7 @@ class Broadcast(LayerContainer):
         """
         return [inputs] * len(self.layers)
 
-    def merge_outputs(self, outputs: list[Any]) -> None:
+    def merge_outputs(self, outputs: list[Tensor]) -> None:
         """Compute the outputs from those of the branches.
 
         Parameters
@@ -130,13 +129,13 @@ class Broadcast(LayerContainer):
         """
         raise NotImplementedError(f"{self.classnm}: expected merge_outputs(outputs). Implement it.")
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute all gradients, and return the sum of the deltas of the branches."""
         self.reject_scaling(beta, alpha)
         self.deltas = self.gradient_sum.compute(self.bprop_branches(error))
         return self.deltas
 
-    def bprop_branches(self, error: Tensor) -> list[Any]:
+    def bprop_branches(self, error: Tensor) -> list[Deltas]:
         """Compute all gradients, and return the deltas of each branch.
 
         Parameters
@@ -189,7 +188,7 @@ class MergeSum(Broadcast):
         super().__init__(layers, name)
         self.sum_index: int | None = None  # the branch whose outputs the sum overwrites
 
-    def merge_shapes(self, shapes: list[Any]) -> Any:
+    def merge_shapes(self, shapes: Sequence[LayerShape]) -> LayerShape:
         """Return the common shape of the branches."""
         if any(shape != shapes[0] for shape in shapes):
             raise self.shape_error("outputs of the same shape", "A 1 x 1 Conv or a Linear changes the shape.")
@@ -203,7 +202,7 @@ class MergeSum(Broadcast):
         if self.sum_index is None:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
-    def merge_outputs(self, outputs: list[Any]) -> None:
+    def merge_outputs(self, outputs: list[Tensor]) -> None:
         """Add the outputs."""
         if self.sum_index is not None:
             self.outputs = outputs[self.sum_index]
@@ -257,17 +256,18 @@ class MergeBroadcast(Broadcast):
         """Whether ``bprop`` of a branch reads the outputs of the branch, which are a view of the merged outputs."""
         return self.merge_mode != "recurrent" and any(branch.needs_outputs for branch in self.layers)
 
-    def merge_shapes(self, shapes: list[Any]) -> Any:
+    def merge_shapes(self, shapes: Sequence[LayerShape]) -> LayerShape:
         """Return the shape of the concatenated outputs."""
         ranks = {len(shape) if isinstance(shape, tuple) else 1 for shape in shapes}
+        sizes: Sequence[Any] = shapes
         if self.merge_mode == "recurrent":
-            if ranks != {2} or len({shape[0] for shape in shapes}) > 1:
+            if ranks != {2} or len({shape[0] for shape in sizes}) > 1:
                 raise self.shape_error("outputs (F, T) of the same F", "A Linear changes F.")
-            return shapes[0][0], sum(shape[1] for shape in shapes)
+            return sizes[0][0], sum(shape[1] for shape in sizes)
         if self.merge_mode == "depth":
-            if ranks not in ({3}, {4}) or len({shape[1:] for shape in shapes}) > 1:
+            if ranks not in ({3}, {4}) or len({shape[1:] for shape in sizes}) > 1:
                 raise self.shape_error("images of the same size", "Adjust their padding.")
-            return sum(shape[0] for shape in shapes), *shapes[0][1:]
+            return sum(shape[0] for shape in sizes), *sizes[0][1:]
         steps = {num_steps(shape) for shape in shapes}
         if len(steps) > 1:
             return sum(map(num_elements, shapes))
@@ -304,7 +304,7 @@ class MergeBroadcast(Broadcast):
         view, shape = t[self.branch_slices[i]], tensor_shape(self.layers[i].out_shape, self.be.bsz)
         return view if view.shape == shape else view.reshape(shape)
 
-    def merge_outputs(self, outputs: list[Any]) -> None:
+    def merge_outputs(self, outputs: list[Tensor]) -> None:
         """Concatenate the outputs, unless the branches have written to views of the result."""
         if self.merge_mode == "recurrent":
             self.outputs[:] = self.be.concat(outputs, axis=1)
@@ -380,18 +380,14 @@ class MergeMultistream(MergeBroadcast):
         self.infer_out_shape()
         return self
 
-    def branch_inputs(self, inputs: Tensor | Sequence[Tensor]) -> Sequence[Any]:
+    def branch_inputs(self, inputs: Tensors) -> Sequence[Tensors]:
         """Return the inputs of each branch."""
-        if not isinstance(inputs, list | tuple) or len(inputs) != len(self.layers):
-            raise ValueError(
-                f"{self.name}: expected a list of {len(self.layers)} inputs, one for each branch, "
-                f"got {describe(inputs)}."
-            )
-        return inputs
+        kind = f"a list of {len(self.layers)}, one for each branch,"
+        return sequence(f"{self.name}: inputs", inputs, kind, count=len(self.layers))
 
     def make_zero_inputs(self) -> list[Tensor]:
         """Return inputs of the branches, filled with zeros."""
-        return [branch.make_zero_inputs() for branch in self.layers]
+        return [branch.make_zero_inputs() for branch in cast(list[Any], self.layers)]
 
     def shape_for_seq_len(self, S: int) -> LayerShapes:
         """Return the shapes of all inputs with S time steps."""
@@ -402,7 +398,9 @@ class MergeMultistream(MergeBroadcast):
         for deltas in self.record_branches(planner, error):
             planner.keep(deltas)
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(  # type: ignore[override]  # deltas of several inputs
+        self, error: Tensor, alpha: float = 1.0, beta: float = 0.0
+    ) -> list[Deltas]:
         """Compute all gradients, and return a list of the deltas of the branches."""
         self.reject_scaling(beta, alpha)
         self.deltas = self.bprop_branches(error)

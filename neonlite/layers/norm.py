@@ -146,16 +146,16 @@ class BatchNorm(NormalizationBase):
 
     # --- forward and backward pass ---
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return the outputs, normalized with the statistics of the minibatch."""
         be, flat = self.be, self.be.reshape(x, self.nfm, -1)
         return self.normalize(x, be.mean(flat, axis=1), be.var(flat, axis=1, binary=self.binary))
 
-    def inference_formula(self, x: Tensor) -> Any:
+    def inference_formula(self, x: Tensor) -> Operand:
         """Return the outputs, normalized with the running statistics."""
         return self.normalize(x, self.gmean, self.gvar)
 
-    def normalize(self, x: Operand, mean: Operand, var: Operand) -> Any:
+    def normalize(self, x: Operand, mean: Operand, var: Operand) -> Operand:
         """Return the outputs, given mean and variance.
 
         Parameters
@@ -299,7 +299,7 @@ class LayerNorm(NormalizationBase):
     def __init__(self, eps: float = 1e-5, name: str | None = None) -> None:
         super().__init__(eps, name)
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return the outputs."""
         d = x - self.be.mean(x, axis=0)
         return d / self.be.sqrt(self.be.mean(self.be.square(d), axis=0) + self.eps) * self.gamma + self.beta

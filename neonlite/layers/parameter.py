@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, overload
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import checks_booleans, from_name
+from neonlite.backend.validation import check_shape, checks_booleans, from_name
 from neonlite.initializers import initializer_names
 from neonlite.layers.layer import Layer
-from neonlite.layers.types import InitLike
+from neonlite.layers.types import InitLike, Parameter
 from neonlite.messages import describe
 from neonlite.typing import ArrayLike
 
@@ -30,7 +30,13 @@ class TensorAttribute:
     def __repr__(self) -> str:
         return f"TensorAttribute({getattr(self, 'name', '')!r})"
 
-    def __get__(self, layer: Layer, owner: type | None = None) -> Any:
+    @overload
+    def __get__(self, layer: None, owner: type | None = None) -> Self: ...
+
+    @overload
+    def __get__(self, layer: Layer, owner: type | None = None) -> Tensor: ...
+
+    def __get__(self, layer: Layer | None, owner: type | None = None) -> Self | Tensor | None:
         return self if layer is None else layer.__dict__.get(self.name)
 
     def __set__(self, layer: Layer, value: ArrayLike | None) -> None:
@@ -66,7 +72,7 @@ class ParameterSpec(NamedTuple):
     name: str
     gradient: str
     shape: tuple[int, ...]
-    init: Any
+    init: InitLike | None
 
 
 class ParameterLayer(Layer):
@@ -98,11 +104,11 @@ class ParameterLayer(Layer):
 
     def __init__(self, init: InitLike | None = None, name: str | None = None, parallelism: str = "Unknown") -> None:
         super().__init__(name, parallelism)
-        self.init = self.initial_values(init)
+        self.init: Any = self.initial_values(init)
         self.weight_shape: tuple[int, ...] | Any = None
         self.states: list[Any] = []
 
-    def initial_values(self, init: InitLike | None) -> Any:
+    def initial_values(self, init: InitLike | None) -> InitLike | None:
         """Return initial values, an initializer for the name of one; TypeError or ValueError if they are not valid.
 
         Parameters
@@ -131,11 +137,11 @@ class ParameterLayer(Layer):
         if getattr(self, self.parameter_specs()[0].name) is None:
             allocate_parameters([self])
         for spec, parameter in zip(self.parameter_specs(), self.parameters, strict=True):
-            if parameter.shape != spec.shape:
-                raise ValueError(
-                    f"{self.name}: expected parameters of shape {spec.shape} for inputs of shape {self.in_shape}, got "
-                    f"{describe(parameter)}, allocated for other inputs. Create a new layer."
-                )
+            meaning, way_out = (
+                f" for inputs of shape {self.in_shape}",
+                ", allocated for other inputs. Create a new layer.",
+            )
+            check_shape(f"{self.name}: {spec.name}", parameter, spec.shape, meaning, way_out)
         if accumulate_updates and not self.grad_accumulators:
             self.grad_accumulators = [self.be.zeros_like(x, name=f"{x.name}, accumulated") for x in self.gradients]
 
@@ -154,7 +160,7 @@ class ParameterLayer(Layer):
         """The gradients of the parameters, in the same order."""
         return [getattr(self, spec.gradient) for spec in self.parameter_specs()]
 
-    def get_params(self) -> Any:
+    def get_params(self) -> Parameter | list[Parameter]:
         """Return ``((W, dW), states)``, or a list of these for a layer with several parameters."""
         pairs = [(getattr(self, spec.name), getattr(self, spec.gradient)) for spec in self.parameter_specs()]
         if len(pairs) == 1:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from neonlite.backend import Tensor
+from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer
 from neonlite.backend.validation import one_of
 from neonlite.layers.convolution import ImageLayer, pad_images, parse_sizes, window_slices
 from neonlite.layers.types import WindowSizes
@@ -56,7 +57,7 @@ class Pooling(ImageLayer):
             parse_sizes(self.name, "fshape", fshape, "JTRS", 2, 2)
         self.argmax: Tensor | Any = None
 
-    def make_layer_object(self, N: int) -> Any:
+    def make_layer_object(self, N: int) -> PoolLayer:
         image = self.input_sizes()
         if self.fshape == "all":
             window = dict(zip("TRS", list(image.values())[1:], strict=True))
@@ -72,7 +73,7 @@ class Pooling(ImageLayer):
             dtype = "uint8" if math.prod(self.nglayer.JTRS) <= 256 else "int32"
             self.argmax = self.buffer("argmax", self.out_shape, dtype)
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return the maximum, mean or norm over all positions in the window."""
         be, g = self.be, self.nglayer
         slices = window_slices(g, g.JTRS, g.strides, (1, 1, 1, 1), g.dimO[:4])
@@ -143,14 +144,14 @@ class LRN(ImageLayer):
         self.depth, self.alpha, self.beta, self.ascale, self.bpower = depth, alpha, beta, ascale, bpower
         self.denom: Tensor | Any = None
 
-    def make_layer_object(self, N: int) -> Any:
+    def make_layer_object(self, N: int) -> LRNLayer:
         return self.be.lrn_layer(self.be.default_dtype, N, **self.input_sizes(), J=self.depth)
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
         self.denom = self.buffer("denom", self.out_shape)
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return ``alpha x denom^-bpower``."""
         be, g = self.be, self.nglayer
         images, ones = be.reshape(x, g.dimI), (1, 1, 1, 1)

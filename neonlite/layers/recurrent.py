@@ -224,8 +224,12 @@ class RecurrentBase(ParameterLayer):
         self.is_reset, self.pending_state = True, {}
 
     def fprop(  # type: ignore[override]  # neon's order
-        self, inputs: Any, inference: bool = False, init_state: Any = None, beta: float = 0.0
-    ) -> Any:
+        self,
+        inputs: Tensor,
+        inference: bool = False,
+        init_state: Tensor | Sequence[Tensor] | None = None,
+        beta: float = 0.0,
+    ) -> Tensor:
         """Compute the states of all steps.
 
         Parameters
@@ -270,7 +274,7 @@ class RecurrentBase(ParameterLayer):
         self.is_reset = False
         return self.outputs
 
-    def check_init_state(self, init_state: Any) -> list[Tensor] | None:
+    def check_init_state(self, init_state: Tensor | Sequence[Tensor] | None) -> list[Tensor] | None:
         """Return an initial state as a list, or None. ValueError if its shapes do not fit.
 
         Parameters
@@ -280,7 +284,7 @@ class RecurrentBase(ParameterLayer):
         """
         if init_state is None:
             return None
-        states = list(init_state) if isinstance(init_state, list | tuple) else [init_state]
+        states: list[Any] = list(init_state) if isinstance(init_state, list | tuple) else [init_state]
         expected = (self.nout, self.be.bsz)
         if (
             self.num_directions == 2
@@ -309,7 +313,7 @@ class RecurrentBase(ParameterLayer):
     @accumulates
     def bprop(
         self, error: Tensor, alpha: float = 1.0, beta: float = 0.0, final_errors: Sequence[Tensor] | None = None
-    ) -> Any:
+    ) -> Tensor | None:
         """Backpropagate through time: compute dW and ``deltas = alpha dE/dinputs + beta deltas``.
 
         Afterwards ``initial_errors`` holds the errors of the initial states.
@@ -427,12 +431,12 @@ class RecurrentInitializer:
     def __init__(self, layer: RecurrentBase) -> None:
         self.layer = layer
 
-    def fill(self, W: Tensor) -> None:
+    def fill(self, param: Tensor) -> None:
         """Fill W_input and W_recur; b stays 0."""
         layer, n = self.layer, self.layer.nout
         inner = layer.init if layer.init_inner is None else layer.init_inner
         for direction in range(layer.num_directions):
-            for part, init in zip(layer.split_weights(W, direction), (layer.init, inner), strict=False):
+            for part, init in zip(layer.split_weights(param, direction), (layer.init, inner), strict=False):
                 for gate in range(layer.num_gates):
                     block = part[gate * n : (gate + 1) * n]
                     block.name = f"{layer.name}.W"

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import check_number, pair
-from neonlite.layers.buffers import shape_of
+from neonlite.backend.validation import check_number, pair, sequence
+from neonlite.layers.buffers import iobuf_shape, shape_of
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import LayerInput, LayerShapes
-from neonlite.messages import describe
+from neonlite.optree import Operand
 
 
 class RoiPooling(Layer):
@@ -111,9 +111,9 @@ class RoiPooling(Layer):
         """Return the input shapes with S regions per image."""
         return self.in_shape, (5, S)
 
-    def make_zero_inputs(self) -> Any:
+    def make_zero_inputs(self) -> tuple[Tensor, Tensor]:
         """Return feature maps and regions, filled with zeros."""
-        return super().make_zero_inputs(), self.be.iobuf(self.regions_shape)
+        return self.be.iobuf(iobuf_shape(self.in_shape)), self.be.iobuf(self.regions_shape)
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
@@ -126,12 +126,11 @@ class RoiPooling(Layer):
 
     def check_inputs(self, inputs: Tensor | Sequence[Tensor]) -> None:
         """Raise an error unless these are feature maps and regions, and the layer is allocated."""
-        if not isinstance(inputs, list | tuple) or len(inputs) != 2:
-            raise TypeError(f"{self.name}: expected inputs as a pair (feature maps, regions), got {describe(inputs)}.")
-        self.check_tensor("regions", inputs[1], self.regions_shape)
-        super().check_inputs(inputs[0])
+        maps, regions = sequence(f"{self.name}: inputs", inputs, "a pair (feature maps, regions)", count=2)
+        self.check_tensor("regions", regions, self.regions_shape)
+        super().check_inputs(maps)
 
-    def formula(self, x: Any) -> Any:
+    def formula(self, x: Sequence[Tensor]) -> Operand:  # type: ignore[override]  # feature maps and regions
         """Return the pixels at ``argmax``, which ``fprop`` has computed, and 0 where it is -1."""
         be, (C, H, W), (maps, regions) = self.be, self.in_shape, x
         first = be.array([[[c * H * W]] for c in range(C)], dtype="int64")  # first pixel of each channel
@@ -142,7 +141,7 @@ class RoiPooling(Layer):
 
     def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs. IndexError if a region refers to an image that does not exist."""
-        self.set_inputs(inputs, inference)
+        self.set_inputs(inputs, inference)  # type: ignore[arg-type]  # images and regions
         pooled = self.buffer("pooled", self.out_shape) if beta else self.outputs
         self.call_primitive(self.be.roipooling_fprop, inputs[0], pooled)
         if beta:
@@ -160,7 +159,7 @@ class RoiPooling(Layer):
             self.deltas[:] = self.scale_deltas(target, alpha, beta)
         return self.deltas
 
-    def call_primitive(self, primitive: Callable[..., Any], source: Tensor, target: Tensor) -> None:
+    def call_primitive(self, primitive: Callable[..., object], source: Tensor, target: Tensor) -> None:
         """Call a primitive of the backend; add the name of the layer to error messages.
 
         Parameters

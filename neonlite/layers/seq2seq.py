@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
@@ -12,7 +12,7 @@ from neonlite.layers.container import LayerContainer, Sequential
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.recurrent import RecurrentBase
-from neonlite.layers.types import LayerInput, LayerLike, LayerShapes
+from neonlite.layers.types import Deltas, LayerInput, LayerLike, LayerShapes, Tensors, Terminal
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.typing import ArrayLike
@@ -44,7 +44,7 @@ class Decoder(Sequential):
             start_index = integer(f"{self.name}: start_index", start_index, 0)
         self.start_index = start_index
 
-    def make_step_inputs(self, token_ids: ArrayLike) -> Tensor:
+    def make_step_inputs(self, token_ids: ArrayLike | None) -> Tensor:
         """Return the inputs of one step.
 
         Parameters
@@ -63,13 +63,14 @@ class Decoder(Sequential):
                 f"{self.name}: expected inputs of token ids (1, T) or one-hot ({self.out_shape[0]}, T), as the decoder "
                 f"reads its own predictions, got {self.in_shape}"
             )
-        is_start = token_ids is None
         ids: Tensor = self.buffer("ids", (1, 1), "int32")
-        ids[:] = self.start_index or 0 if is_start else token_ids
+        ids[:] = (self.start_index or 0) if token_ids is None else token_ids
         if features == 1:
             return ids
         onehot: Tensor = self.buffer("onehot", (features, 1))
-        onehot[:] = 0 if is_start and self.start_index is None else self.be.onehot(ids, axis=0, nclass=features)
+        onehot[:] = (
+            0 if token_ids is None and self.start_index is None else self.be.onehot(ids, axis=0, nclass=features)
+        )
         return onehot
 
 
@@ -115,7 +116,7 @@ class Seq2Seq(LayerContainer):
     """
 
     def __init__(
-        self, layers: Sequence[Any], decoder_connections: Sequence[int] | None = None, name: str | None = None
+        self, layers: Sequence[LayerLike], decoder_connections: Sequence[int] | None = None, name: str | None = None
     ) -> None:
         two = list(layers) if isinstance(layers, list | tuple) else [layers]
         if len(two) != 2 or isinstance(two[0], Decoder) or isinstance(two[1], Encoder):
@@ -126,7 +127,7 @@ class Seq2Seq(LayerContainer):
         super().__init__(
             [x if isinstance(x, kind) else kind(x) for x, kind in zip(two, (Encoder, Decoder), strict=True)], name
         )
-        self.encoder, self.decoder = self.layers
+        self.encoder, self.decoder = cast(tuple[Encoder, Decoder], self.layers)
         self.decoder_connections = decoder_connections
         self.state_pairs = pair_recurrent_layers(self.name, self.encoder, self.decoder, decoder_connections)
         for layer in recurrent_layers(self):
@@ -160,7 +161,7 @@ class Seq2Seq(LayerContainer):
         planner.keep(self.decoder.record_bprop(planner, error))
         planner.keep(self.encoder.record_bprop(planner, planner.external()))
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the decoder's outputs.
 
         Parameters
@@ -179,24 +180,26 @@ class Seq2Seq(LayerContainer):
         """
         self.reject_scaling(beta)
         self.can_backprop = False
-        has_decoder_inputs = isinstance(inputs, list | tuple)
-        if (has_decoder_inputs and len(inputs) != 2) or not (has_decoder_inputs or inference):
+        parts = inputs if isinstance(inputs, list | tuple) else [inputs]
+        if len(parts) != 2 and not (inference and parts is not inputs):
             raise ValueError(
                 f"{self.name}: expected inputs [x, previous], of the encoder and of the decoder (the targets of the "
                 f"previous step), or for inference x alone, got {describe(inputs)}"
             )
-        labeled = zip(("inputs x", "inputs previous"), inputs if has_decoder_inputs else [inputs], strict=False)
+        labeled = zip(("inputs x", "inputs previous"), parts, strict=False)
         for (label, x), shape in zip(labeled, self.in_shape or (None, None), strict=False):
             self.check_tensor(label, x, shape)
-        if not has_decoder_inputs:
-            return self.decode_greedy(inputs)
+        if len(parts) == 1:
+            return self.decode_greedy(parts[0])
         self.set_decoder_steps(self.in_shape[1][1])
-        self.encode(inputs[0], inference)
-        self.outputs = self.decoder.fprop(inputs[1], inference)
+        self.encode(parts[0], inference)
+        self.outputs = cast(Tensor, self.decoder.fprop(parts[1], inference))
         self.can_backprop = not inference
         return self.outputs
 
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def bprop(  # type: ignore[override]  # deltas of several inputs
+        self, error: Tensor, alpha: float = 1.0, beta: float = 0.0
+    ) -> list[Deltas]:
         """Compute all gradients; return the deltas of both inputs, [x, previous]."""
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
@@ -262,12 +265,12 @@ class Seq2Seq(LayerContainer):
         Tensor
             (V, N).
         """
-        outputs: Tensor = self.decoder.fprop(self.decoder.make_step_inputs(token_ids), inference=True)
+        outputs = self.decoder.fprop(self.decoder.make_step_inputs(token_ids), inference=True)
         for decoder_layer, _ in self.state_pairs:
             decoder_layer.init_state = decoder_layer.final_states
-        return outputs
+        return cast(Tensor, outputs)
 
-    def decode_greedy(self, x: Tensor) -> Any:
+    def decode_greedy(self, x: Tensor) -> Tensor:
         """Return the decoder's outputs when each step reads the most probable token of the previous step.
 
         Parameters
@@ -292,12 +295,12 @@ class Seq2Seq(LayerContainer):
     # --- properties for containers and models ---
 
     def make_zero_inputs(self) -> list[Tensor]:
-        return [part.make_zero_inputs() for part in self.layers]
+        return [part.make_zero_inputs() for part in cast(list[Any], self.layers)]
 
     def shape_for_seq_len(self, S: int) -> LayerShapes:
         return [part.shape_for_seq_len(S) for part in self.layers]
 
-    def get_terminal(self) -> Any:
+    def get_terminal(self) -> Terminal:
         """Return the last layer of the decoder."""
         return self.decoder.get_terminal()
 

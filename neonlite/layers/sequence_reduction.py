@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import checks_booleans, integer
 from neonlite.layers.display import LayerList
 from neonlite.layers.layer import Layer
+from neonlite.layers.layer_checks import check_sequence_shape
 from neonlite.layers.recurrent import BiBNRNN, BiLSTM, BiRNN
 from neonlite.layers.types import ActivationLike, InitLike, LayerInput, LayerShape
 from neonlite.messages import describe
@@ -50,14 +51,10 @@ class RecurrentOutput(Layer):
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
-        if not isinstance(self.in_shape, tuple) or len(self.in_shape) != 2:
-            raise ValueError(
-                f"{self.name}: {self.classnm} expected a sequence (F, T) as inputs, got the shape {self.in_shape}"
-            )
-        self.out_shape, self.nsteps = self.in_shape
+        self.out_shape, self.nsteps = check_sequence_shape(self)
         return self
 
-    def view_by_step(self, x: Operand) -> Any:
+    def view_by_step(self, x: Operand) -> Operand:
         """Return x (F, T N) as (F, T, N).
 
         Parameters
@@ -67,7 +64,7 @@ class RecurrentOutput(Layer):
         """
         return self.be.reshape(x, self.out_shape, self.nsteps, -1)
 
-    def drop_step_axis(self, x: Operand) -> Any:
+    def drop_step_axis(self, x: Operand) -> Operand:
         """Return x (F, 1, N) as (F, N).
 
         Parameters
@@ -81,7 +78,7 @@ class RecurrentOutput(Layer):
 class RecurrentSum(RecurrentOutput):
     """The sum over the steps of a sequence, (F, T) -> F."""
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         return self.drop_step_axis(self.be.sum(self.view_by_step(x), axis=1))
 
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
@@ -96,8 +93,9 @@ class RecurrentSum(RecurrentOutput):
 class RecurrentMean(RecurrentSum):
     """The mean over the steps of a sequence, (F, T) -> F."""
 
-    def formula(self, x: Tensor) -> Any:
-        return super().formula(x) / self.nsteps
+    def formula(self, x: Tensor) -> Operand:
+        mean: Operand = super().formula(x) / self.nsteps
+        return mean
 
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         return super().bprop(error, alpha / self.nsteps, beta)

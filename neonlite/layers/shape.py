@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.validation import function
@@ -13,6 +13,9 @@ from neonlite.layers.layer import Layer
 from neonlite.layers.types import LayerInput, LayerShape
 from neonlite.messages import describe
 from neonlite.optree import Operand
+
+Data = TypeVar("Data")
+Result = TypeVar("Result")
 
 
 class PassThrough(Layer):
@@ -45,7 +48,7 @@ class PassThrough(Layer):
             None if shared_outputs is None else self.buffer("outputs", self.out_shape, shared=shared_outputs)
         )
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return x in the shape of the outputs."""
         return self.be.reshape(x, num_features(self.out_shape), -1)
 
@@ -181,15 +184,15 @@ class DataTransform(Layer):
             self.call_with_context(self.transform.configure, self.in_shape)
         return self
 
-    def formula(self, x: Tensor) -> Any:
+    def formula(self, x: Tensor) -> Operand:
         """Return ``f(x)``."""
         return self.apply_transform(self.transform, x)
 
-    def inference_formula(self, x: Tensor) -> Any:
+    def inference_formula(self, x: Tensor) -> Operand:
         """Return ``f(x)``, or ``f.inference(x)`` if the transform has this method."""
         return self.apply_transform(getattr(self.transform, "inference", self.transform), x)
 
-    def apply_transform(self, f: Callable[[Tensor], Operand], x: Tensor) -> Any:
+    def apply_transform(self, f: Callable[[Tensor], Operand], x: Tensor) -> Operand:
         """Return ``f(x)``. ValueError if the shape is not that of x.
 
         Parameters
@@ -206,7 +209,7 @@ class DataTransform(Layer):
             )
         return y
 
-    def call_with_context(self, f: Callable[..., Any], x: Tensor | LayerShape) -> Any:
+    def call_with_context(self, f: Callable[[Data], Result], x: Data) -> Result:
         """Return ``f(x)``; add the name of the layer to error messages.
 
         Parameters

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.serialization import find_class
+from neonlite.backend.validation import sequence
 from neonlite.layers.buffers import iobuf_shape, num_elements
 from neonlite.layers.compound import Affine
-from neonlite.layers.container import LayerContainer
+from neonlite.layers.container import LayerContainer, Sequential
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.embedding import LookupTable
+from neonlite.layers.layer import Layer
 from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase
 from neonlite.layers.seq2seq import Decoder, Encoder, pair_recurrent_layers, pass_states, recurrent_layers, split_shapes
-from neonlite.layers.types import InitLike, LayerInput, LayerShapes
+from neonlite.layers.types import InitLike, LayerInput, LayerLike, LayerShapes, Tensors, Terminal
 from neonlite.messages import describe
 from neonlite.transforms import Softmax, Transform
 
@@ -90,7 +92,7 @@ class SkipThought(LayerContainer):
         activ_rec_gate: Transform,
         init_ff: InitLike,
         init_const: InitLike,
-        layers: Sequence[Any] | None = None,
+        layers: Sequence[LayerLike] | None = None,
         name: str | None = None,
     ) -> None:
         self.vocab_size, self.embed_dim, self.init_embed = vocab_size, embed_dim, init_embed
@@ -105,7 +107,7 @@ class SkipThought(LayerContainer):
                 f"{self.name}: expected as layers a LookupTable, an Encoder, and Decoders of the previous and of the "
                 f"next sentence, got {', '.join(type(x).__name__ for x in self.layers)}"
             )
-        self.table, self.encoder, *self.decoders = self.layers
+        self.table, self.encoder, *self.decoders = cast(tuple[LookupTable, Encoder, Decoder, Decoder], self.layers)
         self.state_pairs = [
             pair for decoder in self.decoders for pair in pair_recurrent_layers(self.name, self.encoder, decoder)
         ]
@@ -118,7 +120,7 @@ class SkipThought(LayerContainer):
         self.input_views: list[tuple[Any, ...]] = []  # views of token ids, table outputs and errors, for each network
         self.zero_error: Tensor | Any = None  # zero error of the encoder's outputs, on which the cost does not depend
 
-    def build_layers(self, name: str | None) -> list[Any]:
+    def build_layers(self, name: str | None) -> list[Layer]:
         """Return the table, the encoder and the decoders.
 
         Parameters
@@ -146,7 +148,7 @@ class SkipThought(LayerContainer):
         return [table, encoder, make_decoder("before"), make_decoder("after")]
 
     @property
-    def networks(self) -> list[Any]:
+    def networks(self) -> list[Sequential]:
         """The encoder and the decoders."""
         return [self.encoder, *self.decoders]
 
@@ -186,7 +188,9 @@ class SkipThought(LayerContainer):
             if deltas is not None:
                 planner.add_step(self, [deltas])
 
-    def fprop(self, inputs: Any, inference: bool = False, beta: float = 0.0) -> Any:
+    def fprop(  # type: ignore[override]  # several outputs
+        self, inputs: Tensors, inference: bool = False, beta: float = 0.0
+    ) -> Tensors:
         """Compute the decoders' outputs, or for inference the vector of a sentence.
 
         Parameters
@@ -205,24 +209,23 @@ class SkipThought(LayerContainer):
         """
         self.reject_scaling(beta)
         self.can_backprop = False
-        has_decoder_inputs = isinstance(inputs, list | tuple)
-        if (has_decoder_inputs and len(inputs) != 3) or not (has_decoder_inputs or inference):
+        parts = inputs if isinstance(inputs, list | tuple) else [inputs]
+        if len(parts) != 3 and not (inference and parts is not inputs):
             raise ValueError(
                 f"{self.name}: expected inputs [sentence, before, after], the last two delayed by one step, or for "
                 f"inference the sentence alone, got {describe(inputs)}"
             )
-        arguments = inputs if has_decoder_inputs else [inputs]
-        for label, x, shape in zip(INPUT_NAMES, arguments, self.in_shape or [None] * 3, strict=False):
+        for label, x, shape in zip(INPUT_NAMES, parts, self.in_shape or [None] * 3, strict=False):
             self.check_tensor(label, x, shape)
         if not self.input_views:
             raise RuntimeError(f"{self.name}: expected allocated buffers, got none. Call allocate() before fprop")
-        for x, (token_ids, _, _) in zip(arguments, self.input_views, strict=False):
+        for x, (token_ids, _, _) in zip(parts, self.input_views, strict=False):
             token_ids[:] = x.reshape(1, -1)
         self.table.fprop(self.token_ids, inference)
-        for embeddings, (_, looked_up, _), _ in zip(self.embeddings, self.input_views, arguments, strict=False):
+        for embeddings, (_, looked_up, _), _ in zip(self.embeddings, self.input_views, parts, strict=False):
             embeddings[:] = looked_up
         self.encoder.fprop(self.embeddings[0], inference)
-        if not has_decoder_inputs:
+        if len(parts) == 1:
             self.outputs = recurrent_layers(self.encoder)[-1].final_state()
             return self.outputs
         pass_states(self.state_pairs)
@@ -245,8 +248,7 @@ class SkipThought(LayerContainer):
         """
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
-        if not isinstance(error, list | tuple) or len(error) != 2:
-            raise ValueError(f"{self.name}: expected two errors, [before, after], got {describe(error)}")
+        sequence(f"{self.name}.bprop: error", error, "a pair [before, after]", count=2)
         for layer in recurrent_layers(self.encoder):
             layer.final_errors = [
                 decoder_layer.initial_errors
@@ -270,7 +272,7 @@ class SkipThought(LayerContainer):
         self.check_seq_len(S)
         return [(1, S) if shape[0] == 1 else (S, 1) for shape in self.in_shape]
 
-    def get_terminal(self) -> list[Any]:
+    def get_terminal(self) -> list[Terminal]:
         """Return the last layers of both decoders."""
         return [decoder.get_terminal() for decoder in self.decoders]
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite import html_repr
 from neonlite.backend import Backend
+from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.format import format_bytes
 from neonlite.backend.memory import MemoryUsage
+from neonlite.backend.validation import with_attributes
 from neonlite.files import printable
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.types import LayerInput, LayerShape
-from neonlite.messages import describe
 
 if TYPE_CHECKING:
     from neonlite.layers.cost import GeneralizedCost, Multicost
@@ -148,22 +149,17 @@ def summarize(
         An optimizer to include.
     """
     be = network.be
-    if not be.bsz:
-        raise ValueError(
-            f"{network.name}: expected a batch size, got none. Set it with gen_backend(batch_size=N), or be.bsz = N."
-        )
+    require_batch_size(be, network.name)
     if in_obj is None and network.in_shape is None:
         raise RuntimeError(
             f"{network.name}: expected a configured network, got one without shapes. Pass the shape of a sample: "
             "summary(shape)."
         )
-    if cost is not None and not hasattr(cost, "get_cost"):
-        raise TypeError(
-            f"{network.name}.summary: expected a GeneralizedCost or Multicost, got {describe(cost)}. Pass "
-            "GeneralizedCost(cost)."
-        )
-    if optimizer is not None and (isinstance(optimizer, type) or not hasattr(optimizer, "optimize")):
-        raise TypeError(f"{network.name}.summary: expected an optimizer, such as Adam(), got {describe(optimizer)}.")
+    if cost is not None:
+        kind, way_out = "a GeneralizedCost or Multicost", ". Pass GeneralizedCost(cost)."
+        with_attributes(f"{network.name}.summary: cost", cost, "get_cost", kind, way_out)
+    if optimizer is not None:
+        with_attributes(f"{network.name}.summary: optimizer", optimizer, "optimize", "an optimizer, such as Adam(),")
     dry_run = be.dry_run()
     net, cost, optimizer = copy.deepcopy((network, cost, optimizer), {id(be): dry_run})
     layers = list(walk_layers(net))
@@ -171,7 +167,7 @@ def summarize(
         layer.be = dry_run
     if in_obj is not None:
         net.configure(in_obj)
-    data = [net.make_zero_inputs()]
+    data: list[Any] = [net.make_zero_inputs()]
     if cost is not None:
         cost.initialize(net)
         data.append(cost.make_zero_targets())
@@ -198,7 +194,7 @@ def summarize(
     parameters = sum(p.size for p in net.parameters)
     purposes = sum_bytes_by_purpose(net, layers, cost, data, memory)
     includes = tuple(x for x, part in (("cost", cost), ("update", optimizer)) if part is not None)
-    return Summary(rows, be.bsz, parameters, dry_run.flops - before, purposes, memory, includes)
+    return Summary(rows, be.bsz, parameters, (dry_run.flops or 0) - (before or 0), purposes, memory, includes)
 
 
 def walk_layers(layer: Layer, depth: int = 0) -> Iterator[tuple[int, Any]]:
@@ -248,7 +244,7 @@ def sum_bytes_by_purpose(
 ) -> dict[str, int]:
     """Return the bytes of all tensors by purpose."""
     every = [layer for _, layer in layers]
-    states = [s for layer in net.leaves() if layer.has_params for s in iter_tensors(layer.states)]
+    states = [s for layer in net.leaves() if layer.has_params for s in iter_tensors(getattr(layer, "states", []))]
     deltas = [t for layer in every for (name, _), t in layer._buffers.items() if name.startswith("deltas")]
     costs = [t for x in getattr(cost, "costs", [cost]) if x is not None for t in x._buffers.values()]
     result = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from neonlite.initializers import Initializer
+    from neonlite.backend import Tensor
     from neonlite.layers.layer import Layer
     from neonlite.transforms import Transform
     from neonlite.typing import Array
@@ -23,8 +23,21 @@ class HasShape(Protocol):
         """The shape."""
 
 
+class HasFill(Protocol):
+    """An initializer."""
+
+    def fill(self, param: Tensor) -> None:
+        """Assign initial values to a parameter."""
+
+
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
 LayerLike: TypeAlias = "Layer | Sequence[LayerLike]"  # a layer, or nested lists of layers
-InitLike: TypeAlias = "Initializer | Array | str"  # initial values of a parameter; a name such as "glorot"
+Tensors: TypeAlias = (
+    "Tensor | list[Tensor] | tuple[Tensor, ...]"  # the inputs or outputs of a layer: one tensor, or several
+)
+Deltas: TypeAlias = "Tensor | list[Deltas] | None"  # the gradients with respect to them; None: not computed
+Terminal: TypeAlias = "Layer | list[Terminal]"  # the last layer of a network, or of each of its branches
+Parameter: TypeAlias = "tuple[tuple[Tensor, Tensor], list[Tensor]]"  # ((W, dW), states), as get_params() returns it
+InitLike: TypeAlias = "HasFill | Array | str"  # initial values of a parameter; a name such as "glorot"
 ActivationLike: TypeAlias = "Transform | str"  # an activation function; a name such as "relu"
 WindowSizes = int | Sequence[int] | dict[str, int]  # sizes of a window or filter: a scalar, by axis or by name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from neonlite.backend import Tensor, serialization
 from neonlite.backend.validation import checks_booleans
@@ -17,6 +17,9 @@ from neonlite.layers.layer_checks import not_configured
 from neonlite.messages import describe
 from neonlite.shapes import at_least_2d
 from neonlite.typing import ArrayLike, NativeArray, NumPyArray
+
+if TYPE_CHECKING:
+    from neonlite.layers.layer import Layer
 
 MAX_ERROR_ROWS = 20  # rows of the table in an error message
 
@@ -57,7 +60,7 @@ class WeightOwner(BufferOwner):
         return []
 
     @property
-    def layers_to_optimize(self) -> list[Any]:
+    def layers_to_optimize(self) -> list[Layer]:
         """The layers with trainable parameters."""
         return [layer for layer in self.leaves() if layer.has_params and getattr(layer, "is_trainable", True)]
 
@@ -66,9 +69,9 @@ class WeightOwner(BufferOwner):
         """The tensors that are saved in checkpoints, by name: parameters and running statistics."""
         return {}
 
-    def leaves(self) -> list[Any]:
+    def leaves(self) -> list[Layer]:
         """Return all layers that are not containers, in order; for a layer, itself."""
-        return [self]
+        return [cast("Layer", self)]
 
     # --- state across minibatches ---
 
@@ -218,7 +221,7 @@ class WeightOwner(BufferOwner):
             if load_states and "states" in entry:
                 layer.set_states(entry["states"])
 
-    def set_states(self, states: Sequence[Sequence[Any]]) -> None:
+    def set_states(self, states: Sequence[Sequence[ArrayLike]]) -> None:
         """Set the optimizer states.
 
         Parameters

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.validation import integer
+from neonlite.backend import Tensor
+from neonlite.backend.validation import instance, integer
 from neonlite.layers import Seq2Seq
-from neonlite.messages import describe
+
+States = list[list[NDArray[Any]]]  # of each recurrent layer, (beams, output_size, N)
 
 
 class BeamSearch:
@@ -31,16 +33,14 @@ class BeamSearch:
     """
 
     def __init__(self, seq2seq: Seq2Seq) -> None:
-        if not isinstance(seq2seq, Seq2Seq):
-            raise TypeError(f"BeamSearch: expected a Seq2Seq, got {describe(seq2seq)}")
-        self.seq2seq = seq2seq
+        self.seq2seq = instance("BeamSearch: seq2seq", seq2seq, Seq2Seq, "a Seq2Seq")
         self.recurrent_layers = [layer for layer, _ in seq2seq.state_pairs]
 
     def __repr__(self) -> str:
         return f"BeamSearch({self.seq2seq!r})"
 
     def beamsearch(
-        self, x: Any, num_beams: int = 5, steps: int | None = None, end_token: int | None = None
+        self, x: Tensor, num_beams: int = 5, steps: int | None = None, end_token: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Search the most probable sequences.
 
@@ -90,7 +90,7 @@ class BeamSearch:
             states = [[a[beam, :, all_columns].transpose(0, 2, 1) for a in layer] for layer in next_states]
         return sequences.transpose(1, 0, 2), scores.T
 
-    def score_next_tokens(self, sequences: Any, states: Any) -> tuple[NDArray[np.float64], list[list[NDArray[Any]]]]:
+    def score_next_tokens(self, sequences: NDArray[np.int64], states: States) -> tuple[NDArray[np.float64], States]:
         """Return the log probabilities of all next tokens (beams, V, N), and the states after the step.
 
         Parameters

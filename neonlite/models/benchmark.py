@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,13 @@ from neonlite.layers.weights import parameter_states
 from neonlite.models.step_parts import use_batch_size_of
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms.cost import COSTS
+
+if TYPE_CHECKING:
+    from neonlite.data import NervanaDataIterator
+    from neonlite.layers import GeneralizedCost, Multicost
+    from neonlite.models.model import Model
+    from neonlite.optimizers import Optimizer
+    from neonlite.transforms import Cost
 
 STATISTICS = (np.mean, np.median, np.min, np.max)
 Timings = dict[str, NDArray[np.float64]]
@@ -35,7 +42,7 @@ class Benchmark:
     """
 
     @checks_booleans
-    def __init__(self, model: Any, time_layers: bool = True) -> None:
+    def __init__(self, model: Model, time_layers: bool = True) -> None:
         self.model, self.time_layers, self.be = model, time_layers, model.be
 
     def __repr__(self) -> str:
@@ -45,11 +52,11 @@ class Benchmark:
     @checks_booleans
     def time(
         self,
-        dataset: Any,
+        dataset: NervanaDataIterator,
         inference: bool = False,
         niterations: int = 20,
-        cost: Any = None,
-        optimizer: Any = None,
+        cost: GeneralizedCost | Multicost | Cost | str | None = None,
+        optimizer: Optimizer | str | None = None,
         nskip: int = 2,
     ) -> Timings:
         """Run steps and return their durations.
@@ -123,7 +130,10 @@ class Benchmark:
 
     @staticmethod
     def print_stats(
-        stats: Timings, functions: Sequence[Callable[..., Any]] | None = None, output: Any = print, nskip: int = 0
+        stats: Timings,
+        functions: Sequence[Callable[[NDArray[np.float64]], float]] | None = None,
+        output: Callable[[str], object] = print,
+        nskip: int = 0,
     ) -> None:
         """Print a table of durations, with a column for each statistic.
 

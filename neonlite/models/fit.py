@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from neonlite.backend.validation import integer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from neonlite.models.model import Model
     from neonlite.optimizers import Optimizer
     from neonlite.transforms import Cost, Metric
-    from neonlite.typing import ArrayLike, Data
+    from neonlite.typing import ArrayLike, ClassWeights, Data
 
 DEFAULT_BATCH_SIZE = 32
 DEFAULT_EPOCHS = 10
@@ -50,7 +50,7 @@ def fit(
     metrics: Sequence[Metric | str] | Metric | str | None = None,
     callbacks: Callbacks | Sequence[Callback] | Callback | None = None,
     sample_weight: ArrayLike | None = None,
-    class_weight: Mapping[Any, float] | str | None = None,
+    class_weight: ClassWeights | str | None = None,
     shuffle: bool = True,
     progress_bar: bool = True,
     layout: str | None = None,

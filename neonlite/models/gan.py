@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,11 @@ from numpy.typing import NDArray
 from neonlite.backend.lock import exclusive
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
-from neonlite.backend.validation import integer
-from neonlite.layers import GeneralizedGANCost, GenerativeAdversarial
+from neonlite.backend.validation import check_number, instance, integer, one_of
+from neonlite.layers import GeneralizedGANCost, GenerativeAdversarial, LayerContainer
 from neonlite.layers.buffers import iobuf_shape, num_features
 from neonlite.layers.summary import Summary
+from neonlite.layers.types import LayerShape, LayerShapes
 from neonlite.messages import describe
 from neonlite.models.model import Model
 from neonlite.models.nonfinite import check_step_cost
@@ -95,39 +95,38 @@ class GAN(Model):
         wgan_param_clamp: float | None = None,
         wgan_train_sched: bool = False,
     ) -> None:
-        if noise_type not in ("normal", "uniform"):
-            raise ValueError(f"GAN: noise_type: expected 'normal' or 'uniform', got {noise_type!r}")
-        k = integer("GAN: k", k)
-        limit = wgan_param_clamp
-        if limit is not None and not (isinstance(limit, Real) and limit > 0):
-            raise ValueError(f"GAN: wgan_param_clamp: expected a positive number or None, got {wgan_param_clamp!r}")
-        self.noise_dim, self.noise_type, self.k = noise_dim, noise_type, k
-        self.wgan_param_clamp = None if limit is None else float(limit)
+        self.noise_type = one_of("GAN: noise_type", noise_type, ("normal", "uniform"))
+        self.noise_dim, self.k, limit = noise_dim, integer("GAN: k", k), wgan_param_clamp
+        self.wgan_param_clamp = None if limit is None else float(check_number("GAN: wgan_param_clamp", limit, above=0))
         self.wgan_train_sched = bool(wgan_train_sched)
         self.gen_iterations = 0  # the number of steps of the generator
         self.dis_iterations = 0  # the number of steps of the discriminator since the last one of the generator
         self.cost_gen = math.nan  # the cost of the generator in its last step
-        self.buffers: dict[str, Any] = {}
+        self.buffers: dict[str, Tensor] = {}
         super().__init__(layers, None, weights_only, name, optimizer)
-        if not isinstance(self.layers, GenerativeAdversarial):
-            raise TypeError(f"{self.name}: expected GenerativeAdversarial(generator, discriminator), got {layers!r}")
+        instance(
+            f"{self.name}: layers",
+            self.layers,
+            GenerativeAdversarial,
+            "GenerativeAdversarial(generator, discriminator)",
+        )
 
     # --- the two networks ---
 
     @property
-    def generator(self) -> Any:
+    def generator(self) -> LayerContainer:
         """The network from noise to data."""
-        return self.layers.generator
+        return cast(LayerContainer, self.layers.generator)
 
     @property
-    def discriminator(self) -> Any:
+    def discriminator(self) -> LayerContainer:
         """The network that distinguishes data from outputs of the generator."""
-        return self.layers.discriminator
+        return cast(LayerContainer, self.layers.discriminator)
 
     @property
-    def data_shape(self) -> Any:
+    def data_shape(self) -> LayerShape:
         """The shape of one sample of the data: that of the outputs of the generator."""
-        return self.generator.out_shape
+        return cast(LayerShape, self.generator.out_shape)
 
     @property
     def resume_settings(self) -> dict[str, Any]:
@@ -136,7 +135,7 @@ class GAN(Model):
         dim = list(self.noise_dim) if isinstance(self.noise_dim, tuple) else self.noise_dim
         return {"noise_dim": dim, **{name: getattr(self, name) for name in names}}
 
-    def allocate(self, shape: Any) -> None:
+    def allocate(self, shape: LayerShapes) -> None:
         """Configure both networks and allocate their buffers.
 
         Parameters
@@ -150,7 +149,7 @@ class GAN(Model):
             The outputs of the generator have another size.
         """
         self.layers.configure(self.noise_dim)
-        if iobuf_shape(self.data_shape) != iobuf_shape(shape):
+        if iobuf_shape(self.data_shape) != iobuf_shape(cast(LayerShape, shape)):
             raise ValueError(
                 f"{self.name}: expected data of the shape of the generator's outputs, {self.data_shape}, got {shape}"
             )
@@ -158,13 +157,13 @@ class GAN(Model):
         self.layers.allocate_deltas()
 
     def initialize(
-        self, dataset: NervanaDataIterator | ShapeLike, cost: GeneralizedCost | Multicost | Cost | str | None = None
+        self, dataset: NervanaDataIterator | LayerShapes, cost: GeneralizedCost | Multicost | Cost | str | None = None
     ) -> None:
         if cost is not None and not isinstance(cost, GANCost | GeneralizedGANCost):
             raise TypeError(f"{self.name}: expected GeneralizedGANCost(GANCost()), got {describe(cost)}")
         super().initialize(dataset, cost)
 
-    def summary(self, dataset: NervanaDataIterator | ShapeLike | None = None) -> Summary:
+    def summary(self, dataset: NervanaDataIterator | LayerShapes | None = None) -> Summary:
         """Return shapes, parameters, FLOPs and memory of both networks, as in a training step of the generator.
 
         Parameters
@@ -203,7 +202,8 @@ class GAN(Model):
         return atomic(self._step, x, t, epoch)
 
     def _step(self, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int) -> float:
-        net, cost = self.discriminator, self.cost
+        net: Any = self.discriminator
+        cost = self.cost
         y = self.layers.fprop(self.draw_noise())
         y_noise = self.buffer("y_noise", self.layers.out_shape)  # a copy, because fprop(x) overwrites y
         y_noise[:] = y
@@ -246,7 +246,7 @@ class GAN(Model):
 
     # --- noise and samples ---
 
-    def draw_noise(self) -> Any:
+    def draw_noise(self) -> Tensor:
         """Return new noise for a minibatch.
 
         Returns
@@ -258,7 +258,7 @@ class GAN(Model):
         z[:] = be.randn(z.shape) if self.noise_type == "normal" else 2 * be.rand(z.shape) - 1
         return z
 
-    def buffer(self, name: str, shape: Any) -> Any:
+    def buffer(self, name: str, shape: LayerShape) -> Tensor:
         """Return a buffer for the current batch size.
 
         Parameters

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 
 from neonlite import html_repr
-from neonlite.backend import NervanaObject
+from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.lock import exclusive
 from neonlite.backend.transaction import Snapshot
 from neonlite.backend.validation import checks_booleans, from_name
@@ -18,6 +18,7 @@ from neonlite.data.target_encoders import TargetEncoder
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Sequential
 from neonlite.layers.buffers import shape_of
 from neonlite.layers.summary import Summary, walk_layers
+from neonlite.layers.types import Deltas, LayerShapes, Tensors
 from neonlite.messages import describe
 from neonlite.models import copying, evaluation, fit, nonfinite, persistence, predict, training
 from neonlite.models.benchmark import STATISTICS, Benchmark
@@ -29,10 +30,8 @@ from neonlite.transforms import Cost
 from neonlite.transforms.cost import COSTS
 
 if TYPE_CHECKING:
-    from neonlite.backend import Tensor
     from neonlite.data import NervanaDataIterator
     from neonlite.layers import Multicost
-    from neonlite.typing import ShapeLike
 
 
 class Model(NervanaObject):
@@ -104,7 +103,7 @@ class Model(NervanaObject):
     def __init__(
         self,
         layers: Sequence[Layer | Sequence[Layer]] | LayerContainer | str | Path | dict[str, Any],
-        dataset: NervanaDataIterator | ShapeLike | None = None,
+        dataset: NervanaDataIterator | LayerShapes | None = None,
         weights_only: bool = False,
         name: str | None = None,
         optimizer: Optimizer | str | None = None,
@@ -117,7 +116,7 @@ class Model(NervanaObject):
             )
         self.cost: Any = None
         self._initialized_cost: Any = None
-        self.optimizer: Any = from_name(f"{self.name}: optimizer", optimizer, OPTIMIZERS)
+        self.optimizer: Optimizer | Any = from_name(f"{self.name}: optimizer", optimizer, OPTIMIZERS)
         self.epoch_index = 0  # the number of complete epochs
         self.minibatch_index = 0  # the number of complete minibatches of this epoch
         self.epoch_cost = 0.0  # the sum of the costs of these minibatches
@@ -164,7 +163,7 @@ class Model(NervanaObject):
 
     @exclusive
     def initialize(
-        self, dataset: NervanaDataIterator | ShapeLike, cost: GeneralizedCost | Multicost | Cost | str | None = None
+        self, dataset: NervanaDataIterator | LayerShapes, cost: GeneralizedCost | Multicost | Cost | str | None = None
     ) -> None:
         """Configure the network and allocate its buffers, unless that is done, and set the cost.
 
@@ -193,7 +192,7 @@ class Model(NervanaObject):
             self.cost.initialize(self.layers)
             self._initialized_cost = self.cost
 
-    def check_seq_len(self, shape: Any) -> None:
+    def check_seq_len(self, shape: LayerShapes) -> None:
         """Raise ValueError if data has another number of time steps than the network is configured for.
 
         Parameters
@@ -201,8 +200,9 @@ class Model(NervanaObject):
         shape : shape, or list of shapes
             The shape of one sample, for each input.
         """
-        expected = self.data_shape
-        pairs = zip(shape, expected, strict=False) if isinstance(expected, list) else [(shape, expected)]
+        shapes: Any = shape
+        expected: Any = self.data_shape
+        pairs = zip(shapes, expected, strict=False) if isinstance(expected, list) else [(shapes, expected)]
         for actual, configured in pairs:
             if all(isinstance(x, tuple) and len(x) == 2 for x in (actual, configured)) and actual[1] != configured[1]:
                 raise ValueError(
@@ -210,7 +210,7 @@ class Model(NervanaObject):
                     f"Call model.set_seq_len({actual[1]}) first."
                 )
 
-    def allocate(self, shape: Any) -> None:
+    def allocate(self, shape: LayerShapes) -> None:
         """Configure the network and allocate its buffers.
 
         Parameters
@@ -228,9 +228,9 @@ class Model(NervanaObject):
         return {}
 
     @property
-    def data_shape(self) -> Any:
+    def data_shape(self) -> LayerShapes:
         """The shape of one sample of the inputs, or a list of shapes."""
-        return self.layers.in_shape
+        return cast("LayerShapes", self.layers.in_shape)
 
     # --- training ---
 
@@ -245,7 +245,7 @@ class Model(NervanaObject):
         """The optimizer if it is a ``LossScaling``, else None."""
         return self.optimizer if isinstance(self.optimizer, LossScaling) else None
 
-    def fprop(self, x: Tensor | list[Tensor], inference: bool = False) -> Any:
+    def fprop(self, x: Tensors, inference: bool = False) -> Tensor | list[Tensor]:
         """Run the forward pass.
 
         Parameters
@@ -262,9 +262,11 @@ class Model(NervanaObject):
         """
         if not self.initialized and self.layers.in_shape is not None:
             self.initialize(self.data_shape)
-        return self.layers.fprop(x, inference)
+        network: Any = self.layers
+        outputs: Tensor | list[Tensor] = network.fprop(x, inference)
+        return outputs
 
-    def __call__(self, x: Tensor | list[Tensor]) -> Any:
+    def __call__(self, x: Tensors) -> Tensor | list[Tensor]:
         """Return the outputs of a minibatch at inference, ``fprop(x, inference=True)``.
 
         For arrays with any number of samples use ``predict``. Recurrent states start at zero, as in ``predict``, and
@@ -303,9 +305,9 @@ class Model(NervanaObject):
             )
         if not self.initialized:
             self.initialize(self.data_shape)
-        return self.layers(x)
+        return cast("Tensor | list[Tensor]", self.layers(x))
 
-    def bprop(self, delta: Tensor | list[Tensor]) -> Any:
+    def bprop(self, delta: Tensors) -> Deltas:
         """Run the backward pass: compute the gradients of all parameters.
 
         Parameters
@@ -318,7 +320,9 @@ class Model(NervanaObject):
         Tensor or None
             The gradient with respect to the inputs, if the first layer computes it.
         """
-        return self.layers.bprop(delta)
+        network: Any = self.layers
+        deltas: Deltas = network.bprop(delta)
+        return deltas
 
     @property
     def layers_to_optimize(self) -> list[Layer]:
@@ -387,7 +391,7 @@ class Model(NervanaObject):
     # --- summary and benchmark ---
 
     @exclusive
-    def summary(self, dataset: NervanaDataIterator | ShapeLike | None = None) -> Summary:
+    def summary(self, dataset: NervanaDataIterator | LayerShapes | None = None) -> Summary:
         """Return shapes, parameters, FLOPs and the memory of a training step, without running it.
 
         The step includes the cost of ``initialize`` or ``fit``, and the optimizer of the constructor or ``fit``, if
@@ -451,8 +455,13 @@ class Model(NervanaObject):
     def __iter__(self) -> Iterator[Layer]:
         return iter(self.layers)
 
-    def __getitem__(self, key: int | slice | str) -> Any:
-        return self.layers[key]
+    @overload
+    def __getitem__(self, key: int | str) -> Layer: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[Layer]: ...
+    def __getitem__(self, key: int | slice | str) -> Layer | list[Layer]:
+        found: Layer | list[Layer] = self.layers[key]
+        return found
 
     def __contains__(self, item: object) -> bool:
         return item in self.layers

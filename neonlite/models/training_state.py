@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from neonlite.backend.lock import exclusive
 from neonlite.backend.serialization import find_class
+from neonlite.backend.validation import check_keys, one_of
 from neonlite.backend.warn import warn
 from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.preprocessing import Preprocessing
@@ -364,10 +365,7 @@ def rename_array(key: str, separator: str, num_parts: int, names: dict[str, str]
 
 def get_compat_mode(backend: dict[str, Any]) -> Any:
     """Return the compatibility mode in the description of a backend; raise ValueError if it is unknown."""
-    mode = backend.get("compat_mode")
-    if mode not in (None, "caffe"):
-        raise ValueError(f"expected None or 'caffe', got {mode!r}")
-    return mode
+    return one_of("compat_mode", backend.get("compat_mode"), (None, "caffe"))
 
 
 def check_index(value: Any) -> int:
@@ -380,8 +378,7 @@ def check_index(value: Any) -> int:
 def check_structure(state: Any, template: Any) -> None:
     """Raise ValueError unless a state has the keys of a template, and non-negative integers where that has integers."""
     if isinstance(template, dict):
-        if not isinstance(state, dict) or state.keys() != template.keys():
-            raise ValueError(f"expected a dict with {', '.join(template)}, got {state!r}")
+        check_keys("the state", state, template)
         for key in template:
             check_structure(state[key], template[key])
     elif type(template) is int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from neonlite.backend.validation import one_of
 from neonlite.data import Flip, Shift
 from neonlite.initializers import Constant, Gaussian, GlorotUniform, Initializer, Kaiming, Uniform
 from neonlite.layers import (
@@ -390,9 +391,9 @@ def recipe(dataset: str, model: str | None = None) -> dict[str, Any]:
     >>> recipe("digits")
     {'augment': None, 'model': 'mlp', 'epochs': 60, 'batch_size': 32, 'lr': 0.003}
     """
-    for label, name, known in ("data set", dataset, RECIPES), ("network", model, MODELS | LANGUAGE_MODELS):
-        if name is not None and name not in known:
-            raise ValueError(f"recipe: expected a {label} of {', '.join(known)}, got {name!r}")
+    for label, name, known in ("dataset", dataset, RECIPES), ("model", model, MODELS | LANGUAGE_MODELS):
+        if name is not None:
+            one_of(f"recipe: {label}", name, known)
     common = RECIPES[dataset]
     network = model or common["model"]
     settings = {key: value for key, value in common.items() if key not in MODELS | LANGUAGE_MODELS}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from neonlite.backend import Tensor
 from neonlite.backend.transaction import atomic, restore_on_failure
-from neonlite.backend.validation import check_attributes, from_name, integer
+from neonlite.backend.validation import check_attributes, check_keys, from_name, integer
 from neonlite.messages import describe
 from neonlite.optimizers.optimizer import Optimizer, get_param_list, merge_contiguous, sort_by_address, tensor_ids
 from neonlite.optimizers.rules import OPTIMIZERS, MultiOptimizer
@@ -66,11 +67,11 @@ class LossScaling(Optimizer):
     >>> optimizer = LossScaling(Adam(learning_rate=0.001), scale=2.0**15)
     """
 
-    optimizer: Any  # an Optimizer; the constructor also accepts its name
+    optimizer: Optimizer | str  # an Optimizer; the constructor also accepts its name
     scale: float = 2.0**10
     dynamic: bool = True
     growth_interval: int = 2000
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,6 +84,10 @@ class LossScaling(Optimizer):
         self._device_scale: Any = None
         self._finite_checks: Any = None
 
+    @property
+    def _wrapped(self) -> Optimizer:
+        return cast(Optimizer, self.optimizer)
+
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name == "scale" and vars(self).get("_device_scale") is not None:
@@ -91,7 +96,7 @@ class LossScaling(Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_device_scale": None, "_finite_checks": None}
 
-    def scale_errors(self, errors: Any) -> Any:
+    def scale_errors(self, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
         """Multiply errors by the scale in place. Captured CUDA graphs read the current scale from device memory.
 
         Parameters
@@ -105,7 +110,7 @@ class LossScaling(Optimizer):
             The same tensors.
         """
         if isinstance(errors, list | tuple):
-            return [self.scale_errors(error) for error in errors]
+            return [cast(Tensor, self.scale_errors(error)) for error in errors]
         if self._device_scale is None or self._device_scale.backend is not errors.backend:
             self._device_scale = errors.backend.zeros((1, 1), dtype="float32").fill(self.scale)
         errors[:] = errors * self._device_scale
@@ -135,11 +140,11 @@ class LossScaling(Optimizer):
                 )
             self._rescale(0.5)
             return
-        optimizers, self.optimizer.cuda_graphs = flatten_optimizers(self.optimizer), self.cuda_graphs
+        optimizers, self._wrapped.cuda_graphs = flatten_optimizers(self._wrapped), self.cuda_graphs
         for optimizer in optimizers:
             restore_on_failure(optimizer, "loss_scale")
             optimizer.loss_scale = self.scale
-        self.optimizer.optimize(layer_list, epoch)
+        self._wrapped.optimize(layer_list, epoch)
         for optimizer in optimizers:
             optimizer.loss_scale = 1
         self.t, self.good_steps, self.consecutive_skips = self.t + 1, self.good_steps + 1, 0
@@ -167,14 +172,12 @@ class LossScaling(Optimizer):
 
     def get_state(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in ("good_steps", "consecutive_skips", "total_skips")}
-        return {"t": self.t, "scale": float(self.scale), **counts, "optimizer": self.optimizer.get_state()}
+        return {"t": self.t, "scale": float(self.scale), **counts, "optimizer": self._wrapped.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if not isinstance(state, dict) or state.keys() != self.get_state().keys():
-            keys = ", ".join(self.get_state())
-            raise ValueError(f"LossScaling: expected a state with {keys}, got {describe(state)}.")
-        if self.optimizer.get_state().keys() == state["optimizer"].keys():  # else a different optimizer
-            self.optimizer.set_state(state["optimizer"])
+        check_keys("LossScaling: the state", state, self.get_state())
+        if self._wrapped.get_state().keys() == state["optimizer"].keys():  # else a different optimizer
+            self._wrapped.set_state(state["optimizer"])
         for key, value in state.items():
             if key != "optimizer":
                 setattr(self, key, value)
@@ -183,7 +186,7 @@ class LossScaling(Optimizer):
 def flatten_optimizers(optimizer: Optimizer) -> list[Optimizer]:
     """Return the optimizers that a MultiOptimizer or a LossScaling contains, or the optimizer itself."""
     if isinstance(optimizer, LossScaling):
-        return flatten_optimizers(optimizer.optimizer)
+        return flatten_optimizers(optimizer._wrapped)
     if isinstance(optimizer, MultiOptimizer):
         return [x for part in optimizer.optimizer_mapping.values() for x in flatten_optimizers(part)]
     return [optimizer]

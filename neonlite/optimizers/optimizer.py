@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.attribute_snapshot import AttributeSnapshot, can_replay
+from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.planning.assignment import CompiledAssignment
 from neonlite.backend.transaction import Snapshot, atomic, restore_on_failure
 from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number
@@ -23,9 +24,9 @@ from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_sche
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
+    from neonlite.layers.types import Parameter
     from neonlite.optree import Operand
 
-Parameter = tuple[tuple[Tensor, Tensor], list[Tensor]]  # ((W, dW), states), as get_params() returns it
 Row = Sequence[Tensor]  # W, dW and the states of a parameter, or of adjacent parameters
 
 MAX_CACHED_GROUPS = 8  # parameter groups that an optimizer caches
@@ -188,10 +189,7 @@ class Optimizer(NervanaObject):
             return
         group = self._get_group(parameters)
         be = group.be
-        if not be.bsz:
-            raise ValueError(
-                f"{self.classnm}: expected a batch size, by which gradients are divided, got none. Set be.bsz = N."
-            )
+        require_batch_size(be, self.classnm)
         scalars: dict[str, Any] = self.get_scalars(check_number(f"{self.classnm}: the epoch", epoch))
         if can_replay(self):
             scalars = group.to_device(scalars)

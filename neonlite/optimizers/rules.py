@@ -78,7 +78,7 @@ class GradientDescentMomentum(Optimizer):
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
     nesterov: bool = False
 
@@ -138,7 +138,7 @@ class RMSProp(Optimizer):
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
 
     state_names = ("mean_square",)
@@ -185,7 +185,7 @@ class Adagrad(Optimizer):
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
 
     state_names = ("sum_of_squares",)
@@ -228,7 +228,7 @@ class Adadelta(Optimizer):
     decay: float = 0.95
     epsilon: float = 1e-6
     param_clip_value: float | None = None
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
 
@@ -285,7 +285,7 @@ class Adam(Optimizer):
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
     param_clip_value: float | None = None
-    name: Any = "adam"
+    name: str | None = "adam"  # type: ignore[assignment]
     schedule: Schedule = CONSTANT_SCHEDULE
 
     state_names = ("mean", "mean_square")
@@ -370,7 +370,7 @@ class AdamW(Adam):
     Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2.
     """
 
-    name: Any = None
+    name: str | None = None
     wdecay: float = 0.01
 
     def get_scalars(self, epoch: float) -> dict[str, float]:
@@ -378,7 +378,14 @@ class AdamW(Adam):
         return {**scalars, "epsilon": self.epsilon * second, "decay": scalars["rate"] * first / second * self.wdecay}
 
     def update_rule(
-        self, be: Backend, w: Operand, g: Operand, states: Row, rate: float, epsilon: Any = None, decay: Any = None
+        self,
+        be: Backend,
+        w: Operand,
+        g: Operand,
+        states: Row,
+        rate: float,
+        epsilon: float = 1e-8,
+        decay: float = 0.0,
     ) -> Sequence[Operand]:
         decrease, m, v = self.compute_step(be, g, states, rate, epsilon)
         return [w - (decrease + decay * w), m, v]
@@ -423,7 +430,7 @@ class ShiftAdaMax(Optimizer):
     beta_2: float = 0.999
     epsilon: float = 1e-8
     schedule: Schedule = CONSTANT_SCHEDULE
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
 
@@ -466,7 +473,7 @@ class MultiOptimizer(Optimizer):
     """
 
     optimizer_mapping: dict[str, Any]  # Optimizers; the constructor also accepts their names
-    name: Any = None
+    name: str | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neonlite.backend import NervanaObject
-from neonlite.backend.validation import check_attributes, check_number
+from neonlite.backend.validation import check_attributes, check_number, with_attributes
 from neonlite.messages import describe
 
 
@@ -127,8 +127,8 @@ class StepSchedule(Schedule):
     [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
     """
 
-    step_config: Any
-    change: Any
+    step_config: Sequence[int]
+    change: Sequence[float]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -333,5 +333,4 @@ class ReducedSchedule(Schedule):
 
 def check_schedule(owner: Any) -> None:
     """Raise TypeError unless the attribute ``schedule`` has ``get_learning_rate(learning_rate, epoch)``."""
-    if not callable(getattr(owner.schedule, "get_learning_rate", None)) or isinstance(owner.schedule, type):
-        raise TypeError(f"{owner.classnm}: expected schedule to be a Schedule, got {describe(owner.schedule)}.")
+    with_attributes(f"{owner.classnm}: schedule", owner.schedule, "get_learning_rate", "a Schedule")

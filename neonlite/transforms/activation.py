@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from neonlite.backend.validation import check_number, integer
 from neonlite.messages import describe
@@ -194,7 +193,7 @@ class Softmax(Transform):
         super().__init__(name)
         self.axis, self.epsilon = integer(f"{self.classnm}: axis", axis, -math.inf), epsilon
 
-    def __call__(self, x: Operand) -> Any:
+    def __call__(self, x: Operand) -> Operand:
         try:
             return self.be.softmax(x, self.axis)
         except IndexError as error:
@@ -230,17 +229,17 @@ class PixelwiseSoftmax(Softmax):
         super().__init__(0, name, epsilon)
         self.c = integer(f"{self.classnm}: c", c)
 
-    def _reshape_to_channels(self, x: Operand) -> Any:
+    def _reshape_to_channels(self, x: Operand) -> Operand:
         if x.shape[0] % self.c:
             raise ValueError(
                 f"PixelwiseSoftmax: expected x (c * H * W, N) with c = {self.c} channels, got {describe(x)}"
             )
         return self.be.reshape(x, (self.c, -1))
 
-    def __call__(self, x: Operand) -> Any:
+    def __call__(self, x: Operand) -> Operand:
         return self.be.reshape(super().__call__(self._reshape_to_channels(x)), x.shape)
 
-    def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Any:
+    def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Operand:
         return self.be.reshape(
             super().backward(self._reshape_to_channels(error), self._reshape_to_channels(y)), y.shape
         )
@@ -303,7 +302,7 @@ class Sign(Transform):
     Courbariaux et al. 2016, Binarized neural networks, equation 4.
     """
 
-    def __call__(self, x: Operand) -> Any:
+    def __call__(self, x: Operand) -> Operand:
         return self.be.binarize(x, stochastic=False)
 
     def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Operand:
@@ -347,7 +346,7 @@ class GELU(Transform):
     Hendrycks and Gimpel 2016, section 2.
     """
 
-    def _gate(self, x: Operand) -> tuple[Any, Any]:
+    def _gate(self, x: Operand) -> tuple[Operand, Operand]:
         """Return f(x) / x, which is the logistic function of a v, and dv/dx.
 
         ``(1 + tanh u) / 2`` is computed as the logistic function of v = 2u, to avoid cancellation for tanh u near -1.
@@ -357,11 +356,12 @@ class GELU(Transform):
         k = math.sqrt(8 / math.pi)
         return self.be.sig(k * c * (1 + cubic)), k * (1 + 3 * cubic)
 
-    def __call__(self, x: Operand) -> Any:
+    def __call__(self, x: Operand) -> Operand:
         return x * self._gate(x)[0]
 
-    def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Any:
-        s, slope = self._gate(self.require_input(x))
+    def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Operand:
+        x = self.require_input(x)
+        s, slope = self._gate(x)
         return error * (s + x * (s * (1 - s)) * slope)
 
 

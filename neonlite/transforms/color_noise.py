@@ -8,7 +8,7 @@ from typing import Any
 from neonlite.backend import NervanaObject
 from neonlite.backend.validation import check_number
 from neonlite.messages import describe
-from neonlite.optree import Operand
+from neonlite.optree import Operand, OpTreeNode
 from neonlite.typing import ArrayLike, ShapeLike
 
 # principal components (columns) of ImageNet's RGB values in [0, 1], and the standard deviations along them
@@ -130,7 +130,7 @@ class ColorNoise(NervanaObject):
         """
         return x
 
-    def draw_uniform(self, bound: float, N: int) -> Any:
+    def draw_uniform(self, bound: float, N: int) -> OpTreeNode:
         """Return random scalars, uniform in [-bound, bound).
 
         Parameters

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from neonlite.backend.validation import check_number, one_of
 from neonlite.optree import Operand
 from neonlite.transforms.activation import Logistic, Softmax
 from neonlite.transforms.transform import Cost, Transform, build_derivative, check_same_shape
 
-Formula = Callable[[Any, Any], Any]  # (be, y) -> an op-tree
+if TYPE_CHECKING:
+    from neonlite.backend import Backend
+
+Formula = Callable[["Backend", Operand], Operand]  # (be, y) -> an op-tree
 
 # costs as functions of the discriminator's output y: discriminator on data, discriminator on noise, generator
 GAN_FORMULAS: dict[str, tuple[Formula, Formula, Formula]] = {
@@ -140,11 +143,11 @@ class MeanSquared(Cost):
         Name of the object.
     """
 
-    def __call__(self, y: Operand, t: Operand) -> Any:
+    def __call__(self, y: Operand, t: Operand) -> Operand:
         check_same_shape(self, y, t)
         return self.be.mean(self.be.square(y - t), axis=0) / 2
 
-    def backward(self, y: Operand, t: Operand) -> Any:
+    def backward(self, y: Operand, t: Operand) -> Operand:
         check_same_shape(self, y, t)
         return (y - t) / y.shape[0]
 
@@ -176,7 +179,7 @@ class SmoothL1Loss(Cost):
         clipped = self.be.minimum(abs_diff, self.sigma**-2)  # gives both cases of h, without overflow of a square
         return self.be.sum(self.sigma**2 * clipped * (abs_diff - clipped / 2), axis=0)
 
-    def backward(self, y: Operand, t: Operand) -> Any:
+    def backward(self, y: Operand, t: Operand) -> Operand:
         check_same_shape(self, y, t)
         return self.be.clip(self.sigma**2 * (y - t), -1, 1)
 
@@ -202,11 +205,11 @@ class SquareHingeLoss(Cost):
         super().__init__(name)
         self.margin = margin
 
-    def __call__(self, y: Operand, t: Operand) -> Any:
+    def __call__(self, y: Operand, t: Operand) -> Operand:
         check_same_shape(self, y, t)
         return self.be.mean(self.be.square(self.be.maximum(self.margin - (2 * t - 1) * y, 0)), axis=0)
 
-    def backward(self, y: Operand, t: Operand) -> Any:
+    def backward(self, y: Operand, t: Operand) -> Operand:
         check_same_shape(self, y, t)
         sign = 2 * t - 1
         return -2 / y.shape[0] * sign * self.be.maximum(self.margin - sign * y, 0)
@@ -255,7 +258,7 @@ class GANCost(Cost):
         self.scale, self.cost_type, self.func = scale, cost_type, func
         self.activations = () if func == "wasserstein" else (Logistic, Softmax)
 
-    def __call__(self, y_data: Operand, y_noise: Operand, cost_type: str | None = None) -> Any:
+    def __call__(self, y_data: Operand, y_noise: Operand, cost_type: str | None = None) -> Operand:
         """Return the cost of the discriminator or of the generator.
 
         Parameters

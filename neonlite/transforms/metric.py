@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from neonlite.backend.validation import instance, integer
 from neonlite.messages import describe
-from neonlite.optree import Operand, OpTreeNode
+from neonlite.optree import Operand
 from neonlite.transforms.cost import SmoothL1Loss
 from neonlite.transforms.transform import Metric, Outputs, Targets, check_same_shape
 
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
+    from neonlite.transforms.transform import MetricResult
 
-def split_mask(t: Any) -> tuple[Any, Any]:
+Sentence = str | Sequence[str]  # words separated by white space, or a list of words
+
+
+def split_mask(t: Targets) -> tuple[Any, Any]:
     """Split targets (t, mask) into t and mask; the mask of other targets is None."""
     return (t[0], t[1]) if isinstance(t, list | tuple) and len(t) == 2 else (t, None)
 
 
-def column_weights(owner: Metric, t: Any, mask: Any) -> Any:
+def column_weights(owner: Metric, t: Operand, mask: Any) -> Operand:
     """Return the weight of each column, (1, columns): the maximum of the mask in it, or 1 without a mask."""
     if mask is None:
         return owner.be.ones((1, t.shape[1]))
@@ -75,9 +79,9 @@ class ColumnMetric(Metric):
             f"{self.classnm}: implement metric_values(y, t); return an op-tree of self.be's functions"
         )
 
-    def column_values(self, y: Any, t: Any) -> Any:
-        t, mask = split_mask(t)
-        check_same_shape(self, y, t)
+    def column_values(self, y: Outputs, t: Targets) -> Operand:
+        targets, mask = split_mask(t)
+        y, t = check_same_shape(self, y, targets)
         count = column_weights(self, t, mask)
         return self.be.concat([self.be.where(count, self.metric_values(y, t) * count, 0), count])
 
@@ -85,7 +89,7 @@ class ColumnMetric(Metric):
         total = self.select_columns(y, t, calcrange).sum(axis=1)
         return total[:-1], total[-1]
 
-    def compute(self, sums: NDArray[np.float64], count: float) -> Any:
+    def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
         require_columns(self, count)
         return sums / count
 
@@ -104,7 +108,7 @@ class LogLoss(ColumnMetric):
     metric_names: Sequence[str] = ("LogLoss",)
     greater_is_better = False
 
-    def metric_values(self, y: Operand, t: Operand) -> OpTreeNode:
+    def metric_values(self, y: Operand, t: Operand) -> Operand:
         return -self.be.safelog(self.be.sum(y * t, axis=0))
 
 
@@ -141,7 +145,7 @@ class TopKMisclassification(ColumnMetric):
         self.k = integer(f"{self.classnm}: k", k)
         self.metric_names = ["LogLoss", "Top1Misclass", f"Top{self.k}Misclass"]
 
-    def metric_values(self, y: Operand, t: Operand) -> Any:
+    def metric_values(self, y: Operand, t: Operand) -> Operand:
         classes = y.shape[0]
         if self.k > classes:
             raise ValueError(
@@ -175,7 +179,7 @@ class Misclassification(ColumnMetric):
         super().__init__(name)
         self.steps = steps
 
-    def metric_values(self, y: Operand, t: Operand) -> OpTreeNode:
+    def metric_values(self, y: Operand, t: Operand) -> Operand:
         if y.shape[0] == 1:
             return self.be.not_equal(y > 0.5, t > 0.5)
         return self.be.not_equal(self.be.argmax(y, axis=0), self.be.argmax(t, axis=0))
@@ -199,7 +203,7 @@ class Accuracy(Misclassification):
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name=name)
 
-    def metric_values(self, y: Operand, t: Operand) -> OpTreeNode:
+    def metric_values(self, y: Operand, t: Operand) -> Operand:
         return 1 - super().metric_values(y, t)
 
 
@@ -231,17 +235,18 @@ class PrecisionRecall(Metric):
         self.num_classes = integer(f"{self.classnm}: num_classes", num_classes)
         self.binarize, self.epsilon = binarize, epsilon
 
-    def column_values(self, y: Any, t: Any) -> Any:
-        check_same_shape(self, y, t)
+    def column_values(self, y: Outputs, t: Targets) -> Operand:
+        y, t = check_same_shape(self, y, t)
         if y.shape[0] != self.num_classes:
             raise ValueError(f"PrecisionRecall: expected num_classes = {self.num_classes} rows, got {describe(y)}")
         if self.binarize:
             y = self.be.onehot(self.be.argmax(y, axis=0), axis=0, nclass=self.num_classes)
         return self.be.concat([y * t, y, t])
 
-    def compute(self, sums: NDArray[np.float64], count: float) -> Any:
+    def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
         counts = sums.reshape(3, self.num_classes)
-        return (counts[0] / (counts[1:] + self.epsilon)).mean(axis=1)
+        means: NDArray[np.float64] = (counts[0] / (counts[1:] + self.epsilon)).mean(axis=1)
+        return means
 
 
 class ObjectDetection(Metric):
@@ -267,14 +272,14 @@ class ObjectDetection(Metric):
         super().__init__(name)
         self._accuracy, self._smooth = Accuracy(), SmoothL1Loss()
 
-    def column_values(self, y: Any, t: Any) -> Any:
+    def column_values(self, y: Outputs, t: Targets) -> Operand:
         for label, x in (("y = (scores, boxes)", y), ("t = (labels, boxes) or (labels, (boxes, mask))", t)):
-            if type(x) not in (list, tuple) or len(x) != 2:
+            if isinstance(x, Operand) or not isinstance(x, list | tuple) or len(x) != 2:
                 raise TypeError(f"ObjectDetection: expected {label}, got {describe(x)}")
-        (scores, boxes), (labels, targets) = y, t
+        (scores, boxes), (labels, targets) = cast(Sequence[Any], y), cast(Sequence[Any], t)
         if type(targets) in (list, tuple):
             targets, mask = targets
-            check_same_shape(self, boxes, mask, "boxes and their mask")
+            boxes, mask = check_same_shape(self, boxes, mask, "boxes and their mask")
             boxes, targets = boxes * mask, targets * mask
         for part in (self._accuracy, self._smooth):
             part.be = self._be
@@ -299,8 +304,8 @@ class BitsPerCharacter(LogLoss):
 
     metric_names: Sequence[str] = ("BitsPerCharacter",)
 
-    def compute(self, sums: NDArray[np.float64], count: float) -> Any:
-        return super().compute(sums, count) / math.log(2)
+    def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
+        return [nats / math.log(2) for nats in super().compute(sums, count)]
 
 
 class Perplexity(LogLoss):
@@ -325,7 +330,7 @@ class Perplexity(LogLoss):
 
     metric_names: Sequence[str] = ("Perplexity",)
 
-    def compute(self, sums: NDArray[np.float64], count: float) -> Any:
+    def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
         return [math.exp(nats) for nats in super().compute(sums, count)]
 
 
@@ -336,7 +341,7 @@ class SequenceMetric(Metric):
     row is the mask, and ``score_sequences(values)``.
     """
 
-    def score_sequences(self, values: NDArray[np.float64]) -> Any:
+    def score_sequences(self, values: NDArray[np.float64]) -> MetricResult:
         """Return one score per sequence.
 
         Parameters
@@ -351,8 +356,8 @@ class SequenceMetric(Metric):
         """
         raise NotImplementedError(f"{self.classnm}: implement score_sequences(values)")
 
-    def sums(self, y: Any, t: Targets, calcrange: slice = slice(0, None)) -> tuple[NDArray[np.float64], float]:
-        values, total, N = self.select_columns(y, t, calcrange), y.shape[1], self.be.bsz
+    def sums(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> tuple[NDArray[np.float64], float]:
+        values, total, N = self.select_columns(y, t, calcrange), cast(Operand, y).shape[1], self.be.bsz
         steps = total // N if N and not total % N else 0
         if not steps or values.shape[1] % steps:
             raise ValueError(
@@ -361,12 +366,13 @@ class SequenceMetric(Metric):
             )
         values = values.reshape(len(values), steps, -1)
         values = values[:, :, values[-1].any(axis=0)]  # skip sequences whose mask is 0 in every step
-        return sum(self.score_sequences(values)), values.shape[2]
+        total_score: Any = sum(self.score_sequences(values))
+        return total_score, values.shape[2]
 
-    def compute(self, sums: NDArray[np.float64], count: float) -> Any:
+    def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
         if not count:
             raise ValueError(f"{self.classnm}: expected a mask that selects sequences, got one that is 0 everywhere")
-        return [sums / count]
+        return [float(sums) / count]
 
 
 class SequenceAccuracy(SequenceMetric):
@@ -389,9 +395,9 @@ class SequenceAccuracy(SequenceMetric):
         super().__init__(name)
         self.onehot = onehot
 
-    def column_values(self, y: Any, t: Any) -> Any:
-        t, mask = split_mask(t)
-        check_same_shape(self, y, t)
+    def column_values(self, y: Outputs, t: Targets) -> Operand:
+        targets, mask = split_mask(t)
+        y, t = check_same_shape(self, y, targets)
         count = column_weights(self, t, mask)
         if self.onehot:
             wrong = self.be.not_equal(self.be.argmax(y, axis=0), self.be.argmax(t, axis=0))
@@ -402,8 +408,9 @@ class SequenceAccuracy(SequenceMetric):
             wrong = self.be.max(wrong, axis=0)
         return self.be.concat([wrong, count])
 
-    def score_sequences(self, values: NDArray[np.float64]) -> Any:
-        return 1.0 - ((values[0] != 0) & (values[1] != 0)).any(axis=0)
+    def score_sequences(self, values: NDArray[np.float64]) -> MetricResult:
+        scores: NDArray[np.float64] = 1.0 - ((values[0] != 0) & (values[1] != 0)).any(axis=0)
+        return scores
 
 
 class EditDistance(SequenceMetric):
@@ -431,13 +438,13 @@ class EditDistance(SequenceMetric):
         super().__init__(name)
         self.eos = eos
 
-    def column_values(self, y: Any, t: Any) -> Any:
-        t, mask = split_mask(t)
-        check_same_shape(self, y, t)
+    def column_values(self, y: Outputs, t: Targets) -> Operand:
+        targets, mask = split_mask(t)
+        y, t = check_same_shape(self, y, targets)
         count = column_weights(self, t, mask)
         return self.be.concat([*((x if x.shape[0] == 1 else self.be.argmax(x, axis=0)) * 1.0 for x in (y, t)), count])
 
-    def score_sequences(self, values: NDArray[np.float64]) -> Any:
+    def score_sequences(self, values: NDArray[np.float64]) -> MetricResult:
         distances = []
         for predicted, correct, counts in values.transpose(2, 0, 1).tolist():
             # y ends at its own <eos> if it has one, else where t does
@@ -445,13 +452,13 @@ class EditDistance(SequenceMetric):
             distances.append(levenshtein(self._truncate(predicted, valid), self._truncate(correct, counts)))
         return distances
 
-    def _truncate(self, tokens: list[float], counts: list[Any]) -> list[float]:
+    def _truncate(self, tokens: list[float], counts: list[float]) -> list[float]:
         """Return the tokens whose count is not 0, up to the first ``eos``."""
         tokens = [token for token, counted in zip(tokens, counts, strict=True) if counted]
         return tokens[: tokens.index(self.eos)] if self.eos in tokens else tokens
 
 
-def levenshtein(a: Sequence[Any], b: Sequence[Any]) -> int:
+def levenshtein(a: Sequence[object], b: Sequence[object]) -> int:
     """Return the smallest number of insertions, deletions and replacements that turn a into b.
 
     >>> levenshtein("kitten", "sitting")
@@ -488,7 +495,7 @@ class MultiMetric(Metric):
     def is_additive(self) -> bool:
         return self.metric.is_additive
 
-    def select_output(self, y: Any, t: Any) -> tuple[Any, Any]:
+    def select_output(self, y: Outputs, t: Targets) -> tuple[Operand, Targets]:
         """Return the output at ``index`` and its target.
 
         Parameters
@@ -497,10 +504,10 @@ class MultiMetric(Metric):
             All outputs and targets.
         """
         for label, x in (("outputs", y), ("targets", t)):
-            if type(x) not in (list, tuple) or not -len(x) <= self.index < len(x):
+            if isinstance(x, Operand) or not isinstance(x, list | tuple) or not -len(x) <= self.index < len(x):
                 raise ValueError(f"MultiMetric(index={self.index}): expected several {label}, got {describe(x)}")
         self.metric.be = self._be
-        return y[self.index], t[self.index]
+        return cast(Sequence[Operand], y)[self.index], cast(Sequence[Targets], t)[self.index]
 
     def sums(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> tuple[NDArray[np.float64], float]:
         return self.metric.sums(*self.select_output(y, t), calcrange)
@@ -511,12 +518,10 @@ class MultiMetric(Metric):
     def plot(self, values: NDArray[np.float64], axes: Axes) -> None:
         self.metric.plot(values, axes)
 
-    def compute(self, sums: NDArray[np.float64], count: float) -> Any:
+    def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
         return self.metric.compute(sums, count)
 
-    def __call__(
-        self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)
-    ) -> float | Sequence[float] | NDArray[np.float64]:
+    def __call__(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> float | MetricResult:
         return self.metric(*self.select_output(y, t), calcrange)
 
 
@@ -557,10 +562,10 @@ class BLEUScore(Metric):
         self.unk = unk
         self.bleu_n: list[float] = []
 
-    def __call__(
+    def __call__(  # type: ignore[override]  # sentences, not operands
         self,
-        y: Any,
-        t: Any,
+        y: Sequence[Sentence],
+        t: Sequence[str | Sequence[Sentence]],
         calcrange: slice = slice(0, None),
         N: int = 4,
         brevity_penalty: bool = False,
@@ -592,7 +597,7 @@ class BLEUScore(Metric):
         if isinstance(y, str) or isinstance(t, str) or len(y) != len(t):
             raise ValueError(f"BLEUScore: expected as many sentences as lists of references, got {describe(y, t)}")
 
-        def words(sentence: Any) -> list[str]:
+        def words(sentence: Sentence) -> list[str]:
             split = sentence.split() if isinstance(sentence, str) else list(sentence)
             return [word.lower() for word in split] if lower_case else split
 

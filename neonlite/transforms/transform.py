@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import NervanaObject, Tensor
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
+    MetricResult = Sequence[float] | NDArray[np.float64]  # an element for each name of a metric, or for each sequence
+
 Outputs = Operand | Sequence[Operand]  # outputs of a metric; several for ObjectDetection and MultiMetric
-Targets = Operand | Sequence[Any]  # targets of a metric, or (targets, mask), or those of several outputs
+Targets: TypeAlias = "Operand | Sequence[Targets]"  # of a metric: targets, (targets, mask), or those of several outputs
 
 
 class Transform(NervanaObject):
@@ -250,7 +252,7 @@ class Metric(NervanaObject):
             f"{self.classnm}: implement column_values(y, t); return an op-tree of self.be's functions"
         )
 
-    def select_columns(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> Any:
+    def select_columns(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> NDArray[np.float64]:
         """Return the values of the selected columns as a float64 array on the host.
 
         Parameters
@@ -317,7 +319,7 @@ class Metric(NervanaObject):
         """
         return sum(sums for sums, _ in parts), sum(count for _, count in parts)  # type: ignore[return-value]
 
-    def compute(self, sums: NDArray[np.float64], count: float) -> Any:
+    def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
         """Return the metric, by default the means, from sums and a count.
 
         Parameters
@@ -339,9 +341,7 @@ class Metric(NervanaObject):
         """Whether the metric of several minibatches is computed from their merged sums and counts."""
         return type(self).__call__ is Metric.__call__
 
-    def __call__(
-        self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)
-    ) -> float | Sequence[float] | NDArray[np.float64]:
+    def __call__(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> float | MetricResult:
         """Return the metric over the selected columns.
 
         Parameters
@@ -373,21 +373,22 @@ class Metric(NervanaObject):
         axes.invert_yaxis()
 
 
-def build_derivative(f: Callable[[Any], Any], x: Operand, error: Operand | None = None) -> Operand:
+def build_derivative(f: Callable[[Tensor], Any], x: Operand, error: Operand | None = None) -> Operand:
     """Return ``error * df/dx`` as an op-tree; x is a tensor or an op-tree, ``error`` is 1 by default."""
     leaf = x if isinstance(x, Tensor) else x.backend.empty(x.shape, dtype=x.info.dtype)
     grad = Autodiff(f(leaf), leaf.backend, error).get_grad_op_tree(leaf)
     return grad.replace(leaf, x) if isinstance(grad, OpTreeNode) else grad
 
 
-def check_same_shape(owner: NervanaObject, y: Any, t: Any, names: str = "y and t") -> None:
-    """Raise unless outputs and targets are operands of the same shape."""
-    for x in (y, t):
-        if not isinstance(x, Operand):
-            raise TypeError(
-                f"{owner.classnm}: expected tensors or op-trees, got {describe(x)}. Create a tensor with be.array(a)"
-            )
+def check_same_shape(owner: NervanaObject, y: object, t: object, names: str = "y and t") -> tuple[Operand, Operand]:
+    """Return outputs and targets; TypeError or ValueError unless they are operands of the same shape."""
+    if not isinstance(y, Operand) or not isinstance(t, Operand):
+        wrong = t if isinstance(y, Operand) else y
+        raise TypeError(
+            f"{owner.classnm}: expected tensors or op-trees, got {describe(wrong)}. Create a tensor with be.array(a)"
+        )
     if y.shape != t.shape:
         is_label = t.shape[0] == 1 < y.shape[0]
         hint = ". Convert labels with be.onehot(labels, axis=0, nclass=F)" if is_label else ""
         raise ValueError(f"{owner.classnm}: expected {names} of the same shape (F, N), got {describe(y, t)}{hint}")
+    return y, t

@@ -208,5 +208,5 @@ def test_the_caffe_mode_belongs_to_one_backend_and_changes_the_sizes_of_pooling(
     assert be.compat_mode == "caffe"
     assert (sizes, [be.output_dim(8, 3, padding, 2, pooling=True) for padding in (0, 1)]) == ([3, 4], [4, 5])
     assert Backend("cpu").check_caffe_compat() is False
-    with pytest.raises(ValueError, match="expected None or 'caffe' for compat_mode, got 'torch'"):
+    with pytest.raises(ValueError, match="expected one of None, 'caffe' for compat_mode, got 'torch'"):
         Backend("cpu", compat_mode="torch")

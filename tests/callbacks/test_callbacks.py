@@ -178,7 +178,7 @@ def test_each_of_several_costs_is_recorded():
         assert callbacks.history["cost, train 0"][epoch] == (epoch + 1, pytest.approx(first))
         assert callbacks.history["cost, train 1"][epoch] == (epoch + 1, pytest.approx(second))
         assert callbacks.history["cost, train"][epoch][1] == pytest.approx(first + 0.25 * second)
-    with pytest.raises(ValueError, match="TrainMulticostCallback: expected a Multicost, got "):
+    with pytest.raises(TypeError, match="TrainMulticostCallback: expected a Multicost for cost, got "):
         fit(model := start(), Callbacks(model, multicost=True, progress_bar=False))
 
 
@@ -308,7 +308,7 @@ def test_both_costs_of_a_gan_are_recorded_also_when_training_is_resumed(tmp_path
     assert results[0].records == results[1].records
     plain = Callbacks(start(), progress_bar=False)
     plain.add_callback(GANCostCallback())
-    with pytest.raises(TypeError, match="GANCostCallback: expected a GAN, got "):
+    with pytest.raises(TypeError, match="GANCostCallback: expected a GAN for model, got "):
         fit(plain.model, plain)
 
 
@@ -444,13 +444,13 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "metric alone": ({"metric": Accuracy()}, ValueError, "expected eval_set together with metric=.*, got None"),
     "a class": (
         {"eval_set": VALID, "metric": Accuracy},
-        ValueError,
-        r"expected an instance, Accuracy\(\), got the class",
+        TypeError,
+        r"expected a metric, such as Accuracy\(\), for metric, got <class",
     ),
     "no metric": (
         {"eval_set": VALID, "metric": 5},
         TypeError,
-        r"expected a metric of named values, such as Accuracy\(\), got 5",
+        r"expected a metric, such as Accuracy\(\), for metric, got 5",
     ),
     "no names": (
         {"eval_set": VALID, "metric": ConfusionMatrix()},
@@ -544,7 +544,7 @@ def test_callbacks_have_neons_class_names():
 
 def test_more_mistakes_are_reported_before_training(tmp_path, monkeypatch):
     model = start()
-    with pytest.raises(TypeError, match=r"Callbacks: expected a Model, got 5"):
+    with pytest.raises(TypeError, match=r"Callbacks: expected a Model for model, got 5"):
         Callbacks(5)
     callbacks = Callbacks(model, progress_bar=False)
     with pytest.raises(

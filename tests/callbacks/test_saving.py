@@ -302,7 +302,7 @@ def test_early_stop_runs_where_there_is_a_validation_cost_and_a_stopped_training
     ("result", "message"),
     [
         ((object(), False), "the state that stop_func returned: expected a value that can be serialized"),
-        (3.5, "expected stop_func to return .state, whether to stop., got 3.5"),
+        (3.5, "expected a pair .state, whether to stop. for the result of stop_func, got 3.5"),
     ],
 )
 def test_a_wrong_result_of_a_stop_function_is_reported(result, message):

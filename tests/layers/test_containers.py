@@ -1090,7 +1090,7 @@ def test_the_number_of_token_ids_may_change(be64, rng, shape):
 def test_set_seq_len_requires_inputs_with_time_steps(be):
     be.bsz = 2
     net = ready(Sequential([Linear(2, INIT, name="first")]), 3)
-    with pytest.raises(ValueError, match=r"first: expected inputs with time steps \(F, T\), got the input shape 3"):
+    with pytest.raises(ValueError, match=r"first: expected inputs with time steps, \(F, T\), .* got 3"):
         net.set_seq_len(4)
 
 
@@ -1473,7 +1473,9 @@ def test_errors_of_a_tree_are_a_list_one_for_each_branch(be, rng):
     net.fprop(data(be, rng, 5))
     e = [data(be, rng, 3), data(be, rng, 4)]
     for wrong in (e[:1], [*e, e[0]], e[0], None):
-        with pytest.raises(ValueError, match="tree: bprop: expected a list of 2 errors, one for each branch, got "):
+        with pytest.raises(
+            (TypeError, ValueError), match=r"tree.bprop: expected a list of 2, one for each branch, for error, got "
+        ):
             net.bprop(wrong)
     with pytest.raises(ValueError, match=r"expected an error of shape \(4, 2\).*got a tensor \(3, 2\)"):
         net.bprop([e[0], e[0]])
@@ -1487,7 +1489,9 @@ def test_inputs_of_streams_are_a_list_one_for_each(be, rng):
     )
     x = [data(be, rng, 3), data(be, rng, 4)]
     for wrong in (x[:1], [*x, x[0]], x[0]):
-        with pytest.raises(ValueError, match="streams: expected a list of 2 inputs, one for each branch, got "):
+        with pytest.raises(
+            (TypeError, ValueError), match="streams: expected a list of 2, one for each branch, for inputs, got "
+        ):
             net.fprop(wrong)
     with pytest.raises(ValueError, match=r"a: expected inputs of shape \(3, 2\).*got a tensor \(4, 2\)"):
         net.fprop(x[::-1])

@@ -719,5 +719,5 @@ def test_beam_search_arguments_are_integers(cpu):
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             search.beamsearch(x, **options)
-    with pytest.raises(TypeError, match="BeamSearch: expected a Seq2Seq, got"):
+    with pytest.raises(TypeError, match="BeamSearch: expected a Seq2Seq for seq2seq, got"):
         BeamSearch(Sequential([kind("LSTM")]))

@@ -514,7 +514,7 @@ def test_invalid_inputs_and_errors_are_reported(cpu):
     with pytest.raises(RuntimeError, match="net: bprop: expected a training fprop before it"):
         net.bprop(errors)
     net.fprop(x)
-    with pytest.raises(ValueError, match=r"net: expected two errors, \[before, after\], got"):
+    with pytest.raises(TypeError, match=r"net.bprop: expected a pair \[before, after\] for error, got"):
         net.bprop(errors[0])
     with pytest.raises(ValueError, match="expected alpha=1 and beta=0, got"):
         net.bprop(errors, alpha=2.0)

@@ -678,7 +678,7 @@ def test_the_summary_of_a_configured_model_is_that_of_the_data_it_is_given():
         model.summary()
     model.initialize(5)
     assert [model.summary(x).rows[-1].out_shape for x in (None, 5, (5, 2))] == [3, 3, (3, 2)]
-    with pytest.raises(ValueError, match=r"expected parameters of shape .* for inputs of shape 7"):
+    with pytest.raises(ValueError, match=r"expected W of shape .* for inputs of shape 7"):
         model.summary(7)
     assert model.data_shape == 5
     assert "total  " in str(model.summary())

@@ -662,12 +662,12 @@ def test_files_without_preprocessing_are_loaded(cpu, tmp_path):
 
 
 INVALID_PREPROCESSING: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "a list": ([1], {}, r"preprocessing: expected factor, offset and integers, got \[1\]"),
-    "a word": ("scale", {}, "preprocessing: expected factor"),
+    "a list": ([1], {}, r"preprocessing: expected a dict with factor, offset, integers for preprocessing, got \[1\]"),
+    "a word": ("scale", {}, "preprocessing: expected a dict with factor, offset, integers"),
     "a word more": (
         {"factor": 1.0, "offset": 0.0, "integers": "uint8", "code": "x"},
         {},
-        "preprocessing: expected factor",
+        "preprocessing: expected a dict with factor, offset, integers",
     ),
     "a text": (
         {"factor": "1", "offset": 0.0, "integers": "uint8"},

@@ -163,8 +163,8 @@ def test_a_recipe_is_that_of_the_data_set_with_the_settings_of_the_network(monke
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("digit",), "expected a data set of digits, .*, got 'digit'$"),
-        (("iris", "mpl"), "expected a network of mlp, .*, got 'mpl'$"),
+        (("digit",), "expected one of 'digits', .* for dataset, got 'digit'$"),
+        (("iris", "mpl"), "expected one of 'mlp', .* for model, got 'mpl'$"),
     ],
 )
 def test_a_recipe_of_an_unknown_name_lists_the_known_names(names, message):

@@ -237,6 +237,6 @@ def test_arguments_are_checked(make, error, words):
 def test_a_state_has_the_keys_of_get_state(change):
     scaling = LossScaling(Adam())
     before = scaling.get_state()
-    with pytest.raises(ValueError, match=r"LossScaling: expected a state with t, scale, .*, got"):
+    with pytest.raises(ValueError, match=r"LossScaling: expected a dict with t, scale, .* for the state, got"):
         scaling.set_state(before | change)
     assert scaling.get_state() == before

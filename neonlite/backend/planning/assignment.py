@@ -33,6 +33,7 @@ from neonlite.optree import Operand, OpTreeNode, build
 from neonlite.optree_structure import STATIC_INTS
 from neonlite.optree_walks import lower_to_instructions
 from neonlite.shapes import at_least_2d, can_broadcast
+from neonlite.typing import ArrayLike
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 Assignment = tuple[Sequence[Tensor], Sequence[Any]]  # targets and their values
 
 
-def assign(be: Backend, tensors: Sequence[Tensor], values: Sequence[Any]) -> list[Tensor]:
+def assign(be: Backend, tensors: Sequence[Tensor], values: Sequence[ArrayLike]) -> list[Tensor]:
     """Evaluate several op-trees in one plan, which computes common subtrees once, then write all targets.
 
     Parameters
@@ -79,7 +80,7 @@ def assign(be: Backend, tensors: Sequence[Tensor], values: Sequence[Any]) -> lis
     return list(tensors)
 
 
-def compile(be: Backend, tensors: Sequence[Tensor], values: Sequence[Any]) -> CompiledAssignment:
+def compile(be: Backend, tensors: Sequence[Tensor], values: Sequence[ArrayLike]) -> CompiledAssignment:
     """Plan an assignment once, to run it many times on the same tensors, for example once per time step.
 
     Parameters
@@ -109,7 +110,7 @@ def compile(be: Backend, tensors: Sequence[Tensor], values: Sequence[Any]) -> Co
     return CompiledAssignment(be, tensors, values)
 
 
-def evaluate(be: Backend, trees: Sequence[Any]) -> list[Tensor]:
+def evaluate(be: Backend, trees: Sequence[Operand]) -> list[Tensor]:
     """Evaluate several op-trees in one plan into new tensors.
 
     Parameters
@@ -194,7 +195,7 @@ def check_assignment(where: str, tensors: Sequence[Tensor], values: Sequence[Any
         raise ValueError(f"{where}: expected a value for each of {len(tensors)} tensors, got {len(values)} values")
 
 
-def write(be: Backend, target: Tensor, value: Any) -> None:
+def write(be: Backend, target: Tensor, value: ArrayLike) -> None:
     """Copy a tensor, a scalar or an array into a tensor, as ``target[:] = value`` does.
 
     Parameters

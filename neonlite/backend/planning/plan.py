@@ -26,6 +26,7 @@ from neonlite.backend.planning.steps import Stage, StepList
 from neonlite.dtypes import dtype_bits
 from neonlite.optree_structure import Info, Leaves
 from neonlite.shapes import is_contiguous
+from neonlite.typing import OperandLike
 
 PLAN_BYTES, STEP_BYTES = 6000, 1000  # host memory of a plan and of each step, as measured
 
@@ -52,7 +53,7 @@ class Plan(StepList):
 
     def __init__(
         self,
-        trees: Sequence[Any],
+        trees: Sequence[OperandLike],
         leaves: Leaves | None,
         targets: Sequence[Info],
         aliases: Iterable[tuple[int, int, str]] = (),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from neonlite.dtypes import LIMITS, dtype_bits, overflow_message
 from neonlite.ops import OPS, Op
 from neonlite.optree_structure import Above, Below, Constant, Info, Leaves
 from neonlite.optree_walks import OperandId, lower_to_instructions
 from neonlite.shapes import Shape, contiguous_strides
+from neonlite.typing import OperandLike
 
 
 class Step(NamedTuple):
@@ -60,7 +61,7 @@ class StepList:
         The Infos of the targets.
     """
 
-    def __init__(self, trees: Sequence[Any], leaves: Leaves | None, targets: Sequence[Info]) -> None:
+    def __init__(self, trees: Sequence[OperandLike], leaves: Leaves | None, targets: Sequence[Info]) -> None:
         instructions, leaves, result_ids = lower_to_instructions(trees, leaves)
         self.leaves = [x.info if hasattr(x, "info") else type(x) for x in leaves.values()]
         self.names = [getattr(x, "name", None) or f"x{i}" for i, x in enumerate(leaves.values())]
@@ -175,7 +176,7 @@ class StepList:
             v = step.inputs[0]  # type: ignore[assignment]
         return v
 
-    def check_int_ranges(self, values: Sequence[Any]) -> None:
+    def check_int_ranges(self, values: Sequence[object]) -> None:
         """Raise OverflowError if an integer among the leaves does not fit the dtype it is used in.
 
         Parameters
@@ -189,9 +190,9 @@ class StepList:
             An integer does not fit.
         """
         for leaf, dtype in self.int_range_checks:
-            low, high = LIMITS[dtype]
-            if not low <= values[leaf] <= high:
-                raise OverflowError(overflow_message(values[leaf], dtype))
+            (low, high), value = LIMITS[dtype], cast(int, values[leaf])
+            if not low <= value <= high:
+                raise OverflowError(overflow_message(value, dtype))
 
     # --- lowering ---
 

@@ -25,6 +25,7 @@ from neonlite.backend.primitives.primitive_operands import (
     writable_as,
 )
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.validation import instance
 from neonlite.messages import describe
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ INPUT_AXES, FILTER_AXES, OUTPUT_AXES = "(C, D, H, W, N)", "(C, T, R, S, K)", "(K
 
 def _check_layer(be: Backend, primitive: str, layer: LayerObject, kind: type[LayerObject], created_by: str) -> None:
     """Raise an error unless ``layer`` is a layer object of this backend and of the right kind."""
-    if not isinstance(layer, kind):
-        raise TypeError(f"be.{primitive}: expected a layer object of be.{created_by}, got {describe(layer)}")
+    instance(f"be.{primitive}: layer", layer, kind, f"a layer object of be.{created_by}")
     if layer.backend is not be:
         raise ValueError(
             f"be.{primitive}: expected a layer object of {be!r}, got {layer!r} of {layer.backend!r}. "
@@ -53,9 +53,9 @@ def fprop_conv(
     I: Tensor,
     F: Tensor,
     O: Tensor,
-    X: Any = None,
-    bias: Any = None,
-    bsum: Any = None,
+    X: Tensor | None = None,
+    bias: Tensor | None = None,
+    bsum: Tensor | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     relu: bool = False,
@@ -148,9 +148,9 @@ def bprop_conv(
     F: Tensor,
     E: Tensor,
     grad_I: Tensor,
-    X: Any = None,
-    bias: Any = None,
-    bsum: Any = None,
+    X: Tensor | None = None,
+    bias: Tensor | None = None,
+    bsum: Tensor | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     relu: bool = False,
@@ -312,14 +312,14 @@ def update_conv(
     layer: ConvLayer,
     I: Tensor,
     E: Tensor,
-    grad_F: Any = None,
+    grad_F: Tensor | None = None,
     alpha: float = 1.0,
-    *more: Any,
+    *more: float | Tensor | None,
     beta: float = 0.0,
     grad_bias: Tensor | None = None,
     layer_op: object = None,
     repeat: int = 1,
-    U: Any = None,
+    U: Tensor | None = None,
 ) -> Tensor:
     """Compute the gradient of a convolution with respect to its filters: ``grad_F = alpha dE/dF + beta grad_F``.
 
@@ -361,14 +361,14 @@ def update_conv(
         If a dtype is not the layer object's.
     """
     _check_layer(be, "update_conv", layer, ConvLayer, "conv_layer")
-    out = grad_F if U is None else U
+    out: Any = grad_F if U is None else U
     if len(more) > 3:
         raise TypeError(f"be.update_conv: expected at most 8 positional arguments, got {5 + len(more)}")
     if len(more) == 1 and isinstance(more[0], int) and more[0] > 1:
-        (repeat,) = more
+        repeat = more[0]
     else:
-        by_name: list[Any] = [beta, grad_bias, layer_op]
-        beta, grad_bias, _ = more + tuple(by_name[len(more) :])
+        by_name: tuple[Any, ...] = (beta, grad_bias, layer_op)
+        beta, grad_bias, _ = more + by_name[len(more) :]
     i, e, u = (I, layer.dimI, INPUT_AXES), (E, layer.dimO, OUTPUT_AXES), (out, layer.dimF, FILTER_AXES)
     check_layer_shapes(be, "update_conv", layer, I=i, E=e, grad_F=u)
     (repeat,) = check_ints("update_conv", 1, repeat=repeat)
@@ -394,7 +394,7 @@ def fprop_pool(
     layer: PoolLayer,
     I: Tensor,
     O: Tensor,
-    argmax: Any = None,
+    argmax: Tensor | None = None,
     beta: float = 0.0,
 ) -> Tensor:
     """Compute pooling: ``O = pool(I) + beta O``. Padding is excluded, also from the mean.
@@ -433,7 +433,7 @@ def fprop_pool(
     index_array = _argmax_operand(be, layer, indices)
     with output_buffer(be, O, I, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
         be.primitives.pool_fprop(layer, images, image_operand(be, buffer, layer.dimO), index_array, beta)
-    if indices is not None and indices is not argmax:  # argmax is strided
+    if indices is not None and argmax is not None and indices is not argmax:  # argmax is strided
         argmax[:] = indices
     return O
 
@@ -441,14 +441,14 @@ def fprop_pool(
 def bprop_pool(
     be: Backend,
     layer: PoolLayer,
-    I: Any = None,
-    E: Any = None,
-    grad_I: Any = None,
+    I: Tensor | None = None,
+    E: Tensor | None = None,
+    grad_I: Tensor | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     *,
-    delta: Any = None,
-    argmax: Any = None,
+    delta: Tensor | None = None,
+    argmax: Tensor | None = None,
 ) -> Tensor:
     """Compute the gradient of pooling with respect to its input: ``grad_I = alpha dE/dI + beta grad_I``.
 
@@ -486,28 +486,30 @@ def bprop_pool(
         If a dtype is not the layer object's.
     """
     _check_layer(be, "bprop_pool", layer, PoolLayer, "pool_layer")
-    grad_I = grad_I if delta is None else delta
-    if E is None:
-        I, E = None, I
-    elif I is not None and (grad_I is None or _is_argmax_form(layer, E, grad_I)):
-        I, E, grad_I, argmax = None, I, E, argmax if grad_I is None else grad_I
-    check_layer_shapes(be, "bprop_pool", layer, E=(E, layer.dimO, OUTPUT_AXES), grad_I=(grad_I, layer.dimI, INPUT_AXES))
-    if I is None and (layer.op == "l2" or (layer.op == "max" and argmax is None)):
+    x: Any = I
+    error: Any = E
+    dx: Any = grad_I if delta is None else delta
+    if error is None:
+        x, error = None, x
+    elif x is not None and (dx is None or _is_argmax_form(layer, error, dx)):
+        x, error, dx, argmax = None, x, error, argmax if dx is None else dx
+    check_layer_shapes(be, "bprop_pool", layer, E=(error, layer.dimO, OUTPUT_AXES), grad_I=(dx, layer.dimI, INPUT_AXES))
+    if x is None and (layer.op == "l2" or (layer.op == "max" and argmax is None)):
         expected = "the images I" if layer.op == "l2" else "argmax of fprop_pool, or the images I,"
         raise ValueError(f"be.bprop_pool: expected {expected} for {layer.op} pooling, got None")
-    if I is not None:
-        check_layer_shapes(be, "bprop_pool", layer, I=(I, layer.dimI, INPUT_AXES))
+    if x is not None:
+        check_layer_shapes(be, "bprop_pool", layer, I=(x, layer.dimI, INPUT_AXES))
     alpha, beta = check_floats("bprop_pool", alpha=alpha, beta=beta)
     index_array = _argmax_operand(be, layer, _check_argmax(be, "bprop_pool", layer, argmax))
     if layer.op == "avg":  # of I only the layout is used
-        images, I = image_operand(be, I, layer.dimI) if I is not None and I.is_contiguous else None, None
+        images, x = image_operand(be, x, layer.dimI) if x is not None and x.is_contiguous else None, None
     else:
-        images = None if I is None else image_operand(be, as_contiguous(be, I), layer.dimI)
-    errors = image_operand(be, as_contiguous(be, E), layer.dimO)
-    with output_buffer(be, grad_I, I, E, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
+        images = None if x is None else image_operand(be, as_contiguous(be, x), layer.dimI)
+    errors = image_operand(be, as_contiguous(be, error), layer.dimO)
+    with output_buffer(be, dx, x, error, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
         out = image_operand(be, buffer, layer.dimI)
         be.primitives.pool_bprop(layer, images, errors, out, index_array, alpha, beta)
-    return grad_I  # type: ignore[no-any-return]
+    return dx  # type: ignore[no-any-return]
 
 
 def _is_argmax_form(layer: PoolLayer, second: Any, third: Any) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from neonlite.backend.primitives import geometry
 from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LRNLayer, PoolLayer
 from neonlite.backend.primitives.primitive_operands import check_ints, with_error_prefix
+from neonlite.backend.validation import one_of
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.typing import DTypeLike
 
@@ -86,8 +87,8 @@ def conv_layer(
     str_d: int = 1,
     str_h: int = 1,
     str_w: int = 1,
-    relu: Any = False,
-    bsum: Any = False,
+    relu: int = False,
+    bsum: int = False,
     dil_d: int = 1,
     dil_h: int = 1,
     dil_w: int = 1,
@@ -137,7 +138,7 @@ def conv_layer(
     padding = check_ints("conv_layer", 0, pad_d=pad_d, pad_h=pad_h, pad_w=pad_w)
     name, (NCK, DHW, TRS) = _check_float_dtype(be, "conv_layer", dtype), (sizes[:3], sizes[3:6], sizes[6:])
     layer: ConvLayer = with_error_prefix("conv_layer", ConvLayer, be, name, NCK, DHW, TRS, padding, strides, dilation)
-    layer.relu, layer.bsum = relu, bsum
+    layer.relu, layer.bsum = relu, bool(bsum)
     return layer
 
 
@@ -259,8 +260,7 @@ def pool_layer(
     TypeError
         If the dtype is not a float dtype.
     """
-    if op not in ("max", "avg", "l2"):
-        raise ValueError(f"be.pool_layer: expected op 'max', 'avg' or 'l2', got {op!r}")
+    one_of("be.pool_layer: op", op, ("max", "avg", "l2"))
     pad_j, str_j = pad_j if pad_c is None else pad_c, str_j if str_c is None else str_c
     str_j, str_d = J if str_j is None else str_j, T if str_d is None else str_d
     str_h, str_w = R if str_h is None else str_h, S if str_w is None else str_w

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from neonlite.backend.errstate import ignore_fp_errors, restore_fp_errors
 from neonlite.backend.lifecycle import check_open
@@ -19,6 +19,7 @@ from neonlite.backend.primitives.primitive_operands import (
 )
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.tensor_views import overlap
+from neonlite.backend.validation import check_shape
 from neonlite.messages import describe
 from neonlite.optree import Operand
 
@@ -266,6 +267,14 @@ def _check_columns(name: str, matrix: Tensor, **columns: Tensor) -> None:
 # --- recurrent layers ---
 
 
+class HasBprop(Protocol):
+    """An activation: it returns its derivative, as a function of its outputs."""
+
+    def bprop(self, y: Tensor) -> Operand:
+        """Return the derivative."""
+        ...
+
+
 def compound_rnn_unroll_fprop(
     be: Backend,
     W_recur: Tensor,
@@ -276,7 +285,7 @@ def compound_rnn_unroll_fprop(
     nout: int,
     num_steps: int,
     num_used_steps: int | None,
-    activation: Callable[[Any], Any],
+    activation: Callable[[Tensor], Operand],
     reverse: bool = False,
 ) -> None:
     """Run the steps of a recurrent layer: ``h[t] = activation(W_recur h_prev[t] + h_ff[t] + bias)``.
@@ -317,7 +326,7 @@ def compound_rnn_unroll_bprop(
     nout: int,
     num_steps: int,
     num_used_steps: int | None,
-    activation: Any,
+    activation: HasBprop,
     reverse: bool = True,
 ) -> None:
     """Run the backward pass of ``compound_rnn_unroll_fprop``, in place.
@@ -363,8 +372,7 @@ def _check_steps(
 ) -> list[Sequence[Tensor]]:
     """Return the used steps, after checks of their number and shapes."""
     check_tensors(be, name, W_recur=W, **columns)
-    if W.shape != (nout, nout):
-        raise ValueError(f"be.{name}: expected W_recur of shape {(nout, nout)} = (nout, nout), got {describe(W)}")
+    check_shape(f"be.{name}: W_recur", W, (nout, nout), " = (nout, nout)")
     _check_columns(name, W, **columns)
     for argument, s in steps.items():
         if not isinstance(s, Sequence):
@@ -448,11 +456,8 @@ def compound_bprop_lut(
             "be.compound_bprop_lut: expected nin * N inputs, error (dim, nin * N) and dW (vocabulary, dim), "
             f"got nin {nin}, inputs {describe(inputs)}, error {describe(error)}, dW {describe(dW)}"
         )
-    if error_t is not None and error_t.shape != (num_tokens, dim):
-        raise ValueError(
-            f"be.compound_bprop_lut: expected error_t of shape {(num_tokens, dim)} = (nin * N, dim), got "
-            f"{describe(error_t)}"
-        )
+    if error_t is not None:
+        check_shape("be.compound_bprop_lut: error_t", error_t, (num_tokens, dim), " = (nin * N, dim)")
     token_ids: Operand = as_contiguous(be, inputs).reshape(-1, 1)
     if "int" not in token_ids.info.dtype:
         token_ids = be.astype(token_ids, "int32")

@@ -17,6 +17,7 @@ from neonlite.backend.primitives.library_batch_norm import (
 )
 from neonlite.backend.primitives.primitive_operands import as_nhwc_matrices, check_floats, check_tensors
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.validation import check_shape
 from neonlite.dtypes import HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.optree import Operand
@@ -233,10 +234,8 @@ def _check_features(
     check_tensors(be, primitive, **features, **vectors)
     shape = features["x"].shape
     for name, t in (features | vectors).items():
-        expected = shape if name in features else (shape[0], 1)
-        if t.shape != expected:
-            axes = "(features, columns)" if name in features else "(features, 1)"
-            raise ValueError(f"be.{primitive}: expected {name} of shape {expected} = {axes}, got {describe(t)}")
+        size, axes = (shape, "(features, columns)") if name in features else ((shape[0], 1), "(features, 1)")
+        check_shape(f"be.{primitive}: {name}", t, size, f" = {axes}")
     if len(shape) != 2 or (needs_batch and not shape[1]):
         x = describe(features["x"])
         raise ValueError(f"be.{primitive}: expected x (features, columns), for training with columns, got {x}")

@@ -20,6 +20,7 @@ from neonlite.backend.primitives.primitive_operands import (
     writable_as,
 )
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.validation import check_shape
 from neonlite.messages import describe
 
 if TYPE_CHECKING:
@@ -168,8 +169,7 @@ def _check_rois(
     check_tensors(be, name, rois=rois, **tensors)
     (C, H, W), (_, PH, PW, _) = image, bins
     check_ints(name, 0, roi_count=count, C=C, H=H, W=W, pooled_height=PH, pooled_width=PW)
-    if rois.shape != (count, 5):
-        raise ValueError(f"be.{name}: expected rois of shape {(count, 5)} = (roi_count, 5), got {describe(rois)}")
+    check_shape(f"be.{name}: rois", rois, (count, 5), " = (roi_count, 5)")
     pixels = image[0] * image[1] * image[2]
     images = tensors[image_arg]
     if not pixels or images.size % pixels or not images.size:

@@ -112,7 +112,7 @@ REFUSED: list[tuple[type[Exception], str, str]] = [
     (TypeError, "be.deconv_layer('float32', 2, 3, 4, 2, 2, paddd=2)", "got paddd | pad_d"),
     (TypeError, "be.deconv_layer('float32', 2, 3, 4, 2, 2, 3, 3, 0)", "5 sizes by position | by name"),
     (TypeError, "be.deconv_layer('float32', 2, 3, 4, *[1] * 18)", "18 sizes by position | by name"),
-    (ValueError, "be.pool_layer('float32', 'min', 2, 3)", "'max', 'avg' or 'l2' | got 'min'"),
+    (ValueError, "be.pool_layer('float32', 'min', 2, 3)", "'max', 'avg', 'l2' for op | got 'min'"),
     (ValueError, "be.pool_layer('float32', 'max', 2, 3, H=4, W=4, R=5)", "window of 5 | larger than 4"),
     (ValueError, "be.pool_layer('float32', 'max', 2, 3, J=4)", "window of 4 | larger than 3"),
     (ValueError, "be.pool_layer('float32', 'avg', 2, 3, H=4, R=2, pad_h=2)", "window of 2 | padding of 2"),
