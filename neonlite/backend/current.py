@@ -1,7 +1,10 @@
-"""The current backend: gen_backend() sets it, NervanaObject.be reads it."""
+"""The current backend: gen_backend() and use_backend() set it, NervanaObject.be reads it."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,15 @@ from neonlite.backend.validation import checks_booleans, integer, reject_options
 from neonlite.typing import DTypeLike
 
 _current_backend: Backend | None = None
+
+
+class ThreadBackend(threading.local):
+    """The backend of ``use_backend`` in the current thread; None outside of such a block."""
+
+    value: Backend | None = None
+
+
+_thread_backend = ThreadBackend()
 
 
 @checks_booleans
@@ -147,7 +159,7 @@ def cleanup_backend() -> None:
 
 
 def current_backend() -> Backend:
-    """Return the current backend.
+    """Return the current backend: that of ``use_backend`` in this thread, else that of ``gen_backend``.
 
     Returns
     -------
@@ -159,9 +171,43 @@ def current_backend() -> Backend:
     RuntimeError
         No backend was created.
     """
-    if _current_backend is None:
+    be = _thread_backend.value or _current_backend
+    if be is None:
         raise RuntimeError("expected a current backend, got none. Call gen_backend() first.")
-    return _current_backend
+    return be
+
+
+@contextmanager
+def use_backend(be: Backend) -> Iterator[Backend]:
+    """Make a backend the current one within a ``with`` block, for the current thread only.
+
+    Parameters
+    ----------
+    be : Backend
+        The backend. It is not closed at the end of the block.
+
+    Yields
+    ------
+    Backend
+        The backend.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> from neonlite.backend import current_backend, use_backend
+    >>> be = nl.gen_backend("cpu")
+    >>> with use_backend(nl.Backend("cpu", default_dtype="float64")) as precise:
+    ...     print(current_backend() is precise)
+    True
+    >>> current_backend() is be
+    True
+    """
+    before = _thread_backend.value
+    _thread_backend.value = be
+    try:
+        yield be
+    finally:
+        _thread_backend.value = before
 
 
 class _BackendMeta(type):
