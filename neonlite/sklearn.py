@@ -78,7 +78,7 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
     learning_rate : float
         The learning rate. Default: 0.001.
     epochs : int
-        The number of epochs of ``fit``; with early stopping, the largest number. Default: 100.
+        The number of epochs of ``fit``; with early stopping, the largest number. Default: 50.
     batch_size : int
         The number of rows of a minibatch. Default: 32.
     early_stopping : bool
@@ -122,7 +122,7 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
         dropout: float = 0.0,
         optimizer: str | Optimizer = "adam",
         learning_rate: float = 0.001,
-        epochs: int = 100,
+        epochs: int = 50,
         batch_size: int = 32,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -245,6 +245,9 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
         outputs: NDArray[np.float32] = raw_outputs(self.model_, where, padded, None, PREDICT_ROWS)[0][:n]
         return outputs
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
     # --- pickle ---
 
     def __getstate__(self) -> dict[str, Any]:
@@ -299,7 +302,7 @@ class NeonClassifier(ClassifierMixin, NeonEstimator):  # type: ignore[misc]
         dropout: float = 0.0,
         optimizer: str | Optimizer = "adam",
         learning_rate: float = 0.001,
-        epochs: int = 100,
+        epochs: int = 50,
         batch_size: int = 32,
         class_weight: Mapping[Any, float] | str | None = None,
         early_stopping: bool = False,
@@ -443,7 +446,7 @@ class NeonClassifier(ClassifierMixin, NeonEstimator):  # type: ignore[misc]
             model.target_encoder = IndicatorEncoder([str(i) for i in self.classes_])
             return model
         if len(self.classes_) < 2:
-            raise ValueError(f"{where}: expected at least two classes, got 1 class, {self.classes_[0]!r}.")
+            raise ValueError(f"{where}: expected at least two classes, got 1 class, {self.classes_.tolist()}.")
         model, labels = self._new_model(where, len(self.classes_), Softmax()), self.classes_.tolist()
         kinds = [name for name, kinds in LABEL_KINDS.items() if np.asarray(labels).dtype.kind in kinds]
         model.target_encoder = ClassEncoder(labels, *kinds)
