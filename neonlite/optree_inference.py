@@ -1,4 +1,4 @@
-"""Inference for a new op-tree node: the keys and leaves of its operands, and its shape and dtype."""
+"""Shape and dtype inference for a new op-tree node, and the tensors and scalars in its operands."""
 
 from __future__ import annotations
 

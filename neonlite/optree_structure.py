@@ -1,4 +1,4 @@
-"""The structure of op-trees: the op dict that equal nodes share, a backend's table of them, and special operands."""
+"""Info, the op dict that op-tree nodes of equal structure share; a backend's cache of Infos; and special operands."""
 
 from __future__ import annotations
 

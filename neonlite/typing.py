@@ -1,4 +1,4 @@
-"""Types of arguments, for editors and type checkers."""
+"""Type aliases of arguments, for editors and type checkers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Printing and drawing of op-trees: neon triples, infix formulas, text, Mermaid, Graphviz and SVG graphs, step tables.
+"""Printing and drawing of op-trees: nested tuples, infix formulas, text, Mermaid, Graphviz and SVG graphs, step tables.
 
 A tree may be 100,000 nodes deep, and a small tree with shared sub-expressions may expand to exponentially many nodes.
 So no function here recurses, and no output has more than ``MAX_DISPLAYED_NODES`` nodes: a longer expression is printed

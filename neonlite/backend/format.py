@@ -1,4 +1,4 @@
-"""Text of sizes: bytes as 1.5 kB."""
+"""Format a number of bytes as text, such as 1.5 kB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks: the fair lock of a backend, which guards its batch size and layers, and locks that a fork releases."""
+"""Locks: a fair lock for the batch size and layers of a backend, and locks that are released in a forked process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes and dtypes of tensors: arguments converted to a shape or a dtype, and the Infos that tensors share."""
+"""Shapes and dtypes of tensors: conversion of arguments, and the records of shape and dtype that tensors share."""
 
 from __future__ import annotations
 

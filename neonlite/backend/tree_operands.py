@@ -1,4 +1,4 @@
-"""Operands of op-trees: argument checks, copies of arrays, and nodes that are evaluated if ``out`` is given."""
+"""Operands of op-trees: checks, copies of arrays, and ``build_node``, which evaluates the node if ``out`` is given."""
 
 from __future__ import annotations
 

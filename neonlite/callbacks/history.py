@@ -6,13 +6,17 @@ import html
 import io
 import math
 import os
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from neonlite.callbacks.figures import new_figure, save_figure
 from neonlite.files import printable, write_atomic
 from neonlite.messages import describe
+
+if TYPE_CHECKING:
+    import pandas
 
 Record = tuple[float, float]  # number of epochs, value
 T = TypeVar("T")
@@ -23,8 +27,8 @@ MAX_TABLE_ROWS = 20
 PERCENT_METRICS = ("Accuracy", "Top", "Precision", "Recall", "F1", "ROCAUC")
 
 
-class History:
-    """Recorded values of a training run: for each name, a list of (number of epochs, value).
+class History(Mapping[str, list[Record]]):
+    """Recorded values of a training run: a mapping from names to lists of (number of epochs, value).
 
     Attributes
     ----------
@@ -93,6 +97,12 @@ class History:
             )
         return self.records[name]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
     def last(self, name: str) -> float:
         """Return the last value of a name.
 
@@ -115,6 +125,26 @@ class History:
             name: {"epochs": [epochs for epochs, _ in records], "values": [x for _, x in records]}
             for name, records in self.records.items()
         }
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the records as a data frame of pandas: a row for each number of epochs, a column for each name.
+
+        Returns
+        -------
+        pandas.DataFrame
+            NaN where a name has no value. The index is the number of epochs.
+
+        Raises
+        ------
+        ImportError
+            pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("History.to_pandas needs pandas: pip install pandas") from None
+        frame = pandas.DataFrame({name: pandas.Series(dict(records)) for name, records in self.records.items()})
+        return frame.sort_index().rename_axis("epochs")
 
     # --- table ---
 

@@ -83,13 +83,15 @@ class CSVLogger(Callback):
     def read(self) -> dict[int, Row]:
         """Return the rows of the file by the number of epochs; none if there is no file."""
         path = Path(self.path)
-        if not path.exists():
+        if not path.exists() or not path.stat().st_size:
             return {}
         try:
             with path.open(newline="", encoding="utf-8") as file:
-                rows = [{k: x for k, x in row.items() if x} for row in csv.DictReader(file, strict=True)]
-            return {int(row["epochs"]): row for row in rows}
-        except (KeyError, ValueError, csv.Error, AttributeError):
+                header, *rows = csv.reader(file, strict=True)
+            column = header.index("epochs")
+            cells = {int(row[column]): zip(header, row, strict=True) for row in rows}
+            return {n: {name: x for name, x in row if x} for n, row in cells.items()}
+        except (IndexError, ValueError, csv.Error):
             raise ValueError(
                 f"CSVLogger: expected a CSV file with a column epochs, got {self.path}. Pass the path of another file"
             ) from None
@@ -122,7 +124,11 @@ class TensorBoardLogger(Callback):
         import_summary_writer()
 
     def on_train_begin(self, epochs: int) -> None:
-        self.writer = import_summary_writer()(self.folder, purge_step=self.model.epoch_index + 1)
+        self.writer = import_summary_writer()(
+            self.folder,
+            purge_step=self.model.epoch_index + 1,
+            filename_suffix=f".{time.time_ns()}",  # names contain the time in seconds; an existing file is replaced
+        )
 
     def on_epoch_end(self, epoch: int) -> None:
         if self.writer is None:

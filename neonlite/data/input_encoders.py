@@ -214,7 +214,7 @@ class TableEncoder(InputEncoder):
             if str(value) not in index:
                 raise ValueError(
                     f"{where}: expected in column {name!r} one of the categories of the training data, "
-                    f"{describe(column['categories'])}, got {value!r} in row {row}."
+                    f"{describe(column['categories'])}, got {str(value)!r} in row {row}."
                 )
             encoded[row, index[str(value)]] = 1
         return encoded

@@ -1,4 +1,4 @@
-"""Types of arguments of layers, for editors and type checkers."""
+"""Type aliases of the arguments of layers, for editors and type checkers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unrolled recurrent layers: per-step programs or one fused primitive, forward and backward through time.
+"""Unrolling of recurrent layers over time, forward and backward: step by step, or by one fused primitive.
 
 Data is (F, T N): column t N + n is time step t of sequence n. The input product of all steps is one matrix product;
 each step then adds the product with the previous state. In the backward pass, too, the weight gradients are matrix

@@ -13,6 +13,7 @@ from neonlite.backend.validation import check_number
 from neonlite.backend.warn import warn
 from neonlite.data import ArrayIterator
 from neonlite.data.input_encoders import ArrayEncoder, choose_encoder, read_table
+from neonlite.data.iterator import row_shape, to_array
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, choose_target_encoder, one_hot
 from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
 from neonlite.layers.buffers import num_features
@@ -93,7 +94,10 @@ class TrainingData:
     ) -> list[NDArray[Any]]:
         model, network = self.model, self.model.layers
         if isinstance(X, list | tuple) and X and all(getattr(x, "ndim", 0) > 1 for x in X):  # several inputs
-            return [np.asarray(x) for x in X]
+            arrays = [to_array(self.where, x, "X") for x in X]
+            if not model.initialized:
+                network.configure([row_shape(self.where, x, None) for x in arrays])
+            return arrays
         encoder = self.input_encoder
         if encoder is None:
             first = network.leaves()[0]

@@ -1,4 +1,4 @@
-"""Training state: weights, optimizer states, progress, data position and random state, to and from checkpoints."""
+"""Save and restore the training state: weights, optimizer states, progress, data position and random streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers: assign each value that outlives its stage to its target, to another target, or to an offset in the arena.
+"""Buffer assignment: a value that outlives its stage is stored in its target, in another target, or in the arena.
 
 A value is written directly to its target if no operand is overwritten too early. The other values that are stored are
 temporaries: they use the memory of a target that is written later, or an offset chosen by their lifetime.

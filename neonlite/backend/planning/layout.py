@@ -1,4 +1,4 @@
-"""Physical layouts: in which order the values of a tensor are in memory, and the reorders from CHWN to NHWC and back.
+"""Memory layouts of tensors: CHWN, NHWC and Fortran order, and reorders between CHWN and NHWC.
 
 ==========  ========================================================================================================
 "CHWN"      the order of the shape (C order), the default; for images (channels, D, H, W, batch size)

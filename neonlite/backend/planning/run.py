@@ -1,4 +1,4 @@
-"""The run path of op-trees: compile (find or make the plan), bind (targets and operands to arrays), run.
+"""Evaluation of op-trees: find or create the plan, bind targets and operands to arrays, and run it.
 
 ``out[:] = tree``, ``be.assign``, ``be.evaluate`` and what ``be.compile`` returns all take this path. A plan depends on
 the structure of the op-trees, the Infos of the targets and which tensors share memory, so it is cached under these.

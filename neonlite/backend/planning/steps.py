@@ -1,4 +1,4 @@
-"""Steps of op-trees: one per op, with merged sub-trees, operands cast to compute dtypes, and checked integer ranges."""
+"""The steps of a plan, one per op: common-subexpression elimination, casts of operands, and integer range checks."""
 
 from __future__ import annotations
 

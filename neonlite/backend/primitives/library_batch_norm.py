@@ -1,4 +1,4 @@
-"""Batch normalization by a library (oneDNN): NHWC images per channel, CHWN images and features per row."""
+"""Batch normalization by a library (oneDNN): per channel for NHWC images, per row for CHWN images and features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference primitives, in array-API functions, by shifted slices and matrix products; and optional kernels."""
+"""The reference primitives in array-API functions, and declarations of optional library kernels."""
 
 from __future__ import annotations
 

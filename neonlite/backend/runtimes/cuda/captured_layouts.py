@@ -1,4 +1,4 @@
-"""The layouts that a captured graph reads and leaves: restored before each replay, and applied after it."""
+"""Layouts of images in a captured CUDA graph: reorder its inputs before each replay, and set those of its outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated code of fused stages: a Python function that calls ufuncs with ``out=``, and the chains of a library.
+"""Code generation for fused stages: a Python function that calls ufuncs with ``out=`` and library chains.
 
 The function is called once for small operands, and once per block for larger ones. Its arguments are the inputs,
 outputs, reduction results and registers of the stage. Registers are block-sized buffers for intermediate values.

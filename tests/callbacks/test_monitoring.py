@@ -1,0 +1,359 @@
+"""Callbacks that monitor a recorded value: early stopping, and reductions of the learning rate."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.small_models import Stop, data, fit, normalized, same, start
+
+from neonlite import gen_backend
+from neonlite.callbacks import Callback, Callbacks, EarlyStop, MetricCallback, ReduceOnPlateau
+from neonlite.models import Model
+from neonlite.models.checkpoint import CheckpointError
+from neonlite.optimizers import (
+    Adam,
+    CosineSchedule,
+    GradientDescentMomentum,
+    LossScaling,
+    MultiOptimizer,
+    PowerSchedule,
+    ReducedSchedule,
+    Schedule,
+    StepSchedule,
+)
+from neonlite.transforms import Accuracy, CrossEntropyMulti, Misclassification, ObjectDetection
+
+NAN = float("nan")
+
+
+class Values(Callback):
+    """Records given values instead of evaluating, and the weights and learning rates of each epoch."""
+
+    def __init__(self, values: list[float], name: str = "value") -> None:
+        super().__init__()
+        self.values, self.value_name = values, name
+        self.weights: list[Any] = []
+        self.rates: list[float] = []
+
+    def on_epoch_begin(self, epoch):
+        if hasattr(self.model.optimizer, "learning_rate"):
+            self.rates.append(self.model.optimizer.get_rate(epoch))
+
+    def on_epoch_end(self, epoch):
+        self.weights.append(self.model.get_weights())
+        if epoch < len(self.values) and self.values[epoch] is not None:
+            self.callbacks.history.record(self.value_name, epoch + 1, self.values[epoch])
+
+
+def run(values: list[Any], callback: Any, epochs: int = 12, optimizer: Any = None, train: Any = None) -> Any:
+    """Train while ``values`` are recorded, with a callback that monitors them."""
+    model = start()
+    record = Values(values, callback.monitor)
+    callbacks = Callbacks(model, progress_bar=False)
+    callbacks.add_callback(callback)
+    callbacks.add_callback(record)
+    optimizer = optimizer or Adam(learning_rate=0.05)
+    model.fit(train or data(shuffle=True), CrossEntropyMulti(), optimizer, epochs, callbacks)
+    return model, record
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "stops", "best"),
+    [
+        ([5, 4, 3, 3, 3, 1], {"patience": 2}, 5, 3),
+        ([5, 4, 3, 3, 2, 2, 2, 1], {"patience": 2}, 7, 5),
+        ([1, 2], {"patience": 1}, 2, 1),
+        ([1, 2, 3, 3, 2, 4], {"patience": 2, "mode": "max"}, 5, 3),
+        ([5, 4.8, 4.6, 4.4], {"patience": 2, "min_delta": 0.5}, 3, 1),
+        ([5, 4.8, 4.6, 4.4, 4.3, 4.2], {"patience": 3, "min_delta": 0.5}, None, 4),
+        ([NAN, NAN, NAN, 1], {"patience": 2}, 2, None),
+        ([2, NAN, 1, NAN, NAN, NAN, 0], {"patience": 3}, 6, 3),
+        ([2, None, None, 1, None, None, 1, 0], {"patience": 3}, 7, 4),
+    ],
+)
+def test_training_ends_after_patience_epochs_without_improvement(values, options, stops, best):
+    stop = EarlyStop(monitor="value", **{"mode": "min", **options})
+    model, record = run(values, stop, len(values))
+    assert model.epoch_index == (stops or len(values))
+    assert stop.stopped == (stops is not None)
+    expected = record.weights[best - 1] if best else record.weights[-1]
+    assert same(model.get_weights(), expected)
+    if best:
+        assert stop.best == values[best - 1]
+        assert best == model.epoch_index or not same(record.weights[-1], expected)
+
+
+def test_the_last_weights_remain_without_restore_best():
+    model, record = run([1, 2, 3], EarlyStop(2, restore_best=False, monitor="value", mode="min"))
+    assert model.epoch_index == 3
+    assert same(model.get_weights(), record.weights[-1])
+
+
+def test_the_statistics_of_batch_norm_are_restored():
+    model = normalized()
+    callbacks = Callbacks(model, progress_bar=False)
+    record = Values([1, 2, 3])
+    callbacks.add_callback(record)
+    callbacks.add_callback(EarlyStop(2, monitor="value", mode="min"))
+    fit(model, callbacks, 9)
+    assert any(name.startswith("bn.g") for name in record.weights[0])
+    assert same(model.get_weights(), record.weights[0])
+
+
+def test_the_cost_on_the_validation_set_is_monitored_by_default():
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), progress_bar=False)
+    stop = EarlyStop(patience=1)
+    callbacks.add_callback(stop)
+    model.fit(data(), CrossEntropyMulti(), GradientDescentMomentum(50.0, 0.0), 20, callbacks)
+    costs = [cost for _, cost in callbacks.history["cost, validation"]]
+    assert stop.stopped
+    assert costs[-1] >= min(costs[:-1])
+    assert all(b < a for a, b in itertools.pairwise(costs[:-1]))
+    assert model.eval_cost(data()) == pytest.approx(min(costs), rel=1e-6)
+
+
+@pytest.mark.parametrize(("metric", "mode"), [(Accuracy(), "max"), (Misclassification(), "min")])
+def test_the_metric_declares_the_direction(metric, mode):
+    callbacks = Callbacks(start(), eval_set=data(), metric=metric, progress_bar=False)
+    stop = EarlyStop(monitor=metric.metric_names[0])
+    callbacks.add_callback(stop)
+    assert stop.find_mode() == mode
+
+
+def test_an_unknown_value_or_direction_is_reported_before_the_first_step():
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), metric=Accuracy(), progress_bar=False)
+    callbacks.add_callback(EarlyStop(monitor="Acuracy"))
+    names = "'cost, train', 'cost, validation', 'Accuracy'"
+    with pytest.raises(ValueError, match=f"EarlyStop: expected monitor to be one of {names}, got 'Acuracy'"):
+        fit(model, callbacks, 2)
+    callbacks.callbacks[-1] = both = EarlyStop(monitor="SmoothL1Loss")
+    both.callbacks = callbacks
+    callbacks.add_callback(MetricCallback(data(), ObjectDetection()))
+    with pytest.raises(ValueError, match="pass mode='min' or mode='max'"):
+        both.on_train_begin(2)
+    without = Callbacks(model, progress_bar=False)
+    without.add_callback(ReduceOnPlateau())
+    with pytest.raises(ValueError, match="ReduceOnPlateau: expected a validation set, got none"):
+        fit(model, without, 2)
+    assert model.epoch_index == model.minibatch_index == 0
+
+
+def test_stopped_training_stays_stopped():
+    stop = EarlyStop(1, monitor="value", mode="min")
+    model, _ = run([1, 2], stop)
+    weights = model.get_weights()
+    with pytest.warns(UserWarning, match="a callback, such as EarlyStopCallback, ended this training"):
+        fit(model, stop.callbacks, 9)
+    assert same(model.get_weights(), weights)
+    model.fit(data(), CrossEntropyMulti(), Adam(), 3)
+    assert model.epoch_index == 3
+
+
+def test_training_continues_from_the_last_weights_as_if_uninterrupted():
+    values = [3, 1, 2, 2, 2, 2, 2, 2]
+    straight, record = run(values, EarlyStop(4, monitor="value", mode="min"), 5)
+    assert same(straight.get_weights(), record.weights[1])  # the best ones
+    optimizer, train = Adam(learning_rate=0.05), data(shuffle=True)
+    model, again = run(values, EarlyStop(4, monitor="value", mode="min"), 3, optimizer, train)
+    assert same(model.get_weights(), again.weights[1])
+    model.fit(train, CrossEntropyMulti(), optimizer, 5, again.callbacks)
+    assert all(same(a, b) for a, b in zip(again.weights, record.weights, strict=True))
+    assert same(model.get_weights(), straight.get_weights())
+
+
+def test_weights_that_were_changed_after_training_are_not_replaced():
+    model, record = run([1, 2, 3], EarlyStop(9, monitor="value", mode="min"), 3)
+    changed = {name: np.zeros_like(w) for name, w in model.get_weights().items()}
+    model.set_weights(changed)
+    record.callbacks.add_callback(weights := Values([]))
+    weights.on_epoch_begin = lambda epoch: weights.weights.append(model.get_weights())  # type: ignore[method-assign]
+    fit(model, record.callbacks, 4)
+    assert same(weights.weights[0], changed)
+
+
+# --- learning rate ---------------------------------------------------------------------------------------------------
+
+
+def test_the_rate_is_reduced_after_each_plateau():
+    values = [3, 2, 2, 2, 1, 1, 1, 1, 1]
+    reduce = ReduceOnPlateau(0.5, patience=2, monitor="value", mode="min")
+    _, record = run(values, reduce, 9, GradientDescentMomentum(0.8, 0.9))
+    assert record.rates == pytest.approx([0.8, 0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2, 0.2])
+    assert reduce.scale == 0.125  # after the last epoch
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [Schedule(), PowerSchedule(2, 0.5), StepSchedule([1, 3], [0.4, 0.1]), CosineSchedule(8, final=0.01)],
+    ids=lambda x: x.classnm,
+)
+def test_the_rates_of_any_schedule_are_reduced(schedule):
+    reduce = ReduceOnPlateau(0.1, patience=2, min_rate=0.02, monitor="value", mode="min")
+    optimizer = GradientDescentMomentum(0.8, 0.9, schedule=schedule)
+    _, record = run([1] * 6, reduce, 6, optimizer)
+    rates = [schedule.get_learning_rate(0.8, epoch) for epoch in range(6)]
+    scales = [1, 1, 1, 0.1, 0.1, 0.01]
+    expected = [max(s * rate, min(rate, 0.02)) for s, rate in zip(scales, rates, strict=True)]
+    assert record.rates == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_rates_of_all_optimizers_are_reduced_once():
+    one, other = GradientDescentMomentum(0.5, 0.9), GradientDescentMomentum(0.25, 0.9)
+    optimizer = LossScaling(MultiOptimizer({"default": one, "Bias": other}), scale=1.0)
+    reduce = ReduceOnPlateau(0.5, patience=1, monitor="value", mode="min")
+    run([1, 1, 1], reduce, 3, optimizer)
+    assert (one.get_rate(9), other.get_rate(9)) == (0.125, 0.0625)
+    assert isinstance(one.schedule, ReducedSchedule)
+    assert not isinstance(one.schedule.schedule, ReducedSchedule)
+    run([3, 2, 1], ReduceOnPlateau(0.5, patience=1, monitor="value", mode="min"), 3, one)  # a new training
+    assert one.get_rate(9) == 0.5
+
+
+def test_the_weights_are_those_of_a_schedule_with_the_same_rates():
+    reduce = ReduceOnPlateau(0.25, patience=2, monitor="value", mode="min")
+    reduced, _ = run([1] * 4, reduce, 4, GradientDescentMomentum(0.5, 0.9))
+    model, schedule = start(), StepSchedule([3], [0.125])
+    model.fit(data(shuffle=True), CrossEntropyMulti(), GradientDescentMomentum(0.5, 0.9, schedule=schedule), 4)
+    assert same(reduced.get_weights(), model.get_weights())
+
+
+@pytest.mark.parametrize(
+    ("create", "message"),
+    [
+        (lambda: ReduceOnPlateau(factor=1.0), "ReduceOnPlateau: expected a finite number > 0 and < 1 for factor"),
+        (lambda: ReduceOnPlateau(min_rate=-1), "ReduceOnPlateau: expected a finite number >= 0 for min_rate"),
+        (lambda: EarlyStop(patience=0), "EarlyStop: expected an integer >= 1 for patience, got 0"),
+        (lambda: EarlyStop(mode="auto"), "EarlyStop: expected one of 'min', 'max', None for mode, got 'auto'"),
+        (lambda: EarlyStop(monitor=Accuracy()), "EarlyStop: expected the name of a recorded value for monitor"),
+        (lambda: EarlyStop(min_delta=NAN), "EarlyStop: expected a finite number >= 0 for min_delta"),
+        (lambda: ReducedSchedule(Schedule(), 2.0), "ReducedSchedule: expected a finite number >= 0 and <= 1 for scale"),
+        (lambda: ReducedSchedule(0.1, 0.5), "ReducedSchedule: expected schedule to be a Schedule"),
+    ],
+)
+def test_mistakes_are_reported(create, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        create()
+
+
+def test_an_optimizer_without_a_schedule_is_reported():
+    class Custom:
+        def optimize(self, layers, epoch):
+            pass
+
+    with pytest.raises(TypeError, match=r"expected an Optimizer, such as Adam\(\), for optimizer, got"):
+        run([1], ReduceOnPlateau(monitor="value", mode="min"), 1, Custom())
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+VALUES = [5, 3, 4, 4, 2, 3, 3, 3]
+
+
+def monitored(model: Model, train: Any, path: Any = None, stop: Any = None) -> tuple[Callbacks, Values]:
+    callbacks = Callbacks(model, train, progress_bar=False, save_path=path)
+    record = Values(VALUES)
+    callbacks.add_callback(EarlyStop(3, monitor="value", mode="min"))
+    callbacks.add_callback(ReduceOnPlateau(0.5, 1, monitor="value", mode="min"))
+    callbacks.add_callback(record)
+    if stop:
+        callbacks.add_callback(stop)
+    return callbacks, record
+
+
+@pytest.mark.parametrize("at", [(0, 3), (2, 0), (2, 7), (3, 5), (6, 2)])
+@pytest.mark.parametrize("fresh_optimizer", [False, True])
+def test_resumed_training_is_the_same_as_uninterrupted_training(tmp_path, at, fresh_optimizer):
+    def new_optimizer() -> Adam:
+        return Adam(learning_rate=0.05, schedule=PowerSchedule(2, 0.5))
+
+    model, train = normalized(), data(shuffle=True)
+    callbacks, record = monitored(model, train)
+    model.fit(train, CrossEntropyMulti(), new_optimizer(), 9, callbacks)
+    assert model.epoch_index == 8  # the best value is that of epoch 5
+    assert same(model.get_weights(), record.weights[4])
+
+    path = tmp_path / "m.neon"
+    interrupted, train = normalized(), data(shuffle=True)
+    callbacks, first = monitored(interrupted, train, path, Stop(*at))
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.fit(
+            train, CrossEntropyMulti(), Adam(learning_rate=0.05, schedule=PowerSchedule(2, 0.5)), 9, callbacks
+        )
+    gen_backend("cpu", rng_seed=99, batch_size=8)
+    resumed, train = Model(path), data(shuffle=True)
+    callbacks, rest = monitored(resumed, train, path)
+    optimizer = new_optimizer() if fresh_optimizer else resumed.optimizer
+    resumed.fit(train, CrossEntropyMulti(), optimizer, 9, callbacks)
+
+    assert resumed.epoch_index == 8
+    for a, b in zip([*first.weights, *rest.weights], record.weights, strict=True):
+        assert same(a, b)
+    assert rest.rates[-1] == record.rates[-1]
+    assert same(resumed.get_weights(), model.get_weights())
+    assert same(Model(path).get_weights(), model.get_weights())  # the last checkpoint has the best weights
+    assert optimizer.schedule.get_learning_rate(0.05, 8) == 0.05 * 0.5**4 * 0.5**5
+
+
+def test_a_checkpoint_saved_again_before_training_has_the_best_weights(tmp_path):
+    stop = EarlyStop(9, monitor="value", mode="min")
+    model, record = run([1, 2, 3], stop, 3)
+    model.save_params(tmp_path / "a")
+    Model(tmp_path / "a").save_params(tmp_path / "b")
+    for name in ("a", "b"):
+        loaded = Model(tmp_path / name)
+        callbacks = Callbacks(loaded, progress_bar=False)
+        callbacks.add_callback(again := EarlyStop(9, monitor="value", mode="min"))
+        callbacks.add_callback(Values([1, 2, 3, 3]))
+        fit(loaded, callbacks, 4)
+        assert again.best == 1
+        assert same(loaded.get_weights(), record.weights[0])
+
+
+def test_a_state_is_json_data_but_for_the_weights():
+    stop = EarlyStop(9, monitor="value", mode="min")
+    run([2, 1, 3], stop, 3)
+    state = dict(stop.get_state())
+    assert state.pop("best_weights").keys() == state.pop("last_weights").keys()  # type: ignore[attr-defined]
+    assert json.loads(json.dumps(state)) == {"best": 1, "waiting_since": 1, "stopped": False}
+
+
+@pytest.mark.parametrize(
+    ("callback", "state"),
+    [
+        (EarlyStop(), {"best": 1}),
+        (EarlyStop(), []),
+        (EarlyStop(), {**EarlyStop().get_state(), "best": "low"}),
+        (EarlyStop(), {**EarlyStop().get_state(), "stopped": "no"}),
+        (ReduceOnPlateau(), {**ReduceOnPlateau().get_state(), "scale": 2.0}),
+        (ReduceOnPlateau(), {**ReduceOnPlateau().get_state(), "waiting_since": -2}),
+    ],
+)
+def test_an_invalid_state_is_rejected_with_the_class_name(callback, state):
+    with pytest.raises((TypeError, ValueError), match=f"{callback.classnm}: .* got "):
+        callback.set_state(state)
+
+
+def test_a_reference_to_a_missing_array_is_a_checkpoint_error():
+    model, _ = run([1, 2], EarlyStop(9, monitor="value", mode="min"), 2)
+    description = model.serialize()
+    del description["arrays"]["callbacks/0"]
+    loaded = Model(description)
+    callbacks = Callbacks(loaded, progress_bar=False)
+    callbacks.add_callback(EarlyStop(9, monitor="value", mode="min"))
+    with pytest.raises(CheckpointError, match=r"training.callbacks: .*callbacks/0"):
+        fit(loaded, callbacks, 3)
+
+
+def test_callbacks_are_created_from_their_description():
+    callbacks = Callbacks(start(), eval_set=data(), progress_bar=False)
+    callbacks.add_callback(EarlyStop(3, False, "Accuracy", 0.5, "max"))
+    callbacks.add_callback(ReduceOnPlateau(0.5, 4, 1e-5))
+    again = Callbacks.load_callbacks(json.loads(json.dumps(callbacks.serialize())), start(), eval_set=data())
+    assert again.serialize() == callbacks.serialize()
