@@ -1,4 +1,10 @@
-"""neonlite: op-trees, automatic differentiation and neural-network layers over interchangeable array runtimes."""
+"""neonlite: op-trees, automatic differentiation and neural-network layers over interchangeable array runtimes.
+
+The modules of networks, such as ``neonlite.layers``, and the class ``Model`` are imported when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Tensor, cleanup_backend, gen_backend
@@ -19,3 +25,28 @@ __all__ = [
     "cleanup_backend",
     "gen_backend",
 ]
+
+_LAZY_MODULES = ("callbacks", "data", "initializers", "layers", "models", "optimizers", "transforms", "visualize")
+
+if TYPE_CHECKING:
+    from neonlite import callbacks as callbacks
+    from neonlite import data as data
+    from neonlite import initializers as initializers
+    from neonlite import layers as layers
+    from neonlite import models as models
+    from neonlite import optimizers as optimizers
+    from neonlite import transforms as transforms
+    from neonlite import visualize as visualize
+    from neonlite.models import Model as Model
+else:
+
+    def __getattr__(name):
+        if name in _LAZY_MODULES:
+            return import_module(f"neonlite.{name}")
+        if name == "Model":
+            return import_module("neonlite.models").Model
+        raise AttributeError(f"module 'neonlite' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY_MODULES, "Model"} - {"TYPE_CHECKING", "import_module"})

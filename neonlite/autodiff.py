@@ -13,6 +13,7 @@ from operator import add
 
 from neonlite.autodiff_requests import GradientRequests, check_input_grads
 from neonlite.backend import Tensor
+from neonlite.backend.tensor_views import view_steps
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.ops import OPS, missing_gradient
 from neonlite.optree import Operand, build, postorder
@@ -107,18 +108,12 @@ class Autodiff(GradientRequests):
             return grads[id(x)]
         parts: list[Operand] = []  # the gradients of the tensor that owns the memory
         for leaf in leaves:
-            dx, view = grads[id(leaf)], leaf
-            while view.view_op is not None and view.base is not None:  # up to the tensor that owns the memory
-                op, attrs = view.view_op
-                node, rule = self.be.build(op, view.base, **attrs), OPS[op].grad or missing_gradient
-                dx = self._unbroadcast(rule(self.be, dx, node, view.base, **attrs)[0], view.base)
-                view = view.base
+            dx = grads[id(leaf)]
+            for base, op, attrs in view_steps(leaf):
+                node, rule = self.be.build(op, base, **attrs), OPS[op].grad or missing_gradient
+                dx = self._unbroadcast(rule(self.be, dx, node, base, **attrs)[0], base)
             parts.append(dx)
         total = reduce(add, parts)
-        steps, view = [], x
-        while view.view_op is not None and view.base is not None:
-            steps.append(view.view_op)
-            view = view.base
-        for op, attrs in reversed(steps):
+        for _, op, attrs in reversed(list(view_steps(x))):
             total = self.be.build(op, total, **attrs)
         return total

@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from typing import Any, Self, overload
 
 from neonlite.backend import Backend, Tensor, current_backend
-from neonlite.backend.tensor import overlap
+from neonlite.backend.tensor_views import overlap
 from neonlite.dtypes import FLOAT_DTYPES
-from neonlite.messages import MAX_LISTED_OPERANDS, describe, label
+from neonlite.messages import describe, label, listed
 from neonlite.optree import Operand, OpTreeNode, postorder
 from neonlite.typing import NumPyArray
 
 
 class GradientRequests:
-    """The base class of ``Autodiff``, which computes the gradient trees; here they are requested, cached and evaluated.
-
-    A second object for the same tree and the arguments of the last one is the same object.
-    """
+    """Base class of ``Autodiff``, which computes the gradient trees; here they are requested, cached and evaluated."""
 
     op_tree: OpTreeNode
+    be: Backend
+    next_error: Operand  # the gradient dE/dtree
     _cache: GradientCache
 
     def __new__(
@@ -45,19 +44,9 @@ class GradientRequests:
             be = current_backend() if be is None else be
             cache = GradientCache(op_tree, be, next_error, values or {}, allow_unused)
         self = super().__new__(cls)
-        self.op_tree, self._cache = op_tree, cache
+        self.op_tree, self.be, self.next_error, self._cache = op_tree, cache.be, cache.next_error, cache
         op_tree.__dict__["autodiff"] = (key, cache, weakref.ref(self))
         return self
-
-    @property
-    def be(self) -> Backend:
-        """The backend."""
-        return self._cache.be
-
-    @property
-    def next_error(self) -> Operand:
-        """The gradient dE/dtree."""
-        return self._cache.next_error
 
     def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
         """Return the gradient with respect to each tensor, as a new op-tree."""
@@ -130,8 +119,8 @@ class GradientRequests:
 
         Parameters
         ----------
-        tensors : Tensor or list of Tensor
-            The tensors to differentiate with respect to.
+        tensors
+            As for ``get_grad_op_tree``.
 
         Returns
         -------
@@ -150,8 +139,8 @@ class GradientRequests:
 
         Parameters
         ----------
-        tensors : Tensor or list of Tensor
-            The tensors to differentiate with respect to.
+        tensors
+            As for ``get_grad_op_tree``.
 
         Returns
         -------
@@ -184,9 +173,7 @@ class GradientRequests:
             )
         if self._cache.allow_unused or any(leaf.root is x.root for leaf in self._cache.leaves.values()):
             return
-        labels = sorted(label(leaf) for leaf in self._cache.leaves.values())
-        more = [f"{len(labels) - MAX_LISTED_OPERANDS} more"] if len(labels) > MAX_LISTED_OPERANDS else []
-        names = ", ".join([*labels[:MAX_LISTED_OPERANDS], *more]) or "no tensor"
+        names = listed(sorted(label(leaf) for leaf in self._cache.leaves.values())) or "no tensor"
         raise ValueError(
             f"Autodiff: expected a tensor of the tree, {names}, got {describe(x)}. allow_unused=True gives zeros."
         )

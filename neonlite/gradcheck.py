@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from neonlite.autodiff import Autodiff
 from neonlite.autodiff_requests import as_list
 from neonlite.backend import Backend, Tensor
+from neonlite.backend.tensor_views import replay_view
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label
-from neonlite.ops import OPS, to_slices
+from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode, build, postorder
 from neonlite.optree_structure import RandomSource
 
@@ -178,13 +179,7 @@ def _copy_operand(x: Any, be: Backend, copies: dict[int, Any]) -> Any:
     if x.base is None:
         copied = be.array(x, dtype="float64" if x.info.dtype in FLOAT_DTYPES else x.info.dtype, name=x.name)
     else:
-        base = _copy_operand(x.base, be, copies)
-        op, attrs = x.view_op  # type: ignore[misc]
-        copied = {
-            "slice": lambda: base[to_slices(attrs["index"])],
-            "reshape": lambda: base.reshape(attrs["to"]),
-            "transpose": lambda: base.permute(attrs["axes"]),
-        }[op]()
+        copied = replay_view(x, _copy_operand(x.base, be, copies))
     copies[id(x)] = copied
     return copied
 

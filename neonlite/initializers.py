@@ -7,7 +7,9 @@ every runtime.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import NervanaObject, Tensor
@@ -342,6 +344,33 @@ def check_matrix(initializer: Initializer, param: Tensor) -> tuple[int, int]:
     if param.ndim != 2:
         raise ValueError(f"{initializer.classnm}: expected a matrix, got {describe(param)}. Reshape it.")
     return param.shape[0], param.shape[1]
+
+
+def initializer_names(local: bool) -> dict[str, Callable[[], Initializer]]:
+    """Return the initializers that a name stands for, such as ``init="glorot"``.
+
+    Parameters
+    ----------
+    local : bool
+        Whether the weights are (C R S, K), as in a convolution, or else (nout, nin).
+    """
+    return {
+        "constant": Constant,
+        "gaussian": Gaussian,
+        "glorot": GlorotUniform,
+        "glorotuniform": GlorotUniform,
+        "he": partial(Kaiming, local),
+        "identity": partial(IdentityInit, local),
+        "identityinit": partial(IdentityInit, local),
+        "kaiming": partial(Kaiming, local),
+        "normal": Gaussian,
+        "ones": partial(Constant, 1.0),
+        "orthogonal": Orthonormal,
+        "orthonormal": Orthonormal,
+        "uniform": Uniform,
+        "xavier": partial(Xavier, local),
+        "zeros": Constant,
+    }
 
 
 declare_builtin(globals().values())

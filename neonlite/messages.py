@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neonlite.optree_structure import info_of
@@ -36,8 +37,13 @@ def describe(*operands: object) -> str:
         name = f"{info['op']}-tree" if info.op_def else label(x) if x.name else "a tensor"
         return f"{name} {x.shape}"
 
-    more = [f"{len(operands) - MAX_LISTED_OPERANDS} more"] if len(operands) > MAX_LISTED_OPERANDS else []
-    return ", ".join([*map(describe_one, operands[:MAX_LISTED_OPERANDS]), *more])
+    return listed(operands, describe_one)
+
+
+def listed(items: Sequence[Any], to_text: Callable[[Any], str] = str) -> str:
+    """Return the first items as text, separated by commas, and the number of the others."""
+    more = [f"{len(items) - MAX_LISTED_OPERANDS} more"] if len(items) > MAX_LISTED_OPERANDS else []
+    return ", ".join([*map(to_text, items[:MAX_LISTED_OPERANDS]), *more])
 
 
 def owners(*operands: Operand) -> str:

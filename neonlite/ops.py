@@ -7,49 +7,23 @@
 
 Gradient rules ignore broadcasting: ``Autodiff`` sums each gradient to the shape of its operand. The backend methods,
 the type stub, docs/ops.md and most tests are generated from this table; shape inference, the executors and Autodiff
-read it.
-Functions composed of several ops (``mean``, ``clip``, ``softmax``) are methods of the backend, in tree_methods.py.
+read it. Functions longer than a line are in op_functions.py, shape rules in shapes.py. Functions composed of several
+ops (``mean``, ``clip``, ``softmax``) are methods of the backend, in tree_methods.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, INT_DTYPES, dtype_bits, promote_types
-from neonlite.shapes import (
-    Axes,
-    Shape,
-    SliceSpec,
-    Strides,
-    broadcast_shapes,
-    broadcast_strides,
-    broadcast_to_shape,
-    concat_shape,
-    dot_shape,
-    explicit_shape,
-    matmul_shape,
-    nonempty_reduction_shape,
-    onehot_shape,
-    reduction_shape,
-    reshape_shape,
-    reshape_strides,
-    scatter_add_shape,
-    slice_shape,
-    slice_strides,
-    take_shape,
-    transpose_shape,
-    transpose_strides,
-)
+from neonlite import op_functions, shapes
+from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.shapes import Shape, Strides
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
-    from neonlite.optree import Operand
-    from neonlite.typing import Namespace, NativeArray, OperandLike
-
-Gradients: TypeAlias = "tuple[Operand | None, ...]"  # one for each operand; None for a gradient of zero
+    pass
 
 LN2 = math.log(2.0)
 SAFELOG_FLOOR = math.exp(-50.0)
@@ -132,7 +106,7 @@ class Op:
     @property
     def has_axis(self) -> bool:
         """Whether the op reduces the axes that its attribute ``axis`` lists."""
-        return self.kind == "reduction" or self.shape_fn is nonempty_reduction_shape
+        return self.kind == "reduction" or self.shape_fn is shapes.nonempty_reduction_shape
 
     def flops(self, z: Shape, *operands: Shape) -> int:
         """Return the floating-point operations for the shapes of the result and the operands."""
@@ -143,221 +117,26 @@ class Op:
         return f"<op {self.name}: {self.doc}>"
 
 
-# --- rules of the kinds, and dtypes ----------------------------------------------------------------------------------
+# --- rules of the kinds --------------------------------------------------------------------------------------------
 
-
-def flops_per_result(z: Shape, *operands: Shape) -> int:
-    """Return one operation per element of the result."""
-    return math.prod(z)
-
-
-def flops_per_operand(z: Shape, x: Shape, *operands: Shape) -> int:
-    """Return one operation per element of the first operand."""
-    return math.prod(x)
-
-
-def matmul_flops(z: Shape, x: Shape, y: Shape) -> int:
-    """Return 2 m n k for each product of an (m, k) and a (k, n) matrix."""
-    return 2 * math.prod(z) * x[-1]
-
-
-def no_flops(*_: Shape) -> int:
-    """Return 0, for ops that only move or cast data."""
-    return 0
-
-
-SHAPE_FN_BY_KIND: dict[str, Callable[..., Shape]] = {"elementwise": broadcast_shapes, "reduction": reduction_shape}
-FLOPS_FN_BY_KIND: dict[str, Callable[..., int]] = {"elementwise": flops_per_result, "reduction": flops_per_operand}
-
-
-def infer_dtypes(op: Op, operands: Sequence[str | type], default: str, attrs: dict[str, Any]) -> tuple[str, str]:
-    """Return (compute dtype, result dtype): the promoted dtype of the operands, and the dtype of the result.
-
-    ``operands`` holds a dtype for each tensor and a type for each scalar. Scalars are weak: they do not take part in
-    the promotion, except that a float scalar promotes integers to the ``default`` float dtype.
-    """
-    promoted = operands[op.promoted_operands]
-    compute_dtype = ""
-    for dtype in promoted:
-        if isinstance(dtype, str):
-            compute_dtype = promote_types(compute_dtype, dtype) if compute_dtype else dtype
-    if not compute_dtype or (compute_dtype not in FLOAT_DTYPES and (float in promoted or op.result_dtype == "float")):
-        compute_dtype = default
-    if op.result_dtype == "explicit":
-        return attrs["to"], attrs["to"]
-    if op.result_dtype == "index":
-        return compute_dtype, "int64"
-    if op.result_dtype == "sum" and compute_dtype in INT_DTYPES:
-        return compute_dtype, compute_dtype if dtype_bits(compute_dtype) == 64 else "int64"
-    if op.result_dtype == "boolean":
-        return compute_dtype, compute_dtype if compute_dtype in FLOAT_DTYPES else default
-    return compute_dtype, compute_dtype
-
-
-# --- gradient rules longer than a line -------------------------------------------------------------------------------
-
-
-def grad_pow(be: Backend, dz: Operand, z: Operand, x: Any, y: Any) -> Gradients:
-    """d(x^y) = y x^(y-1) dx + x^y log(x) dy; the first term is 0 where y = 0, the second where x^y = 0 or x = y = 0."""
-    if isinstance(y, int | float):
-        return dz * (y * x ** (y - 1)) if y else None, None
-    is_zero = be.where(be.equal(y, 0), be.equal(x, 0), be.equal(z, 0))  # where the gradient with respect to y is 0
-    return dz * (y * x ** be.where(be.equal(y, 0), 1, y - 1)), dz * z * be.log(be.where(is_zero, 1, x))
-
-
-def grad_maximum(be: Backend, dz: Operand, x: OperandLike, y: OperandLike) -> Gradients:
-    """Pass the gradient to the larger operand; on ties, tensors get half each and a scalar gets all."""
-    if isinstance(x, int | float) or isinstance(y, int | float):
-        return dz * be.greater(x, y), dz * be.greater(y, x)
-    tie = be.equal(x, y) * 0.5
-    return dz * (be.greater(x, y) + tie), dz * (be.less(x, y) + tie)
-
-
-def grad_minmax_reduction(
-    be: Backend, dz: Operand, z: Operand, x: Operand, axis: Axes, keepdims: bool = True
-) -> Gradients:
-    """Pass the gradient to the largest (smallest) element; tied elements share it equally."""
-    shape = reduction_shape(x.shape, axis=axis)
-    is_extremum = be.equal(x, be.reshape(z, shape))
-    num_ties = be.sum(be.astype(is_extremum, "float32") if x.info.dtype in HALF_DTYPES else is_extremum, axis=axis)
-    return (be.reshape(dz, shape) / num_ties * is_extremum,)
-
-
-def grad_concat(be: Backend, dz: Operand, z: Operand, *operands: Operand, axis: int) -> Gradients:
-    """Each operand gets the slice of the gradient at its position."""
-    out, start = [], 0
-    for x in operands:
-        index = tuple((start if i == axis else 0, n, 1) for i, n in enumerate(x.shape))
-        out.append(be.build("slice", dz, index=index))
-        start += x.shape[axis]
-    return tuple(out)
-
-
-def invert_permutation(axes: Axes) -> tuple[int, ...]:
-    """Return the inverse of a permutation of axes."""
-    return tuple(axes.index(i) for i in range(len(axes)))
-
-
-# --- forward functions longer than a line ----------------------------------------------------------------------------
-
-
-def accumulation_dtype(xp: Namespace, x: NativeArray) -> Any:
-    """Return the dtype in which x is summed: float32 for 16-bit floats, 64 bits for integers.
-
-    Smaller unsigned integers are summed as int64, which wraps to the same bits, as not every library sums uint64.
-    """
-    if xp.isdtype(x.dtype, "real floating"):
-        return xp.float32 if xp.finfo(x.dtype).bits == 16 else x.dtype
-    return x.dtype if xp.iinfo(x.dtype).bits == 64 else xp.int64
-
-
-def to_slices(index: SliceSpec) -> tuple[slice, ...]:
-    """Return the Python slices of a slice specification."""
-
-    def to_slice(start: int, count: int, step: int) -> slice:
-        stop = start + (count - 1) * step + (1 if step > 0 else -1)
-        return slice(start, None if stop < 0 else stop, step) if count else slice(0, 0)  # None: down to index 0
-
-    return tuple(to_slice(*spec) for spec in index)
-
-
-def run_sum(xp: Namespace, x: NativeArray, axis: Axes, keepdims: bool = True) -> NativeArray:
-    """Return the sum over some axes, accumulated in ``accumulation_dtype``."""
-    return xp.sum(x, axis=axis, keepdims=keepdims, dtype=accumulation_dtype(xp, x))
-
-
-def run_arg_reduction(arg_fn: Callable[..., Any], xp: Namespace, x: NativeArray, axis: Axes) -> NativeArray:
-    """Return the index of the first extremum along one axis, or along several axes flattened."""
-    if len(axis) == 1:
-        return arg_fn(x, axis=axis[0], keepdims=True)
-    kept_axes = tuple(a for a in range(x.ndim) if a not in axis)
-    flattened = xp.reshape(
-        xp.permute_dims(x, kept_axes + axis), (*(x.shape[a] for a in kept_axes), math.prod(x.shape[a] for a in axis))
-    )
-    return arg_fn(flattened, axis=-1)
-
-
-def run_slice_backward(xp: Namespace, x: NativeArray, *, index: SliceSpec, to: Shape) -> NativeArray:
-    """Return zeros with x written into a strided slice."""
-    out = xp.zeros(to, dtype=x.dtype)
-    out[to_slices(index)] = x
-    return out
-
-
-def normalize_indices(
-    xp: Namespace, indices: NativeArray, size: int, kind: str = "index", allow_negative: bool = True
-) -> NativeArray:
-    """Return flat non-negative int64 indices. Raises IndexError if one is out of range."""
-    flat = xp.astype(xp.reshape(indices, (-1,)), xp.int64)  # a smaller dtype might not hold the size
-    if flat.shape[0]:
-        low, high = int(xp.min(flat)), int(xp.max(flat))
-        if low < (-size if allow_negative else 0) or high >= size:
-            raise IndexError(index_error_message(kind, high if high >= size else low, size, allow_negative))
-    return xp.where(flat < 0, flat + size, flat) if allow_negative else flat
-
-
-def index_error_message(kind: str, index: int | str, size: int, allow_negative: bool) -> str:
-    """Return the message for an index that is out of range."""
-    return f"{kind} {index} is out of range for size {size}: expected {-size if allow_negative else 0} to {size - 1}"
-
-
-def run_take(xp: Namespace, x: NativeArray, indices: NativeArray, *, axis: int) -> NativeArray:
-    """Return the slices of x at the given indices along an axis."""
-    return xp.take(x, normalize_indices(xp, indices, x.shape[axis]), axis=axis)
-
-
-def run_onehot(xp: Namespace, indices: NativeArray, *, axis: int, nclass: int) -> NativeArray:
-    """Return True where the class is the label."""
-    labels = normalize_indices(xp, indices, nclass, "label", allow_negative=False)
-    classes = xp.arange(nclass, dtype=labels.dtype)
-    return classes[:, None] == labels[None, :] if axis == 0 else labels[:, None] == classes[None, :]
-
-
-def run_scatter_add(xp: Namespace, x: NativeArray, indices: NativeArray, *, axis: int, size: int) -> NativeArray:
-    """Return zeros with ``size`` slices along an axis, to which each slice of x is added at its index.
-
-    The slices are sorted by index. A segmented prefix sum in log2(n) rounds then adds up the slices of each index, so
-    the last slice of an index holds their sum.
-    """
-    flat = normalize_indices(xp, indices, size)
-    order, all_indices = xp.argsort(flat, stable=True), xp.arange(size, dtype=flat.dtype)
-    sorted_indices = xp.take(flat, order, axis=0)
-    x = xp.astype(xp.moveaxis(xp.take(x, order, axis=axis), axis, 0), accumulation_dtype(xp, x))
-    step = 1
-    while step < x.shape[0] and xp.any(same := sorted_indices[step:] == sorted_indices[:-step]):
-        same = xp.reshape(same, (-1,) + (1,) * (x.ndim - 1))
-        more = xp.where(same, x[:-step, ...], xp.zeros_like(x[:-step, ...]))
-        x, step = xp.concat([x[:step, ...], x[step:, ...] + more]), 2 * step
-    # 1 + the position of the last slice of each index
-    last_row = xp.searchsorted(sorted_indices, all_indices, side="right")
-    x = xp.concat([xp.zeros((1, *x.shape[1:]), dtype=x.dtype), x])
-    has_values = xp.searchsorted(sorted_indices, all_indices) < last_row
-    return xp.moveaxis(xp.take(x, xp.where(has_values, last_row, xp.zeros_like(last_row)), axis=0), 0, axis)
-
-
-def run_pow(xp: Namespace, x: NativeArray, y: NativeArray) -> NativeArray:
-    """Return x^y. Raises ValueError for integers to a negative power, for which some libraries return 0."""
-    if xp.isdtype(y.dtype, "signed integer") and xp.any(y < 0):
-        raise ValueError(
-            "expected powers >= 0 for integers, got negative integer powers. "
-            "Cast x to a float with be.astype(x, 'float32')."
-        )
-    return x**y
-
-
-def run_shift(xp: Namespace, x: NativeArray, y: NativeArray, *, value: bool) -> NativeArray:
-    """Return x times the power of two nearest to y (AP2), or x times 2^y."""
-    return x * (xp.sign(y) * 2.0 ** xp.round(xp.log2(xp.abs(y))) if value else 2.0**y)
+SHAPE_FN_BY_KIND: dict[str, Callable[..., Shape]] = {
+    "elementwise": shapes.broadcast_shapes,
+    "reduction": shapes.reduction_shape,
+}
+FLOPS_FN_BY_KIND: dict[str, Callable[..., int]] = {
+    "elementwise": op_functions.flops_per_result,
+    "reduction": op_functions.flops_per_operand,
+}
 
 
 # --- the table -----------------------------------------------------------------------------------------------------
 
 POSITIVE_RANGE = (0.3, 3.0)
 REDUCTION: dict[str, Any] = {"kind": "reduction"}
-NONEMPTY: dict[str, Any] = {"shape_fn": nonempty_reduction_shape}
+NONEMPTY: dict[str, Any] = {"shape_fn": shapes.nonempty_reduction_shape}
 VIEW: dict[str, Any] = {"kind": "view", "promoted_operands": slice(0, 1)}
 LIBRARY: dict[str, Any] = {"kind": "library"}
-PRODUCT: dict[str, Any] = {"kind": "library", "flops_fn": matmul_flops, "symbol": "@"}
+PRODUCT: dict[str, Any] = {"kind": "library", "flops_fn": op_functions.matmul_flops, "symbol": "@"}
 GATHER: dict[str, Any] = {"kind": "library", "promoted_operands": slice(0, 1), "may_raise": True}
 
 # fmt: off
@@ -394,9 +173,10 @@ OP_TABLE: tuple[Op, ...] = (
        None, "1 where x is finite, else 0", result_dtype="boolean"),
     Op("cast", lambda xp, x, to: xp.astype(x, getattr(xp, to, xp.float32), copy=False),  # bfloat16: rounded later
        lambda be, dz, z, x, to: (be.astype(dz, x.info.dtype) if to in FLOAT_DTYPES else None,),
-       "x cast to another dtype", "astype", result_dtype="explicit", promoted_operands=slice(0), flops_fn=no_flops),
+       "x cast to another dtype", "astype", result_dtype="explicit", promoted_operands=slice(0),
+       flops_fn=op_functions.no_flops),
     Op("stop_gradient", lambda xp, x: x,
-       None, "x, with zero gradient", flops_fn=no_flops),
+       None, "x, with zero gradient", flops_fn=op_functions.no_flops),
     # --- binary ---
     Op("add", lambda xp, x, y: x + y,
        lambda be, dz, z, x, y: (dz, dz), "x + y", arity=2, symbol="+"),
@@ -407,15 +187,15 @@ OP_TABLE: tuple[Op, ...] = (
     Op("div", lambda xp, x, y: x / y,
        lambda be, dz, z, x, y: (dz / y, -(dz * z) / y), "x / y", "divide", 2, result_dtype="float",
        sample_range=POSITIVE_RANGE, symbol="/"),
-    Op("pow", run_pow,
-       grad_pow, "x^y", "power", 2, sample_range=POSITIVE_RANGE, may_raise_on_integers=True, symbol="**"),
+    Op("pow", op_functions.run_pow,
+       op_functions.grad_pow, "x^y", "power", 2, sample_range=POSITIVE_RANGE, may_raise_on_integers=True, symbol="**"),
     Op("maximum", lambda xp, x, y: xp.maximum(x, y),
-       lambda be, dz, z, x, y: grad_maximum(be, dz, x, y), "the elementwise maximum of x and y", arity=2,
+       lambda be, dz, z, x, y: op_functions.grad_maximum(be, dz, x, y), "the elementwise maximum of x and y", arity=2,
        order_signs=(1,)),
     Op("minimum", lambda xp, x, y: xp.minimum(x, y),
-       lambda be, dz, z, x, y: grad_maximum(be, dz, y, x), "the elementwise minimum of x and y", arity=2,
+       lambda be, dz, z, x, y: op_functions.grad_maximum(be, dz, y, x), "the elementwise minimum of x and y", arity=2,
        order_signs=(-1,)),
-    Op("shift", run_shift,
+    Op("shift", op_functions.run_shift,
        lambda be, dz, z, x, y, value: (be.shift(dz, y, value), None),
        "x times the power of two nearest to y; x * 2^y if value is False", arity=2, result_dtype="float"),
     Op("eq", lambda xp, x, y: x == y,
@@ -436,62 +216,63 @@ OP_TABLE: tuple[Op, ...] = (
        lambda be, dz, z, c, x, y: (None, be.where(c, dz, 0), be.where(c, 0, dz)),
        "x where c is not 0, else y", arity=3, promoted_operands=slice(1, None)),
     # --- reductions, over one axis, several or all ---
-    Op("sum", run_sum,
-       lambda be, dz, z, x, axis, keepdims=True: (be.reshape(dz, reduction_shape(x.shape, axis=axis)),),
+    Op("sum", op_functions.run_sum,
+       lambda be, dz, z, x, axis, keepdims=True: (be.reshape(dz, shapes.reduction_shape(x.shape, axis=axis)),),
        "the sum of the elements (int64 for integers, except uint64)", result_dtype="sum", **REDUCTION),
     Op("max", lambda xp, x, axis, keepdims=True: xp.max(x, axis=axis, keepdims=keepdims),
-       grad_minmax_reduction, "the largest element", **REDUCTION, **NONEMPTY),
+       op_functions.grad_minmax_reduction, "the largest element", **REDUCTION, **NONEMPTY),
     Op("min", lambda xp, x, axis, keepdims=True: xp.min(x, axis=axis, keepdims=keepdims),
-       grad_minmax_reduction, "the smallest element", **REDUCTION, **NONEMPTY),
-    Op("argmax", lambda xp, x, axis, keepdims=True: run_arg_reduction(xp.argmax, xp, x, axis),
+       op_functions.grad_minmax_reduction, "the smallest element", **REDUCTION, **NONEMPTY),
+    Op("argmax", lambda xp, x, axis, keepdims=True: op_functions.run_arg_reduction(xp.argmax, xp, x, axis),
        None, "the index (int64) of the largest element, the first one on ties",
-       result_dtype="index", flops_fn=flops_per_operand, **LIBRARY, **NONEMPTY),
-    Op("argmin", lambda xp, x, axis, keepdims=True: run_arg_reduction(xp.argmin, xp, x, axis),
+       result_dtype="index", flops_fn=op_functions.flops_per_operand, **LIBRARY, **NONEMPTY),
+    Op("argmin", lambda xp, x, axis, keepdims=True: op_functions.run_arg_reduction(xp.argmin, xp, x, axis),
        None, "the index (int64) of the smallest element, the first one on ties",
-       result_dtype="index", flops_fn=flops_per_operand, **LIBRARY, **NONEMPTY),
+       result_dtype="index", flops_fn=op_functions.flops_per_operand, **LIBRARY, **NONEMPTY),
     # --- products ---
     Op("dot", lambda xp, x, y: x @ y,
        lambda be, dz, z, x, y: (be.dot(dz, y.T), be.dot(x.T, dz)),
-       "the matrix product of two matrices", arity=2, shape_fn=dot_shape, **PRODUCT),
+       "the matrix product of two matrices", arity=2, shape_fn=shapes.dot_shape, **PRODUCT),
     Op("matmul", lambda xp, x, y: x @ y,
        lambda be, dz, z, x, y: (dz @ y.T, x.T @ dz),
-       "the matrix products of two batches of matrices", arity=2, shape_fn=matmul_shape, **PRODUCT),
+       "the matrix products of two batches of matrices", arity=2, shape_fn=shapes.matmul_shape, **PRODUCT),
     # --- views ---
     Op("transpose", lambda xp, x, axes: xp.permute_dims(x, axes),
-       lambda be, dz, z, x, axes: (be.transpose(dz, invert_permutation(axes)),),
-       "x with its axes permuted", shape_fn=transpose_shape, strides_fn=transpose_strides, **VIEW),
+       lambda be, dz, z, x, axes: (be.transpose(dz, op_functions.invert_permutation(axes)),),
+       "x with its axes permuted", shape_fn=shapes.transpose_shape, strides_fn=shapes.transpose_strides, **VIEW),
     Op("reshape", lambda xp, x, to: xp.reshape(x, to),
        lambda be, dz, z, x, to: (be.reshape(dz, x.shape),), "x reshaped",
-       shape_fn=reshape_shape, strides_fn=reshape_strides, **VIEW),
+       shape_fn=shapes.reshape_shape, strides_fn=shapes.reshape_strides, **VIEW),
     Op("broadcast", lambda xp, x, to: xp.broadcast_to(x, to),
        lambda be, dz, z, x, to: (dz,), "x broadcast to a shape", "broadcast_to",
-       shape_fn=broadcast_to_shape, strides_fn=broadcast_strides, **VIEW),
-    Op("slice", lambda xp, x, index: x[to_slices(index)],
+       shape_fn=shapes.broadcast_to_shape, strides_fn=shapes.broadcast_strides, **VIEW),
+    Op("slice", lambda xp, x, index: x[op_functions.to_slices(index)],
        lambda be, dz, z, x, index: (be.build("slice_backward", dz, index=index, to=x.shape),),
        "a strided slice of x: (start, count, step) for each axis",
-       shape_fn=slice_shape, strides_fn=slice_strides, **VIEW),
+       shape_fn=shapes.slice_shape, strides_fn=shapes.slice_strides, **VIEW),
     # --- slices and indices ---
-    Op("slice_backward", run_slice_backward,
+    Op("slice_backward", op_functions.run_slice_backward,
        lambda be, dz, z, x, index, to: (be.build("slice", dz, index=index),),
-       "zeros with x written into a strided slice: the gradient of slice", shape_fn=explicit_shape, **LIBRARY),
+       "zeros with x written into a strided slice: the gradient of slice", shape_fn=shapes.explicit_shape, **LIBRARY),
     Op("concat", lambda xp, *parts, axis: xp.concat(parts, axis=axis),
-       grad_concat, "the operands concatenated along an axis", arity=-1, shape_fn=concat_shape, **LIBRARY),
-    Op("take", run_take,
+       op_functions.grad_concat, "the operands concatenated along an axis", arity=-1, shape_fn=shapes.concat_shape,
+       **LIBRARY),
+    Op("take", op_functions.run_take,
        lambda be, dz, z, x, indices, axis: (be.build("scatter_add", dz, indices, axis=axis, size=x.shape[axis]), None),
-       "the slices of x at the given indices along an axis", arity=2, shape_fn=take_shape, **GATHER),
-    Op("scatter_add", run_scatter_add,
+       "the slices of x at the given indices along an axis", arity=2, shape_fn=shapes.take_shape, **GATHER),
+    Op("scatter_add", op_functions.run_scatter_add,
        lambda be, dz, z, x, indices, axis, size: (be.take(dz, indices, axis), None),
        "zeros with the slices of x added at the given indices: the gradient of take",
-       arity=2, shape_fn=scatter_add_shape, flops_fn=flops_per_operand, **GATHER),
-    Op("onehot", run_onehot,
+       arity=2, shape_fn=shapes.scatter_add_shape, flops_fn=op_functions.flops_per_operand, **GATHER),
+    Op("onehot", op_functions.run_onehot,
        None, "1 in the row (axis 0) or the column (axis 1) of each label, else 0",
-       shape_fn=onehot_shape, result_dtype="boolean", **GATHER),
+       shape_fn=shapes.onehot_shape, result_dtype="boolean", **GATHER),
     # --- random: the operand is a RandomSource, so that two nodes are two independent samples ---
     Op("rand", lambda xp, source, to: source.uniform(to),
-       None, "random numbers from the uniform distribution on [0, 1)", kind="random", shape_fn=explicit_shape),
+       None, "random numbers from the uniform distribution on [0, 1)", kind="random", shape_fn=shapes.explicit_shape),
     Op("randn", lambda xp, source, to: source.normal(to),
        None, "random numbers from the standard normal distribution",
-       kind="random", shape_fn=explicit_shape),
+       kind="random", shape_fn=shapes.explicit_shape),
     # --- structural ---
     Op("assign", lambda xp, x, y: y,
        missing_gradient, "y, written to the tensor x", arity=2, kind="structural", promoted_operands=slice(0, 1)),

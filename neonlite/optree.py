@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from neonlite import optree_methods
 from neonlite.messages import describe
 from neonlite.ops import OPS, Op
-from neonlite.optree_convert import Convertible
-from neonlite.optree_inference import NO_LEAVES, as_leaf, backend_of, infer_info, unchecked_info
+from neonlite.optree_inference import NO_LEAVES, as_leaf, infer_info, unchecked_info
 from neonlite.optree_structure import Attrs, Info, Leaves
 from neonlite.optree_walks import Triple, matrix_transpose_axes
 from neonlite.optree_walks import postorder as postorder
-from neonlite.shapes import Shape
 from neonlite.typing import NumPyArray, OperandLike
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from neonlite.backend.backend import Backend
     from neonlite.backend.tensor import Tensor
-    from neonlite.visualize import Steps
 
 MAX_TRACKED_LEAVES = 128  # a node with more leaves does not store them; its tree is traversed when it runs
 
@@ -125,7 +123,7 @@ def _in_place(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
     return method
 
 
-class Operand(Convertible):
+class Operand(optree_methods.Convertible):
     """The base class of tensors and op-tree nodes: operators, each of which returns an op-tree.
 
     In-place operators such as ``x += y`` write to a tensor; an op-tree raises TypeError.
@@ -164,29 +162,9 @@ class Operand(Convertible):
     __imul__, __itruediv__ = _in_place("*=", __mul__), _in_place("/=", __truediv__)
     __ipow__, __imatmul__ = _in_place("**=", __pow__), _in_place("@=", __matmul__)
 
-    @property
-    def T(self) -> Operand:
-        """The operand with its last two axes exchanged."""
-        raise NotImplementedError
-
     def _update(self, symbol: str, value: OpTreeNode) -> Operand:
         """Write the result of an in-place operator; return the object that ``x += y`` assigns to ``x``."""
         raise NotImplementedError
-
-    def transpose(self, out: Tensor | None = None) -> Operand:
-        """Return ``T``, or evaluate it into ``out``.
-
-        Parameters
-        ----------
-        out : Tensor, optional
-            The tensor to write.
-
-        Returns
-        -------
-        Tensor or OpTreeNode
-            A view of a tensor, the transposed tree, or ``out``.
-        """
-        return self.T if out is None else self.backend.assign([out], [self.T])[0]
 
 
 def _matmul_op_name(x: Operand, y: OperandLike) -> str:
@@ -194,22 +172,6 @@ def _matmul_op_name(x: Operand, y: OperandLike) -> str:
 
 
 # --- the node ------------------------------------------------------------------------------------------------------
-
-
-class _ShapeDescriptor:
-    """``node.shape`` is the node's shape; ``OpTreeNode.shape(x)`` returns the shape of any operand, as in neon."""
-
-    @overload
-    def __get__(self, node: None, owner: type) -> Callable[[object], Shape]: ...
-    @overload
-    def __get__(self, node: OpTreeNode, owner: type) -> Shape: ...
-    def __get__(self, node: OpTreeNode | None, owner: type) -> Shape | Callable[[object], Shape]:
-        return self.shape_of if node is None else node[0]["shape"]
-
-    @staticmethod
-    def shape_of(x: object) -> Shape:
-        """Return the shape of a tensor or node; (1, 1) for a scalar."""
-        return x.shape if isinstance(x, Operand) else (1, 1)
 
 
 class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons return a bool
@@ -237,43 +199,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
         node.leaves = None
         return node
 
-    @staticmethod
-    def build(
-        op: str, a: OperandLike, b: OperandLike | None = None, out: Tensor | None = None, **attrs: object
-    ) -> Operand:
-        """Return a node with shape inference and checks.
-
-        Parameters
-        ----------
-        op : str
-            The name of the op. "assign" runs at once.
-        a : Tensor, OpTreeNode or scalar
-            The left operand.
-        b : Tensor, OpTreeNode or scalar, optional
-            The right operand.
-        out : Tensor, optional
-            Evaluate the node into this tensor now.
-        **attrs
-            The attributes of the op, such as ``axis``.
-
-        Returns
-        -------
-        OpTreeNode or Tensor
-            The node; or ``out``.
-        """
-        if op not in OPS:
-            raise TypeError(f"OpTreeNode.build: expected one of the ops {', '.join(OPS)}, got {op!r}")
-        be = backend_of(a, b)
-        if op == "assign":
-            node = OpTreeNode({"shape": OpTreeNode.shape(a), "op": op}, a, b)
-            be.execute(node)
-            return node
-        if OPS[op].has_axis:  # its method has a default
-            method: Callable[..., Operand] = getattr(be, OPS[op].method)
-            return method(a, out=out, **attrs)
-        return be.build(op, a, b, out, **attrs)
-
-    shape = _ShapeDescriptor()
+    build = classmethod(optree_methods.build_by_name)
 
     @property
     def name(self) -> None:  # type: ignore[override]
@@ -293,27 +219,14 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
             "be.max(tree) for any; or evaluate it first: out[:] = tree."
         )
 
-    def __contains__(self, x: object) -> bool:
-        return any(x is y for y in self)
-
     def _update(self, symbol: str, value: object) -> NoReturn:
         raise TypeError(
             f"{describe(self)} {symbol} ...: expected a tensor on the left, as an op-tree has no memory to write to. "
             f"Write tree = tree {symbol[:-1]} ..., or evaluate it into a tensor: out[:] = tree"
         )
 
-    def __setitem__(self, index: object, value: object) -> NoReturn:
-        raise TypeError(
-            "tree[...] = value: expected a tensor, as an op-tree has no memory to write to. Evaluate it: out[:] = tree"
-        )
-
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NumPyArray:
         return self.astensor().__array__(dtype, copy)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "an op-tree cannot be pickled, as it refers to tensors of a backend. Save the tensors with .get()."
-        )
 
     @staticmethod
     def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: Backend | None = None) -> Any:
@@ -350,51 +263,8 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc]  # tuple's comparisons 
 
     # --- display ---
 
-    def __repr__(self) -> str:
-        from neonlite import visualize
-
-        return visualize.format_triple(self)
-
-    def pp(self) -> str:
-        """Return the tree in infix notation.
-
-        Returns
-        -------
-        str
-            A formula such as ``((1) / ((1) + (exp ((-1) * x))))``.
-        """
-        from neonlite import visualize
-
-        return visualize.format_infix(self)
-
-    def draw(self, format: str = "text") -> str:
-        """Return a drawing of the tree, with its result on top.
-
-        Parameters
-        ----------
-        format : {"text", "mermaid", "dot", "svg"}, default "text"
-            Indented text, a Mermaid flowchart, a Graphviz digraph, or an SVG picture.
-
-        Returns
-        -------
-        str
-            The drawing.
-        """
-        from neonlite import visualize
-
-        return visualize.draw(self, format)
-
-    def _repr_svg_(self) -> str:
-        return self.draw("svg")
-
-    def step(self) -> Steps:
-        """Evaluate the tree node by node.
-
-        Returns
-        -------
-        Steps
-            An iterable of (node, value) that prints as a table of all intermediate values.
-        """
-        from neonlite import visualize
-
-        return visualize.Steps(self)
+    __repr__ = optree_methods.format_triple
+    pp = optree_methods.pp
+    draw = optree_methods.draw
+    step = optree_methods.step
+    _repr_svg_ = optree_methods.draw_svg

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from neonlite.dtypes import LIMITS
+from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, dtype_bits, promote_types
 from neonlite.messages import describe, owners, truncate_message
-from neonlite.ops import OPS, SHAPE_FN_BY_KIND, Op, infer_dtypes
+from neonlite.ops import OPS, SHAPE_FN_BY_KIND, Op
 from neonlite.optree_structure import STATIC_INTS, Above, Attrs, Below, Info, Leaves, RandomSource, info_of
 from neonlite.optree_walks import flatten_pairs
 from neonlite.shapes import at_least_2d
@@ -91,6 +92,30 @@ def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info
         raise type(error)(f"be.{op.method}({describe(*flatten_pairs(a, b))}): {truncate_message(error)}") from None
     dict.__setitem__(info, "shape", info.shape)
     return info
+
+
+def infer_dtypes(op: Op, operands: Sequence[str | type], default: str, attrs: dict[str, Any]) -> tuple[str, str]:
+    """Return (compute dtype, result dtype): the promoted dtype of the operands, and the dtype of the result.
+
+    ``operands`` holds a dtype for each tensor and a type for each scalar. Scalars are weak: they do not take part in
+    the promotion, except that a float scalar promotes integers to the ``default`` float dtype.
+    """
+    promoted = operands[op.promoted_operands]
+    compute_dtype = ""
+    for dtype in promoted:
+        if isinstance(dtype, str):
+            compute_dtype = promote_types(compute_dtype, dtype) if compute_dtype else dtype
+    if not compute_dtype or (compute_dtype not in FLOAT_DTYPES and (float in promoted or op.result_dtype == "float")):
+        compute_dtype = default
+    if op.result_dtype == "explicit":
+        return attrs["to"], attrs["to"]
+    if op.result_dtype == "index":
+        return compute_dtype, "int64"
+    if op.result_dtype == "sum" and compute_dtype in INT_DTYPES:
+        return compute_dtype, compute_dtype if dtype_bits(compute_dtype) == 64 else "int64"
+    if op.result_dtype == "boolean":
+        return compute_dtype, compute_dtype if compute_dtype in FLOAT_DTYPES else default
+    return compute_dtype, compute_dtype
 
 
 def operand_types(x: object) -> tuple[Any, ...]:

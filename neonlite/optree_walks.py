@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, overload
 
 from neonlite.ops import OPS, Op
-from neonlite.optree_structure import STATIC_INTS, Attrs, Constant, Info, Leaves, RandomSource
+from neonlite.optree_structure import STATIC_INTS, Attrs, Constant, Info, Leaves, RandomSource, info_of
 from neonlite.shapes import Axes, Shape
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
 
 
+class ShapeDescriptor:
+    """``node.shape`` is the node's shape; ``OpTreeNode.shape(x)`` returns the shape of any operand, as in neon."""
+
+    @overload
+    def __get__(self, node: None, owner: type) -> Callable[[object], Shape]: ...
+    @overload
+    def __get__(self, node: Triple, owner: type) -> Shape: ...
+    def __get__(self, node: Triple | None, owner: type) -> Shape | Callable[[object], Shape]:
+        return self.shape_of if node is None else node[0]["shape"]
+
+    @staticmethod
+    def shape_of(x: Any) -> Shape:
+        """Return the shape of a tensor or node; (1, 1) for a scalar."""
+        return (1, 1) if info_of(x) is None else x.shape
+
+
 class Triple(tuple[Any, Any, Any]):
-    """The triple (op, left, right), and what is derived from it by a walk over the tree; none of them recurses."""
+    """The immutable triple (op, left, right), and what is derived from it by walks over the tree without recursion."""
 
     __slots__ = ()
 
     leaves: Leaves | None  # None for more than MAX_TRACKED_LEAVES
+    shape = ShapeDescriptor()
 
     @property
     def info(self) -> Info:
@@ -40,6 +57,19 @@ class Triple(tuple[Any, Any, Any]):
     def operands(self) -> tuple[Any, ...]:
         """The operands, with pairs replaced by their operands."""
         return flatten_pairs(self[1], self[2])
+
+    def __contains__(self, x: object) -> bool:  # by identity, as == builds an op-tree
+        return any(x is y for y in self)
+
+    def __setitem__(self, index: object, value: object) -> NoReturn:
+        raise TypeError(
+            "tree[...] = value: expected a tensor, as an op-tree has no memory to write to. Evaluate it: out[:] = tree"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an op-tree cannot be pickled, as it refers to tensors of a backend. Save the tensors with .get()."
+        )
 
     @staticmethod
     def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: Backend | None = None) -> Any:

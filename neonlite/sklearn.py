@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -16,40 +15,21 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from neonlite.backend import Backend, use_backend
 from neonlite.backend.runtimes import default_runtime
-from neonlite.backend.validation import boolean, check_number, integer, one_of, sequence
+from neonlite.backend.validation import boolean, check_number, from_name, integer, sequence
 from neonlite.callbacks import CallbackBase, EarlyStop
 from neonlite.data.target_encoders import LABEL_KINDS, ClassEncoder, IndicatorEncoder
-from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import Affine, Dropout, Layer
+from neonlite.layers.activation import check_activation
 from neonlite.messages import describe
 from neonlite.models import Model
 from neonlite.models.predict import raw_outputs
-from neonlite.optimizers import Adam, AdamW, GradientDescentMomentum, Optimizer, RMSProp
-from neonlite.transforms import (
-    GELU,
-    Cost,
-    CrossEntropyBinary,
-    CrossEntropyMulti,
-    Identity,
-    Logistic,
-    MeanSquared,
-    Rectlin,
-    SiLU,
-    Softmax,
-    Tanh,
-    Transform,
-)
+from neonlite.optimizers import Optimizer
+from neonlite.optimizers.rules import OPTIMIZERS
+from neonlite.transforms import Cost, CrossEntropyBinary, CrossEntropyMulti, Logistic, MeanSquared, Softmax, Transform
 from neonlite.typing import ArrayLike
 
 __all__ = ["NeonClassifier", "NeonEstimator", "NeonRegressor"]
 
-ACTIVATIONS = {"relu": Rectlin, "tanh": Tanh, "logistic": Logistic, "gelu": GELU, "silu": SiLU, "identity": Identity}
-OPTIMIZERS = {
-    "adam": Adam,
-    "adamw": AdamW,
-    "sgd": partial(GradientDescentMomentum, momentum_coef=0.9),
-    "rmsprop": RMSProp,
-}
 DTYPES = [np.float64, np.float32]  # other inputs are converted to the first one
 PREDICT_ROWS = 128  # the rows of a minibatch of ``predict``
 
@@ -67,16 +47,16 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
         The network without its last layer, which ``fit`` adds. An integer n stands for ``Affine(n)`` with the
         activation and the dropout. ``fit`` copies the layers. Default: (100,).
     activation : str or Transform
-        The activation after layers that are given as an integer: "relu", "tanh", "logistic", "gelu", "silu",
-        "identity" or an object such as ``Rectlin()``. Default: "relu".
+        The activation after layers that are given as an integer: an object such as ``Tanh()``, or a name such as
+        "tanh", "logistic" or "gelu". Default: "relu".
     dropout : float
         The fraction of outputs that are dropped after layers that are given as an integer, from 0 to below 1.
         Default: 0.
     optimizer : str or Optimizer
-        "adam", "adamw", "sgd" (with a momentum of 0.9) or "rmsprop"; or an object, which has its own learning rate.
-        Default: "adam".
+        A name such as "adam", "adamw", "sgd" or "rmsprop"; or an object such as ``Adam(0.01)``, which has its own
+        learning rate. Default: "adam".
     learning_rate : float
-        The learning rate. Default: 0.001.
+        The learning rate of an optimizer that is given by name. Default: 0.001.
     epochs : int
         The number of epochs of ``fit``; with early stopping, the largest number. Default: 50.
     batch_size : int
@@ -89,7 +69,7 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
     patience : int
         The number of epochs without improvement after which early stopping ends training. Default: 10.
     warm_start : bool
-        Whether another ``fit`` continues with the weights of the last one. Default: False.
+        Whether another ``fit`` continues with the weights and the optimizer of the last one. Default: False.
     random_state : int, RandomState or None
         The seed of weights, dropout, order of the rows and validation set. With an integer, results are bit-identical.
         Default: None, random.
@@ -158,12 +138,12 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
                 network.append(copy.deepcopy(item))
                 continue
             n = integer(f"{where}: each of layers", item)
-            network.append(affine(n, choose(f"{where}: activation", self.activation, ACTIVATIONS, Transform)))
-            network += [Dropout(1 - dropout)] if dropout else []
+            activation = check_activation(f"{where}: activation", copy.deepcopy(self.activation))
+            network += [Affine(n, activation=activation), *([Dropout(dropout=dropout)] if dropout else [])]
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         be = self._new_backend(seed)
         with use_backend(be):
-            model = Model([*network, affine(num_outputs, last)], name=type(self).__name__)
+            model = Model([*network, Affine(num_outputs, activation=last)], name=type(self).__name__)
         model.be = be
         return model
 
@@ -179,9 +159,9 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
         self, where: str, model: Model, X: Any, y: Any, cost: Cost, sample_weight: Any, epochs: int, stops_early: bool
     ) -> None:
         """Train a model and set the attributes that describe it."""
-        optimizer = model.optimizer or choose(
-            f"{where}: optimizer", self.optimizer, OPTIMIZERS, Optimizer, learning_rate=self.learning_rate
-        )
+        optimizer = model.optimizer or from_name(f"{where}: optimizer", copy.deepcopy(self.optimizer), OPTIMIZERS)
+        if isinstance(self.optimizer, str):
+            optimizer.learning_rate = check_number(f"{where}: learning_rate", self.learning_rate, 0)
         with use_backend(model.be):
             history = model.fit(
                 X,
@@ -553,19 +533,6 @@ class NeonRegressor(RegressorMixin, NeonEstimator):  # type: ignore[misc]
 
     def _cost(self, y: NDArray[Any]) -> Cost:
         return MeanSquared()
-
-
-def affine(num_outputs: int, activation: Transform | None) -> list[Layer]:
-    """Return a fully connected layer with a bias and an activation."""
-    layers: list[Layer] = Affine(num_outputs, GlorotUniform(), bias=Constant(0), activation=activation)
-    return layers
-
-
-def choose(name: str, value: Any, choices: Mapping[str, Any], kind: type, **options: Any) -> Any:
-    """Return a new object: of a name, with options of its constructor, or a copy of an object of a class."""
-    if isinstance(value, kind):
-        return copy.deepcopy(value)
-    return choices[one_of(name, value, choices)](**options)
 
 
 def find_classes(y: NDArray[Any]) -> NDArray[Any]:

@@ -116,28 +116,14 @@ def subexpression_prefix(nodes: list[Triple]) -> str:
 
 
 def draw(tree: Triple, format: str = "text") -> str:
-    """Return a drawing of an op-tree, with its result on top.
+    """Return a drawing of an op-tree; see ``OpTreeNode.draw``.
 
-    A node or tensor that is used twice is drawn once; in text, later uses refer to the first by its number. A drawing
-    has at most ``MAX_DISPLAYED_NODES`` boxes, those nearest to the result. Dashed boxes give the number of omitted
-    operands.
+    A drawing has at most ``MAX_DISPLAYED_NODES`` boxes. Dashed boxes give the number of omitted operands.
 
     Parameters
     ----------
-    tree : OpTreeNode
-        The op-tree.
-    format : {"text", "mermaid", "dot", "svg"}, default "text"
-        Indented text, a Mermaid flowchart, a Graphviz digraph, or an SVG picture.
-
-    Returns
-    -------
-    str
-        The drawing.
-
-    Raises
-    ------
-    ValueError
-        The format is not one of these.
+    tree, format
+        As for ``OpTreeNode.draw``.
     """
     if format not in RENDERERS:
         raise ValueError(f"tree.draw: expected a format of {', '.join(map(repr, RENDERERS))}, got {format!r}")

@@ -15,6 +15,7 @@ import pytest
 from neonlite import Backend, Tensor
 from neonlite.layers import Layer
 from neonlite.models import Model
+from neonlite.optree import OpTreeNode
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = [
@@ -81,7 +82,7 @@ def parameters(thing: Any) -> list[str]:
     signature = inspect.signature(thing.__init__ if inspect.isclass(thing) else thing)
     bound = ["self", "cls"]
     # classes that hold functions of other modules
-    for holder, first in ((Backend, "be"), (Layer, "layer"), (Model, "model"), (Tensor, "t")):
+    for holder, first in ((Backend, "be"), (Layer, "layer"), (Model, "model"), (OpTreeNode, "tree"), (Tensor, "t")):
         if getattr(holder, getattr(thing, "__name__", ""), None) is thing:
             bound.append(first)
     return [name for name in signature.parameters if name not in bound and not name.startswith("_")]

@@ -335,14 +335,6 @@ def test_an_invalid_batch_size_is_rejected_at_once(size: Any) -> None:
     assert repr(size) in str(caught.value)
 
 
-def test_the_error_without_a_backend_suggests_gen_backend(be: Backend) -> None:
-    layer, tree = NervanaObject(), be.ones((2, 2)) * 2
-    nl.cleanup_backend()
-    for use in (lambda: NervanaObject.be, lambda: layer.be, lambda: Autodiff(tree)):
-        with pytest.raises(RuntimeError, match=r"expected a current backend, got none\. Call gen_backend\(\) first"):
-            use()
-
-
 def test_the_values_of_a_backend_that_was_cleaned_up_can_still_be_read_and_moved(stage: SimpleNamespace) -> None:
     np.testing.assert_array_equal(stage.gone.get(), np.ones((2, 3)))
     np.testing.assert_array_equal((stage.be.array(stage.gone) + stage.x).asnumpyarray(), stage.x.get() + 1)

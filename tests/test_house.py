@@ -46,10 +46,11 @@ LEVELS = {
     "neonlite.dtypes": 0,
     "neonlite.shapes": 0,
     "neonlite.ops": 0,
+    "neonlite.op_functions": 0,
     "neonlite.typing": 0,
     "neonlite.messages": 1,
     "neonlite.optree": 1,
-    "neonlite.optree_convert": 1,
+    "neonlite.optree_methods": 1,
     "neonlite.optree_inference": 1,
     "neonlite.optree_structure": 1,
     "neonlite.optree_walks": 1,
@@ -182,7 +183,7 @@ def test_no_array_library_above_the_backend(module):
     assert not libraries or level(module) == LEVELS["neonlite.backend"], f"{module} imports {libraries}"
 
 
-TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.ops", "neonlite.typing"}
+TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.op_functions", "neonlite.ops", "neonlite.typing"}
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,8 @@ TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.ops", "neonlite.typing"
     [
         ("neonlite.dtypes", set()),
         ("neonlite.shapes", set()),
-        ("neonlite.ops", {"neonlite.dtypes", "neonlite.shapes"}),
+        ("neonlite.op_functions", {"neonlite.dtypes", "neonlite.shapes"}),
+        ("neonlite.ops", {"neonlite.dtypes", "neonlite.op_functions", "neonlite.shapes"}),
         ("neonlite.optree_structure", TABLE),
         ("neonlite.messages", {"neonlite.optree_structure"}),
         ("neonlite.optree_walks", {*TABLE, "neonlite.optree_structure"}),

@@ -21,7 +21,8 @@ ROWS = """
     Op("midpoint", lambda xp, x, y: (x + y) / 2,
        lambda be, dz, z, x, y: (dz / 2, dz / 2), "the mean of x and y", arity=2, result_dtype="float", symbol="<>"),
     Op("max_abs", lambda xp, x, axis, keepdims=True: xp.max(xp.abs(x), axis=axis, keepdims=keepdims),
-       lambda be, dz, z, x, axis, keepdims=True: (be.sgn(x) * grad_minmax_reduction(be, dz, z, abs(x), axis)[0],),
+       lambda be, dz, z, x, axis, keepdims=True:
+       (be.sgn(x) * op_functions.grad_minmax_reduction(be, dz, z, abs(x), axis)[0],),
        "the largest magnitude", **REDUCTION, **NONEMPTY),
 """
 REFERENCES = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 
 import joblib
 import numpy as np
@@ -23,8 +22,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import neonlite as nl
-from neonlite.backend import current_backend, use_backend
-from neonlite.initializers import GlorotUniform
+from neonlite.backend import current_backend
 from neonlite.layers import Affine, Dropout, Layer, Reshape
 from neonlite.models import Model
 from neonlite.optimizers import GradientDescentMomentum
@@ -198,22 +196,6 @@ def test_threads_train_at_the_same_time(cls):
         np.testing.assert_array_equal(outputs(estimator, X), values)
 
 
-def test_use_backend_is_of_one_thread():
-    be, other = nl.gen_backend("cpu"), nl.Backend("cpu")
-    found = []
-    with use_backend(other):
-        thread = threading.Thread(target=lambda: found.append(current_backend()))
-        thread.start()
-        thread.join()
-        with use_backend(be):
-            found.append(current_backend())
-        found.append(current_backend())
-    assert [*found, current_backend()] == [be, be, other, be]
-    with pytest.raises(ZeroDivisionError), use_backend(other):
-        raise ZeroDivisionError
-    assert current_backend() is be
-
-
 # --- pickle ---
 
 
@@ -359,7 +341,7 @@ def test_early_stopping_has_the_weights_of_the_lowest_validation_cost(cls):
 @both
 def test_layers_may_be_layers(cls):
     X, y = data_for(cls)
-    layers = [Reshape((1, 2, 2)), Affine(8, GlorotUniform(), activation=Rectlin()), 4]
+    layers = [Reshape((1, 2, 2)), Affine(8, "glorot", activation="relu"), 4]
     estimator = cls(layers=layers, epochs=30, learning_rate=0.02, random_state=0).fit(X, y)
     assert [x.in_shape for x in (layers[0], layers[1][0])] == [None, None]  # of the parameter, unchanged
     sizes = [w.shape for w in estimator.model_.get_weights().values()]

@@ -142,7 +142,7 @@ def _allocate_tensor(
         array = create(shape, dtype=be.runtime.dtype(dtype))
     except Exception as error:
         what = f"{name or 'a tensor'} {shape} {dtype}, {format_bytes(info.attrs['nbytes'])}"
-        raise translate_error(be, error, what) from error
+        raise translate_error(be.runtime, error, what) from error
     t = Tensor(array, info, name, allocation=be.memory_tracker.track(info.attrs["nbytes"]))
     t.persist_values = persist_values
     return t

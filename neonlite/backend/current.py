@@ -1,4 +1,4 @@
-"""The current backend: gen_backend() and use_backend() set it, NervanaObject.be reads it."""
+"""The current backend: gen_backend() sets it, use_backend() replaces it in one thread, NervanaObject.be reads it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.backend import Backend
+from neonlite.backend.lock import create_lock
 from neonlite.backend.runtimes import canonical, default_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.serialization import Serializable
@@ -17,6 +18,7 @@ from neonlite.backend.validation import checks_booleans, integer, reject_options
 from neonlite.typing import DTypeLike
 
 _current_backend: Backend | None = None
+_creation_lock = create_lock()  # one thread at a time creates the current backend
 
 
 class ThreadBackend(threading.local):
@@ -47,6 +49,8 @@ def gen_backend(
     Called again with the same runtime, device, dtype, ``compat_mode`` and ``deterministic``, as when a notebook's cell
     is run twice, it reseeds the random streams of the live backend, whose tensors and models stay usable. With other
     settings it creates a new backend and closes the previous one, whose tensors can still be read.
+
+    Without a call, ``gen_backend()`` is called when the current backend is first needed.
 
     Parameters
     ----------
@@ -108,14 +112,15 @@ def gen_backend(
     if max_devices is not None:
         integer("gen_backend: max_devices", max_devices)
     runtime = backend.runtime if isinstance(backend, Backend) else default_runtime() if backend is None else backend
-    live = _current_backend if type(_current_backend) is Backend and not _current_backend.closed else None
-    if live is not None and _is_equivalent(live, runtime, datatype, compat_mode, deterministic, device_id):
-        _restart(live, rng_seed, batch_size)
-        return live
-    be = Backend(runtime, rng_seed, datatype, compat_mode, deterministic, batch_size, device_id)
-    cleanup_backend()
-    _current_backend = be
-    return be
+    with _creation_lock:
+        live = _current_backend if type(_current_backend) is Backend and not _current_backend.closed else None
+        if live is not None and _is_equivalent(live, runtime, datatype, compat_mode, deterministic, device_id):
+            _restart(live, rng_seed, batch_size)
+            return live
+        be = Backend(runtime, rng_seed, datatype, compat_mode, deterministic, batch_size, device_id)
+        cleanup_backend()
+        _current_backend = be
+        return be
 
 
 def _is_equivalent(
@@ -159,21 +164,17 @@ def cleanup_backend() -> None:
 
 
 def current_backend() -> Backend:
-    """Return the current backend: that of ``use_backend`` in this thread, else that of ``gen_backend``.
+    """Return the current backend: that of ``use_backend``, else that of ``gen_backend()``, called if there is none.
 
     Returns
     -------
     Backend
         The current backend.
-
-    Raises
-    ------
-    RuntimeError
-        No backend was created.
     """
     be = _thread_backend.value or _current_backend
     if be is None:
-        raise RuntimeError("expected a current backend, got none. Call gen_backend() first.")
+        with _creation_lock:
+            be = gen_backend() if _current_backend is None else _current_backend
     return be
 
 

@@ -13,8 +13,9 @@ from neonlite.backend.format import format_bytes
 from neonlite.backend.lock import create_lock
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
     from neonlite.backend.planning.layout import LayoutCache
+    from neonlite.backend.runtimes.base import Runtime
+    from neonlite.typing import NativeArray
 
 MAX_PENDING_RECORDS = 1000  # records in the queue before they are added to the totals
 
@@ -174,8 +175,37 @@ class DeviceMemory(NamedTuple):
         return f"{format_bytes(self.free)} free of {format_bytes(self.total)}"
 
 
-def translate_error(be: Backend, error: Exception, what: str) -> Exception:
+# --- functions of a runtime ---
+
+
+def allocate_tracked(
+    runtime: Runtime, kind: str, purpose: str, nbytes: int, allocate: Callable[[], NativeArray]
+) -> tuple[NativeArray, Allocation]:
+    """Allocate an arena or a workspace; return it with its record in the memory tracker.
+
+    ``kind`` is "arena" or "workspaces". If ``allocate`` fails, raises OutOfMemoryError with the purpose.
+    """
+    runtime.check_device()
+    try:
+        buffer = allocate()
+    except MemoryError as error:
+        raise out_of_memory_error(runtime, f"{purpose}, {format_bytes(nbytes)}") from error
+    return buffer, runtime.memory_tracker.track(nbytes, kind)
+
+
+def translate_error(runtime: Runtime, error: Exception, what: str) -> Exception:
     """Convert an error of the library to a more specific one; ``what`` describes the allocation that failed."""
-    error = be.runtime.translate_error(error)
+    error = runtime.translate_error(error)
     is_bare = isinstance(error, MemoryError) and not isinstance(error, OutOfMemoryError)
-    return be.runtime.out_of_memory_error(what) if is_bare else error
+    return out_of_memory_error(runtime, what) if is_bare else error
+
+
+def out_of_memory_error(runtime: Runtime, what: str) -> OutOfMemoryError:
+    """Return the error of a failed allocation, with allocated and free bytes and how to use less memory."""
+    info = runtime.mem_get_info()
+    free = f", {DeviceMemory(*info)} on the device" if info else ""
+    return OutOfMemoryError(
+        f"out of memory allocating {what}: {runtime.name!r} holds {runtime.memory_tracker.usage()}{free}. Reduce the "
+        "batch size, use dtype='float16', or delete unused tensors. model.summary(data) and be.dry_run() report "
+        "the required memory in advance."
+    )

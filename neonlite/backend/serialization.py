@@ -24,8 +24,8 @@ class Serializable:
     """Base of named objects that serialize to ``{"type": ..., "config": {...}}``.
 
     A subclass stores each constructor argument in an attribute of the same name, or of the name that
-    ``config_attributes`` gives. ``type`` is looked up among the classes defined so far, custom ones included; nothing
-    is imported. The default name is ``ClassName_0``, ``ClassName_1``, ...
+    ``config_attributes`` gives, except for ``alternative_arguments``. ``type`` is looked up among the classes defined
+    so far, custom ones included; nothing is imported. The default name is ``ClassName_0``, ``ClassName_1``, ...
 
     Parameters
     ----------
@@ -43,6 +43,7 @@ class Serializable:
     """
 
     config_attributes: ClassVar[dict[str, str]] = {}  # constructor argument -> attribute, where the names differ
+    alternative_arguments: ClassVar[tuple[str, ...]] = ()  # constructor arguments that set the attribute of another one
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -91,7 +92,7 @@ class Serializable:
         """
         config = {}
         for argument in constructor_arguments(type(self)):
-            if argument in skip:
+            if argument in skip or argument in self.alternative_arguments:
                 continue
             attribute = self.config_attributes.get(argument, argument)
             if not hasattr(self, attribute):

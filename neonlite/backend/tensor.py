@@ -8,19 +8,17 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
-import numpy as np
-
 from neonlite.backend import histograms, tensor_conversion, tensor_views
 from neonlite.backend.memory import ExternalMemory, Memory
-from neonlite.backend.planning.layout import Layout, export_array, layout_of, read_chwn
+from neonlite.backend.planning.layout import Layout, export_array, layout_of
 from neonlite.backend.tensor_index import FULL_SLICE, parse_index
-from neonlite.dtypes import FLOAT_DTYPES, dtype_bits
-from neonlite.ops import to_slices
+from neonlite.dtypes import dtype_bits
+from neonlite.op_functions import to_slices
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.optree_structure import Info
 from neonlite.optree_walks import matrix_transpose_axes
 from neonlite.shapes import Shape, is_contiguous, memory_span
-from neonlite.typing import ArrayLike, IndexLike, NativeArray, NumPyArray
+from neonlite.typing import ArrayLike, IndexLike, NativeArray
 
 
 class Tensor(Operand):
@@ -149,35 +147,7 @@ class Tensor(Operand):
     def __len__(self) -> int:
         return self.info.shape[0]
 
-    def get(self) -> NumPyArray:
-        """Return a copy of the values as a NumPy array.
-
-        Returns
-        -------
-        numpy.ndarray
-            An array of the tensor's shape and dtype.
-
-        Raises
-        ------
-        IndexError
-            On a GPU, an earlier op used an index out of range.
-        """
-        return self.backend.runtime.get(read_chwn(self))  # type: ignore[no-any-return]
-
-    def __dlpack__(self, **options: object) -> object:
-        """Share the memory with another library, as in ``torch.from_dlpack(t)`` or ``np.from_dlpack(t)``."""
-        return self.backend.register_export(self).__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the device as DLPack's pair (type, id)."""
-        device: tuple[int, int] = self.storage.__dlpack_device__()
-        return device
-
-    numpy = tensor_conversion.numpy
-    set = tensor_conversion.set
-    __array__ = tensor_conversion.to_array
-    __repr__ = tensor_conversion.format_text
-    _repr_html_ = tensor_conversion.format_html
+    # --- writes ---
 
     def __setitem__(self, index: IndexLike, value: ArrayLike) -> None:
         target = self if type(index) is slice and index == FULL_SLICE else self[index]
@@ -186,60 +156,20 @@ class Tensor(Operand):
         else:
             target.backend.write(target, value)
 
-    def _update(self, symbol: str, value: OpTreeNode) -> Tensor:
-        """Write the value of ``t += y`` and the like into the tensor, with NumPy's casting rules."""
-        have, got = self.info.dtype, value.info.dtype
-        if value.shape != self.shape:
-            raise ValueError(
-                f"{self._describe()} {symbol} ...: expected a result of the same shape, got {value.shape}. "
-                f"t = t {symbol[:-1]} ... builds an op-tree of that shape."
-            )
-        if have not in FLOAT_DTYPES and (got in FLOAT_DTYPES or not np.can_cast(got, have, "same_kind")):
-            raise TypeError(
-                f"{self._describe()} {symbol} ...: expected a result that can be cast to {have}, got {got}. "
-                f"Cast it with t[:] = tree, or use be.astype(t, {got!r}) as the operand."
-            )
-        self[:] = value
-        return self
+    _update = tensor_conversion.update
+    set = tensor_conversion.set
+    fill = tensor_conversion.fill
+    copy = copy_from = tensor_conversion.copy
 
-    def fill(self, value: float) -> Tensor:
-        """Set every element to a scalar.
+    # --- conversion ---
 
-        Parameters
-        ----------
-        value : float
-            The scalar; cast to the tensor's dtype.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
-
-        Raises
-        ------
-        OverflowError, ValueError
-            The scalar, or NaN, does not fit an integer dtype.
-        """
-        self[:] = value
-        return self
-
-    def copy(self, a: ArrayLike) -> Tensor:
-        """Copy ``a`` into this tensor.
-
-        Parameters
-        ----------
-        a : Tensor, OpTreeNode or array_like
-            The values; their shape must broadcast to the tensor's.
-
-        Returns
-        -------
-        Tensor
-            This tensor.
-        """
-        self[:] = a
-        return self
-
-    copy_from = copy
+    get = tensor_conversion.get
+    numpy = tensor_conversion.numpy
+    __array__ = tensor_conversion.to_array
+    __dlpack__ = tensor_conversion.to_dlpack
+    __dlpack_device__ = tensor_conversion.dlpack_device
+    __repr__ = tensor_conversion.format_text
+    _repr_html_ = tensor_conversion.format_html
 
     # --- views ---
 
@@ -288,11 +218,3 @@ class Tensor(Operand):
 
     def _describe(self) -> str:
         return f"tensor {self.name} {self.shape}" if self.name else f"a tensor {self.shape}"
-
-
-def overlap(x: Tensor, y: Tensor) -> str:
-    """Return how two tensors share memory: "none", "exact" (every element at the same address) or "partial"."""
-    if x.allocation is not y.allocation or x.span[0] >= y.span[1] or y.span[0] >= x.span[1]:
-        return "none"
-    same = x.shape == y.shape and x.strides == y.strides and x.span == y.span
-    return "exact" if same else "partial"

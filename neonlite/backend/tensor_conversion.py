@@ -1,19 +1,37 @@
-"""Conversion of tensors to and from NumPy arrays, and their display as text and HTML."""
+"""Conversion of tensors to and from NumPy arrays, in-place updates, and display as text and HTML."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neonlite.backend.planning.layout import find_images, read_chwn
-from neonlite.optree import Operand
+from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.optree import Operand, OpTreeNode
 from neonlite.typing import ArrayLike, NumPyArray
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from neonlite.backend.tensor import Tensor
+
+
+def get(t: Tensor) -> NumPyArray:
+    """Return a copy of the values as a NumPy array.
+
+    Returns
+    -------
+    numpy.ndarray
+        An array of the tensor's shape and dtype.
+
+    Raises
+    ------
+    IndexError
+        On a GPU, an earlier op used an index out of range.
+    """
+    return t.backend.runtime.get(read_chwn(t))  # type: ignore[no-any-return]
 
 
 def numpy(t: Tensor) -> NumPyArray:
@@ -36,18 +54,29 @@ def to_array(t: Tensor, dtype: npt.DTypeLike | None = None, copy: bool | None = 
     """Convert to a NumPy array, which shares the memory if the runtime allows it and ``copy`` is not True."""
     array = None
     if not copy and (dtype is None or np.dtype(dtype) == np.dtype(t.info.dtype)):
-        try:
+        with suppress(BufferError, TypeError, RuntimeError):
             array = t.backend.runtime.numpy_view(t.backend.register_export(t))
-        except (BufferError, TypeError, RuntimeError):
-            array = None
     if array is None and copy is False:
         raise ValueError(
             f"{t._describe()}: expected memory that NumPy can share for copy=False, got memory that it cannot. "
             "Omit copy=False."
         )
-    if array is None:
-        array = t.get()
+    array = t.get() if array is None else array
     return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def to_dlpack(t: Tensor, **options: object) -> object:
+    """Share the memory with another library, as in ``torch.from_dlpack(t)`` or ``np.from_dlpack(t)``."""
+    return t.backend.register_export(t).__dlpack__(**options)
+
+
+def dlpack_device(t: Tensor) -> tuple[int, int]:
+    """Return the device as DLPack's pair (type, id)."""
+    device: tuple[int, int] = t.storage.__dlpack_device__()
+    return device
+
+
+# --- writes ---
 
 
 def set(t: Tensor, ary: ArrayLike) -> Tensor:
@@ -65,6 +94,65 @@ def set(t: Tensor, ary: ArrayLike) -> Tensor:
     """
     t[:] = np.asarray(ary) if isinstance(ary, Operand) else ary
     return t
+
+
+def fill(t: Tensor, value: float) -> Tensor:
+    """Set every element to a scalar.
+
+    Parameters
+    ----------
+    value : float
+        The scalar; cast to the tensor's dtype.
+
+    Returns
+    -------
+    Tensor
+        This tensor.
+
+    Raises
+    ------
+    OverflowError, ValueError
+        The scalar, or NaN, does not fit an integer dtype.
+    """
+    t[:] = value
+    return t
+
+
+def copy(t: Tensor, a: ArrayLike) -> Tensor:
+    """Copy ``a`` into this tensor.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode or array_like
+        The values; their shape must broadcast to the tensor's.
+
+    Returns
+    -------
+    Tensor
+        This tensor.
+    """
+    t[:] = a
+    return t
+
+
+def update(t: Tensor, symbol: str, value: OpTreeNode) -> Tensor:
+    """Write the value of ``t += y`` and the like into the tensor, with NumPy's casting rules."""
+    have, got = t.info.dtype, value.info.dtype
+    if value.shape != t.shape:
+        raise ValueError(
+            f"{t._describe()} {symbol} ...: expected a result of the same shape, got {value.shape}. "
+            f"t = t {symbol[:-1]} ... builds an op-tree of that shape."
+        )
+    if have not in FLOAT_DTYPES and (got in FLOAT_DTYPES or not np.can_cast(got, have, "same_kind")):
+        raise TypeError(
+            f"{t._describe()} {symbol} ...: expected a result that can be cast to {have}, got {got}. "
+            f"Cast it with t[:] = tree, or use be.astype(t, {got!r}) as the operand."
+        )
+    t[:] = value
+    return t
+
+
+# --- display ---
 
 
 def format_text(t: Tensor) -> str:

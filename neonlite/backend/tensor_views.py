@@ -1,13 +1,14 @@
-"""Views and copies of tensors: ``reshape``, ``permute``, ``share``, ``take`` and deep copies."""
+"""Views and copies of tensors: ``reshape``, ``permute``, ``share``, ``take``, deep copies; whether tensors overlap."""
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.tensor_index import FULL_SLICE
-from neonlite.ops import to_slices
+from neonlite.op_functions import to_slices
 from neonlite.shapes import Shape, contiguous_strides, reshape_shape, transpose_shape
 from neonlite.typing import ArrayLike, DTypeLike, ShapeLike
 
@@ -147,6 +148,13 @@ def deepcopy(t: Tensor, memo: dict[int, Any]) -> Tensor:
     return copied
 
 
+def view_steps(t: Tensor) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
+    """Yield (base, op, attributes) of each view, from this tensor to the one that owns the memory."""
+    while t.base is not None and t.view_op is not None:
+        yield t.base, *t.view_op
+        t = t.base
+
+
 def replay_view(t: Tensor, base: Tensor) -> Tensor:
     """Return the same view of another base of the same shape."""
     op, attrs = t.view_op or ("", {})
@@ -159,3 +167,11 @@ def replay_view(t: Tensor, base: Tensor) -> Tensor:
     # a reshape of a non-contiguous base is a view only if it drops an axis of size 1
     axes = (i for i in range(base.ndim) if base.shape[:i] + base.shape[i + 1 :] == t.shape)
     return drop_axis(base, next(axes))
+
+
+def overlap(x: Tensor, y: Tensor) -> str:
+    """Return how two tensors share memory: "none", "exact" (every element at the same address) or "partial"."""
+    if x.allocation is not y.allocation or x.span[0] >= y.span[1] or y.span[0] >= x.span[1]:
+        return "none"
+    same = x.shape == y.shape and x.strides == y.strides and x.span == y.span
+    return "exact" if same else "partial"

@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
@@ -147,8 +147,22 @@ def one_of(name: str, value: T, choices: Iterable[object], way_out: str = "") ->
 def instance(name: str, value: object, cls: type[T], kind: str, way_out: str = "") -> T:
     """Return an instance of a class; TypeError otherwise. ``kind`` describes it, such as "a metric, Accuracy(),"."""
     if not isinstance(value, cls):
+        if isinstance(value, type) and issubclass(value, cls):
+            way_out = way_out or f". Pass an instance: {value.__name__}()"
         raise TypeError(expected(name, kind, value) + way_out)
     return value
+
+
+def from_name(name: str, value: T | str, table: Mapping[str, Callable[[], T]]) -> T:
+    """Return the new object for a name in a table, case-insensitive, or a value that is not a string unchanged.
+
+    ValueError, with all names, if a string is not one of them.
+    """
+    if not isinstance(value, str):
+        return value
+    if value.lower() not in table:
+        raise ValueError(expected(name, f"one of {', '.join(map(repr, table))}", value))
+    return table[value.lower()]()
 
 
 def sequence(name: str, value: Any, kind: str = "a list", way_out: str = "") -> Sequence[Any]:

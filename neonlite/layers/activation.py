@@ -6,11 +6,18 @@ from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import is_builtin
-from neonlite.backend.validation import check_number, instance
+from neonlite.backend.validation import check_number, from_name, instance
 from neonlite.layers.layer import Layer
-from neonlite.layers.types import LayerInput
+from neonlite.layers.types import ActivationLike, LayerInput
 from neonlite.optree import Operand
 from neonlite.transforms import Transform
+from neonlite.transforms.activation import ACTIVATIONS
+
+
+def check_activation(where: str, value: object, example: str = "Rectlin()") -> Transform:
+    """Return a transform, a new one for the name of one; TypeError or ValueError for anything else."""
+    transform = from_name(where, value, ACTIVATIONS)
+    return instance(where, transform, Transform, f"a transform, such as {example},")
 
 
 class Activation(Layer):
@@ -22,16 +29,16 @@ class Activation(Layer):
 
     Parameters
     ----------
-    transform : Transform
-        The activation function, such as ``Rectlin()``.
+    transform : Transform or str
+        The activation function, such as ``Rectlin()``, or its name, such as "relu".
     name : str, optional
         Name, unique in a network.
     """
 
-    def __init__(self, transform: Transform, name: str | None = None) -> None:
+    def __init__(self, transform: ActivationLike, name: str | None = None) -> None:
         super().__init__(name)
-        self.transform = instance(f"{self.name}: transform", transform, Transform, "a transform, such as Rectlin(),")
-        self.in_place = transform.has_grad_from_output
+        self.transform = check_activation(f"{self.name}: transform", transform)
+        self.in_place = self.transform.has_grad_from_output
         self.shortcut = False
 
     def configure(self, in_obj: LayerInput) -> Self:
@@ -73,21 +80,24 @@ class Dropout(Layer):
     Parameters
     ----------
     keep : float
-        Probability of keeping an element (a one in the mask), above 0 and at most 1.
+        Probability of keeping an element (a one in the mask), above 0 and at most 1; default: 0.5.
     name : str, optional
         Name, unique in a network.
+    dropout : float, optional
+        Instead of ``keep``, the probability of dropping an element, ``1 - keep``.
 
     References
     ----------
     Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
     """
 
+    alternative_arguments = ("dropout",)
     in_place = True
     needs_outputs = False
 
-    def __init__(self, keep: float = 0.5, name: str | None = None) -> None:
+    def __init__(self, keep: float | None = None, name: str | None = None, dropout: float | None = None) -> None:
         super().__init__(name)
-        self.keep = check_number(f"{self.name}: keep", keep, above=0, at_most=1)
+        self.keep = keep_probability(self.name, keep, dropout, 0.5)
         self.mask: Tensor | Any = None
 
     def configure(self, in_obj: LayerInput) -> Self:
@@ -114,3 +124,14 @@ class Dropout(Layer):
         if not inference and self.mask is not None:
             self.be.make_binary_mask(self.mask, self.keep)
         return super().fprop(inputs, inference, beta)
+
+
+def keep_probability(where: str, keep: float | None, dropout: float | None, default: float) -> float:
+    """Return the probability of keeping an element; TypeError if both it and the one of dropping it are given."""
+    if dropout is None:
+        return check_number(f"{where}: keep", default if keep is None else keep, above=0, at_most=1)
+    if keep is not None:
+        raise TypeError(
+            f"{where}: expected keep or dropout, got {keep=} and {dropout=}. Pass one of them: dropout is 1 - keep."
+        )
+    return 1 - check_number(f"{where}: dropout", dropout, 0, 1)

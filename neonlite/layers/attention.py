@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import check_number, check_numbers, checks_booleans, instance, integer
-from neonlite.initializers import Constant
+from neonlite.backend.validation import check_numbers, checks_booleans, instance, integer
+from neonlite.initializers import Constant, Gaussian, GlorotUniform
 from neonlite.layers.accumulation import accumulates
-from neonlite.layers.activation import Dropout
+from neonlite.layers.activation import Dropout, keep_probability
 from neonlite.layers.branch import SkipNode
 from neonlite.layers.compound import Affine
 from neonlite.layers.layer import Layer
 from neonlite.layers.merge import MergeSum
 from neonlite.layers.norm import LayerNorm
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.types import InitLike, LayerInput
+from neonlite.layers.types import ActivationLike, InitLike, LayerInput
 from neonlite.messages import describe
 from neonlite.optree import Operand
-from neonlite.transforms import GELU, Transform
 
 SINUSOID_BASE = 10000  # the longest wavelength is 2 pi times this many steps
 
@@ -94,14 +93,15 @@ class MultiHeadAttention(ParameterLayer):
     ----------
     heads : int
         Number of heads, a divisor of F.
-    init : initializer, array or Tensor
-        Fills W_qkv and W_out.
+    init : initializer, array, Tensor or str, optional
+        Fills W_qkv and W_out. Default: ``GlorotUniform()``, and biases of zeros.
     causal : bool
         A step attends only to itself and to earlier steps.
     keep : float
-        Probability of keeping each attention weight in training; the kept weights are divided by it.
-    bias : initializer, array or Tensor, optional
-        Fills b_qkv and b_out (default: no biases).
+        Probability of keeping each attention weight in training; the kept weights are divided by it;
+        default: 1.
+    bias : initializer, array, Tensor or str, optional
+        Fills b_qkv and b_out (default: no biases; without ``init`` zeros).
     name : str, optional
         Name of the layer.
     alibi_slopes : sequence of float, optional
@@ -109,6 +109,8 @@ class MultiHeadAttention(ParameterLayer):
     alibi_offsets : sequence of int, optional
         For each head, the distance in time steps at which its bias is 0 (default: 0): a head with offset 2 favors the
         second step before the query. Requires ``alibi_slopes``.
+    dropout : float, optional
+        Instead of ``keep``, the probability of dropping an attention weight, ``1 - keep``.
 
     Attributes
     ----------
@@ -131,6 +133,7 @@ class MultiHeadAttention(ParameterLayer):
     (8, 5)
     """
 
+    alternative_arguments = ("dropout",)
     needs_outputs = False
     W_qkv, W_out, b_qkv, b_out = TensorAttribute(), TensorAttribute(), TensorAttribute(), TensorAttribute()
     dW_qkv, dW_out, db_qkv, db_out = TensorAttribute(), TensorAttribute(), TensorAttribute(), TensorAttribute()
@@ -138,18 +141,21 @@ class MultiHeadAttention(ParameterLayer):
     def __init__(
         self,
         heads: int,
-        init: InitLike,
+        init: InitLike | None = None,
         causal: bool = False,
-        keep: float = 1.0,
+        keep: float | None = None,
         bias: InitLike | None = None,
         name: str | None = None,
         alibi_slopes: Sequence[float] | None = None,
         alibi_offsets: Sequence[int] | None = None,
+        dropout: float | None = None,
     ) -> None:
+        if init is None:
+            init, bias = GlorotUniform(), Constant(0) if bias is None else bias
         super().__init__(init, name)
         heads = integer(f"{self.name}: heads", heads)
-        self.keep = check_number(f"{self.name}: keep", keep, above=0, at_most=1)
-        self.heads, self.causal, self.bias = heads, causal, bias
+        self.keep = keep_probability(self.name, keep, dropout, 1.0)
+        self.heads, self.causal, self.bias = heads, causal, self.initial_values(bias)
         self.alibi_slopes, self.alibi_offsets = (
             None if values is None else check_numbers(f"{self.name}: {label}", values, heads, "head")
             for label, values in {"alibi_slopes": alibi_slopes, "alibi_offsets": alibi_offsets}.items()
@@ -340,7 +346,6 @@ class MultiHeadAttention(ParameterLayer):
         return self.be.transpose(self.be.reshape(x, (self.nin, -1, self.steps)), (0, 2, 1))
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         be, mask = self.be, self.get_attention_mask()
         used = self.weights_by_head if inference else self.dropped_by_head
@@ -444,8 +449,8 @@ class PositionEmbedding(ParameterLayer):
     ----------
     max_steps : int
         Largest T.
-    init : initializer, array or Tensor
-        Fills W.
+    init : initializer, array, Tensor or str, optional
+        Fills W (default: ``Gaussian(scale=0.02)``).
     name : str, optional
         Name of the layer.
 
@@ -457,8 +462,8 @@ class PositionEmbedding(ParameterLayer):
     in_place = True
     needs_outputs = False
 
-    def __init__(self, max_steps: int, init: InitLike, name: str | None = None) -> None:
-        super().__init__(init, name)
+    def __init__(self, max_steps: int, init: InitLike | None = None, name: str | None = None) -> None:
+        super().__init__(Gaussian(scale=0.02) if init is None else init, name)
         self.max_steps = integer(f"{self.name}: max_steps", max_steps)
 
     def configure(self, in_obj: LayerInput) -> Self:
@@ -490,22 +495,25 @@ class TransformerBlock(list[Any]):
         Number of attention heads, a divisor of ``width``.
     hidden : int
         Number of hidden units of the feedforward layers.
-    init : initializer, array or Tensor
-        Fills all weights.
+    init : initializer, array, Tensor or str, optional
+        Fills all weights. Default: as for MultiHeadAttention and Affine.
     causal : bool
         A step attends only to itself and to earlier steps.
     keep : float
-        Keep probability of the dropout of the attention weights and of both branches (the terms added to x and y).
-    bias : initializer, array or Tensor, optional
+        Keep probability of the dropout of the attention weights and of both branches (the terms added to x and y);
+        default: 1.
+    bias : initializer, array, Tensor or str, optional
         Fills all biases (default: ``Constant(0)``).
-    activation : Transform, optional
-        f (default: ``GELU()``).
+    activation : Transform or str, optional
+        f, or its name (default: ``GELU()``).
     name : str, optional
         Prefix of the layers' names.
     alibi_slopes : sequence of float, optional
         As for MultiHeadAttention.
     alibi_offsets : sequence of int, optional
         As for MultiHeadAttention.
+    dropout : float, optional
+        Instead of ``keep``, the probability of dropping an element, ``1 - keep``.
 
     References
     ----------
@@ -524,16 +532,18 @@ class TransformerBlock(list[Any]):
         width: int,
         heads: int,
         hidden: int,
-        init: InitLike,
+        init: InitLike | None = None,
         causal: bool = False,
-        keep: float = 1.0,
+        keep: float | None = None,
         bias: InitLike | None = None,
-        activation: Transform | None = None,
+        activation: ActivationLike | None = None,
         name: str | None = None,
         alibi_slopes: Sequence[float] | None = None,
         alibi_offsets: Sequence[int] | None = None,
+        dropout: float | None = None,
     ) -> None:
         bias = Constant(0) if bias is None else bias
+        keep = keep_probability(name or type(self).__name__, keep, dropout, 1.0)
         attention_layer = MultiHeadAttention(
             heads, init, causal, keep, bias, name and f"{name}_heads", alibi_slopes, alibi_offsets
         )
@@ -541,13 +551,15 @@ class TransformerBlock(list[Any]):
         attention_branch = [LayerNorm(name=f"{base}_norm_1"), attention_layer]
         feedforward_branch = [
             LayerNorm(name=f"{base}_norm_2"),
-            Affine(hidden, init, bias=bias, activation=activation or GELU(), name=f"{base}_1"),
+            Affine(hidden, init, bias=bias, activation=activation or "gelu", name=f"{base}_1"),
             Affine(width, init, bias=bias, name=f"{base}_2"),
         ]
         branches: dict[str, list[Any]] = {"attention": attention_branch, "feedforward": feedforward_branch}
         for label, branch in branches.items():
-            dropout = [Dropout(keep, name=f"{base}_{label}_dropout")] if keep < 1 else []
-            self.append(MergeSum([SkipNode(name=f"{base}_{label}_skip"), [*branch, *dropout]], name=f"{base}_{label}"))
+            dropout_layers = [Dropout(keep, name=f"{base}_{label}_dropout")] if keep < 1 else []
+            self.append(
+                MergeSum([SkipNode(name=f"{base}_{label}_skip"), [*branch, *dropout_layers]], name=f"{base}_{label}")
+            )
 
 
 def check_sequence_shape(layer: Layer) -> Any:

@@ -43,7 +43,12 @@ class BinaryLinear(Linear):
     """
 
     def __init__(
-        self, nout: int, init: InitLike, bsum: bool = False, name: str | None = None, parallelism: str = "Disabled"
+        self,
+        nout: int,
+        init: InitLike | None = None,
+        bsum: bool = False,
+        name: str | None = None,
+        parallelism: str = "Disabled",
     ) -> None:
         super().__init__(nout, init, bsum, name, parallelism)
         self.binary_W: Tensor | Any = None  # the signs of W at the last fprop
@@ -67,7 +72,6 @@ class BinaryLinear(Linear):
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute ``sign(W) x + beta outputs``."""
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         self.binary_W[:] = self.be.binarize(self.W, stochastic=False)
         product = self.be.xnor_compound_dot if self.binary_inputs else self.be.compound_dot

@@ -12,7 +12,7 @@ from neonlite.layers.container import LayerContainer, Sequential, flatten_layers
 from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.shape import PassThrough
-from neonlite.layers.types import LayerInput, LayerLike, LayerShapes
+from neonlite.layers.types import LayerInput, LayerLike
 from neonlite.messages import describe
 
 
@@ -213,14 +213,6 @@ class Tree(LayerContainer):
                 self.nodes[i].branch_errors.append(deltas)
         self.deltas = deltas
         return deltas
-
-    def make_zero_inputs(self) -> Any:
-        """Return inputs of the trunk, filled with zeros."""
-        return self.layers[0].make_zero_inputs()
-
-    def shape_for_seq_len(self, S: int) -> LayerShapes:
-        shape: LayerShapes = self.layers[0].shape_for_seq_len(S)
-        return shape
 
     def get_terminal(self) -> Any:
         """Return a list of the last layers of the trunk and of all branches."""

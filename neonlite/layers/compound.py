@@ -1,18 +1,26 @@
-"""Compound layers: Affine, Conv, Deconv and BinaryAffine, lists of a layer, bias or batch norm, and activation."""
+"""Compound layers: Affine, Conv, Deconv and BinaryAffine, lists of a layer, bias or batch norm, and activation.
+
+Without ``init``, the defaults are those of textbooks: the initializer that suits the activation (Kaiming for
+rectifiers, else Glorot), and a bias of zeros unless there is batch normalization. With ``init``, they are neon's: no
+bias unless it is given.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from neonlite.backend.validation import checks_booleans, instance
-from neonlite.layers.activation import Activation
+from neonlite.backend.validation import checks_booleans
+from neonlite.initializers import Constant, GlorotUniform, Kaiming
+from neonlite.layers.activation import Activation, check_activation
 from neonlite.layers.binary import BinaryLinear
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.layer import Layer
 from neonlite.layers.linear import Bias, Linear
 from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
-from neonlite.layers.types import InitLike, WindowSizes
-from neonlite.transforms import Transform
+from neonlite.layers.types import ActivationLike, InitLike, WindowSizes
+from neonlite.transforms import GELU, Explin, Rectlin, SiLU
+
+RECTIFIERS = (Rectlin, Explin, SiLU, GELU)  # activations for which weights are initialized by Kaiming
 
 
 class CompoundLayer(list[Any]):
@@ -20,12 +28,12 @@ class CompoundLayer(list[Any]):
 
     Parameters
     ----------
-    bias : Initializer, optional
-        Initial values of the bias. Default: no bias.
+    bias : Initializer, array, Tensor or str, optional
+        Initial values of the bias. Default: no bias; without ``init`` zeros, unless there is batch normalization.
     batch_norm : bool
         Add batch normalization. It has its own offset, so it cannot be combined with a bias.
-    activation : Transform, optional
-        The activation function. Default: none.
+    activation : Transform or str, optional
+        The activation function, such as ``Rectlin()``, or its name, such as "relu". Default: none.
     name : str, optional
         Name of the first layer; the names of the others start with it.
 
@@ -36,13 +44,14 @@ class CompoundLayer(list[Any]):
     """
 
     norm_class_and_suffix: tuple[type[BatchNorm], str] = BatchNorm, "bnorm"  # for ``batch_norm=True``
+    weights_are_columns = False  # as in ``ParameterLayer``
 
     @checks_booleans
     def __init__(
         self,
         bias: InitLike | None = None,
         batch_norm: bool = False,
-        activation: Transform | None = None,
+        activation: ActivationLike | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__()
@@ -52,9 +61,22 @@ class CompoundLayer(list[Any]):
                 "BatchNorm has an offset beta."
             )
         if activation is not None:
-            where = f"{name or self.__class__.__name__}: activation"
-            instance(where, activation, Transform, "a transform, such as Rectlin(),")
+            activation = check_activation(f"{name or self.__class__.__name__}: activation", activation)
         self.bias, self.batch_norm, self.activation, self.base_name = bias, batch_norm, activation, name
+
+    def use_defaults(self, init: InitLike | None) -> InitLike:
+        """Return the initial values of the weights; if there are none, use the defaults of textbooks, with a bias.
+
+        Parameters
+        ----------
+        init : Initializer, array, Tensor or str, optional
+            The constructor's argument.
+        """
+        if init is not None:
+            return init
+        if self.bias is None and not self.batch_norm:
+            self.bias = Constant(0)
+        return Kaiming(self.weights_are_columns) if isinstance(self.activation, RECTIFIERS) else GlorotUniform()
 
     def add_layers(self, layer: Layer) -> None:
         """Append the first layer, and the bias, batch normalization and activation that follow it.
@@ -82,8 +104,9 @@ class Affine(CompoundLayer):
     ----------
     nout : int
         The number of outputs.
-    init : Initializer, array or Tensor
-        Initial values of W, (nout, nin).
+    init : Initializer, array, Tensor or str, optional
+        Initial values of W, (nout, nin). Default: ``Kaiming(local=False)`` if the activation is a rectifier (Rectlin,
+        Explin, SiLU, GELU), else ``GlorotUniform()``; and a bias of zeros.
     bias, batch_norm, activation, name
         As for ``CompoundLayer``.
     parallelism : str
@@ -91,24 +114,25 @@ class Affine(CompoundLayer):
 
     Examples
     --------
-    >>> from neonlite.initializers import Constant, Gaussian
-    >>> from neonlite.transforms import Rectlin
-    >>> [layer.name for layer in Affine(100, Gaussian(), bias=Constant(0), activation=Rectlin(), name="hidden")]
+    >>> [layer.name for layer in Affine(100, activation="relu", name="hidden")]
     ['hidden', 'hidden_bias', 'hidden_Rectlin']
+    >>> from neonlite.initializers import Gaussian
+    >>> [layer.name for layer in Affine(100, Gaussian(), activation="relu", name="hidden")]  # with init: no bias
+    ['hidden', 'hidden_Rectlin']
     """
 
     def __init__(
         self,
         nout: int,
-        init: InitLike,
+        init: InitLike | None = None,
         bias: InitLike | None = None,
         batch_norm: bool = False,
-        activation: Transform | None = None,
+        activation: ActivationLike | None = None,
         name: str | None = None,
         parallelism: str = "Disabled",
     ) -> None:
         super().__init__(bias, batch_norm, activation, name)
-        self.add_layers(Linear(nout, init, name=name, parallelism=parallelism))
+        self.add_layers(Linear(nout, self.use_defaults(init), name=name, parallelism=parallelism))
 
 
 class BinaryAffine(CompoundLayer):
@@ -118,8 +142,8 @@ class BinaryAffine(CompoundLayer):
     ----------
     nout : int
         The number of outputs.
-    init : Initializer, array or Tensor
-        Initial values of W, (nout, nin).
+    init : Initializer, array, Tensor or str, optional
+        Initial values of W, (nout, nin). Default: as for ``Affine``.
     bias, batch_norm, activation, name
         As for ``CompoundLayer``.
 
@@ -137,14 +161,14 @@ class BinaryAffine(CompoundLayer):
     def __init__(
         self,
         nout: int,
-        init: InitLike,
+        init: InitLike | None = None,
         bias: InitLike | None = None,
         batch_norm: bool = False,
-        activation: Transform | None = None,
+        activation: ActivationLike | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(bias, batch_norm, activation, name)
-        self.add_layers(BinaryLinear(nout, init, name=name))
+        self.add_layers(BinaryLinear(nout, self.use_defaults(init), name=name))
 
 
 class Conv(CompoundLayer):
@@ -152,8 +176,11 @@ class Conv(CompoundLayer):
 
     Parameters
     ----------
-    fshape, init, strides, padding, dilation
+    fshape, strides, padding, dilation
         As for ``Convolution``.
+    init : Initializer, array, Tensor or str, optional
+        Initial values of W, (C T R S, K). Default: ``Kaiming()`` if the activation is a rectifier (Rectlin, Explin,
+        SiLU, GELU), else ``GlorotUniform()``; and a bias of zeros.
     bias, batch_norm, activation, name
         As for ``CompoundLayer``.
 
@@ -165,19 +192,22 @@ class Conv(CompoundLayer):
     ['edges', 'edges_Rectlin']
     """
 
+    weights_are_columns = True
+
     def __init__(
         self,
         fshape: WindowSizes,
-        init: InitLike,
+        init: InitLike | None = None,
         strides: WindowSizes = 1,
         padding: WindowSizes = 0,
         dilation: WindowSizes = 1,
         bias: InitLike | None = None,
         batch_norm: bool = False,
-        activation: Transform | None = None,
+        activation: ActivationLike | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(bias, batch_norm, activation, name)
+        init, bias = self.use_defaults(init), self.bias
         self.bias = None  # the first layer includes it
         options: dict[str, Any] = {
             "strides": strides,
@@ -196,8 +226,10 @@ class Deconv(CompoundLayer):
 
     Parameters
     ----------
-    fshape, init, strides, padding, dilation
+    fshape, strides, padding, dilation
         As for ``Deconvolution``.
+    init : Initializer, array, Tensor or str, optional
+        Initial values of W, (C T R S, K). Default: as for ``Conv``.
     bias, batch_norm, activation, name
         As for ``CompoundLayer``.
 
@@ -208,17 +240,19 @@ class Deconv(CompoundLayer):
     ['up', 'up_bias']
     """
 
+    weights_are_columns = True
+
     def __init__(
         self,
         fshape: WindowSizes,
-        init: InitLike,
+        init: InitLike | None = None,
         strides: WindowSizes = 1,
         padding: WindowSizes = 0,
         dilation: WindowSizes = 1,
         bias: InitLike | None = None,
         batch_norm: bool = False,
-        activation: Transform | None = None,
+        activation: ActivationLike | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(bias, batch_norm, activation, name)
-        self.add_layers(Deconvolution(fshape, strides, padding, dilation, init, name=name))
+        self.add_layers(Deconvolution(fshape, strides, padding, dilation, self.use_defaults(init), name=name))

@@ -14,6 +14,7 @@ from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
+from neonlite.layers.summary import walk_layers
 from neonlite.layers.types import LayerInput, LayerLike, LayerShapes
 from neonlite.messages import describe
 
@@ -34,7 +35,8 @@ class LayerContainer(Layer):
     Attributes
     ----------
     layers : list of Layer
-        The layers.
+        The layers. ``len(network)`` and ``for layer in network`` are those of this list; ``network[0]`` and
+        ``network["name"]`` return a layer.
     """
 
     needs_outputs = False
@@ -55,6 +57,30 @@ class LayerContainer(Layer):
 
     def __len__(self) -> int:
         return len(self.layers)
+
+    def __getitem__(self, key: int | slice | str) -> Any:
+        """Return a layer by its position or its name, also of a layer in a container in this one; a list for a slice.
+
+        Parameters
+        ----------
+        key : int, slice or str
+            The position or positions, or the name.
+
+        Raises
+        ------
+        IndexError, KeyError
+            If there is no such layer.
+        """
+        if not isinstance(key, str):
+            return self.layers[key]
+        layers = {layer.name: layer for _, layer in reversed([*walk_layers(self)][1:])}  # the first one of a name
+        if key not in layers:
+            raise KeyError(f"{self.name}: expected the name of a layer, {', '.join(reversed(layers))}, got {key!r}.")
+        return layers[key]
+
+    def __contains__(self, item: object) -> bool:
+        """Return whether a layer, or a layer of this name, is in the container or in a container in it."""
+        return any(layer is item or layer.name == item for _, layer in [*walk_layers(self)][1:])
 
     def leaves(self) -> list[Any]:
         """Return all layers that are not containers, in order."""
@@ -126,6 +152,14 @@ class LayerContainer(Layer):
                 f"{self.name}: expected alpha=1 and beta=0, got {alpha=}, {beta=}. Containers share buffers between "
                 "layers; pass alpha and beta to the layers themselves."
             )
+
+    def make_zero_inputs(self) -> Any:
+        """Return inputs of the first layer, filled with zeros."""
+        return self.layers[0].make_zero_inputs()
+
+    def shape_for_seq_len(self, S: int) -> LayerShapes:
+        shape: LayerShapes = self.layers[0].shape_for_seq_len(S)
+        return shape
 
     # --- text ---
 
@@ -266,14 +300,6 @@ class Sequential(LayerContainer):
             error = layer.bprop(error)
         self.deltas = error
         return error
-
-    def make_zero_inputs(self) -> Any:
-        """Return inputs of the first layer, filled with zeros."""
-        return self.layers[0].make_zero_inputs()
-
-    def shape_for_seq_len(self, S: int) -> LayerShapes:
-        shape: LayerShapes = self.layers[0].shape_for_seq_len(S)
-        return shape
 
     def get_terminal(self) -> Any:
         """Return the last layer."""

@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any, Self
 
 from neonlite.backend import Backend, Tensor
+from neonlite.initializers import GlorotUniform
 from neonlite.layers.accumulation import accumulates
 from neonlite.layers.layer import Layer
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
@@ -156,8 +157,8 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
         Filter shape and number of filters.
     strides, padding, dilation : int, tuple or dict
         Strides, zero padding and dilation of the filters.
-    init : Initializer, array or Tensor
-        Initial values of W, (C T R S, K).
+    init : Initializer, array, Tensor or str
+        Initial values of W, (C T R S, K); default: ``GlorotUniform()``.
     bsum : bool
         Also compute ``batch_sum``, a column with the sum of each channel of the outputs.
     name : str, optional
@@ -166,6 +167,7 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
         As for ``Layer``.
     """
 
+    weights_are_columns = True
     fshape_names = "TRSK"  # names of the sizes in fshape
     weight_bias: Any = None  # set by Convolution_bias
     grad_bias: Any = None
@@ -181,7 +183,7 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
         name: str | None = None,
         parallelism: str = "Data",
     ) -> None:
-        super().__init__(init, name, parallelism)
+        super().__init__(GlorotUniform() if init is None else init, name, parallelism)
         self.fshape, self.strides, self.padding, self.dilation, self.bsum = fshape, strides, padding, dilation, bsum
         self.batch_sum: Tensor | Any = None
         self.filter_sizes = parse_sizes(self.name, "fshape", fshape, self.fshape_names, 3)
@@ -237,8 +239,8 @@ class Convolution(ConvolutionBase):
     strides, padding, dilation : int, tuple or dict
         A scalar for height and width, and for the depth in 3-D; (height, width); (depth, height, width); or a dict with
         keys such as ``str_h``, ``pad_w`` and ``dil_d``. Defaults: 1, 0 and 1.
-    init : Initializer, array or Tensor
-        Initial values of W, (C T R S, K).
+    init : Initializer, array, Tensor or str
+        Initial values of W, (C T R S, K); default: ``GlorotUniform()``.
     bsum : bool
         Also compute ``batch_sum`` (K, 1), the sum of each channel of the outputs.
     name : str, optional
@@ -268,7 +270,6 @@ class Convolution(ConvolutionBase):
         return be.reshape(be.dot(self.W.T, columns), g.dimO2)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         options = {"bias": self.weight_bias, "bsum": self.batch_sum, "beta": beta}
         self.be.fprop_conv(self.nglayer, inputs, self.W, self.outputs, **options)
@@ -290,7 +291,7 @@ class Convolution_bias(Convolution):
     ----------
     fshape, strides, padding, dilation, init, bsum, name, parallelism
         As for ``Convolution``.
-    bias : Initializer, array or Tensor
+    bias : Initializer, array, Tensor or str
         Initial values of the bias; required.
     """
 
@@ -315,7 +316,7 @@ class Convolution_bias(Convolution):
                 f"{self.name}: bias: expected an initializer such as Constant(0), got None. Without a bias use "
                 "Convolution."
             )
-        self.bias = bias
+        self.bias = self.initial_values(bias)
 
     def parameter_specs(self) -> list[ParameterSpec]:
         return [*super().parameter_specs(), ParameterSpec("weight_bias", "grad_bias", (self.nglayer.K, 1), self.bias)]
@@ -339,8 +340,8 @@ class Deconvolution(ConvolutionBase):
         (R, S, C), (T, R, S, C), or a dict of these.
     strides, padding, dilation : int, tuple or dict
         Those of the corresponding convolution, as for ``Convolution``.
-    init : Initializer, array or Tensor
-        Initial values of W, (C T R S, K).
+    init : Initializer, array, Tensor or str
+        Initial values of W, (C T R S, K); default: ``GlorotUniform()``.
     bsum : bool
         Also compute ``batch_sum`` (C, 1), the sum of each channel of the outputs.
     name : str, optional
@@ -376,7 +377,6 @@ class Deconvolution(ConvolutionBase):
         return be.reshape(be.build("slice", padded_images, index=inner), g.dimI2)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         self.be.bprop_conv(self.nglayer, self.W, inputs, self.outputs, bsum=self.batch_sum, beta=beta)
         return self.add_bias_and_sum() if beta else self.outputs

@@ -7,13 +7,14 @@ from typing import Any
 
 from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import is_builtin
-from neonlite.backend.validation import check_number, check_numbers, one_of
+from neonlite.backend.validation import check_number, check_numbers, from_name, one_of
 from neonlite.backend.warn import warn
 from neonlite.layers.buffers import BufferOwner, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.transforms import Cost, Softmax
+from neonlite.transforms.cost import COSTS
 from neonlite.typing import NativeArray
 
 
@@ -26,8 +27,8 @@ class GeneralizedCost(BufferOwner):
 
     Parameters
     ----------
-    costfunc : Cost
-        The cost function.
+    costfunc : Cost or str
+        The cost function, such as ``CrossEntropyMulti()``, or its name, such as "cross_entropy".
     name : str, optional
         Name, for error messages.
 
@@ -43,8 +44,9 @@ class GeneralizedCost(BufferOwner):
 
     result_attributes = ("cost",)  # attributes that hold results and do not affect the computation
 
-    def __init__(self, costfunc: Cost, name: str | None = None) -> None:
+    def __init__(self, costfunc: Cost | str, name: str | None = None) -> None:
         super().__init__(name)
+        costfunc = from_name(f"{self.name}: costfunc", costfunc, COSTS)
         if isinstance(costfunc, type) or not callable(costfunc):
             raise TypeError(
                 f"{self.name}: expected a cost for costfunc, such as CrossEntropyMulti(), got {describe(costfunc)}."
@@ -229,15 +231,15 @@ class GeneralizedCostMask(GeneralizedCost):
 
     Parameters
     ----------
-    costfunc : Cost
-        The cost function.
+    costfunc : Cost or str
+        The cost function, or its name.
     weights : float
         Factor of the cost.
     name : str, optional
         Name, for error messages.
     """
 
-    def __init__(self, costfunc: Cost, weights: float = 1.0, name: str | None = None) -> None:
+    def __init__(self, costfunc: Cost | str, weights: float = 1.0, name: str | None = None) -> None:
         super().__init__(costfunc, name)
         self.weights = check_number(f"{self.name}: weights", weights)
 

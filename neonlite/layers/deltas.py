@@ -20,6 +20,7 @@ from neonlite.layers.types import LayerShape
 
 if TYPE_CHECKING:
     from neonlite.layers.layer import Layer
+    from neonlite.optree import Operand
 
 
 class PlannedBuffer:
@@ -231,6 +232,20 @@ def record_bprop(layer: Layer, planner: DeltaPlanner, error: PlannedGradient | N
         can_overwrite=layer.in_place,
         workspace_size=layer.bprop_workspace_size,
     )
+
+
+def scale_deltas(layer: Layer, delta: Operand, alpha: float, beta: float) -> Operand:
+    """Return ``alpha delta + beta deltas``.
+
+    Parameters
+    ----------
+    delta : Tensor or OpTreeNode
+        The gradient with respect to the inputs.
+    alpha, beta : float
+        As for ``bprop``.
+    """
+    delta = delta if alpha == 1 else alpha * delta
+    return delta if beta == 0 else delta + beta * layer.deltas
 
 
 def set_deltas(layer: Layer, delta_buffers: Sequence[Tensor]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Self
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
 from neonlite.dtypes import SIGNIFICAND_BITS
+from neonlite.initializers import Gaussian
 from neonlite.layers.accumulation import accumulates
 from neonlite.layers.buffers import num_elements
 from neonlite.layers.parameter import ParameterLayer
@@ -27,8 +28,8 @@ class LookupTable(ParameterLayer):
         Number of rows; token ids are 0 to vocab_size - 1.
     embedding_dim : int
         Number of columns.
-    init : initializer, array or Tensor
-        Fills W.
+    init : initializer, array, Tensor or str, optional
+        Fills W (default: ``Gaussian()``).
     update : bool
         Train W; otherwise its gradient stays zero.
     pad_idx : int, optional
@@ -50,12 +51,12 @@ class LookupTable(ParameterLayer):
         self,
         vocab_size: int,
         embedding_dim: int,
-        init: InitLike,
+        init: InitLike | None = None,
         update: bool = True,
         pad_idx: int | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(init, name)
+        super().__init__(Gaussian() if init is None else init, name)
         self.vocab_size = integer(f"{self.name}: vocab_size", vocab_size)
         self.embedding_dim = integer(f"{self.name}: embedding_dim", embedding_dim)
         if pad_idx is not None:
@@ -117,7 +118,6 @@ class LookupTable(ParameterLayer):
         return self.be.transpose(rows if self.pad_idx is None else self.be.where(ids == self.pad_idx, 0, rows))
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         self.token_ids[:] = self.to_token_ids(inputs)
         rows = self.be.transpose(self.be.take(self.W, self.token_ids, axis=0))

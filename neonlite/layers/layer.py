@@ -8,15 +8,14 @@ Data has the shape (F, N): features by columns, with the minibatch as the last a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Self
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
 from neonlite.backend.planning.assignment import CachedAssignment
 from neonlite.backend.validation import checks_booleans
-from neonlite.layers import accumulation, deltas, display, layer_checks, resize
-from neonlite.layers.buffers import copy_tensors, iobuf_shape, shape_of_data, with_layout
+from neonlite.layers import accumulation, deltas, layer_checks, layer_methods
+from neonlite.layers.buffers import iobuf_shape, shape_of_data, with_layout
 from neonlite.layers.summary import summarize
 from neonlite.layers.types import LayerInput
 from neonlite.layers.weights import WeightOwner
@@ -175,38 +174,6 @@ class Layer(WeightOwner):
 
     # --- forward and backward pass ---
 
-    def __call__(self, x: Tensor | Sequence[Tensor]) -> Any:
-        """Return the outputs at inference, ``fprop(x, inference=True)``. The layer must be configured and allocated.
-
-        Recurrent states start at zero, as in ``Model.predict``, and those for the next minibatch are unchanged.
-
-        Parameters
-        ----------
-        x : Tensor or list of Tensor
-            The inputs, (F, N), or (F, T N) with time steps; a list for a network with several inputs.
-
-        Returns
-        -------
-        Tensor or list of Tensor
-            The outputs, (K, N) or (K, T N), in new tensors.
-
-        Raises
-        ------
-        RuntimeError
-            If the layer is not configured or not allocated.
-        """
-        self.check_configured()
-        leaves = self.leaves()
-        inputs: Any = x if leaves[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
-        states = [(layer, layer.get_state()) for layer in leaves]
-        try:
-            for layer in leaves:
-                layer.set_state({})
-            return copy_tensors(self.fprop(inputs, inference=True))
-        finally:
-            for layer, state in states:
-                layer.set_state(state)
-
     def formula(self, x: Tensor) -> Operand:
         """Return the outputs as an op-tree of the inputs.
 
@@ -306,33 +273,20 @@ class Layer(WeightOwner):
                 del targets[-1], values[-1]
         return targets, values
 
-    def scale_deltas(self, delta: Operand, alpha: float, beta: float) -> Operand:
-        """Return ``alpha delta + beta deltas``.
-
-        Parameters
-        ----------
-        delta : Tensor or OpTreeNode
-            The gradient with respect to the inputs.
-        alpha, beta : float
-            As for ``bprop``.
-        """
-        delta = delta if alpha == 1 else alpha * delta
-        return delta if beta == 0 else delta + beta * self.deltas
-
     def prepare_fprop(self, inputs: Tensor, inference: bool) -> Any:
-        """Check and store the inputs, and return the op-tree of the outputs, in training also stored as ``tree``.
+        """Store the inputs, and return the op-tree of the outputs, which in training is also stored as ``tree``.
 
         Parameters
         ----------
         inputs, inference
             As for ``fprop``.
         """
-        self.check_inputs(inputs)
-        if inference:
-            self.set_inputs(inputs, inference)
-            return self.inference_formula(inputs)
         is_current = self.tree is not None and inputs is self.inputs  # else a new tree, which refers to the new inputs
-        self.set_inputs(inputs, inference, self.tree if is_current else self._build_tree(inputs))
+        tree = self.tree if is_current else None
+        self.set_inputs(inputs, inference)
+        if inference:
+            return self.inference_formula(inputs)
+        self.tree = self._build_tree(inputs) if tree is None else tree
         return self.tree
 
     def _build_tree(self, inputs: Tensor) -> OpTreeNode:
@@ -345,17 +299,16 @@ class Layer(WeightOwner):
             layer_checks.check_in_place(self, inputs, tree)
         return tree
 
-    def set_inputs(self, inputs: Tensor | Sequence[Tensor], inference: bool, tree: OpTreeNode | None = None) -> None:
-        """Store the inputs, and that ``bprop`` can follow unless ``inference`` is set.
+    def set_inputs(self, inputs: Any, inference: bool) -> None:
+        """Check and store the inputs, and that ``bprop`` can follow unless ``inference`` is set.
 
         Parameters
         ----------
         inputs, inference
             As for ``fprop``.
-        tree : OpTreeNode, optional
-            The formula of the inputs, if ``bprop`` differentiates it.
         """
-        self.inputs, self.tree, self.can_backprop = inputs, tree, not inference
+        self.check_inputs(inputs)
+        self.inputs, self.tree, self.can_backprop = inputs, None, not inference
 
     # --- position in the network ---
 
@@ -385,6 +338,7 @@ class Layer(WeightOwner):
 
     # --- methods defined in other modules ---
 
+    __call__ = layer_methods.infer
     accumulates = staticmethod(accumulation.accumulates)
     set_acc_on = accumulation.set_acc_on
     check_accumulation = accumulation.check_accumulation
@@ -394,13 +348,14 @@ class Layer(WeightOwner):
     check_inputs = layer_checks.check_inputs
     check_tensor = layer_checks.check_tensor
     record_bprop = deltas.record_bprop
+    scale_deltas = deltas.scale_deltas
     set_deltas = deltas.set_deltas
-    check_seq_len = resize.check_seq_len
-    set_batch_size = resize.set_batch_size
-    set_seq_len = resize.set_seq_len
-    shape_for_seq_len = resize.shape_for_seq_len
+    check_seq_len = layer_methods.check_seq_len
+    set_batch_size = layer_methods.set_batch_size
+    set_seq_len = layer_methods.set_seq_len
+    shape_for_seq_len = layer_methods.shape_for_seq_len
     summary = summarize
-    __repr__ = display.layer_repr
-    __str__ = display.layer_str
-    nested_str = display.nested_str
-    repr_details = display.repr_details
+    __repr__ = layer_methods.layer_repr
+    __str__ = layer_methods.layer_str
+    nested_str = layer_methods.nested_str
+    repr_details = layer_methods.repr_details

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import integer
+from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers.accumulation import accumulates
 from neonlite.layers.buffers import num_features
 from neonlite.layers.parameter import ParameterLayer
@@ -22,8 +23,8 @@ class Linear(ParameterLayer):
     ----------
     nout : int
         The number of outputs.
-    init : Initializer, array or Tensor
-        Initial values of W, (nout, nin).
+    init : Initializer, array, Tensor or str
+        Initial values of W, (nout, nin); default: ``GlorotUniform()``.
     bsum : bool
         Also compute ``batch_sum`` (nout, 1), the sums of the rows of the outputs.
     name : str, optional
@@ -45,9 +46,14 @@ class Linear(ParameterLayer):
     needs_outputs = False
 
     def __init__(
-        self, nout: int, init: InitLike, bsum: bool = False, name: str | None = None, parallelism: str = "Disabled"
+        self,
+        nout: int,
+        init: InitLike | None = None,
+        bsum: bool = False,
+        name: str | None = None,
+        parallelism: str = "Disabled",
     ) -> None:
-        super().__init__(init, name, parallelism)
+        super().__init__(GlorotUniform() if init is None else init, name, parallelism)
         self.nout, self.bsum = integer(f"{self.name}: nout", nout), bsum
         self.batch_sum: Tensor | Any = None
         self.transposes: dict[str, tuple[Any, Any]] = {}  # name -> (tensor, its transpose)
@@ -71,7 +77,6 @@ class Linear(ParameterLayer):
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute ``W x + beta outputs``."""
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         return self.be.compound_dot(self.W, inputs, self.outputs, beta=beta, bsum=self.batch_sum)
 
@@ -104,8 +109,8 @@ class Bias(ParameterLayer):
 
     Parameters
     ----------
-    init : Initializer, array or Tensor
-        Initial values of b, the parameter W of this layer, (F, 1) or (C, 1).
+    init : Initializer, array, Tensor or str
+        Initial values of b, the parameter W of this layer, (F, 1) or (C, 1); default: zeros.
     name : str, optional
         Name, unique in a network.
     """
@@ -113,8 +118,8 @@ class Bias(ParameterLayer):
     in_place = True
     needs_outputs = False
 
-    def __init__(self, init: InitLike, name: str | None = None) -> None:
-        super().__init__(init, name)
+    def __init__(self, init: InitLike | None = None, name: str | None = None) -> None:
+        super().__init__(Constant(0) if init is None else init, name)
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)

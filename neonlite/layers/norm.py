@@ -171,7 +171,6 @@ class BatchNorm(NormalizationBase):
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs; in training also update the running statistics."""
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         if inference:
             return self._fprop_inference(inputs, beta)

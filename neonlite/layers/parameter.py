@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import checks_booleans
+from neonlite.backend.validation import checks_booleans, from_name
+from neonlite.initializers import initializer_names
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import InitLike
 from neonlite.messages import describe
@@ -88,16 +89,28 @@ class ParameterLayer(Layer):
     """
 
     has_params = True
+    weights_are_columns = False  # whether the weights are (C R S, K), as in a convolution, or else (nout, nin)
     W = TensorAttribute()
     dW = TensorAttribute()
 
     def __init__(self, init: InitLike | None = None, name: str | None = None, parallelism: str = "Unknown") -> None:
         super().__init__(name, parallelism)
-        if init is not None:
-            check_init(self.name, init)
-        self.init = init
+        self.init = self.initial_values(init)
         self.weight_shape: tuple[int, ...] | Any = None
         self.states: list[Any] = []
+
+    def initial_values(self, init: InitLike | None) -> Any:
+        """Return initial values, an initializer for the name of one; TypeError or ValueError if they are not valid.
+
+        Parameters
+        ----------
+        init : Initializer, array, Tensor or str, optional
+            The initial values.
+        """
+        init = from_name(f"{self.name}: init", init, initializer_names(self.weights_are_columns))
+        if init is not None:
+            check_init(self.name, init)
+        return init
 
     def parameter_specs(self) -> list[ParameterSpec]:
         """Return the parameters as a list of ``ParameterSpec``, in the order of optimizer states and checkpoints."""

@@ -93,7 +93,6 @@ class Pooling(ImageLayer):
         return be.reshape(pooled, g.dimO2)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         return self.be.fprop_pool(self.nglayer, inputs, self.outputs, None if inference else self.argmax, beta)
 
@@ -161,7 +160,6 @@ class LRN(ImageLayer):
         return be.reshape(self.alpha * images * (1 + self.ascale / g.J * squares) ** -self.bpower, g.dimI2)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         options: dict[str, Any] = {
             "alpha": self.alpha,

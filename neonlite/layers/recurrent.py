@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import instance, integer
+from neonlite.backend.validation import integer
 from neonlite.backend.warn import warn
+from neonlite.initializers import GlorotUniform, Orthonormal
 from neonlite.layers.accumulation import accumulates
+from neonlite.layers.activation import check_activation
 from neonlite.layers.buffers import with_layout
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute, fill_parameter
-from neonlite.layers.types import InitLike, LayerInput
+from neonlite.layers.types import ActivationLike, InitLike, LayerInput
 from neonlite.layers.unroll import Program, Step, StepUnroll, find_fused_primitive, make_unroll
 from neonlite.messages import describe
 from neonlite.transforms import Logistic, Tanh, Transform
@@ -35,12 +37,14 @@ class RecurrentBase(ParameterLayer):
     ----------
     output_size : int
         Number of elements of a state.
-    init : initializer, array or Tensor
-        Fills each gate's part of W_input, and of W_recur without ``init_inner``.
-    init_inner : initializer, array or Tensor, optional
+    init : initializer, array, Tensor or str, optional
+        Fills each gate's part of W_input, and of W_recur without ``init_inner``. Default: ``GlorotUniform()``, with
+        ``Orthonormal(1)`` for W_recur.
+    init_inner : initializer, array, Tensor or str, optional
         Fills each gate's part of W_recur.
-    activation : Transform
-        Activation function whose derivative can be computed from its output, such as ``Tanh()``.
+    activation : Transform or str
+        Activation function whose derivative can be computed from its output, such as ``Logistic()``, or its name.
+        Default: ``Tanh()``.
     reset_cells : bool
         Start every minibatch from zero states.
     name : str, optional
@@ -57,17 +61,19 @@ class RecurrentBase(ParameterLayer):
     def __init__(
         self,
         output_size: int,
-        init: InitLike,
+        init: InitLike | None = None,
         init_inner: InitLike | None = None,
-        activation: Transform | None = None,
+        activation: ActivationLike | None = None,
         reset_cells: bool = False,
         name: str | None = None,
     ) -> None:
+        if init is None:
+            init, init_inner = GlorotUniform(), Orthonormal(1.0) if init_inner is None else init_inner
         super().__init__(init, name)
         self.output_size = self.nout = integer(f"{self.name}: output_size", output_size)
-        self.init_inner, self.reset_cells = init_inner, bool(reset_cells)
+        self.init_inner, self.reset_cells = self.initial_values(init_inner), bool(reset_cells)
         self.activations: list[Transform] = []
-        self.activation = self.check_activation("activation", activation)
+        self.activation = self.check_activation("activation", Tanh() if activation is None else activation)
         self.split_inputs = False
         self.is_reset = True  # start from zeros, not from the state of a previous minibatch
         self.pending_state: dict[str, Any] = {}  # from set_state; the next fprop copies it to its buffers
@@ -76,16 +82,21 @@ class RecurrentBase(ParameterLayer):
         self.final_errors: list[Sequence[Tensor]] = []  # from each layer that started with this one's final states
 
     def check_activation(self, label: str, transform: object) -> Transform:
-        """Return a transform; TypeError if it is not one, ValueError if its derivative needs its input.
+        """Return a transform, a new one for its name; ValueError if its derivative needs its input.
 
         Parameters
         ----------
         label : str
             Name of the argument, for errors.
-        transform : Transform
+        transform : Transform or str
             The activation function.
+
+        Raises
+        ------
+        TypeError
+            If it is not a transform.
         """
-        activation = instance(f"{self.name}: {label}", transform, Transform, "a transform, such as Tanh(),")
+        activation = check_activation(f"{self.name}: {label}", transform, "Tanh()")
         if not activation.has_grad_from_output:
             raise ValueError(
                 f"{self.name}: expected as {label} a transform whose derivative follows from its output, such as "
@@ -252,7 +263,7 @@ class RecurrentBase(ParameterLayer):
         states = self.check_init_state(self.init_state if init_state is None else init_state)
         if self.pending_state:
             self.restore_state()
-        self.set_inputs(inputs, inference)
+        self.inputs, self.can_backprop = inputs, not inference
         for unroll in self.unrolls:
             unroll.set_initial_states(states, self.is_reset or self.reset_cells)
             unroll.fprop(inputs)
@@ -470,14 +481,17 @@ class GatedRecurrentBase(RecurrentBase):
     ----------
     output_size : int
         Number of elements of a state.
-    init : initializer, array or Tensor
-        Fills each gate's part of W_input, and of W_recur without ``init_inner``.
-    init_inner : initializer, array or Tensor, optional
+    init : initializer, array, Tensor or str, optional
+        Fills each gate's part of W_input, and of W_recur without ``init_inner``. Default: ``GlorotUniform()``, with
+        ``Orthonormal(1)`` for W_recur.
+    init_inner : initializer, array, Tensor or str, optional
         Fills each gate's part of W_recur.
-    activation : Transform
-        Activation function of the states, such as ``Tanh()``; its derivative must be computable from its output.
-    gate_activation : Transform
-        Activation function of the gates, such as ``Logistic()``; its derivative must be computable from its output.
+    activation : Transform or str
+        Activation function of the states, or its name; its derivative must be computable from its output. Default:
+        ``Tanh()``.
+    gate_activation : Transform or str
+        Activation function of the gates, or its name; its derivative must be computable from its output. Default:
+        ``Logistic()``.
     reset_cells : bool
         Start every minibatch from zero states.
     name : str, optional
@@ -487,14 +501,15 @@ class GatedRecurrentBase(RecurrentBase):
     def __init__(
         self,
         output_size: int,
-        init: InitLike,
+        init: InitLike | None = None,
         init_inner: InitLike | None = None,
-        activation: Transform | None = None,
-        gate_activation: Transform | None = None,
+        activation: ActivationLike | None = None,
+        gate_activation: ActivationLike | None = None,
         reset_cells: bool = False,
         name: str | None = None,
     ) -> None:
         super().__init__(output_size, init, init_inner, activation, reset_cells, name)
+        gate_activation = Logistic() if gate_activation is None else gate_activation
         self.gate_activation = self.check_activation("gate_activation", gate_activation)
 
     @property
@@ -593,10 +608,10 @@ class BiRNN(Recurrent):
     ----------
     output_size : int
         Number of elements of a state of one direction.
-    init, init_inner : initializer, array or Tensor
+    init, init_inner : initializer, array, Tensor or str, optional
         As for ``Recurrent``.
-    activation : Transform
-        Activation function.
+    activation : Transform or str
+        As for ``Recurrent``.
     reset_cells : bool
         Start every minibatch from zero states.
     split_inputs : bool
@@ -617,9 +632,9 @@ class BiRNN(Recurrent):
     def __init__(
         self,
         output_size: int,
-        init: InitLike,
+        init: InitLike | None = None,
         init_inner: InitLike | None = None,
-        activation: Transform | None = None,
+        activation: ActivationLike | None = None,
         reset_cells: bool = False,
         split_inputs: bool = False,
         name: str | None = None,
@@ -636,10 +651,10 @@ class BiLSTM(LSTM):
     ----------
     output_size : int
         Number of elements of a state of one direction.
-    init, init_inner : initializer, array or Tensor
+    init, init_inner : initializer, array, Tensor or str, optional
         As for ``LSTM``.
-    activation, gate_activation : Transform
-        Activation functions of the states and of the gates.
+    activation, gate_activation : Transform or str
+        As for ``LSTM``.
     reset_cells : bool
         Start every minibatch from zero states.
     split_inputs : bool
@@ -657,10 +672,10 @@ class BiLSTM(LSTM):
     def __init__(
         self,
         output_size: int,
-        init: InitLike,
+        init: InitLike | None = None,
         init_inner: InitLike | None = None,
-        activation: Transform | None = None,
-        gate_activation: Transform | None = None,
+        activation: ActivationLike | None = None,
+        gate_activation: ActivationLike | None = None,
         reset_cells: bool = False,
         split_inputs: bool = False,
         name: str | None = None,
@@ -679,10 +694,10 @@ class BiBNRNN(BiRNN):
     ----------
     output_size : int
         Number of elements of a state of one direction.
-    init, init_inner : initializer, array or Tensor
+    init, init_inner : initializer, array, Tensor or str, optional
         As for ``Recurrent``.
-    activation : Transform
-        Activation function.
+    activation : Transform or str
+        As for ``Recurrent``.
     reset_cells : bool
         Start every minibatch from zero states.
     split_inputs : bool
@@ -700,9 +715,9 @@ class BiBNRNN(BiRNN):
     def __init__(
         self,
         output_size: int,
-        init: InitLike,
+        init: InitLike | None = None,
         init_inner: InitLike | None = None,
-        activation: Transform | None = None,
+        activation: ActivationLike | None = None,
         reset_cells: bool = False,
         split_inputs: bool = False,
         name: str | None = None,

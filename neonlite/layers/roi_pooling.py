@@ -142,7 +142,6 @@ class RoiPooling(Layer):
 
     def fprop(self, inputs: Tensor | Sequence[Tensor], inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs. IndexError if a region refers to an image that does not exist."""
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         pooled = self.buffer("pooled", self.out_shape) if beta else self.outputs
         self.call_primitive(self.be.roipooling_fprop, inputs[0], pooled)

@@ -8,10 +8,9 @@ from neonlite.backend import Tensor
 from neonlite.backend.validation import checks_booleans, integer
 from neonlite.layers.layer import Layer
 from neonlite.layers.recurrent import BiBNRNN, BiLSTM, BiRNN
-from neonlite.layers.types import InitLike, LayerInput, LayerShape
+from neonlite.layers.types import ActivationLike, InitLike, LayerInput, LayerShape
 from neonlite.messages import describe
 from neonlite.optree import Operand
-from neonlite.transforms import Transform
 
 
 def get_steps(x: Tensor, shape: LayerShape) -> list[Tensor]:
@@ -107,7 +106,6 @@ class RecurrentLast(RecurrentOutput):
     """The last step of a sequence, (F, T) -> F."""
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.check_inputs(inputs)
         self.set_inputs(inputs, inference)
         last = inputs[:, -self.be.bsz :]
         self.outputs[:] = last + beta * self.outputs if beta else last
@@ -156,10 +154,10 @@ class DeepBiRNN(list[Any]):
     ----------
     nout : int
         Number of elements of a state of one direction.
-    init, init_inner : initializer, array or Tensor
+    init, init_inner : initializer, array, Tensor or str, optional
         As for ``BiRNN``.
-    activation : Transform
-        Activation function.
+    activation : Transform or str, optional
+        As for ``BiRNN``.
     reset_cells : bool
         Start every minibatch from zero states.
     depth : int
@@ -181,9 +179,9 @@ class DeepBiRNN(list[Any]):
     def __init__(
         self,
         nout: int,
-        init: InitLike,
+        init: InitLike | None = None,
         init_inner: InitLike | None = None,
-        activation: Transform | None = None,
+        activation: ActivationLike | None = None,
         reset_cells: bool = False,
         depth: int = 1,
         batch_norm: bool = False,
@@ -204,10 +202,10 @@ class DeepBiLSTM(list[Any]):
     ----------
     nout : int
         Number of elements of a state of one direction.
-    init, init_inner : initializer, array or Tensor
+    init, init_inner : initializer, array, Tensor or str, optional
         As for ``BiLSTM``.
-    activation, gate_activation : Transform
-        Activation functions of the states and of the gates.
+    activation, gate_activation : Transform or str, optional
+        As for ``BiLSTM``.
     reset_cells : bool
         Start every minibatch from zero states.
     depth : int
@@ -218,10 +216,10 @@ class DeepBiLSTM(list[Any]):
     def __init__(
         self,
         nout: int,
-        init: InitLike,
+        init: InitLike | None = None,
         init_inner: InitLike | None = None,
-        activation: Transform | None = None,
-        gate_activation: Transform | None = None,
+        activation: ActivationLike | None = None,
+        gate_activation: ActivationLike | None = None,
         reset_cells: bool = False,
         depth: int = 1,
     ) -> None:

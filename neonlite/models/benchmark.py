@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.lock import exclusive
-from neonlite.backend.validation import checks_booleans, integer
+from neonlite.backend.validation import checks_booleans, from_name, integer
 from neonlite.layers.weights import parameter_states
-from neonlite.models.training import use_batch_size_of
+from neonlite.models.step_parts import use_batch_size_of
+from neonlite.optimizers.rules import OPTIMIZERS
+from neonlite.transforms.cost import COSTS
 
 STATISTICS = (np.mean, np.median, np.min, np.max)
 Timings = dict[str, NDArray[np.float64]]
@@ -59,9 +61,9 @@ class Benchmark:
             Whether to time inference instead of training. Default: False.
         niterations : int
             The number of steps to time. Default: 20.
-        cost : Cost, optional
+        cost : Cost or str, optional
             The cost. Default: that of the model.
-        optimizer : Optimizer, optional
+        optimizer : Optimizer or str, optional
             The optimizer. Default: that of the model.
         nskip : int
             The number of steps before the first timed one. Default: 2.
@@ -80,7 +82,8 @@ class Benchmark:
             There is no cost or no optimizer to train with.
         """
         model = self.model
-        cost, optimizer = cost or model.cost, optimizer or model.optimizer
+        cost = from_name(f"{model.name}: cost", cost, COSTS) or model.cost
+        optimizer = from_name(f"{model.name}: optimizer", optimizer, OPTIMIZERS) or model.optimizer
         niterations, nskip = integer("niterations", niterations), integer("nskip", nskip, 0)
         if not inference and (cost is None or optimizer is None):
             raise RuntimeError(

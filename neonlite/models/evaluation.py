@@ -13,7 +13,7 @@ from neonlite.callbacks.callback import check_dataset
 from neonlite.messages import describe
 from neonlite.models.beam_search import BeamSearch
 from neonlite.models.metric_values import MetricValues
-from neonlite.models.training import use_batch_size_of
+from neonlite.models.step_parts import use_batch_size_of
 from neonlite.transforms import Cost, Metric, get_metric
 
 if TYPE_CHECKING:

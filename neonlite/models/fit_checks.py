@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from neonlite.backend.validation import from_name
 from neonlite.backend.warn import warn
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.callbacks.callback import check_dataset
@@ -11,6 +12,7 @@ from neonlite.messages import describe
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.loss_scaling import flatten_optimizers
 from neonlite.transforms import Cost
+from neonlite.transforms.cost import COSTS
 
 if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
@@ -22,6 +24,7 @@ def check_arguments(
 ) -> None:
     """Raise TypeError or ValueError if ``fit`` cannot use its arguments."""
     check_dataset(f"{model.name}.fit: dataset", dataset)
+    cost = from_name(f"{model.name}.fit: cost", cost, COSTS)
     if isinstance(cost, type) or not (isinstance(cost, Cost) or hasattr(cost, "get_cost")):
         raise TypeError(f"{model.name}.fit: expected a cost, such as CrossEntropyMulti(), got {describe(cost)}")
     if isinstance(optimizer, type) or not hasattr(optimizer, "optimize"):

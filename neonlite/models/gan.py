@@ -55,8 +55,8 @@ class GAN(Model):
         Whether to load only the weights of a checkpoint. Default: False.
     name : str, optional
         The name of the model.
-    optimizer : Optimizer, optional
-        The optimizer, for ``summary`` and ``benchmark``; ``fit`` replaces it.
+    optimizer : Optimizer or str, optional
+        The optimizer, or its name, for ``summary`` and ``benchmark``; ``fit`` replaces it.
     k : int
         The number of steps of the discriminator for each step of the generator. Default: 1.
     wgan_param_clamp : float, optional
@@ -90,7 +90,7 @@ class GAN(Model):
         noise_type: str = "normal",
         weights_only: bool = False,
         name: str | None = None,
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | str | None = None,
         k: int = 1,
         wgan_param_clamp: float | None = None,
         wgan_train_sched: bool = False,
@@ -158,7 +158,7 @@ class GAN(Model):
         self.layers.allocate_deltas()
 
     def initialize(
-        self, dataset: NervanaDataIterator | ShapeLike, cost: GeneralizedCost | Multicost | Cost | None = None
+        self, dataset: NervanaDataIterator | ShapeLike, cost: GeneralizedCost | Multicost | Cost | str | None = None
     ) -> None:
         if cost is not None and not isinstance(cost, GANCost | GeneralizedGANCost):
             raise TypeError(f"{self.name}: expected GeneralizedGANCost(GANCost()), got {describe(cost)}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neonlite.backend import NervanaObject
 from neonlite.backend.lock import exclusive
 from neonlite.backend.transaction import Snapshot
-from neonlite.backend.validation import checks_booleans
+from neonlite.backend.validation import checks_booleans, from_name
 from neonlite.callbacks import CallbackBase
 from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.preprocessing import Preprocessing
@@ -18,12 +18,14 @@ from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Sequential
 from neonlite.layers.buffers import shape_of
 from neonlite.layers.summary import Summary, walk_layers
 from neonlite.messages import describe
-from neonlite.models import evaluation, fit, nonfinite, persistence, predict, training
+from neonlite.models import copying, evaluation, fit, nonfinite, persistence, predict, training
 from neonlite.models.benchmark import STATISTICS, Benchmark
 from neonlite.models.predict import Predictor
 from neonlite.models.training_state import TrainingState
 from neonlite.optimizers import LossScaling, Optimizer
+from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms import Cost
+from neonlite.transforms.cost import COSTS
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
@@ -48,8 +50,8 @@ class Model(NervanaObject):
         Whether to load only the weights of a checkpoint, not its training state. Default: False.
     name : str, optional
         The name, which error messages start with. Default: that of the checkpoint, or "model".
-    optimizer : Optimizer, optional
-        The optimizer, for ``summary`` and ``benchmark``; ``fit`` replaces it.
+    optimizer : Optimizer or str, optional
+        The optimizer, or its name, for ``summary`` and ``benchmark``; ``fit`` replaces it.
 
     Attributes
     ----------
@@ -104,7 +106,7 @@ class Model(NervanaObject):
         dataset: NervanaDataIterator | ShapeLike | None = None,
         weights_only: bool = False,
         name: str | None = None,
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | str | None = None,
     ) -> None:
         super().__init__(name or "model")
         if any(isinstance(x, Layer) for x in (dataset if isinstance(dataset, list) else [dataset])):
@@ -114,7 +116,7 @@ class Model(NervanaObject):
             )
         self.cost: Any = None
         self._initialized_cost: Any = None
-        self.optimizer: Any = optimizer
+        self.optimizer: Any = from_name(f"{self.name}: optimizer", optimizer, OPTIMIZERS)
         self.epoch_index = 0  # the number of complete epochs
         self.minibatch_index = 0  # the number of complete minibatches of this epoch
         self.epoch_cost = 0.0  # the sum of the costs of these minibatches
@@ -156,7 +158,7 @@ class Model(NervanaObject):
 
     @exclusive
     def initialize(
-        self, dataset: NervanaDataIterator | ShapeLike, cost: GeneralizedCost | Multicost | Cost | None = None
+        self, dataset: NervanaDataIterator | ShapeLike, cost: GeneralizedCost | Multicost | Cost | str | None = None
     ) -> None:
         """Configure the network and allocate its buffers, unless that is done, and set the cost.
 
@@ -164,8 +166,8 @@ class Model(NervanaObject):
         ----------
         dataset : iterator or shape
             The data, or the shape of one sample.
-        cost : Cost, optional
-            The cost. Default: the current one.
+        cost : Cost or str, optional
+            The cost, or its name. Default: the current one.
 
         Raises
         ------
@@ -178,6 +180,7 @@ class Model(NervanaObject):
             self.initialized, self.allocated_batch_size = True, self.be.bsz
         else:
             self.check_seq_len(shape)
+        cost = from_name(f"{self.name}.initialize: cost", cost, COSTS)
         current = self.cost if self.cost is self._initialized_cost else None
         if cost is not None and cost is not current and cost is not getattr(current, "costfunc", None):
             self.cost = self.cost_wrapper(cost) if isinstance(cost, Cost) else cost
@@ -403,8 +406,8 @@ class Model(NervanaObject):
         self,
         dataset: NervanaDataIterator,
         inference: bool = False,
-        cost: GeneralizedCost | Multicost | Cost | None = None,
-        optimizer: Optimizer | None = None,
+        cost: GeneralizedCost | Multicost | Cost | str | None = None,
+        optimizer: Optimizer | str | None = None,
         niterations: int = 20,
         nskip: int = 2,
     ) -> dict[str, dict[str, float]]:
@@ -416,10 +419,10 @@ class Model(NervanaObject):
             The data for the steps.
         inference : bool
             Whether to time inference instead of training. Default: False.
-        cost : Cost, optional
-            The cost. Default: that of the model.
-        optimizer : Optimizer, optional
-            The optimizer. Default: that of the model.
+        cost : Cost or str, optional
+            The cost, or its name. Default: that of the model.
+        optimizer : Optimizer or str, optional
+            The optimizer, or its name. Default: that of the model.
         niterations : int
             The number of steps to time. Default: 20.
         nskip : int
@@ -433,3 +436,20 @@ class Model(NervanaObject):
         """
         times = Benchmark(self, time_layers=False).time(dataset, inference, niterations, cost, optimizer, nskip)
         return {name: {f.__name__: float(f(values)) for f in STATISTICS} for name, values in times.items()}
+
+    # --- the model as a sequence of layers, and copies ---
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers)
+
+    def __getitem__(self, key: int | slice | str) -> Any:
+        return self.layers[key]
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.layers
+
+    copy = copying.copy
+    __reduce__ = copying.reduce

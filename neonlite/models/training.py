@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from neonlite.backend import Block
-from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
-from neonlite.backend.validation import checks_booleans, integer
+from neonlite.backend.transaction import atomic, restore_on_failure
+from neonlite.backend.validation import checks_booleans, from_name, integer
 from neonlite.callbacks import CallbackBase
 from neonlite.messages import describe
 from neonlite.models.fit_checks import check_arguments, check_epochs
 from neonlite.models.interrupt import DeferredInterrupt
 from neonlite.models.nonfinite import check_final_weights, check_step_cost
+from neonlite.models.step_parts import compute_cost as compute_cost
+from neonlite.models.step_parts import restore_step_on_failure, use_batch_size_of
+from neonlite.models.step_parts import scale_errors as scale_errors
 from neonlite.optimizers import Optimizer
+from neonlite.optimizers.rules import OPTIMIZERS
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 def train(
     model: Model,
     dataset: NervanaDataIterator,
-    cost: GeneralizedCost | Multicost | Cost,
-    optimizer: Optimizer,
+    cost: GeneralizedCost | Multicost | Cost | str,
+    optimizer: Optimizer | str,
     num_epochs: int,
     callbacks: CallbackBase | None = None,
     cuda_graphs: bool = True,
@@ -44,10 +46,10 @@ def train(
     ----------
     dataset : iterator
         The training set, such as an ArrayIterator.
-    cost : GeneralizedCost or Cost
-        The cost, such as CrossEntropyMulti().
-    optimizer : Optimizer
-        The optimizer, such as Adam().
+    cost : GeneralizedCost, Cost or str
+        The cost, such as CrossEntropyMulti(), or its name, such as "cross_entropy".
+    optimizer : Optimizer or str
+        The optimizer, such as Adam(), or its name, such as "adam", for one with its defaults.
     num_epochs : int
         The total number of epochs, including those of earlier calls; 0 trains nothing.
     callbacks : Callbacks or CallbackBase, optional
@@ -75,6 +77,7 @@ def train(
         learning rate is 0 before ``num_epochs``.
     """
     callbacks = CallbackBase() if callbacks is None else callbacks
+    optimizer = from_name(f"{model.name}.fit: optimizer", optimizer, OPTIMIZERS)
     check_arguments(model, dataset, cost, optimizer, callbacks)
     num_epochs = integer(f"{model.name}.fit: num_epochs", num_epochs, 0)
     if model.loaded_state is not None and type(optimizer) is type(model.optimizer):
@@ -152,17 +155,7 @@ def train_minibatch(
     model: Model, dataset: NervanaDataIterator, x: Tensor | list[Tensor], t: Tensor | list[Tensor], epoch: int
 ) -> None:
     """Run a training step and count it; if it fails, restore everything that the next step depends on."""
-    restore_on_failure(model, *model.progress_fields, "step_cost", "data_state")
-    on_failure(model.be.rng_set_state, model.be.rng_get_state())  # the next fit repeats the step with the same dropout
-    tensors: list[Tensor] = []
-    for layer in model.layers.leaves():
-        tensors += layer.running_tensors
-        if layer.progress:
-            restore_on_failure(layer, *layer.progress)
-    if tensors:
-        if model.snapshot is None or not model.snapshot.is_of(tensors):
-            model.snapshot = Snapshot(tensors)
-        model.snapshot.take(model.cuda_graphs)
+    restore_step_on_failure(model)
     model.step_cost = model.train_step(x, t, epoch)
     model.epoch_cost += model.step_cost
     model.minibatch_index += 1
@@ -233,49 +226,3 @@ def compute_gradients(
     cost = None if model.cuda_graphs and model.be.graphs is not None else model.compute_cost(y, t)
     model.bprop(model.scale_errors(model.cost.get_errors(y, t)))
     return y, cost
-
-
-def compute_cost(model: Model, y: Tensor | list[Tensor], t: Tensor | list[Tensor]) -> float:
-    """Return the cost of outputs.
-
-    Parameters
-    ----------
-    y : Tensor or list of Tensor
-        The outputs of the network.
-    t : Tensor or list of Tensor
-        The targets.
-    """
-    return float(model.cost.get_cost(y, t).item())
-
-
-def scale_errors(model: Model, errors: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
-    """Return the errors of the outputs, multiplied by the scale of a ``LossScaling`` optimizer.
-
-    Parameters
-    ----------
-    errors : Tensor or list of Tensor
-        The gradient of the cost with respect to the outputs.
-    """
-    return errors if model.loss_scaling is None else model.loss_scaling.scale_errors(errors)
-
-
-@contextmanager
-def use_batch_size_of(model: Model, x: Tensor | list[Tensor]) -> Iterator[int]:
-    """Use the batch size of a minibatch, which may be partial; yield it, and restore the previous one."""
-    previous, shape = model.be.bsz, model.layers.in_shape
-    first = x[0] if isinstance(x, list | tuple) else x
-    if isinstance(x, list | tuple) or isinstance(shape, list):
-        shape = shape[0]
-    steps = shape[1] if isinstance(shape, tuple) and len(shape) == 2 else 1
-    width = first.shape[1] // steps
-    if width == previous == model.allocated_batch_size:
-        yield width
-        return
-    with model.be.batch_size(previous):  # of this thread only
-        try:
-            if width != model.allocated_batch_size:  # a partial minibatch, or be.bsz has changed
-                model.set_batch_size(width)
-            yield width
-        finally:
-            if width != previous:
-                model.set_batch_size(previous)

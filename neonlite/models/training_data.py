@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_real_array
-from neonlite.backend.validation import check_number
+from neonlite.backend.validation import check_number, from_name
 from neonlite.backend.warn import warn
 from neonlite.data import ArrayIterator
 from neonlite.data.input_encoders import ArrayEncoder, choose_encoder, read_table
@@ -19,6 +19,7 @@ from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupT
 from neonlite.layers.buffers import num_features
 from neonlite.messages import describe
 from neonlite.transforms import F1, ROCAUC, Cost, CrossEntropyBinary, CrossEntropyMulti, MeanSquared, Metric, get_metric
+from neonlite.transforms.cost import COSTS
 
 if TYPE_CHECKING:
     from neonlite.data.input_encoders import InputEncoder
@@ -64,7 +65,7 @@ class TrainingData:
         where: str,
         X: Data,
         y: Data | str | None = None,
-        cost: GeneralizedCost | Cost | None = None,
+        cost: GeneralizedCost | Cost | str | None = None,
         layout: str | None = None,
         standardize: bool | None = None,
         text_length: int | None = None,
@@ -75,7 +76,7 @@ class TrainingData:
         if isinstance(y, str):
             X, y = split_column(where, X, y)
         self.inputs = self._encode_inputs(X, layout, standardize, text_length)
-        self.cost: GeneralizedCost | Cost = cost or model.cost
+        self.cost: GeneralizedCost | Cost = from_name(f"{where}: cost", cost, COSTS) or model.cost
         if isinstance(self.cost, GeneralizedCostMask):
             self.cost = self.cost.costfunc  # set_weights wraps it again
         self.targets: NDArray[Any] | None = None if y is None else self._encode_targets(y)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.transaction import atomic, restore_on_failure
-from neonlite.backend.validation import check_attributes, integer
+from neonlite.backend.validation import check_attributes, from_name, integer
 from neonlite.messages import describe
 from neonlite.optimizers.optimizer import Optimizer, get_param_list, merge_contiguous, sort_by_address, tensor_ids
-from neonlite.optimizers.rules import MultiOptimizer
+from neonlite.optimizers.rules import OPTIMIZERS, MultiOptimizer
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
@@ -29,8 +29,8 @@ class LossScaling(Optimizer):
 
     Parameters
     ----------
-    optimizer : Optimizer
-        The optimizer. To use a MultiOptimizer, wrap it as a whole, not its optimizers.
+    optimizer : Optimizer or str
+        The optimizer, or its name such as "adam". To use a MultiOptimizer, wrap it as a whole, not its optimizers.
     scale : float
         Initial factor of the errors; default: 1024.
     dynamic : bool
@@ -66,7 +66,7 @@ class LossScaling(Optimizer):
     >>> optimizer = LossScaling(Adam(learning_rate=0.001), scale=2.0**15)
     """
 
-    optimizer: Optimizer
+    optimizer: Any  # an Optimizer; the constructor also accepts its name
     scale: float = 2.0**10
     dynamic: bool = True
     growth_interval: int = 2000
@@ -74,6 +74,7 @@ class LossScaling(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.optimizer = from_name("LossScaling: optimizer", self.optimizer, OPTIMIZERS)
         if not isinstance(self.optimizer, Optimizer) or isinstance(self.optimizer, LossScaling):
             raise TypeError(f"LossScaling: expected an optimizer, such as Adam(), got {describe(self.optimizer)}.")
         check_attributes(self, "scale", above=0)

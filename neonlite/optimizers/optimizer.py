@@ -7,6 +7,7 @@ is updated by one op-tree, in a single pass over memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.attribute_snapshot import AttributeSnapshot, can_replay
 from neonlite.backend.planning.assignment import CompiledAssignment
 from neonlite.backend.transaction import Snapshot, atomic, restore_on_failure
-from neonlite.backend.validation import check_attributes, check_boolean_fields, check_number
+from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
@@ -68,7 +69,7 @@ class Optimizer(NervanaObject):
     """
 
     state_names: tuple[str, ...] = ()
-    stochastic_round: bool = False
+    stochastic_round: bool | float = False
     learning_rate: float
     gradient_clip_norm: float | None = None
     gradient_clip_value: float | None = None
@@ -92,10 +93,14 @@ class Optimizer(NervanaObject):
         """Set the name, and check the arguments."""
         Optimizer.__init__(self, self.name)
         attributes = vars(self)
-        try:
-            check_boolean_fields(self)
-        except TypeError as error:
-            raise TypeError(f"{error}. Pass options by name: learning_rate=0.01.") from None
+        rate = self.stochastic_round
+        first, *_ = fields(self)  # type: ignore[arg-type]
+        if isinstance(rate, float) and "learning_rate" in attributes and first.name == "stochastic_round":
+            if self.learning_rate != type(self).learning_rate:
+                raise TypeError(f"{self.classnm}: expected one learning rate, got {rate} and {self.learning_rate}.")
+            self.learning_rate, self.stochastic_round = rate, False
+        self.stochastic_round = boolean(f"{self.classnm}: stochastic_round", self.stochastic_round)
+        check_boolean_fields(self)
         check_attributes(self, *[name for name in NON_NEGATIVE_FIELDS if name in attributes], low=0)
         check_attributes(self, *[name for name in FRACTION_FIELDS if name in attributes], low=0, high=1)
         check_attributes(self, *[name for name in LIMIT_FIELDS if getattr(self, name) is not None], above=0)

@@ -7,12 +7,13 @@ rate of the epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.transaction import atomic, restore_on_failure
-from neonlite.backend.validation import instance
+from neonlite.backend.validation import from_name, instance
 from neonlite.optimizers.optimizer import Optimizer, Row
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
 
@@ -33,9 +34,9 @@ class GradientDescentMomentum(Optimizer):
     Parameters
     ----------
     learning_rate : float
-        Learning rate l before the schedule is applied.
+        Learning rate l before the schedule is applied; default: 0.01.
     momentum_coef : float
-        Momentum mu, in [0, 1).
+        Momentum mu, in [0, 1); default: 0.9.
     stochastic_round : bool
         Whether 16-bit parameters are rounded stochastically; default: False.
     wdecay : float
@@ -70,8 +71,8 @@ class GradientDescentMomentum(Optimizer):
     0.025
     """
 
-    learning_rate: float
-    momentum_coef: float
+    learning_rate: float = 0.01
+    momentum_coef: float = 0.9
     stochastic_round: bool = False
     wdecay: float = 0.0
     gradient_clip_norm: float | None = None
@@ -105,8 +106,9 @@ class RMSProp(Optimizer):
 
     Parameters
     ----------
-    stochastic_round : bool
-        Whether 16-bit parameters are rounded stochastically; default: False.
+    stochastic_round : bool, or float
+        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A float as
+        the only argument by position, as in ``RMSProp(0.01)``, is the learning rate.
     decay_rate : float
         Decay rate of m per step, in [0, 1); default: 0.95.
     learning_rate : float
@@ -129,7 +131,7 @@ class RMSProp(Optimizer):
     Hinton, "Neural Networks for Machine Learning", lecture 6, 2012.
     """
 
-    stochastic_round: bool = False
+    stochastic_round: bool | float = False
     decay_rate: float = 0.95
     learning_rate: float = 0.002
     epsilon: float = 1e-6
@@ -154,8 +156,9 @@ class Adagrad(Optimizer):
 
     Parameters
     ----------
-    stochastic_round : bool
-        Whether 16-bit parameters are rounded stochastically; default: False.
+    stochastic_round : bool, or float
+        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A float as
+        the only argument by position, as in ``Adagrad(0.01)``, is the learning rate.
     learning_rate : float
         Learning rate l before the schedule is applied; default: 0.01.
     epsilon : float
@@ -176,7 +179,7 @@ class Adagrad(Optimizer):
     Duchi, Hazan and Singer, "Adaptive Subgradient Methods", 2011.
     """
 
-    stochastic_round: bool = False
+    stochastic_round: bool | float = False
     learning_rate: float = 0.01
     epsilon: float = 1e-6
     gradient_clip_norm: float | None = None
@@ -249,8 +252,9 @@ class Adam(Optimizer):
 
     Parameters
     ----------
-    stochastic_round : bool
-        Whether 16-bit parameters are rounded stochastically; default: False.
+    stochastic_round : bool, or float
+        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A float as
+        the only argument by position, as in ``Adam(0.01)``, is the learning rate.
     learning_rate : float
         Learning rate l before the schedule is applied; default: 0.001.
     beta_1, beta_2 : float
@@ -273,7 +277,7 @@ class Adam(Optimizer):
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, end of section 2.
     """
 
-    stochastic_round: bool = False
+    stochastic_round: bool | float = False
     learning_rate: float = 0.001
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -390,8 +394,9 @@ class ShiftAdaMax(Optimizer):
 
     Parameters
     ----------
-    stochastic_round : bool
-        Whether 16-bit parameters are rounded stochastically; default: False.
+    stochastic_round : bool, or float
+        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A float as
+        the only argument by position, as in ``ShiftAdaMax(0.01)``, is the learning rate.
     learning_rate : float
         Learning rate l before the schedule is applied; default: 0.002.
     beta_1, beta_2 : float
@@ -412,7 +417,7 @@ class ShiftAdaMax(Optimizer):
     Courbariaux, Hubara, Soudry, El-Yaniv and Bengio, "Binarized Neural Networks", 2016, algorithm 4.
     """
 
-    stochastic_round: bool = False
+    stochastic_round: bool | float = False
     learning_rate: float = 0.002
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -441,8 +446,8 @@ class MultiOptimizer(Optimizer):
 
     Parameters
     ----------
-    optimizer_mapping : dict of str to Optimizer
-        Maps names of layers or classes, and 'default', to optimizers.
+    optimizer_mapping : dict of str to Optimizer or str
+        Maps names of layers or classes, and 'default', to optimizers, or their names such as "adam".
     name : str, optional
         Name; default: the class name and a counter.
 
@@ -460,13 +465,16 @@ class MultiOptimizer(Optimizer):
     >>> optimizer = MultiOptimizer(mapping)
     """
 
-    optimizer_mapping: dict[str, Optimizer]
+    optimizer_mapping: dict[str, Any]  # Optimizers; the constructor also accepts their names
     name: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        mapping = self.optimizer_mapping
-        for x in instance("MultiOptimizer: optimizer_mapping", mapping, dict, "a dict of optimizers").values():
+        given = instance("MultiOptimizer: optimizer_mapping", self.optimizer_mapping, dict, "a dict of optimizers")
+        self.optimizer_mapping = mapping = {
+            key: from_name("MultiOptimizer: each of optimizer_mapping", x, OPTIMIZERS) for key, x in given.items()
+        }
+        for x in mapping.values():
             instance("MultiOptimizer: each of optimizer_mapping", x, Optimizer, "an optimizer, such as Adam(),")
         if "default" not in mapping:
             have = ", ".join(mapping) or "none"
@@ -506,3 +514,18 @@ class MultiOptimizer(Optimizer):
 def layer_and_class_name(layer: Layer) -> tuple[str, str]:
     """Return the name of a layer and of its class."""
     return getattr(layer, "name", ""), type(layer).__name__
+
+
+# the optimizers that a name stands for, such as ``optimizer="adam"``: names of classes, and those of other libraries
+OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
+    "adadelta": Adadelta,
+    "adagrad": Adagrad,
+    "adam": Adam,
+    "adamw": AdamW,
+    "gradientdescentmomentum": GradientDescentMomentum,
+    "momentum": GradientDescentMomentum,
+    "nesterov": partial(GradientDescentMomentum, nesterov=True),
+    "rmsprop": RMSProp,
+    "sgd": partial(GradientDescentMomentum, momentum_coef=0.0),
+    "shiftadamax": ShiftAdaMax,
+}

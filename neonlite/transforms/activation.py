@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from neonlite.backend.validation import check_number, integer
@@ -361,3 +363,25 @@ class GELU(Transform):
     def backward(self, error: Operand, y: Operand, x: Operand | None = None) -> Any:
         s, slope = self._gate(self.require_input(x))
         return error * (s + x * (s * (1 - s)) * slope)
+
+
+# the activations that a name stands for, such as ``activation="relu"``: names of classes, and those of other libraries
+ACTIVATIONS: dict[str, Callable[[], Transform]] = {
+    "elu": Explin,
+    "explin": Explin,
+    "gelu": GELU,
+    "identity": Identity,
+    "leaky_relu": partial(Rectlin, 0.01),
+    "linear": Identity,
+    "logistic": Logistic,
+    "normalizer": Normalizer,
+    "rectlin": Rectlin,
+    "rectlinclip": Rectlinclip,
+    "relu": Rectlin,
+    "sigmoid": Logistic,
+    "sign": Sign,
+    "silu": SiLU,
+    "softmax": Softmax,
+    "swish": SiLU,
+    "tanh": Tanh,
+}

@@ -329,3 +329,21 @@ class GANCost(Cost):
         )
 
     backward = bprop
+
+
+# the costs that a name stands for, such as ``cost="cross_entropy"``: names of classes, and those of other libraries
+COSTS: dict[str, Callable[[], Cost]] = {
+    "binary_cross_entropy": CrossEntropyBinary,
+    "cross_entropy": CrossEntropyMulti,
+    "crossentropybinary": CrossEntropyBinary,
+    "crossentropymulti": CrossEntropyMulti,
+    "huber": SmoothL1Loss,
+    "mean_squared_error": MeanSquared,
+    "meansquared": MeanSquared,
+    "mse": MeanSquared,
+    "smooth_l1": SmoothL1Loss,
+    "smoothl1loss": SmoothL1Loss,
+    "squared_hinge": SquareHingeLoss,
+    "squarehingeloss": SquareHingeLoss,
+    "sumsquared": SumSquared,
+}

@@ -419,10 +419,9 @@ def test_configured_layers_and_other_objects_are_rejected(cpu):
         check_layer(MergeMultistream([Linear(3, Gaussian()), Linear(1, Gaussian())], "stack"), ((5, 2), (4, 2)))
 
 
-def test_a_backend_is_required():
+def test_no_call_of_gen_backend_is_required():
     cleanup_backend()
-    with pytest.raises(RuntimeError, match=r"expected a current backend, got none\. Call gen_backend"):
-        check_layer(Gain(), 5)
+    assert check_layer(Gain(), 5).ok
 
 
 class NoShape(Layer):

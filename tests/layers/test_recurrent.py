@@ -881,16 +881,17 @@ def test_token_ids_are_embedded_and_read(cpu64):
         ),
         (lambda: GRU(True, G, activation=Tanh()), TypeError, "got True"),
         (
-            lambda: Recurrent(2, G, name="r"),
+            lambda: Recurrent(2, G, activation=3, name="r"),
             TypeError,
-            r"r: expected a transform, such as Tanh\(\), for activation, got None",
+            r"r: expected a transform, such as Tanh\(\), for activation, got 3",
         ),
         (
-            lambda: LSTM(2, G, activation=Tanh(), name="r"),
+            lambda: LSTM(2, G, activation=Tanh(), gate_activation=3, name="r"),
             TypeError,
-            "r: expected a transform, such as Tanh\\(\\), for gate_activation, got None",
+            "r: expected a transform, such as Tanh\\(\\), for gate_activation, got 3",
         ),
-        (lambda: Recurrent(2, G, activation="tanh"), TypeError, "got 'tanh'"),
+        (lambda: Recurrent(2, G, activation="tanhh"), ValueError, "for activation, got 'tanhh'"),
+        (lambda: Recurrent(2, G, activation="gelu"), ValueError, "derivative follows from its output, .* got GELU"),
         (
             lambda: Recurrent(2, G, activation=GELU(), name="r"),
             ValueError,

@@ -24,7 +24,8 @@ from neonlite.backend.planning.run import (
     run_tree,
     split_pairs,
 )
-from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.tensor import Tensor
+from neonlite.backend.tensor_views import overlap
 from neonlite.backend.validation import sequence
 from neonlite.messages import describe
 from neonlite.ops import OPS

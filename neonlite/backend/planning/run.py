@@ -14,7 +14,8 @@ from neonlite.backend.lifecycle import check_open
 from neonlite.backend.memory import OutOfMemoryError, translate_error
 from neonlite.backend.planning import layout
 from neonlite.backend.planning.plan import Plan
-from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.tensor import Tensor
+from neonlite.backend.tensor_views import overlap
 from neonlite.messages import describe, owners
 from neonlite.ops import OPS
 from neonlite.optree import Operand, OpTreeNode, build, postorder
@@ -195,7 +196,7 @@ def add_error_context(be: Backend, error: Exception, tensors: Sequence[Tensor], 
 
     An error whose constructor may have other parameters gets them as a note, which Python prints below the message.
     """
-    error = translate_error(be, error, "the temporaries of an op")
+    error = translate_error(be.runtime, error, "the temporaries of an op")
     if isinstance(error, OutOfMemoryError):
         return OutOfMemoryError(f"{error} (while evaluating {describe(*tensors)})")
     candidates = [node for node in postorder(tree) if (op := OPS.get(node.op)) and op.may_raise][:3]

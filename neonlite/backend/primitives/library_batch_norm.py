@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.layout import CachedImages, can_cache_nhwc, find_images, layout_of, read_nhwc, write_nhwc
 from neonlite.backend.primitives.primitive_operands import readable_as, writable_as
-from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.tensor import Tensor
+from neonlite.backend.tensor_views import overlap
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend

@@ -17,7 +17,8 @@ from neonlite.backend.primitives.primitive_operands import (
     compute_dtype,
     with_error_prefix,
 )
-from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.tensor import Tensor
+from neonlite.backend.tensor_views import overlap
 from neonlite.messages import describe
 from neonlite.optree import Operand
 

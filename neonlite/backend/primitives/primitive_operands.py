@@ -22,7 +22,8 @@ from neonlite.backend.planning.layout import (
     write_nhwc,
 )
 from neonlite.backend.primitives.geometry import LayerObject
-from neonlite.backend.tensor import Tensor, overlap
+from neonlite.backend.tensor import Tensor
+from neonlite.backend.tensor_views import overlap
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.typing import NativeArray

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 import numpy as np
 
 from neonlite.backend.errstate import IgnoreFPErrors
-from neonlite.backend.format import format_bytes
-from neonlite.backend.memory import Allocation, DeviceMemory, MemoryTracker, OutOfMemoryError
+from neonlite.backend.memory import MemoryTracker, allocate_tracked
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.primitives.reference import ReferencePrimitives
 from neonlite.backend.random import RandomStreams
-from neonlite.backend.runtimes.reference.executor import ReferenceExecutor, Runner
+from neonlite.backend.runtimes.reference.executor import Executor, ReferenceExecutor
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.thread_pool import parallel_for
 from neonlite.dtypes import INT_DTYPES
@@ -22,16 +21,8 @@ from neonlite.typing import DType, NativeArray, NumPyArray
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
-    from neonlite.backend.planning.plan import Plan
 
 T = TypeVar("T")
-
-
-class Executor(Protocol):
-    """An executor of plans."""
-
-    def compile(self, plan: Plan) -> Runner:
-        """Return ``run(targets, leaves)``, which writes the values of a plan to the arrays of its targets."""
 
 
 class Graphs(Protocol):
@@ -165,6 +156,8 @@ class Runtime:
         """Return ``nbytes`` bytes of new memory, an array of uint8."""
         return self.xp.empty(nbytes, dtype=self.dtype("uint8"))
 
+    allocate_tracked = allocate_tracked  # for arenas and workspaces
+
     # --- random numbers ---
 
     def random_streams(self, seed: int | None) -> RandomStreams:
@@ -198,30 +191,6 @@ class Runtime:
     def mem_get_info(self) -> tuple[int, int] | None:
         """Return the free and total bytes of the device's memory; None for the host."""
         return None
-
-    def out_of_memory_error(self, what: str) -> OutOfMemoryError:
-        """Return the error of a failed allocation, with allocated and free bytes and how to use less memory."""
-        info = self.mem_get_info()
-        free = f", {DeviceMemory(*info)} on the device" if info else ""
-        return OutOfMemoryError(
-            f"out of memory allocating {what}: {self.name!r} holds {self.memory_tracker.usage()}{free}. Reduce the "
-            "batch size, use dtype='float16', or delete unused tensors. model.summary(data) and be.dry_run() report "
-            "the required memory in advance."
-        )
-
-    def allocate_tracked(
-        self, kind: str, purpose: str, nbytes: int, allocate: Callable[[], NativeArray]
-    ) -> tuple[NativeArray, Allocation]:
-        """Allocate an arena or a workspace; return it with its record in the memory tracker.
-
-        ``kind`` is "arena" or "workspaces". If ``allocate`` fails, raises OutOfMemoryError with the purpose.
-        """
-        self.check_device()
-        try:
-            buffer = allocate()
-        except MemoryError as error:
-            raise self.out_of_memory_error(f"{purpose}, {format_bytes(nbytes)}") from error
-        return buffer, self.memory_tracker.track(nbytes, kind)
 
     def translate_error(self, error: Exception) -> Exception:
         """Convert an error of the library to a more specific one if its cause is known; return others unchanged."""

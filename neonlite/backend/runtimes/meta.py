@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from neonlite.backend.backend import Backend
     from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
-    from neonlite.backend.runtimes.onednn.recurrent import RecurrentShape
     from neonlite.backend.runtimes.reference.executor import Runner
 
 T = TypeVar("T")
@@ -142,83 +141,54 @@ class MetaExecutor:
         return run
 
 
+def count_as(name: str, flops: Callable[..., int]) -> Any:
+    """Return a primitive that allocates its workspaces, and counts ``flops(*args)`` whatever its algorithm computes."""
+
+    def primitive(self: MetaPrimitives, *args: Any, **options: Any) -> None:
+        with self.runtime.count.override(flops(*args)):
+            getattr(super(MetaPrimitives, self), name)(*args, **options)
+
+    return primitive
+
+
+def count_if_done(name: str, flops: Callable[..., int]) -> Any:
+    """Return a primitive that allocates its workspaces, and counts ``flops(*args)`` if it is supported."""
+
+    def primitive(self: MetaPrimitives, *args: Any) -> bool:
+        done = bool(getattr(super(MetaPrimitives, self), name)(*args))
+        self.runtime.count.add(done * flops(*args))
+        return done
+
+    return primitive
+
+
+def conv_flops(layer: ConvLayer, *_: object) -> int:
+    """Return 2 m n k for the product that a convolution, or one of its gradients, is."""
+    return 2 * layer.sizeO * layer.sizeF // layer.K
+
+
+def pool_flops(layer: PoolLayer, *_: object) -> int:
+    """Return an operation for each element of each window."""
+    return layer.sizeO * math.prod(layer.JTRS)
+
+
 class MetaPrimitives(ReferencePrimitives):
     """Mixin of primitives in a dry run: allocate workspaces and count FLOPs, 2 m n k for a product by any algorithm."""
 
-    def gemm(self, a: MetaArray, b: MetaArray, c: MetaArray, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Count and allocate for ``c = alpha a b + beta c``."""
-        with self.runtime.count.override(2 * c.size * a.shape[-1]):
-            super().gemm(a, b, c, alpha, beta)
-
-    def batch_reduce_gemm(
-        self, a: MetaArray, b: MetaArray, c: MetaArray, alpha: float = 1.0, beta: float = 0.0
-    ) -> None:
-        """Count and allocate for ``c = alpha sum_x a[x] b[x] + beta c``."""
-        with self.runtime.count.override(2 * a.size * c.shape[-1]):
-            super().batch_reduce_gemm(a, b, c, alpha, beta)
-
-    def conv_fprop(self, layer: ConvLayer, *args: NativeArray) -> None:
-        """Count and allocate for a convolution."""
-        with self.runtime.count.override(2 * layer.sizeO * layer.sizeF // layer.K):
-            super().conv_fprop(layer, *args)
-
-    def try_conv_bias(self, layer: ConvLayer, *args: NativeArray) -> bool:
-        """Count and allocate for a convolution with a fused bias, if it is supported."""
-        added = bool(super().try_conv_bias(layer, *args))
-        self.runtime.count.add(added * (2 * layer.sizeO * layer.sizeF // layer.K + layer.sizeO))
-        return added
-
-    def conv_bprop(self, layer: ConvLayer, *args: NativeArray) -> None:
-        """Count and allocate for the gradient of a convolution with respect to the images."""
-        with self.runtime.count.override(2 * layer.sizeO * layer.sizeF // layer.K):
-            super().conv_bprop(layer, *args)
-
-    def conv_update(self, layer: ConvLayer, *args: NativeArray) -> None:
-        """Count and allocate for the gradient of a convolution with respect to the filters."""
-        with self.runtime.count.override(2 * layer.sizeO * layer.sizeF // layer.K):
-            super().conv_update(layer, *args)
-
-    def pool_fprop(self, layer: PoolLayer, *args: Any) -> None:
-        """Count an operation for each element of each window, and allocate for a pooling."""
-        with self.runtime.count.override(layer.sizeO * math.prod(layer.JTRS)):
-            super().pool_fprop(layer, *args)
-
-    def pool_bprop(self, layer: PoolLayer, *args: Any) -> None:
-        """Count and allocate for the backward pass of ``pool_fprop``."""
-        with self.runtime.count.override(layer.sizeO * math.prod(layer.JTRS)):
-            super().pool_bprop(layer, *args)
-
-    def batch_norm_fprop(self, form: tuple[int, ...], *args: NativeArray) -> None:
-        """Count and allocate for a batch normalization of NHWC images."""
-        with self.runtime.count.override(8 * math.prod(form)):
-            super().batch_norm_fprop(form, *args)
-
-    def batch_norm_bprop(self, form: tuple[int, ...], *args: NativeArray) -> None:
-        """Count and allocate for the backward pass of ``batch_norm_fprop``."""
-        with self.runtime.count.override(12 * math.prod(form)):
-            super().batch_norm_bprop(form, *args)
-
-    def row_norm_fprop(self, x: MetaArray, *args: NativeArray) -> bool:
-        """Count and allocate for a batch normalization of rows, if it is supported."""
-        done = bool(super().row_norm_fprop(x, *args))
-        self.runtime.count.add(done * 8 * x.size)
-        return done
-
-    def row_norm_bprop(self, x: MetaArray, *args: NativeArray) -> bool:
-        """Count and allocate for the backward pass of ``row_norm_fprop``, if it is supported."""
-        done = bool(super().row_norm_bprop(x, *args))
-        self.runtime.count.add(done * 12 * x.size)
-        return done
-
-    def recurrent_fprop(self, shape: RecurrentShape, *args: NativeArray) -> None:
-        """Count and allocate for a recurrent forward pass."""
-        with self.runtime.count.override(shape.flops):
-            super().recurrent_fprop(shape, *args)
-
-    def recurrent_bprop(self, shape: RecurrentShape, *args: NativeArray) -> None:
-        """Count and allocate for a recurrent backward pass."""
-        with self.runtime.count.override(2 * shape.flops):
-            super().recurrent_bprop(shape, *args)
+    gemm = count_as("gemm", lambda a, b, c, *_: 2 * c.size * a.shape[-1])
+    batch_reduce_gemm = count_as("batch_reduce_gemm", lambda a, b, c, *_: 2 * a.size * c.shape[-1])
+    conv_fprop = count_as("conv_fprop", conv_flops)
+    try_conv_bias = count_if_done("try_conv_bias", lambda layer, *_: conv_flops(layer) + layer.sizeO)
+    conv_bprop = count_as("conv_bprop", conv_flops)
+    conv_update = count_as("conv_update", conv_flops)
+    pool_fprop = count_as("pool_fprop", pool_flops)
+    pool_bprop = count_as("pool_bprop", pool_flops)
+    batch_norm_fprop = count_as("batch_norm_fprop", lambda form, *_: 8 * math.prod(form))
+    batch_norm_bprop = count_as("batch_norm_bprop", lambda form, *_: 12 * math.prod(form))
+    row_norm_fprop = count_if_done("row_norm_fprop", lambda x, *_: 8 * x.size)
+    row_norm_bprop = count_if_done("row_norm_bprop", lambda x, *_: 12 * x.size)
+    recurrent_fprop = count_as("recurrent_fprop", lambda shape, *_: shape.flops)
+    recurrent_bprop = count_as("recurrent_bprop", lambda shape, *_: 2 * shape.flops)
 
 
 class MetaStreams(RandomStreams):

@@ -30,7 +30,8 @@ from neonlite.backend import thread_pool
 from neonlite.backend.planning.plan import PLAN_BYTES, STEP_BYTES, Plan
 from neonlite.backend.runtimes.numpy import fused_stage, summation
 from neonlite.backend.runtimes.onednn import chain_fusion
-from neonlite.ops import OP_TABLE, OPS, to_slices
+from neonlite.op_functions import to_slices
+from neonlite.ops import OP_TABLE, OPS
 
 Array = np.ndarray[Any, Any]
 Node = tuple[Any, float]  # an operand, and a bound on the size of its elements

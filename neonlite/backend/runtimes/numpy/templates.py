@@ -17,7 +17,7 @@ import numpy as np
 
 from neonlite.backend.planning.steps import Step
 from neonlite.dtypes import FLOAT_DTYPES
-from neonlite.ops import normalize_indices, to_slices
+from neonlite.op_functions import normalize_indices, to_slices
 from neonlite.optree_structure import Constant
 from neonlite.shapes import Shape
 from neonlite.typing import NativeArray

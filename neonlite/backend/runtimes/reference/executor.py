@@ -1,9 +1,9 @@
-"""The reference executor: evaluate a plan op by op with array-API functions."""
+"""The interface of executors, and the reference executor, which evaluates a plan op by op with array-API functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.plan import Plan
@@ -23,6 +23,13 @@ DATA_MOVEMENT_OPS = (
 )  # like views, they compute no new values
 
 Runner = Callable[[Sequence[NativeArray], Sequence[NativeArray]], None]
+
+
+class Executor(Protocol):
+    """An executor of plans."""
+
+    def compile(self, plan: Plan) -> Runner:
+        """Return ``run(targets, leaves)``, which writes the values of a plan to the arrays of its targets."""
 
 
 class ReferenceExecutor:

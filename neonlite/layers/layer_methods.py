@@ -1,0 +1,146 @@
+"""Methods of Layer besides its passes: inference of one minibatch, another batch size or number of time steps, text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from neonlite.backend import Tensor
+from neonlite.backend.validation import integer
+from neonlite.files import printable
+from neonlite.layers.buffers import copy_tensors
+from neonlite.layers.layer_checks import not_configured
+from neonlite.layers.types import LayerShapes
+
+if TYPE_CHECKING:
+    from neonlite.layers.layer import Layer
+
+
+def infer(layer: Layer, x: Tensor | Sequence[Tensor]) -> Any:
+    """Return the outputs at inference, ``fprop(x, inference=True)``. The layer must be configured and allocated.
+
+    Recurrent states start at zero, as in ``Model.predict``, and those for the next minibatch are unchanged.
+
+    Parameters
+    ----------
+    x : Tensor or list of Tensor
+        The inputs, (F, N), or (F, T N) with time steps; a list for a network with several inputs.
+
+    Returns
+    -------
+    Tensor or list of Tensor
+        The outputs, (K, N) or (K, T N), in new tensors.
+
+    Raises
+    ------
+    RuntimeError
+        If the layer is not configured or not allocated.
+    """
+    layer.check_configured()
+    leaves = layer.leaves()
+    inputs: Any = x if leaves[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
+    states = [(leaf, leaf.get_state()) for leaf in leaves]
+    try:
+        for leaf in leaves:
+            leaf.set_state({})
+        return copy_tensors(layer.fprop(inputs, inference=True))
+    finally:
+        for leaf, state in states:
+            leaf.set_state(state)
+
+
+# --- batch size and number of time steps ---
+
+
+def set_batch_size(layer: Layer, N: int) -> None:
+    """Set ``be.bsz`` and reallocate buffers. Smaller buffers are views of the existing memory.
+
+    Parameters
+    ----------
+    N : int
+        The new batch size.
+    """
+    layer.be.bsz = N
+    layer.allocate()
+    layer.allocate_deltas()
+
+
+def set_seq_len(layer: Layer, S: int) -> None:
+    """Configure and reallocate the layer for inputs of S time steps.
+
+    Parameters
+    ----------
+    S : int
+        The number of time steps.
+
+    Raises
+    ------
+    ValueError
+        If the inputs have no time steps.
+    """
+    layer.configure(layer.shape_for_seq_len(S))
+    layer.allocate()
+    layer.allocate_deltas()
+
+
+def shape_for_seq_len(layer: Layer, S: int) -> LayerShapes:
+    """Return the input shape with S time steps.
+
+    Parameters
+    ----------
+    S : int
+        The number of time steps.
+    """
+    check_seq_len(layer, S)
+    if not isinstance(layer.in_shape, tuple) or len(layer.in_shape) != 2:
+        raise ValueError(
+            f"{layer.name}: expected inputs with time steps (F, T), got the input shape {layer.in_shape}. "
+            "Configure the layer with an input shape (F, T)."
+        )
+    return layer.in_shape[0], S
+
+
+def check_seq_len(layer: Layer, S: int) -> None:
+    """Raise ValueError unless S is a positive integer, RuntimeError if the layer is not configured.
+
+    Parameters
+    ----------
+    S : int
+        The number of time steps.
+    """
+    integer(f"{layer.name}: the number of time steps", S)
+    if layer.in_shape is None:
+        raise not_configured(layer)
+
+
+# --- text ---
+
+
+def layer_repr(layer: Layer) -> str:
+    """Return ``repr(layer)``: the name, shapes and number of parameters."""
+    return f"{layer.classnm}({', '.join([repr(layer.name), *layer.repr_details()])})"
+
+
+def repr_details(layer: Layer) -> list[str]:
+    """Return what ``repr`` shows besides the name: shapes and number of parameters."""
+    if layer.out_shape is None:
+        return ["not configured"]
+    count = layer.num_parameters
+    parameters = [f"{count:,} parameter{'s' * (count != 1)}"] if count else []
+    return [f"{layer.in_shape} -> {layer.out_shape}", *parameters]
+
+
+def layer_str(layer: Layer) -> str:
+    """Return ``str(layer)``: the class, name and shapes."""
+    return f"{layer.classnm} Layer '{printable(layer.name, keep='')}': {layer.in_shape} -> {layer.out_shape}"
+
+
+def nested_str(layer: Layer, level: int = 0) -> str:
+    """Return the layer as a line of text.
+
+    Parameters
+    ----------
+    level : int
+        Depth of indentation.
+    """
+    return f"{'  ' * level}{layer}"

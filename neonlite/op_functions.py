@@ -1,0 +1,196 @@
+"""Functions of the op table that are longer than a line: forward functions, gradient rules, counts of FLOPs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from neonlite.dtypes import HALF_DTYPES
+from neonlite.shapes import Axes, Shape, SliceSpec, reduction_shape
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+    from neonlite.optree import Operand
+    from neonlite.typing import Namespace, NativeArray, OperandLike
+
+Gradients: TypeAlias = "tuple[Operand | None, ...]"  # one for each operand; None for a gradient of zero
+
+
+# --- forward functions: ``xp`` is the array namespace of the operands ---
+
+
+def accumulation_dtype(xp: Namespace, x: NativeArray) -> Any:
+    """Return the dtype in which x is summed: float32 for 16-bit floats, 64 bits for integers.
+
+    Smaller unsigned integers are summed as int64, which wraps to the same bits, as not every library sums uint64.
+    """
+    if xp.isdtype(x.dtype, "real floating"):
+        return xp.float32 if xp.finfo(x.dtype).bits == 16 else x.dtype
+    return x.dtype if xp.iinfo(x.dtype).bits == 64 else xp.int64
+
+
+def to_slices(index: SliceSpec) -> tuple[slice, ...]:
+    """Return the Python slices of a slice specification."""
+
+    def to_slice(start: int, count: int, step: int) -> slice:
+        stop = start + (count - 1) * step + (1 if step > 0 else -1)
+        return slice(start, None if stop < 0 else stop, step) if count else slice(0, 0)  # None: down to index 0
+
+    return tuple(to_slice(*spec) for spec in index)
+
+
+def run_sum(xp: Namespace, x: NativeArray, axis: Axes, keepdims: bool = True) -> NativeArray:
+    """Return the sum over some axes, accumulated in ``accumulation_dtype``."""
+    return xp.sum(x, axis=axis, keepdims=keepdims, dtype=accumulation_dtype(xp, x))
+
+
+def run_arg_reduction(arg_fn: Callable[..., Any], xp: Namespace, x: NativeArray, axis: Axes) -> NativeArray:
+    """Return the index of the first extremum along one axis, or along several axes flattened."""
+    if len(axis) == 1:
+        return arg_fn(x, axis=axis[0], keepdims=True)
+    kept_axes = tuple(a for a in range(x.ndim) if a not in axis)
+    flattened = xp.reshape(
+        xp.permute_dims(x, kept_axes + axis), (*(x.shape[a] for a in kept_axes), math.prod(x.shape[a] for a in axis))
+    )
+    return arg_fn(flattened, axis=-1)
+
+
+def run_slice_backward(xp: Namespace, x: NativeArray, *, index: SliceSpec, to: Shape) -> NativeArray:
+    """Return zeros with x written into a strided slice."""
+    out = xp.zeros(to, dtype=x.dtype)
+    out[to_slices(index)] = x
+    return out
+
+
+def normalize_indices(
+    xp: Namespace, indices: NativeArray, size: int, kind: str = "index", allow_negative: bool = True
+) -> NativeArray:
+    """Return flat non-negative int64 indices. Raises IndexError if one is out of range."""
+    flat = xp.astype(xp.reshape(indices, (-1,)), xp.int64)  # a smaller dtype might not hold the size
+    if flat.shape[0]:
+        low, high = int(xp.min(flat)), int(xp.max(flat))
+        if low < (-size if allow_negative else 0) or high >= size:
+            raise IndexError(index_error_message(kind, high if high >= size else low, size, allow_negative))
+    return xp.where(flat < 0, flat + size, flat) if allow_negative else flat
+
+
+def index_error_message(kind: str, index: int | str, size: int, allow_negative: bool) -> str:
+    """Return the message for an index that is out of range."""
+    return f"{kind} {index} is out of range for size {size}: expected {-size if allow_negative else 0} to {size - 1}"
+
+
+def run_take(xp: Namespace, x: NativeArray, indices: NativeArray, *, axis: int) -> NativeArray:
+    """Return the slices of x at the given indices along an axis."""
+    return xp.take(x, normalize_indices(xp, indices, x.shape[axis]), axis=axis)
+
+
+def run_onehot(xp: Namespace, indices: NativeArray, *, axis: int, nclass: int) -> NativeArray:
+    """Return True where the class is the label."""
+    labels = normalize_indices(xp, indices, nclass, "label", allow_negative=False)
+    classes = xp.arange(nclass, dtype=labels.dtype)
+    return classes[:, None] == labels[None, :] if axis == 0 else labels[:, None] == classes[None, :]
+
+
+def run_scatter_add(xp: Namespace, x: NativeArray, indices: NativeArray, *, axis: int, size: int) -> NativeArray:
+    """Return zeros with ``size`` slices along an axis, to which each slice of x is added at its index.
+
+    The slices are sorted by index. A segmented prefix sum in log2(n) rounds then adds up the slices of each index, so
+    the last slice of an index holds their sum.
+    """
+    flat = normalize_indices(xp, indices, size)
+    order, all_indices = xp.argsort(flat, stable=True), xp.arange(size, dtype=flat.dtype)
+    sorted_indices = xp.take(flat, order, axis=0)
+    x = xp.astype(xp.moveaxis(xp.take(x, order, axis=axis), axis, 0), accumulation_dtype(xp, x))
+    step = 1
+    while step < x.shape[0] and xp.any(same := sorted_indices[step:] == sorted_indices[:-step]):
+        same = xp.reshape(same, (-1,) + (1,) * (x.ndim - 1))
+        more = xp.where(same, x[:-step, ...], xp.zeros_like(x[:-step, ...]))
+        x, step = xp.concat([x[:step, ...], x[step:, ...] + more]), 2 * step
+    # 1 + the position of the last slice of each index
+    last_row = xp.searchsorted(sorted_indices, all_indices, side="right")
+    x = xp.concat([xp.zeros((1, *x.shape[1:]), dtype=x.dtype), x])
+    has_values = xp.searchsorted(sorted_indices, all_indices) < last_row
+    return xp.moveaxis(xp.take(x, xp.where(has_values, last_row, xp.zeros_like(last_row)), axis=0), 0, axis)
+
+
+def run_pow(xp: Namespace, x: NativeArray, y: NativeArray) -> NativeArray:
+    """Return x^y. Raises ValueError for integers to a negative power, for which some libraries return 0."""
+    if xp.isdtype(y.dtype, "signed integer") and xp.any(y < 0):
+        raise ValueError(
+            "expected powers >= 0 for integers, got negative integer powers. "
+            "Cast x to a float with be.astype(x, 'float32')."
+        )
+    return x**y
+
+
+def run_shift(xp: Namespace, x: NativeArray, y: NativeArray, *, value: bool) -> NativeArray:
+    """Return x times the power of two nearest to y (AP2), or x times 2^y."""
+    return x * (xp.sign(y) * 2.0 ** xp.round(xp.log2(xp.abs(y))) if value else 2.0**y)
+
+
+# --- gradient rules ---
+
+
+def grad_pow(be: Backend, dz: Operand, z: Operand, x: Any, y: Any) -> Gradients:
+    """d(x^y) = y x^(y-1) dx + x^y log(x) dy; the first term is 0 where y = 0, the second where x^y = 0 or x = y = 0."""
+    if isinstance(y, int | float):
+        return dz * (y * x ** (y - 1)) if y else None, None
+    is_zero = be.where(be.equal(y, 0), be.equal(x, 0), be.equal(z, 0))  # where the gradient with respect to y is 0
+    return dz * (y * x ** be.where(be.equal(y, 0), 1, y - 1)), dz * z * be.log(be.where(is_zero, 1, x))
+
+
+def grad_maximum(be: Backend, dz: Operand, x: OperandLike, y: OperandLike) -> Gradients:
+    """Pass the gradient to the larger operand; on ties, tensors get half each and a scalar gets all."""
+    if isinstance(x, int | float) or isinstance(y, int | float):
+        return dz * be.greater(x, y), dz * be.greater(y, x)
+    tie = be.equal(x, y) * 0.5
+    return dz * (be.greater(x, y) + tie), dz * (be.less(x, y) + tie)
+
+
+def grad_minmax_reduction(
+    be: Backend, dz: Operand, z: Operand, x: Operand, axis: Axes, keepdims: bool = True
+) -> Gradients:
+    """Pass the gradient to the largest (smallest) element; tied elements share it equally."""
+    shape = reduction_shape(x.shape, axis=axis)
+    is_extremum = be.equal(x, be.reshape(z, shape))
+    num_ties = be.sum(be.astype(is_extremum, "float32") if x.info.dtype in HALF_DTYPES else is_extremum, axis=axis)
+    return (be.reshape(dz, shape) / num_ties * is_extremum,)
+
+
+def grad_concat(be: Backend, dz: Operand, z: Operand, *operands: Operand, axis: int) -> Gradients:
+    """Each operand gets the slice of the gradient at its position."""
+    out, start = [], 0
+    for x in operands:
+        index = tuple((start if i == axis else 0, n, 1) for i, n in enumerate(x.shape))
+        out.append(be.build("slice", dz, index=index))
+        start += x.shape[axis]
+    return tuple(out)
+
+
+def invert_permutation(axes: Axes) -> tuple[int, ...]:
+    """Return the inverse of a permutation of axes."""
+    return tuple(axes.index(i) for i in range(len(axes)))
+
+
+# --- floating-point operations ---
+
+
+def flops_per_result(z: Shape, *operands: Shape) -> int:
+    """Return one operation per element of the result."""
+    return math.prod(z)
+
+
+def flops_per_operand(z: Shape, x: Shape, *operands: Shape) -> int:
+    """Return one operation per element of the first operand."""
+    return math.prod(x)
+
+
+def matmul_flops(z: Shape, x: Shape, y: Shape) -> int:
+    """Return 2 m n k for each product of an (m, k) and a (k, n) matrix."""
+    return 2 * math.prod(z) * x[-1]
+
+
+def no_flops(*_: Shape) -> int:
+    """Return 0, for ops that only move or cast data."""
+    return 0

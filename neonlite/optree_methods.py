@@ -1,0 +1,219 @@
+"""Methods of tensors and op-trees: conversion to NumPy arrays, scalars, strings and drawings; ``OpTreeNode.build``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from neonlite.messages import describe
+from neonlite.ops import OPS
+from neonlite.optree_inference import backend_of
+from neonlite.optree_structure import Info
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from neonlite.backend.backend import Backend
+    from neonlite.backend.tensor import Tensor
+    from neonlite.optree import Operand, OpTreeNode
+    from neonlite.typing import NumPyArray, OperandLike
+    from neonlite.visualize import Steps
+
+
+class Convertible:
+    """The base class of ``Operand``: properties, and conversion to NumPy arrays, Python scalars and strings."""
+
+    __slots__ = ()
+
+    info: Info
+    name: str | None
+    shape: Any
+
+    @property
+    def backend(self) -> Backend:
+        """The backend."""
+        return self.info.be
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype."""
+        return self.info.be.numpy_dtype(self.info.dtype)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions, two or more."""
+        return len(self.info.shape)
+
+    @property
+    def T(self) -> Operand:
+        """The operand with its last two axes exchanged."""
+        raise NotImplementedError
+
+    def transpose(self, out: Tensor | None = None) -> Operand:
+        """Return ``T``, or evaluate it into ``out``.
+
+        Parameters
+        ----------
+        out : Tensor, optional
+            The tensor to write.
+
+        Returns
+        -------
+        Tensor or OpTreeNode
+            A view of a tensor, the transposed tree, or ``out``.
+        """
+        return self.T if out is None else self.backend.assign([out], [self.T])[0]
+
+    def get(self) -> NumPyArray:
+        """Return a copy of the value as a NumPy array."""
+        raise NotImplementedError
+
+    def item(self) -> float:
+        """Return the value of a tensor or op-tree with one element.
+
+        Returns
+        -------
+        float or int
+            The value as a Python scalar.
+
+        Raises
+        ------
+        ValueError
+            There is not exactly one element.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> x = nl.gen_backend("cpu").array([[1.0, 2.0]])
+        >>> x[0, 1].item(), float(x[0, 0] + 2)
+        (2.0, 3.0)
+        """
+        shape = self.shape
+        if math.prod(shape) != 1:
+            raise ValueError(
+                f"item() and float(): expected one element, got {describe(self)} with {math.prod(shape)}. Copy all "
+                "values to NumPy with .get(), or select one with t[0, 0].item()."
+            )
+        value: float = self.get().item()
+        return value
+
+    def asnumpyarray(self) -> NumPyArray:
+        """Return a copy of the value as a NumPy array; neon's name of ``get``."""
+        return self.get()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __format__(self, spec: str) -> str:
+        """Format the only element, as in ``f"{cost:.2f}"``; without a format, the whole operand."""
+        return format(self.item(), spec) if spec else str(self)
+
+
+# --- methods of OpTreeNode ---
+
+
+def build_by_name(
+    cls: type[OpTreeNode],
+    /,
+    op: str,
+    a: OperandLike,
+    b: OperandLike | None = None,
+    out: Tensor | None = None,
+    **attrs: object,
+) -> Operand:
+    """Return a node with shape inference and checks.
+
+    Parameters
+    ----------
+    op : str
+        The name of the op. "assign" runs at once.
+    a, b, out, **attrs
+        As for ``be.build``; ``axis`` has the default of the backend's method.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        The node; or ``out``.
+    """
+    if op not in OPS:
+        raise TypeError(f"OpTreeNode.build: expected one of the ops {', '.join(OPS)}, got {op!r}")
+    be = backend_of(a, b)
+    if op == "assign":
+        node = cls({"shape": cls.shape(a), "op": op}, a, b)
+        be.execute(node)
+        return node
+    if OPS[op].has_axis:  # its method has a default
+        method: Callable[..., Operand] = getattr(be, OPS[op].method)
+        return method(a, out=out, **attrs)
+    return be.build(op, a, b, out, **attrs)
+
+
+def format_triple(tree: OpTreeNode) -> str:
+    """Return ``repr(tree)``: nested triples, as in neon."""
+    from neonlite import visualize  # when first used, as it is large
+
+    return visualize.format_triple(tree)
+
+
+def pp(tree: OpTreeNode) -> str:
+    """Return the tree in infix notation.
+
+    Returns
+    -------
+    str
+        A formula such as ``((1) / ((1) + (exp ((-1) * x))))``.
+    """
+    from neonlite import visualize
+
+    return visualize.format_infix(tree)
+
+
+def draw(tree: OpTreeNode, format: str = "text") -> str:
+    """Return a drawing of the tree, with its result on top.
+
+    A node or tensor that is used twice is drawn once; in text, later uses refer to the first by its number. A large
+    drawing is limited to the nodes nearest to the result.
+
+    Parameters
+    ----------
+    format : {"text", "mermaid", "dot", "svg"}, default "text"
+        Indented text, a Mermaid flowchart, a Graphviz digraph, or an SVG picture.
+
+    Returns
+    -------
+    str
+        The drawing.
+
+    Raises
+    ------
+    ValueError
+        The format is not one of these.
+    """
+    from neonlite import visualize
+
+    return visualize.draw(tree, format)
+
+
+def draw_svg(tree: OpTreeNode) -> str:
+    """Return the drawing that notebooks display."""
+    return draw(tree, "svg")
+
+
+def step(tree: OpTreeNode) -> Steps:
+    """Evaluate the tree node by node.
+
+    Returns
+    -------
+    Steps
+        An iterable of (node, value) that prints as a table of all intermediate values.
+    """
+    from neonlite import visualize
+
+    return visualize.Steps(tree)
