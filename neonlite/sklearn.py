@@ -94,6 +94,9 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
         The names of the features, if ``X`` is a data frame.
     """
 
+    model_: Model
+    history_: dict[str, list[float]]
+
     def __init__(
         self,
         layers: Sequence[int | Layer | Sequence[Layer]] = (100,),
@@ -187,8 +190,8 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, where: str, X: Any, y: Any, sample_weight: Any) -> Self:
         """Train on validated data, with a new model unless ``warm_start`` is set."""
-        if not self._continues:
-            vars(self).pop("model_", None)  # an error leaves the estimator without a model of other data
+        if not self._continues and hasattr(self, "model_"):
+            del self.model_  # so that an error leaves the estimator without a model of other data
         model = self.model_ if self._continues else self._model_for(where, y)
         epochs = integer(f"{where}: epochs", self.epochs)
         stops_early = boolean(f"{where}: early_stopping", self.early_stopping)
@@ -365,13 +368,13 @@ class NeonClassifier(ClassifierMixin, NeonEstimator):  # type: ignore[misc]
         where, is_first = "NeonClassifier.partial_fit", not hasattr(self, "model_")
         X, labels = self._validate(X, y, reset=is_first)
         if not is_first:
-            self._check_classes(where, self.classes_ if classes is None else np.unique(classes))
+            self._check_classes(where, self.classes_ if classes is None else np.unique(np.asarray(classes)))
         elif labels.ndim == 2:
             self.classes_ = find_classes(labels)
         elif classes is None:
             raise ValueError(f"{where}: expected all labels as classes in the first call, got None.")
         else:
-            self.classes_ = np.unique(classes)
+            self.classes_ = np.unique(np.asarray(classes))
         return self._partial_fit(where, X, labels, sample_weight)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -428,8 +431,11 @@ class NeonClassifier(ClassifierMixin, NeonEstimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(f"{where}: expected at least two classes, got 1 class, {self.classes_.tolist()}.")
         model, labels = self._new_model(where, len(self.classes_), Softmax()), self.classes_.tolist()
-        kinds = [name for name, kinds in LABEL_KINDS.items() if np.asarray(labels).dtype.kind in kinds]
-        model.target_encoder = ClassEncoder(labels, *kinds)
+        dtype = np.asarray(labels).dtype
+        kinds = [name for name, kinds in LABEL_KINDS.items() if dtype.kind in kinds]
+        if not kinds:
+            raise TypeError(f"{where}: expected strings, numbers or booleans as labels, got {dtype}. Convert them.")
+        model.target_encoder = ClassEncoder(labels, kinds[0])
         return model
 
     def _cost(self, y: NDArray[Any]) -> Cost:

@@ -386,7 +386,7 @@ def test_dropout_drops_the_fraction_after_each_hidden_layer(cls):
     assert [x.keep for x in model.layers.leaves() if isinstance(x, Dropout)] == [0.7, 0.7]
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "rmsprop", GradientDescentMomentum(0.05, 0.5)], ids=str)
+@pytest.mark.parametrize("optimizer", ["adamw", "nesterov", "rmsprop", GradientDescentMomentum(0.05, 0.5)], ids=str)
 def test_optimizers(optimizer):
     X, y = data_for(NeonClassifier)
     model = NeonClassifier(**SMALL, optimizer=optimizer, random_state=0).fit(X, y)
@@ -446,10 +446,14 @@ def test_constant_features(cls, X):
     np.testing.assert_allclose(outputs(estimator, X[:1])[0], expected, atol=0.02)
 
 
-def test_one_row_is_enough_for_a_regressor():
+def test_one_row_is_enough_for_a_regressor_but_not_for_a_classifier():
     model = NeonRegressor(**SMALL).fit([[1.0, 2.0]], [5.0])
     assert model.predict([[1.0, 2.0]]).shape == (1,)
     assert model.predict([[1.0, 2.0]])[0] == pytest.approx(5, abs=1)
+    with pytest.raises(
+        TypeError, match=r"NeonClassifier.fit: expected strings, numbers or booleans as labels, got \|S1"
+    ):
+        NeonClassifier(**SMALL).fit([[1.0], [2.0]], np.array([b"a", b"b"]))
     with pytest.raises(ValueError, match=r"NeonClassifier.fit: expected at least two classes, got 1 class, \[5\]"):
         NeonClassifier(**SMALL).fit([[1.0, 2.0]], [5])
 
