@@ -8,7 +8,7 @@ from typing import Any
 
 from neonlite import Backend
 from neonlite.backend import tree_methods
-from neonlite.messages import label
+from neonlite.explorer import format_gradient_rule, operand_names
 from neonlite.ops import OP_TABLE, Op, missing_gradient
 
 HEAD = """# The ops
@@ -62,18 +62,11 @@ def derivative(be: Backend, op: Op) -> str:
     shapes, attrs = SYMBOLS.get(op.name, ([(2, 3)] * op.arity, {"axis": (1,)} if op.kind == "reduction" else {}))
     operands = [
         be.empty(shape, name=name, dtype="int32" if name == "indices" else None)
-        for shape, name in zip(shapes, names(op), strict=False)
+        for shape, name in zip(shapes, operand_names(op), strict=False)
     ]
     node = be.build(op.name, *folded(be, operands), **attrs)
-    dz, z = (be.empty(node.shape, dtype=node.dtype, name=name) for name in ("dz", "z"))
-    errors = op.grad(be, dz, z, *operands, **attrs)
-    return "<br>".join(f"d{x.name} = {formula(dx)}" for x, dx in zip(operands, errors, strict=True))
-
-
-def names(op: Op) -> list[str]:
-    """Return the names of an op's operands in the table, such as x, y or indices."""
-    operands = [p.name for p in inspect.signature(op.run).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
-    return operands or ["x", "y"]
+    rule = format_gradient_rule(be, op, operands, be.empty(node.shape, dtype=node.dtype, name="z"), attrs)
+    return "<br>".join(f"{name} = {formula(dx)}" for name, dx in rule)
 
 
 def folded(be: Backend, operands: list[Any]) -> list[Any]:
@@ -81,9 +74,9 @@ def folded(be: Backend, operands: list[Any]) -> list[Any]:
     return operands if len(operands) < 3 else [operands[0], be.build("pair", *operands[1:])]
 
 
-def formula(dx: Any) -> str:
+def formula(dx: str) -> str:
     """Return a gradient as code in a table cell."""
-    return "**0**" if dx is None else code(dx.pp() if hasattr(dx, "pp") else label(dx))
+    return "**0**" if dx == "0" else code(dx)
 
 
 def method(be: Backend, op: Op) -> str:

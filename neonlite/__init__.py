@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Tensor, cleanup_backend, gen_backend
+from neonlite.explorer import explore
 from neonlite.gradcheck import check_grad
 
 __version__ = "0.1.0"
@@ -23,6 +24,7 @@ __all__ = [
     "__version__",
     "check_grad",
     "cleanup_backend",
+    "explore",
     "gen_backend",
 ]
 

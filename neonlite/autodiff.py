@@ -53,11 +53,22 @@ class Autodiff(GradientRequests):
 
     def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
         roots = {id(x.root) for x in tensors}
-        grads = self._backpropagate({id(x) for x in self._cache.leaves.values() if id(x.root) in roots})
+        grads = self.backpropagate({id(x) for x in self._cache.leaves.values() if id(x.root) in roots})
         return [self._accumulate_views(x, grads) for x in tensors]
 
-    def _backpropagate(self, leaves: set[int]) -> dict[int, Operand]:
-        """Return {id of a leaf: its gradient} for the given leaves, by reverse accumulation."""
+    def backpropagate(self, leaves: set[int]) -> dict[int, Operand]:
+        """Return the gradients with respect to the given leaves and the nodes that depend on them.
+
+        Parameters
+        ----------
+        leaves : set of int
+            The ids of leaves.
+
+        Returns
+        -------
+        dict
+            {id of a leaf or node: its gradient}, by reverse accumulation.
+        """
         nodes, known = list(postorder(self.op_tree)), self._cache.known_values
         reachable = set(leaves)  # the leaves, and every node that depends on them
         for z in nodes:
@@ -65,7 +76,7 @@ class Autodiff(GradientRequests):
                 reachable.add(id(z))
         grads: dict[int, Operand] = {id(self.op_tree): self.next_error}
         for z in reversed(nodes):
-            dz = grads.pop(id(z), None)
+            dz = grads.get(id(z))
             rule = z.info.op_def.grad
             if dz is None or id(z) not in reachable or rule is None or not z.shape:
                 continue

@@ -48,6 +48,10 @@ class GradientRequests:
         op_tree.__dict__["autodiff"] = (key, cache, weakref.ref(self))
         return self
 
+    def __repr__(self) -> str:
+        names = listed(sorted({label(x) for x in self._cache.leaves.values()}))
+        return f"{type(self).__name__}({describe(self.op_tree)} of {names})"
+
     def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
         """Return the gradient with respect to each tensor, as a new op-tree."""
         raise NotImplementedError

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from neonlite import html_repr
 from neonlite.autodiff import Autodiff
 from neonlite.autodiff_requests import as_list
 from neonlite.backend import Backend, Tensor
@@ -39,14 +40,18 @@ class GradientReport:
 
     Parameters
     ----------
-    rows : sequence of GradientComparison
+    rows : sequence of NamedTuple
         One comparison for each operand of each op, and for each tensor. An error of NaN means that finite differences
         do not converge at this point.
     tolerance : float
         The largest relative error that counts as correct.
     """
 
-    def __init__(self, rows: Sequence[GradientComparison], tolerance: float) -> None:
+    header: tuple[str, ...] = ("op", "with respect to", "analytic", "numeric", "error")
+    line_format = "{:<14} {:<18} {:>13} {:>13} {:>9}"
+    verdicts = ("derivatives DISAGREE", "all derivatives agree")
+
+    def __init__(self, rows: Sequence[Any], tolerance: float) -> None:
         self.rows = list(rows)
         self.tolerance = tolerance
 
@@ -67,27 +72,31 @@ class GradientReport:
         """Return the suffix of a row."""
         return "  not measurable here" if math.isnan(error) else "  WRONG" if error > self.tolerance else ""
 
-    def _verdict(self, if_correct: str, if_wrong: str) -> str:
+    def _cells(self, row: Any) -> tuple[str, ...]:
+        """Return the cells of a row."""
+        operand, numbers = f"{row.operand} {row.shape}", (f"{row.analytic:.6g}", f"{row.numeric:.6g}")
+        return row.op, operand, *numbers, f"{row.error:.1e}"
+
+    def _verdict(self) -> str:
         """Return the last line of the table."""
         passed = [row.error <= self.tolerance for row in self.rows if not math.isnan(row.error)]
         if not self.rows:
             return "there is no derivative to check"
         if not passed:
             return f"{len(self.rows)} of {len(self.rows)} not measurable; nothing is known"
-        verdict = if_correct if all(passed) else if_wrong
+        verdict = self.verdicts[all(passed)]
         if len(passed) < len(self.rows):
             verdict = f"{len(self.rows) - len(passed)} of {len(self.rows)} not measurable; {verdict}"
         return f"{verdict}: worst error {self.worst:.1e}, tolerance {self.tolerance:.0e}"
 
     def __repr__(self) -> str:
-        lines = [f"{'op':<14} {'with respect to':<18} {'analytic':>13} {'numeric':>13} {'error':>9}"]
-        for row in self.rows:
-            operand, numbers = (
-                f"{row.operand} {row.shape}",
-                f"{row.analytic:>13.6g} {row.numeric:>13.6g} {row.error:>9.1e}",
-            )
-            lines.append(f"{row.op:<14} {operand:<18} {numbers}{self._mark(row.error)}")
-        return "\n".join([*lines, self._verdict("all derivatives agree", "derivatives DISAGREE")])
+        lines = [self.line_format.format(*self.header)]
+        lines += [self.line_format.format(*self._cells(row)) + self._mark(row.error) for row in self.rows]
+        return "\n".join([*lines, self._verdict()])
+
+    def _repr_html_(self) -> str:
+        rows = [(*self._cells(row), self._mark(row.error).strip()) for row in self.rows]
+        return html_repr.stack(html_repr.table(rows, (*self.header, "")), self._verdict())
 
 
 def check_grad(be: Backend, tree: OpTreeNode, tensors: Any = None, tolerance: float = 1e-6) -> GradientReport:

@@ -46,6 +46,12 @@ def listed(items: Sequence[Any], to_text: Callable[[Any], str] = str) -> str:
     return ", ".join([*map(to_text, items[:MAX_LISTED_OPERANDS]), *more])
 
 
+def describe_setting(value: object) -> str:
+    """Return the value of a constructor's argument in one line, truncated; functions and classes by their name."""
+    name = getattr(value, "__qualname__", None)
+    return name if isinstance(name, str) else " ".join(describe(value).split())
+
+
 def owners(*operands: Operand) -> str:
     """Return the operands with their backends, and what to do, for an error message."""
     described = ", ".join(f"{describe(x)} on {x.backend!r}" for x in operands)

@@ -175,16 +175,19 @@ def pp(tree: OpTreeNode) -> str:
     return visualize.format_infix(tree)
 
 
-def draw(tree: OpTreeNode, format: str = "text") -> str:
+def draw(tree: OpTreeNode, format: str = "text", max_nodes: int | None = 40) -> str:
     """Return a drawing of the tree, with its result on top.
 
-    A node or tensor that is used twice is drawn once; in text, later uses refer to the first by its number. A large
-    drawing is limited to the nodes nearest to the result.
+    A node or tensor that is used twice is drawn once. In a tree of more than ``max_nodes`` nodes, those nearest to the
+    result are drawn, and each sub-tree below them is folded into one box: its formula if that is short, else its first
+    op and its number of ops.
 
     Parameters
     ----------
     format : {"text", "mermaid", "dot", "svg"}, default "text"
         Indented text, a Mermaid flowchart, a Graphviz digraph, or an SVG picture.
+    max_nodes : int, optional
+        The largest number of ops, tensors and scalars to draw; None: all. Default: 40.
 
     Returns
     -------
@@ -194,11 +197,13 @@ def draw(tree: OpTreeNode, format: str = "text") -> str:
     Raises
     ------
     ValueError
-        The format is not one of these.
+        The format is not one of these, or ``max_nodes`` is not positive.
+    TypeError
+        ``max_nodes`` is not an integer.
     """
     from neonlite import visualize
 
-    return visualize.draw(tree, format)
+    return visualize.draw(tree, format, max_nodes)
 
 
 def draw_svg(tree: OpTreeNode) -> str:

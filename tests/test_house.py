@@ -49,6 +49,7 @@ LEVELS = {
     "neonlite.op_functions": 0,
     "neonlite.typing": 0,
     "neonlite.messages": 1,
+    "neonlite.html_repr": 1,
     "neonlite.optree": 1,
     "neonlite.optree_methods": 1,
     "neonlite.optree_inference": 1,
@@ -58,6 +59,7 @@ LEVELS = {
     "neonlite.backend": 2,
     "neonlite.autodiff": 3,
     "neonlite.autodiff_requests": 3,
+    "neonlite.explorer": 3,
     "neonlite.gradcheck": 3,
     "neonlite.layers": 4,
     "neonlite.transforms": 4,
@@ -187,6 +189,11 @@ def test_no_array_library_above_the_backend(module):
 TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.op_functions", "neonlite.ops", "neonlite.typing"}
 
 
+VISUALIZE = {name for name in MODULES if name.startswith("neonlite.visualize.")}
+DRAWING = {*TABLE, *VISUALIZE, *["neonlite.messages", "neonlite.optree_structure", "neonlite.optree_walks"]}
+DRAWING |= {"neonlite.html_repr"}
+
+
 @pytest.mark.parametrize(
     ("module", "allowed"),
     [
@@ -197,7 +204,8 @@ TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.op_functions", "neonlit
         ("neonlite.optree_structure", TABLE),
         ("neonlite.messages", {"neonlite.optree_structure"}),
         ("neonlite.optree_walks", {*TABLE, "neonlite.optree_structure"}),
-        ("neonlite.visualize", {*TABLE, "neonlite.messages", "neonlite.optree_structure", "neonlite.optree_walks"}),
+        ("neonlite.visualize", VISUALIZE),
+        *((module, DRAWING) for module in VISUALIZE),
         ("neonlite.optree", {*TABLE, *OPTREE_PARTS, "neonlite.messages", "neonlite.visualize"}),
         ("neonlite.backend.planning.steps", {*TABLE, "neonlite.optree_structure", "neonlite.optree_walks"}),
     ],
@@ -293,7 +301,8 @@ MAY_WRITE = {
     "neonlite.files",
     "neonlite.backend.stubgen",  # run by hand
     "neonlite.backend.runtimes.cuda.simulator",  # a text for the compiler, in a temporary folder
-    "neonlite.callbacks.history",  # matplotlib draws to memory
+    "neonlite.callbacks.figures",  # matplotlib draws to memory
+    "neonlite.callbacks.history",  # HDF5 in memory
 }
 
 

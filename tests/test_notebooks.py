@@ -83,6 +83,17 @@ def test_a_notebook_runs_without_a_warning_and_shows_the_expected_outputs(name):
         CHECKS[name](results)
 
 
+@pytest.mark.slow
+@every_notebook
+def test_each_cell_runs_twice_and_the_later_ones_after_the_first_one_again(name):
+    notebook = read(name)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    order = [cell for cell in cells for _ in range(2)] + cells
+    notebook.cells = [nbformat.v4.new_code_cell(cell.source) for cell in order]
+    NotebookClient(notebook, timeout=500, startup_timeout=500).execute()  # a cell that fails raises an error
+    assert "\\r" not in json.dumps(notebook)
+
+
 # --- the example ---------------------------------------------------------------------------------------------------
 
 

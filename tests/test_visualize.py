@@ -10,9 +10,11 @@ import pytest
 from helpers.parametrize import DEEP
 
 import neonlite as nl
-from neonlite import visualize
 from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode, postorder
+from neonlite.visualize.graph import COMMUTATIVE
+from neonlite.visualize.steps import format_first_values
+from neonlite.visualize.svg import separate_positions
 
 SVG = "{http://www.w3.org/2000/svg}"
 LIMIT = 200
@@ -289,14 +291,107 @@ def test_names_that_xml_forbids_and_names_too_long_for_a_box_still_draw(be):
 def test_large_trees_are_drawn_from_the_result_down(be, x, deep, shared, form):
     for tree in (deep, shared, be.concat([x * i for i in range(1, 1000)], 0), be.concat([x] * 5000, 0)):
         picture = tree.draw(form)
-        assert len(picture) < 400_000
-        assert len(picture.splitlines()) < 2000
-        assert re.search(r"\.\.\. [\d,]+ more operand", picture)
+        assert len(picture) < 30_000
+        assert len(picture.splitlines()) < 300
+        assert re.search(r"add: [\d,]+ ops|\.\.\. [\d,]+ more operand", picture.replace("#58;", ":"))
 
 
-def test_a_drawing_counts_the_nodes_that_it_omits(be, x):
+def test_a_drawing_counts_the_operands_that_it_omits(be, x):
     picture = be.concat([x] * 5000, 0).draw("svg")
-    assert groups(picture, "omitted") == [["... 4,800 more operands"]]
+    assert groups(picture, "omitted") == [["... 4,960 more operands"]]
+
+
+@pytest.fixture(scope="module")
+def gradient(be, x, y):
+    """The gradient, of 200 ops, of a chain of matrix products with tanh."""
+    z = x
+    for i in range(29):
+        z = be.tanh(be.dot(be.ones((2, 2), name=f"W{i}"), z) + y)
+    return nl.Autodiff(be.sum(be.square(z)), be).get_grad_op_tree([x])[0]
+
+
+def test_the_drawing_of_a_large_gradient_is_of_readable_size(gradient):
+    assert len(list(postorder(gradient))) >= 200
+    picture = ElementTree.fromstring(gradient.draw("svg"))
+    assert float(picture.get("width")) < 1000
+    assert float(picture.get("height")) < 2000
+    assert gradient._repr_svg_() == gradient.draw("svg")
+
+
+@pytest.mark.parametrize("max_nodes", [1, 2, 5, 40, 150])
+def test_a_drawing_has_at_most_the_given_number_of_nodes(gradient, max_nodes):
+    boxes = ElementTree.fromstring(gradient.draw("svg", max_nodes)).iter(f"{SVG}g")
+    kinds = [box.get("class") for box in boxes]
+    assert len(kinds) - kinds.count("omitted") <= max_nodes
+
+
+@pytest.mark.parametrize("max_nodes", [3, 4, 5, 6])
+def test_an_op_is_drawn_with_all_its_operands_or_folded(x, max_nodes):
+    tree = x
+    for _ in range(50):
+        tree = 2 * tree
+    picture = tree.draw("svg", max_nodes)
+    assert groups(picture, "omitted") == []
+    assert len(groups(picture, "folded")) == 1
+
+
+def test_a_drawing_without_a_limit_has_all_nodes(gradient):
+    picture = gradient.draw("svg", max_nodes=None)
+    assert len(groups(picture, "op")) == len(list(postorder(gradient)))
+    assert groups(picture, "folded") == groups(picture, "omitted") == []
+    assert gradient.draw("svg", max_nodes=10_000) == picture
+
+
+def test_a_folded_box_has_the_op_the_number_of_ops_and_the_shape_of_its_sub_tree(be, y):
+    row = be.sum(y, axis=0)
+    for _ in range(30):
+        row = row + 1
+    tree = be.exp(row) * y
+    assert groups(tree.draw("svg", 4), "folded") == [["add: 31 ops", "(1, 2)"]]
+    assert tree.draw("text", 4) == "mul (2, 2)\n├── exp (1, 2)\n│   └── add: 31 ops (1, 2)\n└── y (2, 2)"
+    assert '[["add#58; 31 ops (1, 2)"]]' in tree.draw("mermaid", 4)
+    assert '[label="add: 31 ops (1, 2)", shape=box, peripheries=2]' in tree.draw("dot", 4)
+
+
+def test_a_folded_box_of_few_ops_has_their_formula(be, x, y):
+    assert groups((be.exp(x * 2) - y).draw("svg", 3), "folded") == [["(exp (x * (2)))", "(2, 2)"]]
+
+
+def test_the_ops_of_a_folded_tree_without_sharing_are_counted_once(be):
+    leaves = [be.ones((2, 2), name=f"w{i}") for i in range(256)]
+    while len(leaves) > 1:
+        leaves = [a - b for a, b in zip(leaves[::2], leaves[1::2], strict=True)]
+    picture = leaves[0].draw("svg", 30)
+    counts = [int(text.split()[1]) for text, _ in groups(picture, "folded")]
+    assert len(groups(picture, "op")) + sum(counts) == 255
+
+
+def test_a_shared_sub_tree_is_folded_into_one_box_with_an_edge_for_each_use(be, x):
+    part = x
+    for _ in range(30):
+        part = be.tanh(part)
+    picture = ((part - 1) * (2 - part) + be.exp(part)).draw("dot", 8)
+    (box,) = re.findall(r"(n\d+) \[label=\"tanh: 30 ops", picture)
+    assert len(re.findall(rf"{box} -> n", picture)) == 3
+
+
+def test_a_drawn_op_that_is_also_in_a_folded_sub_tree_is_its_operand(be, x):
+    part = be.exp(x)
+    other = part
+    for _ in range(30):
+        other = be.tanh(other)
+    assert (other - be.absolute(part)).draw("text", 5) == (
+        "sub (2, 2)\n├── tanh (2, 2)\n│   └── tanh: 29 ops (2, 2)\n│       └── #1 (exp x) (2, 2)\n"
+        "└── abs (2, 2)\n    └── #1 (exp x) (2, 2), as above"
+    )
+
+
+def test_a_limit_that_is_not_a_positive_integer_is_refused(x):
+    with pytest.raises(ValueError, match=r"tree\.draw: expected a positive max_nodes, got 0\. Pass None"):
+        (x + 1).draw("svg", 0)
+    for wrong in (True, 2.0, "all"):
+        with pytest.raises(TypeError, match=r"tree\.draw: expected an integer or None for max_nodes, got"):
+            (x + 1).draw("svg", wrong)
 
 
 def test_an_unknown_form_is_refused_by_naming_the_known_ones(x):
@@ -311,8 +406,8 @@ def test_notebooks_get_the_svg_picture(logistic):
 
 
 def test_positions_are_spread_by_least_squares():
-    assert visualize.separate_positions([0.0, 0.0, 0.0], [0.0, 10.0, 20.0]) == [-10.0, 0.0, 10.0]
-    assert visualize.separate_positions([0.0, 50.0], [0.0, 10.0]) == [0.0, 50.0]
+    assert separate_positions([0.0, 0.0, 0.0], [0.0, 10.0, 20.0]) == [-10.0, 0.0, 10.0]
+    assert separate_positions([0.0, 50.0], [0.0, 10.0]) == [0.0, 50.0]
 
 
 # --- steps ---------------------------------------------------------------------------------------------------------
@@ -364,8 +459,8 @@ def test_steps_show_the_first_few_elements_and_only_the_last_rows(y):
     assert len(lines) == LIMIT + 2
     assert lines[1].split()[:2] == ["...", "101"]
     assert lines[-1].split() == ["#301", "#300", "+", "1", "(2,", "2)", "300", "300", "300", "300"]
-    assert visualize.format_first_values(np.arange(6).reshape(2, 3)) == "0 1 2 3 ..."
-    assert visualize.format_first_values(np.array([[math.pi, math.inf]])) == "3.142 inf"
+    assert format_first_values(np.arange(6).reshape(2, 3)) == "0 1 2 3 ..."
+    assert format_first_values(np.array([[math.pi, math.inf]])) == "3.142 inf"
 
 
 def test_steps_in_a_notebook_are_an_escaped_table(be):
@@ -376,4 +471,4 @@ def test_steps_in_a_notebook_are_an_escaped_table(be):
 
 
 def test_every_commutative_name_is_an_op():
-    assert set(OPS) >= visualize.COMMUTATIVE
+    assert set(OPS) >= COMMUTATIVE

@@ -451,11 +451,16 @@ def snapshot(be: Backend, array: ArrayLike, other: object) -> Tensor:
     return be.array(values, dtype)
 
 
-def to_host_array(be: Backend, values: object, dtype: str, what: str = "be.array") -> NumPyArray:
+def to_host_array(be: Backend, values: object, dtype: str, target: Tensor | None = None) -> NumPyArray:
     """Return values as a NumPy array of numbers, to be cast to a dtype.
 
-    Raises an error for ragged lists, objects and strings, and for Python scalars that do not fit an integer dtype.
+    Raises an error for ragged lists, objects and strings, and for Python scalars that do not fit an integer dtype. It
+    names the target, if there is one.
     """
+
+    def where() -> str:
+        return "be.array" if target is None else f"an assignment to {describe(target)}"
+
     if isinstance(values, OpTreeNode):
         values = values.astensor()
     if isinstance(values, Tensor):
@@ -463,12 +468,12 @@ def to_host_array(be: Backend, values: object, dtype: str, what: str = "be.array
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise ValueError(f"{what}: expected nested lists of equal lengths, got others: {error}") from None
+        raise ValueError(f"{where()}: expected nested lists of equal lengths, got others: {error}") from None
     if not is_real_array(array):
-        raise TypeError(f"{what}: expected numbers, got an array of {array.dtype} ({describe(values)})")
+        raise TypeError(f"{where()}: expected numbers, got an array of {array.dtype} ({describe(values)})")
     if dtype in LIMITS and array.size and not hasattr(values, "dtype"):
         low, high = LIMITS[dtype]
         for x in (array.min().item(), array.max().item()):
             if not low - 1 < x < high + 1:  # a float is truncated
-                raise (ValueError if math.isnan(x) else OverflowError)(f"{what}: {overflow_message(x, dtype)}")
+                raise (ValueError if math.isnan(x) else OverflowError)(f"{where()}: {overflow_message(x, dtype)}")
     return be.runtime.host_values(array)  # type: ignore[no-any-return]

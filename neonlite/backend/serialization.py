@@ -6,13 +6,15 @@ import inspect
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from reprlib import recursive_repr
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 
+from neonlite import html_repr
 from neonlite.backend.bfloat16 import is_real_array
-from neonlite.messages import describe
+from neonlite.messages import describe, describe_setting
 
 _name_counters: dict[str, Iterator[int]] = defaultdict(itertools.count)  # class name -> number of the next default name
 _classes: WeakValueDictionary[str, type[Serializable]] = WeakValueDictionary()  # module and name -> the latest class
@@ -56,10 +58,24 @@ class Serializable:
 
     def __repr__(self) -> str:
         """Return the class with the constructor's arguments that the object stores, besides its name."""
-        attributes = {x: self.config_attributes.get(x, x) for x in constructor_arguments(type(self)) if x != "name"}
-        stored = {x: vars(self)[attribute] for x, attribute in attributes.items() if attribute in vars(self)}
-        described = [f"{x}={' '.join(describe(value).split())}" for x, value in stored.items()]
+        described = [f"{x}={describe_setting(value)}" for x, value in stored_arguments(self).items()]
         return f"{self.classnm}({', '.join(described)})"
+
+    @recursive_repr("...")
+    def _repr_html_(self) -> str:
+        """Return the class with the name, ``repr_details`` and the constructor's arguments, for notebooks."""
+        facts = [repr(self.name), *self.repr_details()]
+        return html_repr.format_object(self.classnm, facts, stored_arguments(self))
+
+    def repr_details(self) -> list[str]:
+        """Return what the printed object says besides its name and the constructor's arguments.
+
+        Returns
+        -------
+        list of str
+            Short texts, such as shapes.
+        """
+        return []
 
     @property
     def classnm(self) -> str:
@@ -155,6 +171,12 @@ class Serializable:
         if not issubclass(found, cls):
             raise ValueError(f"expected a description of a {cls.__name__}, got one of type {pdict['type']!r}")
         return found.gen_class(pdict["config"])
+
+
+def stored_arguments(obj: Serializable) -> dict[str, Any]:
+    """Return {constructor argument: value} of those that an object stores, besides its name."""
+    arguments = {x: obj.config_attributes.get(x, x) for x in constructor_arguments(type(obj)) if x != "name"}
+    return {x: vars(obj)[attribute] for x, attribute in arguments.items() if attribute in vars(obj)}
 
 
 def constructor_arguments(cls: type) -> list[str]:

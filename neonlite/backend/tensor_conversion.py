@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neonlite import html_repr
 from neonlite.backend.planning.layout import find_images, read_chwn
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree import Operand, OpTreeNode
@@ -159,20 +160,21 @@ def format_text(t: Tensor) -> str:
     """Return the values, truncated, with name, shape, dtype, backend and layout."""
     name = f"{t.name!r}, " if t.name else ""
     layout = f", {t.layout}" if t.layout != "CHWN" else ""
-    values = np.array2string(display_values(t), precision=4, threshold=60, edgeitems=3, prefix="Tensor(")
-    return f"Tensor({values}, {name}{t.shape}, {t.info.dtype}, {t.backend.name}{layout})"
+    return f"Tensor({format_values(t, 'Tensor(')}, {name}{t.shape}, {t.info.dtype}, {t.backend.name}{layout})"
 
 
 def format_html(t: Tensor) -> str:
     """Return the values of a small matrix as an HTML table, those of any other tensor as text, for notebooks."""
-    from html import escape
-
-    head = f"<b>{escape(t.name or 'Tensor')}</b> {t.shape} {t.info.dtype} on {escape(t.backend.name)}"
-    head += f", {t.layout}" if t.layout != "CHWN" else ""
+    layout = f", {t.layout}" if t.layout != "CHWN" else ""
+    head = html_repr.title(t.name or "Tensor", f"{t.shape} {t.info.dtype} on {t.backend.name}{layout}")
     if t.ndim > 2 or t.size > 400:
-        return f"{head}<pre>{escape(np.array2string(display_values(t), precision=4, threshold=60))}</pre>"
-    rows = ("".join(f"<td>{x:.4g}</td>" for x in row) for row in t.get().tolist())
-    return f"{head}<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+        return html_repr.stack(head, html_repr.code(format_values(t)))
+    return html_repr.stack(head, html_repr.table([[f"{x:.4g}" for x in row] for row in t.get().tolist()]))
+
+
+def format_values(t: Tensor, prefix: str = "") -> str:
+    """Return the values as text, truncated; lines after the first are indented to the width of the prefix."""
+    return np.array2string(display_values(t), precision=4, threshold=60, edgeitems=3, prefix=prefix)
 
 
 def display_values(t: Tensor) -> NumPyArray:

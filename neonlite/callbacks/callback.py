@@ -31,6 +31,9 @@ Frequency = int | list[int]  # every n epochs or minibatches, or those of these 
 class CallbackBase:
     """The events of ``Model.fit``, each a method that does nothing; subclasses override those that they need."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     def on_train_begin(self, epochs: int) -> None:
         """Run when training starts or is resumed.
 

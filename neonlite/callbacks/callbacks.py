@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from neonlite import html_repr
 from neonlite.backend import NervanaObject
 from neonlite.backend.serialization import constructor_arguments, find_class
 from neonlite.backend.validation import instance, integer
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from neonlite.data import NervanaDataIterator
     from neonlite.models import Model
-    from neonlite.transforms import Metric
+    from neonlite.transforms import Cost, Metric
 
 UNSERIALIZED_ARGUMENTS = ("eval_set", "tune_set", "file")  # constructor arguments of callbacks that are not JSON data
 
@@ -63,8 +64,8 @@ class Callbacks(NervanaObject, CallbackBase):
         A checkpoint to resume from.
     eval_set : iterator, optional
         The validation set. With a GAN, it has no effect without ``eval_freq`` and ``metric``.
-    metric : Metric, optional
-        A metric to evaluate on ``eval_set``, besides the cost.
+    metric : Metric, Cost or str, optional
+        A metric to evaluate on ``eval_set``, besides the cost, such as ``Accuracy()`` or "accuracy".
     log_token : str, optional
         A prefix for the lines of the log.
     multicost : bool
@@ -102,7 +103,7 @@ class Callbacks(NervanaObject, CallbackBase):
         history: int = 1,
         model_file: str | Path | None = None,
         eval_set: NervanaDataIterator | None = None,
-        metric: Metric | None = None,
+        metric: Metric | Cost | str | None = None,
         log_token: str | None = None,
         multicost: bool = False,
         minibatch_freq: int | list[int] = 0,
@@ -147,6 +148,11 @@ class Callbacks(NervanaObject, CallbackBase):
 
     def __repr__(self) -> str:
         return f"Callbacks({self.model.name!r}, {self.callbacks})"
+
+    def _repr_html_(self) -> str:
+        return html_repr.format_object(
+            self.classnm, [repr(self.model.name)], {"history": self.history, "callbacks": list(self.callbacks)}
+        )
 
     # --- adding callbacks ---
 

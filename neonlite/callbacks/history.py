@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import io
 import math
 import os
@@ -11,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from neonlite import html_repr
 from neonlite.callbacks.figures import new_figure, save_figure
 from neonlite.files import printable, write_atomic
 from neonlite.messages import describe
@@ -170,8 +170,8 @@ class History(Mapping[str, list[Record]]):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = ["".join(f"<td>{html.escape(x)}</td>" for x in row) for row in self.table()]
-        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+        header, *rows = self.table()
+        return html_repr.table(rows, header) if self.records else html_repr.escape(repr(self))
 
     # --- serialization ---
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
 
+from neonlite import html_repr
 from neonlite.callbacks.callback import PRIORITY_DISPLAY, Callback
 from neonlite.callbacks.recording import TrainCostCallback
 from neonlite.files import printable
@@ -162,7 +163,8 @@ class NotebookOutput:
         """Show all lines, the last of which is new or updated."""
         from IPython.display import display  # installed with every notebook kernel
 
-        data = {"text/plain": "\n".join([*self.lines, line])}
+        text = "\n".join([*self.lines, line])
+        data = {"text/plain": text, "text/html": html_repr.code(text)}  # notebooks wrap long lines of plain text
         if self.handle is None:
             self.handle = display(data, raw=True, display_id=True)
         else:

@@ -12,7 +12,7 @@ from neonlite.backend.validation import instance, integer
 from neonlite.callbacks.callback import PRIORITY_UPDATE, Callback, check_dataset, preserve_position
 from neonlite.layers import BatchNorm
 from neonlite.messages import describe
-from neonlite.transforms import PrecisionRecall
+from neonlite.transforms import Cost, PrecisionRecall, get_metric
 
 if TYPE_CHECKING:
     from numpy import floating
@@ -165,18 +165,25 @@ class MetricCallback(EvalCallback):
     ----------
     eval_set : iterator
         The validation set.
-    metric : Metric
-        The metric, such as ``Accuracy()``.
+    metric : Metric, Cost or str
+        The metric, such as ``Accuracy()``, a cost, or a short name such as "mse"; see
+        ``neonlite.transforms.get_metric``.
     epoch_freq : int or list of int
         Evaluate every ``epoch_freq`` epochs, or in the epochs of these indices. Default: 1.
     """
 
-    def __init__(self, eval_set: NervanaDataIterator, metric: Metric, epoch_freq: int | list[int] = 1) -> None:
+    def __init__(
+        self, eval_set: NervanaDataIterator, metric: Metric | Cost | str, epoch_freq: int | list[int] = 1
+    ) -> None:
         super().__init__(eval_set, epoch_freq)
+        if isinstance(metric, str | Cost):
+            metric = get_metric(metric)
         if isinstance(metric, type):
             raise ValueError(f"MetricCallback: expected an instance, {metric.__name__}(), got the class")
-        if not callable(metric) or not hasattr(metric, "metric_names"):
-            raise TypeError(f"MetricCallback: expected a metric, such as Accuracy(), got {describe(metric)}")
+        if not callable(metric) or not getattr(metric, "metric_names", None):
+            raise TypeError(
+                f"MetricCallback: expected a metric of named values, such as Accuracy(), got {describe(metric)}"
+            )
         self.metric = metric
 
     def evaluate(self) -> dict[str, float]:

@@ -71,6 +71,10 @@ class NervanaDataIterator(NervanaObject):
     def reset(self) -> None:
         """Restart at the first row."""
 
+    def repr_details(self) -> list[str]:
+        classes = [] if self.nclass is None else [f"{self.nclass} classes"]
+        return [f"{self.ndata:,} rows of shape {self.shape}", *classes]
+
 
 class ResumableIterator(NervanaDataIterator):
     """Base class of iterators over indexed rows, with a position that can be saved and restored.

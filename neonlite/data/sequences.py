@@ -339,6 +339,10 @@ class Task:
         self.nbits = self.vec_size * self.seq_len_max
         self.num_random = 1 + -(-self.nbits // 64)  # the length, and the bits
 
+    def __repr__(self) -> str:
+        lengths = f"seq_len_min={self.seq_len_min}, seq_len_max={self.seq_len_max}"
+        return f"{type(self).__name__}({lengths}, vec_size={self.vec_size})"
+
     def synthesize(self, random_bits: RandomBits) -> tuple[Array, Array, Array]:
         """Return inputs (m, nin, T), targets (m, nout, T) and mask (m, T).
 

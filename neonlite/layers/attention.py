@@ -13,6 +13,7 @@ from neonlite.layers.accumulation import accumulates
 from neonlite.layers.activation import Dropout, keep_probability
 from neonlite.layers.branch import SkipNode
 from neonlite.layers.compound import Affine
+from neonlite.layers.display import LayerList
 from neonlite.layers.layer import Layer
 from neonlite.layers.merge import MergeSum
 from neonlite.layers.norm import LayerNorm
@@ -481,7 +482,7 @@ class PositionEmbedding(ParameterLayer):
         return add_per_step(x, self.W if self.max_steps == T else self.W[:, :T])
 
 
-class TransformerBlock(list[Any]):
+class TransformerBlock(LayerList):
     """Pre-norm transformer block, a list of layers (width, T) -> (width, T).
 
     ``y = x + attention(norm(x))``, then ``y + W_2 f(W_1 norm(y) + b_1) + b_2``, where norm is a LayerNorm, and W_1 is

@@ -37,18 +37,17 @@ class LayerRow(NamedTuple):
 class LayerReport(GradientReport):
     """The result of ``check_layer``: ``ok``, the ``worst`` error, and a row for the outputs and for each gradient."""
 
-    rows: list[Any]
+    header = ("", "shape", "index", "layer", "formula", "numerical", "error")
+    verdicts = ("check_layer: FAILED", "check_layer: passed")
 
-    def __repr__(self) -> str:
-        width = max(len(row.name) for row in self.rows)
-        lines = [
-            f"{'':<{width}} {'shape':<9} {'index':<8} {'layer':>11} {'formula':>11} {'numerical':>11} {'error':>9}"
-        ]
-        for row in self.rows:
-            numbers = "".join(f" {'-' if x is None else format(x, '.5g'):>11}" for x in row[3:6])
-            line = f"{row.name:<{width}} {row.shape!s:<9} {row.worst_index!s:<8}{numbers} {row.error:>9.1e}"
-            lines.append(line + self._mark(row.error))
-        return "\n".join([*lines, self._verdict("check_layer: passed", "check_layer: FAILED")])
+    def __init__(self, rows: Sequence[LayerRow], tolerance: float) -> None:
+        super().__init__(rows, tolerance)
+        width = max(len(row.name) for row in rows)
+        self.line_format = f"{{:<{width}}} {{:<9}} {{:<8}} {{:>11}} {{:>11}} {{:>11}} {{:>9}}"
+
+    def _cells(self, row: Any) -> tuple[str, ...]:
+        numbers = ("-" if x is None else f"{x:.5g}" for x in (row.layer, row.formula, row.numerical))
+        return row.name, str(row.shape), str(row.worst_index), *numbers, f"{row.error:.1e}"
 
 
 def check_layer(

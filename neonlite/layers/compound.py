@@ -14,6 +14,7 @@ from neonlite.initializers import Constant, GlorotUniform, Kaiming
 from neonlite.layers.activation import Activation, check_activation
 from neonlite.layers.binary import BinaryLinear
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
+from neonlite.layers.display import LayerList
 from neonlite.layers.layer import Layer
 from neonlite.layers.linear import Bias, Linear
 from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
@@ -23,7 +24,7 @@ from neonlite.transforms import GELU, Explin, Rectlin, SiLU
 RECTIFIERS = (Rectlin, Explin, SiLU, GELU)  # activations for which weights are initialized by Kaiming
 
 
-class CompoundLayer(list[Any]):
+class CompoundLayer(LayerList):
     """Base class of lists of layers: a main layer, an optional bias or batch normalization, an optional activation.
 
     Parameters

@@ -7,6 +7,7 @@ from typing import Any
 
 from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import is_builtin
+from neonlite.backend.planning.assignment import CachedAssignment
 from neonlite.backend.validation import check_number, check_numbers, from_name, one_of
 from neonlite.backend.warn import warn
 from neonlite.layers.buffers import BufferOwner, iobuf_shape, num_features, num_steps
@@ -57,6 +58,7 @@ class GeneralizedCost(BufferOwner):
         self.cost: NativeArray = None
         self.network: Layer | Any = None
         self.shortcut = False
+        self.cost_assignment, self.error_assignment = CachedAssignment(), CachedAssignment()
 
     def initialize(self, in_obj: Layer) -> None:
         """Set the network and allocate the buffers.
@@ -164,6 +166,26 @@ class GeneralizedCost(BufferOwner):
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self.name}, at {self.last_layer.name} {self.network.out_shape}: {error}") from None
 
+    def assign(self, assignment: CachedAssignment, target: Tensor, f: Callable[..., Any], *args: Any) -> None:
+        """Write ``f(*args)`` to a buffer; compiled at the second call with the same arguments and a built-in cost.
+
+        Parameters
+        ----------
+        assignment : CachedAssignment
+            The assignment of the last call.
+        target : Tensor
+            The buffer.
+        f : callable
+            The cost function or its derivative.
+        args
+            Its arguments.
+        """
+        if is_builtin(type(self.costfunc)):
+            operands = target, self.costfunc, self.shortcut, *args, *vars(self.costfunc).values()
+            assignment(self.be, operands, lambda: ([target], [self.call_with_context(f, *args)]))
+        else:  # a custom cost may depend on other state
+            target[:] = self.call_with_context(f, *args)
+
     def get_cost(self, inputs: Tensor, targets: Tensor) -> NativeArray:
         """Compute the mean cost of a column.
 
@@ -180,7 +202,8 @@ class GeneralizedCost(BufferOwner):
             (1, 1), on the host; also stored as ``cost``.
         """
         self.check_initialized()
-        return self.compute_mean(self.call_with_context(self.costfunc, inputs, targets))
+        self.assign(self.cost_assignment, self.outputs, self.costfunc, inputs, targets)
+        return self.mean_of_outputs()
 
     def compute_mean(self, costs: Operand) -> NativeArray:
         """Store the costs of all columns in ``outputs``; return their mean, on the host, also stored as ``cost``.
@@ -191,6 +214,10 @@ class GeneralizedCost(BufferOwner):
             The costs, (1, N).
         """
         self.outputs[:] = costs
+        return self.mean_of_outputs()
+
+    def mean_of_outputs(self) -> NativeArray:
+        """Return the mean of ``outputs``, on the host, also stored as ``cost``."""
         self.assign_mean()
         self.cost = self.mean.get()
         return self.cost
@@ -213,7 +240,7 @@ class GeneralizedCost(BufferOwner):
         self.check_initialized()
         self.set_shortcut(self.shortcut)  # another cost may have changed it
         derivative = self.costfunc.bprop if self.shortcut else self.costfunc.backward
-        self.deltas[:] = self.call_with_context(derivative, inputs, targets)
+        self.assign(self.error_assignment, self.deltas, derivative, inputs, targets)
         return self.deltas
 
     def make_zero_targets(self) -> Any:

@@ -27,6 +27,9 @@ class TensorAttribute:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
+    def __repr__(self) -> str:
+        return f"TensorAttribute({getattr(self, 'name', '')!r})"
+
     def __get__(self, layer: Layer, owner: type | None = None) -> Any:
         return self if layer is None else layer.__dict__.get(self.name)
 

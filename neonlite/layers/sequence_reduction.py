@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.validation import checks_booleans, integer
+from neonlite.layers.display import LayerList
 from neonlite.layers.layer import Layer
 from neonlite.layers.recurrent import BiBNRNN, BiLSTM, BiRNN
 from neonlite.layers.types import ActivationLike, InitLike, LayerInput, LayerShape
@@ -144,7 +145,7 @@ class BiSum(Layer):
         return x[:n] + x[n:]
 
 
-class DeepBiRNN(list[Any]):
+class DeepBiRNN(LayerList):
     """A list of ``depth`` BiRNN layers.
 
     Layers after the first have ``split_inputs``, so that each direction reads the outputs of the same direction, unless
@@ -195,7 +196,7 @@ class DeepBiRNN(list[Any]):
                 self.append(BiSum())
 
 
-class DeepBiLSTM(list[Any]):
+class DeepBiLSTM(LayerList):
     """A list of ``depth`` BiLSTM layers; those after the first have ``split_inputs``.
 
     Parameters

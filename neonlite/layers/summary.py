@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
+from neonlite import html_repr
 from neonlite.backend import Backend
 from neonlite.backend.format import format_bytes
 from neonlite.backend.memory import MemoryUsage
@@ -123,13 +123,9 @@ class Summary:
         return "\n".join([*lines, "", f"Memory of training with minibatches of {self.batch_size}:", *below])
 
     def _repr_html_(self) -> str:
-        def cells(row: Iterable[str], tag: str = "td") -> str:
-            return "<tr>" + "".join(f"<{tag} style='white-space: pre'>{escape(x)}</{tag}>" for x in row) + "</tr>"
-
         head, *rows = self.table()
-        table = f"<table>{cells(head, 'th')}{''.join(map(cells, rows))}</table>"
-        below = f"<table>{''.join(map(cells, self.totals()))}</table>"
-        return f"{table}<p>Memory of training with minibatches of {self.batch_size}:</p>{below}"
+        memory = f"Memory of training with minibatches of {self.batch_size}:"
+        return html_repr.stack(html_repr.table(rows, head), memory, html_repr.table(self.totals()))
 
 
 def summarize(

@@ -36,6 +36,9 @@ class BeamSearch:
         self.seq2seq = seq2seq
         self.recurrent_layers = [layer for layer, _ in seq2seq.state_pairs]
 
+    def __repr__(self) -> str:
+        return f"BeamSearch({self.seq2seq!r})"
+
     def beamsearch(
         self, x: Any, num_beams: int = 5, steps: int | None = None, end_token: int | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

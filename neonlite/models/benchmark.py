@@ -38,6 +38,9 @@ class Benchmark:
     def __init__(self, model: Any, time_layers: bool = True) -> None:
         self.model, self.time_layers, self.be = model, time_layers, model.be
 
+    def __repr__(self) -> str:
+        return f"Benchmark({self.model.name!r}, time_layers={self.time_layers})"
+
     @exclusive
     @checks_booleans
     def time(

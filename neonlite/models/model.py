@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from neonlite import html_repr
 from neonlite.backend import NervanaObject
 from neonlite.backend.lock import exclusive
 from neonlite.backend.transaction import Snapshot
@@ -152,6 +153,11 @@ class Model(NervanaObject):
     def __repr__(self) -> str:
         lines = [f"{'  ' * depth}{layer!r}" for depth, layer in walk_layers(self.layers, 1)]
         return "\n".join([f"{self.classnm}({self.name!r})", *lines])
+
+    def _repr_html_(self) -> str:
+        facts = [repr(self.name), *self.layers.repr_details()]
+        parts = {"cost": self.cost, "optimizer": self.optimizer, "layers": list(self.layers.layers)}
+        return html_repr.format_object(self.classnm, facts, {name: x for name, x in parts.items() if x is not None})
 
     def __str__(self) -> str:
         return f"Network Layers:\n{self.layers.nested_str(1)}"

@@ -40,7 +40,7 @@ from neonlite.transforms.metric import (
     SequenceAccuracy,
     TopKMisclassification,
 )
-from neonlite.transforms.metric_table import get_metric
+from neonlite.transforms.metric_table import CostMetric, get_metric
 from neonlite.transforms.regression_metrics import R2, MeanAbsoluteError, MeanSquaredError
 from neonlite.transforms.transform import Cost, Metric, Transform
 
@@ -55,6 +55,7 @@ __all__ = [
     "ColorNoise",
     "ConfusionMatrix",
     "Cost",
+    "CostMetric",
     "CrossEntropyBinary",
     "CrossEntropyMulti",
     "EditDistance",

@@ -23,6 +23,7 @@ from neonlite.callbacks import (
     EarlyStopCallback,
     GANCostCallback,
     GANPlotCallback,
+    MetricCallback,
     MultiLabelStatsCallback,
     ProgressBarCallback,
     SaveBestStateCallback,
@@ -36,6 +37,7 @@ from neonlite.models.zoo import gan
 from neonlite.optimizers import Adam, GradientDescentMomentum
 from neonlite.transforms import (
     Accuracy,
+    ConfusionMatrix,
     CrossEntropyBinary,
     CrossEntropyMulti,
     GANCost,
@@ -58,6 +60,15 @@ def test_the_history_has_costs_and_metrics_of_each_epoch():
     assert callbacks.history["Top1Misclass"][-1][1] == pytest.approx(1 - model.eval(valid, Accuracy())[0])
     with pytest.raises(KeyError, match=r"expected a recorded name, got 'loss'\. Recorded: cost, train"):
         callbacks.history["loss"]
+
+
+def test_short_names_and_costs_are_metrics():
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), metric="accuracy", progress_bar=False)
+    callbacks.add_callback(MetricCallback(data(), MeanSquared()))
+    fit(model, callbacks, 1)
+    assert callbacks.history.last("Accuracy") == model.eval(data(), Accuracy())[0]
+    assert callbacks.history.last("MeanSquared") == model.eval(data(), MeanSquared())[0]
 
 
 def test_the_validation_cost_is_the_mean_over_all_rows():
@@ -437,9 +448,19 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         r"expected an instance, Accuracy\(\), got the class",
     ),
     "no metric": (
-        {"eval_set": VALID, "metric": "Accuracy"},
+        {"eval_set": VALID, "metric": 5},
         TypeError,
-        r"expected a metric, such as Accuracy\(\), got 'Accuracy'",
+        r"expected a metric of named values, such as Accuracy\(\), got 5",
+    ),
+    "no names": (
+        {"eval_set": VALID, "metric": ConfusionMatrix()},
+        TypeError,
+        "expected a metric of named values, .* got ConfusionMatrix",
+    ),
+    "an unknown name": (
+        {"eval_set": VALID, "metric": "accurate"},
+        ValueError,
+        "get_metric: expected one of 'accuracy', .* got 'accurate'",
     ),
     "never": ({"eval_set": VALID, "eval_freq": 0}, ValueError, "expected an integer >= 1 for eval_freq, got 0"),
     "before": ({"eval_set": VALID, "eval_freq": -1}, ValueError, "expected an integer >= 1 for eval_freq, got -1"),

@@ -51,7 +51,7 @@ def test_a_history_prints_as_a_table():
     result.record("cost, minibatches", 0.5, 1)
     result.record("<b>", 1, 2)
     assert result._repr_html_() == (
-        "<table><tr><td>epochs</td><td>&lt;b&gt;</td></tr><tr><td>1</td><td>2</td></tr></table>"
+        "<table><tr><th>epochs</th><th>&lt;b&gt;</th></tr><tr><td>1</td><td>2</td></tr></table>"
     )
 
 

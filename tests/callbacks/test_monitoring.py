@@ -194,12 +194,12 @@ def test_the_rate_is_reduced_after_each_plateau():
     ids=lambda x: x.classnm,
 )
 def test_the_rates_of_any_schedule_are_reduced(schedule):
-    reduce = ReduceOnPlateau(0.1, patience=2, min_rate=0.02, monitor="value", mode="min")
+    reduce = ReduceOnPlateau(0.1, patience=2, min_rate=0.15, monitor="value", mode="min")
     optimizer = GradientDescentMomentum(0.8, 0.9, schedule=schedule)
     _, record = run([1] * 6, reduce, 6, optimizer)
     rates = [schedule.get_learning_rate(0.8, epoch) for epoch in range(6)]
     scales = [1, 1, 1, 0.1, 0.1, 0.01]
-    expected = [max(s * rate, min(rate, 0.02)) for s, rate in zip(scales, rates, strict=True)]
+    expected = [max(s * rate, min(rate, 0.15)) for s, rate in zip(scales, rates, strict=True)]
     assert record.rates == pytest.approx(expected, rel=1e-12)
 
 

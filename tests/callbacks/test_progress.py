@@ -110,7 +110,8 @@ def test_the_bar_is_one_line_an_epoch_in_a_notebook():
     assert [line.split()[1] for line in lines] == ["0", "1", "2"]
     assert all("batches" in line and "[Accuracy 0." in line for line in lines)
     assert "\\r" not in nbformat.writes(notebook)
-    assert "<td>cost, train</td>" in table[0]["data"]["text/html"]
+    assert bar["data"]["text/html"].startswith('<pre style="white-space: pre; overflow: auto">Epoch 0')  # does not wrap
+    assert "<th>cost, train</th>" in table[0]["data"]["text/html"]
     assert "image/png" in plot[0]["data"]
 
 

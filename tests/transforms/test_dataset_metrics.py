@@ -67,7 +67,7 @@ def onehot(labels: Array, classes: int) -> Array:
 def classes_of(rng: np.random.Generator, K: int) -> tuple[Array, Array]:
     """Return scores (n, K) with ties, and labels of which each occurs."""
     labels = np.concatenate([np.arange(K), rng.integers(0, K, N - K)])
-    return rng.integers(0, 6, (N, K)) / 8 + 0.4 * onehot(labels, K), labels
+    return rng.integers(0, 6, (N, K)) / 8 + 0.375 * onehot(labels, K), labels
 
 
 # --- textbook loops --------------------------------------------------------------------------------------------------

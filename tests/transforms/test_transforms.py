@@ -25,6 +25,7 @@ from neonlite.transforms import (
     ColorNoise,
     ConfusionMatrix,
     Cost,
+    CostMetric,
     CrossEntropyBinary,
     CrossEntropyMulti,
     EditDistance,
@@ -716,6 +717,7 @@ def test_names_match_what_a_metric_returns(cpu):
         "SequenceAccuracy": ["SequenceAccuracy"],
         "EditDistance": ["EditDistance"],
         "MultiMetric": ["Accuracy"],
+        "CostMetric": ["SquareHingeLoss"],
         "MeanSquaredError": ["MeanSquaredError"],
         "MeanAbsoluteError": ["MeanAbsoluteError"],
         "R2": ["R2"],
@@ -832,6 +834,7 @@ def made() -> list[NervanaObject]:
         SequenceAccuracy(onehot=True),
         EditDistance(eos=1),
         MultiMetric(Accuracy("a"), 1),
+        CostMetric(SquareHingeLoss(2.0, "margin")),
         MeanSquaredError(),
         MeanAbsoluteError(),
         R2(),
@@ -852,11 +855,10 @@ def test_every_public_class_is_among_those_tested():
 def test_a_description_recreates_the_object(thing):
     description = thing.get_description()
     assert description["type"] == f"{type(thing).__module__}.{type(thing).__name__}"
-    if isinstance(thing, MultiMetric):
-        assert description["config"].pop("metric") == thing.metric.get_description()
-        again = MultiMetric(metric=thing.metric, **description["config"])
-    else:
-        again = type(thing)(**description["config"])
+    nested = {x: vars(thing)[x] for x in ("metric", "cost") if x in vars(thing)}
+    for argument, part in nested.items():
+        assert description["config"].pop(argument) == part.get_description()
+    again = type(thing)(**description["config"], **nested)
     assert again.get_description() == thing.get_description()
     assert {k: v for k, v in vars(again).items() if not isinstance(v, NervanaObject)} == {
         k: v for k, v in vars(thing).items() if not isinstance(v, NervanaObject)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -249,7 +249,7 @@ def _as_tree(be: Backend, target: Tensor, value: Any) -> Any:
 
 def _reshape_to_target(be: Backend, target: Tensor, value: Any) -> np.ndarray[Any, Any]:
     """Return a value as a NumPy array; with fewer than two dimensions, in the target's shape if the sizes agree."""
-    values: np.ndarray[Any, Any] = to_host_array(be, value, target.info.dtype, f"an assignment to {describe(target)}")
+    values: np.ndarray[Any, Any] = to_host_array(be, value, target.info.dtype, target)
     return values.reshape(target.shape) if values.size == target.size and values.ndim < 2 else values
 
 
@@ -266,15 +266,19 @@ class CompiledAssignment(Untracked):
         self.be, self.tensors, self.values = be, list(tensors), list(values)
         self.tree = pair_values(be, tensors, values)
         self.plan, operands = find_plan(be, tensors, self.tree)
+        self.arrays = [t.storage for t in self.tensors]
+        self._bind(operands)
+
+    def _bind(self, operands: Iterable[Any]) -> None:
+        """Set the operands."""
         self.operands = list(operands)
+        self.operand_values = [x.storage if isinstance(x, Tensor) else x for x in self.operands]
 
     def __call__(self) -> None:
         """Evaluate the values and write them to the targets."""
-        be, targets, operands = self.be, self.tensors, self.operands
-        if be.closed_by:
-            check_open(be)
-        values = [x.storage if isinstance(x, Tensor) else x for x in operands]
-        run_plan(be, self.plan, targets, operands, [t.storage for t in targets], values, self.tree)
+        if self.be.closed_by:
+            check_open(self.be)
+        run_plan(self.be, self.plan, self.tensors, self.operands, self.arrays, self.operand_values, self.tree)
 
     def update_scalars(self, values: Sequence[Any]) -> bool:
         """Replace the scalars of the assignment by those of ``values``.
@@ -295,7 +299,8 @@ class CompiledAssignment(Untracked):
         operands = list(tree.leaves.values())
         if any(x is not y for x, y in zip(self.operands, operands, strict=True) if isinstance(x, Tensor)):
             return False
-        self.values, self.tree, self.operands = list(values), tree, operands
+        self.values, self.tree = list(values), tree
+        self._bind(operands)
         return True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledAssignment:

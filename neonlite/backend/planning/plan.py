@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
+from neonlite import html_repr
 from neonlite.backend.format import format_bytes
 from neonlite.backend.planning import buffers, fusion
 from neonlite.backend.planning.steps import Stage, StepList
@@ -167,17 +168,34 @@ class Plan(StepList):
         """
         return sum(step.op.flops(step.shape, *map(self.shape, step.inputs)) for step in self.steps)
 
-    def __repr__(self) -> str:
+    def _count(self) -> str:
+        """Return the numbers of ops, stages and buffers."""
         counts = [(self.num_distinct_ops, "op"), (len(self.stages), "stage"), (len(self.offsets), "temporary buffer")]
-        lines = [f"plan: {', '.join(f'{n} {word}' + 's' * (n != 1) for n, word in counts)}"]
-        for i, stage in enumerate(self.stages):
-            read, written = self.traffic(stage)
+        return f"plan: {', '.join(f'{n} {word}' + 's' * (n != 1) for n, word in counts)}"
+
+    def _stage_rows(self) -> list[tuple[str, ...]]:
+        """Return the number, kind, domain, ops, and bytes read and written of each stage."""
+        rows = []
+        for i, stage in enumerate(self.stages, 1):
             ops = " ".join(self.step_of(v).op.name for v in stage.steps)
-            bytes_moved = f"reads {format_bytes(read)}, writes {format_bytes(written)}"
-            lines.append(f"  {i + 1}. {stage.kind} {stage.domain}: {ops}; {bytes_moved}")
+            bytes_moved = map(format_bytes, self.traffic(stage))
+            rows.append((str(i), stage.kind, str(stage.domain), ops, *bytes_moved))
+        return rows
+
+    def _notes(self) -> list[str]:
+        """Return the lines that follow the stages."""
         copies = self.is_direct.count(False)
-        if copies:
-            lines.append(f"  {len(self.stages) + 1}. copy into {copies} target{'s' * (copies > 1)}")
-        lines += [f"  operand {operand}" for operand in self.layouts]
-        lines.append(f"  arena {format_bytes(self.arena_bytes)}; peak {format_bytes(self.peak_bytes)}")
-        return "\n".join(lines)
+        lines = [f"{len(self.stages) + 1}. copy into {copies} target{'s' * (copies > 1)}"] if copies else []
+        lines += [f"operand {operand}" for operand in self.layouts]
+        return [*lines, f"arena {format_bytes(self.arena_bytes)}; peak {format_bytes(self.peak_bytes)}"]
+
+    def __repr__(self) -> str:
+        stages = [
+            f"{i}. {kind} {domain}: {ops}; reads {read}, writes {written}"
+            for i, kind, domain, ops, read, written in self._stage_rows()
+        ]
+        return "\n  ".join([self._count(), *stages, *self._notes()])
+
+    def _repr_html_(self) -> str:
+        header = ("", "stage", "shape", "ops", "reads", "writes")
+        return html_repr.stack(self._count(), html_repr.table(self._stage_rows(), header), *self._notes())

@@ -88,6 +88,7 @@ def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, thre
         monkeypatch.setattr(fused_stage, name, value)
     monkeypatch.setattr(fused_stage, "MAX_BLOCK_ELEMENTS", 2 * block)
     monkeypatch.setattr(chain_fusion, "MIN_CHAIN_COST", 1)
+    monkeypatch.setattr(chain_fusion, "MIN_EXACT_CHAIN_ELEMENTS", 1)
     for name, value in {
         "MIN_ELEMENTS": 1,
         "MIN_CHUNK_ELEMENTS": 2,

@@ -15,6 +15,7 @@ from neonlite.backend.planning.steps import Step
 from neonlite.backend.runtimes.numpy.templates import OP_COST
 from neonlite.backend.runtimes.onednn.bindings import get_library
 from neonlite.backend.runtimes.onednn.post_ops import (
+    INEXACT_OPS,
     MAX_CHAIN_OPS,
     ChainOp,
     FusedChain,
@@ -27,6 +28,7 @@ from neonlite.optree_structure import Constant
 from neonlite.shapes import Shape
 
 MIN_CHAIN_COST = 1 << 16  # elements times cost; below it, a chain is slower than NumPy
+MIN_EXACT_CHAIN_ELEMENTS = 1 << 15  # below it, a chain without an op of ``INEXACT_OPS`` is slower than NumPy
 ZERO_COMPARISONS = {"gt": "gt_zero", "lt": "lt_zero"}  # names of comparisons with 0 in chains
 MAX_OP_COST = 1 << 7  # an upper bound of the cost of a chain per element
 
@@ -42,6 +44,11 @@ class ChainBuilder(NamedTuple):
     def cost(self) -> int:
         """The cost per element."""
         return sum(OP_COST.get(link.op, 1) for link in self.ops)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether results are bitwise equal to NumPy's."""
+        return not any(link.op in INEXACT_OPS for link in self.ops)
 
     def operand_index(self, x: int | Constant | None) -> int | None:
         """Return the index of an operand, added if it is new; None for None."""
@@ -110,11 +117,14 @@ def fuse_chains(
                 builder.ops.append(ChainOp(name, builder.operand_index(rest[0] if rest else None), is_reversed))
     are_all_chained = sum(len(builder.steps) for builder in builders.values()) == len(short_steps)
     total_cost = sum(builder.cost for builder in builders.values())
+    # in a stage with sums, a chain also computes the product that NumPy would compute as part of a sum
+    needs_all = size >= MIN_EXACT_CHAIN_ELEMENTS or any(step.kind == "reduction" for step in steps.values())
     chains = {v: builder for v, builder in builders.items() if are_all_chained or len(builder.ops) > 1}
     chains = {
         v: builder
         for v, builder in chains.items()
         if size * (total_cost if are_all_chained else builder.cost) >= MIN_CHAIN_COST
+        and (needs_all or not builder.is_exact)
     }
     if not chains or get_library() is None:
         return short_steps, {}

@@ -59,6 +59,8 @@ FLOAT32_TINY, FLOAT32_MAX = (float(x) for x in (np.finfo(np.float32).tiny, np.fi
 GT_ZERO = [("maximum", SLOT_ZERO), ("mul", SLOT_2_75), ("mul", SLOT_2_75), ("minimum", SLOT_ONE)]
 # ops that need several oneDNN ops
 COMPOSITE_OPS = {"neg": [("mul", SLOT_MINUS_ONE)], "gt_zero": GT_ZERO, "lt_zero": [("mul", SLOT_MINUS_ONE), *GT_ZERO]}
+# ops whose results may differ from NumPy's in the last bits, or in the sign of a zero
+INEXACT_OPS = {"exp", "tanh", "sig", "gt_zero", "lt_zero", *MIN_MAX}
 
 # ops of chains that are not ops of the table
 NUMPY_TEMPLATES = OP_TEMPLATES | {

@@ -40,6 +40,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
     monkeypatch.setattr(post_ops.FusedChain, "run", noted)
     monkeypatch.setattr(chain_fusion, "MIN_CHAIN_COST", 1)
+    monkeypatch.setattr(chain_fusion, "MIN_EXACT_CHAIN_ELEMENTS", 1)
     return found
 
 

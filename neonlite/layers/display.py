@@ -1,0 +1,18 @@
+"""LayerList: the base class of lists of layers, such as Affine, which print with their class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neonlite import html_repr
+
+
+class LayerList(list[Any]):
+    """Base class of lists of layers, such as Affine: a list that prints with its class."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({super().__repr__()})"
+
+    def _repr_html_(self) -> str:
+        count = f"{len(self)} layer{'s' * (len(self) != 1)}"
+        return html_repr.format_object(type(self).__name__, [count], {"layers": list(self)})
