@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
@@ -31,6 +31,7 @@ EXTRA_PACKAGES = {  # extra -> package
     "hdf5": "h5py",
     "datasets": "pooch",
     "tensorboard": "tensorboardX",
+    "sklearn": "scikit-learn",
     "notebook": "notebook",
 }
 
@@ -494,8 +495,10 @@ def run_info(args: argparse.Namespace) -> None:
     say(f"neonlite {version('neonlite')}, Python {sys.version.split()[0]}, NumPy {version('numpy')}")
     say(f"\nruntimes:\n{info()}\n\nextras:")
     for extra, package in EXTRA_PACKAGES.items():
-        is_installed = find_spec(package)
-        status = f"yes  {package} {version(package)}" if is_installed else f'no   pip install "neonlite[{extra}]"'
+        try:
+            status = f"yes  {package} {version(package)}"
+        except PackageNotFoundError:
+            status = f'no   pip install "neonlite[{extra}]"'
         say(f"{extra:<11}  {status}")
 
 

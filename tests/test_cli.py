@@ -198,6 +198,7 @@ def test_info_lists_what_is_installed(capsys):
 
 def test_a_missing_package_is_reported_with_its_pip_command(capsys, monkeypatch):
     monkeypatch.setattr("neonlite.cli.find_spec", lambda package: None)
+    monkeypatch.setattr("neonlite.cli.EXTRA_PACKAGES", {"viz": "a-package-that-does-not-exist"})
     assert 'viz          no   pip install "neonlite[viz]"' in run_main(capsys, "info")
     assert main(["train", "iris", "--plot", "c.png"]) == 1
     assert '--plot needs matplotlib: pip install "neonlite[viz]"' in capsys.readouterr().err

@@ -30,7 +30,7 @@ SECTIONS = [
     "References",
     "Examples",
 ]
-PUBLIC = ["backend", "layers", "models", "callbacks", "data", "optimizers", "transforms", "initializers"]
+PUBLIC = ["backend", "layers", "models", "callbacks", "data", "optimizers", "transforms", "initializers", "sklearn"]
 NAMESPACES = ["neonlite", *(f"neonlite.{name}" for name in PUBLIC)]
 
 

@@ -70,6 +70,7 @@ LEVELS = {
     "neonlite.models": 5,
     "neonlite.argparser": 6,
     "neonlite.cli": 6,
+    "neonlite.sklearn": 6,
     "neonlite": 7,
 }
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
@@ -221,7 +222,7 @@ def test_the_lowest_levels_import_almost_nothing(module, allowed):
 HEAVY = (
     "array_api_compat array_api_strict opt_einsum tqdm safetensors numpy.random concurrent.futures importlib.metadata "
 )
-HEAVY += "difflib matplotlib h5py pooch torch cupy mkl multiprocessing subprocess socket asyncio urllib.request"
+HEAVY += "difflib matplotlib h5py pooch torch cupy mkl sklearn multiprocessing subprocess socket asyncio urllib.request"
 LOOK = f"""
 import json, sys, threading
 import numpy

@@ -1,7 +1,7 @@
 """Backends, tensors and op-tree nodes; gen_backend() creates the current backend."""
 
 from neonlite.backend.backend import Backend
-from neonlite.backend.current import NervanaObject, cleanup_backend, current_backend, gen_backend
+from neonlite.backend.current import NervanaObject, cleanup_backend, current_backend, gen_backend, use_backend
 from neonlite.backend.planning.plan import Plan
 from neonlite.backend.replay_methods import Block
 from neonlite.backend.runtimes import info
@@ -21,4 +21,5 @@ __all__ = [
     "gen_backend",
     "info",
     "set_threads",
+    "use_backend",
 ]

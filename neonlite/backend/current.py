@@ -1,7 +1,10 @@
-"""The current backend: gen_backend() sets it, NervanaObject.be reads it, and creates it if there is none."""
+"""The current backend: gen_backend() sets it, use_backend() replaces it in one thread, NervanaObject.be reads it."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,15 @@ from neonlite.typing import DTypeLike
 
 _current_backend: Backend | None = None
 _creation_lock = create_lock()  # one thread at a time creates the current backend
+
+
+class ThreadBackend(threading.local):
+    """The backend of ``use_backend`` in the current thread; None outside of such a block."""
+
+    value: Backend | None = None
+
+
+_thread_backend = ThreadBackend()
 
 
 @checks_booleans
@@ -152,18 +164,51 @@ def cleanup_backend() -> None:
 
 
 def current_backend() -> Backend:
-    """Return the current backend; if there is none, create it by ``gen_backend()``.
+    """Return the current backend: that of ``use_backend``, else that of ``gen_backend()``, called if there is none.
 
     Returns
     -------
     Backend
         The current backend.
     """
-    be = _current_backend
+    be = _thread_backend.value or _current_backend
     if be is None:
         with _creation_lock:
             be = gen_backend() if _current_backend is None else _current_backend
     return be
+
+
+@contextmanager
+def use_backend(be: Backend) -> Iterator[Backend]:
+    """Make a backend the current one within a ``with`` block, for the current thread only.
+
+    Parameters
+    ----------
+    be : Backend
+        The backend. It is not closed at the end of the block.
+
+    Yields
+    ------
+    Backend
+        The backend.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> from neonlite.backend import current_backend, use_backend
+    >>> be = nl.gen_backend("cpu")
+    >>> with use_backend(nl.Backend("cpu", default_dtype="float64")) as precise:
+    ...     print(current_backend() is precise)
+    True
+    >>> current_backend() is be
+    True
+    """
+    before = _thread_backend.value
+    _thread_backend.value = be
+    try:
+        yield be
+    finally:
+        _thread_backend.value = before
 
 
 class _BackendMeta(type):

@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from neonlite.autodiff import Autodiff
-from neonlite.backend import Backend, NervanaObject, Tensor
+from neonlite.backend import Backend, Tensor, use_backend
 from neonlite.backend.validation import instance
 from neonlite.gradcheck import MIN_SIZE, GradientReport, numerical_derivative
 from neonlite.layers.buffers import num_features, num_steps
@@ -115,11 +115,10 @@ def check_layer(
         )
     previous = layer.be
     be = Backend(previous.name, 0, "float64", previous.compat_mode, batch_size=batch_size)
-    NervanaObject.be = be  # type: ignore[assignment, method-assign]  # for all layers of a container
     try:
-        return LayerReport(compare_layer(layer, be, in_shape, inputs, tolerance), tolerance)
+        with use_backend(be):  # for all layers of a container
+            return LayerReport(compare_layer(layer, be, in_shape, inputs, tolerance), tolerance)
     finally:
-        NervanaObject.be = previous  # type: ignore[assignment, method-assign]
         be.cleanup_backend()
 
 

@@ -18,6 +18,7 @@ from helpers.runtimes import RUNTIMES
 
 import neonlite as nl
 from neonlite import Autodiff, Backend, gen_backend
+from neonlite.backend import current_backend, use_backend
 from neonlite.backend.runtimes import BUILTIN_RUNTIMES
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Gaussian
@@ -157,6 +158,22 @@ atexit.register(lambda: print("still read:", *[x.get()[0, 0] for x in kept]))
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert run.stderr == ""
     assert run.stdout.split() == ["still", "read:", *["3.0"] * (len(RUNTIMES) + 1)]
+
+
+def test_use_backend_is_of_one_thread():
+    be, other = nl.gen_backend("cpu"), nl.Backend("cpu")
+    found = []
+    with use_backend(other):
+        thread = threading.Thread(target=lambda: found.append(current_backend()))
+        thread.start()
+        thread.join()
+        with use_backend(be):
+            found.append(current_backend())
+        found.append(current_backend())
+    assert [*found, current_backend()] == [be, be, other, be]
+    with pytest.raises(ZeroDivisionError), use_backend(other):
+        raise ZeroDivisionError
+    assert current_backend() is be
 
 
 # --- several threads -----------------------------------------------------------------------------------------------
