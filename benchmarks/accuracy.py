@@ -60,7 +60,7 @@ CASES = [
 def command(case: Case, *more: str) -> list[str]:
     """Return the arguments of ``python``, with the runtime, so that it is the same on every machine."""
     start = ["-m", "neonlite.cli", "train", case.dataset, "--model", case.model]
-    return [*start, "--backend", "cpu", "--no-progress-bar", *more]
+    return [*start, "--backend", "cpu", "--no-progress-bar", "--patience", "0", *more]
 
 
 def trained(case: Case, *more: str) -> dict[str, Any]:

@@ -81,7 +81,7 @@ CASES = [
 def command(model: str, *more: str) -> list[str]:
     """Return the arguments of ``python``; the runtime is explicit, so that it is the same on every machine."""
     start = ["-m", "neonlite.cli", "train", "text", "--model", model]
-    return [*start, "--backend", "cpu", "--no-progress-bar", *more]
+    return [*start, "--backend", "cpu", "--no-progress-bar", "--patience", "0", *more]
 
 
 def run_python(*arguments: str) -> str:

@@ -186,7 +186,18 @@ def killed(kills: int = 20, epochs: int = 60, by: int = signal.SIGKILL, seed: in
         straight, file = folder / "straight.neon", folder / "killed.neon"
 
         def start(save_to: Path, *more: str) -> Training:
-            options = ["-b", "cpu", "-e", str(epochs), "--no-progress-bar", "--save", str(save_to), *more]
+            options = [
+                "-b",
+                "cpu",
+                "-e",
+                str(epochs),
+                "--no-progress-bar",
+                "--patience",
+                "0",
+                "--save",
+                str(save_to),
+                *more,
+            ]
             return Training(*options, command=["-m", "neonlite.cli", "train", "digits"], quiet=by == signal.SIGINT)
 
         def is_saving(since: int) -> bool:

@@ -1,4 +1,4 @@
-"""The neonlite command: train, eval, sample, draw, bench, info."""
+"""The neonlite command: train, eval, predict, sample, draw, bench, info."""
 
 from __future__ import annotations
 
@@ -35,8 +35,26 @@ EXTRA_PACKAGES = {  # extra -> package
     "notebook": "notebook",
 }
 
+PATIENCE = 10  # epochs without improvement after which training ends
+CSV_EPOCHS = 200
+CSV_BATCH_SIZE = 32
+CSV_RATE = 0.003
+HIDDEN_SIZES = (64, 64)
+VALIDATION_SPLIT = 0.2
+MAX_INTEGER_CLASSES = 20  # different integers that are classes by default
+MAX_MATRIX_CLASSES = 20  # of a printed confusion matrix
+MAX_MATRIX_LABEL = 16  # characters
+CSV_OPTIONS = ("target", "task", "hidden", "validation_split", "ignore")  # of train, for CSV files only
+RECIPE_OPTIONS = ("model", "data_dir", "resume")  # of train, for data sets only
+
 OPTIONS = (  # Python arguments in messages (regular expressions), and the command-line options that replace them
     (r"\bnum_epochs=", "--epochs "),
+    (r"\bvalidation_split=", "--validation-split "),
+    (r"\bLeave it out: X\.drop\(columns='(.*?)'\), or", r"Ignore it: --ignore \1, or"),
+    (
+        r"\ba callback, such as EarlyStopCallback, ended this training (after \d+ epochs?)\. Leave it out to continue",
+        r"early stopping ended this training \1. Pass --patience 0 to continue",
+    ),
     (r"\bSet be\.bsz = (\d+) or less, or use an ArrayIterator with partial_last=True", r"Use --batch-size \1 or less"),
 )
 
@@ -66,35 +84,84 @@ def make_parser() -> argparse.ArgumentParser:
         command.set_defaults(handler=handler)
         return command
 
-    train = add_command(run_train, "train", "train a network on a data set")
-    train.add_argument("dataset", choices=RECIPES, help="%(choices)s")
+    train = add_command(run_train, "train", "train a network on a data set or a CSV file")
+    datasets = f"{', '.join(RECIPES)}, or a CSV file"
+    train.add_argument("dataset", type=dataset_or_csv, help=datasets)
     networks = [*MODELS, *LANGUAGE_MODELS]
     train.add_argument("--model", choices=networks, help="%(choices)s (default: the recommended one for the data set)")
-    train.add_argument("-e", "--epochs", type=positive_int, help="number of epochs (default: that of the recipe)")
     train.add_argument(
-        "-z", "--batch-size", "--batch_size", type=positive_int, help="batch size (default: that of the recipe)"
+        "-e",
+        "--epochs",
+        type=positive_int,
+        help="maximum number of epochs, in total with --resume; the learning rate decreases over this number, also if "
+        f"training ends earlier (default: that of the recipe; {CSV_EPOCHS} for a CSV file)",
+    )
+    train.add_argument(
+        "--patience",
+        type=non_negative_int,
+        default=PATIENCE,
+        metavar="N",
+        help="end training when the validation cost has not fallen for N epochs; the weights with the lowest cost are "
+        "restored. 0: train all epochs and use the last weights; with --resume, continue also after training has "
+        "ended early (default: %(default)s)",
+    )
+    train.add_argument(
+        "-z",
+        "--batch-size",
+        "--batch_size",
+        type=positive_int,
+        help=f"batch size (default: that of the recipe; {CSV_BATCH_SIZE} for a CSV file)",
     )
     train.add_argument("--optimizer", choices=OPTIMIZERS, help="%(choices)s (default: adam)")
     train.add_argument(
-        "--lr", type=positive_float, help="initial learning rate; it decreases to 0 by a cosine schedule"
+        "--lr", type=positive_float, help="initial learning rate; it decreases to 0 over --epochs by a cosine schedule"
     )
     train.add_argument(
         "-s", "--save", "--save_path", type=Path, metavar="FILE", help="write a checkpoint to FILE after each epoch"
     )
     train.add_argument(
-        "--resume", type=Path, metavar="FILE", help="resume training from a checkpoint of --save, and update it"
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="resume training from a checkpoint of --save, and update it; not for CSV files",
     )
     train.add_argument("--plot", type=Path, metavar="PNG", help="plot the training history with matplotlib")
     train.add_argument("--no-progress-bar", "--no_progress_bar", action="store_true", help="do not print progress")
     add_seed_option(train)
     add_common_options(train, data=True)
+    table = train.add_argument_group("options for a CSV file")
+    table.add_argument("--target", metavar="COLUMN", help="the column to predict; the other columns are the inputs")
+    table.add_argument(
+        "--task",
+        choices=("classify", "regress"),
+        help="predict classes or numbers (default: classes for text, and for integers with at most "
+        f"{MAX_INTEGER_CLASSES} different values; else numbers)",
+    )
+    hidden = " ".join(map(str, HIDDEN_SIZES))
+    table.add_argument(
+        "--hidden", type=positive_int, nargs="+", metavar="SIZE", help=f"sizes of the hidden layers (default: {hidden})"
+    )
+    table.add_argument(
+        "--validation-split",
+        type=fraction,
+        metavar="FRACTION",
+        help=f"fraction of the rows to validate on, at random; 0 disables --patience (default: {VALIDATION_SPLIT})",
+    )
+    table.add_argument("--ignore", nargs="+", metavar="COLUMN", help="columns that are not inputs")
 
-    evaluate = add_command(run_eval, "eval", "evaluate a saved network on the validation set of its data")
+    evaluate = add_command(run_eval, "eval", "evaluate a saved network on a validation set or a CSV file")
     evaluate.add_argument("file", type=Path, metavar="FILE", help="checkpoint of train --save")
     evaluate.add_argument(
-        "dataset", choices=RECIPES, nargs="?", help="%(choices)s (default: the data set it was trained on)"
+        "dataset", type=dataset_or_csv, nargs="?", help=f"{datasets} (default: the data set it was trained on)"
     )
     add_common_options(evaluate, data=True)
+
+    predict = add_command(run_predict, "predict", "print the predictions of a saved network for a CSV file, as CSV")
+    predict.add_argument("file", type=Path, metavar="FILE", help="checkpoint of train --save, trained on a CSV file")
+    predict.add_argument("dataset", type=Path, metavar="CSV", help="the rows; columns that are not inputs are ignored")
+    predict.add_argument("--proba", action="store_true", help="print the probability of each class")
+    predict.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
+    add_common_options(predict)
 
     sample = add_command(run_sample, "sample", "generate text with a network trained on text")
     sample.add_argument("file", type=Path, metavar="FILE", help="checkpoint of train text --save")
@@ -146,6 +213,25 @@ def add_common_options(command: argparse.ArgumentParser, data: bool = False, siz
 def add_seed_option(command: argparse.ArgumentParser) -> None:
     """Add the option for the random seed."""
     command.add_argument("-r", "--seed", "--rng_seed", type=non_negative_int, help="random seed (default: 0)")
+
+
+def dataset_or_csv(text: str) -> str | Path:
+    """Return the name of a data set, or the path of a CSV file. Raise ArgumentTypeError if the text is neither."""
+    from neonlite.models.zoo import RECIPES
+
+    if text in RECIPES:
+        return text
+    if Path(text).suffix or Path(text).exists() or len(Path(text).parts) > 1:
+        return Path(text)
+    raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(RECIPES)}, or a CSV file)")
+
+
+def fraction(text: str) -> float:
+    """Parse a number from 0 to below 1. Raise ArgumentTypeError if the text is not one."""
+    value = non_negative_float(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to below 1, got {text}")
+    return value
 
 
 def positive_float(text: str) -> float:
@@ -246,17 +332,27 @@ def print_error(message: str) -> None:
 
 
 def run_train(args: argparse.Namespace) -> None:
-    """Train a network."""
-    from neonlite.callbacks import Callbacks, TerminateOnNaN
+    """Train a network on a data set or a CSV file."""
+    if args.plot and not find_spec("matplotlib"):
+        raise ImportError('--plot needs matplotlib: pip install "neonlite[viz]"')
+    is_csv = isinstance(args.dataset, Path)
+    unused = [option for option in (RECIPE_OPTIONS if is_csv else CSV_OPTIONS) if getattr(args, option) is not None]
+    if unused:
+        kind = "a CSV file" if is_csv else f"the data set {args.dataset}"
+        raise ValueError(f"{', '.join(map(format_option, unused))} cannot be used with {kind}")
+    if args.plot:
+        args.plot = check_plot_path(args.plot)
+    check_distinct_files(args)
+    (train_on_csv if is_csv else train_on_dataset)(args)
+
+
+def train_on_dataset(args: argparse.Namespace) -> None:
+    """Train a network on a data set by its recipe."""
+    from neonlite.callbacks import Callbacks
     from neonlite.models import Model
     from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, recipe
     from neonlite.transforms import CrossEntropyMulti
 
-    if args.plot and not find_spec("matplotlib"):
-        raise ImportError('--plot needs matplotlib: pip install "neonlite[viz]"')
-    if args.plot:
-        args.plot = check_plot_path(args.plot)
-    check_distinct_files(args)
     name, batch_size, metadata = read_resume_file(args) if args.resume else (args.model, args.batch_size, {})
     settings = recipe(args.dataset, name)
     if (settings["model"] in LANGUAGE_MODELS) != (args.dataset == "text"):
@@ -285,7 +381,8 @@ def run_train(args: argparse.Namespace) -> None:
     callbacks = Callbacks(
         model, eval_set=valid_set, metric=make_metric(args.dataset), progress_bar=progress_bar, save_path=save
     )
-    callbacks.add_callback(TerminateOnNaN())
+    for callback in stopping_callbacks(args.patience):
+        callbacks.add_callback(callback)
     say(f"{dataset!r}; {run_label} on {be.name}")
     start = time.perf_counter()
     try:
@@ -296,20 +393,140 @@ def run_train(args: argparse.Namespace) -> None:
             data_option = f" -w {shlex.quote(str(args.data_dir))}" if args.data_dir else ""
             print_error(f"to resume: neonlite train {args.dataset} --resume {shlex.quote(str(save))}{data_option}")
         raise
+    check_finite(model, save)
+    say(f"{format_evaluation(args.dataset, model, valid_set)}, after {format_training(model, start)}")
+    finish_training(args, model, callbacks.history, save)
+
+
+def stopping_callbacks(patience: int) -> list[Any]:
+    """Return the callbacks that end training: for NaN, and for a validation cost that no longer falls."""
+    from neonlite.callbacks import EarlyStop, TerminateOnNaN
+
+    return [TerminateOnNaN(), *([EarlyStop(patience)] if patience else [])]
+
+
+def check_finite(model: Any, save: Path | None) -> None:
+    """Raise RuntimeError if training ended with NaN or infinity."""
     nonfinite = model.nonfinite_weights()
-    if nonfinite or model.finished:
+    if nonfinite or not math.isfinite(model.step_cost):
         where = f" The model was saved to {save}.nan instead of {save}." if save and nonfinite else ""
         raise RuntimeError(f"training failed with NaN or infinity.{where} Reduce --lr.")
-    seconds = time.perf_counter() - start
-    trained = f"{model.epoch_index} epoch{'s' * (model.epoch_index != 1)}"
-    say(f"{format_evaluation(args.dataset, model, valid_set)}, after {trained} in {seconds:.1f} s")
-    if args.save and args.resume:
-        model.save_params(args.save)  # even if there was no epoch left to train
+
+
+def format_training(model: Any, start: float) -> str:
+    """Return the number of epochs, and the time since the start."""
+    epochs = f"{model.epoch_index} epoch{'s' * (model.epoch_index != 1)}"
+    return f"{epochs} in {time.perf_counter() - start:.1f} s"
+
+
+def finish_training(args: argparse.Namespace, model: Any, history: Any, save: Path | None) -> None:
+    """Save and plot the results of a training, and print which epoch has the weights, and the files."""
+    costs = history.records.get("cost, validation") if args.patience else None
+    if costs:
+        epoch, cost = min(costs, key=lambda record: (math.isnan(record[1]), record[1]))
+        say(f"weights of epoch {epoch - 1:.0f}, which has the lowest validation cost, {cost:.4g}")
     if save:
+        model.save_params(save)  # with the best weights, and even if there was no epoch left to train
         say(f"model: {save}")
     if args.plot:
-        callbacks.history.plot(args.plot)
+        history.plot(args.plot)
         say(f"plot: {args.plot}")
+
+
+def train_on_csv(args: argparse.Namespace) -> None:
+    """Train a network on the rows of a CSV file."""
+    import numpy as np
+
+    from neonlite.callbacks import SerializeModelCallback
+    from neonlite.data.csv_files import read_csv
+    from neonlite.models import Model
+    from neonlite.models.training_data import split_rows
+    from neonlite.models.zoo import csv_mlp
+
+    table = read_csv(args.dataset)
+    target, ignored = args.target, args.ignore or []
+    if target is None:
+        raise ValueError(f"--target: expected the column to predict, one of {', '.join(table.names)}, got none")
+    table.check_names(target, option="--target")
+    table.check_names(*ignored, option="--ignore")
+    names = [name for name in table.names if name not in (target, *ignored)]
+    if not names:
+        raise ValueError(f"{table.path}: expected at least one column besides the target and ignored columns")
+    is_classes, y = choose_task(table, target, args.task)
+    X = {name: table.values(name) for name in names}
+    be = gen_backend(args.backend, rng_seed=args.seed or 0)
+    model = Model(csv_mlp(len(np.unique(y)) if is_classes else None, args.hidden or HIDDEN_SIZES), name=table.path.stem)
+    model.metadata = {"target": target}
+    split = VALIDATION_SPLIT if args.validation_split is None else args.validation_split
+    callbacks = stopping_callbacks(args.patience if split else 0)
+    if args.save:
+        callbacks.append(SerializeModelCallback(args.save))
+    epochs = args.epochs or CSV_EPOCHS
+    start = time.perf_counter()
+    with print_warnings(args):
+        history = model.fit(
+            X,
+            y,
+            epochs=epochs,
+            batch_size=args.batch_size or CSV_BATCH_SIZE,
+            optimizer=make_optimizer(args.optimizer or "adam", args.lr or CSV_RATE, epochs),
+            validation_split=split,
+            callbacks=callbacks,
+            progress_bar=not args.no_progress_bar,
+        )
+    check_finite(model, args.save)
+    say(f"inputs: {model.input_encoder}\ntarget: {model.target_encoder}")
+    rows, kind = np.arange(len(table)), "training"
+    if split:
+        (_, rows), kind = split_rows(y if is_classes else np.zeros(len(y)), split, be.rng_seed), "validation"
+    metrics = format_metrics(model, {name: x[rows] for name, x in X.items()}, y[rows])
+    say(f"{kind} rows: {metrics}\ntrained {format_training(model, start)}")
+    finish_training(args, model, history, args.save)
+
+
+def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
+    """Return whether a column of a CSV file has classes, and its labels or numbers; print what was decided."""
+    import numpy as np
+
+    values = table.numbers(target) if task == "regress" else table.values(target)
+    labels, counts = np.unique(values, return_counts=True)
+    is_text, n = values.dtype.kind == "U", len(labels)
+    is_few = values.dtype.kind == "i" and n <= min(MAX_INTEGER_CLASSES, len(values) / 2)
+    is_classes = task == "classify" or (task is None and (is_text or is_few))
+    if is_classes:
+        if n < 2 or (counts == 1).all():
+            problem = f"{n} different value{'s' * (n != 1)} in {len(values)} rows"
+            raise ValueError(f"{table.path}: expected classes in column {target!r}, got {problem}, such as {labels[0]}")
+        if values.dtype.kind == "f":
+            values = table.texts(target)
+        n = len(np.unique(values))
+    found = "text" if is_text else f"{'few' if is_few else 'many'} different integers"
+    found = "numbers with decimals" if values.dtype.kind == "f" else found
+    decision = f"{n} classes" if is_classes else "numbers"
+    other = "" if is_text else f"; for {'numbers' if is_classes else 'classes'}: --task "
+    other += "" if is_text else "regress" if is_classes else "classify"
+    reason = f"--task {task}" if task else f"{found}{other}"
+    say(f"{table.path}: {len(table)} rows; predicting {decision} of {target} ({reason})")
+    return is_classes, values if is_classes else values.astype(np.float64)
+
+
+def format_metrics(model: Any, X: Any, y: Any) -> str:
+    """Return metrics of rows as text: with a confusion matrix for classes."""
+    from neonlite.transforms import ConfusionMatrix
+
+    rows = f"on {len(y)} row{'s' * (len(y) != 1)}"
+    if model.classes is None:
+        return ", ".join(f"{name} {value:.4g}" for name, value in model.evaluate(X, y).items()) + f" {rows}"
+    accuracy, matrix = model.evaluate(X, y, ["accuracy", ConfusionMatrix()]).values()
+    result = f"accuracy {100 * accuracy:.2f} % {rows}"
+    if len(matrix) > MAX_MATRIX_CLASSES:
+        return result
+    labels = [printable(label, "") for label in model.classes]
+    labels = [x if len(x) <= MAX_MATRIX_LABEL else f"{x[: MAX_MATRIX_LABEL - 1]}…" for x in labels]
+    width = max(len(f"{matrix.max():.0f}"), *map(len, labels))
+    lines = [["", *labels], *([label, *(f"{n:.0f}" for n in row)] for label, row in zip(labels, matrix, strict=True))]
+    text = "\n".join("  ".join(x.rjust(width) for x in line) for line in lines)
+    return f"{result}\nconfusion matrix (rows: true classes, columns: predicted classes)\n{text}"
 
 
 @contextmanager
@@ -380,9 +597,16 @@ def check_plot_path(path: Path) -> Path:
 def check_distinct_files(args: argparse.Namespace) -> None:
     """Raise ValueError if two options, other than --save and --resume, name the same file."""
     paths = {"--plot": args.plot, "--data-dir": args.data_dir, "--save": args.save, "--resume": args.resume}
+    if isinstance(args.dataset, Path):
+        paths["the data"] = args.dataset
     for (option, path), (other_option, other) in combinations([(key, x) for key, x in paths.items() if x], 2):
         if same_file(path, other) and (option, other_option) != ("--save", "--resume"):
             raise ValueError(f"{option} and {other_option} name one file, {path}; expected two files")
+
+
+def format_option(name: str) -> str:
+    """Return the option of an attribute of the parsed arguments."""
+    return f"--{name.replace('_', '-')}"
 
 
 def read_resume_file(args: argparse.Namespace) -> tuple[str | None, int, dict[str, Any]]:
@@ -394,7 +618,7 @@ def read_resume_file(args: argparse.Namespace) -> tuple[str | None, int, dict[st
         option for option in ("model", "optimizer", "lr", "batch_size", "seed") if getattr(args, option) is not None
     ]
     if fixed:
-        options = ", ".join(f"--{option.replace('_', '-')}" for option in fixed)
+        options = ", ".join(map(format_option, fixed))
         these = "this setting" if len(fixed) == 1 else "these settings"
         raise ValueError(
             f"{options} cannot be used with --resume: {args.resume} contains {these}. "
@@ -447,6 +671,11 @@ def run_eval(args: argparse.Namespace) -> None:
 
     be = gen_backend(args.backend, batch_size=TrainingState.read(args.file).get_field(int, "backend", "batch_size"))
     model = Model(args.file)
+    if isinstance(args.dataset, Path):
+        say(evaluate_csv(args, model))
+        return
+    if args.dataset is None and "target" in model.metadata:
+        raise ValueError(f"{args.file}: expected a CSV file to evaluate on: neonlite eval {args.file} data.csv")
     name = args.dataset or model.name.split(".")[0]
     if name not in RECIPES:
         raise ValueError(f"{args.file}: the checkpoint does not name its data set. Pass one of {', '.join(RECIPES)}.")
@@ -459,6 +688,60 @@ def run_eval(args: argparse.Namespace) -> None:
     if name != "text":
         be.bsz = min(128, valid_set.ndata)
     say(format_evaluation(name, model, valid_set))
+
+
+def check_csv_model(args: argparse.Namespace, model: Any) -> str:
+    """Return the name of the target. Raise ValueError unless a model was trained on the columns of a table."""
+    from neonlite.data.input_encoders import TableEncoder
+
+    target = model.metadata.get("target", "prediction")
+    if not isinstance(model.input_encoder, TableEncoder) or model.target_encoder is None or not isinstance(target, str):
+        raise ValueError(
+            f"{args.file}: expected a network trained on a table, got another one. Use a checkpoint of neonlite train "
+            "data.csv --save FILE."
+        )
+    return target
+
+
+def evaluate_csv(args: argparse.Namespace, model: Any) -> str:
+    """Return metrics of a network for the rows of a CSV file."""
+    from neonlite.data.csv_files import read_csv
+
+    target, table = check_csv_model(args, model), read_csv(args.dataset)
+    return format_metrics(model, table.inputs(model.input_encoder), table.targets(target, model.target_encoder))
+
+
+def run_predict(args: argparse.Namespace) -> None:
+    """Print the predictions of a network for the rows of a CSV file."""
+    import csv
+    import io
+
+    from neonlite.data.csv_files import read_csv
+    from neonlite.models import Model
+
+    if args.output:
+        check_writable("--output", args.output)
+        for what, path in ("the data", args.dataset), ("the checkpoint", args.file):
+            if same_file(path, args.output):
+                raise ValueError(f"--output and {what} are one file, {path}; expected two files")
+    gen_backend(args.backend)
+    model: Any = Model(args.file, weights_only=True)
+    header = [check_csv_model(args, model)]
+    if args.proba and model.classes is None:
+        raise ValueError(f"{args.file}: expected a network that predicts classes for --proba, got numbers")
+    X = read_csv(args.dataset).inputs(model.input_encoder)
+    if args.proba:
+        header, rows = [str(label) for label in model.classes], model.predict_proba(X)
+    else:
+        rows = (model.predict(X) if model.classes is None else model.predict_classes(X)).reshape(-1, 1)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([map(str, row) for row in rows])
+    if args.output:
+        write_atomic(args.output, text.getvalue().encode())
+    else:
+        say(text.getvalue(), end="")
 
 
 def run_sample(args: argparse.Namespace) -> None:

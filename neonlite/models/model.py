@@ -14,7 +14,7 @@ from neonlite.backend.validation import checks_booleans, from_name
 from neonlite.callbacks import CallbackBase
 from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.preprocessing import Preprocessing
-from neonlite.data.target_encoders import TargetEncoder
+from neonlite.data.target_encoders import ClassEncoder, TargetEncoder
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Sequential
 from neonlite.layers.buffers import shape_of
 from neonlite.layers.summary import Summary, walk_layers
@@ -366,6 +366,11 @@ class Model(NervanaObject):
     predict_classes = predict.predict_classes
     predict_proba = predict.predict_proba
     predict = predict.predict
+
+    @property
+    def classes(self) -> list[str | int | float | bool] | None:
+        """The labels in the order of the outputs, if ``fit`` was given one class for each row, else None."""
+        return self.target_encoder.classes if isinstance(self.target_encoder, ClassEncoder) else None
 
     def check_can_evaluate(self) -> None:
         """Raise TypeError if outputs cannot be compared with targets; here they can."""

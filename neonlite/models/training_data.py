@@ -210,11 +210,8 @@ class TrainingData:
         check_number(f"{self.where}: validation_split", fraction, 0, 1)
         if not fraction:
             return self._iterator(self.row_weights, shuffle=shuffle), None
-        order = np.random.default_rng(self.model.be.rng_seed).permutation(self.num_rows)
         labels = self.targets if self.targets is not None and self.has_class_indices else np.zeros(self.num_rows)
-        groups = [order[labels[order] == label] for label in np.unique(labels)]
-        validation = np.sort(np.concatenate([rows[: round(fraction * len(rows))] for rows in groups]))
-        training = np.setdiff1d(order, validation)
+        training, validation = split_rows(labels, fraction, self.model.be.rng_seed)
         if not len(validation) or not len(training):
             raise ValueError(
                 f"{self.where}: expected rows both to train and to validate on, got {self.num_rows} rows with "
@@ -278,6 +275,14 @@ class TrainingData:
         )
         iterator.input_encoder, iterator.target_encoder = encoder, self.target_encoder
         return iterator
+
+
+def split_rows(labels: NDArray[Any], fraction: float, seed: int | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the indices of the rows to train on, and of a random fraction of each class to validate on."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    groups = [order[labels[order] == label] for label in np.unique(labels)]
+    validation = np.sort(np.concatenate([rows[: round(fraction * len(rows))] for rows in groups]))
+    return np.setdiff1d(order, validation), validation
 
 
 def target_encoder_for(where: str, network: Layer, y: Any, cost: GeneralizedCost | Cost | None) -> TargetEncoder:
