@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Tensor
@@ -17,8 +17,11 @@ from neonlite.messages import describe, label
 from neonlite.ops import Op, missing_gradient
 from neonlite.optree import Operand, OpTreeNode, postorder
 
+if TYPE_CHECKING:
+    import anywidget
 
-def explore(tree: OpTreeNode, max_nodes: int | None = 40) -> Any:
+
+def explore(tree: OpTreeNode, max_nodes: int | None = 40) -> anywidget.AnyWidget:
     """Return an interactive drawing of an op-tree for notebooks: JupyterLab, VS Code and marimo.
 
     A click on a box, or Enter on a focused one, shows its shape and dtype, the statistics and first values of its value

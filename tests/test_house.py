@@ -205,7 +205,7 @@ DRAWING |= {"neonlite.html_repr"}
         ("neonlite.messages", {"neonlite.optree_structure"}),
         ("neonlite.optree_walks", {*TABLE, "neonlite.optree_structure"}),
         ("neonlite.visualize", VISUALIZE),
-        *((module, DRAWING) for module in VISUALIZE),
+        *((module, DRAWING) for module in sorted(VISUALIZE)),
         ("neonlite.optree", {*TABLE, *OPTREE_PARTS, "neonlite.messages", "neonlite.visualize"}),
         ("neonlite.backend.planning.steps", {*TABLE, "neonlite.optree_structure", "neonlite.optree_walks"}),
     ],
