@@ -202,6 +202,6 @@ def slice_strides(strides: Strides, x: Shape, z: Shape, *, index: SliceSpec) -> 
 def can_broadcast(value: Shape, target: Shape) -> bool:
     """Return whether a value of this shape broadcasts to the target's shape."""
     try:
-        return value == target or broadcast_shapes(value, target) == target
+        return broadcast_shapes(value, target) == target
     except ValueError:
         return False

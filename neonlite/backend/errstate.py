@@ -6,6 +6,8 @@ context variable it is based on does not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,10 +21,8 @@ try:
 
     _IGNORE_ALL = _make_extobj(all="ignore", bufsize=UFUNC_BUFFER_ELEMENTS)
 
-    def ignore_fp_errors() -> Any:
-        """Suppress NumPy's floating-point warnings in this context; return the state for ``restore_fp_errors``."""
-        return _extobj_contextvar.set(_IGNORE_ALL)
-
+    # suppress NumPy's floating-point warnings in this context, and return the state for ``restore_fp_errors``
+    ignore_fp_errors: Callable[[], Any] = partial(_extobj_contextvar.set, _IGNORE_ALL)
     restore_fp_errors = _extobj_contextvar.reset
 except ImportError:  # another NumPy version: the public, slower function
 

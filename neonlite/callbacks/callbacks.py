@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from neonlite import html_repr
@@ -340,7 +341,7 @@ class Callbacks(NervanaObject, CallbackBase):
     # --- events ---
 
     def _dispatch(self, event: str, *args: int) -> None:
-        for callback in sorted(self.callbacks, key=lambda x: x.priority):
+        for callback in sorted(self.callbacks, key=attrgetter("priority")):
             getattr(callback, event)(*args)
 
     def on_train_begin(self, epochs: int) -> None:
@@ -364,7 +365,7 @@ class Callbacks(NervanaObject, CallbackBase):
     def on_interrupt(self) -> None:
         """Run this event of all callbacks; then raise the first error, so that an error does not prevent saving."""
         errors = []
-        for callback in sorted(self.callbacks, key=lambda x: x.priority):
+        for callback in sorted(self.callbacks, key=attrgetter("priority")):
             try:
                 callback.on_interrupt()
             except BaseException as error:

@@ -84,6 +84,7 @@ class MinibatchBuffers:
     ) -> None:
         self.be, self.shape, self.name, self.scale, self.nclass = be, shape, name, scale, nclass
         self._buffers: dict[int, tuple[Tensor, Tensor, Any]] = {}
+        self._classes = np.arange(nclass or 0)[:, None]
 
     def _get_buffers(self, num_columns: int) -> tuple[Tensor, Tensor, Any]:
         """Return a tensor, the view or buffer to write values to, and the op-tree that converts them, or None."""
@@ -91,8 +92,7 @@ class MinibatchBuffers:
             be, sizes = self.be, self.shape if isinstance(self.shape, tuple) else (self.shape,)
             shape = (sizes[0], sizes[1] * num_columns) if len(sizes) == 2 else (math.prod(sizes), num_columns)
             tensor = be.zeros((self.nclass, num_columns) if self.nclass else shape, name=self.name)
-            target = be.zeros(shape, dtype="int32") if self.nclass else tensor.reshape(math.prod(sizes), num_columns)
-            final_tree = be.onehot(target, axis=0, nclass=self.nclass) if self.nclass else None
+            target, final_tree = tensor.reshape(-1, num_columns), None
             if self.scale is not None:
                 unscaled, dtype = tensor, scaling_dtype(be.default_dtype)
                 if dtype != be.default_dtype:
@@ -106,10 +106,19 @@ class MinibatchBuffers:
         """Write each part into its columns, and return the tensor."""
         tensor, target, final_tree = self._get_buffers(num_columns)
         for columns, values in parts:
+            if self.nclass:
+                values = self._one_hot(values)
             (target if columns == slice(0, num_columns) else target[:, columns])[:] = values
         if final_tree is not None:
             tensor[:] = final_tree
         return tensor
+
+    def _one_hot(self, labels: NDArray[Any] | Operand) -> NDArray[Any] | Operand:
+        """Return labels (1, m), which are checked, as one-hot columns."""
+        if isinstance(labels, np.ndarray) and not self.be.runtime.has_device_memory:
+            columns: NDArray[np.bool_] = labels == self._classes
+            return columns
+        return self.be.onehot(labels, axis=0, nclass=self.nclass)
 
     def gather(self, source: RowSource, num_columns: int, spans: list[Span]) -> Tensor:
         """Write the rows of each span into its columns, and return the tensor."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Self, overload
 
 from neonlite.backend import Tensor
@@ -125,6 +126,11 @@ class ParameterLayer(Layer):
         """Return the parameters as a list of ``ParameterSpec``, in the order of optimizer states and checkpoints."""
         return [ParameterSpec("W", "dW", self.weight_shape, self.init)]
 
+    @cached_property
+    def parameter_names(self) -> list[tuple[str, str]]:
+        """The names of the attributes that hold the parameters and their gradients, in the same order."""
+        return [(spec.name, spec.gradient) for spec in self.parameter_specs()]
+
     @property
     def is_trainable(self) -> bool:
         """Whether optimizers update the layer: False if the name of its initializer is 'Identity'."""
@@ -153,16 +159,16 @@ class ParameterLayer(Layer):
     @property
     def parameters(self) -> list[Tensor]:
         """The trainable tensors."""
-        return [getattr(self, spec.name) for spec in self.parameter_specs()]
+        return [getattr(self, name) for name, _ in self.parameter_names]
 
     @property
     def gradients(self) -> list[Tensor]:
         """The gradients of the parameters, in the same order."""
-        return [getattr(self, spec.gradient) for spec in self.parameter_specs()]
+        return [getattr(self, gradient) for _, gradient in self.parameter_names]
 
     def get_params(self) -> Parameter | list[Parameter]:
         """Return ``((W, dW), states)``, or a list of these for a layer with several parameters."""
-        pairs = [(getattr(self, spec.name), getattr(self, spec.gradient)) for spec in self.parameter_specs()]
+        pairs = [(getattr(self, name), getattr(self, gradient)) for name, gradient in self.parameter_names]
         if len(pairs) == 1:
             return pairs[0], self.states
         while len(self.states) < len(pairs):
@@ -172,14 +178,14 @@ class ParameterLayer(Layer):
     @property
     def persistent_tensors(self) -> dict[str, Tensor]:
         """The tensors that are saved in checkpoints, by name."""
-        return {spec.name: getattr(self, spec.name) for spec in self.parameter_specs()}
+        return {name: getattr(self, name) for name, _ in self.parameter_names}
 
     @property
     def running_tensors(self) -> list[Tensor]:
         """The tensors that are saved in checkpoints besides the parameters, such as running means."""
         if type(self).persistent_tensors is ParameterLayer.persistent_tensors:
             return []
-        parameters = [spec.name for spec in self.parameter_specs()]
+        parameters = dict(self.parameter_names)
         return [t for name, t in self.persistent_tensors.items() if name not in parameters]
 
     def set_params(self, params: dict[str, Any]) -> None:

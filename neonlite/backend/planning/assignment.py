@@ -214,14 +214,15 @@ def write(be: Backend, target: Tensor, value: ArrayLike) -> None:
     if type(value) is int and value in STATIC_INTS and be.runtime.has_device_memory:  # no copy from the host
         return be.run(target, build(OPS["cast"], value, None, (("to", target.info.dtype),), be))
     values = _reshape_to_target(be, target, value)
-    if not can_broadcast(at_least_2d(values.shape), target.shape):
-        raise ValueError(
-            f"assignment to {describe(target)}: expected a value that broadcasts to {target.shape}, got an array "
-            f"{values.shape}"
-        )
+    if values.shape != target.shape:
+        if not can_broadcast(shape := at_least_2d(values.shape), target.shape):
+            raise ValueError(
+                f"assignment to {describe(target)}: expected a value that broadcasts to {target.shape}, got an array "
+                f"{values.shape}"
+            )
+        values = values.reshape(shape)
     try:
-        array = layout.write_chwn(target, overwrite=True)
-        be.runtime.write(array, values.reshape(at_least_2d(values.shape)), target.info.dtype)
+        be.runtime.write(layout.write_chwn(target, overwrite=True), values, target.info.dtype)
     except ValueError as error:
         raise ValueError(f"{error} (while writing to {describe(target)})") from None
 
@@ -251,7 +252,7 @@ def _as_tree(be: Backend, target: Tensor, value: Any) -> Any:
 def _reshape_to_target(be: Backend, target: Tensor, value: Any) -> np.ndarray[Any, Any]:
     """Return a value as a NumPy array; with fewer than two dimensions, in the target's shape if the sizes agree."""
     values: np.ndarray[Any, Any] = to_host_array(be, value, target.info.dtype, target)
-    return values.reshape(target.shape) if values.size == target.size and values.ndim < 2 else values
+    return values.reshape(target.shape) if values.ndim < 2 and values.size == target.size else values
 
 
 # --- repeated assignments ---
@@ -277,9 +278,10 @@ class CompiledAssignment(Untracked):
 
     def __call__(self) -> None:
         """Evaluate the values and write them to the targets."""
-        if self.be.closed_by:
-            check_open(self.be)
-        run_plan(self.be, self.plan, self.tensors, self.operands, self.arrays, self.operand_values, self.tree)
+        be = self.be
+        if be.closed_by:
+            check_open(be)
+        run_plan(be, self.plan, self.tensors, self.operands, self.arrays, self.operand_values, self.tree)
 
     def update_scalars(self, values: Sequence[Any]) -> bool:
         """Replace the scalars of the assignment by those of ``values``.

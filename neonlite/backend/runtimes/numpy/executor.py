@@ -68,8 +68,11 @@ class BlockedExecutor:
         """
         return steps, {}
 
-    def find_function(self, step: Step, size: int) -> Callable[[Array, Array], None] | None:
-        """Return a function (x, out) that is faster than NumPy for a step on ``size`` elements, or None: none here."""
+    def find_function(self, step: Step, size: int, in_order: bool) -> Callable[[Array, Array], None] | None:
+        """Return a function (x, out) that is faster than NumPy for a step on ``size`` elements, or None: none here.
+
+        ``in_order``: the operand and the result are contiguous.
+        """
         return None
 
     # --- buffers, per thread ---

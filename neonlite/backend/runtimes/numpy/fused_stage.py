@@ -72,7 +72,8 @@ class FusedStage:
         self.outputs = [
             v for v in self.steps if v not in self.reductions and (v in plan.temporaries or v in plan.outputs)
         ]
-        self.inputs = [x for x in dict.fromkeys(self._operands()) if x not in self.steps]
+        self.inputs = sorted(x for x in set(self._operands()) if x not in self.steps)
+        self.views = [v for v, step in plan.numbered_steps if step.kind == "view" and v in self.inputs]
         self.arguments = [*self.inputs, *self.outputs, *self.reductions]
         self.drops_axes = any(not self.steps[v].attrs.get("keepdims", True) for v in self.reductions)
         self.steps, self.chains = executor.fuse_chains(plan, self.steps, stage.domain, self.outputs)
@@ -267,9 +268,11 @@ class FusedStage:
 
         def run_with_registers(targets: Sequence[Array], leaves: Sequence[NativeArray]) -> None:
             registers = cached_views(self, create)
+            if not in_order:
+                leaves, targets = [leaves[x] for x in inputs], [targets[i] for i in target_indices]
             state = ignore_fp_errors()
             try:
-                function(*[leaves[x] for x in inputs], *[targets[i] for i in target_indices], *registers)
+                function(*leaves, *targets, *registers)
             finally:
                 restore_fp_errors(state)
 
@@ -280,7 +283,7 @@ class FusedStage:
 
     def run(self, env: dict[int, Array], values: MultiStageRunner) -> None:
         """Run the stage: in one call if it is small, else block by block."""
-        for v in self.inputs:
+        for v in self.views:
             if v not in env:
                 values.get_value(v, env)
         arrays = [env[v] for v in self.arguments]

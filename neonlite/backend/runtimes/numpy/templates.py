@@ -209,17 +209,6 @@ def normalize_indices_into(indices: Array, size: int, out: Array, mask: Array) -
     return np.add(out, size, out=out, where=np.less(out, 0, out=mask))
 
 
-def run_onehot(labels: Array, out: Array, buffers: Sequence[Array], *, axis: int, nclass: int) -> None:
-    """Write 1 where the class is the label, else 0, into ``out``; IndexError if a label is out of range."""
-    (flat,) = buffers
-    flat.reshape(labels.shape)[...] = labels
-    if int(flat.min(initial=0)) < 0 or int(flat.max(initial=-1)) >= nclass:
-        normalize_indices(np, labels, nclass, "label", allow_negative=False)
-    classes = np.arange(nclass)
-    x, y = (classes[:, None], flat) if axis == 0 else (flat[:, None], classes)
-    np.equal(x, y, out=out, casting="unsafe")
-
-
 def run_concat(*arrays: Array, axis: int) -> None:
     """Concatenate all arrays but the last into the last."""
     np.concatenate(arrays[:-1], axis=axis, out=arrays[-1])
@@ -236,14 +225,9 @@ def run_slice_backward(x: Array, out: Array, *, index: tuple[tuple[int, int, int
 CALL_FUNCTIONS: dict[str, Any] = {
     "scatter_add": run_scatter_add,
     "take": run_take,
-    "onehot": run_onehot,
     "concat": run_concat,
     "slice_backward": run_slice_backward,
 }
 
 # {op: function that returns the buffers it needs, from the result's dtype, the operands' shapes and the attributes}
-CALL_BUFFERS: dict[str, Any] = {
-    "scatter_add": scatter_add_buffers,
-    "take": take_buffers,
-    "onehot": lambda dtype, labels, *, axis, nclass: [((math.prod(labels),), "int64")],
-}
+CALL_BUFFERS: dict[str, Any] = {"scatter_add": scatter_add_buffers, "take": take_buffers}
