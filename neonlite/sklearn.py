@@ -431,11 +431,8 @@ class NeonClassifier(ClassifierMixin, NeonEstimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(f"{where}: expected at least two classes, got 1 class, {self.classes_.tolist()}.")
         model, labels = self._new_model(where, len(self.classes_), Softmax()), self.classes_.tolist()
-        dtype = np.asarray(labels).dtype
-        kinds = [name for name, kinds in LABEL_KINDS.items() if dtype.kind in kinds]
-        if not kinds:
-            raise TypeError(f"{where}: expected strings, numbers or booleans as labels, got {dtype}. Convert them.")
-        model.target_encoder = ClassEncoder(labels, kinds[0])
+        kind = np.asarray(labels).dtype.kind
+        model.target_encoder = ClassEncoder(labels, next(name for name, kinds in LABEL_KINDS.items() if kind in kinds))
         return model
 
     def _cost(self, y: NDArray[Any]) -> Cost:
