@@ -529,7 +529,7 @@ class NeonRegressor(RegressorMixin, NeonEstimator):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, y_numeric=True, reset=reset)
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
-        return X, y.astype(np.float64)
+        return X, y
 
     def _model_for(self, where: str, y: NDArray[Any]) -> Model:
         return self._new_model(where, y.shape[1] if y.ndim == 2 else 1, None)

