@@ -84,6 +84,15 @@ ARGUMENTS: dict[str, Callable[[], Any]] = {
     "width": lambda: 4,
     "X": lambda: np.arange(40.0).reshape(20, 2),
     "change": lambda: [0.1, 0.01],
+    "cost": lambda: transforms.MeanSquared(),
+    "folder": lambda: "logs",
+    "path": lambda: "training.csv",
+    "min_delta": lambda: 0.0,
+    "mode": lambda: "min",
+    "monitor": lambda: "cost, train",
+    "patience": lambda: 3,
+    "scale": lambda: 0.5,
+    "schedule": lambda: optimizers.CosineSchedule(3),
 }
 ARGUMENTS |= {"activation": lambda: transforms.Tanh(), "gate_activation": lambda: transforms.Logistic()}
 ARGUMENTS |= dict.fromkeys(["init", "init_embed", "init_ff", "init_rec", "init_const"], lambda: Gaussian(scale=0.1))

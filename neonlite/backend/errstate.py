@@ -46,3 +46,12 @@ class IgnoreFPErrors:
 
     def __exit__(self, *_: object) -> None:
         restore_fp_errors(self.state)
+
+
+def copy_unsafe(array: Any, values: Any) -> None:
+    """Copy values into an array, cast to its dtype, without floating-point warnings."""
+    state = ignore_fp_errors()
+    try:
+        np.copyto(array, values, casting="unsafe")
+    finally:
+        restore_fp_errors(state)

@@ -162,20 +162,8 @@ class GeneralizedCost(BufferOwner):
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self.name}, at {self.last_layer.name} {self.network.out_shape}: {error}") from None
 
-    def assign(self, assignment: CachedAssignment, target: Tensor, f: Callable[..., Any], *args: Any) -> None:
-        """Write ``f(*args)`` to a buffer; compiled at the second call with the same arguments and a built-in cost.
-
-        Parameters
-        ----------
-        assignment : CachedAssignment
-            The assignment of the last call.
-        target : Tensor
-            The buffer.
-        f : callable
-            The cost function or its derivative.
-        args
-            Its arguments.
-        """
+    def _assign(self, assignment: CachedAssignment, target: Tensor, f: Callable[..., Any], *args: Any) -> None:
+        """Write ``f(*args)`` to a buffer; compiled at the second call with the same arguments and a built-in cost."""
         if is_builtin(type(self.costfunc)):
             operands = target, self.costfunc, self.shortcut, *args, *vars(self.costfunc).values()
             assignment(self.be, operands, lambda: ([target], [self.call_with_context(f, *args)]))
@@ -198,7 +186,7 @@ class GeneralizedCost(BufferOwner):
             (1, 1), on the host; also stored as ``cost``.
         """
         self.check_initialized()
-        self.assign(self.cost_assignment, self.outputs, self.costfunc, inputs, targets)
+        self._assign(self.cost_assignment, self.outputs, self.costfunc, inputs, targets)
         return self.mean_of_outputs()
 
     def compute_mean(self, costs: Operand) -> NativeArray:
@@ -236,7 +224,7 @@ class GeneralizedCost(BufferOwner):
         self.check_initialized()
         self.set_shortcut(self.shortcut)  # another cost may have changed it
         derivative = self.costfunc.bprop if self.shortcut else self.costfunc.backward
-        self.assign(self.error_assignment, self.deltas, derivative, inputs, targets)
+        self._assign(self.error_assignment, self.deltas, derivative, inputs, targets)
         return self.deltas
 
     def make_zero_targets(self) -> Tensor | tuple[Tensor, Tensor]:

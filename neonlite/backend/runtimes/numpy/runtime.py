@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neonlite.backend.errstate import ignore_fp_errors, restore_fp_errors
+from neonlite.backend.errstate import copy_unsafe
 from neonlite.backend.planning.buffers import ALIGNMENT_BYTES
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.primitives.reference import ReferencePrimitives
@@ -40,11 +40,7 @@ class NumPyRuntime(Runtime):
 
     def write(self, array: NumPyArray, values: NumPyArray, dtype: str) -> None:
         """Copy an array into another one without an intermediate copy."""
-        state = ignore_fp_errors()
-        try:
-            np.copyto(array, values, casting="unsafe")
-        finally:
-            restore_fp_errors(state)
+        copy_unsafe(array, values)
 
     def allocate(self, nbytes: int) -> NumPyArray:
         """Return new memory, aligned to a cache line."""
