@@ -67,9 +67,9 @@ def linear(tmp_path: Path) -> str:
 
 @pytest.fixture
 def flowers(tmp_path: Path) -> str:
-    """Two classes, which the sign of x - y separates."""
-    points = np.random.default_rng(1).normal(size=(120, 2)).round(4)
-    rows = [[x, y, "above" if y > x else "below"] for x, y in points.tolist()]
+    """Two classes, which the sign of x - y separates with noise."""
+    points = np.random.default_rng(1).normal(size=(120, 3)).round(4)
+    rows = [[x, y, "above" if y + noise > x else "below"] for x, y, noise in points.tolist()]
     return write_csv(tmp_path / "flowers.csv", ["x", "y", "side"], rows)
 
 
