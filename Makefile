@@ -62,26 +62,33 @@ endef
 
 # --- environments ---
 
-# A new environment in the target's folder with neonlite in editable mode; $(1): more arguments for pip.
+# A new environment in the target's folder with neonlite in editable mode. Without --no-compile, pip would compile many
+# modules that are never imported.
 define environment
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "neonlite needs Python 3.11 or newer, but \
 	$(PYTHON) is %d.%d: choose another, as in make PYTHON=python3.12" % sys.version_info[:2])'
 $(PYTHON) -m venv --clear $(@D)
-$(@D)/bin/python -m pip install -qq --upgrade "pip>=25.1"
-$(@D)/bin/python -m pip install -qq --editable . $(1)
+$(@D)/bin/python -m pip install --no-compile --editable .
+endef
+
+# Install dependency groups, which pip before 25.1 does not know; $(1): their names.
+define install_groups
+$(@D)/bin/python -m pip install --upgrade "pip>=25.1"
+$(@D)/bin/python -m pip install $(addprefix --group ,$(1))
 @touch $@
 endef
 
 .venv/core: pyproject.toml
-	$(call environment)
+	$(environment)
+	@touch $@
 
 .venv/viz: .venv/core
-	$(BIN)/python -m pip install -qq --editable ".[viz]"
+	$(BIN)/python -m pip install --no-compile "neonlite[viz]"
 	@touch $@
 
 $(TESTED): .venv/core
-	$(BIN)/python -m pip install -qq $(addprefix --group ,$(TEST_GROUPS))
-	@touch $@
+	$(call install_groups,$(TEST_GROUPS))
 
 .venv-peers/peers: pyproject.toml
-	$(call environment,--group peers)
+	$(environment)
+	$(call install_groups,peers)

@@ -12,7 +12,6 @@ import shlex
 import sys
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -480,7 +479,7 @@ def train_on_csv(args: argparse.Namespace) -> None:
     rows: Any = slice(None)
     kind = "training"
     if split:
-        (_, rows), kind = split_rows(y if is_classes else 0 * y, split, be.rng_seed), "validation"
+        (_, rows), kind = split_rows(y if is_classes else [0] * len(y), split, be.rng_seed), "validation"
     metrics = format_metrics(model, {name: x[rows] for name, x in X.items()}, y[rows])
     say(f"{kind} rows: {metrics}\ntrained {format_training(model, start)}")
     finish_training(args, model, history, args.save)
@@ -489,27 +488,19 @@ def train_on_csv(args: argparse.Namespace) -> None:
 def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     """Return whether a column of a CSV file has classes, and its labels or numbers; print what was decided."""
     values = table.numbers(target) if task == "regress" else table.values(target)
-    counts = Counter(values.tolist())
-    is_text, n = values.dtype.kind == "U", len(counts)
-    is_few = values.dtype.kind == "i" and n <= min(MAX_INTEGER_CLASSES, len(values) / 2)
-    is_classes = task == "classify" or (task is None and (is_text or is_few))
-    if is_classes:
-        if n < 2 or max(counts.values()) == 1:
-            problem = f"{n} different value{'s' * (n != 1)} in {len(values)} rows"
-            raise ValueError(
-                f"{table.path}: expected classes in column {target!r}, got {problem}, such as {min(counts)}"
-            )
-        if values.dtype.kind == "f":
-            values = table.texts(target)
-        n = len(set(values.tolist()))
-    found = "text" if is_text else f"{'few' if is_few else 'many'} different integers"
-    found = "numbers with decimals" if values.dtype.kind == "f" else found
-    decision = f"{n} classes" if is_classes else "numbers"
-    other = "" if is_text else f"; for {'numbers' if is_classes else 'classes'}: --task "
-    other += "" if is_text else "regress" if is_classes else "classify"
-    reason = f"--task {task}" if task else f"{found}{other}"
-    say(f"{table.path}: {len(table)} rows; predicting {decision} of {target} ({reason})")
-    return is_classes, values if is_classes else values.astype("float64")
+    kind, n = values.dtype.kind, len({*values.tolist()})
+    is_few = kind == "i" and n <= min(MAX_INTEGER_CLASSES, len(values) / 2)
+    is_classes = task == "classify" or (task is None and (kind == "U" or is_few))
+    found = "numbers with decimals" if kind == "f" else f"{'few' if is_few else 'many'} different integers"
+    other = "numbers: --task regress" if is_classes else "classes: --task classify"
+    reason = f"--task {task}" if task else "text" if kind == "U" else f"{found}; for {other}"
+    say(f"{table.path}: {len(table)} rows; predicting {'classes' if is_classes else 'numbers'} of {target} ({reason})")
+    if not is_classes:
+        return False, values.astype("float64")
+    if n < 2 or n == len(values):
+        problem = f"{n} different value{'s' * (n != 1)} in {len(values)} rows"
+        raise ValueError(f"{table.path}: expected classes in column {target!r}, got {problem}, such as {values[0]}")
+    return True, table.texts(target) if kind == "f" else values  # the labels as in the file
 
 
 def format_metrics(model: Any, X: Any, y: Any) -> str:

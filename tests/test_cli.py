@@ -1,4 +1,4 @@
-"""Tests of the neonlite command: train, eval, draw, bench, info, and one-line errors."""
+"""Tests of the neonlite command on data sets: train, eval, draw, bench, info, and one-line errors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from neonlite import cli
+from neonlite.callbacks import Callback
 from neonlite.cli import main
-from neonlite.data import corpora
+from neonlite.data import corpora, digits
 from neonlite.models import Model
 from neonlite.models.zoo import MODELS
 
@@ -74,6 +75,53 @@ def test_resuming_rejects_options_that_the_checkpoint_contains(capsys, tmp_path,
     )
     assert words in capsys.readouterr().err
     assert file.read_bytes() == before
+
+
+def test_training_ends_when_the_validation_cost_does_not_fall_and_saves_the_best_weights(capsys, tmp_path):
+    file = str(tmp_path / "d.neon")
+    text = run_main(capsys, "train", "digits", "--lr", "0.03", "--patience", "2", "--save", file, *FEW)
+    model = Model(file)
+    costs = [cost for _, cost in model.loaded_state.callbacks["history"]["records"]["cost, validation"]]
+    best = int(np.argmin(costs))
+    assert model.epoch_index == len(costs) == best + 3 < 40
+    assert f"weights of epoch {best}, which has the lowest validation cost, {costs[best]:.4g}\n" in text
+    X, y = digits().test
+    accuracy = 100 * np.mean(model.predict(X).argmax(axis=1) == y)
+    assert f"accuracy {accuracy:.2f} % on 355 rows, after {len(costs)} epochs in" in text
+    before = next(iter(model.get_weights().values()))
+
+    assert main(["train", "digits", "--resume", file, *FEW]) == 0
+    err = capsys.readouterr().err
+    assert f"early stopping ended this training after {len(costs)} epochs. Pass --patience 0 to continue.\n" in err
+    assert (next(iter(Model(file).get_weights().values())) == before).all()
+
+    text = run_main(capsys, "train", "digits", "--resume", file, "--patience", "0", "-e", f"{len(costs) + 1}", *FEW)
+    assert f"after {len(costs) + 1} epochs in" in text
+    assert "weights of epoch" not in text
+
+
+class Interrupt(Callback):
+    """A callback like Ctrl-C before epoch 4."""
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        if epoch == 4:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_training_ends_as_early_as_an_uninterrupted_one(monkeypatch, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    options = ["--patience", "2", *FEW]
+    assert main(["train", "iris", "--lr", "0.1", "--save", str(whole), *options]) == 0
+    with monkeypatch.context() as patch:
+        make = cli.stopping_callbacks
+        patch.setattr(cli, "stopping_callbacks", lambda patience: [*make(patience), Interrupt()])
+        assert main(["train", "iris", "--lr", "0.1", "--save", str(parts), *options]) == 130
+    assert Model(parts).epoch_index == 4
+    assert main(["train", "iris", "--resume", str(parts), *options]) == 0
+    expected, resumed = Model(whole), Model(parts)
+    assert 4 < resumed.epoch_index == expected.epoch_index < 60
+    pairs = zip(expected.get_weights().values(), resumed.get_weights().values(), strict=True)
+    assert all((a == b).all() for a, b in pairs)
 
 
 def test_resuming_keeps_the_learning_rate_of_the_checkpoint(capsys, tmp_path):

@@ -277,8 +277,9 @@ class TrainingData:
         return iterator
 
 
-def split_rows(labels: NDArray[Any], fraction: float, seed: int | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def split_rows(classes: ArrayLike, fraction: float, seed: int | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the indices of the rows to train on, and of a random fraction of each class to validate on."""
+    labels = np.asarray(classes)
     order = np.random.default_rng(seed).permutation(len(labels))
     groups = [order[labels[order] == label] for label in np.unique(labels)]
     validation = np.sort(np.concatenate([rows[: round(fraction * len(rows))] for rows in groups]))

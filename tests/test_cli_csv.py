@@ -1,0 +1,396 @@
+"""Tests of the neonlite command on CSV files: train, predict and eval."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neonlite import gen_backend
+from neonlite.cli import main
+from neonlite.data.csv_files import read_csv
+from neonlite.models import Model
+from neonlite.models.zoo import csv_mlp
+from neonlite.optimizers import Adam, CosineSchedule
+
+FEW = ("-b", "cpu", "--no-progress-bar")
+CITIES = {"Paris": 10.0, "New York": 0.0, "Rome, Italy": -5.0}
+
+
+def linear_rows(n: int = 300) -> list[list[Any]]:
+    """Return rows (a, b, city, y) with y = 3 a - 0.2 b + a number for the city, without noise."""
+    rng = np.random.default_rng(0)
+    rows: list[list[Any]] = []
+    for _ in range(n):
+        a, b, city = rng.normal(), rng.uniform(0, 100), rng.choice([*CITIES])
+        rows.append([f"{a:.6f}", f"{b:.6f}", str(city), f"{3 * a - 0.2 * b + CITIES[str(city)]:.6f}"])
+    return rows
+
+
+def write_csv(path: Path, header: list[str], rows: list[list[Any]], delimiter: str = ",") -> str:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=delimiter).writerows([header, *rows])
+    return str(path)
+
+
+def run_main(capsys: Any, *arguments: str) -> str:
+    """Run a command line, and return its standard output."""
+    status = main(arguments)
+    captured = capsys.readouterr()
+    assert (status, captured.err) == (0, "")
+    return str(captured.out)
+
+
+def error_line(capsys: Any, *arguments: str) -> str:
+    """Return the error of a command line, which must be one line."""
+    capsys.readouterr()
+    assert main(arguments) == 1
+    err: str = capsys.readouterr().err
+    assert err.startswith("neonlite: ")
+    assert err.count("\n") == 1
+    assert "NEONLITE_DEBUG" not in err
+    return err
+
+
+@pytest.fixture
+def linear(tmp_path: Path) -> str:
+    return write_csv(tmp_path / "linear.csv", ["a", "b", "city", "y"], linear_rows())
+
+
+@pytest.fixture
+def flowers(tmp_path: Path) -> str:
+    """Two classes, which the sign of x - y separates with noise."""
+    points = np.random.default_rng(1).normal(size=(120, 3)).round(4)
+    rows = [[x, y, "above" if y + noise > x else "below"] for x, y, noise in points.tolist()]
+    return write_csv(tmp_path / "flowers.csv", ["x", "y", "side"], rows)
+
+
+# --- train, predict, eval --------------------------------------------------------------------------------------------
+
+
+def test_a_linear_rule_is_learned_predicted_and_evaluated(capsys, tmp_path, linear):
+    file = str(tmp_path / "m.neon")
+    text = run_main(capsys, "train", linear, "--target", "y", "--save", file, *FEW)
+    assert "linear.csv: 300 rows; predicting numbers of y (numbers with decimals; for classes: --task classify)" in text
+    assert "inputs: columns a, b, city (3 categories)\ntarget: numbers, standardized for training\n" in text
+    mse, r2 = re.search(r"validation rows: mse (\S+), mae \S+, r2 (\S+) on 60 rows\n", text).groups()
+
+    new = linear_rows(340)[300:]
+    lines = run_main(capsys, "predict", file, write_csv(tmp_path / "new.csv", ["b", "a", "y", "city"], shuffled(new)))
+    header, *values = lines.splitlines()
+    expected = np.array([float(row[3]) for row in new])
+    errors = np.array(values, float) - expected
+    assert header == "y"
+    assert np.mean(errors**2) < 0.05 * np.var(expected)
+    assert float(r2) > 0.95
+    assert float(mse) < 0.05 * np.var([float(row[3]) for row in linear_rows()])
+
+    path = write_csv(tmp_path / "new.csv", ["a", "b", "city", "y"], new)
+    got = run_main(capsys, "eval", file, path, "-b", "cpu")
+    expected_r2 = 1 - np.sum(errors**2) / np.sum((expected - expected.mean()) ** 2)
+    assert got == f"mse {np.mean(errors**2):.4g}, mae {np.mean(abs(errors)):.4g}, r2 {expected_r2:.4g} on 40 rows\n"
+
+
+def shuffled(rows: list[list[Any]]) -> list[list[Any]]:
+    """Return the columns in another order, with a target that must be ignored."""
+    return [[b, a, "unknown", city] for a, b, city, _ in rows]
+
+
+def test_labels_probabilities_and_metrics_equal_those_of_fit(capsys, tmp_path, flowers):
+    file, rows = str(tmp_path / "m.neon"), read_csv(Path(flowers)).rows
+    options = [
+        "--seed",
+        "3",
+        "--epochs",
+        "9",
+        "--hidden",
+        "8",
+        "--lr",
+        "0.01",
+        "-z",
+        "16",
+        "--validation-split",
+        "0.25",
+    ]
+    text = run_main(capsys, "train", flowers, "--target", "side", "--save", file, "--patience", "0", *options, *FEW)
+    assert "predicting classes of side (text)" in text
+    assert "trained 9 epochs in " in text
+
+    X = {name: np.array([float(row[i]) for row in rows]) for i, name in enumerate("xy")}
+    y = np.array([row[2] for row in rows])
+    gen_backend("cpu", rng_seed=3)
+    model = Model(csv_mlp(2, [8]))
+    history = model.fit(
+        X,
+        y,
+        epochs=9,
+        batch_size=16,
+        optimizer=Adam(learning_rate=0.01, schedule=CosineSchedule(9)),
+        validation_split=0.25,
+        progress_bar=False,
+    )
+    labels, probabilities = model.predict_classes(X), model.predict_proba(X)
+    assert f"validation rows: accuracy {100 * history['Accuracy'][-1][1]:.2f} % on 30 rows\n" in text
+
+    assert run_main(capsys, "predict", file, flowers, "-b", "cpu").splitlines() == ["side", *labels]
+    output = tmp_path / "p.csv"
+    assert run_main(capsys, "predict", file, flowers, "--proba", "-o", str(output), "-b", "cpu") == ""
+    header, *values = csv.reader(io.StringIO(output.read_text()))
+    assert header == ["above", "below"]
+    assert (np.array(values, np.float32) == probabilities).all()
+
+    text = run_main(capsys, "eval", file, flowers, "-b", "cpu")
+    counts = [[np.sum((y == t) & (labels == p)) for p in ("above", "below")] for t in ("above", "below")]
+    assert f"accuracy {100 * np.mean(labels == y):.2f} % on 120 rows\n" in text
+    matrix = [line.split() for line in text.splitlines()[-2:]]
+    assert matrix == [[name, *map(str, row)] for name, row in zip(("above", "below"), counts, strict=True)]
+
+
+def test_training_ends_early_with_the_weights_of_the_lowest_validation_cost(capsys, tmp_path, flowers):
+    file = str(tmp_path / "m.neon")
+    text = run_main(
+        capsys, "train", flowers, "--target", "side", "--lr", "0.3", "--patience", "3", "--save", file, *FEW
+    )
+    epoch, epochs = (int(re.search(p, text)[1]) for p in (r"weights of epoch (\d+),", r"trained (\d+) epochs"))
+    assert epochs == epoch + 4 < 200
+    shown = re.search(r"validation rows: (accuracy .*) on 24 rows", text)[1]
+    records = Model(file).loaded_state.callbacks["history"]["records"]
+    assert shown == f"accuracy {100 * records['Accuracy'][epoch][1]:.2f} %"
+
+
+def test_without_a_validation_set_the_metrics_are_those_of_the_training_rows(capsys, flowers):
+    text = run_main(capsys, "train", flowers, "--target", "side", "--validation-split", "0", "-e", "3", *FEW)
+    assert "training rows: accuracy " in text
+    assert " % on 120 rows\n" in text
+    assert "weights of epoch" not in text
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "words"),
+    [
+        ([0, 1, 2] * 10, None, "classes of t (few different integers; for numbers: --task regress)"),
+        ([*range(30)], None, "numbers of t (many different integers; for classes: --task classify)"),
+        ([*range(21)] * 3, None, "numbers of t (many different integers; for classes: --task classify)"),
+        ([0.5, 1.5] * 15, None, "numbers of t (numbers with decimals; for classes: --task classify)"),
+        (["no", "yes"] * 15, None, "classes of t (text)"),
+        ([0, 1, 2] * 10, "regress", "numbers of t (--task regress)"),
+        ([0.5, 1.5] * 15, "classify", "classes of t (--task classify)"),
+    ],
+)
+def test_the_task_is_decided_by_the_target_and_printed(capsys, tmp_path, values, task, words):
+    rows = [[i * 0.5, value] for i, value in enumerate(values)]
+    path, file = write_csv(tmp_path / "t.csv", ["x", "t"], rows), str(tmp_path / "m")
+    option = ["--task", task] if task else []
+    text = run_main(capsys, "train", path, "--target", "t", "-e", "1", "--save", file, *option, *FEW)
+    assert f"t.csv: {len(rows)} rows; predicting {words}\n" in text
+    header, *predicted = run_main(capsys, "predict", file, path, "-b", "cpu").splitlines()
+    assert header == "t"
+    assert len(predicted) == len(rows)
+    if "classes of" in words:
+        assert set(predicted) <= {str(value) for value in values}
+
+
+def test_ignored_columns_may_have_any_content_and_need_not_exist_later(capsys, tmp_path, flowers):
+    table = read_csv(Path(flowers))
+    rows = [[*row, f"id {i}" if i else ""] for i, row in enumerate(table.rows)]
+    path, file = write_csv(tmp_path / "with_id.csv", [*table.names, "id"], rows), str(tmp_path / "m")
+    err = error_line(capsys, "train", path, "--target", "side", *FEW)
+    assert "line 2: expected a value in column 'id', got an empty field." in err
+    assert "or ignore the column: --ignore id\n" in err
+    text = run_main(capsys, "train", path, "--target", "side", "--ignore", "id", "-e", "1", "--save", file, *FEW)
+    assert "inputs: columns x, y\n" in text
+    run_main(capsys, "predict", file, flowers, "-b", "cpu")
+
+
+def test_too_many_categories_name_the_option(capsys, tmp_path):
+    path = write_csv(tmp_path / "t.csv", ["name", "t"], [[f"n{i}", i % 2] for i in range(40)])
+    err = error_line(capsys, "train", path, "--target", "t", *FEW)
+    assert "got column 'name' with 40 different values in 40 rows" in err
+    assert "Ignore it: --ignore name" in err
+
+
+def test_the_confusion_matrix_is_omitted_for_many_classes(capsys, tmp_path):
+    path = write_csv(tmp_path / "t.csv", ["x", "t"], [[i, f"class {i % 21}"] for i in range(210)])
+    text = run_main(capsys, "train", path, "--target", "t", "-e", "1", *FEW)
+    assert "accuracy " in text
+    assert "confusion matrix" not in text
+
+
+def test_the_history_of_a_csv_file_is_plotted(capsys, tmp_path, flowers):
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "c.png"
+    run_main(capsys, "train", flowers, "--target", "side", "-e", "2", "--plot", str(plot), *FEW)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_control_characters_of_a_file_are_escaped(capsys, tmp_path):
+    rows = [[i, f"a\x1b[2J{i % 2}"] for i in range(20)]
+    path, file = write_csv(tmp_path / "t.csv", ["x", "t\x9b"], rows), str(tmp_path / "m")
+    text = run_main(capsys, "train", path, "--target", "t\x9b", "-e", "1", "--save", file, *FEW)
+    text += run_main(capsys, "predict", file, path, "-b", "cpu") + run_main(capsys, "eval", file, path, "-b", "cpu")
+    text += error_line(capsys, "train", path, "--target", "t\x1b", *FEW)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
+    assert r"a\x1b[2J0" in text
+
+
+def test_a_closed_pipe_ends_predict_silently(capsys, tmp_path):
+    rows = [[i, i % 2] for i in range(20)]
+    path, file = write_csv(tmp_path / "t.csv", ["x", "t"], rows), str(tmp_path / "m")
+    run_main(capsys, "train", path, "--target", "t", "-e", "1", "--save", file, *FEW)
+    command = [sys.executable, "-m", "neonlite.cli", "predict", file, path, "-b", "cpu"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 141
+
+
+def test_ctrl_c_saves_a_network_that_predicts(capsys, monkeypatch, tmp_path, flowers):
+    from neonlite import cli
+    from neonlite.callbacks import Callback
+
+    class Interrupt(Callback):
+        def on_epoch_begin(self, epoch: int) -> None:
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    file = str(tmp_path / "m")
+    monkeypatch.setattr(cli, "stopping_callbacks", lambda patience: [Interrupt()])
+    assert main(["train", flowers, "--target", "side", "--save", file, *FEW]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert Model(file).epoch_index == 2
+    assert run_main(capsys, "predict", file, flowers, "-b", "cpu").startswith("side\n")
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_delimiters_quotes_and_byte_order_marks_are_recognized(tmp_path, delimiter, newline, start):
+    header, rows = ["a b", 'say "x"', "c,d;e"], [["1", "x, y; z\tw", "é"], ["-2.5e3", 'quoted "q"', " spaces "]]
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=delimiter, lineterminator=newline).writerows([header, *rows[:1], [], *rows[1:]])
+    (tmp_path / "t.csv").write_bytes((start + text.getvalue()).encode())
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress((start + text.getvalue()).encode()))
+    for name in "t.csv", "t.csv.gz":
+        table = read_csv(tmp_path / name)
+        assert table.names == header
+        assert table.rows == [rows[0], [*rows[1][:2], "spaces"]]
+        assert table.lines == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "expected"),
+    [
+        (["1", "-2", "+3"], "i", [1, -2, 3]),
+        (["1", "2.5", "-.5e1", "3."], "f", [1, 2.5, -5, 3]),
+        (["9" * 19, "1"], "f", [1e19, 1]),
+        (["01", "02"], "U", ["01", "02"]),
+        (["1", "two"], "U", ["1", "two"]),
+        (["1_000", "2"], "U", ["1_000", "2"]),
+        (["NA", "x"], "U", ["NA", "x"]),
+    ],
+)
+def test_a_column_is_numbers_if_all_of_its_fields_are(tmp_path, fields, kind, expected):
+    values = read_csv(Path(write_csv(tmp_path / "t.csv", ["x"], [[x] for x in fields]))).values("x")
+    assert values.dtype.kind == kind
+    assert values.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "t.csv: expected the names of columns and rows of data, got an empty file"),
+        (b"\n \n", "t.csv: expected the names of columns and rows of data, got an empty file"),
+        (b"a,t\n", "t.csv: expected rows of data, got the names of columns only"),
+        (b"a,t\n1,2\n3\n", "t.csv: line 3: expected 2 fields, as in the header, got 1"),
+        (b'a,t\n"1\n1",2\n\n3,4,5\n', "t.csv: line 5: expected 2 fields, as in the header, got 3"),
+        (b"a,t,a\n1,2,3\n", "t.csv: line 1: expected different names of columns, got a more than once"),
+        (b",a,t\n0,1,2\n", "t.csv: line 1: expected a name for each column, got none for column 1."),
+        (b"5.1,3.5\n1,2\n", "t.csv: line 1: expected the names of the columns, got numbers."),
+        (b"a,t\n1,2\n,3\n", "t.csv: line 3: expected a number in column 'a', got an empty field. Remove these rows"),
+        (b"a,t\n1,2\nNaN,3\n", "t.csv: line 3: expected a number in column 'a', got 'NaN'. Remove these rows"),
+        (b"a,t\n1,2\n2,\n", "t.csv: line 3: expected a number in column 't', got an empty field."),
+        (b"a,t\n1,x\n2,\n", "t.csv: line 3: expected a value in column 't', got an empty field."),
+        (b'a,t\n"1,2\n3,4\n', "t.csv: line 2 or later: expected fields with matching quotes: unexpected end of data"),
+        (b"a,t\n\0\1\2", "t.csv: expected a CSV file in UTF-8, got binary data, or text in UTF-16"),
+        (b"a,t\n1,2\ncaf\xe9,2\n", "t.csv: line 3: expected text in UTF-8, got the byte 0xe9. Convert it"),
+        (b"a,b\n1,2\n", "--target t: expected a column of {folder}/t.csv, which has the columns a, b."),
+        (b"t\n1\n", "t.csv: expected at least one column besides the target and ignored columns"),
+        (b"a,t\n1,x\n2,x\n", "t.csv: expected classes in column 't', got 1 different value in 2 rows, such as x"),
+        (b"a,t\n1,x\n2,y\n", "t.csv: expected classes in column 't', got 2 different values in 2 rows, such as x"),
+        (b"a,t\n1,2.5\n", "expected rows both to train and to validate on, got 1 rows with --validation-split 0.2"),
+    ],
+)
+def test_an_invalid_file_is_reported_with_its_line(capsys, tmp_path, data, words):
+    (tmp_path / "t.csv").write_bytes(data)
+    assert words.format(folder=tmp_path) in error_line(capsys, "train", f"{tmp_path}/t.csv", "--target", "t", *FEW)
+
+
+def test_a_number_that_is_misspelled_in_many_numbers_is_reported(capsys, tmp_path):
+    rows = [[i + 0.5, i % 2] for i in range(30)]
+    rows[7][0] = "7,5"
+    path = write_csv(tmp_path / "t.csv", ["x", "t"], rows)
+    assert "line 9: expected a number in column 'x', got '7,5'. Numbers have a decimal point.\n" in error_line(
+        capsys, "train", path, "--target", "t", *FEW
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("train {csv}", "--target: expected the column to predict, one of x, y, side, got none"),
+        ("train {csv} --target sides", "--target sides: expected a column of {csv}, which has the columns x, y, side."),
+        ("train {csv} --target side --ignore z", "--ignore z: expected a column of {csv}"),
+        ("train {csv} --target side --task regress", "line 2: expected a number in column 'side', got 'above'"),
+        ("train {csv} --target side --save {csv}", "--save and the data name one file"),
+        ("train {csv} --target side --save {folder}/no/m", "there is no folder"),
+        ("train {csv} --target side --model mlp", "--model cannot be used with a CSV file"),
+        ("train {csv} --target side --resume {model}", "--resume cannot be used with a CSV file"),
+        ("train iris --target side", "--target cannot be used with the data set iris"),
+        ("train iris --hidden 8 --validation-split 0.1", "--hidden, --validation-split cannot be used with the data"),
+        ("train {folder} --target side", "{folder}: expected a CSV file, got a folder"),
+        ("train {folder}/none.csv --target side", "{folder}/none.csv: there is no such file"),
+        ("predict {model} {folder}/none.csv", "{folder}/none.csv: there is no such file"),
+        ("predict {folder}/none {csv}", "{folder}/none: there is no such file"),
+        ("predict {csv} {csv}", "flowers.csv"),
+        ("predict {model} {csv} -o {csv}", "--output and the data are one file"),
+        ("predict {model} {csv} -o {model}", "--output and the checkpoint are one file"),
+        ("predict {model} {csv} -o {folder}", "--output: expected the path of a file, got the folder"),
+        ("predict {model} {other}", "other.csv: expected a column 'x', as in the training data, which has the col"),
+        ("predict {iris} {csv}", "expected a network trained on a table, got another one. Use a checkpoint of"),
+        ("eval {iris} {csv}", "expected a network trained on a table"),
+        ("eval {model}", "expected a CSV file to evaluate on: neonlite eval {model} data.csv"),
+        ("eval {model} {unknown}", "unknown.csv: line 3: expected in column 'side' one of the values of the training"),
+        ("predict {numbers} {csv} --proba", "expected a network that predicts classes for --proba, got numbers"),
+        ("predict {numbers} {unknown}", "unknown.csv: line 3: expected in column 'side' one of the values of the tra"),
+    ],
+)
+def test_an_error_is_one_line(capsys, tmp_path, flowers, arguments, words):
+    paths = {"csv": flowers, "folder": str(tmp_path)} | {
+        name: str(tmp_path / name) for name in ("model", "numbers", "iris") if f"{{{name}}}" in arguments
+    }
+    for name, path in paths.items():
+        options = {"model": [flowers, "--target", "side"], "numbers": [flowers, "--target", "x"], "iris": ["iris"]}
+        if name in options:
+            assert main(["train", *options[name], "-e", "1", "--save", path, *FEW]) == 0
+    paths["other"] = write_csv(tmp_path / "other.csv", ["u", "side"], [[1, "above"]])
+    paths["unknown"] = write_csv(tmp_path / "unknown.csv", ["x", "y", "side"], [[1, 2, "above"], [1, 2, "beside"]])
+    assert words.format(**paths) in error_line(capsys, *arguments.format(**paths).split(), "-b", "cpu")
+
+
+@pytest.mark.parametrize("option", ["--validation-split 1", "--validation-split -1", "--patience x", "--hidden 0"])
+def test_invalid_options_are_reported(capsys, option):
+    with pytest.raises(SystemExit):
+        main(["train", "t.csv", "--target", "t", *option.split()])
+    assert f"argument {option.split()[0]}: expected " in capsys.readouterr().err
