@@ -232,7 +232,7 @@ def test_a_backend_that_cannot_be_created_leaves_the_current_one(monkeypatch):
     for error, message, options in [
         (ValueError, r"one of \('cpu', .*'strict'.*\), got 'cpus'\. Did you mean 'cpu'", {"backend": "cpus"}),
         (ImportError, "pip install array-api-strict", {"backend": "strict"}),
-        (ValueError, "None or 'caffe'", {"compat_mode": "torch"}),
+        (ValueError, "one of None, 'caffe' for compat_mode", {"compat_mode": "torch"}),
         (ValueError, "runtime 'cpu': expected 0 for device_id, got 1", {"backend": "cpu", "device_id": 1}),
         (ValueError, "expected 0 for device_id, got -1", {"backend": "cpu", "device_id": -1}),
         (ValueError, "expected 0 for device_id, got True", {"backend": "cpu", "device_id": True}),

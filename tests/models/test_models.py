@@ -603,7 +603,7 @@ NOT_TAKEN: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a list": (
         {"callbacks": [CallbackBase()]},
         TypeError,
-        r"expected callbacks, such as Callbacks\(model\), got \[<",
+        r"expected callbacks, such as Callbacks\(model\), got \[CallbackBase\(\)\]",
     ),
 }
 
