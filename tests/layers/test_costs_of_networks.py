@@ -157,6 +157,44 @@ def test_a_cost_does_not_warn_about_custom_activations_and_layers():
     initialize_cost(CrossEntropyMulti(), Shares(3, INIT))
 
 
+# --- compiled once ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*expects probabilities")
+def test_the_op_trees_of_a_built_in_cost_are_built_once_for_the_same_tensors(be64, rng, monkeypatch):
+    calls, call = [], CrossEntropyMulti.__call__
+    monkeypatch.setattr(CrossEntropyMulti, "__call__", lambda *args: calls.append(args) or call(*args))
+    be64.bsz = 4
+    costfunc = CrossEntropyMulti()
+    cost = GeneralizedCost(costfunc)
+    cost.initialize(ready(Sequential([Linear(3, INIT)]), 2))
+    y, *targets = (be64.empty((3, 4)) for _ in range(3))
+    for target, factor, num_calls in [(0, 1.0, 1), (0, 1.0, 1), (0, 1.0, 1), (1, 1.0, 2), (1, 2.0, 3), (1, 2.0, 3)]:
+        t, costfunc.log_base_factor = targets[target], factor
+        y[:], t[:] = rng.uniform(0.1, 1, (3, 4)), rng.uniform(0.1, 1, (3, 4))
+        close(cost.get_cost(y, t), -factor * (t.get() * np.log(y.get())).sum(0).mean())
+        assert len(calls) == num_calls
+
+
+def test_a_custom_cost_may_depend_on_other_state(be64, rng):
+    factor = [1.0]
+
+    class Scaled(Cost):
+        def __call__(self, y, t):
+            return factor[0] * self.be.sum(y - t, axis=0)
+
+        def backward(self, y, t):
+            return factor[0] * self.be.broadcast_to(self.be.array([[1.0]]), y.shape)
+
+    be64.bsz = 4
+    cost = GeneralizedCost(Scaled())
+    cost.initialize(ready(Sequential([Linear(3, INIT)]), 2))
+    y, t = be64.array(rng.normal(size=(3, 4))), be64.zeros((3, 4))
+    for factor[0] in (1.0, 1.0, 1.0, 2.0):
+        close(cost.get_cost(y, t), factor[0] * y.get().sum(0).mean())
+        close(cost.get_errors(y, t).get(), np.full((3, 4), factor[0]))
+
+
 # --- with a mask -----------------------------------------------------------------------------------------------------
 
 

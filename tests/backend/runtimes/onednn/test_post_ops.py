@@ -170,6 +170,30 @@ def test_which_steps_are_fused_into_a_chain(
 
 
 @needs
+@pytest.mark.parametrize(
+    ("elements", "formula", "ops"),
+    [
+        (1999, lambda be, x: (x + 1) * 2, []),
+        (2000, lambda be, x: (x + 1) * 2, [("add", "mul")]),
+        (1999, lambda be, x: be.tanh(x + 1), [("add", "tanh")]),
+        (1999, lambda be, x: be.sum((x + 1) * 2), [("add", "mul")]),
+    ],
+    ids=["small", "large", "not exact", "with a sum"],
+)
+def test_a_small_chain_with_the_results_of_numpy_is_left_to_numpy(
+    cpu: Backend,
+    called: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    elements: int,
+    formula: Callable[..., Any],
+    ops: list[tuple[str, ...]],
+) -> None:
+    monkeypatch.setattr(chain_fusion, "MIN_EXACT_CHAIN_ELEMENTS", 2000)
+    formula(cpu, cpu.array(normal(np.random.default_rng(0), (elements, 1)))).astensor()
+    assert called == ops
+
+
+@needs
 @pytest.mark.parametrize("whole", [(2, 63, 1), (2, 40, 30), (16, 16, 16), (2, 3, 4, 5), (17, 33), (1, 5, 3)])
 def test_operands_are_repeated_along_the_axes_that_they_lack(whole: tuple[int, ...]) -> None:
     rng, links = (
