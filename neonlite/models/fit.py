@@ -29,8 +29,8 @@ DEFAULT_EPOCHS = 10
 def fit(
     model: Model,
     dataset: NervanaDataIterator,
-    cost: GeneralizedCost | Multicost | Cost,
-    optimizer: Optimizer,
+    cost: GeneralizedCost | Multicost | Cost | str,
+    optimizer: Optimizer | str,
     num_epochs: int,
     callbacks: CallbackBase | None = None,
     cuda_graphs: bool = True,

@@ -291,7 +291,7 @@ def target_encoder_for(where: str, network: Layer, y: Any, cost: GeneralizedCost
     transform = getattr(network.get_terminal(), "transform", None)
     activation = None if transform is None else transform.classnm
     costfunc = cost.costfunc if isinstance(cost, GeneralizedCost) else cost
-    expects_probabilities = None if costfunc is None else bool(costfunc.activations)
+    expects_probabilities = None if costfunc is None else bool(getattr(costfunc, "activations", ()))
     return choose_target_encoder(where, y, num_features(network.out_shape), activation, expects_probabilities)
 
 
