@@ -10,6 +10,8 @@ from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Tensor, cleanup_backend, gen_backend
 from neonlite.explorer import explore
 from neonlite.gradcheck import check_grad
+from neonlite.name_hints import MODULES as _LAZY_MODULES
+from neonlite.name_hints import module_getattr
 
 __version__ = "0.1.0"
 
@@ -28,7 +30,6 @@ __all__ = [
     "gen_backend",
 ]
 
-_LAZY_MODULES = ("callbacks", "data", "initializers", "layers", "models", "optimizers", "transforms", "visualize")
 
 if TYPE_CHECKING:
     from neonlite import callbacks as callbacks
@@ -47,7 +48,7 @@ else:
             return import_module(f"neonlite.{name}")
         if name == "Model":
             return import_module("neonlite.models").Model
-        raise AttributeError(f"module 'neonlite' has no attribute {name!r}")
+        return module_getattr("neonlite")(name)
 
 
 def __dir__() -> list[str]:

@@ -52,7 +52,7 @@ OPTIONS = (  # Python arguments in messages (regular expressions), and the comma
     (r"\bvalidation_split=", "--validation-split "),
     (r"\bLeave it out: X\.drop\(columns='(.*?)'\), or", r"Ignore it: --ignore \1, or"),
     (
-        r"\ba callback, such as EarlyStopCallback, ended this training (after \d+ epochs?)\. Leave it out to continue",
+        r"\ba callback, such as EarlyStop, ended this training (after \d+ epochs?)\. Leave it out to continue",
         r"early stopping ended this training \1. Pass --patience 0 to continue",
     ),
     (r"\bSet be\.bsz = (\d+) or less, or use an ArrayIterator with partial_last=True", r"Use --batch-size \1 or less"),

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.builtin_classes import declare_builtin
-from neonlite.backend.validation import check_attributes, check_boolean_fields, instance
+from neonlite.backend.validation import check_attributes, check_boolean_fields, checked_dataclass, instance
 from neonlite.messages import describe
+from neonlite.name_hints import module_getattr
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +34,9 @@ __all__ = [
     "Uniform",
     "Xavier",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(__name__)
 
 
 class Initializer(NervanaObject):
@@ -114,7 +117,7 @@ def fan_in(param: Tensor, local: bool) -> int:
 # --- fixed values ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class Constant(Initializer):
     """Set every element to ``val``.
 
@@ -137,7 +140,7 @@ class Constant(Initializer):
         return self.val
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class Array(Initializer):
     """Copy the elements of an array, nested lists or a tensor.
 
@@ -162,7 +165,7 @@ class Array(Initializer):
         return values
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class IdentityInit(Initializer):
     """The identity matrix, for a Linear or 1x1 convolution that copies its inputs.
 
@@ -188,7 +191,7 @@ class IdentityInit(Initializer):
 # --- random values ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class Uniform(Initializer):
     """Uniform distribution between ``low`` and ``high``.
 
@@ -214,7 +217,7 @@ class Uniform(Initializer):
         return self.uniform(param, self.low, self.high)
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class Gaussian(Initializer):
     """Normal distribution.
 
@@ -239,7 +242,7 @@ class Gaussian(Initializer):
         return self.normal(param, self.loc, self.scale)
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class GlorotUniform(Initializer):
     """Uniform distribution between ±sqrt(6 / (rows + columns)).
 
@@ -260,7 +263,7 @@ class GlorotUniform(Initializer):
         return self.uniform(param, -k, k)
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class Xavier(Initializer):
     """Uniform distribution between ±sqrt(3 / fan_in).
 
@@ -280,7 +283,7 @@ class Xavier(Initializer):
         return self.uniform(param, -k, k)
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class Kaiming(Initializer):
     """Normal distribution with mean 0 and standard deviation sqrt(2 / fan_in).
 
@@ -303,7 +306,7 @@ class Kaiming(Initializer):
         return self.normal(param, 0.0, math.sqrt(2 / fan_in(param, self.local)))
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class Orthonormal(Initializer):
     """``scale`` times a random matrix with orthonormal columns, or orthonormal rows if there are fewer rows.
 

@@ -165,20 +165,19 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
         optimizer = model.optimizer or from_name(f"{where}: optimizer", copy.deepcopy(self.optimizer), OPTIMIZERS)
         if isinstance(self.optimizer, str):
             optimizer.learning_rate = check_number(f"{where}: learning_rate", self.learning_rate, 0)
-        with use_backend(model.be):
-            history = model.fit(
-                X,
-                y,
-                epochs=epochs,
-                batch_size=integer(f"{where}: batch_size", self.batch_size),
-                cost=cost,
-                optimizer=optimizer,
-                sample_weight=sample_weight,
-                validation_split=self.validation_fraction if stops_early else 0.0,
-                metrics=[],
-                callbacks=EarlyStop(self.patience) if stops_early else None,
-                progress_bar=bool(self.verbose),
-            )
+        history = model.fit(
+            X,
+            y,
+            epochs=epochs,
+            batch_size=integer(f"{where}: batch_size", self.batch_size),
+            cost=cost,
+            optimizer=optimizer,
+            sample_weight=sample_weight,
+            validation_split=self.validation_fraction if stops_early else 0.0,
+            metrics=[],
+            callbacks=EarlyStop(self.patience) if stops_early else None,
+            progress_bar=bool(self.verbose),
+        )
         model.callbacks = CallbackBase()  # those of fit have references to the data
         model.data_state = None  # the next rows may be others
         if not hasattr(self, "model_") or model is not self.model_:

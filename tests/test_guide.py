@@ -391,7 +391,7 @@ def test_gen_backend_has_the_parameters_and_defaults_of_the_guide() -> None:
     assert parameters(gen_backend)[1:] == [
         *(("rng_seed", None), ("datatype", np.float32), ("batch_size", 0), ("stochastic_round", False)),
         *(("device_id", 0), ("max_devices", None), ("compat_mode", None)),
-        *(("deterministic_update", None), ("deterministic", None), ("options", inspect.Parameter.empty)),
+        *(("deterministic_update", None), ("deterministic", None)),
     ]
 
 

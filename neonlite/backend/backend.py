@@ -32,7 +32,7 @@ from neonlite.backend.random import RandomStreams
 from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor
-from neonlite.backend.validation import checks_booleans, one_of, reject_options
+from neonlite.backend.validation import checks_arguments, one_of
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree_structure import Structures
 from neonlite.typing import DTypeLike
@@ -59,8 +59,6 @@ class Backend(OpMethods, Untracked):
         The batch size N, ``be.bsz``; default 0, not set.
     device_id : int
         The device of the runtime; default 0.
-    **options : object
-        Anything else raises TypeError.
 
     Raises
     ------
@@ -74,7 +72,7 @@ class Backend(OpMethods, Untracked):
 
     check_grad: Callable[..., Any]  # set by neonlite.gradcheck, which imports this module
 
-    @checks_booleans
+    @checks_arguments
     def __init__(
         self,
         runtime: str | Runtime = "cpu",
@@ -84,9 +82,7 @@ class Backend(OpMethods, Untracked):
         deterministic: bool | None = None,
         batch_size: int = 0,
         device_id: int = 0,
-        **options: object,
     ) -> None:
-        reject_options("Backend", options, Backend.__init__)
         one_of("Backend: compat_mode", compat_mode, (None, "caffe"))
         self.runtime: Any = load_runtime(runtime, device_id)
         if deterministic:

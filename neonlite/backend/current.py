@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -14,8 +15,11 @@ from neonlite.backend.lock import create_lock
 from neonlite.backend.runtimes import canonical, default_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.serialization import Serializable
-from neonlite.backend.validation import checks_booleans, integer, reject_options
+from neonlite.backend.validation import check_constructor, checks_arguments, integer
 from neonlite.typing import DTypeLike
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _current_backend: Backend | None = None
 _creation_lock = create_lock()  # one thread at a time creates the current backend
@@ -30,7 +34,7 @@ class ThreadBackend(threading.local):
 _thread_backend = ThreadBackend()
 
 
-@checks_booleans
+@checks_arguments
 def gen_backend(
     backend: str | Runtime | Backend | None = None,
     rng_seed: int | None = None,
@@ -42,7 +46,6 @@ def gen_backend(
     compat_mode: str | None = None,
     deterministic_update: bool | None = None,
     deterministic: bool | None = None,
-    **options: object,
 ) -> Backend:
     """Create the current backend, or reseed and return the live one if it has these settings.
 
@@ -75,8 +78,6 @@ def gen_backend(
         For compatibility with neon, without effect: updates are deterministic.
     deterministic : bool, optional
         Compute bit-identical results in every run, also where this is slower.
-    **options : Any
-        Anything else raises TypeError.
 
     Returns
     -------
@@ -108,7 +109,6 @@ def gen_backend(
     'mine'
     """
     global _current_backend
-    reject_options("gen_backend", options, gen_backend)
     if max_devices is not None:
         integer("gen_backend: max_devices", max_devices)
     runtime = backend.runtime if isinstance(backend, Backend) else default_runtime() if backend is None else backend
@@ -211,6 +211,18 @@ def use_backend(be: Backend) -> Iterator[Backend]:
         _thread_backend.value = before
 
 
+def on_its_backend(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a method so that the backend of its object is the current one while it runs."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        obj: Any = args[0]
+        with use_backend(obj.be):
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
 class _BackendMeta(type):
     @property
     def be(cls) -> Backend:
@@ -237,8 +249,7 @@ class NervanaObject(Serializable, metaclass=_BackendMeta):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if constructor := vars(cls).get("__init__"):
-            type.__setattr__(cls, "__init__", checks_booleans(constructor))
+        check_constructor(cls)
 
     @property
     def be(self) -> Backend:

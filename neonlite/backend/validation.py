@@ -9,12 +9,13 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar, dataclass_transform
 
 import numpy as np
 
 from neonlite.backend.serialization import Serializable
 from neonlite.messages import describe
+from neonlite.name_hints import ARGUMENTS
 from neonlite.optree_structure import info_of
 
 P = ParamSpec("P")
@@ -89,11 +90,15 @@ def boolean(name: str, value: object) -> bool:
         raise TypeError(expected(name, "True or False", value)) from None
 
 
-def checks_booleans(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function to raise TypeError if an argument annotated as bool is not True, False, 0 or 1."""
+def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function to raise TypeError for unknown names of arguments, and for booleans of another type.
+
+    An argument annotated as bool may be True, False, 0 or 1.
+    """
     parameters = inspect.signature(function).parameters
     annotations = {name: p.annotation for name, p in parameters.items()}
-    if not any(map(is_boolean, annotations.values())):
+    has_options = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    if has_options and not any(map(is_boolean, annotations.values())):
         return function
 
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -101,11 +106,40 @@ def checks_booleans(function: Callable[P, T]) -> Callable[P, T]:
         where = function.__qualname__
         if function.__name__ == "__init__":
             where = str(given.get("name") or type(args[0]).__name__)
+        elif next(iter(parameters), "") == "model":
+            where = f"{given['model'].name}.{function.__name__}"
+        if not (has_options or kwargs.keys() <= parameters.keys()):
+            reject_options(where, [*parameters], [name for name in kwargs if name not in parameters])
         check_booleans(where, annotations, given)
         return function(*args, **kwargs)
 
     wrapper.__code__ = wrapper.__code__.replace(co_name=function.__name__)  # for tracebacks and ``called_from``
     return functools.wraps(function)(wrapper)
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
+def checked_dataclass(cls: type[T]) -> type[T]:
+    """Make a class a dataclass, compared by identity, whose constructor checks its arguments."""
+    result: type[T] = dataclasses.dataclass(eq=False)(cls)
+    check_constructor(result)
+    return result
+
+
+def check_constructor(cls: type) -> None:
+    """Apply ``checks_arguments`` to the constructor that a class defines."""
+    if constructor := vars(cls).get("__init__"):
+        type.__setattr__(cls, "__init__", checks_arguments(constructor))
+
+
+def reject_options(where: str, accepted: list[str], options: list[str]) -> NoReturn:
+    """Raise TypeError with the names of the arguments that a function has, and the nearest of them."""
+    import difflib
+
+    accepted = [name for name in accepted if name not in ("self", "model")]
+    usual = ARGUMENTS.get(options[0], "")
+    similar = [usual] if usual in accepted else difflib.get_close_matches(options[0], accepted, 1)
+    way_out = f". Did you mean {similar[0]!r}?" if similar else "."
+    raise TypeError(f"{where}: expected the options {', '.join(accepted)}, got {', '.join(options)}{way_out}")
 
 
 def check_boolean_fields(obj: Any) -> None:
@@ -169,6 +203,8 @@ def from_name(name: str, value: T | str, table: Mapping[str, Callable[[], T]]) -
 def with_attributes(name: str, value: T, attributes: str, kind: str, way_out: str = "") -> T:
     """Return an object that has all attributes, such as "ndata __iter__"; TypeError for others, and for a class."""
     if isinstance(value, type) or not all(hasattr(value, x) for x in attributes.split()):
+        if isinstance(value, type):
+            way_out = way_out or f". Pass an instance: {value.__name__}()"
         raise TypeError(expected(name, kind, value) + way_out)
     return value
 
@@ -198,14 +234,6 @@ def check_shape(name: str, value: Any, shape: tuple[int, ...], meaning: str = ""
     if value.shape != shape:
         where, _, argument = name.rpartition(": ")
         raise ValueError(f"{where}: expected {argument} of shape {shape}{meaning}, got {describe(value)}{way_out}")
-
-
-def reject_options(where: str, options: Mapping[str, object], f: Callable[..., Any]) -> None:
-    """Raise TypeError if there are options, with the keyword arguments that the function has."""
-    if options:
-        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        accepted = [p.name for p in inspect.signature(f).parameters.values() if p.kind in kinds and p.name != "self"]
-        raise TypeError(f"{where}: expected the options {', '.join(accepted)}, got {', '.join(options)}")
 
 
 def function(name: str, value: Any, kind: str = "a function", way_out: str = "") -> Any:

@@ -1,5 +1,7 @@
 """Training callbacks: recording, progress display, evaluation, checkpoints, early stopping and logs."""
 
+from typing import TYPE_CHECKING
+
 from neonlite.callbacks.callback import Callback, CallbackBase
 from neonlite.callbacks.callbacks import Callbacks
 from neonlite.callbacks.gan import GANCostCallback, GANPlotCallback
@@ -25,6 +27,7 @@ from neonlite.callbacks.saving import (
     SerializeModelCallback,
     TerminateOnNaN,
 )
+from neonlite.name_hints import module_getattr
 
 __all__ = [
     "BatchNormTuneCallback",
@@ -56,3 +59,6 @@ __all__ = [
     "TrainLoggerCallback",
     "TrainMulticostCallback",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(__name__)

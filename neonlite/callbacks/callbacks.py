@@ -221,7 +221,10 @@ class Callbacks(NervanaObject, CallbackBase):
             The callback that needs it; the error names its class.
         """
         if not any(isinstance(x, LossCallback) for x in self.callbacks):
-            raise ValueError(f"{callback.classnm}: expected a validation set, got none. Pass Callbacks(eval_set=...).")
+            raise ValueError(
+                f"{callback.classnm}: expected a validation set, got none. Pass validation_split=0.2 to fit, or "
+                "eval_set to Callbacks."
+            )
 
     def epoch_value(self, name: str, epoch: int) -> float | None:
         """Return the value that was recorded at the end of an epoch.

@@ -1,5 +1,7 @@
 """Data sets, iterators over minibatches, augmentation and text processing."""
 
+from typing import TYPE_CHECKING
+
 from neonlite.data.augment import Crop, Flip, Shift
 from neonlite.data.corpora import PTB, Corpus, HutterPrize, Shakespeare, python_docs, text_file
 from neonlite.data.datasets import DATASETS, Dataset, cifar10, digits, fashion, iris, mnist, mnist5k
@@ -19,6 +21,7 @@ from neonlite.data.sequences import (
 from neonlite.data.text import Text
 from neonlite.data.tokens import TOKENIZERS
 from neonlite.data.translation import TextNMT
+from neonlite.name_hints import module_getattr
 
 __all__ = [
     "CIFAR10",
@@ -61,3 +64,6 @@ __all__ = [
     "python_docs",
     "text_file",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(__name__)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from neonlite.backend import current_backend
-from neonlite.backend.validation import checks_booleans, one_of
+from neonlite.backend.validation import checks_arguments, one_of
 from neonlite.data.datasets import find_files
 from neonlite.data.text import Text
 from neonlite.data.tokens import characters, get_tokenizer, read_text, split_text
@@ -222,7 +222,7 @@ class PTB(Corpus):
     Mikolov, Karafiat, Burget, Cernocky and Khudanpur, "Recurrent neural network based language model", 2010.
     """
 
-    @checks_booleans
+    @checks_arguments
     def __init__(
         self,
         timesteps: int,

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import current_backend
-from neonlite.backend.validation import check_boolean_fields, checks_booleans
+from neonlite.backend.validation import check_boolean_fields, checks_arguments
 from neonlite.data.augment import Augmentation
 from neonlite.data.file_formats import (
     MAX_CIFAR10_BYTES,
@@ -117,7 +117,7 @@ class Dataset:
         """
         return self.train, self.test, self.nclass
 
-    @checks_booleans
+    @checks_arguments
     def iterators(
         self,
         batch_size: int | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.serialization import Serializable
 from neonlite.backend.validation import check_number, check_numbers, integer, one_of, sequence
+from neonlite.backend.warn import warn
 from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
 from neonlite.data.tokens import PAD, UNK, get_tokenizer
 from neonlite.layers.types import LayerShape
@@ -185,6 +187,11 @@ class TableEncoder(InputEncoder):
                         f"{len(categories)} different values in {len(values)} rows, such as {categories[0]!r}. Leave "
                         f"it out: X.drop(columns={name!r}), or convert it to numbers."
                     )
+                if all(map(is_number, categories)):
+                    warn(
+                        f"{where}: column {name!r} has numbers as text, such as {categories[0]!r}, and becomes "
+                        "categories. For numbers, convert it with astype(float)."
+                    )
                 column["categories"] = categories
             columns.append(column)
         return cls(columns)
@@ -204,7 +211,7 @@ class TableEncoder(InputEncoder):
         if "categories" not in column:
             numbers = as_numbers(where, name, table[name])
             if numbers is None:
-                raise ValueError(f"{where}: expected numbers in column {name!r}, got {describe(table[name][0])}")
+                raise ValueError(f"{where}: expected numbers in column {name!r}, got {describe(str(table[name][0]))}")
             standardized: NDArray[Any] = (numbers - column["mean"]) / column["deviation"]
             return standardized.astype(np.float32)[:, None]
         as_numbers(where, name, table[name])  # raises an error for missing values
@@ -372,6 +379,8 @@ def numeric_array(where: str, X: Any) -> NDArray[Any]:
     """Return numeric data as an array (n, ...)."""
     if hasattr(X, "toarray"):  # of SciPy
         raise TypeError(f"{where}: expected a dense array, got the sparse {type(X).__name__}. Pass X.toarray().")
+    if isinstance(X, str | PathLike):
+        raise TypeError(f"{where}: expected data, got the path {str(X)!r}. Read it first: pandas.read_csv(path).")
     return to_array(where, X, "X")
 
 
@@ -432,6 +441,14 @@ def as_numbers(where: str, name: str, values: NDArray[Any]) -> NDArray[np.float6
             "these rows, or replace the values."
         )
     return numbers
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def is_missing(value: Any) -> bool:

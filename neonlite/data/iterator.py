@@ -312,7 +312,7 @@ class ArrayIterator(ResumableIterator):
         self.seed = self.be.rng_seed if shuffle or self.augment is not None else None
         host = uses_host_memory(self.be)
         dtype = None if scale is None else scaling_dtype(self.be.default_dtype).name
-        self._sources = [RowSource(self.be, x, host or self.augment is not None, dtype) for x in arrays]
+        self.sources = [RowSource(self.be, x, host or self.augment is not None, dtype) for x in arrays]
         self._inputs = [MinibatchBuffers(self.be, shape, f"{self.name}.inputs", scale) for shape in shapes]
         self._targets = self._labels = self._weights = None
         if y is not None:
@@ -408,7 +408,7 @@ class ArrayIterator(ResumableIterator):
 
         def augmented(k: int) -> NDArray[Any]:
             """Return the augmented inputs of minibatch k: (F, N)."""
-            images = np.concatenate([self._sources[0].array[rows] for _, rows in epoch.spans(k)])
+            images = np.concatenate([self.sources[0].array[rows] for _, rows in epoch.spans(k)])
             images = images.reshape(-1, *self._image)
             for i, augmentation in enumerate(augmentations):
                 images = augmentation(images, epoch.random_bits(PURPOSE_AUGMENT + i, k, self.seed or 0))
@@ -421,7 +421,7 @@ class ArrayIterator(ResumableIterator):
     def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
         num_columns, spans = epoch.num_columns(k), epoch.spans(k)
         if values is None:
-            pairs = zip(self._inputs, self._sources, strict=True)
+            pairs = zip(self._inputs, self.sources, strict=True)
             inputs = [buffers.gather(source, num_columns, spans) for buffers, source in pairs]
         else:
             inputs = [self._inputs[0].fill(num_columns, [(slice(0, num_columns), values)])]
@@ -445,7 +445,9 @@ def to_array(name: str, x: object, label: str) -> NDArray[Any]:
     except ValueError as error:
         raise ValueError(f"{name}: expected the rows of {label} to have one length: {error}") from None
     if not is_real_array(array):
-        raise TypeError(f"{name}: expected {label} to be a numeric array, got {array.dtype}: {describe(x)}")
+        is_text = label == "y" and array.dtype.kind in "UT"
+        way_out = ". Number the labels: np.unique(y, return_inverse=True)[1], or use Model.fit(X, y)" if is_text else ""
+        raise TypeError(f"{name}: expected {label} to be a numeric array, got {array.dtype}: {describe(x)}{way_out}")
     if array.ndim < (2 if label == "X" else 1) or not array.size:
         shapes = "(n, F), (n, F, T) or (n, C, H, W)" if label == "X" else "(n,), (n, 1) or (n, K)"
         is_vector = array.ndim == 1 and array.size

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neonlite.backend.validation import check_number, checks_booleans, integer
+from neonlite.backend.validation import check_number, checks_arguments, integer
 from neonlite.data.datasets import Array, Dataset, cifar10, mnist
 from neonlite.data.sentences import clean_string, get_paddedXY
 from neonlite.data.tokens import read_text
@@ -41,7 +41,7 @@ class MNIST(Dataset):
         Whether training rows have a new random order each epoch; default: False.
     """
 
-    @checks_booleans
+    @checks_arguments
     def __init__(
         self,
         path: str | Path | None = None,
@@ -87,7 +87,7 @@ class CIFAR10(Dataset):
     Goodfellow, Warde-Farley, Mirza, Courville and Bengio, "Maxout Networks", 2013, section 5.2, and its code.
     """
 
-    @checks_booleans
+    @checks_arguments
     def __init__(
         self,
         path: str | Path | None = None,

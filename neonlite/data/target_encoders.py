@@ -111,6 +111,8 @@ class ClassEncoder(TargetEncoder):
         labels, num_classes = set(y.ravel().tolist()), max(num_outputs, 2)
         if labels <= {*range(num_classes)}:
             return cls(np.arange(num_classes).astype(kind).tolist(), kind)
+        if len(labels) == 1:
+            raise ValueError(f"{where}: expected at least two classes in y, got one: {describe(*labels)}")
         if len(labels) != num_classes:
             width = max(len(labels), 2)
             binary = " or Affine(1, activation=Logistic())" if width == 2 else ""

@@ -130,7 +130,7 @@ class TextNMT(ResumableIterator):
         self.nout = self.nclass
         self.ndata = len(sentences[0])
         arrays, mask = self._encode_pairs(sentences)
-        self._sources = [RowSource(self.be, array, True) for array in arrays]
+        self.sources = [RowSource(self.be, array, True) for array in arrays]
         self._mask_source = RowSource(self.be, mask, True)
         sizes = (len(self.vocabs[0]), self.nclass, self.nclass)
         self._inputs, self._previous, self._targets = (
@@ -219,8 +219,8 @@ class TextNMT(ResumableIterator):
         def fill(buffers: TokenBuffers, source: RowSource, delay: int = 0) -> Tensor:
             return buffers.fill(num_columns, ((columns, source.get_rows(rows).T) for columns, rows in spans), delay)
 
-        x, t = fill(self._inputs, self._sources[0]), fill(self._targets, self._sources[2])
+        x, t = fill(self._inputs, self.sources[0]), fill(self._targets, self.sources[2])
         mask = self._mask.gather(self._mask_source, num_columns, spans)
         if self.get_prev_target:
-            return [x, fill(self._previous, self._sources[1], delay=1)], (t, mask)
+            return [x, fill(self._previous, self.sources[1], delay=1)], (t, mask)
         return x, (t, mask)

@@ -1,5 +1,7 @@
 """Neural-network layers, containers and network costs."""
 
+from typing import TYPE_CHECKING
+
 from neonlite.backend.builtin_classes import declare_builtin
 from neonlite.layers.activation import Activation, Dropout
 from neonlite.layers.attention import (
@@ -37,6 +39,7 @@ from neonlite.layers.sequence_reduction import (
 )
 from neonlite.layers.shape import DataTransform, Reshape
 from neonlite.layers.skipthought import SkipThought
+from neonlite.name_hints import module_getattr
 
 __all__ = [
     "GRU",
@@ -104,5 +107,8 @@ __all__ = [
     "check_layer",
     "get_steps",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(__name__)
 
 declare_builtin(globals().values())

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from neonlite.backend.validation import checks_booleans
+from neonlite.backend.validation import checks_arguments
 
 if TYPE_CHECKING:
     from neonlite.layers.layer import Layer
@@ -45,7 +45,7 @@ def accumulates(
     return wrapper
 
 
-@checks_booleans
+@checks_arguments
 def set_acc_on(layer: Layer, acc_on: bool) -> None:
     """Set whether ``bprop`` adds to the gradients instead of overwriting them.
 

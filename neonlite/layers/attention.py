@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import check_numbers, checks_booleans, instance, integer
+from neonlite.backend.validation import check_numbers, checks_arguments, instance, integer
 from neonlite.initializers import Constant, Gaussian, GlorotUniform
 from neonlite.layers.accumulation import accumulates
 from neonlite.layers.activation import Dropout, keep_probability
@@ -528,7 +528,7 @@ class TransformerBlock(LayerList):
     ['block_attention', 'block_feedforward']
     """
 
-    @checks_booleans
+    @checks_arguments
     def __init__(
         self,
         width: int,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from neonlite.backend.validation import checks_booleans
 from neonlite.initializers import Constant, GlorotUniform, Kaiming
 from neonlite.layers.activation import Activation, check_activation
 from neonlite.layers.binary import BinaryLinear
@@ -47,7 +46,6 @@ class CompoundLayer(LayerList):
     norm_class_and_suffix: tuple[type[BatchNorm], str] = BatchNorm, "bnorm"  # for ``batch_norm=True``
     weights_are_columns = False  # as in ``ParameterLayer``
 
-    @checks_booleans
     def __init__(
         self,
         bias: InitLike | None = None,

@@ -9,7 +9,7 @@ from typing import Any, Self, cast, overload
 
 from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import has_builtin_method
-from neonlite.backend.validation import checks_booleans
+from neonlite.backend.validation import checks_arguments
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
@@ -76,7 +76,11 @@ class LayerContainer(Layer):
             If there is no such layer.
         """
         if not isinstance(key, str):
-            return self.layers[key]
+            try:
+                return self.layers[key]
+            except IndexError:
+                kind = f"a position below the number of layers, {len(self.layers)}"
+                raise IndexError(f"{self.name}: expected {kind}, got {key}.") from None
         layers = {layer.name: layer for _, layer in reversed([*walk_layers(self)][1:])}  # the first one of a name
         if key not in layers:
             raise KeyError(f"{self.name}: expected the name of a layer, {', '.join(reversed(layers))}, got {key!r}.")
@@ -114,7 +118,7 @@ class LayerContainer(Layer):
 
     # --- buffers ---
 
-    @checks_booleans
+    @checks_arguments
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate all buffers except those of the deltas."""
         self.check_configured()

@@ -100,7 +100,7 @@ class ImageLayer(Layer):
         params : tuple
             For each parameter its prefix and value, such as ``strides=("str", 2)``.
         """
-        scalar_count = 3 if is_3d and len(self.in_shape) == 4 else 2
+        scalar_count = 3 if is_3d and len(self.in_shape or ()) == 4 else 2
         result: dict[str, Any] = {}
         for label, (prefix, value) in params.items():
             result |= parse_sizes(self.name, label, value, [f"{prefix}_{axis}" for axis in self.axes], 2, scalar_count)
@@ -185,7 +185,7 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
         name: str | None = None,
         parallelism: str = "Data",
     ) -> None:
-        super().__init__(GlorotUniform() if init is None else init, name, parallelism)
+        super().__init__(None, name, parallelism)
         self.fshape, self.strides, self.padding, self.dilation, self.bsum = fshape, strides, padding, dilation, bsum
         self.batch_sum: Tensor | Any = None
         self.filter_sizes = parse_sizes(self.name, "fshape", fshape, self.fshape_names, 3)
@@ -193,6 +193,8 @@ class ConvolutionBase(ImageLayer, ParameterLayer):
             raise ValueError(
                 f"{self.name}: fshape: expected {', '.join(self.fshape_names[1:])}, got {fshape}. Add {missing[0]}."
             )
+        self.conv_params()  # raises an error for invalid sizes
+        self.init = self.initial_values(GlorotUniform() if init is None else init)
 
     def conv_params(self) -> dict[str, Any]:
         """Return the filter sizes, strides, paddings and dilations by name."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from neonlite import html_repr
+from neonlite.backend.validation import check_constructor
 
 
 class LayerList(list[Any]):
     """Base class of lists of layers, such as Affine: a list that prints with its class."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_constructor(cls)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({super().__repr__()})"

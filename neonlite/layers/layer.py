@@ -13,7 +13,7 @@ from typing import Any, Self
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
 from neonlite.backend.planning.assignment import CachedAssignment
-from neonlite.backend.validation import checks_booleans
+from neonlite.backend.validation import checks_arguments
 from neonlite.layers import accumulation, deltas, layer_checks, layer_methods
 from neonlite.layers.buffers import iobuf_shape, shape_of_data, with_layout
 from neonlite.layers.summary import summarize
@@ -131,7 +131,7 @@ class Layer(WeightOwner):
         layer_checks.check_in_shape(self, in_obj)
         return self
 
-    @checks_booleans
+    @checks_arguments
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the buffer of the outputs. A second call, after a change of the batch size, reuses its memory.
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self, overload
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import check_shape, checks_booleans, from_name
+from neonlite.backend.validation import check_shape, checks_arguments, from_name
 from neonlite.initializers import initializer_names
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import InitLike, Parameter
@@ -136,7 +136,7 @@ class ParameterLayer(Layer):
         """Whether optimizers update the layer: False if the name of its initializer is 'Identity'."""
         return getattr(self.init, "name", None) != "Identity"
 
-    @checks_booleans
+    @checks_arguments
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the buffer of the outputs, and the parameters unless the network has allocated them."""
         super().allocate(shared_outputs)
@@ -229,9 +229,11 @@ def allocate_parameters(layers: Sequence[ParameterLayer]) -> None:
 def check_init(where: str, init: Any) -> None:
     """Raise TypeError unless these are initial values: an initializer, an array, a list or a tensor."""
     if isinstance(init, type) or not (isinstance(init, list) or hasattr(init, "shape") or hasattr(init, "fill")):
-        raise TypeError(
-            f"{where}: expected an initializer such as Gaussian(), an array or a tensor for init, got {describe(init)}."
-        )
+        way_out = f" Pass an instance: {init.__name__}()." if isinstance(init, type) else ""
+        if isinstance(init, int | float):
+            way_out = " Pass the size of the outputs, as in Affine(10) or Conv((3, 3, 16)), and not that of the inputs."
+        kind = "an initializer such as Gaussian(), an array or a tensor"
+        raise TypeError(f"{where}: expected {kind} for init, got {describe(init)}.{way_out}")
 
 
 def fill_parameter(parameter: Tensor, init: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from neonlite.backend import Tensor
-from neonlite.backend.validation import checks_booleans, integer
+from neonlite.backend.validation import checks_arguments, integer
 from neonlite.layers.display import LayerList
 from neonlite.layers.layer import Layer
 from neonlite.layers.layer_checks import check_sequence_shape
@@ -174,7 +174,7 @@ class DeepBiRNN(LayerList):
     ['BiRNN', 'BiSum', 'BiRNN', 'BiSum']
     """
 
-    @checks_booleans
+    @checks_arguments
     def __init__(
         self,
         nout: int,
@@ -211,7 +211,7 @@ class DeepBiLSTM(LayerList):
         Number of layers.
     """
 
-    @checks_booleans
+    @checks_arguments
     def __init__(
         self,
         nout: int,

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from neonlite.backend import Tensor, serialization
-from neonlite.backend.validation import checks_booleans
+from neonlite.backend.validation import checks_arguments
 from neonlite.initializers import compute_dtype
 from neonlite.layers.buffers import BufferOwner
 from neonlite.layers.layer_checks import not_configured
@@ -120,7 +120,7 @@ class WeightOwner(BufferOwner):
             f"{x.name}.{name}": t.get() for x in layers_with_tensors(self) for name, t in x.persistent_tensors.items()
         }
 
-    @checks_booleans
+    @checks_arguments
     def set_weights(self, weights: dict[str, NativeArray], partial: bool = False) -> None:
         """Copy weights into the persistent tensors.
 
@@ -153,7 +153,7 @@ class WeightOwner(BufferOwner):
         for key, value in values.items():
             tensors[key][:] = to_host_array(value)
 
-    @checks_booleans
+    @checks_arguments
     def serialize(self, keep_states: bool = True) -> dict[str, Any]:
         """Return the description of the network, with the weights and optimizer states of each layer as NumPy arrays.
 
@@ -184,7 +184,7 @@ class WeightOwner(BufferOwner):
                 entry["states"] = [[t.get() for t in states] for _, states in parameter_states(layer)]
         return description
 
-    @checks_booleans
+    @checks_arguments
     def load_weights(self, pdict: dict[str, Any], load_states: bool = True) -> None:
         """Copy the weights and optimizer states of ``serialize`` into a network.
 

@@ -1,9 +1,15 @@
 """Models: training, evaluation, checkpoints, sampling and beam search."""
 
+from typing import TYPE_CHECKING
+
 from neonlite.models.beam_search import BeamSearch
 from neonlite.models.benchmark import Benchmark
 from neonlite.models.checkpoint import CheckpointError
 from neonlite.models.gan import GAN
 from neonlite.models.model import Model
+from neonlite.name_hints import module_getattr
 
 __all__ = ["GAN", "BeamSearch", "Benchmark", "CheckpointError", "Model"]
+
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(__name__)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.lock import exclusive
-from neonlite.backend.validation import checks_booleans, from_name, integer
+from neonlite.backend.validation import checks_arguments, from_name, integer
 from neonlite.layers.weights import parameter_states
 from neonlite.models.step_parts import use_batch_size_of
 from neonlite.optimizers.rules import OPTIMIZERS
@@ -41,7 +41,7 @@ class Benchmark:
         Whether to time each layer as well, which synchronizes a GPU after each layer. Default: True.
     """
 
-    @checks_booleans
+    @checks_arguments
     def __init__(self, model: Model, time_layers: bool = True) -> None:
         self.model, self.time_layers, self.be = model, time_layers, model.be
 
@@ -49,7 +49,7 @@ class Benchmark:
         return f"Benchmark({self.model.name!r}, time_layers={self.time_layers})"
 
     @exclusive
-    @checks_booleans
+    @checks_arguments
     def time(
         self,
         dataset: NervanaDataIterator,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from neonlite.backend.validation import integer
+from neonlite.backend.current import on_its_backend
+from neonlite.backend.validation import checks_arguments, integer, with_attributes
 from neonlite.callbacks import Callback, CallbackBase, Callbacks, MetricCallback
 from neonlite.data.target_encoders import ClassEncoder
 from neonlite.models.training import train
@@ -58,7 +59,9 @@ def fit(
     text_length: int | None = None,
     cuda_graphs: bool = True,
 ) -> History: ...
-def fit(  # type: ignore[misc]
+@checks_arguments  # type: ignore[misc]
+@on_its_backend
+def fit(
     model: Model,
     X: Any = None,
     y: Any = None,
@@ -203,7 +206,8 @@ def fit(  # type: ignore[misc]
         if isinstance(validation_data, tuple | list):
             validation_set = data.with_data(*validation_data).validation_set()
         elif validation_data is not None:
-            validation_set = validation_data
+            kind = "(X, y), or an iterator,"
+            validation_set = with_attributes(f"{where}: validation_data", validation_data, "nbatches", kind)
         cost, batch_size = data.cost, min(integer(f"{where}: batch_size", batch_size), train_set.ndata)
     if not isinstance(callbacks, Callbacks):
         callbacks = make_callbacks(model, train_set, validation_set, metrics, callbacks, progress_bar)

@@ -10,7 +10,7 @@ from neonlite import html_repr
 from neonlite.backend import NervanaObject, Tensor
 from neonlite.backend.lock import exclusive
 from neonlite.backend.transaction import Snapshot
-from neonlite.backend.validation import checks_booleans, from_name
+from neonlite.backend.validation import checks_arguments, from_name
 from neonlite.callbacks import CallbackBase
 from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.preprocessing import Preprocessing
@@ -24,6 +24,7 @@ from neonlite.models import copying, evaluation, fit, nonfinite, persistence, pr
 from neonlite.models.benchmark import STATISTICS, Benchmark
 from neonlite.models.predict import Predictor
 from neonlite.models.training_state import TrainingState
+from neonlite.name_hints import method_error
 from neonlite.optimizers import LossScaling, Optimizer
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms import Cost
@@ -416,7 +417,7 @@ class Model(NervanaObject):
         summary: Summary = self.layers.summary(shape, self.cost, self.optimizer)
         return summary
 
-    @checks_booleans
+    @checks_arguments
     def benchmark(
         self,
         dataset: NervanaDataIterator,
@@ -470,6 +471,11 @@ class Model(NervanaObject):
 
     def __contains__(self, item: object) -> bool:
         return item in self.layers
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise method_error(self, name)
 
     copy = copying.copy
     __reduce__ = copying.reduce

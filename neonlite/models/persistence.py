@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from neonlite.backend.lock import exclusive
-from neonlite.backend.validation import checks_booleans
+from neonlite.backend.validation import checks_arguments
 from neonlite.backend.warn import warn
 from neonlite.files import check_writable
 from neonlite.models.checkpoint import write_checkpoint
@@ -38,7 +38,7 @@ def get_weights(model: Model) -> dict[str, NDArray[Any]]:
 
 
 @exclusive
-@checks_booleans
+@checks_arguments
 def set_weights(model: Model, weights: Mapping[str, ArrayLike], partial: bool = False) -> None:
     """Copy arrays into the weights.
 
@@ -57,7 +57,7 @@ def set_weights(model: Model, weights: Mapping[str, ArrayLike], partial: bool = 
     model.layers.set_weights(weights, partial)
 
 
-@checks_booleans
+@checks_arguments
 def save_params(model: Model, path: str | Path, keep_states: bool = True, check_finite: bool = True) -> str:
     """Save a checkpoint.
 
@@ -97,7 +97,7 @@ def save_params(model: Model, path: str | Path, keep_states: bool = True, check_
     return file
 
 
-@checks_booleans
+@checks_arguments
 def check_savable(model: Model, keep_states: bool = True) -> None:
     """Raise an error if ``save_params`` cannot save the model. Nothing is written.
 
@@ -116,7 +116,7 @@ def check_savable(model: Model, keep_states: bool = True) -> None:
 
 
 @exclusive
-@checks_booleans
+@checks_arguments
 def load_params(model: Model, path: str | Path | dict[str, Any], load_states: bool = True) -> None:
     """Load a checkpoint into this network.
 
@@ -149,7 +149,7 @@ def load_weights(model: Model, path: str | Path, load_states: bool = True) -> No
     model.load_params(path, load_states)
 
 
-@checks_booleans
+@checks_arguments
 def get_description(model: Model, get_weights: bool = False, keep_states: bool = False) -> dict[str, Any]:
     """Return the description that checkpoints contain.
 
@@ -169,7 +169,7 @@ def get_description(model: Model, get_weights: bool = False, keep_states: bool =
     return {**description, "arrays": arrays} if get_weights else description
 
 
-@checks_booleans
+@checks_arguments
 def serialize(model: Model, fn: str | Path | None = None, keep_states: bool = True) -> dict[str, Any]:
     """Return the description with all arrays.
 
@@ -190,7 +190,7 @@ def serialize(model: Model, fn: str | Path | None = None, keep_states: bool = Tr
     return model.get_description(get_weights=True, keep_states=keep_states)
 
 
-@checks_booleans
+@checks_arguments
 def deserialize(
     model: Model,
     model_dict: dict[str, Any],

@@ -12,13 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_float_array
-from neonlite.backend.validation import checks_booleans, integer
+from neonlite.backend.current import on_its_backend
+from neonlite.backend.validation import checks_arguments, integer
+from neonlite.backend.warn import warn
 from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import first_true_row, to_array, transpose_hint
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.layer import Layer
+from neonlite.models.metric_values import MetricValues
 from neonlite.models.training_data import metric_for, split_column, target_encoder_for
 from neonlite.transforms import Logistic, Softmax
 
@@ -209,7 +212,7 @@ def ones_off(sizes: Iterable[int]) -> list[int]:
     return [n for n in sizes if n != 1]
 
 
-@checks_booleans
+@checks_arguments
 def predict(
     model: Model, X: Data | NervanaDataIterator, preprocessed: bool | None = None, batch_size: int | None = None
 ) -> NDArray[Any]:
@@ -265,6 +268,7 @@ def raw_outputs(
         rows = X if batch is None else batch
     with model.be.lock:
         if model.layers.in_shape is None or any(p is None for p in model.layers.parameters):
+            warn(f"{where}: the weights are random: the model was neither trained nor loaded. Call fit or load_params.")
             model.initialize(ArrayIterator(rows, lshape=model.layers.in_shape, partial_last=True))
     outputs = model.predictor(model.layers, rows, model.preprocessing, preprocessed, batch_size)
     return outputs, batch is not None
@@ -341,6 +345,7 @@ def predict_classes(model: Model, X: Data | NervanaDataIterator, batch_size: int
     return classes[0] if is_single else classes
 
 
+@on_its_backend
 def evaluate(
     model: Model,
     X: Data | NervanaDataIterator,
@@ -380,7 +385,9 @@ def evaluate(
     given: list[Any] = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
     computed = {x if isinstance(x, str) else x.classnm: metric_for(where, encoder, x) for x in given}
     if isinstance(X, NervanaDataIterator):
-        return {name: as_value(model.eval(X, metric)) for name, metric in computed.items()}
+        return {name: as_value(model.eval(X, metric), metric) for name, metric in computed.items()}
+    if y is None:
+        raise ValueError(f"{where}: expected targets y, got None. Pass evaluate(X, y), or an iterator with targets.")
     if isinstance(y, str):
         X, y = split_column(where, X, y)
     outputs, is_single = raw_outputs(model, where, X, None, batch_size)
@@ -396,7 +403,7 @@ def evaluate(
     if len(targets) != len(outputs):
         raise ValueError(f"{where}: expected X and y with equal numbers of rows, got {len(outputs)} and {len(targets)}")
     columns, t = (model.be.array(as_columns(x), dtype=x.dtype.name) for x in (outputs, targets))
-    return {name: as_value(metric(columns, t)) for name, metric in computed.items()}
+    return {name: as_value(metric(columns, t), metric) for name, metric in computed.items()}
 
 
 def as_columns(rows: NDArray[Any]) -> NDArray[Any]:
@@ -405,7 +412,7 @@ def as_columns(rows: NDArray[Any]) -> NDArray[Any]:
     return columns.reshape(len(columns), -1)
 
 
-def as_value(values: Any) -> Any:
-    """Return a metric's only value as a float, several as an array."""
-    array = np.asarray(values)
-    return float(array.item()) if array.size == 1 else array
+def as_value(values: Any, metric: Metric) -> Any:
+    """Return a metric's only value as a float, several as an array that can be plotted."""
+    array = MetricValues.of(values, metric)
+    return array.only() if array.size == 1 else array

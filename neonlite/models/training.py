@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from neonlite.backend import Block
 from neonlite.backend.transaction import atomic, restore_on_failure
-from neonlite.backend.validation import checks_booleans, from_name, integer
+from neonlite.backend.validation import checks_arguments, from_name, integer
 from neonlite.callbacks import CallbackBase
 from neonlite.messages import describe
-from neonlite.models.fit_checks import check_arguments, check_epochs
+from neonlite.models.fit_checks import check_arguments, check_batch_norm, check_epochs, check_scale
 from neonlite.models.interrupt import DeferredInterrupt
 from neonlite.models.nonfinite import check_final_weights, check_step_cost
 from neonlite.models.step_parts import compute_cost as compute_cost
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from neonlite.transforms import Cost
 
 
-@checks_booleans
+@checks_arguments
 def train(
     model: Model,
     dataset: NervanaDataIterator,
@@ -91,6 +91,8 @@ def train(
     with DeferredInterrupt() as interrupt:
         with interrupt.defer():
             model.initialize(dataset, cost)
+        check_scale(model, dataset)
+        check_batch_norm(model, dataset)
         if model.loaded_state is not None:
             model.loaded_state.resume(dataset, callbacks)
         elif model.minibatch_index and model.data_state and hasattr(dataset, "set_state"):

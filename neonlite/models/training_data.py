@@ -10,16 +10,28 @@ from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.validation import check_number, from_name
-from neonlite.backend.warn import warn
 from neonlite.data import ArrayIterator
 from neonlite.data.input_encoders import ArrayEncoder, choose_encoder, read_table
 from neonlite.data.iterator import row_shape, to_array
-from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, choose_target_encoder, one_hot
+from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, choose_target_encoder, one_hot
 from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
 from neonlite.layers.buffers import num_features
 from neonlite.messages import describe
-from neonlite.transforms import F1, ROCAUC, Cost, CrossEntropyBinary, CrossEntropyMulti, MeanSquared, Metric, get_metric
+from neonlite.models.fit_checks import warn_if_unscaled
+from neonlite.transforms import (
+    F1,
+    ROCAUC,
+    ConfusionMatrix,
+    Cost,
+    CrossEntropyBinary,
+    CrossEntropyMulti,
+    MeanSquared,
+    Metric,
+    get_metric,
+)
+from neonlite.transforms.classification_metrics import ClassMetric
 from neonlite.transforms.cost import COSTS
+from neonlite.transforms.metric import LogLoss, Misclassification, TopKMisclassification
 
 if TYPE_CHECKING:
     from neonlite.data.input_encoders import InputEncoder
@@ -28,7 +40,7 @@ if TYPE_CHECKING:
     from neonlite.typing import ArrayLike, Data
 
 UINT8_SCALE = 1 / 255
-MAX_UNSCALED_INPUT = 50  # larger inputs cause a warning
+CLASSIFICATION_METRICS = (ClassMetric, Misclassification, LogLoss, TopKMisclassification)
 
 
 class TrainingData:
@@ -84,6 +96,8 @@ class TrainingData:
         if self.targets is not None and len(self.targets) != self.num_rows:
             lengths = f"{self.num_rows} and {len(self.targets)}"
             raise ValueError(f"{where}: expected X and y with equal numbers of rows, got {lengths}")
+        if y is None:
+            self._check_reconstruction()
         if self.cost is None:
             self.cost = self._default_cost()
         self.row_weights: NDArray[np.float32] | None = None
@@ -122,10 +136,17 @@ class TrainingData:
                 f"them: (255 * X).astype({limits.dtype!r}) for values from 0 to 1."
             )
         is_scaled = not isinstance(encoder, ArrayEncoder) or encoder.mean is not None or inputs.dtype == np.uint8
-        if not is_scaled and encoder.layout != "NT" and np.abs(inputs).max() > MAX_UNSCALED_INPUT:
-            warn(
-                f"{self.where}: the inputs are from {inputs.min():g} to {inputs.max():g} and are not scaled, so "
-                "training may fail. Scale them to about -1 to 1; uint8 is divided by 255 automatically."
+        if not is_scaled and encoder.layout != "NT":
+            way_out = "Scale them to about -1 to 1; uint8 is divided by 255 automatically."
+            warn_if_unscaled(self.where, self.model.layers, inputs, way_out)
+
+    def _check_reconstruction(self) -> None:
+        """Raise ValueError unless the inputs can be the targets, as of an autoencoder."""
+        shapes = self.model.layers.in_shape, self.model.layers.out_shape
+        if not any(isinstance(x, list) for x in shapes) and num_features(shapes[0]) != num_features(shapes[1]):
+            raise ValueError(
+                f"{self.where}: expected targets y, or a network with outputs of the shape of the inputs, {shapes[0]}, "
+                f"got outputs {shapes[1]} and no y. Pass fit(X, y)."
             )
 
     def _encode_targets(self, y: Any) -> NDArray[Any]:
@@ -262,17 +283,18 @@ class TrainingData:
             nclass = num_outputs if self.has_class_indices and num_outputs > 1 else None
             targets = one_hot(targets, num_outputs) if nclass is None else targets
         is_scaled = isinstance(encoder, ArrayEncoder) and encoder.layout != "NT" and inputs[0].dtype == np.uint8
-        iterator = ArrayIterator(
-            inputs if encoder is None else inputs[0],
-            targets,
-            nclass,
-            lshape=None if encoder is None else encoder.shape,
-            make_onehot=nclass is not None,
-            shuffle=shuffle,
-            partial_last=partial_last,
-            scale=UINT8_SCALE if is_scaled else None,
-            sample_weight=None if weights is None else select(weights),
-        )
+        with self.model.be.batch_size(1):  # that of training is set later
+            iterator = ArrayIterator(
+                inputs if encoder is None else inputs[0],
+                targets,
+                nclass,
+                lshape=None if encoder is None else encoder.shape,
+                make_onehot=nclass is not None,
+                shuffle=shuffle,
+                partial_last=partial_last,
+                scale=UINT8_SCALE if is_scaled else None,
+                sample_weight=None if weights is None else select(weights),
+            )
         iterator.input_encoder, iterator.target_encoder = encoder, self.target_encoder
         return iterator
 
@@ -298,6 +320,10 @@ def target_encoder_for(where: str, network: Layer, y: Any, cost: GeneralizedCost
 def metric_for(where: str, encoder: TargetEncoder | None, metric: Metric | Cost | str) -> Metric:
     """Return a metric for targets; a name selects the variant for several labels if these are the targets."""
     result = get_metric(metric)
+    if isinstance(metric, str) and isinstance(result, ConfusionMatrix) and isinstance(encoder, ClassEncoder):
+        result.class_names = [*map(str, encoder.classes)]
+    if isinstance(encoder, NumberEncoder) and isinstance(result, CLASSIFICATION_METRICS):
+        raise ValueError(f'{where}: expected a metric for numbers, such as "mse", "mae" or "r2", got {metric!r}.')
     if isinstance(metric, str) and isinstance(encoder, IndicatorEncoder):
         if not isinstance(result, F1 | ROCAUC):
             raise ValueError(f'{where}: expected a metric for several labels, "f1" or "roc_auc", got {metric!r}.')

@@ -1,6 +1,9 @@
 """Optimizers, learning-rate schedules and loss scaling."""
 
+from typing import TYPE_CHECKING
+
 from neonlite.backend.builtin_classes import declare_builtin
+from neonlite.name_hints import module_getattr
 from neonlite.optimizers.loss_scaling import LossScaling
 from neonlite.optimizers.optimizer import Optimizer, get_param_list
 from neonlite.optimizers.rules import (
@@ -47,5 +50,8 @@ __all__ = [
     "WarmupSchedule",
     "get_param_list",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(__name__)
 
 declare_builtin(globals().values())

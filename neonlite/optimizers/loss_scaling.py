@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.transaction import atomic, restore_on_failure
-from neonlite.backend.validation import check_attributes, check_keys, from_name, integer
+from neonlite.backend.validation import check_attributes, check_keys, checked_dataclass, from_name, integer
 from neonlite.messages import describe
 from neonlite.optimizers.optimizer import Optimizer, get_param_list, merge_contiguous, sort_by_address, tensor_ids
 from neonlite.optimizers.rules import OPTIMIZERS, MultiOptimizer
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 MAX_CONSECUTIVE_SKIPS = 40  # after that many, the scale is not the cause
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class LossScaling(Optimizer):
     """Wrap an optimizer: errors are multiplied by ``scale`` before the backward pass, and gradients divided by it.
 

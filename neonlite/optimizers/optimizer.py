@@ -96,7 +96,7 @@ class Optimizer(NervanaObject):
         attributes = vars(self)
         rate = self.stochastic_round
         first, *_ = fields(self)  # type: ignore[arg-type]
-        if isinstance(rate, float) and "learning_rate" in attributes and first.name == "stochastic_round":
+        if isinstance(rate, float | str) and "learning_rate" in attributes and first.name == "stochastic_round":
             if self.learning_rate != type(self).learning_rate:
                 raise TypeError(f"{self.classnm}: expected one learning rate, got {rate} and {self.learning_rate}.")
             self.learning_rate, self.stochastic_round = rate, False

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.transaction import atomic, restore_on_failure
-from neonlite.backend.validation import from_name, instance
+from neonlite.backend.validation import checked_dataclass, from_name, instance
 from neonlite.optimizers.optimizer import Optimizer, Row
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from neonlite.typing import OperandLike
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class GradientDescentMomentum(Optimizer):
     """Gradient descent with momentum, optionally with Nesterov's accelerated gradient.
 
@@ -98,7 +97,7 @@ class GradientDescentMomentum(Optimizer):
         return [w + self.momentum_coef * v - decrease if self.nesterov else w + v, v]
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class RMSProp(Optimizer):
     """RMSProp: gradients divided by the square root of a moving average of their squares.
 
@@ -148,7 +147,7 @@ class RMSProp(Optimizer):
         return [w - rate * g / (be.sqrt(m + self.epsilon) + self.epsilon), m]
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class Adagrad(Optimizer):
     """Adagrad: gradients divided by the square root of the sum of all previous squares.
 
@@ -195,7 +194,7 @@ class Adagrad(Optimizer):
         return [w - rate * g / be.sqrt(m + self.epsilon), m]
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class Adadelta(Optimizer):
     """Adadelta: gradients scaled by the ratio of the RMS of previous updates to their RMS, without a learning rate.
 
@@ -243,7 +242,7 @@ class Adadelta(Optimizer):
         return [w - d, m, self.decay * states[1] + (1 - self.decay) * be.square(d), d]
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class Adam(Optimizer):
     """Adam: moving averages of gradients and of their squares, with bias correction.
 
@@ -335,7 +334,7 @@ class Adam(Optimizer):
         return [rate * m / (be.sqrt(v) + epsilon), m, v]
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class AdamW(Adam):
     """Adam with decoupled weight decay.
 
@@ -391,7 +390,7 @@ class AdamW(Adam):
         return [w - (decrease + decay * w), m, v]
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class ShiftAdaMax(Optimizer):
     """AdaMax with multiplications replaced by bit shifts, for binary networks.
 
@@ -445,7 +444,7 @@ class ShiftAdaMax(Optimizer):
         return [be.clip(w - be.shift(be.shift(m, 1 / (v + self.epsilon)), rate), -1, 1), m, v]
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class MultiOptimizer(Optimizer):
     """Different optimizers for different layers, selected by the name of the layer or of its class.
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from neonlite.backend import NervanaObject
-from neonlite.backend.validation import check_attributes, check_number, with_attributes
+from neonlite.backend.validation import check_attributes, check_number, checked_dataclass, with_attributes
 from neonlite.messages import describe
 
 
@@ -109,7 +108,7 @@ def check_rates(schedule: Schedule) -> None:
 CONSTANT_SCHEDULE = Schedule()
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class StepSchedule(Schedule):
     """Piecewise constant rate: ``change[i]`` from epoch ``step_config[i]`` on, before them that of the optimizer.
 
@@ -136,7 +135,7 @@ class StepSchedule(Schedule):
         check_epochs(self)
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class PowerSchedule(Schedule):
     """Step decay: ``rate * change^floor(epoch / step_config)``.
 
@@ -160,7 +159,7 @@ class PowerSchedule(Schedule):
         return float(learning_rate * self.change ** (epoch // self.step_config))
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class ExpSchedule(Schedule):
     """Inverse time decay: ``rate / (1 + decay * epoch)``.
 
@@ -180,7 +179,7 @@ class ExpSchedule(Schedule):
         return learning_rate / (1 + self.decay * epoch)
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class PolySchedule(Schedule):
     """Polynomial decay: ``rate * (1 - epoch / total_epochs)^power``, and 0 after ``total_epochs``.
 
@@ -205,7 +204,7 @@ class PolySchedule(Schedule):
         return float(learning_rate * remaining**self.power) if remaining else 0.0
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class ShiftSchedule(Schedule):
     """Step decay by powers of two: ``rate * 2^(-shift_size * floor(epoch / interval))``.
 
@@ -229,7 +228,7 @@ class ShiftSchedule(Schedule):
         return float(learning_rate * 2.0 ** (-self.shift_size * (epoch // self.interval)))
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class CosineSchedule(Schedule):
     """Cosine annealing: ``final + (rate - final) (1 + cos(pi epoch / total_epochs)) / 2``, then ``final``.
 
@@ -258,7 +257,7 @@ class CosineSchedule(Schedule):
         return self.final + (learning_rate - self.final) * fraction
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class WarmupSchedule(Schedule):
     """Linear warmup: multiply the rate of a schedule by ``(epoch + 1) / (epochs + 1)`` in the first ``epochs``.
 
@@ -293,7 +292,7 @@ class WarmupSchedule(Schedule):
         return rate * min((epoch + 1) / (self.epochs + 1), 1.0)
 
 
-@dataclass(eq=False)
+@checked_dataclass
 class ReducedSchedule(Schedule):
     """The rates of a schedule times ``scale``, but not reduced below ``min_rate``.
 

@@ -1,6 +1,9 @@
 """Activation functions, cost functions and metrics."""
 
+from typing import TYPE_CHECKING
+
 from neonlite.backend.builtin_classes import declare_builtin
+from neonlite.name_hints import module_getattr
 from neonlite.transforms.activation import (
     GELU,
     Explin,
@@ -89,5 +92,8 @@ __all__ = [
     "Transform",
     "get_metric",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(__name__)
 
 declare_builtin(globals().values())

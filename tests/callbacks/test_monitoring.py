@@ -148,7 +148,7 @@ def test_stopped_training_stays_stopped():
     stop = EarlyStop(1, monitor="value", mode="min")
     model, _ = run([1, 2], stop)
     weights = model.get_weights()
-    with pytest.warns(UserWarning, match="a callback, such as EarlyStopCallback, ended this training"):
+    with pytest.warns(UserWarning, match="a callback, such as EarlyStop, ended this training"):
         fit(model, stop.callbacks, 9)
     assert same(model.get_weights(), weights)
     model.fit(data(), CrossEntropyMulti(), Adam(), 3)

@@ -332,7 +332,7 @@ def test_integers_are_not_guessed_to_be_classes_or_numbers():
             r"expected 2 classes .* got 3: \['a', 'b', 'c'\]. End the network with Affine\(3",
         ),
         (["a", "b"], 3, "Softmax", r"got 2: .*Affine\(2, activation=Softmax\(\)\) or Affine\(1, activation=Logistic"),
-        (["a", "a"], 2, "Softmax", r"expected 2 classes for the 2 outputs of the network, got 1: \['a'\]"),
+        (["a", "a"], 2, "Softmax", "expected at least two classes in y, got one: 'a'"),
         (
             [0.5, 1.5],
             1,

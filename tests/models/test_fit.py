@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from neonlite import gen_backend
+from neonlite import Backend, gen_backend
+from neonlite.backend import use_backend
 from neonlite.callbacks import Callbacks, History, TrainCostCallback
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, GlorotUniform
@@ -39,6 +41,7 @@ from neonlite.transforms import (
 )
 
 init = GlorotUniform()
+TRAINING = Path(__file__).parents[2] / "docs" / "training.md"
 
 
 def affine(nout: int, activation: Any = None) -> Affine:
@@ -187,6 +190,25 @@ def test_data_frames_with_the_target_as_a_column(be):
         fit(model, table, "salary")
 
 
+def test_eight_lines_lead_from_a_csv_file_to_a_saved_model(cpu, tmp_path, monkeypatch, capsys):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    X, y = corners()
+    pandas.DataFrame({"width": X[:, 0], "height": X[:, 1], "species": y}).to_csv("flowers.csv", index=False)
+    code = TRAINING.read_text().partition("```python\n")[2].partition("```")[0]
+    assert sum(line != "" for line in code.splitlines()) <= 8
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert "Epoch" in capsys.readouterr().err
+    assert names["matrix"].sum() == 60
+    assert names["matrix"].metric.class_names == ["x", "y", "zero"]
+    assert Path("confusion.png").read_bytes().startswith(b"\x89PNG")
+    saved = Model("flowers.neon")
+    assert saved.epoch_index == names["model"].epoch_index
+    assert np.array_equal(saved.predict_classes(names["table"]), names["model"].predict_classes(names["table"]))
+
+
 def test_an_autoencoder_has_its_inputs_as_targets(be, rng):
     X = rng.normal(size=(40, 3)) @ rng.normal(size=(3, 6))
     model = Model([affine(3), affine(6)])
@@ -269,6 +291,25 @@ def test_the_batch_size_of_the_backend_is_unchanged(cpu):
         assert cpu.bsz == bsz
 
 
+def test_the_batch_size_of_the_backend_may_exceed_the_rows(cpu):
+    X, y = corners()
+    cpu.bsz = 128
+    history = fit(classifier(), X, y, epochs=1, batch_size=8, validation_split=0.1)
+    assert len(history["cost, validation"]) == 1
+
+
+def test_a_model_trains_on_its_own_backend(cpu):
+    X, y = corners()
+    with use_backend(Backend("cpu", rng_seed=3, batch_size=4)) as be:
+        model = classifier()
+        model.be = be
+        model.initialize(2)
+    model.fit(X, y, epochs=1, validation_split=0.5, progress_bar=False)
+    assert model.callbacks.train_set.be is model.be
+    assert model.layers.layers[0].W.backend is model.be
+    assert cpu.bsz == 0
+
+
 def test_validation_rows_are_a_random_part_of_each_class(cpu):
     X, y = np.arange(40.0)[:, None], ["a"] * 30 + ["b"] * 10  # sorted by class
 
@@ -283,7 +324,7 @@ def test_validation_rows_are_a_random_part_of_each_class(cpu):
     labels = rows._labels.array[:, 0]
     assert (rows.ndata, (labels == 0).sum(), (labels == 1).sum()) == (8, 6, 2)
     assert model.callbacks.train_set.ndata == 32
-    chosen = np.sort(rows._sources[0].array[:, 0] * X.std() + X.mean()).round().astype(int).tolist()
+    chosen = np.sort(rows.sources[0].array[:, 0] * X.std() + X.mean()).round().astype(int).tolist()
     assert chosen[:6] != list(range(6))
     assert list(history) == ["cost, train", "cost, validation", "Accuracy"]
     with pytest.raises(ValueError, match="expected rows both to train and to validate on"):
@@ -392,11 +433,7 @@ def test_a_saved_model_predicts_from_raw_data_in_a_new_process(cpu, tmp_path):
     fit(model, X, y)
     file = tmp_path / "corners.neon"
     model.save_params(file)
-    script = (
-        f"import numpy, neonlite.models, neonlite\nneonlite.gen_backend('cpu')\n"
-        f"model = neonlite.models.Model({str(file)!r})\n"
-        f"print(model.predict_classes(numpy.array({X[:5].tolist()})).tolist())"
-    )
+    script = f"import neonlite as nl\nprint(nl.Model({str(file)!r}).predict_classes({X[:5].tolist()}).tolist())"
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert output.strip() == str(y[:5].tolist())
     loaded = Model(file)
@@ -429,24 +466,31 @@ def test_a_file_with_encoders_that_make_no_sense_is_an_error(cpu, tmp_path, dama
         Model(file)
 
 
-def test_threads_predict_while_another_one_trains(cpu):
+@pytest.mark.parametrize(("num_threads", "count"), [(4, 50), pytest.param(8, 1000, marks=pytest.mark.slow)])
+def test_threads_predict_while_another_one_trains(cpu, num_threads, count):
     X, y = corners()
     model, other = classifier(), classifier()
     fit(model, X, y)
-    expected, errors = [model.predict(X[i : i + 2]) for i in range(50)], []
+    starts = [i % 58 for i in range(count)]
+    expected = [model.predict(X[i : i + 1 + i % 3]) for i in range(58)]
+    correct, ended = [], threading.Event()
 
     def predict() -> None:
-        for i in range(50):
-            if not np.array_equal(model.predict(X[i : i + 2]), expected[i]):
-                errors.append(i)
+        for i in starts:
+            correct.append(np.array_equal(model.predict(X[i : i + 1 + i % 3]), expected[i]))
 
-    threads = [threading.Thread(target=predict) for _ in range(4)]
+    threads = [threading.Thread(target=predict) for _ in range(num_threads)]
     for thread in threads:
         thread.start()
-    fit(other, X, y, epochs=3)
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    watcher = threading.Thread(target=lambda: [*(thread.join() for thread in threads), ended.set()])
+    watcher.start()
+    epochs = 0
+    while not ended.is_set():
+        fit(other, X, y, epochs=3)
+        epochs += 3
+    watcher.join()
+    assert other.epoch_index == epochs > 0
+    assert correct == [True] * (num_threads * count)  # an error in a thread would leave some out
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------

@@ -580,12 +580,20 @@ NOT_TAKEN: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         r"expected a data set, such as ArrayIterator\(X, y\), for dataset, got array",
     ),
     "no data": ({"dataset": None}, TypeError, "expected a data set, .* for dataset, got None"),
-    "a cost's class": ({"cost": CrossEntropyMulti}, TypeError, r"expected a cost, such as CrossEntropyMulti\(\), got"),
+    "a cost's class": (
+        {"cost": CrossEntropyMulti},
+        TypeError,
+        r"expected a cost, .* for cost, got",
+    ),
     "a class of costs": ({"cost": GeneralizedCost}, TypeError, "expected a cost, .*, got <class"),
     "an unknown cost": ({"cost": "nse"}, ValueError, "expected one of 'binary_cross_entropy', .*'mse', .* got 'nse'"),
     "a metric": ({"cost": Accuracy()}, TypeError, r"expected a cost, .*, got Accuracy\(\)"),
     "no cost": ({"cost": None}, TypeError, "expected a cost, .*, got None"),
-    "an optimizer's class": ({"optimizer": Adam}, TypeError, r"expected an optimizer, such as Adam\(\), got <class"),
+    "an optimizer's class": (
+        {"optimizer": Adam},
+        TypeError,
+        r"expected an optimizer, .* for optimizer, got <class",
+    ),
     "an unknown optimizer": ({"optimizer": "adan"}, ValueError, "expected one of .*'adam', .* got 'adan'"),
     "no optimizer": ({"optimizer": None}, TypeError, "expected an optimizer, .*, got None"),
     "half an epoch": ({"num_epochs": 1.5}, TypeError, "expected an integer >= 0 for num_epochs, got 1.5"),
@@ -597,13 +605,17 @@ NOT_TAKEN: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a class of callbacks": (
         {"callbacks": CallbackBase},
         TypeError,
-        r"expected callbacks, such as Callbacks\(model\), got",
+        r"expected callbacks, such as Callbacks\(model\), for callbacks, got",
     ),
-    "an empty list": ({"callbacks": []}, TypeError, r"expected callbacks, such as Callbacks\(model\), got \[\]"),
+    "an empty list": (
+        {"callbacks": []},
+        TypeError,
+        r"expected callbacks, .* for callbacks, got \[\]",
+    ),
     "a list": (
         {"callbacks": [CallbackBase()]},
         TypeError,
-        r"expected callbacks, such as Callbacks\(model\), got \[CallbackBase\(\)\]",
+        r"expected callbacks, such as Callbacks\(model\), for callbacks, got \[CallbackBase\(\)\]",
     ),
 }
 

@@ -410,7 +410,5 @@ def test_a_fit_that_a_callback_had_ended_warns():
     callbacks.add_early_stop_callback(lambda state, cost: (None, True))
     train(model, callbacks, 3)
     assert model.epoch_index == 1
-    with pytest.warns(
-        UserWarning, match="a callback, such as EarlyStopCallback, ended this training after 1 epoch. Leave"
-    ):
+    with pytest.warns(UserWarning, match="a callback, such as EarlyStop, ended this training after 1 epoch. Leave"):
         train(model, callbacks, 3)

@@ -561,6 +561,7 @@ def test_each_input_has_the_preprocessing_of_its_training_data(be, tmp_path):
 def test_an_array_of_columns_is_rejected_with_a_hint(be):
     be.bsz = 8
     X, y = pixels()
+    X = X / 255
     model = scaled(ArrayIterator(X.reshape(40, -1), y, nclass=2))
     for columns in (X.reshape(40, -1).T, be.array(X.reshape(40, -1).T)):
         with pytest.raises(ValueError, match=r"got \(16, 40\): pass rows: X\.T"):
@@ -572,6 +573,7 @@ def test_an_array_of_columns_is_rejected_with_a_hint(be):
 def test_one_sample_without_the_axis_of_rows_gives_its_outputs_alone(be):
     be.bsz = 8
     X, y = pixels()
+    X = X / 255
     model = scaled(ArrayIterator(X.reshape(40, -1), y, nclass=2))
     sample = X.reshape(40, -1)[0]
     for one in (sample, sample.tolist()):

@@ -26,7 +26,7 @@ BUILTIN_RUNTIMES = {
     ),
     "strict": ("neonlite.backend.runtimes.strict", "StrictRuntime", "pip install array-api-strict"),
 }
-ALIASES = {"nervanagpu": "gpu"}  # neon's names
+ALIASES = {"nervanagpu": "gpu", "cuda": "gpu", "cupy": "gpu", "numpy": "cpu", "pytorch": "torch"}
 
 
 def list_runtimes() -> list[str]:
