@@ -97,7 +97,7 @@ class GradientReport:
 
     def _repr_html_(self) -> str:
         rows = [(*self._cells(row), self._mark(row.error).strip()) for row in self.rows]
-        return html_repr.stack(html_repr.table(rows, (*self.header, "")), self._verdict())
+        return str(html_repr.stack(html_repr.table(rows, (*self.header, "")), self._verdict()))
 
 
 def check_grad(

@@ -13,7 +13,10 @@ NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?%?|nan|-?inf")
 
 
 class Html(str):
-    """Text that is HTML, which is not escaped again."""
+    """Text that is HTML, which is not escaped again.
+
+    ``_repr_html_`` must return a plain string: convert this with ``str``. marimo does not display subclasses.
+    """
 
     __slots__ = ()
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
 
 
+DEFAULT_BATCH_SIZE = 32  # of Model.fit(X, y), and of summary() if be.bsz is not set
+
+
 class BatchSize(threading.local):
     """The batch size of the current thread; None if it uses the backend's."""
 

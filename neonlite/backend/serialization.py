@@ -65,7 +65,7 @@ class Serializable:
     def _repr_html_(self) -> str:
         """Return the class with the name, ``repr_details`` and the constructor's arguments, for notebooks."""
         facts = [repr(self.name), *self.repr_details()]
-        return html_repr.format_object(self.classnm, facts, stored_arguments(self))
+        return str(html_repr.format_object(self.classnm, facts, stored_arguments(self)))
 
     def repr_details(self) -> list[str]:
         """Return what the printed object says besides its name and the constructor's arguments.

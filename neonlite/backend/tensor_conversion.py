@@ -168,8 +168,8 @@ def format_html(t: Tensor) -> str:
     layout = f", {t.layout}" if t.layout != "CHWN" else ""
     head = html_repr.title(t.name or "Tensor", f"{t.shape} {t.info.dtype} on {t.backend.name}{layout}")
     if t.ndim > 2 or t.size > 400:
-        return html_repr.stack(head, html_repr.code(format_values(t)))
-    return html_repr.stack(head, html_repr.table([[f"{x:.4g}" for x in row] for row in t.get().tolist()]))
+        return str(html_repr.stack(head, html_repr.code(format_values(t))))
+    return str(html_repr.stack(head, html_repr.table([[f"{x:.4g}" for x in row] for row in t.get().tolist()])))
 
 
 def format_values(t: Tensor, prefix: str = "") -> str:

@@ -148,9 +148,8 @@ class Callbacks(NervanaObject, CallbackBase):
         return f"Callbacks({self.model.name!r}, {self.callbacks})"
 
     def _repr_html_(self) -> str:
-        return html_repr.format_object(
-            self.classnm, [repr(self.model.name)], {"history": self.history, "callbacks": list(self.callbacks)}
-        )
+        settings = {"history": self.history, "callbacks": list(self.callbacks)}
+        return str(html_repr.format_object(self.classnm, [repr(self.model.name)], settings))
 
     # --- adding callbacks ---
 

@@ -172,7 +172,7 @@ class History(Mapping[str, list[Record]]):
 
     def _repr_html_(self) -> str:
         header, *rows = self.table()
-        return html_repr.table(rows, header) if self.records else html_repr.escape(repr(self))
+        return str(html_repr.table(rows, header) if self.records else html_repr.escape(repr(self)))
 
     # --- serialization ---
 

@@ -20,4 +20,4 @@ class LayerList(list[Any]):
 
     def _repr_html_(self) -> str:
         count = f"{len(self)} layer{'s' * (len(self) != 1)}"
-        return html_repr.format_object(type(self).__name__, [count], {"layers": list(self)})
+        return str(html_repr.format_object(type(self).__name__, [count], {"layers": list(self)}))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite import html_repr
 from neonlite.backend import Backend
-from neonlite.backend.batch_size import require_batch_size
+from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
 from neonlite.backend.format import format_bytes
 from neonlite.backend.memory import MemoryUsage
 from neonlite.backend.validation import with_attributes
@@ -126,7 +126,7 @@ class Summary:
     def _repr_html_(self) -> str:
         head, *rows = self.table()
         memory = f"Memory of training with minibatches of {self.batch_size}:"
-        return html_repr.stack(html_repr.table(rows, head), memory, html_repr.table(self.totals()))
+        return str(html_repr.stack(html_repr.table(rows, head), memory, html_repr.table(self.totals())))
 
 
 def summarize(
@@ -136,6 +136,8 @@ def summarize(
     optimizer: Optimizer | None = None,
 ) -> Summary:
     """Return shapes, parameters, FLOPs and memory of training, without running it. The network is not changed.
+
+    The memory is that of minibatches of ``be.bsz`` rows, or of 32 if it is not set.
 
     Parameters
     ----------
@@ -149,7 +151,9 @@ def summarize(
         An optimizer to include.
     """
     be = network.be
-    require_batch_size(be, network.name)
+    if not be.bsz:
+        with be.batch_size(DEFAULT_BATCH_SIZE):
+            return summarize(network, in_obj, cost, optimizer)
     if in_obj is None and network.in_shape is None:
         raise RuntimeError(
             f"{network.name}: expected a configured network, got one without shapes. Pass the shape of a sample: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
 from neonlite.backend.current import on_its_backend
 from neonlite.backend.validation import checks_arguments, integer, with_attributes
 from neonlite.callbacks import Callback, CallbackBase, Callbacks, MetricCallback
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from neonlite.transforms import Cost, Metric
     from neonlite.typing import ArrayLike, ClassWeights, Data
 
-DEFAULT_BATCH_SIZE = 32
 DEFAULT_EPOCHS = 10
 
 

@@ -157,7 +157,8 @@ class Model(NervanaObject):
     def _repr_html_(self) -> str:
         facts = [repr(self.name), *self.layers.repr_details()]
         parts = {"cost": self.cost, "optimizer": self.optimizer, "layers": list(self.layers.layers)}
-        return html_repr.format_object(self.classnm, facts, {name: x for name, x in parts.items() if x is not None})
+        settings = {name: x for name, x in parts.items() if x is not None}
+        return str(html_repr.format_object(self.classnm, facts, settings))
 
     def __str__(self) -> str:
         return f"Network Layers:\n{self.layers.nested_str(1)}"
@@ -401,7 +402,7 @@ class Model(NervanaObject):
         """Return shapes, parameters, FLOPs and the memory of a training step, without running it.
 
         The step includes the cost of ``initialize`` or ``fit``, and the optimizer of the constructor or ``fit``, if
-        there are any. The network is not changed.
+        there are any. Its batch size is ``be.bsz``, or 32 if that is not set. The network is not changed.
 
         Parameters
         ----------

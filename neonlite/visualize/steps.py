@@ -60,7 +60,7 @@ class Steps:
         )
 
     def _repr_html_(self) -> str:
-        return table(self._rows(), header=HEADER)
+        return str(table(self._rows(), header=HEADER))
 
 
 def format_first_values(value: NumPyArray, count: int = 4) -> str:

@@ -262,14 +262,22 @@ def test_it_prints_a_table_and_the_memory(be):
     assert "hidden (Linear)" in html
 
 
+def test_without_a_batch_size_the_memory_is_that_of_32_rows():
+    be = gen_backend("cpu")
+    be.bsz = 0
+    net = Sequential([Linear(3, init, name="lin")], name="net")
+    summary = net.summary(4)
+    assert (summary.batch_size, be.bsz) == (32, 0)
+    be.bsz = 32
+    assert str(summary) == str(net.summary(4))
+
+
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
 def test_mistakes_are_rejected():
     be = gen_backend("cpu")
     net = Sequential([Linear(3, init, name="lin")], name="net")
-    with pytest.raises(ValueError, match="net: expected a batch size, got none"):
-        net.summary(4)
     be.bsz = 2
     with pytest.raises(
         RuntimeError, match=r"net: expected a configured network, got one without shapes\. .*: summary\(shape\)"

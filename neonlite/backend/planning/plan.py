@@ -199,4 +199,4 @@ class Plan(StepList):
 
     def _repr_html_(self) -> str:
         header = ("", "stage", "shape", "ops", "reads", "writes")
-        return html_repr.stack(self._count(), html_repr.table(self._stage_rows(), header), *self._notes())
+        return str(html_repr.stack(self._count(), html_repr.table(self._stage_rows(), header), *self._notes()))
