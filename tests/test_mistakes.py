@@ -52,7 +52,7 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (ValueError, "Adam(-0.1)", "expected a finite number >= 0 for learning_rate, got -0.1"),
     (TypeError, "Adam(lr=0.1)", "Adam: expected the options | got lr. Did you mean 'learning_rate'?"),
     (TypeError, "Affine(units=10)", "Affine: expected the options nout, init | got units. Did you mean 'nout'?"),
-    (TypeError, "Adam('0.1')", "expected a number for learning_rate, got '0.1'"),
+    (TypeError, "Adam('0.1')", "got '0.1'. A learning rate is a number: Adam(0.01)"),
     (ValueError, "Adam(float('nan'))", "expected a finite number >= 0 for learning_rate, got nan"),
     # --- the data of fit ---
     (ValueError, "model.fit(X, **quick)", "expected targets y | got outputs 3 and no y. Pass fit(X, y)"),

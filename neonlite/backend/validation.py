@@ -82,12 +82,12 @@ def integer_between(low: float, high: float) -> str:
     return f"an integer >= {low}" if math.isfinite(low) else "an integer"
 
 
-def boolean(name: str, value: object) -> bool:
+def boolean(name: str, value: object, way_out: str = "") -> bool:
     """Return a Python bool for a boolean, 0 or 1; TypeError for anything else."""
     try:
         return bool(value) if isinstance(value, bool | np.bool_) else bool(integer(name, value, 0, 1))
     except (TypeError, ValueError):
-        raise TypeError(expected(name, "True or False", value)) from None
+        raise TypeError(expected(name, "True or False", value) + way_out) from None
 
 
 def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:

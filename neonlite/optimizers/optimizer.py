@@ -96,11 +96,12 @@ class Optimizer(NervanaObject):
         attributes = vars(self)
         rate = self.stochastic_round
         first, *_ = fields(self)  # type: ignore[arg-type]
-        if isinstance(rate, float | str) and "learning_rate" in attributes and first.name == "stochastic_round":
+        if isinstance(rate, float) and "learning_rate" in attributes and first.name == "stochastic_round":
             if self.learning_rate != type(self).learning_rate:
                 raise TypeError(f"{self.classnm}: expected one learning rate, got {rate} and {self.learning_rate}.")
             self.learning_rate, self.stochastic_round = rate, False
-        self.stochastic_round = boolean(f"{self.classnm}: stochastic_round", self.stochastic_round)
+        way_out = f". A learning rate is a number: {self.classnm}(0.01)" if isinstance(rate, str) else ""
+        self.stochastic_round = boolean(f"{self.classnm}: stochastic_round", self.stochastic_round, way_out)
         check_boolean_fields(self)
         check_attributes(self, *[name for name in NON_NEGATIVE_FIELDS if name in attributes], low=0)
         check_attributes(self, *[name for name in FRACTION_FIELDS if name in attributes], low=0, high=1)

@@ -491,7 +491,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a folder": ({"save_path": "."}, IsADirectoryError, "save_path: expected the path of a file, got the folder \\."),
     "no folder for the history": ({"output_file": "no/h"}, FileNotFoundError, "output_file: no/h can not be written"),
     "no model file": ({"model_file": "no"}, FileNotFoundError, "no: there is no such file"),
-    "a misspelled word": ({"eval_frq": 1}, TypeError, "unexpected keyword argument 'eval_frq'"),
+    "a misspelled word": ({"eval_frq": 1}, TypeError, "got eval_frq. Did you mean 'eval_freq'"),
     "minibatches": ({"minibatch_freq": -3}, ValueError, "expected an integer >= 0 for minibatch_freq, got -3"),
 }
 
