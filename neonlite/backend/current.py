@@ -144,13 +144,14 @@ def _is_equivalent(
 
 
 def _restart(be: Backend, rng_seed: int | None, batch_size: int) -> None:
-    """Reseed the random streams and clear histograms, buffers and the peak; keep the tensors and plans.
+    """Reseed the random streams, and clear histograms, their settings, and the peak; tensors and plans stay valid.
 
     A ``batch_size`` of 0 leaves it unchanged.
     """
     streams = be.runtime.random_streams(rng_seed)
     be.bsz = batch_size or be.bsz
-    be.streams, be.hist_buf = streams, {}
+    be.streams = streams
+    be.set_hist_buffers(Backend.hist_bins, Backend.hist_offset)
     be.memory_tracker.clear_thread_cache()
     be.reset_peak()
 

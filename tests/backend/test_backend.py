@@ -127,6 +127,8 @@ def test_reuse_of_the_live_backend_resets_histograms_workspaces_and_the_peak():
     gen_backend("cpu")
     assert be.memory() == (x.nbytes, 0, 0, x.nbytes)
     assert not be.hist_buf
+    be.set_hist_buffers(8, -4)
+    assert gen_backend("cpu").histogram(x, "x").shape == (1, 64)
 
 
 @pytest.mark.parametrize(
