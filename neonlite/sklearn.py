@@ -526,6 +526,11 @@ class NeonRegressor(RegressorMixin, NeonEstimator):  # type: ignore[misc]
 
     def _validate(self, X: Any, y: Any, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, y_numeric=True, reset=reset)
+        if y.dtype.kind in "OUS":
+            try:
+                y = y.astype(np.float64)
+            except ValueError:
+                raise ValueError(f"{type(self).__name__}: expected numbers as targets, got {describe(y)}.") from None
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         return X, y

@@ -204,7 +204,7 @@ def test_ignored_columns_may_have_any_content_and_need_not_exist_later(capsys, t
     path, file = write_csv(tmp_path / "with_id.csv", [*table.names, "id"], rows), str(tmp_path / "m")
     err = error_line(capsys, "train", path, "--target", "side", *FEW)
     assert "line 2: expected a value in column 'id', got an empty field." in err
-    assert "or ignore the column: --ignore id\n" in err
+    assert "or train without the column: --ignore id\n" in err
     text = run_main(capsys, "train", path, "--target", "side", "--ignore", "id", "-e", "1", "--save", file, *FEW)
     assert "inputs: columns x, y\n" in text
     run_main(capsys, "predict", file, flowers, "-b", "cpu")
@@ -319,6 +319,7 @@ def test_a_column_is_numbers_if_all_of_its_fields_are(tmp_path, fields, kind, ex
         (b",a,t\n0,1,2\n", "t.csv: line 1: expected a name for each column, got none for column 1."),
         (b"5.1,3.5\n1,2\n", "t.csv: line 1: expected the names of the columns, got numbers."),
         (b"a,t\n1,2\n,3\n", "t.csv: line 3: expected a number in column 'a', got an empty field. Remove these rows"),
+        (b"a,t\n1,2\n,\n3,4\n", "t.csv: line 3: expected a number in column"),
         (b"a,t\n1,2\nNaN,3\n", "t.csv: line 3: expected a number in column 'a', got 'NaN'. Remove these rows"),
         (b"a,t\n1,2\n2,\n", "t.csv: line 3: expected a number in column 't', got an empty field."),
         (b"a,t\n1,x\n2,\n", "t.csv: line 3: expected a value in column 't', got an empty field."),

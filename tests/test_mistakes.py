@@ -71,9 +71,15 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (ValueError, "model.fit(X, range(60), **quick)", "3 classes for the 3 outputs | Affine(60, activation=Softmax())"),
     (ValueError, "model.fit(X, X[:, 0], **quick)", "For numbers, end it with Affine(3) without activation"),
     (ValueError, "Model([Affine(3)]).fit(X, index, **quick)", "For classes, end it with Softmax(); for numbers"),
-    (ValueError, "Model([Affine(1)]).fit(X, y, **quick)", "End the network with Affine(3, activation=Softmax())"),
+    (ValueError, "Model([Affine(1)]).fit(X, y, **quick)", "end the network with Affine(3, activation=Softmax())"),
     (ValueError, "Model([Affine(1)]).fit(X, np.full(60, np.nan), **quick)", "nan in row 0"),
     (ValueError, "model.fit(['good', 'bad'] * 30, y, **quick)", "starts with a LookupTable for texts. Add one"),
+    (ValueError, "Model([Affine(3)]).fit(X, y, **quick)", "got labels such as x. | Affine(3, activation=Softmax())"),
+    (ValueError, "Model([Affine(1, activation='softmax')]).fit(X, index % 2, **quick)", "always 1. | Logistic())"),
+    (ValueError, "model.fit(np.ma.masked_array(X, X > 1), y, **quick)", "without masked values | X.filled(value)"),
+    (ValueError, "model.fit(['good', None] * 30, y, **quick)", "a text in every row of X, got None in row 1"),
+    (ValueError, "model.fit({'a': [1e300, 2.0]}, [0, 1], **quick)", "float32 numbers, got 1e+300 in column 'a', row 0"),
+    (TypeError, "model.fit(X, y, num_epochs=3)", "For arrays pass epochs= instead: fit(X, y, epochs=10)"),
     # --- images and sequences ---
     (ValueError, "conv().fit(X, y, **quick)", "expected images (C, H, W) | got the input shape 2 | Reshape((C, H, W))"),
     (ValueError, "conv(9).fit(images, y, **quick)", "larger than 8 | a smaller window, or more padding"),
@@ -92,6 +98,7 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (TypeError, "model.fit(X, y, optimizer=Adam)", "for optimizer, got | Pass an instance: Adam()"),
     (ValueError, "model.fit(X, y, cost='crossentropy')", "'cross_entropy' | 'mse' | for cost, got 'crossentropy'"),
     (TypeError, "model.fit(X, y, cost=CrossEntropyMulti)", "for cost, got | Pass an instance: CrossEntropyMulti()"),
+    (ValueError, "model.fit(X, y, metrics='accuracy')", "expected validation data for metrics | validation_split=0.2"),
     (ValueError, "model.fit(X, y, metrics='acc', validation_split=0.2)", "one of 'accuracy' | got 'acc'"),
     (ValueError, "model.fit(X, y, validation_split=20)", ">= 0 and < 1 for validation_split, got 20"),
     (TypeError, "model.fit(X, y, validation_data=X)", "expected (X, y), or an iterator, for validation_data"),
@@ -114,6 +121,8 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (ValueError, "table.predict({'a': [1.0]})", "expected a column 'color', as in the training data"),
     (ValueError, "table.predict({'a': ['x'], 'color': ['red']})", "expected numbers in column 'a', got 'x'"),
     (TypeError, "table.predict(X)", "expected a data frame with the columns a, color"),
+    (TypeError, "trained.evaluate(X, y, abs)", "a metric, such as Accuracy(), or its name, such as 'mse', | abs"),
+    (ValueError, "regressor().fit(X, y)", "NeonRegressor: expected numbers as targets, got | 'x'"),
     (AttributeError, "trained.compile(optimizer='adam')", "Model has no compile. Use fit, which takes cost="),
     (AttributeError, "trained.save('m.neon')", "Model has no save. Use save_params(path)"),
     (AttributeError, "trained.score(X, y)", "Model has no score. Use evaluate"),
@@ -130,9 +139,10 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
 ]
 
 WARNINGS: list[tuple[str, str]] = [
-    ("Model([Affine(3)]).fit(X, y, **quick)", "CrossEntropyMulti expects probabilities | with Softmax()"),
+    ("Model([Affine(3)]).fit(X, index, cost='cross_entropy', **quick)", "expects probabilities | with Softmax()"),
     ("Model([Affine(3)]).fit(rows, 'cross_entropy', Adam(), 1)", "CrossEntropyMulti expects probabilities | Softmax()"),
-    ("Model([Affine(1, activation='softmax')]).fit(X, index % 2, **quick)", "always 1 | an output for each class"),
+    ("conv_floats.predict(images)", "uint8 up to 255 and are not scaled | Scale them in the same way"),
+    ("trained['hidden'].W[:] = np.nan; trained.predict(X)", "the outputs of row 0 are NaN | model.get_weights()"),
     ("model.fit(X, y, optimizer=GradientDescentMomentum(1e9), epochs=5, progress_bar=False)", "infinity | a lower"),
     ("model.fit(rows, 'cross_entropy', Adam(), 1); model.fit(rows, 'cross_entropy', Adam(), 1)",
      "nothing was trained | Pass num_epochs=2 to train 1 more"),
@@ -203,13 +213,19 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def hidden(batch_norm: bool = False) -> Any:
         return layers.Affine(4, batch_norm=batch_norm, activation="relu", name="hidden")
 
-    s = SimpleNamespace(be=be, X=X, y=y, index=index, images=images, conv=conv, rnn=rnn, quick=QUICK, Own=Own)
+    def regressor() -> Any:
+        return pytest.importorskip("neonlite.sklearn").NeonRegressor()
+
+    s = SimpleNamespace(
+        be=be, X=X, y=y, index=index, images=images, conv=conv, rnn=rnn, regressor=regressor, quick=QUICK, Own=Own
+    )
     s.model = nl.Model([hidden(batch_norm=True), softmax()])
     s.trained = fitted(nl.Model([hidden(), layers.Affine(3, activation="softmax")]), X, y)
     s.regression = fitted(nl.Model([layers.Affine(1)]), X, X[:, 0])
     s.table = fitted(nl.Model([softmax()]), {"a": X[:, 0], "color": ["red", "blue"] * 30}, y)
     s.sequences = fitted(rnn(), rng.normal(size=(60, 4, 7)), y, layout="NFT")
     s.conv_model = fitted(conv(), images, y)
+    s.conv_floats = fitted(conv(), images / 255, y)
     s.rows = data.ArrayIterator(X, index, nclass=3)
     s.unscaled = data.ArrayIterator(images, index, nclass=3)
     s.tokens = data.ArrayIterator(images[:, 0, 0], index, nclass=3, lshape=(1, 8))

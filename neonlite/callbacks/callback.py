@@ -174,9 +174,9 @@ def check_frequency(label: str, freq: int | Sequence[int], minimum: int = 0) -> 
     return integer(label, freq, minimum)
 
 
-def check_dataset(label: str, dataset: DataSet) -> DataSet:
+def check_dataset(label: str, dataset: DataSet, way_out: str = "") -> DataSet:
     """Return a data set; raise TypeError for anything else."""
-    return with_attributes(label, dataset, "ndata __iter__", "a data set, such as ArrayIterator(X, y),")
+    return with_attributes(label, dataset, "ndata __iter__", "a data set, such as ArrayIterator(X, y),", way_out)
 
 
 @contextmanager

@@ -181,12 +181,12 @@ def read_text(path: Path) -> str:
 
 
 def records(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line, from 1, and the fields of each record that has any."""
+    """Yield the line, from 1, and the fields of each record, without empty lines."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     line = 1
     for row in reader:
         fields = [field.strip() for field in row]
-        if any(fields):
+        if fields not in ([], [""]):
             yield line, fields
         line = reader.line_num + 1
 
@@ -220,4 +220,4 @@ def is_number(text: str) -> bool:
 
 def remedy(name: str) -> str:
     """Return how to continue after a missing value."""
-    return f"Remove these rows, replace the values, or ignore the column: --ignore {name}"
+    return f"Remove these rows, replace the values, or train without the column: --ignore {name}"

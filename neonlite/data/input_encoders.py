@@ -122,7 +122,7 @@ class ArrayEncoder(InputEncoder):
         """Return the encoder for an array of training data."""
         if not standardize:
             return cls(layout, x.shape[1:])
-        check_all_finite(f"{where}: X", x, np.float32)
+        check_all_finite(f"{where}: X", x, np.float32, way_out="")
         mean, deviation = moments(x)
         return cls(layout, x.shape[1:], mean.tolist(), deviation.tolist())
 
@@ -136,7 +136,7 @@ class ArrayEncoder(InputEncoder):
             raise ValueError(
                 f"{where}: expected rows of shape {sizes}, an array {(len(x), *sizes)}, got {x.shape}.{hint}"
             )
-        check_all_finite(f"{where}: X", x, np.float32)
+        check_all_finite(f"{where}: X", x, np.float32, way_out="")
         if self.mean is not None:
             x = ((x - np.asarray(self.mean)) / np.asarray(self.deviation)).astype(np.float32)
         x = x.transpose(self.permutation)
@@ -377,6 +377,8 @@ def find_layout(where: str, x: NDArray[Any], layout: str | None, expected: Any, 
 
 def numeric_array(where: str, X: Any) -> NDArray[Any]:
     """Return numeric data as an array (n, ...)."""
+    if hasattr(X, "collect"):  # of polars
+        raise TypeError(f"{where}: expected data, got the {type(X).__name__}. Pass X.collect().")
     if hasattr(X, "toarray"):  # of SciPy
         raise TypeError(f"{where}: expected a dense array, got the sparse {type(X).__name__}. Pass X.toarray().")
     if isinstance(X, str | PathLike):
@@ -388,6 +390,9 @@ def as_texts(X: Any) -> list[str] | None:
     """Return a list of texts, if the data is one: a list, array or column of str."""
     if isinstance(X, list | tuple):
         is_texts = bool(X) and all(isinstance(x, str) for x in X)
+        if not is_texts and any(isinstance(x, str) for x in X) and any(is_missing(x) for x in X if np.ndim(x) == 0):
+            row = next(i for i, x in enumerate(X) if np.ndim(x) == 0 and is_missing(x))
+            raise ValueError(f"expected a text in every row of X, got {X[row]} in row {row}. Remove these rows.")
         return list(X) if is_texts else None
     values = X.to_numpy() if hasattr(X, "to_numpy") else X
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "OUT":
@@ -440,6 +445,10 @@ def as_numbers(where: str, name: str, values: NDArray[Any]) -> NDArray[np.float6
             f"{where}: expected finite numbers, got {numbers[row]} in column {name!r}, row {row}. Remove "
             "these rows, or replace the values."
         )
+    too_large = np.abs(numbers) > np.finfo(np.float32).max
+    if too_large.any():
+        row = int(too_large.argmax())
+        raise ValueError(f"{where}: expected float32 numbers, got {numbers[row]:g} in column {name!r}, row {row}.")
     return numbers
 
 

@@ -444,6 +444,8 @@ def to_array(name: str, x: object, label: str) -> NDArray[Any]:
         array = np.asarray(x)
     except ValueError as error:
         raise ValueError(f"{name}: expected the rows of {label} to have one length: {error}") from None
+    if np.ma.is_masked(x):
+        raise ValueError(f"{name}: expected {label} without masked values. Replace them: {label}.filled(value).")
     if not is_real_array(array):
         is_text = label == "y" and array.dtype.kind in "UT"
         way_out = ". Number the labels: np.unique(y, return_inverse=True)[1], or use Model.fit(X, y)" if is_text else ""
@@ -499,7 +501,12 @@ BLOCK_SIZE = 1 << 18  # elements checked at a time; small enough for the CPU cac
 
 
 def check_all_finite(
-    label: str, array: NDArray[Any], dtype: DTypeLike, first: int = 0, scale: tuple[float, float] | None = None
+    label: str,
+    array: NDArray[Any],
+    dtype: DTypeLike,
+    first: int = 0,
+    scale: tuple[float, float] | None = None,
+    way_out: str = "; check_finite=False skips this check",
 ) -> None:
     """Raise ValueError, with row and column, for NaN, infinity, and values that overflow when cast to ``dtype``.
 
@@ -530,7 +537,7 @@ def check_all_finite(
             raise ValueError(
                 f"{label}: expected finite values, got {value} in row {first + start + int(row)}, "
                 f"column {f'({at})' if len(column) > 1 else at}{overflow if np.isfinite(value) else ''}. "
-                "Remove these rows, or replace the values; check_finite=False skips this check."
+                f"Remove these rows, or replace the values{way_out}."
             )
 
 

@@ -213,7 +213,7 @@ class NumberEncoder(TargetEncoder):
         """Return the encoder for training targets."""
         if y.ndim > 2 or not standardize:
             return cls(is_vector=y.ndim == 1)
-        check_all_finite(f"{where}: y", y, np.float32)
+        check_all_finite(f"{where}: y", y, np.float32, way_out="")
         mean, deviation = moments(y.reshape(len(y), -1))
         return cls(mean.tolist(), deviation.tolist(), y.ndim == 1)
 
@@ -221,7 +221,7 @@ class NumberEncoder(TargetEncoder):
         numbers = label_array(where, y)
         if not is_real_array(numbers):
             raise TypeError(f"{where}: expected numbers for y, as in the training data, got {describe(y)}")
-        check_all_finite(f"{where}: y", numbers, np.float32)
+        check_all_finite(f"{where}: y", numbers, np.float32, way_out="")
         numbers = numbers[:, None] if numbers.ndim == 1 else numbers
         if self.mean is None:
             return numbers.astype(np.float32)
@@ -282,6 +282,12 @@ def choose_target_encoder(
     is_classifier = activation == "Softmax" or bool(expects_probabilities) or not is_number
     if not is_classifier and activation == "Logistic" and expects_probabilities is None:
         is_classifier = is_zero_or_one(labels) or not is_float_array(labels)
+    if is_classifier and expects_probabilities is None and activation not in ("Softmax", "Logistic"):
+        width = max(len(set(labels.ravel().tolist())), 2)
+        raise ValueError(
+            f"{where}: expected numbers for a network that ends with {activation or 'no activation'}, got labels such "
+            f"as {labels.ravel()[0]!s:.40}. For classes, end the network with Affine({width}, activation=Softmax())."
+        )
     if not is_classifier and labels.dtype.kind in "biu" and expects_probabilities is None:
         raise ValueError(
             f"{where}: expected classes for a network that ends with Softmax() or Logistic(), or numbers, got integers "
@@ -300,6 +306,11 @@ def choose_target_encoder(
         raise ValueError(
             f"{where}: expected classes for a network that ends with {activation}, got {labels.dtype} from "
             f"{labels.min():g} to {labels.max():g}. For numbers, end it with Affine({num_outputs}) without activation."
+        )
+    if activation == "Softmax" and num_outputs == 1:
+        raise ValueError(
+            f"{where}: expected an output for each class for a network that ends with Softmax, got one, which is "
+            "always 1. End the network with Affine(2, activation=Softmax()) or Affine(1, activation=Logistic())."
         )
     is_indicator = is_number and labels.ndim == 2 and labels.shape[1] == num_outputs > 1 and is_zero_or_one(labels)
     if is_indicator and not (activation == "Softmax" and is_one_hot(labels)):

@@ -9,7 +9,9 @@ from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
 from neonlite.backend.current import on_its_backend
 from neonlite.backend.validation import checks_arguments, integer, with_attributes
 from neonlite.callbacks import Callback, CallbackBase, Callbacks, MetricCallback
+from neonlite.callbacks.callback import check_dataset
 from neonlite.data.target_encoders import ClassEncoder
+from neonlite.layers.recurrent import RecurrentBase
 from neonlite.models.training import train
 from neonlite.models.training_data import TrainingData, metric_for
 from neonlite.optimizers import Adam
@@ -91,7 +93,7 @@ def fit(
     the data is part of the model: ``predict`` repeats it, and checkpoints store it. This is: images are transposed to
     (N, C, H, W), and uint8 is divided by 255; rows of features, columns of numbers, and numbers as targets of a network
     without last activation are standardized, with mean and deviation of ``X`` and ``y``; categories become one-hot
-    features; words become token ids.
+    features; words become token ids. Recurrent layers start each row with a state of zeros (``reset_cells``).
 
     Parameters
     ----------
@@ -184,6 +186,8 @@ def fit(
     if is_iterator:
         y, cost = None, y if cost is None else cost
     if num_epochs is not None:
+        if X is not None and not is_iterator and not hasattr(X, "ndata"):
+            check_dataset(f"{model.name}.fit: dataset", X, ". For arrays pass epochs= instead: fit(X, y, epochs=10)")
         train(model, X, cost, optimizer, num_epochs, callbacks, cuda_graphs)
         return None
     where = f"{model.name}.fit"
@@ -208,7 +212,12 @@ def fit(
         elif validation_data is not None:
             kind = "(X, y), or an iterator,"
             validation_set = with_attributes(f"{where}: validation_data", validation_data, "nbatches", kind)
+        for layer in model.layers.leaves():
+            if isinstance(layer, RecurrentBase):
+                layer.reset_cells = True  # rows are independent sequences
         cost, batch_size = data.cost, min(integer(f"{where}: batch_size", batch_size), train_set.ndata)
+    if as_list(metrics) and validation_set is None:
+        raise ValueError(f"{where}: expected validation data for metrics, got none. Pass validation_split=0.2.")
     if not isinstance(callbacks, Callbacks):
         callbacks = make_callbacks(model, train_set, validation_set, metrics, callbacks, progress_bar)
     with model.be.batch_size(batch_size):

@@ -21,6 +21,7 @@ from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.layer import Layer
+from neonlite.models.fit_checks import MAX_UNSCALED_INPUT
 from neonlite.models.metric_values import MetricValues
 from neonlite.models.training_data import metric_for, split_column, target_encoder_for
 from neonlite.transforms import Logistic, Softmax
@@ -263,14 +264,23 @@ def raw_outputs(
     if model.input_encoder is not None:
         batch = model.input_encoder.as_batch(X)
         rows: Any = model.input_encoder.encode(where, X if batch is None else batch)
+        if model.preprocessing is None and rows.dtype == np.uint8 and rows.max() > MAX_UNSCALED_INPUT:
+            warn(
+                f"{where}: the rows are uint8 up to {rows.max()} and are not scaled, as the training data were floats. "
+                "Scale them in the same way."
+            )
     else:
         batch = np.asarray(X)[None] if is_one_sample(X, model.layers.in_shape) else None
         rows = X if batch is None else batch
     with model.be.lock:
         if model.layers.in_shape is None or any(p is None for p in model.layers.parameters):
             warn(f"{where}: the weights are random: the model was neither trained nor loaded. Call fit or load_params.")
-            model.initialize(ArrayIterator(rows, lshape=model.layers.in_shape, partial_last=True))
+            with model.be.batch_size(batch_size):
+                model.initialize(ArrayIterator(rows, lshape=model.layers.in_shape, partial_last=True))
     outputs = model.predictor(model.layers, rows, model.preprocessing, preprocessed, batch_size)
+    if not np.isfinite(outputs).all():
+        row = first_true_row(~np.isfinite(outputs))
+        warn(f"{where}: the outputs of row {row} are NaN or infinite. Check the weights: model.get_weights()")
     return outputs, batch is not None
 
 
@@ -383,7 +393,8 @@ def evaluate(
         is_indicator = isinstance(encoder, IndicatorEncoder)
         metrics = ["mse", "mae", "r2"] if isinstance(encoder, NumberEncoder) else "f1" if is_indicator else "accuracy"
     given: list[Any] = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
-    computed = {x if isinstance(x, str) else x.classnm: metric_for(where, encoder, x) for x in given}
+    metrics_given = [(x, metric_for(where, encoder, x)) for x in given]
+    computed = {x if isinstance(x, str) else x.classnm: metric for x, metric in metrics_given}
     if isinstance(X, NervanaDataIterator):
         return {name: as_value(model.eval(X, metric), metric) for name, metric in computed.items()}
     if y is None:

@@ -15,7 +15,7 @@ from neonlite.models.nonfinite import check_final_weights, check_step_cost
 from neonlite.models.step_parts import compute_cost as compute_cost
 from neonlite.models.step_parts import restore_step_on_failure, use_batch_size_of
 from neonlite.models.step_parts import scale_errors as scale_errors
-from neonlite.optimizers import Optimizer
+from neonlite.optimizers import Optimizer, get_param_list
 from neonlite.optimizers.rules import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -84,6 +84,9 @@ def train(
         state = model.optimizer.get_state()
         if optimizer.get_state().keys() == state.keys():
             optimizer.set_state(state)  # of the same type as in the checkpoint: continue from its state
+    if model.optimizer is not None and type(optimizer) is not type(model.optimizer):
+        for _, states in get_param_list(model.layers_to_optimize):
+            states.clear()  # those of the other optimizer
     model.optimizer, model.cuda_graphs = optimizer, cuda_graphs
     if isinstance(optimizer, Optimizer):
         optimizer.cuda_graphs = cuda_graphs

@@ -97,7 +97,8 @@ class ColumnMetric(Metric):
 class LogLoss(ColumnMetric):
     """Log loss: the mean over columns of ``-ln sum_i y_i t_i``.
 
-    y (classes, N) are probabilities, t is one-hot, or (t, mask). Logarithms are clipped at -50.
+    y (classes, N) are probabilities, t is one-hot, or (t, mask). One row, y and t (1, N), is the probability of the
+    second of two classes: ``-ln(y t + (1 - y) (1 - t))``. Logarithms are clipped at -50.
 
     Parameters
     ----------
@@ -109,6 +110,8 @@ class LogLoss(ColumnMetric):
     greater_is_better = False
 
     def metric_values(self, y: Operand, t: Operand) -> Operand:
+        if y.shape[0] == 1:
+            return -self.be.safelog(y * t + (1 - y) * (1 - t))
         return -self.be.safelog(self.be.sum(y * t, axis=0))
 
 
@@ -147,9 +150,10 @@ class TopKMisclassification(ColumnMetric):
 
     def metric_values(self, y: Operand, t: Operand) -> Operand:
         classes = y.shape[0]
-        if self.k > classes:
+        if self.k > classes or classes == 1:
+            expected = f"k = {self.k}" if self.k > 1 else "2"
             raise ValueError(
-                f"TopKMisclassification: expected at least k = {self.k} classes, got {classes}, those of {describe(y)}"
+                f"TopKMisclassification: expected at least {expected} classes, got {classes}, those of {describe(y)}"
             )
         correct = self.be.onehot(self.be.argmax(t, axis=0), axis=0, nclass=classes)
         score = self.be.sum(self.be.where(correct, y, 0), axis=0)

@@ -153,6 +153,10 @@ class R2(Metric):
 
     def compute(self, sums: NDArray[np.float64], count: float) -> Sequence[float]:
         require_columns(self, count)
-        errors, _, deviations = sums
-        scores = [1 - e / d if d else float(e == 0) for e, d in zip(errors.tolist(), deviations.tolist(), strict=True)]
+        errors, means, deviations = sums
+        is_constant = deviations <= count * (1e-12 * means) ** 2  # up to rounding
+        scores = [
+            float(e == 0) if constant else 1 - e / d
+            for e, d, constant in zip(errors.tolist(), deviations.tolist(), is_constant.tolist(), strict=True)
+        ]
         return [sum(scores) / len(scores)]

@@ -178,6 +178,14 @@ def test_sequences_have_one_layout_in_and_out(be, rng):
         model.predict(X.transpose(0, 2, 1))
 
 
+def test_recurrent_layers_start_each_row_with_a_state_of_zeros(be, rng):
+    X, y = rng.normal(size=(6, 5, 3)), rng.normal(size=6)
+    model = Model([LSTM(4, init, activation=Tanh(), gate_activation=Logistic()), RecurrentLast(), affine(1)])
+    fit(model, X, y, epochs=1, layout="NTF", batch_size=2, shuffle=False, optimizer=GradientDescentMomentum(0.0))
+    losses = [0.5 * (model.predict(X[i : i + 2]) - y[i : i + 2]) ** 2 / y.std() ** 2 for i in (0, 2, 4)]
+    assert model.total_cost == pytest.approx(np.mean(losses), rel=1e-4)
+
+
 def test_data_frames_with_the_target_as_a_column(be):
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"age": [20, 30, 40, 50] * 6, "job": ["a", "b", "a", "c"] * 6, "pay": [1.0, 2, 3, 4] * 6})
@@ -253,6 +261,21 @@ def test_another_fit_continues_with_the_optimizer_and_the_encoders(cpu):
     assert model.epoch_index == 5
     assert [epochs for epochs, _ in first["cost, train"]] == [1, 2]
     assert [epochs for epochs, _ in second["cost, train"]] == [3, 4, 5]
+
+
+def test_another_optimizer_starts_with_states_of_zeros(cpu):
+    X, y = corners()
+    model = classifier()
+    fit(model, X, y, epochs=2, optimizer="momentum")
+    other = model.copy()
+    other.optimizer = None
+    for layer in other.layers_to_optimize:
+        layer.states.clear()
+    for each in (model, other):
+        fit(each, X, y, epochs=1, optimizer="rmsprop", shuffle=False)
+    for a, b in zip(model.get_weights().values(), other.get_weights().values(), strict=True):
+        assert np.array_equal(a, b)
+        assert np.isfinite(a).all()
 
 
 def test_neons_form_is_unchanged_and_forgets_the_encoders(cpu):
@@ -565,6 +588,12 @@ def test_one_sample_cannot_be_evaluated(cpu):
         model.evaluate(X[0], y[:1])
     with pytest.raises(ValueError, match="expected X and y with equal numbers of rows, got 60 and 1"):
         model.evaluate(X, y[:1])
+
+
+def test_a_model_without_training_needs_no_batch_size_to_predict(cpu):
+    cpu.bsz = 0
+    with pytest.warns(UserWarning, match="the weights are random"):
+        assert Model([affine(2)]).predict(np.zeros((3, 4))).shape == (3, 2)
 
 
 def test_without_training_a_network_with_probabilities_predicts_indices(cpu):

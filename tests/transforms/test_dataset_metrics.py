@@ -121,9 +121,10 @@ def test_r2_is_exact_where_the_targets_have_a_large_mean(rng):
         assert found == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("value", [2.0, 3.3])  # the mean of 3.3 is rounded
 @pytest.mark.parametrize(("error", "expected"), [(0.0, 1.0), (0.5, 0.0)])
-def test_r2_of_equal_targets_is_one_without_errors_and_else_zero(error, expected):
-    t = np.full((5, 1), 2.0)
+def test_r2_of_equal_targets_is_one_without_errors_and_else_zero(error, expected, value):
+    t = np.full((5, 1), value)
     assert float(evaluate(R2(), t + error, t, 2)) == expected
 
 

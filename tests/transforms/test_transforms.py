@@ -645,6 +645,14 @@ def test_the_log_loss_of_a_certain_mistake_is_fifty(be):
     assert TopKMisclassification(1)(y, t).tolist() == [50, 1, 1]
 
 
+def test_the_log_loss_of_one_row_is_that_of_two_classes(be):
+    y, t = np.array([[0.9, 0.2, 0.7]]), np.array([[1.0, 0.0, 0.0]])
+    expected = -np.log([0.9, 0.8, 0.3]).mean()
+    assert LogLoss()(be.array(y), be.array(t)) == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(ValueError, match="expected at least 2 classes, got 1"):
+        TopKMisclassification(1)(be.array(y), be.array(t))
+
+
 def test_infinite_outputs_and_halves_are_counted_too(be):
     y, t = be.array([[math.inf, 1.0], [-math.inf, 5.0], [0.0, 2.0]]), be.array([[0.0, 1], [1, 0], [0, 0]])
     assert TopKMisclassification(2)(y, t)[1:].tolist() == [1, 1]
