@@ -221,8 +221,11 @@ def fit(
     if not isinstance(callbacks, Callbacks):
         callbacks = make_callbacks(model, train_set, validation_set, metrics, callbacks, progress_bar)
     with model.be.batch_size(batch_size):
-        if model.minibatch_index and not can_resume(train_set, model.data_state):
-            model.minibatch_index, model.epoch_cost = 0, 0.0
+        resumes = (model.minibatch_index or model.loaded_state is not None) and model.data_state is not None
+        if resumes and not can_resume(train_set, model.data_state):  # other data, from their first row
+            model.minibatch_index, model.epoch_cost, model.data_state = 0, 0.0, None
+            if model.loaded_state is not None:
+                model.loaded_state = model.loaded_state.without_data()
         optimizer = optimizer or model.optimizer or Adam()
         train(model, train_set, cost, optimizer, model.epoch_index + epochs, callbacks, cuda_graphs)
     history: History = callbacks.history

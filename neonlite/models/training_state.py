@@ -299,6 +299,11 @@ class TrainingState(NamedTuple):
                 text = other_batch_size([*lost], next(iter(lost.values())), be.bsz)
                 warn(f"{self.file}: {text}")
 
+    def without_data(self) -> TrainingState:
+        """Return the state without the position in the training data."""
+        training = self.get_field(dict, "training") | {"data": None}
+        return self._replace(description=self.description | {"training": training})
+
     def resume(self, dataset: Any, callbacks: Any) -> None:
         """Restore the position of the training data, and the state of the callbacks."""
         data = self.get_field((dict, type(None)), "training", "data")

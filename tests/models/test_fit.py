@@ -13,7 +13,7 @@ import pytest
 
 from neonlite import Backend, gen_backend
 from neonlite.backend import use_backend
-from neonlite.callbacks import Callbacks, History, TrainCostCallback
+from neonlite.callbacks import Callbacks, History, TerminateOnNaN, TrainCostCallback
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import (
@@ -266,16 +266,29 @@ def test_another_fit_continues_with_the_optimizer_and_the_encoders(cpu):
 def test_another_optimizer_starts_with_states_of_zeros(cpu):
     X, y = corners()
     model = classifier()
-    fit(model, X, y, epochs=2, optimizer="momentum")
+    fit(model, X, y, epochs=2, optimizer="momentum", shuffle=False, batch_size=20)
     other = model.copy()
     other.optimizer = None
     for layer in other.layers_to_optimize:
         layer.states.clear()
     for each in (model, other):
-        fit(each, X, y, epochs=1, optimizer="rmsprop", shuffle=False)
+        fit(each, X, y, epochs=1, optimizer="rmsprop", shuffle=False, batch_size=20)
     for a, b in zip(model.get_weights().values(), other.get_weights().values(), strict=True):
         assert np.array_equal(a, b)
         assert np.isfinite(a).all()
+
+
+@pytest.mark.parametrize("load", [lambda model, path: Model(model.save_params(path)), lambda model, path: model.copy()])
+@pytest.mark.parametrize("options", [{}, {"batch_size": 8}, {"shuffle": False}, {"callbacks": TerminateOnNaN()}])
+def test_a_loaded_model_and_a_copy_are_trained_further_on_other_data(cpu, tmp_path, load, options):
+    X, y = corners()
+    model = classifier()
+    fit(model, X, y, epochs=2)
+    loaded = load(model, tmp_path / "m.neon")
+    history = fit(loaded, X[:41], y[:41], epochs=3, **options)
+    assert loaded.epoch_index == 5
+    assert [epochs for epochs, _ in history["cost, train"]][-3:] == [3, 4, 5]
+    assert loaded.optimizer.t == model.optimizer.t + -(-3 * 41 // options.get("batch_size", 32))
 
 
 def test_neons_form_is_unchanged_and_forgets_the_encoders(cpu):
