@@ -87,6 +87,8 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (ValueError, "conv().fit(images, y, layout='channels_last', **quick)", "one of 'NCHW', 'NHWC' | 'channels_last'"),
     (ValueError, "rnn().fit(X, y, **quick)", "expected inputs (F, T) | Give the data set a shape (F, T)"),
     (ValueError, "rnn().fit(np.ones((60, 4, 7)), y, **quick)", 'layout="NFT" or layout="NTF"'),
+    (ValueError, "Model([LSTM(4), softmax]).fit(np.ones((60, 4, 7)), y, layout='NTF', **quick)",
+     "outputs with time steps, (3, 4), got one target for each row | add RecurrentLast()"),
     (ValueError, "sequences.predict(np.ones((2, 7, 4)))", "expected rows of shape (4, 7) | axes must be NFT"),
     (TypeError, "conv_model.fit(images / 255, y, **quick)", "expected uint8 inputs, | astype('uint8')"),
     (ValueError, "scaled.predict(images * 1.5)", "got float64 from 0 to 382.5. Pass preprocessed=False"),
@@ -219,6 +221,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     s = SimpleNamespace(
         be=be, X=X, y=y, index=index, images=images, conv=conv, rnn=rnn, regressor=regressor, quick=QUICK, Own=Own
     )
+    s.softmax = softmax()
     s.model = nl.Model([hidden(batch_norm=True), softmax()])
     s.trained = fitted(nl.Model([hidden(), layers.Affine(3, activation="softmax")]), X, y)
     s.regression = fitted(nl.Model([layers.Affine(1)]), X, X[:, 0])

@@ -28,8 +28,9 @@ class CompoundLayer(LayerList):
 
     Parameters
     ----------
-    bias : Initializer, array, Tensor or str, optional
-        Initial values of the bias. Default: no bias; without ``init`` zeros, unless there is batch normalization.
+    bias : Initializer, array, Tensor, str or bool, optional
+        Initial values of the bias; True for zeros, False for no bias. Default: no bias; without ``init`` zeros, unless
+        there is batch normalization.
     batch_norm : bool
         Add batch normalization. It has its own offset, so it cannot be combined with a bias.
     activation : Transform or str, optional
@@ -48,19 +49,22 @@ class CompoundLayer(LayerList):
 
     def __init__(
         self,
-        bias: InitLike | None = None,
+        bias: InitLike | bool | None = None,
         batch_norm: bool = False,
         activation: ActivationLike | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__()
-        if bias is not None and batch_norm:
+        if bias is not None and bias is not False and batch_norm:
             raise AttributeError(
                 f"{name or self.__class__.__name__}: expected bias or batch_norm, got both. Leave out bias, because "
                 "BatchNorm has an offset beta."
             )
         if activation is not None:
             activation = check_activation(f"{name or self.__class__.__name__}: activation", activation)
+        self.uses_default_bias = bias is None and not batch_norm
+        if isinstance(bias, bool):
+            bias = Constant(0) if bias else None
         self.bias, self.batch_norm, self.activation, self.base_name = bias, batch_norm, activation, name
 
     def use_defaults(self, init: InitLike | None) -> InitLike:
@@ -73,7 +77,7 @@ class CompoundLayer(LayerList):
         """
         if init is not None:
             return init
-        if self.bias is None and not self.batch_norm:
+        if self.uses_default_bias:
             self.bias = Constant(0)
         return Kaiming(self.weights_are_columns) if isinstance(self.activation, RECTIFIERS) else GlorotUniform()
 
@@ -124,7 +128,7 @@ class Affine(CompoundLayer):
         self,
         nout: int,
         init: InitLike | None = None,
-        bias: InitLike | None = None,
+        bias: InitLike | bool | None = None,
         batch_norm: bool = False,
         activation: ActivationLike | None = None,
         name: str | None = None,
@@ -161,7 +165,7 @@ class BinaryAffine(CompoundLayer):
         self,
         nout: int,
         init: InitLike | None = None,
-        bias: InitLike | None = None,
+        bias: InitLike | bool | None = None,
         batch_norm: bool = False,
         activation: ActivationLike | None = None,
         name: str | None = None,
@@ -200,7 +204,7 @@ class Conv(CompoundLayer):
         strides: WindowSizes = 1,
         padding: WindowSizes = 0,
         dilation: WindowSizes = 1,
-        bias: InitLike | None = None,
+        bias: InitLike | bool | None = None,
         batch_norm: bool = False,
         activation: ActivationLike | None = None,
         name: str | None = None,
@@ -248,7 +252,7 @@ class Deconv(CompoundLayer):
         strides: WindowSizes = 1,
         padding: WindowSizes = 0,
         dilation: WindowSizes = 1,
-        bias: InitLike | None = None,
+        bias: InitLike | bool | None = None,
         batch_norm: bool = False,
         activation: ActivationLike | None = None,
         name: str | None = None,

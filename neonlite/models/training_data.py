@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,7 +87,11 @@ class TrainingData:
         self.input_encoder, self.target_encoder = encoders or (model.input_encoder, model.target_encoder)
         if isinstance(y, str):
             X, y = split_column(where, X, y)
-        self.inputs = self._encode_inputs(X, layout, standardize, text_length)
+        rows: Any = X
+        num_targets = len(y) if isinstance(y, Sized) else None
+        if is_list_of_arrays(rows) and len(rows) == num_targets != len(rows[0]):
+            rows = np.stack(rows)  # an array for each row, and not for each input
+        self.inputs = self._encode_inputs(rows, layout, standardize, text_length)
         self.cost: GeneralizedCost | Cost = from_name(f"{where}: cost", cost, COSTS) or model.cost
         if isinstance(self.cost, GeneralizedCostMask):
             self.cost = self.cost.costfunc  # set_weights wraps it again
@@ -108,7 +112,7 @@ class TrainingData:
         self, X: Any, layout: str | None, standardize: bool | None, text_length: int | None
     ) -> list[NDArray[Any]]:
         model, network = self.model, self.model.layers
-        if isinstance(X, list | tuple) and X and all(getattr(x, "ndim", 0) > 1 for x in X):  # several inputs
+        if is_list_of_arrays(X):  # several inputs
             arrays = [to_array(self.where, x, "X") for x in X]
             if not model.initialized:
                 network.configure([row_shape(self.where, x, None) for x in arrays])
@@ -154,6 +158,12 @@ class TrainingData:
         encoder = self.target_encoder
         if isinstance(network.out_shape, list):
             raise ValueError(f"{self.where}: expected a network with one output, got {len(network.out_shape)}.")
+        if isinstance(network.out_shape, tuple) and len(network.out_shape) == 2 and np.ndim(y) == 1:
+            raise ValueError(
+                f"{self.where}: expected targets (n, T) or (n, K, T) for outputs with time steps, {network.out_shape}, "
+                "got one target for each row. For outputs without time steps, add RecurrentLast() after the last "
+                "recurrent layer, or RecurrentMean() after a LookupTable."
+            )
         if encoder is None:
             encoder = target_encoder_for(self.where, network, y, self.cost)
         targets = encoder.encode(self.where, y)
@@ -297,6 +307,11 @@ class TrainingData:
             )
         iterator.input_encoder, iterator.target_encoder = encoder, self.target_encoder
         return iterator
+
+
+def is_list_of_arrays(X: object) -> bool:
+    """Return whether data is a list of arrays with several axes."""
+    return isinstance(X, list | tuple) and bool(X) and all(getattr(x, "ndim", 0) > 1 for x in X)
 
 
 def split_rows(classes: ArrayLike, fraction: float, seed: int | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

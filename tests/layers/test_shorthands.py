@@ -293,6 +293,18 @@ def test_without_init_rectifiers_have_the_standard_deviation_of_he_and_a_bias_of
     np.testing.assert_array_equal(net["h_bias"].W.get(), np.zeros((200, 1)))
 
 
+@pytest.mark.parametrize(
+    "layer", [Affine, lambda *args, **kwargs: Conv((3, 3, *args), **kwargs)], ids=["Affine", "Conv"]
+)
+def test_bias_may_be_true_or_false(layer):
+    assert description(layer(3, bias=True)) == description(layer(3)) == description(layer(3, bias=Constant(0)))
+    assert len(layer(3, bias=False)) == 1
+    assert description(layer(3, Gaussian(), bias=True)) == description(layer(3, Gaussian(), bias=Constant(0)))
+    assert len(layer(3, bias=False, batch_norm=True)) == 2
+    with pytest.raises(AttributeError, match="expected bias or batch_norm, got both"):
+        layer(3, bias=True, batch_norm=True)
+
+
 @pytest.mark.parametrize("activation", [None, "tanh", "logistic", "softmax"])
 def test_without_init_other_layers_have_the_distribution_of_glorot_and_a_bias_of_zeros(be, activation):
     net = Sequential([Affine(200, activation=activation, name="h")]).configure(400)

@@ -154,6 +154,14 @@ def test_images_with_channels_last_give_the_results_of_channels_first(be, rng):
     np.testing.assert_allclose(results[0][:1], direct.get().T, rtol=1e-4)
 
 
+def test_a_list_of_images_is_an_array_of_rows(be, rng):
+    images, labels = rng.integers(0, 256, (12, 6, 6, 3), dtype=np.uint8), ["a", "b"] * 6
+    model = Model([Conv((3, 3, 4), init, bias=Constant(0)), affine(2, Softmax())])
+    fit(model, [*images], labels, epochs=1, shuffle=False)
+    np.testing.assert_array_equal(model.predict([*images]), model.predict(images))
+    assert model.callbacks.train_set.shape == (3, 6, 6)
+
+
 def test_texts_are_classified(be):
     texts = ["good film", "bad film", "very good film", "very bad indeed"] * 6
     y = ["liked", "not", "liked", "not"] * 6
