@@ -16,14 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from neonlite import op_functions, shapes
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.shapes import Shape, Strides
-
-if TYPE_CHECKING:
-    pass
 
 LN2 = math.log(2.0)
 SAFELOG_FLOOR = math.exp(-50.0)

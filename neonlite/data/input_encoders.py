@@ -284,7 +284,7 @@ class TextEncoder(InputEncoder):
         return cls([*cls.SPECIAL, *frequent[: max_tokens - 2]], length, tokenizer)
 
     def encode(self, where: str, X: Any) -> NDArray[Any]:
-        texts = as_texts(X)
+        texts = as_texts(where, X)
         if texts is None:
             raise TypeError(f"{where}: expected a list of texts, as in the training data, got {describe(X)}")
         ids = np.zeros((len(texts), 1, self.length), np.int32)
@@ -336,7 +336,7 @@ def choose_encoder(
     ValueError
         The layout is ambiguous, or is not one of an array with this number of axes.
     """
-    texts = as_texts(X)
+    texts = as_texts(where, X)
     if texts is not None:
         if vocab_size is None:
             raise ValueError(f"{where}: expected a network that starts with a LookupTable for texts. Add one.")
@@ -386,18 +386,20 @@ def numeric_array(where: str, X: Any) -> NDArray[Any]:
     return to_array(where, X, "X")
 
 
-def as_texts(X: Any) -> list[str] | None:
+def as_texts(where: str, X: Any) -> list[str] | None:
     """Return a list of texts, if the data is one: a list, array or column of str."""
     if isinstance(X, list | tuple):
         is_texts = bool(X) and all(isinstance(x, str) for x in X)
         if not is_texts and any(isinstance(x, str) for x in X) and any(is_missing(x) for x in X if np.ndim(x) == 0):
             row = next(i for i, x in enumerate(X) if np.ndim(x) == 0 and is_missing(x))
-            raise ValueError(f"expected a text in every row of X, got {X[row]} in row {row}. Remove these rows.")
+            raise ValueError(
+                f"{where}: expected a text in every row of X, got {X[row]} in row {row}. Remove these rows."
+            )
         return list(X) if is_texts else None
     values = X.to_numpy() if hasattr(X, "to_numpy") else X
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "OUT":
         return None
-    return as_texts(values.tolist())
+    return as_texts(where, values.tolist())
 
 
 def read_table(where: str, X: Any) -> dict[str, NDArray[Any]] | None:

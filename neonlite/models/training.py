@@ -84,16 +84,17 @@ def train(
         state = model.optimizer.get_state()
         if optimizer.get_state().keys() == state.keys():
             optimizer.set_state(state)  # of the same type as in the checkpoint: continue from its state
-    if model.optimizer is not None and type(optimizer) is not type(model.optimizer):
-        for _, states in get_param_list(model.layers_to_optimize):
-            states.clear()  # those of the other optimizer
-    model.optimizer, model.cuda_graphs = optimizer, cuda_graphs
+    model.cuda_graphs = cuda_graphs
     if isinstance(optimizer, Optimizer):
         optimizer.cuda_graphs = cuda_graphs
     model.finished = model.warned = False
     with DeferredInterrupt() as interrupt:
         with interrupt.defer():
             model.initialize(dataset, cost)
+            if model.optimizer is not None and type(optimizer) is not type(model.optimizer):
+                for _, states in get_param_list(model.layers_to_optimize):
+                    states.clear()  # those of the other optimizer
+            model.optimizer = optimizer
         check_scale(model, dataset)
         check_batch_norm(model, dataset)
         if model.loaded_state is not None:

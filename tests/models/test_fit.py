@@ -529,7 +529,7 @@ def test_threads_predict_while_another_one_trains(cpu, num_threads, count):
     watcher = threading.Thread(target=lambda: [*(thread.join() for thread in threads), ended.set()])
     watcher.start()
     epochs = 0
-    while not ended.is_set():
+    while not ended.is_set() or not epochs:
         fit(other, X, y, epochs=3)
         epochs += 3
     watcher.join()
