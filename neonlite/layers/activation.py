@@ -39,6 +39,7 @@ class Activation(Layer):
         super().__init__(name)
         self.transform = check_activation(f"{self.name}: transform", transform)
         self.in_place = self.transform.has_grad_from_output
+        self.reuses_trees = is_builtin(type(self.transform))  # a custom transform may have buffers
         self.shortcut = False
 
     def configure(self, in_obj: LayerInput) -> Self:

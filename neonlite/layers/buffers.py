@@ -82,18 +82,22 @@ def with_layout(buffer: Tensor, layout: str) -> Tensor:
     return buffer.reshape(*reversed(buffer.shape)).T if layout == "columns" else buffer
 
 
+MAX_CACHED_VIEWS = 64  # of a layer
+
+
 class BufferOwner(NervanaObject):
     """Base class of objects with buffers for a minibatch, whose size is ``be.bsz`` at allocation."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
         self._buffers: dict[Any, Tensor] = {}  # the tensors that buffers are views of
+        self._views: dict[Any, tuple[Tensor, Tensor]] = {}  # those tensors, and the views by name and shape
 
     def buffer(self, name: str, shape: LayerShape, dtype: DTypeLike = None, shared: Tensor | None = None) -> Tensor:
         """Return a zero-initialized buffer from ``be.iobuf``, in the memory of ``shared`` if given.
 
         A second call with the same name returns a view of the same memory if that is large enough, so changing the
-        batch size does not reallocate buffers.
+        batch size does not reallocate buffers; with the same shape too, it returns the same tensor.
 
         Parameters
         ----------
@@ -117,4 +121,9 @@ class BufferOwner(NervanaObject):
             if shared is None or shared.backend is not be or shared.size < num_elements(shape) * be.bsz:
                 buffer = self._buffers[name, dtype] = be.iobuf(sizes, dtype=dtype, name=full_name)
                 return buffer
-        return be.iobuf(sizes, shared=shared, name=full_name)
+        key = name, dtype, sizes, be.bsz
+        if self._views.get(key, (None,))[0] is not shared:
+            if len(self._views) >= MAX_CACHED_VIEWS:
+                self._views.clear()
+            self._views[key] = shared, be.iobuf(sizes, shared=shared, name=full_name)
+        return self._views[key][1].fill(0)

@@ -55,6 +55,7 @@ class GeneralizedCost(BufferOwner):
         self.network: Layer | Any = None
         self.shortcut = False
         self.cost_assignment, self.error_assignment = CachedAssignment(), CachedAssignment()
+        self.mean_assignment = CachedAssignment()
 
     def initialize(self, in_obj: Layer) -> None:
         """Set the network and allocate the buffers.
@@ -87,6 +88,7 @@ class GeneralizedCost(BufferOwner):
         self.shortcut = pair is not None and isinstance(transform, pair) and getattr(transform, "axis", 0) == 0
         self.check_outputs()
         self.allocate()
+        self.mean = self.be.empty((1, 1), self.be.mean(self.outputs).info.dtype)
         self.set_shortcut(self.shortcut)
 
     @property
@@ -121,9 +123,6 @@ class GeneralizedCost(BufferOwner):
         """Allocate the buffers for the current batch size and number of time steps."""
         shape = self.network.out_shape
         self.outputs = self.buffer("outputs", (1, num_steps(shape)))
-        mean = self.be.mean(self.outputs, axis=1)
-        self.mean = self.be.empty(mean.shape, mean.info.dtype)
-        self.assign_mean = self.be.compile([self.mean], [mean])
         self.deltas = self.buffer("deltas", iobuf_shape(shape))
 
     def set_shortcut(self, shortcut: bool) -> None:
@@ -202,7 +201,8 @@ class GeneralizedCost(BufferOwner):
 
     def mean_of_outputs(self) -> NativeArray:
         """Return the mean of ``outputs``, on the host, also stored as ``cost``."""
-        self.assign_mean()
+        operands = self.outputs, self.mean
+        self.mean_assignment(self.be, operands, lambda: ([self.mean], [self.be.mean(self.outputs, axis=1)]))
         self.cost = self.mean.get()
         return self.cost
 

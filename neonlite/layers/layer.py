@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
-from neonlite.backend.planning.assignment import CachedAssignment
+from neonlite.backend.planning.assignment import MAX_CACHED_ASSIGNMENTS, CachedAssignment
 from neonlite.backend.validation import checks_arguments
 from neonlite.layers import accumulation, deltas, layer_checks, layer_methods
 from neonlite.layers.buffers import iobuf_shape, shape_of_data, with_layout
@@ -82,6 +82,9 @@ class Layer(WeightOwner):
     bprop_workspace_size = 0  # elements for each sample of memory that only bprop uses; set_workspace receives it
     input_layouts: tuple[str, ...] = ("CHWN",)  # "CHWN" or "columns" of inputs and deltas; primitives choose NHWC
     layout = "CHWN"  # or "columns", of outputs and their errors; ``allocate`` selects one that the next layer reads
+    reuses_trees = (
+        False  # whether the formula reads no buffers, so that its op-trees outlive a change of the batch size
+    )
     needs_outputs = True  # whether bprop reads the outputs; else the next layer may overwrite them
 
     def __init__(self, name: str | None = None, parallelism: str = "Unknown") -> None:
@@ -98,7 +101,7 @@ class Layer(WeightOwner):
         self.owns_delta = True  # False: the deltas overwrite the error
         self.can_backprop = False  # whether the last fprop was a training pass
         self.tree: OpTreeNode | None = None  # formula(inputs), if the layer is computed from its formula
-        self.fprop_assignment, self.bprop_assignment = CachedAssignment(), CachedAssignment()
+        self.clear_trees()
         self.acc_on = False  # whether bprop adds to the gradients
         self.grad_accumulators: list[Tensor] = []  # copies of the gradients to add to
 
@@ -123,6 +126,7 @@ class Layer(WeightOwner):
             If the input shape is none of these, or is not supported by the layer.
         """
         self.be = self.be  # keep this backend when another one becomes the current backend
+        self.clear_trees()
         if isinstance(in_obj, Layer):
             self.prev_layer, in_obj.next_layer = in_obj, self
             self.in_shape = in_obj.out_shape
@@ -152,7 +156,8 @@ class Layer(WeightOwner):
         self.check_configured()
         self.check_accumulation(accumulate_updates)
         self.can_backprop, self.tree = False, None
-        self.fprop_assignment, self.bprop_assignment = CachedAssignment(), CachedAssignment()
+        if not self.reuses_trees:
+            self.clear_trees()
         if self.owns_output:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
@@ -167,6 +172,11 @@ class Layer(WeightOwner):
         if self.owns_delta and self.needs_deltas and self.can_compute_deltas:
             self.deltas = self.buffer("deltas", self.in_shape, shared=global_deltas)
             self.deltas = with_layout(self.deltas, getattr(self.prev_layer, "layout", "CHWN"))
+
+    def clear_trees(self) -> None:
+        """Forget the op-trees of the formula, and the compiled assignments of both passes."""
+        self.trees: dict[int, tuple[Tensor, OpTreeNode]] = {}  # the inputs and their formula, by the id of the inputs
+        self.fprop_assignment, self.bprop_assignment = CachedAssignment(), CachedAssignment()
 
     def make_zero_inputs(self) -> Tensors:
         """Return inputs of the layer's input shape, filled with zeros."""
@@ -281,12 +291,15 @@ class Layer(WeightOwner):
         inputs, inference
             As for ``fprop``.
         """
-        is_current = self.tree is not None and inputs is self.inputs  # else a new tree, which refers to the new inputs
-        tree = self.tree if is_current else None
         self.set_inputs(inputs, inference)
         if inference:
             return self.inference_formula(inputs)
-        self.tree = self._build_tree(inputs) if tree is None else tree
+        cached = self.trees.get(id(inputs))
+        if cached is None or cached[0] is not inputs:  # in a copy of the layer, ids are those of the original
+            if len(self.trees) >= MAX_CACHED_ASSIGNMENTS:
+                self.trees.clear()
+            cached = self.trees[id(inputs)] = inputs, self._build_tree(inputs)
+        self.tree = cached[1]
         return self.tree
 
     def _build_tree(self, inputs: Tensor) -> OpTreeNode:

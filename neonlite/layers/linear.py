@@ -115,7 +115,7 @@ class Bias(ParameterLayer):
         Name, unique in a network.
     """
 
-    in_place = True
+    in_place = reuses_trees = True
     needs_outputs = False
 
     def __init__(self, init: InitLike | None = None, name: str | None = None) -> None:

@@ -343,7 +343,7 @@ class ParameterGroup:
                 self.scalar_table = self.be.zeros((len(scalars), 1), dtype=self.factor.info.dtype)
                 self.device_scalars = {name: self.scalar_table[n : n + 1] for n, name in enumerate(scalars)}
             self.host_scalars = {}  # unknown if the write fails
-            self.scalar_table[:] = [[x] for x in scalars.values()]
+            self.scalar_table[:] = list(scalars.values())
             self.host_scalars = scalars
         return self.device_scalars
 

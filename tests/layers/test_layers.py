@@ -1175,3 +1175,57 @@ def test_bprop_of_an_activation_uses_the_current_attributes_of_its_transform(be:
                 slope = transform.slope = 0.1 * (1 + seed // 2)
             layer.fprop(x)
             np.testing.assert_allclose(layer.bprop(error).get(), np.where(values > 0, 1, slope), rtol=1e-6)
+
+
+def test_formulas_are_built_once_for_each_batch_size(be):
+    class CountedBias(Bias):
+        reuses_trees = True
+        num_builds = 0
+
+        def formula(self, x):
+            self.num_builds += 1
+            return super().formula(x)
+
+    layer = CountedBias()
+    network = Sequential([Linear(3, init=Gaussian()), layer])
+    be.bsz = 4
+    network.configure(5)
+    network.allocate()
+    network.allocate_deltas()
+    buffers = []
+    for n in [4, 2, 4, 2, 4, 2]:
+        network.set_batch_size(n)
+        x = be.ones((5, n))
+        y = network.fprop(x)
+        network.bprop(be.ones((3, n)))
+        buffers.append(y)
+        expected = layer.W.get() + network.layers[0].W.get().sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(y.get(), np.tile(expected, n), rtol=1e-5)
+        layer.W[:] = layer.W + 1
+    assert layer.num_builds <= 3  # the first buffer, and a view of it for each batch size
+    assert buffers[2] is buffers[4]
+    assert buffers[3] is buffers[5]
+    network.configure(5)
+    assert not layer.trees
+
+
+def test_formulas_that_may_read_buffers_are_built_again_for_another_batch_size(be):
+    class Noisy(Layer):
+        def configure(self, in_obj):
+            super().configure(in_obj)
+            self.out_shape = self.in_shape
+            return self
+
+        def allocate(self, *args, **kwargs):
+            super().allocate(*args, **kwargs)
+            self.noise = self.be.ones((3, self.be.bsz)) * self.be.bsz + 0
+
+        def formula(self, x):
+            return x + self.noise
+
+    be.bsz = 4
+    network = Sequential([Noisy()])
+    network.configure(3)
+    for n in [4, 2, 4, 2]:
+        network.set_batch_size(n)
+        assert (network.fprop(be.zeros((3, n))).get() == n).all()

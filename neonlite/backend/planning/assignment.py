@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
 
 Assignment = tuple[Sequence[Tensor], Sequence[Any]]  # targets and their values
+MAX_CACHED_ASSIGNMENTS = 4  # of a CachedAssignment
 
 
 def assign(be: Backend, tensors: Sequence[Tensor], values: Sequence[ArrayLike]) -> list[Tensor]:
@@ -312,12 +312,13 @@ class CompiledAssignment(Untracked):
 
 
 class CachedAssignment(Untracked):
-    """An assignment that is compiled when it is called a second time with the same operands."""
+    """An assignment that is compiled when it is called a second time with the same operands.
+
+    The assignments of the last few lists of operands are cached, as those of a full and of a partial minibatch.
+    """
 
     def __init__(self) -> None:
-        self.operands: tuple[Any, ...] = ()  # references, so that no new object gets the id of an old operand
-        self.assignment: Assignment = (), ()
-        self.compiled: Callable[[], None] | None = None
+        self.cache: dict[tuple[int, ...], _CacheEntry] = {}
 
     def __call__(self, be: Any, operands: tuple[Any, ...], make_assignment: Callable[[], Assignment]) -> None:
         """Run the assignment that ``make_assignment()`` returns.
@@ -327,22 +328,33 @@ class CachedAssignment(Untracked):
         be : Backend
             The backend to run on.
         operands : tuple
-            Everything the assignment depends on. If they differ from those of the last call, it is built again.
+            Everything the assignment depends on. For operands that are not cached, it is built.
         make_assignment : callable
             Returns (targets, values).
         """
-        if len(operands) != len(self.operands) or not all(map(is_, operands, self.operands)):
-            self.operands, self.compiled = (), None  # if the new assignment raises, the next call builds it again
-            self.assignment = make_assignment()
-            be.assign(*self.assignment)
-            self.operands = operands
-        elif self.compiled is not None:
-            self.compiled()
-        elif self.assignment[0] and all(isinstance(x, Operand) for x in self.assignment[1]):
-            self.compiled = be.compile(*self.assignment)
-            self.compiled()
+        key = tuple(map(id, operands))
+        entry = self.cache.get(key)
+        if entry is None:
+            assignment = make_assignment()
+            be.assign(*assignment)
+            if len(self.cache) >= MAX_CACHED_ASSIGNMENTS:
+                del self.cache[next(iter(self.cache))]  # the oldest
+            self.cache[key] = _CacheEntry(operands, assignment)
+        elif entry.compiled is not None:
+            entry.compiled()
+        elif entry.assignment[0] and all(isinstance(x, Operand) for x in entry.assignment[1]):
+            entry.compiled = be.compile(*entry.assignment)
+            entry.compiled()
         else:
-            be.assign(*self.assignment)
+            be.assign(*entry.assignment)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachedAssignment:
         return CachedAssignment()  # the operands of a copy are different objects
+
+
+class _CacheEntry:
+    """An assignment, and its operands: the references keep the ids from being reused by new objects."""
+
+    def __init__(self, operands: tuple[Any, ...], assignment: Assignment) -> None:
+        self.operands, self.assignment = operands, assignment
+        self.compiled: Callable[[], None] | None = None

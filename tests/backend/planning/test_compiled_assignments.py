@@ -148,7 +148,21 @@ def test_a_cached_assignment_builds_new_trees_and_compiles_repeated_ones(be):
     x[:] = 5
     assert run(x, two) == 10  # the current value of the tensor
     assert (run(y, two), run(y, two), run(y, three), run(x, two)) == (20, 20, 30, 10)
-    assert calls == [2, 2, 3, 2]
+    assert calls == [2, 2, 3]
+
+
+def test_a_cached_assignment_forgets_the_oldest_operands(be):
+    xs, out, calls, cached = [be.array([[float(n)]]) for n in range(5)], be.zeros((1, 1)), [], CachedAssignment()
+
+    def run(x):
+        cached(be, (x,), lambda: calls.append(x) or ([out], [x * 2]))
+        return out.get().item()
+
+    assert [run(x) for x in xs] == [0, 2, 4, 6, 8]
+    assert run(xs[4]) == 8
+    assert len(calls) == 5
+    assert run(xs[0]) == 0
+    assert len(calls) == 6
 
 
 def test_a_cached_assignment_that_failed_to_start_starts_again(be):
@@ -174,7 +188,7 @@ def test_a_copy_of_a_cached_assignment_starts_again(be):
     for _ in range(2):
         cached(be, (x,), lambda: ([out], [x + 1]))
     other, z = copy.deepcopy((cached, x))
-    assert other.operands == ()
+    assert not other.cache
     other(be, (z,), lambda: ([out], [z + 10]))
     assert out.get().item() == 11
-    assert cached.operands == (x,)
+    assert [entry.operands for entry in cached.cache.values()] == [(x,)]
