@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
+from functools import cached_property
+from importlib import import_module
 from typing import Any, cast
 
 import numpy as np
@@ -165,6 +167,11 @@ class Backend(OpMethods, Untracked):
     register_export = creation.register_export
 
     # --- op-trees ---
+
+    @cached_property
+    def array_api(self) -> Any:
+        """The namespace ``neonlite.array_api``, with new arrays on this backend."""
+        return import_module("neonlite.array_api.namespace").Namespace(self)
 
     build = tree_methods.build
     where = tree_methods.where

@@ -1,0 +1,362 @@
+"""Array: an array of any number of dimensions, from 0 on, by the array-API standard; its value is an op-tree.
+
+An op-tree has at least two dimensions and no boolean dtype. An ``Array`` adds both: the operand of an array with fewer
+dimensions has axes of size 1 in front, as in broadcasting, and that of a boolean array has the values 0 and 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from neonlite.array_api import indexing
+from neonlite.backend.tensor import Tensor
+from neonlite.messages import describe
+from neonlite.optree import Operand, OpTreeNode
+from neonlite.shapes import Shape
+from neonlite.typing import NativeArray, NumPyArray
+
+if TYPE_CHECKING:
+    from neonlite.array_api.namespace import Namespace
+    from neonlite.backend.backend import Backend
+
+MAX_PENDING_OPS = 64  # an expression of more ops is evaluated, so that a loop does not build an ever larger one
+BOOL = np.dtype(bool)
+
+
+class Array:
+    """An array of the namespace ``neonlite.array_api``. Functions and operators return arrays that are not evaluated yet.
+
+    ``float(x)``, ``x.item()``, ``if x``, ``print(x)`` and ``np.asarray(x)`` evaluate the expression, once: the array
+    then holds the value. An expression of tensors of a backend, or of a ``variable``, is evaluated with their current
+    values each time, and ``Autodiff`` differentiates it. Arrays share no memory: ``x[i] = y`` and ``x += y`` change x
+    alone.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        The shape, () for a number.
+    dtype : numpy.dtype
+        The dtype; boolean arrays have ``bool``.
+    operand : Tensor or OpTreeNode
+        The expression, for Autodiff and ``be.plan``: of at least two dimensions, with 0 and 1 for a boolean array.
+
+    Examples
+    --------
+    >>> import neonlite as nl
+    >>> be = nl.gen_backend("cpu")
+    >>> xp = nl.array_api
+    >>> x = xp.asarray([1.0, 2.0, 3.0])
+    >>> xp.sum(x * x)
+    Array(14., dtype=float32)
+    >>> x[x > 1.5]
+    Array([2., 3.], dtype=float32)
+    """
+
+    __slots__ = ("__weakref__", "dtype", "is_live", "num_ops", "operand", "shape")
+    operand: Operand
+    shape: Shape
+    dtype: np.dtype[Any]
+    is_live: bool  # whether it depends on tensors whose values may change, or that gradients are taken with respect to
+    num_ops: int  # ops since the last evaluation
+
+    def __init__(self, *_: object) -> NoReturn:
+        raise TypeError("Array: expected a function of the namespace. Call asarray(values) to create an array.")
+
+    @property
+    def backend(self) -> Backend:
+        """The backend."""
+        return self.operand.backend
+
+    # --- evaluation ---
+
+    def tensor(self) -> Tensor:
+        """Evaluate the expression.
+
+        Returns
+        -------
+        Tensor
+            The value, of the shape and dtype of ``operand``.
+        """
+        value = self.operand
+        if not isinstance(value, Tensor):
+            value = self.backend.evaluate([value])[0]
+            if not self.is_live:
+                self.operand, self.num_ops = value, 0
+        return value
+
+    def native(self) -> NativeArray:
+        """Evaluate the expression.
+
+        Returns
+        -------
+        array
+            The value as an array of the runtime, of this shape and dtype.
+        """
+        xp, value = self.backend.runtime.xp, self.tensor()._array
+        value = xp.reshape(value, self.shape)
+        return xp.astype(value, xp.bool) if self.dtype == BOOL else value
+
+    def numpy(self) -> NumPyArray:
+        """Evaluate the expression.
+
+        Returns
+        -------
+        numpy.ndarray
+            A copy of the value, of this shape and dtype.
+        """
+        return self.tensor().get().reshape(self.shape).astype(self.dtype, copy=False)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NumPyArray:
+        if copy is False:
+            raise ValueError(f"{describe_array(self)}: expected copy=True or None, as NumPy gets a copy; got False.")
+        value = self.numpy()
+        return value if dtype is None else value.astype(dtype, copy=False)
+
+    def item(self) -> bool | int | float:
+        """Return the value of one element as a Python number.
+
+        Returns
+        -------
+        bool, int or float
+            The value.
+
+        Raises
+        ------
+        ValueError
+            The array has no or several elements.
+        """
+        if self.size != 1:
+            raise ValueError(
+                f"{describe_array(self)}.item(): expected one element, got {self.size}. Index the array, or reduce it "
+                "with any, all, sum or max."
+            )
+        return self.numpy().item()  # type: ignore[no-any-return]
+
+    def tolist(self) -> Any:
+        """Return the values as nested lists, or as a number for an array without dimensions.
+
+        Returns
+        -------
+        list or number
+            The values.
+        """
+        return self.numpy().tolist()
+
+    def _scalar(self) -> Any:
+        if self.shape:
+            raise TypeError(
+                f"{describe_array(self)}: expected an array of shape () to convert to a Python number. Index it, or "
+                "reduce it with any, all, sum or max."
+            )
+        return self.item()
+
+    def __bool__(self) -> bool:
+        return bool(self._scalar())
+
+    def __int__(self) -> int:
+        return int(self._scalar())
+
+    def __float__(self) -> float:
+        return float(self._scalar())
+
+    def __complex__(self) -> NoReturn:
+        raise TypeError(f"complex({describe_array(self)}): complex numbers are not supported. Call float(x).")
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu":
+            raise TypeError(f"{describe_array(self)}: expected an integer array as an index. Call int(x).")
+        return int(self._scalar())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"len({describe_array(self)}): expected at least one dimension.")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        text = np.array2string(self.numpy(), separator=", ", prefix="Array(", threshold=200)
+        return f"Array({text}, dtype={self.dtype.name})"
+
+    # --- attributes ---
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def device(self) -> str:
+        """The device: "cpu", or as in "cuda:0"."""
+        return device_of(self.backend)
+
+    @property
+    def T(self) -> Array:
+        """The transpose of a matrix."""
+        if self.ndim != 2:
+            raise ValueError(f"{describe_array(self)}.T: expected two dimensions. Use mT or permute_dims.")
+        return self.mT
+
+    @property
+    def mT(self) -> Array:
+        """The transposes of the matrices in the last two axes."""
+        if self.ndim < 2:
+            raise ValueError(f"{describe_array(self)}.mT: expected at least two dimensions.")
+        return result(self.operand.T, self.ndim, self.dtype, self)
+
+    def to_device(self, device: str, /, *, stream: None = None) -> Array:
+        """Return the array on a device.
+
+        Parameters
+        ----------
+        device : str
+            The device of the backend; arrays of other devices belong to other backends.
+        stream : None
+            For compatibility with the standard.
+
+        Returns
+        -------
+        Array
+            The array itself.
+        """
+        if stream is not None:
+            raise ValueError(f"to_device: expected no stream, got {stream!r}")
+        check_device(self.backend, device)
+        return self
+
+    # --- indexing ---
+
+    def __getitem__(self, key: Any) -> Array:
+        return indexing.get(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._replace(indexing.replaced(self, key, value))
+
+    def _replace(self, new: Array) -> Array:
+        """Take over the expression of another array, the result of an assignment."""
+        self.operand, self.is_live, self.num_ops = new.operand, new.is_live, new.num_ops
+        return self
+
+    # --- protocols ---
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Namespace:
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+            raise ValueError(f"__array_namespace__: expected an API version up to 2024.12, got {api_version!r}")
+        return self.backend.array_api
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return self.native().__dlpack__(**{name: value for name, value in options.items() if value is not None})
+
+    def __dlpack_device__(self) -> tuple[Any, int]:
+        return self.native().__dlpack_device__()  # type: ignore[no-any-return]
+
+    def __copy__(self) -> Array:
+        return new_array(self.operand, self.shape, self.dtype, self.is_live, self.num_ops)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Array:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Callable[..., Array], tuple[NumPyArray]]:
+        from neonlite.array_api.creation import asarray
+
+        return asarray, (self.numpy(),)
+
+
+# --- construction --------------------------------------------------------------------------------------------------
+
+_new = object.__new__
+
+
+def new_array(operand: Operand, shape: Shape, dtype: np.dtype[Any], is_live: bool, num_ops: int) -> Array:
+    """Return an array of an operand whose last axes are those of the shape."""
+    x: Array = _new(Array)
+    x.operand, x.shape, x.dtype, x.is_live, x.num_ops = operand, shape, dtype, is_live, num_ops
+    if num_ops > MAX_PENDING_OPS and not is_live:
+        x.tensor()
+    return x
+
+
+def result(operand: Operand, ndim: int, dtype: np.dtype[Any] | None, *arguments: Array) -> Array:
+    """Return the array of ``ndim`` dimensions that a function computes from arguments; None: the operand's dtype."""
+    shape: Shape = operand.shape
+    is_live, num_ops = False, 1
+    for x in arguments:
+        is_live, num_ops = is_live or x.is_live, num_ops + x.num_ops
+    shape = shape[len(shape) - ndim :]
+    return new_array(operand, shape, np.dtype(operand.info.dtype) if dtype is None else dtype, is_live, num_ops)
+
+
+def padded(shape: Shape) -> Shape:
+    """Return the shape of an operand: with axes of size 1 in front, up to two dimensions."""
+    return shape if len(shape) > 1 else (1, 1, *shape)[-2:]
+
+
+def with_shape(operand: Operand, shape: Shape, dtype: np.dtype[Any] | None, *arguments: Array) -> Array:
+    """Return the array of a shape that a function computes from arguments; the operand is reshaped."""
+    to = padded(shape)
+    if operand.shape != to:
+        operand = operand.backend.reshape(operand, to)
+    return result(operand, len(shape), dtype, *arguments)
+
+
+def from_numpy(be: Backend, values: NumPyArray) -> Array:
+    """Return an array with a copy of values."""
+    dtype = values.dtype
+    name = be.dtype_name("uint8" if dtype == BOOL else dtype)
+    operand = be.array(values.reshape(padded(values.shape)), dtype=name)
+    return new_array(operand, values.shape, dtype, False, 0)
+
+
+def from_native(be: Backend, array: NativeArray) -> Array:
+    """Return an array with a copy of an array of the runtime."""
+    return from_numpy(be, be.runtime.get(array))
+
+
+def from_operand(x: Operand) -> Array:
+    """Return the array of a tensor or op-tree, evaluated with the current values of its tensors each time."""
+    return new_array(x, x.shape, np.dtype(x.info.dtype), True, 0)
+
+
+# --- description and devices ---------------------------------------------------------------------------------------
+
+
+def describe_array(x: Any) -> str:
+    """Return a description of an argument for an error message."""
+    return f"an array {x.shape} of {x.dtype.name}" if isinstance(x, Array) else describe(x)
+
+
+def device_of(be: Backend) -> str:
+    """Return the name of the device of a backend."""
+    return f"cuda:{be.device_id}" if be.runtime.has_device_memory else "cpu"
+
+
+def check_device(be: Backend, device: Any) -> None:
+    """Raise ValueError if a device is not that of the backend."""
+    if device is not None and device != device_of(be):
+        raise ValueError(
+            f"device: expected {device_of(be)!r}, the device of {be!r}, got {device!r}. Create a backend of the other "
+            "device, and use its be.array_api."
+        )
+
+
+def is_operand(x: object) -> bool:
+    """Return whether x is a tensor or an op-tree."""
+    return isinstance(x, Operand | OpTreeNode)

@@ -1,0 +1,509 @@
+"""Creation functions. They create arrays on the current backend; those of ``be.array_api`` on that backend."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neonlite.array_api.array import (
+    BOOL,
+    Array,
+    check_device,
+    describe_array,
+    from_numpy,
+    from_operand,
+    new_array,
+    padded,
+)
+from neonlite.backend import current_backend
+from neonlite.optree import Operand
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+
+# --- arguments of all functions ---
+
+
+def as_array(x: Any, like: Array) -> Array:
+    """Return an argument as an array: of the backend of ``like``, and for a Python scalar of its dtype if that fits."""
+    if isinstance(x, Array):
+        return x
+    if isinstance(x, bool | int | float | complex):
+        from neonlite.array_api.data_types import promote_scalar
+
+        return from_numpy(like.backend, np.asarray(x, promote_scalar(like.dtype, x, like.backend)))
+    return _convert(like.backend, x)
+
+
+def common_backend(arrays: list[Array]) -> Backend:
+    """Return the backend of arrays; ValueError if they belong to several."""
+    return arrays[0].backend
+
+
+def check_arrays(name: str, *arguments: Any) -> list[Array]:
+    """Return arguments as arrays. TypeError unless they are arrays, tensors, op-trees or NumPy arrays."""
+    arrays = []
+    for x in arguments:
+        if not isinstance(x, Array):
+            if not isinstance(x, Operand | np.ndarray | np.generic):
+                raise TypeError(f"{name}: expected an array, got {x!r}. Create one with asarray(x).")
+            x = _convert(x.backend if isinstance(x, Operand) else current_backend(), x)
+        arrays.append(x)
+    return arrays
+
+
+def _convert(be: Backend, x: Any) -> Array:
+    """Return any other object as an array."""
+    if isinstance(x, Operand):
+        return from_operand(x)
+    if not hasattr(x, "__array__") and hasattr(x, "__dlpack__"):
+        return from_dlpack(x)
+    values = np.asarray(x)
+    if values.dtype.kind not in "biuf":
+        raise TypeError(f"asarray: expected real numbers or booleans, got {values.dtype}: {x!r}")
+    if not hasattr(x, "dtype") and values.dtype.kind == "f":  # Python floats
+        values = values.astype(be.default_dtype_name)
+    return from_numpy(be, values)
+
+
+def _dtype(dtype: Any, default: str) -> np.dtype[Any]:
+    return np.dtype(default if dtype is None else dtype)
+
+
+# --- functions of the standard ---
+
+
+def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Array:
+    """Return an object as an array.
+
+    Parameters
+    ----------
+    obj : array_like
+        A Python number, nested lists, a NumPy array, an array of another library with DLPack, or an Array. A tensor or
+        op-tree of a backend is not copied: the array is evaluated with its current values each time.
+    dtype : dtype, optional
+        The dtype. Default: that of obj; for Python numbers bool, int64, or the default dtype of the backend.
+    device : str, optional
+        The device of the backend.
+    copy : bool, optional
+        For compatibility with the standard: arrays share no memory. False is refused for objects that must be copied.
+
+    Returns
+    -------
+    Array
+        The array.
+
+    Examples
+    --------
+    >>> from neonlite import array_api as xp
+    >>> xp.asarray([True, False])
+    Array([ True, False], dtype=bool)
+    """
+    from neonlite.array_api.data_types import to_dtype
+
+    be = current_backend()
+    check_device(be, device)
+    if copy is False and not isinstance(obj, Array | Operand):
+        raise ValueError(f"asarray: expected an Array, tensor or op-tree for copy=False, got {type(obj).__name__}.")
+    x = obj.__copy__() if isinstance(obj, Array) else None
+    if x is None:
+        if dtype is not None and not hasattr(obj, "__array__") and not isinstance(obj, Operand):
+            if not hasattr(obj, "__dlpack__"):
+                return from_numpy(be, _cast_list(obj, np.dtype(dtype)))
+        x = _convert(be, obj)
+    return x if dtype is None else to_dtype(x, np.dtype(dtype))
+
+
+def _cast_list(obj: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return Python numbers as a NumPy array of a dtype, without rounding large integers on the way."""
+    values = np.asarray(obj)
+    return np.asarray(obj, dtype) if values.dtype.kind in "biu" and dtype.kind in "iuf" else values.astype(dtype)
+
+
+def variable(obj: Any, /, *, dtype: Any = None, name: str | None = None) -> Array:
+    """Return an array to differentiate with respect to: ``Autodiff(y).get_grad_op_tree(x)``.
+
+    Expressions of it are not replaced by their values when they are evaluated.
+
+    Parameters
+    ----------
+    obj : array_like
+        The values, as for ``asarray``.
+    dtype : dtype, optional
+        The dtype, as for ``asarray``.
+    name : str, optional
+        The name in printed op-trees.
+
+    Returns
+    -------
+    Array
+        The array.
+    """
+    x = asarray(obj, dtype=dtype)
+    be = x.backend
+    return new_array(be.array(x.tensor(), x.operand.info.dtype, name=name), x.shape, x.dtype, True, 0)
+
+
+def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Array:
+    """Return a copy of an array of another library, through DLPack.
+
+    Parameters
+    ----------
+    x : object
+        An array with ``__dlpack__``.
+    device : str, optional
+        The device of the backend.
+    copy : bool, optional
+        For compatibility with the standard: the values are copied.
+
+    Returns
+    -------
+    Array
+        The array.
+    """
+    be = current_backend()
+    check_device(be, device)
+    if isinstance(x, Array):
+        return x.__copy__()
+    if be.runtime.has_device_memory:
+        t = be.from_dlpack(x)
+        return new_array(be.array(t, t.info.dtype), t.shape, np.dtype(t.info.dtype), False, 0)
+    return from_numpy(be, np.from_dlpack(x).copy())
+
+
+def empty(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None = None) -> Array:
+    """Return an array of zeros; the values of ``empty`` are unspecified in the standard.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        The shape.
+    dtype : dtype, optional
+        The dtype; default that of the backend.
+    device : str, optional
+        The device of the backend.
+
+    Returns
+    -------
+    Array
+        The array.
+    """
+    return full(shape, 0, dtype=_dtype(dtype, current_backend().default_dtype_name), device=device)
+
+
+def zeros(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None = None) -> Array:
+    """Return an array of zeros.
+
+    Parameters
+    ----------
+    shape, dtype, device
+        As for ``empty``.
+
+    Returns
+    -------
+    Array
+        The array.
+    """
+    return empty(shape, dtype=dtype, device=device)
+
+
+def ones(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None = None) -> Array:
+    """Return an array of ones.
+
+    Parameters
+    ----------
+    shape, dtype, device
+        As for ``empty``.
+
+    Returns
+    -------
+    Array
+        The array.
+    """
+    return full(shape, 1, dtype=_dtype(dtype, current_backend().default_dtype_name), device=device)
+
+
+def full(
+    shape: int | tuple[int, ...], fill_value: bool | int | float, *, dtype: Any = None, device: str | None = None
+) -> Array:
+    """Return an array of one value.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        The shape.
+    fill_value : number
+        The value.
+    dtype : dtype, optional
+        The dtype; default that of ``asarray(fill_value)``.
+    device : str, optional
+        The device of the backend.
+
+    Returns
+    -------
+    Array
+        The array.
+    """
+    be = current_backend()
+    check_device(be, device)
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    value = asarray(fill_value, dtype=dtype)
+    name = value.operand.info.dtype
+    tensor = be.zeros(padded(sizes), dtype=name)
+    if value.numpy():
+        tensor[:] = value.operand
+    return new_array(tensor, sizes, value.dtype, False, 0)
+
+
+def empty_like(x: Array, /, *, dtype: Any = None, device: str | None = None) -> Array:
+    """Return an array of zeros, of the shape and dtype of another one.
+
+    Parameters
+    ----------
+    x : Array
+        The other array.
+    dtype : dtype, optional
+        Another dtype.
+    device : str, optional
+        The device of the backend.
+
+    Returns
+    -------
+    Array
+        The array.
+    """
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def zeros_like(x: Array, /, *, dtype: Any = None, device: str | None = None) -> Array:
+    """Return an array of zeros, of the shape and dtype of another one.
+
+    Parameters
+    ----------
+    x, dtype, device
+        As for ``empty_like``.
+
+    Returns
+    -------
+    Array
+        The array.
+    """
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def ones_like(x: Array, /, *, dtype: Any = None, device: str | None = None) -> Array:
+    """Return an array of ones, of the shape and dtype of another one.
+
+    Parameters
+    ----------
+    x, dtype, device
+        As for ``empty_like``.
+
+    Returns
+    -------
+    Array
+        The array.
+    """
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+def full_like(
+    x: Array, /, fill_value: bool | int | float, *, dtype: Any = None, device: str | None = None
+) -> Array:
+    """Return an array of one value, of the shape and dtype of another array.
+
+    Parameters
+    ----------
+    x : Array
+        The other array.
+    fill_value : number
+        The value.
+    dtype : dtype, optional
+        Another dtype.
+    device : str, optional
+        The device of the backend.
+
+    Returns
+    -------
+    Array
+        The array.
+    """
+    (x,) = check_arrays("full_like", x)
+    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device)
+
+
+def arange(
+    start: int | float,
+    /,
+    stop: int | float | None = None,
+    step: int | float = 1,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+) -> Array:
+    """Return evenly spaced numbers of an interval without its end.
+
+    Parameters
+    ----------
+    start : number
+        The first number; if stop is not given, the end, and the first is 0.
+    stop : number, optional
+        The end.
+    step : number
+        The distance; default 1.
+    dtype : dtype, optional
+        The dtype; default int64 for integers, else that of the backend.
+    device : str, optional
+        The device of the backend.
+
+    Returns
+    -------
+    Array
+        The numbers.
+    """
+    be = current_backend()
+    check_device(be, device)
+    start, stop = (0, start) if stop is None else (start, stop)
+    is_integer = all(isinstance(x, int) for x in (start, stop, step))
+    count = max(0, math.ceil((stop - start) / step)) if not is_integer else len(range(start, stop, step))  # type: ignore[arg-type]
+    values = np.asarray([start + step * i for i in range(count)], None if count else float)
+    return from_numpy(be, values.astype(_dtype(dtype, "int64" if is_integer else be.default_dtype_name)))
+
+
+def linspace(
+    start: int | float,
+    stop: int | float,
+    /,
+    num: int,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    endpoint: bool = True,
+) -> Array:
+    """Return evenly spaced numbers of an interval.
+
+    Parameters
+    ----------
+    start, stop : number
+        The interval.
+    num : int
+        How many numbers.
+    dtype : dtype, optional
+        The dtype; default that of the backend.
+    device : str, optional
+        The device of the backend.
+    endpoint : bool
+        Whether ``stop`` is the last number; default True.
+
+    Returns
+    -------
+    Array
+        The numbers.
+    """
+    be = current_backend()
+    check_device(be, device)
+    dtype = _dtype(dtype, be.default_dtype_name)
+    return from_numpy(be, np.linspace(start, stop, num, dtype=dtype, endpoint=endpoint))
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: str | None = None
+) -> Array:
+    """Return a matrix with ones on a diagonal, else zeros.
+
+    Parameters
+    ----------
+    n_rows, n_cols : int
+        The shape; default square.
+    k : int
+        The diagonal: 0 is the main one, positive ones are above.
+    dtype : dtype, optional
+        The dtype; default that of the backend.
+    device : str, optional
+        The device of the backend.
+
+    Returns
+    -------
+    Array
+        The matrix.
+    """
+    be = current_backend()
+    check_device(be, device)
+    return from_numpy(be, np.eye(n_rows, n_cols, k, dtype=_dtype(dtype, be.default_dtype_name)))
+
+
+def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
+    """Return the coordinates of a grid.
+
+    Parameters
+    ----------
+    *arrays : Array
+        The coordinates along each axis, one-dimensional.
+    indexing : {"xy", "ij"}
+        "ij": the first array varies along the first axis. "xy", the default: along the second one.
+
+    Returns
+    -------
+    list of Array
+        An array of the shape of the grid for each axis.
+    """
+    from neonlite.array_api.data_types import broadcast_arrays
+    from neonlite.array_api.manipulation import reshape
+
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"meshgrid: expected indexing 'xy' or 'ij', got {indexing!r}")
+    arrays = tuple(check_arrays("meshgrid", *arrays))
+    if any(x.ndim != 1 for x in arrays):
+        raise ValueError(f"meshgrid: expected one dimension, got {', '.join(map(describe_array, arrays))}")
+    order = list(range(len(arrays)))
+    if indexing == "xy" and len(arrays) > 1:
+        order[:2] = 1, 0
+    aligned = [reshape(x, tuple(-1 if k == axis else 1 for k in range(len(order)))) for x, axis in zip(arrays, order, strict=True)]
+    return broadcast_arrays(*aligned)
+
+
+def tril(x: Array, /, *, k: int = 0) -> Array:
+    """Return matrices with zeros above a diagonal.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices, in the last two axes.
+    k : int
+        The diagonal, as for ``eye``.
+
+    Returns
+    -------
+    Array
+        The matrices.
+    """
+    return _triangle("tril", x, np.tri(*x.shape[-2:], k=k, dtype=bool) if x.ndim > 1 else None)
+
+
+def triu(x: Array, /, *, k: int = 0) -> Array:
+    """Return matrices with zeros below a diagonal.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices, in the last two axes.
+    k : int
+        The diagonal, as for ``eye``.
+
+    Returns
+    -------
+    Array
+        The matrices.
+    """
+    return _triangle("triu", x, ~np.tri(*x.shape[-2:], k=k - 1, dtype=bool) if x.ndim > 1 else None)
+
+
+def _triangle(name: str, x: Array, mask: Any) -> Array:
+    from neonlite.array_api.elementwise import where
+
+    if mask is None:
+        raise ValueError(f"{name}: expected at least two dimensions, got {describe_array(x)}")
+    return where(from_numpy(x.backend, mask), x, False if x.dtype == BOOL else 0)

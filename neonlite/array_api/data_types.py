@@ -1,0 +1,308 @@
+"""Data types: promotion, casts, and the inspection functions of the standard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neonlite.array_api.array import BOOL, Array, describe_array, device_of, padded, result
+from neonlite.array_api.creation import as_array, check_arrays, common_backend
+from neonlite.backend import current_backend
+from neonlite.dtypes import promote_types
+from neonlite.shapes import broadcast_shapes
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+DTypes = dict[str, np.dtype[Any]]
+KINDS = {
+    "bool": ("bool",),
+    "signed integer": ("int8", "int16", "int32", "int64"),
+    "unsigned integer": ("uint8", "uint16", "uint32", "uint64"),
+    "real floating": ("float32", "float64"),
+    "complex floating": (),
+}
+KINDS["integral"] = KINDS["signed integer"] + KINDS["unsigned integer"]
+KINDS["numeric"] = KINDS["integral"] + KINDS["real floating"]
+DTYPES: DTypes = {name: np.dtype(name) for name in KINDS["bool"] + KINDS["numeric"]}
+
+
+def promote(x: np.dtype[Any], y: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the common dtype of two dtypes; bool is below all others."""
+    if x == y or y == BOOL:
+        return x
+    return y if x == BOOL else np.dtype(promote_types(x.name, y.name))
+
+
+def to_dtype(x: Array, dtype: np.dtype[Any]) -> Array:
+    """Return an array cast to a dtype."""
+    if x.dtype == dtype:
+        return x
+    be = x.backend
+    if dtype == BOOL:
+        return result(be.not_equal(x.operand, 0), x.ndim, BOOL, x)
+    return result(be.astype(x.operand, dtype.name), x.ndim, dtype, x)
+
+
+def check_can_assign(x: Array, v: Array, value: object) -> None:
+    """Raise TypeError if ``x[...] = value`` would lose the fractions of floats, or numbers in a boolean array."""
+    order = {"b": 0, "u": 1, "i": 1, "f": 2}
+    if order[v.dtype.kind] > order[x.dtype.kind]:
+        raise TypeError(
+            f"x[...] = value: expected a value that can be cast to {x.dtype.name}, got {describe_array(v)}. Cast it "
+            f"with astype(value, {x.dtype.name})."
+        )
+
+
+def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: str | None = None) -> Array:
+    """Return an array cast to a dtype.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+    dtype : dtype
+        The dtype.
+    copy : bool
+        For compatibility with the standard: arrays share no memory.
+    device : str, optional
+        The device of the array.
+
+    Returns
+    -------
+    Array
+        The array of the dtype.
+    """
+    (x,) = check_arrays("astype", x)
+    if device is not None:
+        x.to_device(device)
+    return to_dtype(x, np.dtype(dtype))
+
+
+def broadcast_to(x: Array, /, shape: tuple[int, ...]) -> Array:
+    """Return an array broadcast to a shape.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+    shape : tuple of int
+        The shape.
+
+    Returns
+    -------
+    Array
+        The array of the shape.
+
+    Raises
+    ------
+    ValueError
+        The array does not broadcast to the shape.
+    """
+    (x,) = check_arrays("broadcast_to", x)
+    shape = tuple(shape)
+    if x.shape == shape:
+        return x
+    if broadcast_shapes(x.shape, shape) != shape:
+        raise ValueError(f"broadcast_to: expected an array that broadcasts to {shape}, got {describe_array(x)}")
+    return result(x.backend.broadcast_to(x.operand, padded(shape)), len(shape), x.dtype, x)
+
+
+def broadcast_arrays(*arrays: Array) -> list[Array]:
+    """Return arrays broadcast to their common shape.
+
+    Parameters
+    ----------
+    *arrays : Array
+        The arrays.
+
+    Returns
+    -------
+    list of Array
+        The arrays of the common shape.
+    """
+    arrays = tuple(check_arrays("broadcast_arrays", *arrays))
+    shape = broadcast_shapes(*(x.shape for x in arrays)) if arrays else ()
+    return [broadcast_to(x, shape) for x in arrays]
+
+
+def can_cast(from_: Any, to: Any, /) -> bool:
+    """Return whether a dtype can be cast to another one by promotion.
+
+    Parameters
+    ----------
+    from_ : dtype or Array
+        The dtype, or an array of it.
+    to : dtype
+        The other dtype.
+
+    Returns
+    -------
+    bool
+        Whether it can be cast.
+    """
+    return bool(np.can_cast(getattr(from_, "dtype", from_), np.dtype(to)))
+
+
+def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
+    """Return the dtype to which arrays, dtypes and Python scalars are promoted.
+
+    Parameters
+    ----------
+    *arrays_and_dtypes : Array, dtype or scalar
+        The arguments, at least one array or dtype.
+
+    Returns
+    -------
+    dtype
+        The common dtype.
+    """
+    scalars = [x for x in arrays_and_dtypes if isinstance(x, bool | int | float | complex)]
+    dtypes = [np.dtype(getattr(x, "dtype", x)) for x in arrays_and_dtypes if not isinstance(x, bool | int | float | complex)]
+    if not dtypes:
+        raise ValueError("result_type: expected at least one array or dtype, got only Python scalars or nothing")
+    common = dtypes[0]
+    for dtype in dtypes[1:]:
+        common = promote(common, dtype)
+    for x in scalars:
+        common = promote_scalar(common, x, current_backend())
+    return common
+
+
+def promote_scalar(dtype: np.dtype[Any], x: Any, be: Backend) -> np.dtype[Any]:
+    """Return the dtype of the result for an array and a Python scalar, which has the dtype of the array if it can."""
+    if isinstance(x, complex):
+        raise TypeError(f"expected a real number, got {x!r}: complex numbers are not supported")
+    if isinstance(x, float):
+        return dtype if dtype.kind == "f" else np.dtype(be.default_dtype_name)
+    return np.dtype(np.int64) if dtype == BOOL and not isinstance(x, bool) else dtype
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Return whether a dtype is of a kind.
+
+    Parameters
+    ----------
+    dtype : dtype
+        The dtype.
+    kind : str, dtype or tuple of these
+        "bool", "signed integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric", or a
+        dtype.
+
+    Returns
+    -------
+    bool
+        Whether it is.
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, k) for k in kind)
+    if isinstance(kind, str) and kind in KINDS:
+        return np.dtype(dtype).name in KINDS[kind]
+    if isinstance(kind, str):
+        raise ValueError(f"isdtype: expected one of {', '.join(KINDS)}, or a dtype, got {kind!r}")
+    return np.dtype(dtype) == np.dtype(kind)
+
+
+def finfo(type: Any, /) -> Any:  # noqa: A002 (the name in the standard)
+    """Return the limits of a floating-point dtype.
+
+    Parameters
+    ----------
+    type : dtype or Array
+        The dtype, or an array of it.
+
+    Returns
+    -------
+    numpy.finfo
+        Its ``bits``, ``eps``, ``max``, ``min`` and ``smallest_normal``.
+    """
+    return Limits(np.finfo(getattr(type, "dtype", type)), ("eps", "max", "min", "smallest_normal"), float)
+
+
+def iinfo(type: Any, /) -> Any:  # noqa: A002 (the name in the standard)
+    """Return the limits of an integer dtype.
+
+    Parameters
+    ----------
+    type : dtype or Array
+        The dtype, or an array of it.
+
+    Returns
+    -------
+    numpy.iinfo
+        Its ``bits``, ``max`` and ``min``.
+    """
+    return Limits(np.iinfo(getattr(type, "dtype", type)), ("max", "min"), int)
+
+
+class Limits:
+    """The limits of a dtype, as Python numbers."""
+
+    def __init__(self, info: Any, names: tuple[str, ...], number: Any) -> None:
+        self.bits, self.dtype = int(info.bits), info.dtype
+        for name in names:
+            setattr(self, name, number(getattr(info, name)))
+
+    def __repr__(self) -> str:
+        return f"Limits({', '.join(f'{name}={value}' for name, value in vars(self).items())})"
+
+
+class NamespaceInfo:
+    """What the namespace supports, by the standard."""
+
+    def __init__(self, be: Backend) -> None:
+        self.be = be
+
+    def capabilities(self) -> dict[str, Any]:
+        """Return the optional features: boolean indexing and shapes that depend on values, which evaluate."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 32}
+
+    def default_device(self) -> str:
+        """Return the device of the backend."""
+        return device_of(self.be)
+
+    def devices(self) -> list[str]:
+        """Return the device of the backend in a list."""
+        return [device_of(self.be)]
+
+    def default_dtypes(self, *, device: str | None = None) -> DTypes:
+        """Return the default dtypes.
+
+        Parameters
+        ----------
+        device : str, optional
+            The device.
+        """
+        real = DTYPES[self.be.default_dtype_name]
+        names = {"real floating": real, "complex floating": np.dtype(np.complex64)}
+        return {**names, "integral": DTYPES["int64"], "indexing": DTYPES["int64"]}
+
+    def dtypes(self, *, device: str | None = None, kind: Any = None) -> DTypes:
+        """Return the supported dtypes of a kind by name.
+
+        Parameters
+        ----------
+        device : str, optional
+            The device.
+        kind : str or tuple of str, optional
+            As for ``isdtype``; all by default.
+        """
+        return {name: dtype for name, dtype in DTYPES.items() if kind is None or isdtype(dtype, kind)}
+
+
+def __array_namespace_info__() -> NamespaceInfo:
+    """Return what the namespace supports.
+
+    Returns
+    -------
+    NamespaceInfo
+        Its methods return the capabilities, devices and dtypes.
+    """
+    return NamespaceInfo(current_backend())
+
+
+__all__ = [
+    "__array_namespace_info__", "as_array", "astype", "broadcast_arrays", "broadcast_to", "can_cast", "common_backend",
+    "finfo", "iinfo", "isdtype", "result_type",
+]  # fmt: skip

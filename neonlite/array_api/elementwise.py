@@ -1,0 +1,385 @@
+"""Elementwise functions: each is an op of the op table, so that expressions of them are fused and differentiated."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from neonlite.array_api.array import BOOL, Array, describe_array, new_array, result
+from neonlite.array_api.creation import as_array, check_arrays
+from neonlite.array_api.data_types import promote, promote_scalar, to_dtype
+from neonlite.ops import OPS, Op
+from neonlite.optree import build
+
+OPS_BY_METHOD = {op.method: op for op in OPS.values()}
+FLOAT, REAL, INTEGER, ANY = "f", "iuf", "iu", "biuf"  # the kinds of dtypes that a function accepts
+KIND_NAMES = {FLOAT: "floating-point", REAL: "numeric", INTEGER: "integer", "b": "boolean", "biu": "integer or boolean"}
+SCALARS = (bool, int, float)
+new = object.__new__
+
+
+# --- functions from ops ---
+
+
+def unary(name: str, kinds: str, method: str = "", boolean: str = "", returns_bool: bool = False) -> Callable[..., Array]:
+    """Return the elementwise function of one array that computes an op.
+
+    Parameters
+    ----------
+    name : str
+        The name in the standard.
+    kinds : str
+        The kinds of dtypes that it accepts.
+    method : str
+        The backend method; default the name.
+    boolean : str
+        The backend method for boolean arrays; default the same.
+    returns_bool : bool
+        Whether the result is boolean.
+    """
+    op = OPS_BY_METHOD[method or name]
+    op_of_bools = OPS_BY_METHOD[boolean] if boolean else op
+
+    def function(x: Array, /) -> Array:
+        if type(x) is not Array:
+            (x,) = check_arrays(name, x)
+        dtype = x.dtype
+        if dtype.kind not in kinds:
+            x = check_kind(name, kinds, x)
+            dtype = x.dtype
+        node = build(op if dtype != BOOL else op_of_bools, x.operand)
+        known = BOOL if returns_bool or (dtype == BOOL and boolean) else dtype if node.info.dtype == dtype.name else None
+        return new_array(node, x.shape, known or np.dtype(node.info.dtype), x.is_live, x.num_ops + 1)
+
+    return described(function, name, op)
+
+
+def binary(name: str, kinds: str, method: str = "", boolean: str = "", returns_bool: bool = False) -> Callable[..., Array]:
+    """Return the elementwise function of two arrays, or an array and a Python number, that computes an op.
+
+    Parameters
+    ----------
+    name, kinds, method, boolean, returns_bool
+        As for ``unary``.
+    """
+    op = OPS_BY_METHOD[method or name]
+    op_of_bools = OPS_BY_METHOD[boolean] if boolean else op
+
+    def function(x1: Array | float, x2: Array | float, /) -> Array:
+        a, b, dtype = promoted(name, kinds, x1, x2)
+        node = build(op_of_bools if dtype == BOOL else op, a[0], b[0])
+        if node is NotImplemented:
+            raise TypeError(f"{name}: expected arrays or numbers, got {describe_array(x1)} and {describe_array(x2)}")
+        known = BOOL if returns_bool or (dtype == BOOL and boolean) else dtype if node.info.dtype == dtype.name else None
+        ndim = a[1] if a[1] > b[1] else b[1]
+        shape = node.shape
+        if len(shape) != ndim:
+            shape = shape[len(shape) - ndim :]
+        return new_array(node, shape, known or np.dtype(node.info.dtype), a[2] or b[2], a[3] + b[3] + 1)
+
+    return described(function, name, op)
+
+
+def described(function: Callable[..., Array], name: str, op: Op) -> Callable[..., Array]:
+    """Return a function with its name, and a docstring from the op table."""
+    parameters = ", ".join(inspect.signature(function).parameters)
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"""Return {op.doc}, elementwise.
+
+Parameters
+----------
+{parameters} : Array{" or number, at least one array" if "," in parameters else ""}
+    The operand{"s, which broadcast" if "," in parameters else ""}.
+
+Returns
+-------
+Array
+    The result, not evaluated yet.
+"""
+    return function
+
+
+Argument = tuple[Any, int, bool, int]  # operand, number of dimensions, whether it is live, number of ops
+
+
+def promoted(name: str, kinds: str, x1: Any, x2: Any) -> tuple[Argument, Argument, np.dtype[Any]]:
+    """Return two arguments in their common dtype, and that dtype."""
+    if type(x1) is not Array and type(x1) not in SCALARS:
+        (x1,) = check_arrays(name, x1)
+    if type(x2) is not Array and type(x2) not in SCALARS:
+        (x2,) = check_arrays(name, x2)
+    if type(x1) is not Array:
+        if type(x2) is not Array:
+            raise TypeError(f"{name}: expected at least one array, got {x1!r} and {x2!r}. Create one with asarray(x).")
+        second, first, dtype = with_scalar(name, kinds, x2, x1)
+        return first, second, dtype
+    if type(x2) is not Array:
+        return with_scalar(name, kinds, x1, x2)
+    dtype = x1.dtype
+    if dtype != x2.dtype:
+        dtype = promote(dtype, x2.dtype)
+        x1, x2 = to_dtype(x1, dtype), to_dtype(x2, dtype)
+    if dtype.kind not in kinds:
+        x1, x2 = check_kind(name, kinds, x1), check_kind(name, kinds, x2)
+        dtype = x1.dtype
+    return (
+        (x1.operand, len(x1.shape), x1.is_live, x1.num_ops),
+        (x2.operand, len(x2.shape), x2.is_live, x2.num_ops),
+        dtype,
+    )
+
+
+def with_scalar(name: str, kinds: str, x: Array, scalar: Any) -> tuple[Argument, Argument, np.dtype[Any]]:
+    """Return an array and a Python number in their common dtype, and that dtype."""
+    dtype, kind = x.dtype, x.dtype.kind
+    if kind != "f":
+        if isinstance(scalar, int) and kind in "iu":
+            limits = np.iinfo(dtype)
+            if not limits.min <= scalar <= limits.max:
+                raise OverflowError(
+                    f"{name}: expected an integer from {limits.min} to {limits.max} for {dtype.name}, got {scalar}"
+                )
+        dtype = promote_scalar(dtype, scalar, x.backend)
+        x = to_dtype(x, dtype)
+    if dtype.kind not in kinds:
+        x = check_kind(name, kinds, x)
+        dtype = x.dtype
+    if dtype.kind == "f" and type(scalar) is not float:
+        scalar = float(scalar)
+    return (x.operand, len(x.shape), x.is_live, x.num_ops), (scalar, 0, False, 0), dtype
+
+
+def check_kind(name: str, kinds: str, x: Array) -> Array:
+    """Return an argument of an accepted kind: integers become floats where floats are expected, as in NumPy."""
+    if "f" in kinds and (x.dtype.kind in "iu" or (x.dtype == BOOL and kinds == FLOAT)):
+        return to_dtype(x, np.dtype(x.backend.default_dtype_name))
+    if x.dtype == BOOL and "i" in kinds:
+        hint = "Cast it with astype(x, int64), or use logical_not, logical_and or logical_or."
+    else:
+        hint = "Cast it with astype."
+    raise TypeError(f"{name}: expected an array of a {KIND_NAMES[kinds]} dtype, got {describe_array(x)}. {hint}")
+
+
+abs = unary("abs", REAL, "absolute")  # noqa: A001 (the name in the standard)
+acos = unary("acos", FLOAT)
+acosh = unary("acosh", FLOAT)
+add = binary("add", REAL)
+asin = unary("asin", FLOAT)
+asinh = unary("asinh", FLOAT)
+atan = unary("atan", FLOAT)
+atan2 = binary("atan2", FLOAT)
+atanh = unary("atanh", FLOAT)
+bitwise_and = binary("bitwise_and", "biu", boolean="logical_and")
+bitwise_invert = unary("bitwise_invert", "biu", boolean="logical_not")
+bitwise_left_shift = binary("bitwise_left_shift", INTEGER)
+bitwise_or = binary("bitwise_or", "biu", boolean="logical_or")
+bitwise_right_shift = binary("bitwise_right_shift", INTEGER)
+bitwise_xor = binary("bitwise_xor", "biu", boolean="logical_xor")
+ceil = unary("ceil", REAL)
+copysign = binary("copysign", FLOAT)
+cos = unary("cos", FLOAT)
+cosh = unary("cosh", FLOAT)
+divide = binary("divide", FLOAT)
+equal = binary("equal", ANY, returns_bool=True)
+erf = unary("erf", FLOAT)
+exp = unary("exp", FLOAT)
+expm1 = unary("expm1", FLOAT)
+floor = unary("floor", REAL)
+greater = binary("greater", REAL, returns_bool=True)
+greater_equal = binary("greater_equal", REAL, returns_bool=True)
+hypot = binary("hypot", FLOAT)
+isfinite = unary("isfinite", REAL, "finite", returns_bool=True)
+isinf = unary("isinf", REAL, returns_bool=True)
+isnan = unary("isnan", REAL, returns_bool=True)
+less = binary("less", REAL, returns_bool=True)
+less_equal = binary("less_equal", REAL, returns_bool=True)
+log = unary("log", FLOAT)
+log10 = unary("log10", FLOAT)
+log1p = unary("log1p", FLOAT)
+log2 = unary("log2", FLOAT)
+logaddexp = binary("logaddexp", FLOAT)
+logical_and = binary("logical_and", ANY, returns_bool=True)
+logical_not = unary("logical_not", ANY, returns_bool=True)
+logical_or = binary("logical_or", ANY, returns_bool=True)
+logical_xor = binary("logical_xor", ANY, returns_bool=True)
+maximum = binary("maximum", REAL)
+minimum = binary("minimum", REAL)
+multiply = binary("multiply", REAL)
+negative = unary("negative", REAL)
+nextafter = binary("nextafter", FLOAT)
+not_equal = binary("not_equal", ANY, returns_bool=True)
+pow = binary("pow", REAL, "power")  # noqa: A001 (the name in the standard)
+remainder = binary("remainder", REAL)
+round = unary("round", REAL, "rint")  # noqa: A001 (the name in the standard)
+sign = unary("sign", REAL, "sgn")
+signbit = unary("signbit", FLOAT, returns_bool=True)
+sin = unary("sin", FLOAT)
+sinh = unary("sinh", FLOAT)
+sqrt = unary("sqrt", FLOAT)
+square = unary("square", REAL)
+subtract = binary("subtract", REAL)
+tan = unary("tan", FLOAT)
+tanh = unary("tanh", FLOAT)
+trunc = unary("trunc", REAL)
+
+
+# --- functions composed of several ops ---
+
+
+def positive(x: Array, /) -> Array:
+    """Return the elements themselves.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+
+    Returns
+    -------
+    Array
+        Its elements.
+    """
+    (x,) = check_arrays("positive", x)
+    return x if x.dtype.kind in REAL else check_kind("positive", REAL, x)
+
+
+def conj(x: Array, /) -> Array:
+    """Return the complex conjugates of real numbers: the numbers themselves.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+
+    Returns
+    -------
+    Array
+        Its elements.
+    """
+    return positive(x)
+
+
+def real(x: Array, /) -> Array:
+    """Return the real parts of real numbers: the numbers themselves.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+
+    Returns
+    -------
+    Array
+        Its elements.
+    """
+    return positive(x)
+
+
+def imag(x: Array, /) -> Array:
+    """Return the imaginary parts of real numbers: zeros.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+
+    Returns
+    -------
+    Array
+        Zeros.
+    """
+    return multiply(positive(x), 0)
+
+
+_floor_divide = binary("floor_divide", REAL)
+
+
+def floor_divide(x1: Any, x2: Any, /) -> Array:
+    """Return x1 / x2, rounded down, elementwise.
+
+    Parameters
+    ----------
+    x1, x2 : Array or number, at least one array
+        The operands, which broadcast.
+
+    Returns
+    -------
+    Array
+        The result, not evaluated yet.
+    """
+    z = _floor_divide(x1, x2)
+    if z.dtype.kind != "f":
+        return z
+    quotient = divide(x1, x2)  # NumPy's floor_divide returns NaN where the standard has infinities
+    is_finite = isfinite(x1) if isinstance(x1, Array) else isfinite(z * 0 + x1)
+    is_finite = logical_and(is_finite, isfinite(x2) if isinstance(x2, Array) else isfinite(z * 0 + x2))
+    return where(is_finite, z, floor(quotient))
+
+
+def reciprocal(x: Array, /) -> Array:
+    """Return 1 / x, elementwise.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+
+    Returns
+    -------
+    Array
+        The result.
+    """
+    return divide(1.0, x)
+
+
+def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:  # noqa: A002 (the names in the standard)
+    """Return the elements, limited to an interval: min(max(x, min), max).
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+    min, max : Array or number, optional
+        The limits, which broadcast; None for no limit.
+
+    Returns
+    -------
+    Array
+        The result, of the dtype of x.
+    """
+    (x,) = check_arrays("clip", x)
+    limited = x if min is None else maximum(x, as_array(min, x) if isinstance(min, bool) else min)
+    limited = limited if max is None else minimum(limited, max)
+    return to_dtype(limited, x.dtype)
+
+
+def where(condition: Array, x1: Any, x2: Any, /) -> Array:
+    """Return the elements of one array where a condition holds, else those of another one.
+
+    Parameters
+    ----------
+    condition : Array
+        The condition, boolean.
+    x1, x2 : Array or number
+        The values where it holds, and where not; all broadcast.
+
+    Returns
+    -------
+    Array
+        The result.
+    """
+    (condition,) = check_arrays("where", condition)
+    if condition.dtype != BOOL:
+        raise TypeError(f"where: expected a boolean condition, got {describe_array(condition)}. Use condition != 0.")
+    like = next((x for x in (x1, x2) if not isinstance(x, SCALARS)), None)
+    if like is None:
+        like = as_array(x1 + x2 if not isinstance(x1, bool) else x1, condition)
+    (like,) = check_arrays("where", like)
+    x, y = (as_array(value, like) for value in (x1, x2))
+    dtype = promote(x.dtype, y.dtype)
+    x, y = to_dtype(x, dtype), to_dtype(y, dtype)
+    node = condition.backend.where(condition.operand, x.operand, y.operand)
+    return result(node, max(condition.ndim, x.ndim, y.ndim), dtype, condition, x, y)

@@ -1,0 +1,131 @@
+"""Indexing of arrays by integers, slices, ``...``, ``None``, integer arrays and boolean masks.
+
+Integers and slices are views. Integer arrays and masks are evaluated at once, as the shape of the result may depend on
+them; the elements that they select are gathered by an op-tree. An assignment gathers from the old elements and the new
+values.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neonlite.shapes import Shape
+
+if TYPE_CHECKING:
+    from neonlite.array_api.array import Array
+
+
+def is_basic(key: Any) -> bool:
+    """Return whether an index has only integers, slices, ``...`` and ``None``."""
+    from neonlite.array_api.array import Array
+
+    keys = key if isinstance(key, tuple) else (key,)
+    for k in keys:
+        if k is None or k is Ellipsis or isinstance(k, slice):
+            continue
+        if isinstance(k, bool | np.bool_ | list | np.ndarray):
+            return False
+        if isinstance(k, Array) and (k.shape or k.dtype.kind == "b"):
+            return False
+        if not hasattr(k, "__index__"):
+            return False
+    return True
+
+
+def get(x: Array, key: Any) -> Array:
+    """Return ``x[key]``."""
+    from neonlite.array_api.array import with_shape
+
+    if not is_basic(key):
+        return gather(x, key)
+    starts, shape = basic_index(x, key)
+    be, operand = x.backend, x.operand
+    pad = len(operand.shape) - len(x.shape)
+    for axis, (start, count, step) in enumerate(starts, pad):  # the runtime has no views with negative steps
+        if step < 0 and not be.runtime.supports_negative_strides:
+            positions = be.array([[start + step * i for i in range(count)]], dtype="int64")
+            operand, starts[axis - pad] = be.take(operand, positions, axis), (0, count, 1)
+    if any(spec != (0, n, 1) for spec, n in zip(starts, operand.shape[pad:], strict=True)):
+        operand = be.build("slice", operand, index=((0, 1, 1),) * pad + tuple(starts))
+    return with_shape(operand, shape, x.dtype, x)
+
+
+def basic_index(x: Array, key: Any) -> tuple[list[tuple[int, int, int]], Shape]:
+    """Return (start, count, step) for each axis, and the shape of the result."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    num_indexed = sum(k is not None and k is not Ellipsis for k in keys)
+    if num_indexed > x.ndim or keys.count(Ellipsis) > 1:
+        raise IndexError(f"expected at most {x.ndim} indices and one '...' for an array {x.shape}, got {key!r}")
+    rest = [slice(None)] * (x.ndim - num_indexed)
+    position = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
+    keys[position : position + 1] = rest
+    starts: list[tuple[int, int, int]] = []
+    shape: list[int] = []
+    for k in keys:
+        if k is None:
+            shape.append(1)
+            continue
+        n = x.shape[len(starts)]
+        if isinstance(k, slice):
+            start, stop, step = k.indices(n)
+            count = len(range(start, stop, step))
+            starts.append((start if count else 0, count, step if count else 1))
+            shape.append(count)
+        else:
+            i = k.__index__()
+            if not -n <= i < n:
+                raise IndexError(f"index {i} is out of range for axis {len(starts)} with size {n}, in {x.shape}")
+            starts.append((i % n, 1, 1))
+    return starts, tuple(shape)
+
+
+def gather(x: Array, key: Any) -> Array:
+    """Return the elements that integer arrays or a mask select."""
+    from neonlite.array_api.array import with_shape
+
+    be = x.backend
+    positions = select_positions(x.shape, key)
+    flat = be.reshape(x.operand, (1, x.size))
+    indices = be.array(positions.reshape(1, -1), dtype="int64")
+    return with_shape(be.take(flat, indices, 1), positions.shape, x.dtype, x)
+
+
+def replaced(x: Array, key: Any, value: Any) -> Array:
+    """Return x with the elements ``x[key]`` replaced by a value, cast to the dtype of x."""
+    from neonlite.array_api.array import describe_array, with_shape
+    from neonlite.array_api.creation import as_array
+    from neonlite.array_api.data_types import broadcast_to, check_can_assign, to_dtype
+
+    be, v = x.backend, as_array(value, x)
+    check_can_assign(x, v, value)
+    v = to_dtype(v, x.dtype)
+    positions = select_positions(x.shape, key)
+    if v.ndim > positions.ndim and v.size == math.prod(v.shape[v.ndim - positions.ndim :]):  # as in NumPy
+        v = with_shape(v.operand, v.shape[v.ndim - positions.ndim :], v.dtype, v)
+    try:
+        v = broadcast_to(v, positions.shape)
+    except ValueError:
+        raise ValueError(
+            f"x[...] = value: expected a value that broadcasts to {positions.shape}, got {describe_array(v)}"
+        ) from None
+    if not positions.size:
+        return x
+    if positions.size == x.size and (positions.ravel() == np.arange(x.size)).all():
+        return with_shape(v.operand, x.shape, x.dtype, v)
+    source = np.arange(x.size)
+    source[positions.ravel()] = x.size + np.arange(positions.size)  # the last value wins
+    operand = x.operand if x.operand.info.dtype == v.operand.info.dtype else be.astype(x.operand, v.operand.info.dtype)
+    both = be.concat([be.reshape(operand, (1, x.size)), be.reshape(v.operand, (1, v.size))], axis=1)
+    return with_shape(be.take(both, be.array(source[None], dtype="int64"), 1), x.shape, x.dtype, x, v)
+
+
+def select_positions(shape: Shape, key: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the positions in C order of the elements that an index selects, by NumPy's rules."""
+    keys = key if isinstance(key, tuple) else (key,)
+    keys = tuple(np.asarray(k) if hasattr(k, "__array__") or isinstance(k, list) else k for k in keys)
+    keys = tuple(k.astype(np.int64) if isinstance(k, np.ndarray) and k.size == 0 and k.dtype.kind == "f" else k for k in keys)
+    positions: np.ndarray[Any, np.dtype[np.int64]] = np.arange(math.prod(shape)).reshape(shape)[keys]
+    return np.asarray(positions)

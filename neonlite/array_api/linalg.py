@@ -1,0 +1,509 @@
+"""The extension ``linalg``: products, decompositions, equations, determinants and norms of matrices.
+
+Matrices are in the last two axes; the axes before them are batches. Derivatives are those of the ops.
+
+References
+----------
+Giles, An extended collection of matrix derivative results for forward and reverse mode automatic differentiation, 2008.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neonlite.array_api.array import Array, describe_array, from_numpy, with_shape
+from neonlite.array_api.creation import check_arrays
+from neonlite.array_api.data_types import broadcast_to, finfo, promote, to_dtype
+from neonlite.array_api.elementwise import FLOAT, abs, not_equal, pow, sqrt, where
+from neonlite.array_api.manipulation import axes_of, expand_dims, moveaxis, reshape, stack
+from neonlite.array_api.products import matmul, matrix_transpose, tensordot, vecdot
+from neonlite.array_api.reductions import max as max_of
+from neonlite.array_api.reductions import min as min_of
+from neonlite.array_api.reductions import numeric
+from neonlite.array_api.reductions import sum as sum_of
+from neonlite.shapes import broadcast_shapes
+
+
+class EighResult(NamedTuple):
+    """The result of ``eigh``."""
+
+    eigenvalues: Array
+    eigenvectors: Array
+
+
+class QRResult(NamedTuple):
+    """The result of ``qr``."""
+
+    Q: Array
+    R: Array
+
+
+class SlogdetResult(NamedTuple):
+    """The result of ``slogdet``."""
+
+    sign: Array
+    logabsdet: Array
+
+
+class SVDResult(NamedTuple):
+    """The result of ``svd``."""
+
+    U: Array
+    S: Array
+    Vh: Array
+
+
+def matrices(name: str, x: Any, is_square: bool = False) -> Array:
+    """Return an argument as an array of floating-point matrices, square if required."""
+    x = numeric(name, FLOAT, x)
+    if x.ndim < 2 or (is_square and x.shape[-1] != x.shape[-2]):
+        kind = "square matrices" if is_square else "matrices"
+        raise ValueError(f"linalg.{name}: expected {kind} in the last two axes, got {describe_array(x)}")
+    return x
+
+
+def cholesky(x: Array, /, *, upper: bool = False) -> Array:
+    """Return the triangular factors L of positive definite matrices, L L^T = x.
+
+    Parameters
+    ----------
+    x : Array
+        Symmetric positive definite matrices (..., n, n).
+    upper : bool
+        Return L^T instead of L.
+
+    Returns
+    -------
+    Array
+        The factors, of the shape of x.
+    """
+    x = matrices("cholesky", x, is_square=True)
+    return with_shape(x.backend.cholesky(x.operand, upper=upper), x.shape, None, x)
+
+
+def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
+    """Return the cross products of vectors with three elements along an axis.
+
+    Parameters
+    ----------
+    x1, x2 : Array
+        The arrays, which broadcast.
+    axis : int
+        The axis; default the last.
+
+    Returns
+    -------
+    Array
+        The products.
+    """
+    x1, x2 = check_arrays("cross", x1, x2)
+    if x1.shape[axis] != 3 or x2.shape[axis] != 3:
+        raise ValueError(
+            f"linalg.cross: expected size 3 on axis {axis}, got {describe_array(x1)} and {describe_array(x2)}"
+        )
+    (a, b, c), (d, e, f) = ([moveaxis(x, axis, 0)[i] for i in range(3)] for x in (x1, x2))
+    axis = axis if axis < 0 else axis - x1.ndim
+    return stack([b * f - c * e, c * d - a * f, a * e - b * d], axis=axis)
+
+
+def det(x: Array, /) -> Array:
+    """Return the determinants of square matrices.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices (..., n, n).
+
+    Returns
+    -------
+    Array
+        The determinants (...).
+    """
+    x = matrices("det", x, is_square=True)
+    return with_shape(x.backend.det(x.operand), x.shape[:-2], None, x)
+
+
+def diagonal(x: Array, /, *, offset: int = 0) -> Array:
+    """Return the diagonals of matrices.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices.
+    offset : int
+        The diagonal: 0 is the main one, positive ones are above.
+
+    Returns
+    -------
+    Array
+        The diagonals, in the last axis.
+    """
+    (x,) = check_arrays("diagonal", x)
+    if x.ndim < 2:
+        raise ValueError(f"linalg.diagonal: expected at least two dimensions, got {describe_array(x)}")
+    rows = np.arange(max(0, min(x.shape[-2] + min(offset, 0), x.shape[-1] - max(offset, 0))))
+    return x[..., rows - min(offset, 0), rows + max(offset, 0)]
+
+
+def eigh(x: Array, /) -> EighResult:
+    """Return the eigenvalues and eigenvectors of symmetric matrices.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices (..., n, n).
+
+    Returns
+    -------
+    EighResult
+        ``eigenvalues`` (..., n) in ascending order, and ``eigenvectors`` (..., n, n), as columns.
+    """
+    x = matrices("eigh", x, is_square=True)
+    return EighResult(eigvalsh(x), with_shape(x.backend.eigh_vectors(x.operand), x.shape, None, x))
+
+
+def eigvalsh(x: Array, /) -> Array:
+    """Return the eigenvalues of symmetric matrices.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices (..., n, n).
+
+    Returns
+    -------
+    Array
+        The eigenvalues (..., n), in ascending order.
+    """
+    x = matrices("eigvalsh", x, is_square=True)
+    return with_shape(x.backend.eigh_values(x.operand), x.shape[:-1], None, x)
+
+
+def inv(x: Array, /) -> Array:
+    """Return the inverses of square matrices.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices (..., n, n).
+
+    Returns
+    -------
+    Array
+        The inverses.
+    """
+    x = matrices("inv", x, is_square=True)
+    return with_shape(x.backend.inv(x.operand), x.shape, None, x)
+
+
+def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:  # noqa: A002 (the standard's name)
+    """Return the norms of matrices.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices.
+    keepdims : bool
+        Whether the last two axes stay, with size 1.
+    ord : {"fro", "nuc", 1, -1, 2, -2, inf, -inf}
+        The norm: Frobenius, the sum of the singular values, the largest or smallest sum of the magnitudes of a column
+        (1, -1) or a row (inf, -inf), or the largest or smallest singular value (2, -2).
+
+    Returns
+    -------
+    Array
+        The norms.
+    """
+    x = matrices("matrix_norm", x)
+    if ord == "fro":
+        return sqrt(sum_of(x * x, axis=(-2, -1), keepdims=keepdims))
+    if ord in ("nuc", 2, -2):
+        reduce = {"nuc": sum_of, 2: max_of, -2: min_of}[ord]
+        z = reduce(svdvals(x), axis=-1)
+    elif ord in (1, -1, math.inf, -math.inf):
+        sums = sum_of(abs(x), axis=-2 if ord in (1, -1) else -1)
+        z = (max_of if ord > 0 else min_of)(sums, axis=-1)
+    else:
+        raise ValueError(f"linalg.matrix_norm: expected ord 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}")
+    return reshape(z, (*x.shape[:-2], 1, 1)) if keepdims else z
+
+
+def matrix_power(x: Array, n: int, /) -> Array:
+    """Return powers of square matrices.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices (..., m, m).
+    n : int
+        The exponent; negative ones are powers of the inverse.
+
+    Returns
+    -------
+    Array
+        The powers.
+    """
+    x = matrices("matrix_power", x, is_square=True)
+    if n < 0:
+        return matrix_power(inv(x), -n)
+    z = broadcast_to(from_numpy(x.backend, np.eye(x.shape[-1], dtype=x.dtype)), x.shape)
+    while n:  # the binary digits of n
+        if n % 2:
+            z = matmul(z, x)
+        x, n = (matmul(x, x) if n > 1 else x), n // 2
+    return z
+
+
+def matrix_rank(x: Array, /, *, rtol: Any = None) -> Array:
+    """Return the ranks of matrices: the numbers of singular values above a threshold.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices (..., m, n).
+    rtol : float or Array, optional
+        The threshold relative to the largest singular value; default max(m, n) times the machine epsilon.
+
+    Returns
+    -------
+    Array
+        The ranks, int64.
+    """
+    from neonlite.array_api.reductions import count_nonzero
+
+    x = matrices("matrix_rank", x)
+    return count_nonzero(_significant(x, svdvals(x), rtol), axis=-1)
+
+
+def _significant(x: Array, s: Array, rtol: Any) -> Array:
+    """Return which singular values of x are above the threshold."""
+    rtol = max(x.shape[-2:]) * finfo(x.dtype).eps if rtol is None else rtol
+    if isinstance(rtol, Array):
+        rtol = expand_dims(rtol, axis=-1)
+    if not s.shape[-1]:
+        return s > 0.0
+    return s > max_of(s, axis=-1, keepdims=True) * rtol
+
+
+def outer(x1: Array, x2: Array, /) -> Array:
+    """Return the outer product of two vectors.
+
+    Parameters
+    ----------
+    x1, x2 : Array
+        The vectors (m,) and (n,).
+
+    Returns
+    -------
+    Array
+        The matrix (m, n) of all products.
+    """
+    x1, x2 = check_arrays("outer", x1, x2)
+    if x1.ndim != 1 or x2.ndim != 1:
+        raise ValueError(f"linalg.outer: expected two vectors, got {describe_array(x1)} and {describe_array(x2)}")
+    return reshape(x1, (-1, 1)) * reshape(x2, (1, -1))
+
+
+def pinv(x: Array, /, *, rtol: Any = None) -> Array:
+    """Return the pseudo-inverses of matrices, by the singular value decomposition.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices (..., m, n).
+    rtol : float or Array, optional
+        The relative threshold of singular values that count as 0; default max(m, n) times the machine epsilon.
+
+    Returns
+    -------
+    Array
+        The pseudo-inverses (..., n, m).
+    """
+    x = matrices("pinv", x)
+    u, s, vh = svd(x, full_matrices=False)
+    is_significant = _significant(x, s, rtol)
+    reciprocals = where(is_significant, 1.0 / where(is_significant, s, 1.0), 0.0)
+    return matmul(vh.mT * expand_dims(reciprocals, axis=-2), u.mT)
+
+
+def qr(x: Array, /, *, mode: str = "reduced") -> QRResult:
+    """Return the QR decompositions of matrices, x = Q R.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices (..., m, n).
+    mode : {"reduced", "complete"}
+        "reduced": Q (..., m, k) with k = min(m, n); "complete": Q (..., m, m).
+
+    Returns
+    -------
+    QRResult
+        ``Q``, with orthonormal columns, and ``R``, upper triangular.
+    """
+    x = matrices("qr", x)
+    if mode not in ("reduced", "complete"):
+        raise ValueError(f"linalg.qr: expected mode 'reduced' or 'complete', got {mode!r}")
+    (m, n), batch = x.shape[-2:], x.shape[:-2]
+    k = min(m, n) if mode == "reduced" else m
+    q, r = (f(x.operand, mode=mode) for f in (x.backend.qr_q, x.backend.qr_r))
+    return QRResult(with_shape(q, (*batch, m, k), None, x), with_shape(r, (*batch, k, n), None, x))
+
+
+def slogdet(x: Array, /) -> SlogdetResult:
+    """Return the signs and the logarithms of the magnitudes of the determinants of square matrices.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices (..., n, n).
+
+    Returns
+    -------
+    SlogdetResult
+        ``sign`` and ``logabsdet``, each (...).
+    """
+    x = matrices("slogdet", x, is_square=True)
+    be, shape = x.backend, x.shape[:-2]
+    parts = be.slogdet_sign(x.operand), be.slogdet_logabsdet(x.operand)
+    return SlogdetResult(*(with_shape(part, shape, None, x) for part in parts))
+
+
+def solve(x1: Array, x2: Array, /) -> Array:
+    """Return the solutions z of linear equations x1 z = x2.
+
+    Parameters
+    ----------
+    x1 : Array
+        Square matrices (..., n, n).
+    x2 : Array
+        Matrices (..., n, k), or a vector (n,).
+
+    Returns
+    -------
+    Array
+        The solutions, (..., n, k) or (..., n).
+    """
+    x1, x2 = matrices("solve", x1, is_square=True), numeric("solve", FLOAT, x2)
+    right = x2 if x2.ndim > 1 else reshape(x2, (-1, 1))
+    if right.shape[-2] != x1.shape[-1]:
+        raise ValueError(
+            f"linalg.solve: expected (..., n, n) and (..., n, k) or (n,), got {describe_array(x1)} and "
+            f"{describe_array(x2)}"
+        )
+    dtype = promote(x1.dtype, x2.dtype)
+    batch = broadcast_shapes(x1.shape[:-2], right.shape[:-2])
+    left, right = (broadcast_to(to_dtype(x, dtype), (*batch, *x.shape[-2:])) for x in (x1, right))
+    shape = right.shape if x2.ndim > 1 else right.shape[:-1]
+    return with_shape(left.backend.solve(left.operand, right.operand), shape, None, left, right)
+
+
+def svd(x: Array, /, *, full_matrices: bool = True) -> SVDResult:
+    """Return the singular value decompositions of matrices, x = U diag(S) Vh.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices (..., m, n).
+    full_matrices : bool
+        Return U (..., m, m) and Vh (..., n, n); if False (..., m, k) and (..., k, n), with k = min(m, n).
+
+    Returns
+    -------
+    SVDResult
+        ``U``, ``S`` (..., k) in descending order, and ``Vh``.
+    """
+    x = matrices("svd", x)
+    (m, n), batch = x.shape[-2:], x.shape[:-2]
+    k, be = min(m, n), x.backend
+    u, vh = (f(x.operand, full_matrices=full_matrices) for f in (be.svd_u, be.svd_vh))
+    rows, columns = (m, n) if full_matrices else (k, k)
+    left, right = with_shape(u, (*batch, m, rows), None, x), with_shape(vh, (*batch, columns, n), None, x)
+    return SVDResult(left, svdvals(x), right)
+
+
+def svdvals(x: Array, /) -> Array:
+    """Return the singular values of matrices.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices (..., m, n).
+
+    Returns
+    -------
+    Array
+        The singular values (..., min(m, n)), in descending order.
+    """
+    x = matrices("svdvals", x)
+    return with_shape(x.backend.svd_s(x.operand), (*x.shape[:-2], min(x.shape[-2:])), None, x)
+
+
+def trace(x: Array, /, *, offset: int = 0, dtype: Any = None) -> Array:
+    """Return the sums of diagonals of matrices.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices.
+    offset : int
+        The diagonal, as for ``diagonal``.
+    dtype : dtype, optional
+        The dtype of the result, as for ``sum``.
+
+    Returns
+    -------
+    Array
+        The sums.
+    """
+    return sum_of(diagonal(x, offset=offset), axis=-1, dtype=dtype)
+
+
+def vector_norm(
+    x: Array,
+    /,
+    *,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    ord: int | float = 2,  # noqa: A002 (the standard's name)
+) -> Array:
+    """Return the norms of vectors: the sum of ``|x|^ord``, to the power of 1 / ord.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+    axis : int or tuple of int, optional
+        The axes of the vectors; default all.
+    keepdims : bool
+        Whether the axes stay, with size 1.
+    ord : number
+        The order; inf and -inf for the largest and smallest magnitude, 0 for the number of elements that are not 0.
+
+    Returns
+    -------
+    Array
+        The norms.
+    """
+    x = numeric("vector_norm", FLOAT, x)
+    axes = axes_of("vector_norm", x, tuple(axis) if isinstance(axis, list) else axis)
+    if ord in (math.inf, -math.inf):
+        return (max_of if ord > 0 else min_of)(abs(x), axis=axes, keepdims=keepdims)
+    if ord == 0:
+        return sum_of(to_dtype(not_equal(x, 0), x.dtype), axis=axes, keepdims=keepdims)
+    if ord == 2:
+        return sqrt(sum_of(x * x, axis=axes, keepdims=keepdims))
+    powers = abs(x) if ord == 1 else pow(abs(x), float(ord))
+    total = sum_of(powers, axis=axes, keepdims=keepdims)
+    return total if ord == 1 else pow(total, 1 / ord)
+
+
+__all__ = [
+    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
+    "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve", "svd", "svdvals",
+    "tensordot", "trace", "vecdot", "vector_norm",
+]  # fmt: skip

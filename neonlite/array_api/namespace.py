@@ -1,0 +1,55 @@
+"""Namespace: the functions of ``neonlite.array_api`` on one backend."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from neonlite.backend.current import use_backend
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+
+
+class Namespace:
+    """The namespace ``neonlite.array_api`` with the arrays on a given backend: ``be.array_api``.
+
+    Parameters
+    ----------
+    be : Backend
+        The backend of new arrays.
+    """
+
+    def __init__(self, be: Backend) -> None:
+        from neonlite import array_api
+
+        self.be = be
+        self.__name__ = array_api.__name__
+        self.linalg = array_api.linalg
+
+    def __getattr__(self, name: str) -> Any:
+        from neonlite import array_api
+        from neonlite.array_api import creation
+
+        function = getattr(array_api, name)
+        if name == "__array_namespace_info__" or name in vars(creation):  # they use the current backend
+
+            @functools.wraps(function)
+            def on_backend(*args: Any, **kwargs: Any) -> Any:
+                with use_backend(self.be):
+                    return function(*args, **kwargs)
+
+            function = on_backend
+        self.__dict__[name] = function
+        return function
+
+    def __dir__(self) -> list[str]:
+        from neonlite import array_api
+
+        return list(array_api.__all__)
+
+    def __repr__(self) -> str:
+        return f"<neonlite.array_api on {self.be!r}>"
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Namespace:
+        return self

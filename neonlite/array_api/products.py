@@ -1,0 +1,131 @@
+"""Matrix and vector products, which both the namespace and its ``linalg`` extension have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from neonlite.array_api.array import BOOL, Array, describe_array, result
+from neonlite.array_api.creation import check_arrays
+from neonlite.array_api.data_types import broadcast_to, promote, to_dtype
+from neonlite.array_api.elementwise import multiply
+from neonlite.array_api.manipulation import axes_of, permute_dims, reshape, squeeze
+from neonlite.array_api.manipulation import matrix_transpose as matrix_transpose
+from neonlite.array_api.reductions import sum as sum_over
+from neonlite.shapes import broadcast_shapes
+
+
+def check_numeric(name: str, *arrays: Any) -> list[Array]:
+    """Return arrays in their common dtype. TypeError for boolean ones."""
+    checked = check_arrays(name, *arrays)
+    dtype = checked[0].dtype
+    for x in checked:
+        if x.dtype == BOOL:
+            raise TypeError(f"{name}: expected numeric arrays, got {describe_array(x)}. Cast it with astype.")
+        dtype = promote(dtype, x.dtype)
+    return [to_dtype(x, dtype) for x in checked]
+
+
+def matmul(x1: Array, x2: Array, /) -> Array:
+    """Return the matrix products of the last two axes; the other axes broadcast. A vector is a row or a column.
+
+    Parameters
+    ----------
+    x1 : Array
+        Matrices (..., m, k), or a vector (k,).
+    x2 : Array
+        Matrices (..., k, n), or a vector (k,).
+
+    Returns
+    -------
+    Array
+        Matrices (..., m, n), without the axis of a vector.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit.
+    """
+    x1, x2 = check_numeric("matmul", x1, x2)
+    if not x1.ndim or not x2.ndim or x1.shape[-1] != x2.shape[-2 if x2.ndim > 1 else 0]:
+        raise ValueError(
+            f"matmul: expected arrays (..., m, k) and (..., k, n), got {describe_array(x1)} and {describe_array(x2)}"
+        )
+    left = x1 if x1.ndim > 1 else reshape(x1, (1, -1))
+    right = x2 if x2.ndim > 1 else reshape(x2, (-1, 1))
+    if left.ndim == right.ndim == 2:
+        z = _matrices(left, right)
+    else:
+        batch = broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        left, right = (broadcast_to(x, (*batch, *x.shape[-2:])) for x in (left, right))
+        stacks = [reshape(x, (math.prod(batch), *x.shape[-2:])) for x in (left, right)]
+        z = reshape(_matrices(*stacks), (*batch, left.shape[-2], right.shape[-1]))
+    z = z if x1.ndim > 1 else squeeze(z, -2)
+    return z if x2.ndim > 1 else squeeze(z, -1)
+
+
+def _matrices(x: Array, y: Array) -> Array:
+    """Return the product of two matrices, or of two stacks of them; of integers as a sum of products."""
+    if x.dtype.kind != "f" or not x.shape[-1]:
+        left, right = reshape(x, (*x.shape, 1)), reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
+        return sum_over(multiply(left, right), axis=-2, dtype=x.dtype)
+    return result(x.operand @ y.operand, x.ndim, x.dtype, x, y)
+
+
+def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:
+    """Return the sum of products over axes of two arrays.
+
+    Parameters
+    ----------
+    x1, x2 : Array
+        The arrays.
+    axes : int or pair of sequences of int
+        The axes of x1 and of x2 to sum over; a number n stands for the last n of x1 and the first n of x2.
+
+    Returns
+    -------
+    Array
+        The other axes of x1, then those of x2.
+    """
+    x1, x2 = check_numeric("tensordot", x1, x2)
+    if isinstance(axes, int):
+        axes = list(range(x1.ndim - axes, x1.ndim)), list(range(axes))
+    first, second = ([a % x.ndim for a in each] for x, each in zip((x1, x2), axes, strict=True))
+    rest1, rest2 = ([i for i in range(x.ndim) if i not in each] for x, each in ((x1, first), (x2, second)))
+    if [x1.shape[i] for i in first] != [x2.shape[i] for i in second]:
+        raise ValueError(
+            f"tensordot: expected equal sizes of axes {axes}, got {describe_array(x1)} and {describe_array(x2)}"
+        )
+    k = math.prod(x1.shape[i] for i in first)
+    shape1, shape2 = tuple(x1.shape[i] for i in rest1), tuple(x2.shape[i] for i in rest2)
+    left = reshape(permute_dims(x1, (*rest1, *first)), (math.prod(shape1), k))
+    right = reshape(permute_dims(x2, (*second, *rest2)), (k, math.prod(shape2)))
+    return reshape(_matrices(left, right), shape1 + shape2)
+
+
+def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
+    """Return the dot products along an axis; the other axes broadcast.
+
+    Parameters
+    ----------
+    x1, x2 : Array
+        The arrays.
+    axis : int
+        The axis, counted from the end; default the last.
+
+    Returns
+    -------
+    Array
+        The products, without the axis.
+    """
+    x1, x2 = check_numeric("vecdot", x1, x2)
+    axis = axis if axis < 0 else axes_of("vecdot", x1, axis)[0] - x1.ndim
+    if x1.shape[axis] != x2.shape[axis]:
+        raise ValueError(
+            f"vecdot: expected equal sizes on axis {axis}, got {describe_array(x1)} and {describe_array(x2)}"
+        )
+    return sum_over(multiply(x1, x2), axis=axis, dtype=x1.dtype)
+
+
+__all__ = ["matmul", "matrix_transpose", "tensordot", "vecdot"]

@@ -1,0 +1,577 @@
+"""Statistical, searching, sorting, set and utility functions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from neonlite.array_api.array import BOOL, Array, describe_array, from_native, from_numpy, with_shape
+from neonlite.array_api.creation import as_array, check_arrays
+from neonlite.array_api.data_types import promote, to_dtype
+from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, not_equal, subtract, where
+from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, flip, reshape
+
+INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
+
+
+def reduced(method: str, x: Array, axis: Axis, keepdims: bool, dtype: Any = None) -> Array:
+    """Return a reduction of an array over axes by a backend method."""
+    axes = axes_of(method, x, axis)
+    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    pad = len(x.operand.shape) - x.ndim
+    operand = getattr(x.backend, method)(x.operand, axis=tuple(i + pad for i in axes) or (0,) if pad or axes else ())
+    if not keepdims:
+        shape = tuple(n for i, n in enumerate(x.shape) if i not in axes)
+    return with_shape(operand, shape, dtype, x)
+
+
+def accumulated(x: Array, dtype: Any) -> Array:
+    """Return an argument in the dtype of its sum: 64 bits for integers, unless a dtype is given."""
+    if dtype is not None:
+        return to_dtype(x, np.dtype(dtype))
+    if x.dtype.kind == "f":
+        return x
+    return to_dtype(x, UINT64 if x.dtype.kind == "u" else INT64)
+
+
+def numeric(name: str, kinds: str, x: Any) -> Array:
+    """Return an argument as an array of an accepted kind."""
+    (x,) = check_arrays(name, x)
+    return x if x.dtype.kind in kinds else check_kind(name, kinds, x)
+
+
+# --- statistical functions ---
+
+
+def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:  # noqa: A001
+    """Return the sum over axes.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+    axis : int or tuple of int, optional
+        The axes; default all.
+    dtype : dtype, optional
+        The dtype of the result; default that of x, but 64 bits for integers.
+    keepdims : bool
+        Whether the reduced axes stay, with size 1.
+
+    Returns
+    -------
+    Array
+        The sum.
+    """
+    (x,) = check_arrays("sum", x)
+    x = accumulated(x, dtype)
+    return to_dtype(reduced("sum", x, axis, keepdims), x.dtype) if axis != () else x
+
+
+def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
+    """Return the product over axes.
+
+    Parameters
+    ----------
+    x, axis, dtype, keepdims
+        As for ``sum``.
+
+    Returns
+    -------
+    Array
+        The product.
+    """
+    (x,) = check_arrays("prod", x)
+    x = accumulated(x, dtype)
+    return to_dtype(reduced("prod", x, axis, keepdims), x.dtype) if axis != () else x
+
+
+def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
+    """Return the largest element over axes.
+
+    Parameters
+    ----------
+    x, axis, keepdims
+        As for ``sum``.
+
+    Returns
+    -------
+    Array
+        The largest element.
+    """
+    x = numeric("max", REAL, x)
+    return reduced("max", x, axis, keepdims) if axis != () else x
+
+
+def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
+    """Return the smallest element over axes.
+
+    Parameters
+    ----------
+    x, axis, keepdims
+        As for ``sum``.
+
+    Returns
+    -------
+    Array
+        The smallest element.
+    """
+    x = numeric("min", REAL, x)
+    return reduced("min", x, axis, keepdims) if axis != () else x
+
+
+def count_of(x: Array, axis: Axis) -> int:
+    """Return the number of elements that a reduction over axes reads for each result."""
+    return math.prod(x.shape[i] for i in axes_of("axis", x, axis))
+
+
+def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Return the mean over axes; integers are averaged in the default dtype of the backend.
+
+    Parameters
+    ----------
+    x, axis, keepdims
+        As for ``sum``.
+
+    Returns
+    -------
+    Array
+        The mean.
+    """
+    x = numeric("mean", FLOAT, x)
+    return x if axis == () else sum(x, axis=axis, keepdims=keepdims) / float(count_of(x, axis))
+
+
+def var(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdims: bool = False) -> Array:
+    """Return the variance over axes: the sum of (x - mean)^2, divided by n - correction.
+
+    Parameters
+    ----------
+    x, axis, keepdims
+        As for ``sum``.
+    correction : number
+        What is subtracted from the number of elements n; 1 for the unbiased estimate. Default: 0.
+
+    Returns
+    -------
+    Array
+        The variance.
+    """
+    x = numeric("var", FLOAT, x)
+    difference = x - mean(x, axis=axis, keepdims=True)
+    total = sum(difference * difference, axis=axis, keepdims=keepdims)
+    n = count_of(x, axis) - correction
+    return total / float(n) if n > 0 else total / (total * 0.0)
+
+
+def std(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdims: bool = False) -> Array:
+    """Return the standard deviation over axes, the square root of ``var``.
+
+    Parameters
+    ----------
+    x, axis, correction, keepdims
+        As for ``var``.
+
+    Returns
+    -------
+    Array
+        The standard deviation.
+    """
+    from neonlite.array_api.elementwise import sqrt
+
+    return sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def cumulative_sum(
+    x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Array:
+    """Return the sums of the elements up to each one, along an axis.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+    axis : int, optional
+        The axis; may be left out for a one-dimensional array.
+    dtype : dtype, optional
+        As for ``sum``.
+    include_initial : bool
+        Whether the result starts with 0.
+
+    Returns
+    -------
+    Array
+        The sums.
+    """
+    return _cumulative("cumulative_sum", x, axis, dtype, include_initial, 0)
+
+
+def cumulative_prod(
+    x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Array:
+    """Return the products of the elements up to each one, along an axis.
+
+    Parameters
+    ----------
+    x, axis, dtype
+        As for ``cumulative_sum``.
+    include_initial : bool
+        Whether the result starts with 1.
+
+    Returns
+    -------
+    Array
+        The products.
+    """
+    return _cumulative("cumulative_prod", x, axis, dtype, include_initial, 1)
+
+
+def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, include_initial: bool, initial: int) -> Array:
+    (x,) = check_arrays(name, x)
+    if axis is None and x.ndim > 1:
+        raise ValueError(f"{name}: expected axis for {describe_array(x)}, got none")
+    x = accumulated(x if x.ndim else reshape(x, (1,)), dtype)
+    i = axis_of(name, x, -1 if axis is None else axis)
+    operand = getattr(x.backend, name)(x.operand, axis=i + len(x.operand.shape) - x.ndim)
+    z = to_dtype(with_shape(operand, x.shape, None, x), x.dtype)
+    if include_initial:
+        first = np.full((*x.shape[:i], 1, *x.shape[i + 1 :]), initial, x.dtype)
+        z = concat([from_numpy(x.backend, first), z], axis=i)
+    return z
+
+
+# --- searching ---
+
+
+def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Return the index of the largest element along an axis, the first one on ties.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+    axis : int, optional
+        The axis; default: of the flattened array.
+    keepdims : bool
+        Whether the axis stays, with size 1.
+
+    Returns
+    -------
+    Array
+        The index, int64.
+    """
+    return _arg("argmax", x, axis, keepdims)
+
+
+def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Return the index of the smallest element along an axis, the first one on ties.
+
+    Parameters
+    ----------
+    x, axis, keepdims
+        As for ``argmax``.
+
+    Returns
+    -------
+    Array
+        The index, int64.
+    """
+    return _arg("argmin", x, axis, keepdims)
+
+
+def _arg(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
+    x = numeric(name, REAL, x)
+    if axis is not None:
+        return reduced(name, x, axis, keepdims)
+    z = reduced(name, reshape(x, (-1,)), 0, False)
+    return reshape(z, (1,) * x.ndim) if keepdims else z
+
+
+def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """Return the number of elements that are not 0 over axes.
+
+    Parameters
+    ----------
+    x, axis, keepdims
+        As for ``sum``.
+
+    Returns
+    -------
+    Array
+        The number, int64.
+    """
+    (x,) = check_arrays("count_nonzero", x)
+    return sum(to_dtype(not_equal(x, 0) if x.dtype != BOOL else x, INT64), axis=axis, keepdims=keepdims)
+
+
+def nonzero(x: Array, /) -> tuple[Array, ...]:
+    """Return the indices of the elements that are not 0. Evaluates x at once, as the shapes depend on the values.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+
+    Returns
+    -------
+    tuple of Array
+        The indices along each axis.
+    """
+    (x,) = check_arrays("nonzero", x)
+    if not x.ndim:
+        raise ValueError(f"nonzero: expected at least one dimension, got {describe_array(x)}")
+    return tuple(from_numpy(x.backend, i.astype(np.int64)) for i in np.nonzero(x.numpy()))
+
+
+def searchsorted(
+    x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None
+) -> Array:
+    """Return the positions at which values keep an array sorted.
+
+    Parameters
+    ----------
+    x1 : Array
+        The sorted array, one-dimensional.
+    x2 : Array
+        The values.
+    side : {"left", "right"}
+        The position before or behind equal elements.
+    sorter : Array, optional
+        The indices that sort x1.
+
+    Returns
+    -------
+    Array
+        The positions, int64, of the shape of x2.
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"searchsorted: expected side 'left' or 'right', got {side!r}")
+    x1, x2 = check_arrays("searchsorted", x1, as_array(x2, x1))
+    if x1.ndim != 1:
+        raise ValueError(f"searchsorted: expected one dimension, got {describe_array(x1)}")
+    if sorter is not None:
+        from neonlite.array_api.manipulation import take
+
+        x1 = take(x1, sorter)
+    dtype = promote(x1.dtype, x2.dtype)
+    x1, x2 = to_dtype(x1, dtype), to_dtype(x2, dtype)
+    be = x1.backend
+    operand = be.searchsorted(x1.operand, be.reshape(x2.operand, (1, x2.size)), side=side)
+    return with_shape(operand, x2.shape, INT64, x1, x2)
+
+
+# --- sorting ---
+
+
+def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """Return the indices that sort an array along an axis.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+    axis : int
+        The axis; default the last.
+    descending : bool
+        Whether the largest element comes first.
+    stable : bool
+        For compatibility with the standard: equal elements always stay in order.
+
+    Returns
+    -------
+    Array
+        The indices, int64.
+    """
+    return _sorted("argsort", x, axis, descending, INT64)
+
+
+def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """Return the elements in order along an axis.
+
+    Parameters
+    ----------
+    x, axis, descending, stable
+        As for ``argsort``.
+
+    Returns
+    -------
+    Array
+        The sorted elements.
+    """
+    return _sorted("sort", x, axis, descending, None)
+
+
+def _sorted(name: str, x: Any, axis: int, descending: bool, dtype: Any) -> Array:
+    x = numeric(name, REAL, x)
+    i = axis_of(name, x, axis)
+    operand = getattr(x.backend, name)(x.operand, axis=i + len(x.operand.shape) - x.ndim, descending=descending)
+    return with_shape(operand, x.shape, dtype, x)
+
+
+# --- sets: their shapes depend on the values, so they evaluate at once ---
+
+
+class UniqueAll(NamedTuple):
+    """The result of ``unique_all``."""
+
+    values: Array
+    indices: Array
+    inverse_indices: Array
+    counts: Array
+
+
+class UniqueCounts(NamedTuple):
+    """The result of ``unique_counts``."""
+
+    values: Array
+    counts: Array
+
+
+class UniqueInverse(NamedTuple):
+    """The result of ``unique_inverse``."""
+
+    values: Array
+    inverse_indices: Array
+
+
+def unique_all(x: Array, /) -> UniqueAll:
+    """Return the distinct elements, sorted, and where and how often they occur. Evaluates x at once.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+
+    Returns
+    -------
+    UniqueAll
+        ``values``, ``indices`` (of the first occurrences), ``inverse_indices`` and ``counts``.
+    """
+    (x,) = check_arrays("unique_all", x)
+    return UniqueAll(*(from_numpy(x.backend, np.asarray(part)) for part in np.unique_all(x.numpy())))
+
+
+def unique_counts(x: Array, /) -> UniqueCounts:
+    """Return the distinct elements, sorted, and how often they occur. Evaluates x at once.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+
+    Returns
+    -------
+    UniqueCounts
+        ``values`` and ``counts``.
+    """
+    values, _, _, counts = unique_all(x)
+    return UniqueCounts(values, counts)
+
+
+def unique_inverse(x: Array, /) -> UniqueInverse:
+    """Return the distinct elements, sorted, and for each element the index of its value. Evaluates x at once.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+
+    Returns
+    -------
+    UniqueInverse
+        ``values`` and ``inverse_indices``.
+    """
+    values, _, inverse, _ = unique_all(x)
+    return UniqueInverse(values, inverse)
+
+
+def unique_values(x: Array, /) -> Array:
+    """Return the distinct elements, sorted. Evaluates x at once.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+
+    Returns
+    -------
+    Array
+        The elements.
+    """
+    return unique_all(x).values
+
+
+# --- utility functions ---
+
+
+def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
+    """Return whether no element is 0 or False, over axes.
+
+    Parameters
+    ----------
+    x, axis, keepdims
+        As for ``sum``.
+
+    Returns
+    -------
+    Array
+        Whether all are true, boolean.
+    """
+    (x,) = check_arrays("all", x)
+    count = count_nonzero(x, axis=axis, keepdims=keepdims)
+    return count == (1 if axis == () else count_of(x, axis))
+
+
+def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
+    """Return whether an element is not 0 or False, over axes.
+
+    Parameters
+    ----------
+    x, axis, keepdims
+        As for ``sum``.
+
+    Returns
+    -------
+    Array
+        Whether any is true, boolean.
+    """
+    return count_nonzero(x, axis=axis, keepdims=keepdims) != 0
+
+
+def diff(
+    x: Array, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None
+) -> Array:
+    """Return the differences of neighbors along an axis.
+
+    Parameters
+    ----------
+    x : Array
+        The array.
+    axis : int
+        The axis; default the last.
+    n : int
+        How often differences are taken.
+    prepend, append : Array, optional
+        Values to put in front and behind first.
+
+    Returns
+    -------
+    Array
+        The differences; the size of the axis decreases by n.
+    """
+    (x,) = check_arrays("diff", x)
+    i = axis_of("diff", x, axis)
+    if prepend is not None or append is not None:
+        x = concat([part for part in (prepend, x, append) if part is not None], axis=i)
+    head, tail = (slice(None),) * i + (slice(-1),), (slice(None),) * i + (slice(1, None),)
+    for _ in range(n):
+        x = not_equal(x[tail], x[head]) if x.dtype == BOOL else subtract(x[tail], x[head])
+    return x
+
+
+__all__ = [
+    "all", "any", "argmax", "argmin", "argsort", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "flip",
+    "from_native", "max", "mean", "min", "nonzero", "prod", "searchsorted", "sort", "std", "sum", "unique_all",
+    "unique_counts", "unique_inverse", "unique_values", "var", "where",
+]  # fmt: skip
