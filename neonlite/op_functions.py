@@ -124,6 +124,77 @@ def run_pow(xp: Namespace, x: NativeArray, y: NativeArray) -> NativeArray:
     return x**y
 
 
+def run_floor_divide(xp: Namespace, x: NativeArray, y: NativeArray) -> NativeArray:
+    """Return x / y rounded down. Some libraries abort on integers divided by 0 or -1: the results are 0 and -x."""
+    if xp.isdtype(x.dtype, "real floating"):
+        return xp.floor_divide(x, y)
+    quotient, is_minus_one = xp.floor_divide(x, safe_divisor(xp, y)), is_negative_one(xp, y)
+    return xp.where(y == 0, xp.zeros_like(quotient), xp.where(is_minus_one, -x, quotient))
+
+
+def run_remainder(xp: Namespace, x: NativeArray, y: NativeArray) -> NativeArray:
+    """Return the remainder of x / y, with the sign of y; 0 for integers where y is 0 or -1."""
+    return xp.remainder(x, y if xp.isdtype(y.dtype, "real floating") else safe_divisor(xp, y))
+
+
+def is_negative_one(xp: Namespace, y: NativeArray) -> NativeArray:
+    """Return where integers are -1: nowhere for unsigned integers."""
+    return y == -1 if xp.isdtype(y.dtype, "signed integer") else xp.zeros_like(y) != 0
+
+
+def safe_divisor(xp: Namespace, y: NativeArray) -> NativeArray:
+    """Return integers with 1 instead of 0 and -1."""
+    return xp.where((y == 0) | is_negative_one(xp, y), xp.ones_like(y), y)
+
+
+def run_signbit(xp: Namespace, x: NativeArray) -> NativeArray:
+    """Return whether the sign bit is set, also of -0.0."""
+    return xp.signbit(x) if xp.isdtype(x.dtype, "real floating") else x < 0
+
+
+# coefficients of erf(x) / x in x^2 for |x| <= 0.46875, and of exp(x^2) (1 - erf(x)) in x for larger x, highest first
+ERF_SMALL = (
+    (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3),
+    (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3),
+)
+ERF_LARGE = (
+    (
+        *(2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 6.61191906371416295e1),
+        *(2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3),
+        1.23033935479799725e3,
+    ),
+    (
+        *(1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3),
+        *(3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3),
+    ),
+)
+
+
+def run_erf(xp: Namespace, x: NativeArray) -> NativeArray:
+    """Return the error function: that of the library if it has one, else two rational approximations.
+
+    W. J. Cody, "Rational Chebyshev approximations for the error function", Mathematics of Computation 23 (1969).
+    """
+    if erf := getattr(xp, "erf", None):
+        return erf(x)
+    if xp.finfo(x.dtype).bits == 16:
+        return xp.astype(run_erf(xp, xp.astype(x, xp.float32)), x.dtype)
+
+    size = xp.minimum(xp.abs(x), 6.0)  # erf(6) rounds to 1
+    square = size * size
+    large = 1 - xp.exp(-square) * (polynomial(ERF_LARGE[0], size) / polynomial(ERF_LARGE[1], size))
+    small = size * (polynomial(ERF_SMALL[0], square) / polynomial(ERF_SMALL[1], square))
+    return xp.copysign(xp.where(size <= 0.46875, small, large), x)
+
+
+def polynomial(coefficients: tuple[float, ...], x: NativeArray) -> NativeArray:
+    """Return a polynomial of x by Horner's rule; ``coefficients`` are those of the highest power first."""
+    y = coefficients[0] * x + coefficients[1]
+    for c in coefficients[2:]:
+        y = y * x + c
+    return y
+
+
 def run_shift(xp: Namespace, x: NativeArray, y: NativeArray, *, value: bool) -> NativeArray:
     """Return x times the power of two nearest to y (AP2), or x times 2^y."""
     return x * (xp.sign(y) * 2.0 ** xp.round(xp.log2(xp.abs(y))) if value else 2.0**y)

@@ -22,7 +22,8 @@ from neonlite import op_functions, shapes
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.shapes import Shape, Strides
 
-LN2 = math.log(2.0)
+LN2, LN10 = math.log(2.0), math.log(10.0)
+TWO_OVER_SQRT_PI = 2 / math.sqrt(math.pi)
 SAFELOG_FLOOR = math.exp(-50.0)
 
 
@@ -69,6 +70,8 @@ class Op:
         Whether ``run`` checks values and may raise.
     may_raise_on_integers : bool, default False
         Whether ``run`` checks values and may raise if they are integers.
+    integers_only : bool, default False
+        Whether floats are refused with TypeError.
     order_signs : tuple of int, optional
         For a comparison, the signs of x - y for which the result is 1; for an op that selects an operand by comparison,
         those for which it is x. Plans then know the result for a scalar out of the range of an integer operand.
@@ -92,6 +95,7 @@ class Op:
     promoted_operands: slice = field(default_factory=lambda: slice(None))
     may_raise: bool = False
     may_raise_on_integers: bool = False
+    integers_only: bool = False
     order_signs: tuple[int, ...] | None = None
     symbol: str = ""
     sample_range: tuple[float, float] = (-2.0, 2.0)
@@ -129,6 +133,8 @@ FLOPS_FN_BY_KIND: dict[str, Callable[..., int]] = {
 # --- the table -----------------------------------------------------------------------------------------------------
 
 POSITIVE_RANGE = (0.3, 3.0)
+INVERSE_RANGE = (-0.9, 0.9)  # of asin, acos and atanh
+INTEGERS: dict[str, Any] = {"integers_only": True}
 REDUCTION: dict[str, Any] = {"kind": "reduction"}
 NONEMPTY: dict[str, Any] = {"shape_fn": shapes.nonempty_reduction_shape}
 VIEW: dict[str, Any] = {"kind": "view", "promoted_operands": slice(0, 1)}
@@ -157,17 +163,68 @@ OP_TABLE: tuple[Op, ...] = (
        lambda be, dz, z, x: (dz / x,), "ln x", result_dtype="float", sample_range=POSITIVE_RANGE),
     Op("log2", lambda xp, x: xp.log2(x),
        lambda be, dz, z, x: (dz / (x * LN2),), "log2 x", result_dtype="float", sample_range=POSITIVE_RANGE),
+    Op("log10", lambda xp, x: xp.log10(x),
+       lambda be, dz, z, x: (dz / (x * LN10),), "log10 x", result_dtype="float", sample_range=POSITIVE_RANGE),
     Op("safelog", lambda xp, x: xp.maximum(xp.log(xp.maximum(x, 0.0)), -50.0),
        lambda be, dz, z, x: (dz * (above := be.greater(x, SAFELOG_FLOOR)) / be.where(above, x, 1),),
        "ln max(x, e^-50)", result_dtype="float", sample_range=POSITIVE_RANGE),
     Op("sig", lambda xp, x: 1.0 / (1.0 + xp.exp(-x)),
        lambda be, dz, z, x: (dz * (z * (1 - z)),), "1 / (1 + e^-x)", result_dtype="float"),
+    Op("expm1", lambda xp, x: xp.expm1(x),
+       lambda be, dz, z, x: (dz * (z + 1),), "e^x - 1", result_dtype="float"),
+    Op("log1p", lambda xp, x: xp.log1p(x),
+       lambda be, dz, z, x: (dz / (1 + x),), "ln(1 + x)", result_dtype="float", sample_range=(-0.5, 2.0)),
+    Op("sin", lambda xp, x: xp.sin(x),
+       lambda be, dz, z, x: (dz * be.cos(x),), "the sine of x", result_dtype="float"),
+    Op("cos", lambda xp, x: xp.cos(x),
+       lambda be, dz, z, x: (-(dz * be.sin(x)),), "the cosine of x", result_dtype="float"),
+    Op("tan", lambda xp, x: xp.tan(x),
+       lambda be, dz, z, x: (dz * (1 + z * z),), "the tangent of x", result_dtype="float", sample_range=(-1.2, 1.2)),
+    Op("asin", lambda xp, x: xp.asin(x),
+       lambda be, dz, z, x: (dz / be.sqrt(1 - x * x),), "the inverse sine of x", result_dtype="float",
+       sample_range=INVERSE_RANGE),
+    Op("acos", lambda xp, x: xp.acos(x),
+       lambda be, dz, z, x: (-dz / be.sqrt(1 - x * x),), "the inverse cosine of x", result_dtype="float",
+       sample_range=INVERSE_RANGE),
+    Op("atan", lambda xp, x: xp.atan(x),
+       lambda be, dz, z, x: (dz / (1 + x * x),), "the inverse tangent of x", result_dtype="float"),
+    Op("sinh", lambda xp, x: xp.sinh(x),
+       lambda be, dz, z, x: (dz * be.cosh(x),), "the hyperbolic sine of x", result_dtype="float"),
+    Op("cosh", lambda xp, x: xp.cosh(x),
+       lambda be, dz, z, x: (dz * be.sinh(x),), "the hyperbolic cosine of x", result_dtype="float"),
     Op("tanh", lambda xp, x: xp.tanh(x),
        lambda be, dz, z, x: (dz * (1 - z * z),), "the hyperbolic tangent of x", result_dtype="float"),
+    Op("asinh", lambda xp, x: xp.asinh(x),
+       lambda be, dz, z, x: (dz / be.sqrt(x * x + 1),), "the inverse hyperbolic sine of x", result_dtype="float"),
+    Op("acosh", lambda xp, x: xp.acosh(x),
+       lambda be, dz, z, x: (dz / be.sqrt(x * x - 1),), "the inverse hyperbolic cosine of x", result_dtype="float",
+       sample_range=(1.2, 3.0)),
+    Op("atanh", lambda xp, x: xp.atanh(x),
+       lambda be, dz, z, x: (dz / (1 - x * x),), "the inverse hyperbolic tangent of x", result_dtype="float",
+       sample_range=INVERSE_RANGE),
+    Op("erf", op_functions.run_erf,
+       lambda be, dz, z, x: (dz * (TWO_OVER_SQRT_PI * be.exp(-(x * x))),), "the error function of x",
+       result_dtype="float"),
+    Op("floor", lambda xp, x: xp.floor(x),
+       None, "the largest integer <= x"),
+    Op("ceil", lambda xp, x: xp.ceil(x),
+       None, "the smallest integer >= x"),
+    Op("trunc", lambda xp, x: xp.trunc(x),
+       None, "x rounded toward zero"),
     Op("rint", lambda xp, x: xp.round(x),
        None, "x rounded to the nearest integer, ties to even"),
     Op("finite", lambda xp, x: xp.isfinite(x),
        None, "1 where x is finite, else 0", result_dtype="boolean"),
+    Op("isnan", lambda xp, x: xp.isnan(x),
+       None, "1 where x is NaN, else 0", result_dtype="boolean"),
+    Op("isinf", lambda xp, x: xp.isinf(x),
+       None, "1 where x is infinite, else 0", result_dtype="boolean"),
+    Op("signbit", op_functions.run_signbit,
+       None, "1 where the sign bit of x is set, also for -0.0, else 0", result_dtype="boolean"),
+    Op("logical_not", lambda xp, x: x == 0,
+       None, "1 where x is 0, else 0", result_dtype="boolean"),
+    Op("bitwise_invert", lambda xp, x: xp.bitwise_invert(x),
+       None, "the bits of x inverted", **INTEGERS),
     Op("cast", lambda xp, x, to: xp.astype(x, getattr(xp, to, xp.float32), copy=False),  # bfloat16: rounded later
        lambda be, dz, z, x, to: (be.astype(dz, x.info.dtype) if to in FLOAT_DTYPES else None,),
        "x cast to another dtype", "astype", result_dtype="explicit", promoted_operands=slice(0),
@@ -184,6 +241,27 @@ OP_TABLE: tuple[Op, ...] = (
     Op("div", lambda xp, x, y: x / y,
        lambda be, dz, z, x, y: (dz / y, -(dz * z) / y), "x / y", "divide", 2, result_dtype="float",
        sample_range=POSITIVE_RANGE, symbol="/"),
+    Op("floor_divide", op_functions.run_floor_divide,
+       None, "x / y rounded down; 0 for integers where y is 0", arity=2, sample_range=POSITIVE_RANGE, symbol="//"),
+    Op("remainder", op_functions.run_remainder,
+       lambda be, dz, z, x, y: (dz, -(dz * be.floor_divide(x, y))),
+       "x - y floor(x / y), with the sign of y; 0 for integers where y is 0", arity=2, sample_range=POSITIVE_RANGE,
+       symbol="%"),
+    Op("hypot", lambda xp, x, y: xp.hypot(x, y),
+       lambda be, dz, z, x, y: (dz * (x / z), dz * (y / z)), "(x^2 + y^2)^(1/2), without overflow", arity=2,
+       result_dtype="float", sample_range=POSITIVE_RANGE),
+    Op("atan2", lambda xp, x, y: xp.atan2(x, y),
+       lambda be, dz, z, x, y: (dz * (y / (x * x + y * y)), -dz * (x / (x * x + y * y))),
+       "the angle of the point (y, x), from -pi to pi", arity=2, result_dtype="float", sample_range=POSITIVE_RANGE),
+    Op("logaddexp", lambda xp, x, y: xp.logaddexp(x, y),
+       lambda be, dz, z, x, y: (dz * be.sig(x - y), dz * be.sig(y - x)), "ln(e^x + e^y)", arity=2,
+       result_dtype="float"),
+    Op("copysign", lambda xp, x, y: xp.copysign(x, y),
+       lambda be, dz, z, x, y: (dz * (be.sgn(z) * be.sgn(x)), None), "|x| with the sign of y", arity=2,
+       result_dtype="float"),
+    Op("nextafter", lambda xp, x, y: xp.nextafter(x, y),
+       lambda be, dz, z, x, y: (dz, None), "the next representable number after x toward y", arity=2,
+       result_dtype="float"),
     Op("pow", op_functions.run_pow,
        op_functions.grad_pow, "x^y", "power", 2, sample_range=POSITIVE_RANGE, may_raise_on_integers=True, symbol="**"),
     Op("maximum", lambda xp, x, y: xp.maximum(x, y),
@@ -208,6 +286,22 @@ OP_TABLE: tuple[Op, ...] = (
        None, "1 where x > y, else 0", "greater", 2, result_dtype="boolean", order_signs=(1,), symbol=">"),
     Op("ge", lambda xp, x, y: x >= y,
        None, "1 where x >= y, else 0", "greater_equal", 2, result_dtype="boolean", order_signs=(1,), symbol=">="),
+    Op("logical_and", lambda xp, x, y: (x != 0) & (y != 0),
+       None, "1 where x and y are not 0, else 0", arity=2, result_dtype="boolean"),
+    Op("logical_or", lambda xp, x, y: (x != 0) | (y != 0),
+       None, "1 where x or y is not 0, else 0", arity=2, result_dtype="boolean"),
+    Op("logical_xor", lambda xp, x, y: (x != 0) ^ (y != 0),
+       None, "1 where exactly one of x and y is not 0, else 0", arity=2, result_dtype="boolean"),
+    Op("bitwise_and", lambda xp, x, y: xp.bitwise_and(x, y),
+       None, "the bitwise AND of x and y", arity=2, symbol="&", **INTEGERS),
+    Op("bitwise_or", lambda xp, x, y: xp.bitwise_or(x, y),
+       None, "the bitwise OR of x and y", arity=2, symbol="|", **INTEGERS),
+    Op("bitwise_xor", lambda xp, x, y: xp.bitwise_xor(x, y),
+       None, "the bitwise XOR of x and y", arity=2, symbol="^", **INTEGERS),
+    Op("bitwise_left_shift", lambda xp, x, y: xp.bitwise_left_shift(x, y),
+       None, "x shifted left by y >= 0 bits", arity=2, symbol="<<", sample_range=POSITIVE_RANGE, **INTEGERS),
+    Op("bitwise_right_shift", lambda xp, x, y: xp.bitwise_right_shift(x, y),
+       None, "x shifted right by y >= 0 bits", arity=2, symbol=">>", sample_range=POSITIVE_RANGE, **INTEGERS),
     # --- ternary ---
     Op("where", lambda xp, c, x, y: xp.where(c != 0, x, y),
        lambda be, dz, z, c, x, y: (None, be.where(c, dz, 0), be.where(c, 0, dz)),

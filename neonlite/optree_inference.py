@@ -88,6 +88,10 @@ def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info
             )
             operand_dtypes = [t.dtype if isinstance(t, Info) else t for t in types]
             info.compute_dtype, info.dtype = infer_dtypes(op, operand_dtypes, info.be.default_dtype_name, info.attrs)
+            if op.integers_only and info.compute_dtype in FLOAT_DTYPES:
+                raise TypeError(
+                    f"expected integers, got {info.compute_dtype}. Cast a float tensor with be.astype(x, 'int32')."
+                )
     except (ValueError, TypeError, IndexError) as error:
         raise type(error)(f"be.{op.method}({describe(*flatten_pairs(a, b))}): {truncate_message(error)}") from None
     dict.__setitem__(info, "shape", info.shape)

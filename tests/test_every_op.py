@@ -25,6 +25,7 @@ from helpers.op_cases import (
     FLAT_OPERANDS,
     GRADIENTS,
     INF,
+    INTEGER_OPS,
     LAYOUTS,
     NAN,
     PAIRS,
@@ -63,6 +64,7 @@ TIES = {"assign", "pair"}  # they join trees and have no derivative
 # --- cases ----------------------------------------------------------------------------------------------------------
 
 
+OF_FLOATS = [name for name in CASES if name not in INTEGER_OPS]
 SECOND_ORDER = {name: cases[::2] for name, cases in GRADIENTS.items()}
 
 
@@ -111,7 +113,7 @@ def test_methods_are_named_as_in_the_guide() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", CLOSE)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", OF_FLOATS)
 def test_the_value_is_what_the_textbook_says(be: Backend, name: str, dtype: str, layout: str) -> None:
     if lacks(be, dtype):
         return
@@ -127,6 +129,9 @@ def test_without_templates_an_op_is_computed_by_its_forward_function(
     for table in [*tables, templates.CONSTANT_TEMPLATES, templates.SCALAR_TEMPLATES]:
         for key in [key for key in table if name in (key, key[0])]:
             monkeypatch.delitem(table, key)  # type: ignore[arg-type]
+    if name in INTEGER_OPS:
+        check_value_of_ints(cpu, name, "int32")
+        return
     for case in CASES[name]:
         check_value(cpu, case, "float32", "tensor")
 
@@ -207,7 +212,7 @@ def test_a_tensor_that_is_both_operands_gets_both_gradients(be64: Backend) -> No
         assert off(analytic, numeric) <= 1e-6, name
 
 
-@pytest.mark.parametrize("name", sorted(FLAT & set(CASES) - {"argmax", "argmin", "onehot"}))
+@pytest.mark.parametrize("name", sorted(FLAT & set(OF_FLOATS) - {"argmax", "argmin", "onehot"}))
 def test_the_gradient_through_a_flat_op_is_zero(be64: Backend, name: str) -> None:
     case = CASES[name][0]
     x, *others = (be64.array(x) for x in fill(case))
@@ -282,7 +287,61 @@ def test_every_elementwise_op_is_tested_at_its_edges() -> None:
     assert {name for name, _, _ in EDGES} == {op.name for op in OP_TABLE if op.kind == "elementwise"} - {
         "stop_gradient",
         "cast",
+        *INTEGER_OPS,
     }
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "uint64"])
+def test_integers_are_divided_exactly_and_by_0_and_minus_1_without_a_trap(be: Backend, dtype: str) -> None:
+    if lacks(be, dtype):
+        return
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    values = [low, low + 1, high, high - 1, 0, 1, 2, 3, 7, *([-1, -2, -3, -7] if low else [])]
+    pairs = list(itertools.product(values, values))
+    tensors = [be.array(np.array(x, dtype), dtype=dtype) for x in zip(*pairs, strict=True)]
+    for name, f in {"floor_divide": int.__floordiv__, "remainder": int.__mod__}.items():
+        tree = getattr(be, name)(*tensors)
+        expected = [f(a, b) if b else 0 for a, b in pairs]
+        assert tree.dtype == dtype
+        wrapped = [n if n <= high else low for n in expected]  # the least integer divided by -1
+        assert tree.asnumpyarray().ravel().tolist() == wrapped, name
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_next_number_is_the_nearest_of_the_dtype(be: Backend, dtype: str) -> None:
+    if lacks(be, dtype):
+        return
+    digits, least = {"float16": (10, -24), "bfloat16": (7, -133), "float32": (23, -149), "float64": (52, -1074)}[dtype]
+    step = 2.0**-digits
+    x, y = [1, 1, -1, -1, 0, 0, 2.0**least, 1], [2, 0, 0, -2, 1, -1, 0, 1]
+    expected = [1 + step, 1 - step / 2, step / 2 - 1, -1 - step, 2.0**least, -(2.0**least), 0, 1]
+    z = be.astype(be.nextafter(be.array(x, dtype=dtype), be.array(y, dtype=dtype)), "float64").asnumpyarray()
+    assert z.ravel().tolist() == expected
+
+
+def test_erf_is_accurate_to_the_last_digits(be64: Backend) -> None:
+    x = np.concatenate([np.linspace(-6.5, 6.5, 4001), [1e-300, 0.46875, -0.46875, 40.0]])
+    expected = np.array([math.erf(n) for n in x.tolist()])
+    np.testing.assert_allclose(be64.erf(be64.array(x)).asnumpyarray().ravel(), expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", sorted(INTEGER_OPS))
+def test_bits_are_those_of_integers_only(be: Backend, name: str) -> None:
+    x, m = be.ones((2, 3), name="x"), be.ones((2, 3), dtype="int32", name="m")
+    others = [()] if ROW[name].arity == 1 else [(1,), (m,)]
+    for operands in [*((x, *y) for y in others), *([(m, 0.5)] if ROW[name].arity == 2 else [])]:
+        with pytest.raises(TypeError, match=rf"be\.{name}\(.*\): expected integers, got float32\. .*be\.astype"):
+            getattr(be, name)(*operands)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64"])
+@pytest.mark.parametrize("name", ["floor", "ceil", "trunc", "isnan", "isinf", "finite", "signbit"])
+def test_integers_are_whole_and_finite(be: Backend, name: str, dtype: str) -> None:
+    if not lacks(be, dtype):
+        values = np.array([[np.iinfo(dtype).min, 0, 1, np.iinfo(dtype).max]], dtype)
+        expected = {"finite": values == values, "signbit": values < 0}.get(name, values != values)
+        z = getattr(be, name)(be.array(values, dtype=dtype)).asnumpyarray()
+        np.testing.assert_array_equal(z, values if name in ("floor", "ceil", "trunc") else expected)
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
@@ -428,7 +487,7 @@ def test_the_row_of_sums_asks_any_namespace_for_the_wider_dtype() -> None:
         assert (made == 250_000).all()
 
 
-@pytest.mark.parametrize("name", sorted(set(CASES) - {"onehot"}))
+@pytest.mark.parametrize("name", sorted(set(OF_FLOATS) - {"onehot"}))
 def test_out_is_written_at_once_cast_and_returned(be: Backend, name: str) -> None:
     case = next(case for case in CASES[name] if 0 not in case.shapes[0])
     xs = fill(case)
@@ -536,10 +595,10 @@ def test_a_users_op_without_a_derivative_raises_only_when_it_is_asked_for(be: Ba
 
 
 def test_a_users_op_that_is_flat_has_the_derivative_zero(be: Backend, own: Any) -> None:
-    own("floor", lambda xp, x: xp.floor(x), None)
+    own("stairs", lambda xp, x: xp.floor(x), None)
     own("gate", lambda xp, x, y: xp.where(y > 0, x, 0 * x), lambda be, dz, z, x, y: (dz * (y > 0), None), arity=2)
     x = be.array([[1.5, -2.5]])
-    assert (Autodiff(x + be.floor(x), be).get_grad_asnumpyarray(x) == 1).all()
+    assert (Autodiff(x + be.stairs(x), be).get_grad_asnumpyarray(x) == 1).all()
     np.testing.assert_array_equal(be.gate(x, x).asnumpyarray(), [[1.5, 0]])
     np.testing.assert_array_equal(Autodiff(be.gate(x, x), be).get_grad_asnumpyarray(x), [[1, 0]])
 
@@ -657,8 +716,8 @@ def laid_out(be: Backend, x: Any, layout: str) -> Any:
     if isinstance(x, int | float):
         return x
     if layout == "transposed":
-        return be.array(np.swapaxes(x, -1, -2)).T
-    view = allocate(be, x.shape, "float64", "view") if layout == "strided" else be.zeros(x.shape)
+        return be.array(np.swapaxes(x, -1, -2), dtype=x.dtype).T
+    view = allocate(be, x.shape, x.dtype.name, "view") if layout == "strided" else be.zeros(x.shape, x.dtype.name)
     view[:] = x
     return view
 
@@ -680,7 +739,7 @@ def agree(
 def test_large_arrays_give_the_same_values_as_small_ones(
     runtimes: list[Backend], name: str, shape: tuple[int, int]
 ) -> None:
-    op, (m, n) = ROW[name], shape
+    op, (m, n), floats = ROW[name], shape, name not in INTEGER_OPS
     ways: list[tuple[Any, ...]] = {
         1: [(shape,)],
         2: [
@@ -690,13 +749,15 @@ def test_large_arrays_give_the_same_values_as_small_ones(
             ((m, 1), (1, n)),
             (shape, (1, 1)),
             (shape, 2),
-            (shape, 0.7),
+            (shape, 0.7 if floats else 3),
         ],
         3: [(shape, shape, shape), ((m, 1), (1, n), shape), (shape, 1, (m, 1))],
     }[op.arity]
     for operands in ways[: None if shape == LARGE else 2]:
         for layouts in [("", "transposed", ""), ("strided", "", "strided"), ("transposed", "strided", "")]:
             xs = fill(Case(name, operands, {}))
+            if not floats:
+                xs = [x if isinstance(x, int) else np.rint(9 * x).astype("int64") for x in xs]
             agree(runtimes, lambda be, *xs: [call(be, name, xs, ATTRS.get(name, {}))], xs, layouts)
 
 

@@ -18,8 +18,11 @@ from neonlite import Autodiff, Backend
 from neonlite.ops import OP_TABLE, OPS, Op
 
 FLAT = {"sgn", "rint", "finite", "stop_gradient", "eq", "ne", "lt", "le", "gt", "ge", "argmax", "argmin", "onehot"}
-FLAT |= {"rand", "randn"}
-FLAT_OPERANDS = {("shift", 1), ("where", 0)}
+FLAT |= {"rand", "randn", "floor", "ceil", "trunc", "isnan", "isinf", "signbit", "floor_divide"}
+FLAT |= {"logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"}
+FLAT |= {"bitwise_invert", "bitwise_left_shift", "bitwise_right_shift"}
+INTEGER_OPS = {op.name for op in OP_TABLE if op.integers_only}  # floats are refused
+FLAT_OPERANDS = {("shift", 1), ("where", 0), ("copysign", 1), ("nextafter", 1)}
 ROW = {op.name: op for op in OP_TABLE}
 
 
@@ -266,11 +269,15 @@ def check_value_of_ints(be: Backend, name: str, dtype: str) -> None:
     kind = "int64" if name == "sum" else DTYPES.get(name, dtype)
     kind = "float32" if name in FLOATS_OF_INTS else kind
     low = 1 if ROW[name].sample_range[0] > 0 or dtype == "uint8" else -4
+    high = 1 if ROW[name].sample_range[1] < 1 else 3
     for case in able(be, CASES[name]):
         negative = any(isinstance(x, int) and x < 0 for x in case.operands)
-        if any(isinstance(x, float) for x in case.operands) or (negative and (name == "pow" or dtype == "uint8")):
+        no_negatives = dtype == "uint8" or name in ("pow", "bitwise_left_shift", "bitwise_right_shift")
+        if any(isinstance(x, float) for x in case.operands) or (negative and no_negatives):
             continue  # not ints, or the result would not be
-        xs = [np.round(x).astype(dtype).clip(low, 3) if getattr(x, "dtype", "") == "float64" else x for x in fill(case)]
+        xs = [
+            np.round(x).astype(dtype).clip(low, high) if getattr(x, "dtype", "") == "float64" else x for x in fill(case)
+        ]
         tree = call(be, name, [be.array(x, dtype=x.dtype) if isinstance(x, np.ndarray) else x for x in xs], case.attrs)
         assert tree.dtype == kind, case
         expected = REFERENCE[name](*xs, **case.attrs).astype(tree.dtype)
@@ -340,6 +347,36 @@ EDGES: list[tuple[str, list[list[float]], list[float]]] = [
     ("eq", [[NAN, INF, 0, 1], [NAN, INF, -0.0, 2]], [0, 1, 1, 0]),
     ("ne", [[NAN, INF, 0, 1], [NAN, INF, -0.0, 2]], [1, 0, 0, 1]),
     *((name, [[NAN, 1, 1], [1, NAN, 1]], [0, 0, float(name in ("le", "ge"))]) for name in ("lt", "le", "gt", "ge")),
+    ("log10", [[0, -1, INF, 1000, NAN]], [-INF, NAN, INF, 3, NAN]),
+    ("expm1", [[INF, -INF, 0, 1e-7, NAN]], [INF, -1, 0, math.expm1(1e-7), NAN]),
+    ("log1p", [[INF, -1, -2, 1e-7, NAN]], [INF, -INF, NAN, math.log1p(1e-7), NAN]),
+    *((name, [[INF, -INF, NAN, 0]], [NAN, NAN, NAN, zero]) for name, zero in [("sin", 0), ("cos", 1), ("tan", 0)]),
+    ("asin", [[1, -1, 2, 0, NAN]], [math.pi / 2, -math.pi / 2, NAN, 0, NAN]),
+    ("acos", [[1, -1, 2, 0, NAN]], [0, math.pi, NAN, math.pi / 2, NAN]),
+    ("atan", [[INF, -INF, 0, NAN]], [math.pi / 2, -math.pi / 2, 0, NAN]),
+    ("sinh", [[INF, -INF, 1e4, 0, NAN]], [INF, -INF, INF, 0, NAN]),
+    ("cosh", [[INF, -INF, 1e4, 0, NAN]], [INF, INF, INF, 1, NAN]),
+    ("asinh", [[INF, -INF, 0, NAN]], [INF, -INF, 0, NAN]),
+    ("acosh", [[INF, 1, 0.5, NAN]], [INF, 0, NAN, NAN]),
+    ("atanh", [[1, -1, 2, 0, NAN]], [INF, -INF, NAN, 0, NAN]),
+    ("erf", [[INF, -INF, 0, 9, -0.25, 0.5, 3, NAN]], [1, -1, 0, 1, *map(math.erf, (-0.25, 0.5, 3)), NAN]),
+    ("floor", [[0.5, -0.5, 2, -2.5, INF, NAN]], [0, -1, 2, -3, INF, NAN]),
+    ("ceil", [[0.5, -0.5, 2, -2.5, INF, NAN]], [1, 0, 2, -2, INF, NAN]),
+    ("trunc", [[0.5, -0.5, 2, -2.5, -INF, NAN]], [0, 0, 2, -2, -INF, NAN]),
+    ("isnan", [[INF, -INF, NAN, 0, 6e4]], [0, 0, 1, 0, 0]),
+    ("isinf", [[INF, -INF, NAN, 0, 6e4]], [1, 1, 0, 0, 0]),
+    ("signbit", [[INF, -INF, 0, -0.0, -1]], [0, 1, 0, 1, 1]),
+    ("logical_not", [[NAN, 0, -0.0, 0.5]], [0, 1, 1, 0]),
+    ("logical_and", [[NAN, 0, -0.0, 0.5], [1, NAN, 0, 2]], [1, 0, 0, 1]),
+    ("logical_or", [[NAN, 0, -0.0, 0.5], [0, NAN, 0, 2]], [1, 1, 0, 1]),
+    ("logical_xor", [[NAN, 0, -0.0, 0.5], [0, NAN, 0, 2]], [1, 1, 0, 0]),
+    ("floor_divide", [[7, -7, 7, -7, 1, -1, 0, -1], [2, 2, -2, -2, 0, 0, 0, INF]], [3, -4, -4, 3, INF, -INF, NAN, -1]),
+    ("remainder", [[7, -7, 7, -7, 1, INF, -1, 1], [4, 4, -4, -4, 0, 2, INF, INF]], [3, 1, -1, -3, NAN, NAN, INF, 1]),
+    ("hypot", [[3, INF, NAN, 3e4, 0], [4, NAN, 1, 4e4, 0]], [5, INF, NAN, 5e4, 0]),
+    ("atan2", [[0, 0, -1, 1, INF], [-1, 1, 0, 1, 1]], [math.pi, 0, -math.pi / 2, math.pi / 4, math.pi / 2]),
+    ("logaddexp", [[INF, -INF, 1e4, NAN, 0], [-INF, -INF, 1, 0, 0]], [INF, -INF, 1e4, NAN, math.log(2)]),
+    ("copysign", [[1, -1, INF, -2], [-0.0, 0, -1, INF]], [-1, 1, -INF, 2]),
+    ("nextafter", [[1, -3, NAN, 2], [1, -3, 1, NAN]], [1, -3, NAN, NAN]),
     ("where", [[NAN, 0, -0.0, 2, INF], [1, INF, NAN, 1, 1], [NAN, 5, 5, INF, NAN]], [1, 5, 5, 1, 1]),
 ]
 

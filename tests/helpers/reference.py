@@ -90,6 +90,10 @@ def rint(x: float) -> float:
     return low if x - low < 0.5 else low + 1
 
 
+def atanh(x: float) -> float:
+    return math.atanh(x) if abs(x) < 1 else math.copysign(math.inf, x)
+
+
 def ap2(y: float) -> float:
     """The power of two nearest to y on the logarithmic scale, with the sign of y."""
     return sign(y) * 2.0 ** rint(math.log2(abs(y))) if y else 0.0
@@ -211,6 +215,29 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "sig": each(lambda x: 1 / (1 + math.exp(-x))),
     "tanh": each(math.tanh),
     "rint": each(rint),
+    "log10": each(math.log10),
+    "expm1": each(math.expm1),
+    "log1p": each(math.log1p),
+    "sin": each(math.sin),
+    "cos": each(math.cos),
+    "tan": each(math.tan),
+    "asin": each(math.asin),
+    "acos": each(math.acos),
+    "atan": each(math.atan),
+    "sinh": each(math.sinh),
+    "cosh": each(math.cosh),
+    "asinh": each(math.asinh),
+    "acosh": each(math.acosh),
+    "atanh": each(atanh),
+    "erf": each(math.erf),
+    "floor": each(math.floor),
+    "ceil": each(math.ceil),
+    "trunc": each(math.trunc),
+    "isnan": each(lambda x: float(math.isnan(x))),
+    "isinf": each(lambda x: float(math.isinf(x))),
+    "signbit": each(lambda x: float(math.copysign(1, x) < 0)),
+    "logical_not": each(lambda x: float(not x)),
+    "bitwise_invert": each(lambda x: ~x),
     "finite": each(lambda x: float(math.isfinite(x))),
     "cast": each(lambda x, to: float(x) if "float" in to else int(x)),
     "stop_gradient": each(lambda x: x),
@@ -219,6 +246,21 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "mul": each(lambda x, y: x * y),
     "div": each(lambda x, y: x / y),
     "pow": each(lambda x, y: x**y),
+    "floor_divide": each(lambda x, y: x // y),
+    "remainder": each(lambda x, y: x % y),
+    "hypot": each(math.hypot),
+    "atan2": each(math.atan2),
+    "logaddexp": each(lambda x, y: math.log(math.exp(x) + math.exp(y))),
+    "copysign": each(math.copysign),
+    "nextafter": each(math.nextafter),
+    "logical_and": each(lambda x, y: float(bool(x) and bool(y))),
+    "logical_or": each(lambda x, y: float(bool(x) or bool(y))),
+    "logical_xor": each(lambda x, y: float(bool(x) != bool(y))),
+    "bitwise_and": each(lambda x, y: x & y),
+    "bitwise_or": each(lambda x, y: x | y),
+    "bitwise_xor": each(lambda x, y: x ^ y),
+    "bitwise_left_shift": each(lambda x, y: x << y),
+    "bitwise_right_shift": each(lambda x, y: x >> y),
     "maximum": each(lambda x, y: x if x > y else y),
     "minimum": each(lambda x, y: x if x < y else y),
     "shift": each(lambda x, y, value=True: x * (ap2(y) if value else 2.0**y)),

@@ -101,6 +101,8 @@ def elementwise(be: Backend, x: Any, y: Any, positive: Any, names: Iterable[str]
         op = OPS[name]
         a = positive if op.sample_range[0] > 0 else x
         more = {1: (), 2: (positive if op.sample_range[0] > 0 or name == "shift" else y,), 3: (y, positive)}[op.arity]
+        if op.integers_only and not whole:
+            a, *more = (be.astype(x, "int32") for x in (a, *more))
         if name == "cast":
             trees |= {f"to {to}": be.astype(x, to) for to in (*FLOAT_DTYPES, *INT_DTYPES) if to != x.info.dtype}
         elif name == "pow" and whole:

@@ -590,7 +590,11 @@ ELEMENTWISE = [op for op in OP_TABLE if op.kind == "elementwise"]
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
 def test_a_strided_view_gives_the_same_bits_as_a_plain_tensor(cpu, op, dtype):
-    plain = [cpu.array(np.random.default_rng(n).integers(1, 9, (40, 1)), dtype=dtype) for n in range(op.arity)]
+    if op.integers_only and dtype != "int32":
+        return
+    low, high = (0, 1) if op.sample_range[1] < 1 else (1, 9)
+    plain = [cpu.array(np.random.default_rng(n).integers(low, high, (40, 1)), dtype=dtype) for n in range(op.arity)]
+    rtol = 2e-7 if op.name == "atan2" else 0  # NumPy computes reversed results by another function
 
     def tree(x: Any, *others: Any) -> Any:
         y = others[0] if others else None
@@ -605,7 +609,7 @@ def test_a_strided_view_gives_the_same_bits_as_a_plain_tensor(cpu, op, dtype):
                 t.set(x.get())
             out = view(cpu.zeros((40, width), dtype=expected.dtype))
             out[:] = tree(*strided)
-            np.testing.assert_array_equal(out.get(), expected)
+            np.testing.assert_allclose(out.get(), expected, rtol)
             strided[0][:] = tree(*strided)
             np.testing.assert_array_equal(strided[0].get(), expected.astype(dtype))
 
@@ -915,7 +919,14 @@ def check_random_trees(r: random.Random, be: Backend) -> None:
 
 
 def test_the_oracle_knows_the_ops_of_the_table():
-    assert {op.name for op in OP_TABLE} - set(ORACLE) == {"exp", "log", "log2", "rand", "randn", "assign", "pair"}
+    inexact = {"exp", "log", "log2", "rand", "randn", "assign", "pair"}
+    inexact |= {"log10", "expm1", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh"}
+    inexact |= {"acosh", "atanh", "erf", "hypot", "atan2", "logaddexp"}
+    untested = {"isnan", "isinf", "signbit", "copysign", "nextafter", "floor", "ceil", "trunc"}
+    untested |= {"floor_divide", "remainder"}
+    untested |= {f"logical_{name}" for name in ("and", "or", "xor", "not")}
+    untested |= {f"bitwise_{name}" for name in ("and", "or", "xor", "invert", "left_shift", "right_shift")}
+    assert {op.name for op in OP_TABLE} - set(ORACLE) == inexact | untested
 
 
 def test_random_trees_over_views_that_share_memory_give_what_copies_give(runner):

@@ -41,6 +41,11 @@ OP_TEMPLATES: dict[str, str] = {
     "rint": "rint{f}({x})",
     "finite": "{x} - {x} == 0",
     "cast": "({T}){x}",
+    "isnan": "{x} != {x}",
+    "isinf": "{x} == {x} && {x} - {x} != 0",
+    "signbit": "copysign{f}(1.0{f}, {x}) < 0",
+    "logical_not": "{x} == 0",
+    "bitwise_invert": "~{x}",
     "stop_gradient": "{x}",
     "add": "{x} + {y}",
     "sub": "{x} - {y}",
@@ -56,8 +61,25 @@ OP_TEMPLATES: dict[str, str] = {
     "le": "{x} <= {y}",
     "gt": "{x} > {y}",
     "ge": "{x} >= {y}",
+    "floor_divide": "floor_divide<{T}>({x}, {y})",
+    "remainder": "remainder_of<{T}>({x}, {y})",
+    "logaddexp": "log_add_exp<{T}>({x}, {y})",
+    "logical_and": "{x} != 0 && {y} != 0",
+    "logical_or": "{x} != 0 || {y} != 0",
+    "logical_xor": "({x} != 0) != ({y} != 0)",
+    "bitwise_and": "{x} & {y}",
+    "bitwise_or": "{x} | {y}",
+    "bitwise_xor": "{x} ^ {y}",
+    "bitwise_left_shift": "shift_left<{T}>({x}, {y})",
+    "bitwise_right_shift": "shift_right<{T}>({x}, {y})",
     "where": "{x} != 0 ? {y} : {w}",
 }
+# ops that a function of the same name computes
+CUDA_FUNCTIONS = {
+    "{f}({x})": "log10 expm1 log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh erf floor ceil trunc",
+    "{f}({x}, {y})": "hypot atan2 copysign nextafter",
+}
+OP_TEMPLATES |= {name: name + arguments for arguments, names in CUDA_FUNCTIONS.items() for name in names.split()}
 
 USER_TEMPLATES: dict[Op, str] = {}  # user-defined ops
 
@@ -68,11 +90,20 @@ INTEGER_TEMPLATES: dict[str, str] = {
     "sgn": "({x} > 0) - ({x} < 0)",
     "sqr": "({U}){x} * ({U}){x}",
     "rint": "{x}",
+    "floor": "{x}",
+    "ceil": "{x}",
+    "trunc": "{x}",
+    "signbit": "{x} < 0",
     "add": "({U}){x} + ({U}){y}",
     "sub": "({U}){x} - ({U}){y}",
     "mul": "({U}){x} * ({U}){y}",
     "pow": "int_pow(({U}){x}, ({U}){y})",
+    "floor_divide": "int_floor_divide<{T}>({x}, {y})",
+    "remainder": "int_remainder<{T}>({x}, {y})",
 }
+
+# 16-bit floats, where the template depends on the storage type {S}
+HALF_TEMPLATES: dict[str, str] = {"nextafter": "next_half<{S}>({x}, {y})"}
 
 # (op, first, second operand): cheaper templates with the same values for ops with an integer constant
 CONSTANT_TEMPLATES: dict[tuple[str, int | None, int | None], str] = {
@@ -83,6 +114,8 @@ CONSTANT_TEMPLATES: dict[tuple[str, int | None, int | None], str] = {
 # ops whose results are representable in the dtype of their operands, so that they need no rounding
 EXACT_OPS = {"neg", "abs", "sgn", "rint", "finite", "stop_gradient", "maximum", "minimum", "where"}
 EXACT_OPS |= {"eq", "ne", "lt", "le", "gt", "ge"}
+EXACT_OPS |= {"floor", "ceil", "trunc", "isnan", "isinf", "signbit", "copysign", "nextafter"}
+EXACT_OPS |= {"logical_and", "logical_or", "logical_xor", "logical_not"}
 
 
 class ReductionTemplate(NamedTuple):
@@ -191,6 +224,8 @@ def op_template(step: Step, operand_dtype: str) -> str | None:
     if step.compute_dtype not in FLOAT_DTYPES:
         may_fail = name == "pow" and step.compute_dtype[0] != "u" and (consts[1] is None or consts[1] < 0)
         return None if may_fail else INTEGER_TEMPLATES.get(name, template)
+    if name in HALF_TEMPLATES and step.compute_dtype in HALF_DTYPES:
+        return substitute(HALF_TEMPLATES[name], S=STORAGE_TYPES[step.compute_dtype])
     if name == "shift" and not step.attrs["value"]:
         return "{x} * exp2{f}({y})"
     if len(consts) == 2 and (short := CONSTANT_TEMPLATES.get((name, consts[0], consts[1]))):

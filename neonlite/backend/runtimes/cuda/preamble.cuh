@@ -55,6 +55,50 @@ template <class T> __device__ inline T int_pow(T x, T n)
     return z;
 }
 
+// Division rounded down and its remainder, which has the sign of y, as in Python.
+template <class T> __device__ inline T remainder_of(T x, T y)
+{
+    const T r = fmod(x, y);
+    return r == 0 ? (T)copysign(0.0, (double)y) : (r < 0) != (y < 0) && r == r ? r + y : r;
+}
+template <class T> __device__ inline T floor_divide(T x, T y)
+{
+    if (y == 0) return x / y;
+    const T r = fmod(x, y), q = (x - r) / y - (r != 0 && (r < 0) != (y < 0));  // an integer, but for rounding
+    return q == 0 ? (T)copysign(0.0, (double)(x / y)) : (T)rint(q);
+}
+// Of integers: 0 where y is 0, as in NumPy. On a CPU, a division by 0, or of the least integer by -1, would trap.
+template <class T> __device__ inline bool is_minus_one(T y) { return (T)-1 < 0 && y == (T)-1; }
+template <class T> __device__ inline T int_remainder(T x, T y)
+{
+    if (y == 0 || is_minus_one(y)) return 0;
+    const T r = x % y;
+    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+template <class T> __device__ inline T int_floor_divide(T x, T y)
+{
+    if (y == 0 || is_minus_one(y)) return y == 0 ? 0 : 0 - (uint64)x;
+    return x / y - (x % y != 0 && (x < 0) != (y < 0));
+}
+
+// Shifts of integers; by as many bits as T has, or more, or by a negative number: 0, or -1 for a negative x shifted right.
+template <class T> __device__ inline T shift_left(T x, T n) { return (uint64)n < 8 * sizeof(T) ? (uint64)x << n : 0; }
+template <class T> __device__ inline T shift_right(T x, T n) { return (uint64)n < 8 * sizeof(T) ? x >> n : -(x < 0); }
+
+template <class T> __device__ inline T log_add_exp(T x, T y)
+{
+    return x == y ? x + (T)0.69314718055994530942 : max_nan(x, y) + (T)log1p(exp(-fabs(x - y)));
+}
+
+// The next 16-bit float after x toward y.
+template <class H> __device__ inline float next_half(float x, float y)
+{
+    if (x != x || y != y || x == y) return x == y ? y : x + y;
+    H z = to_storage<H>(x);
+    z.bits = x == 0 ? (y < 0 ? 0x8001 : 1) : z.bits + ((x < y) == (x > 0) ? 1 : -1);
+    return to_compute(z);
+}
+
 // An extreme element and its index. The first of equal elements is selected, and NaN before any number.
 template <class T> struct ArgValue { T value; long long index; };
 template <class T> __device__ inline ArgValue<T> select_arg(ArgValue<T> a, ArgValue<T> b, bool is_b_better)

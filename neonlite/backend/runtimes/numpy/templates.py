@@ -62,6 +62,16 @@ OP_TEMPLATES: dict[str, str] = {
     "ge": "greater_equal({x}, {y}, {mask}); copyto({z}, {mask})",
     "where": "not_equal({x}, 0, {mask}); copyto({z}, {w}); copyto({z}, {y}, where={mask})",
 }
+# ops that one ufunc of the same name computes, by operands and result
+UFUNC_NAMES = {
+    "({x}, {z})": "log10 expm1 log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh floor ceil trunc "
+    "bitwise_invert",
+    "({x}, {y}, {z})": "floor_divide remainder hypot atan2 logaddexp copysign nextafter "
+    "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift",
+    "({x}, {mask}); copyto({z}, {mask})": "isnan isinf signbit logical_not",
+    "({x}, {y}, {mask}); copyto({z}, {mask})": "logical_and logical_or logical_xor",
+}
+OP_TEMPLATES |= {name: name + arguments for arguments, names in UFUNC_NAMES.items() for name in names.split()}
 
 # cheaper templates for ops with an integer constant: {(op, first operand, second operand): template}
 CONSTANT_TEMPLATES: dict[tuple[str, int | None, int | None], str] = {
@@ -81,7 +91,7 @@ SCALAR_TEMPLATES = {
 }
 
 # templates for integers, where they differ
-INTEGER_TEMPLATES = {"neg": "subtract(0, {x}, {z})", "rint": COPY_TEMPLATE}
+INTEGER_TEMPLATES = {"neg": "subtract(0, {x}, {z})"} | dict.fromkeys(("rint", "floor", "ceil", "trunc"), COPY_TEMPLATE)
 
 REDUCTION_UFUNCS: dict[str, str] = {"sum": "add", "max": "maximum", "min": "minimum"}
 
@@ -94,6 +104,9 @@ UFUNCS: dict[str, Any] = {name: getattr(np, name) for name in REDUCTION_UFUNCS.v
 
 # cost relative to a cheap op, such as add
 OP_COST = dict.fromkeys(("exp", "exp2", "log", "log2", "safelog", "sig", "tanh"), 8) | {"pow": 16, "shift": 16}
+OP_COST |= dict.fromkeys(("log10", "expm1", "log1p", "sin", "cos", "floor_divide", "remainder", "hypot"), 8)
+OP_COST |= dict.fromkeys(("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan2"), 16)
+OP_COST |= {"logaddexp": 16, "erf": 48}
 
 MAX_SCATTER_ELEMENTS = 1 << 20  # elements of a chunk of scatter_add
 COPY_ROWS = 32  # rows of a chunk that are transposed at once

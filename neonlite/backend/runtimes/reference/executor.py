@@ -15,12 +15,8 @@ if TYPE_CHECKING:
     from neonlite.backend.primitives.reference import ReferencePrimitives
     from neonlite.backend.runtimes.base import Runtime
 
-DATA_MOVEMENT_OPS = (
-    "stop_gradient",
-    "take",
-    "concat",
-    "slice_backward",
-)  # like views, they compute no new values
+# ops that run on bfloat16 itself: like views they compute no new values, or the result depends on the precision
+DATA_MOVEMENT_OPS = ("stop_gradient", "take", "concat", "slice_backward", "nextafter")
 
 Runner = Callable[[Sequence[NativeArray], Sequence[NativeArray]], None]
 
