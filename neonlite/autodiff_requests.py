@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, Self, overload
+from typing import Any, Self, TypeGuard, overload
 
 from neonlite.backend import Backend, Tensor, current_backend
 from neonlite.backend.tensor_views import overlap
@@ -32,6 +32,9 @@ class GradientRequests:
         allow_unused: bool = False,
     ) -> Self:
         """Return the existing object for the same arguments, or a new one."""
+        if is_array(op_tree):
+            op_tree = op_tree.operand if isinstance(op_tree.operand, OpTreeNode) else op_tree.operand * 1
+        next_error = next_error.operand if is_array(next_error) else next_error
         instance("Autodiff: op_tree", op_tree, OpTreeNode, "an op-tree")
         known = tuple((id(node), id(tensor)) for node, tensor in (values or {}).items())
         key = (id(be), id(next_error), known, allow_unused)
@@ -109,9 +112,11 @@ class GradientRequests:
         Returns
         -------
         OpTreeNode or list of OpTreeNode
-            One gradient for one tensor, a list for a list.
+            One gradient for one tensor, a list for a list; an ``Array`` for an ``array_api.variable``.
         """
-        trees = self._gradient_trees(as_list(tensors))
+        xs = as_list(tensors)
+        trees: list[Any] = self._gradient_trees(xs)
+        trees = [x.with_operand(tree) if is_array(x) else tree for x, tree in zip(xs, trees, strict=True)]
         return trees if isinstance(tensors, list | tuple) else trees[0]
 
     @overload
@@ -151,13 +156,15 @@ class GradientRequests:
         numpy.ndarray or list of numpy.ndarray
             One gradient for one tensor, a list for a list.
         """
-        result = [x.get() for x in self.get_grad_tensor(as_list(tensors))]
+        xs = as_list(tensors)
+        result = [grad.get().reshape(x.shape) for x, grad in zip(xs, self.get_grad_tensor(xs), strict=True)]
         return result if isinstance(tensors, list | tuple) else result[0]
 
     # --- cache and checks ---
 
     def _gradient_trees(self, tensors: Sequence[Tensor]) -> list[Operand]:
         """Return the gradient with respect to each tensor, as an op-tree."""
+        tensors = [self._as_variable(x) if is_array(x) else x for x in tensors]
         for x in tensors:
             self._check_tensor(x)
         cache, key = self._cache, tuple(id(x) for x in tensors)
@@ -166,6 +173,15 @@ class GradientRequests:
         trees = self._differentiate(tensors)
         cache.requested_ids, cache.requested, cache.gradients = key, tensors, trees
         return list(trees)
+
+    def _as_variable(self, x: Any) -> Tensor:
+        """Return the tensor of a variable of ``neonlite.array_api``."""
+        if x.is_live:
+            return x.operand  # type: ignore[no-any-return]
+        raise ValueError(
+            f"Autodiff: expected a variable, got an array {x.shape}, whose expressions are replaced by their values when "
+            "they are evaluated. Create it with array_api.variable(values)."
+        )
 
     def _check_tensor(self, x: object) -> None:
         if not isinstance(x, Tensor):
@@ -229,6 +245,11 @@ class GradientCache:
         self.requested_ids: tuple[int, ...] | None = None
         self.requested: Sequence[Tensor] = ()
         self.gradients: list[Operand] = []
+
+
+def is_array(x: object) -> TypeGuard[Any]:
+    """Return whether x is an array of ``neonlite.array_api``, which has its op-tree in ``operand``."""
+    return type(x).__module__ == "neonlite.array_api.array"
 
 
 def as_list(x: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from neonlite import html_repr
 from neonlite.autodiff import Autodiff
-from neonlite.autodiff_requests import as_list
+from neonlite.autodiff_requests import as_list, is_array
 from neonlite.backend import Backend, Tensor
 from neonlite.backend.tensor_views import replay_view
 from neonlite.backend.validation import instance
@@ -150,6 +150,9 @@ def check_grad(
     """
     if not be.runtime.has_values:
         raise RuntimeError(f"be.check_grad: expected a backend with values, got {be!r}")
+    if is_array(tree):
+        tree = tree.operand
+    tensors = None if tensors is None else [x.operand if is_array(x) else x for x in as_list(tensors)]
     hint = f"; be.check_grad(1 * {tree.name or 't'}) checks a tensor" if isinstance(tree, Tensor) else ""
     instance("be.check_grad: tree", tree, OpTreeNode, "an op-tree", hint)
     reference_be = Backend(type(be.runtime)(be.runtime.device_id), rng_seed=0, default_dtype="float64")

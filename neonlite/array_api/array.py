@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
-from neonlite.array_api import indexing
 from neonlite.backend.tensor import Tensor
 from neonlite.messages import describe
-from neonlite.optree import Operand, OpTreeNode
+from neonlite.optree import Operand
 from neonlite.shapes import Shape
 from neonlite.typing import NativeArray, NumPyArray
 
@@ -28,7 +27,7 @@ BOOL = np.dtype(bool)
 
 
 class Array:
-    """An array of the namespace ``neonlite.array_api``. Functions and operators return arrays that are not evaluated yet.
+    """An array of the namespace ``neonlite.array_api``: a value that functions and operators compute when it is needed.
 
     ``float(x)``, ``x.item()``, ``if x``, ``print(x)`` and ``np.asarray(x)`` evaluate the expression, once: the array
     then holds the value. An expression of tensors of a backend, or of a ``variable``, is evaluated with their current
@@ -63,7 +62,37 @@ class Array:
     is_live: bool  # whether it depends on tensors whose values may change, or that gradients are taken with respect to
     num_ops: int  # ops since the last evaluation
 
-    def __init__(self, *_: object) -> NoReturn:
+    if TYPE_CHECKING:  # operators.py defines them
+
+        def _binary(self, other: Any) -> Array: ...
+        def _unary(self) -> Array: ...
+        def __getitem__(self, key: Any) -> Array: ...
+        def __setitem__(self, key: Any, value: Any) -> None: ...
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _binary
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _binary
+        __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _binary
+        __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _binary  # type: ignore[assignment]
+        __neg__ = __pos__ = __abs__ = __invert__ = _unary
+        all: Callable[..., Array]
+        any: Callable[..., Array]
+        argmax: Callable[..., Array]
+        argmin: Callable[..., Array]
+        astype: Callable[..., Array]
+        clip: Callable[..., Array]
+        cumulative_sum: Callable[..., Array]
+        max: Callable[..., Array]
+        mean: Callable[..., Array]
+        min: Callable[..., Array]
+        prod: Callable[..., Array]
+        reshape: Callable[..., Array]
+        round: Callable[..., Array]
+        squeeze: Callable[..., Array]
+        std: Callable[..., Array]
+        sum: Callable[..., Array]
+        var: Callable[..., Array]
+
+    def __init__(self, *_: object) -> None:
         raise TypeError("Array: expected a function of the namespace. Call asarray(values) to create an array.")
 
     @property
@@ -234,13 +263,22 @@ class Array:
         check_device(self.backend, device)
         return self
 
-    # --- indexing ---
+    # --- changes ---
 
-    def __getitem__(self, key: Any) -> Array:
-        return indexing.get(self, key)
+    def with_operand(self, operand: Operand) -> Array:
+        """Return an array of the shape of this one, such as a gradient with respect to it.
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._replace(indexing.replaced(self, key, value))
+        Parameters
+        ----------
+        operand : Tensor or OpTreeNode
+            The expression, of the shape of ``operand``.
+
+        Returns
+        -------
+        Array
+            The array.
+        """
+        return new_array(operand, self.shape, np.dtype(operand.info.dtype), True, 0)
 
     def _replace(self, new: Array) -> Array:
         """Take over the expression of another array, the result of an assignment."""
@@ -252,7 +290,7 @@ class Array:
     def __array_namespace__(self, *, api_version: str | None = None) -> Namespace:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
             raise ValueError(f"__array_namespace__: expected an API version up to 2024.12, got {api_version!r}")
-        return self.backend.array_api
+        return cast("Namespace", self.backend.array_api)
 
     def __dlpack__(
         self,
@@ -274,11 +312,6 @@ class Array:
     def __deepcopy__(self, memo: dict[int, Any]) -> Array:
         return self.__copy__()
 
-    def __reduce__(self) -> tuple[Callable[..., Array], tuple[NumPyArray]]:
-        from neonlite.array_api.creation import asarray
-
-        return asarray, (self.numpy(),)
-
 
 # --- construction --------------------------------------------------------------------------------------------------
 
@@ -288,7 +321,11 @@ _new = object.__new__
 def new_array(operand: Operand, shape: Shape, dtype: np.dtype[Any], is_live: bool, num_ops: int) -> Array:
     """Return an array of an operand whose last axes are those of the shape."""
     x: Array = _new(Array)
-    x.operand, x.shape, x.dtype, x.is_live, x.num_ops = operand, shape, dtype, is_live, num_ops
+    x.operand = operand
+    x.shape = shape
+    x.dtype = dtype
+    x.is_live = is_live
+    x.num_ops = num_ops
     if num_ops > MAX_PENDING_OPS and not is_live:
         x.tensor()
     return x
@@ -325,11 +362,6 @@ def from_numpy(be: Backend, values: NumPyArray) -> Array:
     return new_array(operand, values.shape, dtype, False, 0)
 
 
-def from_native(be: Backend, array: NativeArray) -> Array:
-    """Return an array with a copy of an array of the runtime."""
-    return from_numpy(be, be.runtime.get(array))
-
-
 def from_operand(x: Operand) -> Array:
     """Return the array of a tensor or op-tree, evaluated with the current values of its tensors each time."""
     return new_array(x, x.shape, np.dtype(x.info.dtype), True, 0)
@@ -345,7 +377,7 @@ def describe_array(x: Any) -> str:
 
 def device_of(be: Backend) -> str:
     """Return the name of the device of a backend."""
-    return f"cuda:{be.device_id}" if be.runtime.has_device_memory else "cpu"
+    return f"cuda:{be.runtime.device_id}" if be.runtime.has_device_memory else "cpu"
 
 
 def check_device(be: Backend, device: Any) -> None:
@@ -355,8 +387,3 @@ def check_device(be: Backend, device: Any) -> None:
             f"device: expected {device_of(be)!r}, the device of {be!r}, got {device!r}. Create a backend of the other "
             "device, and use its be.array_api."
         )
-
-
-def is_operand(x: object) -> bool:
-    """Return whether x is a tensor or an op-tree."""
-    return isinstance(x, Operand | OpTreeNode)

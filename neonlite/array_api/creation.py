@@ -3,77 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from neonlite.array_api.array import (
-    BOOL,
-    Array,
-    check_device,
-    describe_array,
-    from_numpy,
-    from_operand,
-    new_array,
-    padded,
-)
+from neonlite.array_api.arguments import check_arrays, convert
+from neonlite.array_api.arguments import from_dlpack as copy_from_dlpack
+from neonlite.array_api.array import Array, check_device, from_numpy, new_array, padded
+from neonlite.array_api.promotion import to_dtype
 from neonlite.backend import current_backend
 from neonlite.optree import Operand
-
-if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
-
-
-# --- arguments of all functions ---
-
-
-def as_array(x: Any, like: Array) -> Array:
-    """Return an argument as an array: of the backend of ``like``, and for a Python scalar of its dtype if that fits."""
-    if isinstance(x, Array):
-        return x
-    if isinstance(x, bool | int | float | complex):
-        from neonlite.array_api.data_types import promote_scalar
-
-        return from_numpy(like.backend, np.asarray(x, promote_scalar(like.dtype, x, like.backend)))
-    return _convert(like.backend, x)
-
-
-def common_backend(arrays: list[Array]) -> Backend:
-    """Return the backend of arrays; ValueError if they belong to several."""
-    return arrays[0].backend
-
-
-def check_arrays(name: str, *arguments: Any) -> list[Array]:
-    """Return arguments as arrays. TypeError unless they are arrays, tensors, op-trees or NumPy arrays."""
-    arrays = []
-    for x in arguments:
-        if not isinstance(x, Array):
-            if not isinstance(x, Operand | np.ndarray | np.generic):
-                raise TypeError(f"{name}: expected an array, got {x!r}. Create one with asarray(x).")
-            x = _convert(x.backend if isinstance(x, Operand) else current_backend(), x)
-        arrays.append(x)
-    return arrays
-
-
-def _convert(be: Backend, x: Any) -> Array:
-    """Return any other object as an array."""
-    if isinstance(x, Operand):
-        return from_operand(x)
-    if not hasattr(x, "__array__") and hasattr(x, "__dlpack__"):
-        return from_dlpack(x)
-    values = np.asarray(x)
-    if values.dtype.kind not in "biuf":
-        raise TypeError(f"asarray: expected real numbers or booleans, got {values.dtype}: {x!r}")
-    if not hasattr(x, "dtype") and values.dtype.kind == "f":  # Python floats
-        values = values.astype(be.default_dtype_name)
-    return from_numpy(be, values)
 
 
 def _dtype(dtype: Any, default: str) -> np.dtype[Any]:
     return np.dtype(default if dtype is None else dtype)
-
-
-# --- functions of the standard ---
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Array:
@@ -102,18 +45,13 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     >>> xp.asarray([True, False])
     Array([ True, False], dtype=bool)
     """
-    from neonlite.array_api.data_types import to_dtype
-
     be = current_backend()
     check_device(be, device)
     if copy is False and not isinstance(obj, Array | Operand):
         raise ValueError(f"asarray: expected an Array, tensor or op-tree for copy=False, got {type(obj).__name__}.")
-    x = obj.__copy__() if isinstance(obj, Array) else None
-    if x is None:
-        if dtype is not None and not hasattr(obj, "__array__") and not isinstance(obj, Operand):
-            if not hasattr(obj, "__dlpack__"):
-                return from_numpy(be, _cast_list(obj, np.dtype(dtype)))
-        x = _convert(be, obj)
+    if dtype is not None and not any(hasattr(obj, name) for name in ("__array__", "__dlpack__", "dtype")):
+        return from_numpy(be, _cast_list(obj, np.dtype(dtype)))
+    x = convert(be, obj) if not isinstance(obj, Array) else obj.__copy__() if copy else obj
     return x if dtype is None else to_dtype(x, np.dtype(dtype))
 
 
@@ -166,12 +104,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     """
     be = current_backend()
     check_device(be, device)
-    if isinstance(x, Array):
-        return x.__copy__()
-    if be.runtime.has_device_memory:
-        t = be.from_dlpack(x)
-        return new_array(be.array(t, t.info.dtype), t.shape, np.dtype(t.info.dtype), False, 0)
-    return from_numpy(be, np.from_dlpack(x).copy())
+    return x.__copy__() if isinstance(x, Array) else from_numpy(be, copy_from_dlpack(be, x))
 
 
 def empty(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None = None) -> Array:
@@ -310,9 +243,7 @@ def ones_like(x: Array, /, *, dtype: Any = None, device: str | None = None) -> A
     return full_like(x, 1, dtype=dtype, device=device)
 
 
-def full_like(
-    x: Array, /, fill_value: bool | int | float, *, dtype: Any = None, device: str | None = None
-) -> Array:
+def full_like(x: Array, /, fill_value: bool | int | float, *, dtype: Any = None, device: str | None = None) -> Array:
     """Return an array of one value, of the shape and dtype of another array.
 
     Parameters
@@ -433,77 +364,3 @@ def eye(
     be = current_backend()
     check_device(be, device)
     return from_numpy(be, np.eye(n_rows, n_cols, k, dtype=_dtype(dtype, be.default_dtype_name)))
-
-
-def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
-    """Return the coordinates of a grid.
-
-    Parameters
-    ----------
-    *arrays : Array
-        The coordinates along each axis, one-dimensional.
-    indexing : {"xy", "ij"}
-        "ij": the first array varies along the first axis. "xy", the default: along the second one.
-
-    Returns
-    -------
-    list of Array
-        An array of the shape of the grid for each axis.
-    """
-    from neonlite.array_api.data_types import broadcast_arrays
-    from neonlite.array_api.manipulation import reshape
-
-    if indexing not in ("xy", "ij"):
-        raise ValueError(f"meshgrid: expected indexing 'xy' or 'ij', got {indexing!r}")
-    arrays = tuple(check_arrays("meshgrid", *arrays))
-    if any(x.ndim != 1 for x in arrays):
-        raise ValueError(f"meshgrid: expected one dimension, got {', '.join(map(describe_array, arrays))}")
-    order = list(range(len(arrays)))
-    if indexing == "xy" and len(arrays) > 1:
-        order[:2] = 1, 0
-    aligned = [reshape(x, tuple(-1 if k == axis else 1 for k in range(len(order)))) for x, axis in zip(arrays, order, strict=True)]
-    return broadcast_arrays(*aligned)
-
-
-def tril(x: Array, /, *, k: int = 0) -> Array:
-    """Return matrices with zeros above a diagonal.
-
-    Parameters
-    ----------
-    x : Array
-        The matrices, in the last two axes.
-    k : int
-        The diagonal, as for ``eye``.
-
-    Returns
-    -------
-    Array
-        The matrices.
-    """
-    return _triangle("tril", x, np.tri(*x.shape[-2:], k=k, dtype=bool) if x.ndim > 1 else None)
-
-
-def triu(x: Array, /, *, k: int = 0) -> Array:
-    """Return matrices with zeros below a diagonal.
-
-    Parameters
-    ----------
-    x : Array
-        The matrices, in the last two axes.
-    k : int
-        The diagonal, as for ``eye``.
-
-    Returns
-    -------
-    Array
-        The matrices.
-    """
-    return _triangle("triu", x, ~np.tri(*x.shape[-2:], k=k - 1, dtype=bool) if x.ndim > 1 else None)
-
-
-def _triangle(name: str, x: Array, mask: Any) -> Array:
-    from neonlite.array_api.elementwise import where
-
-    if mask is None:
-        raise ValueError(f"{name}: expected at least two dimensions, got {describe_array(x)}")
-    return where(from_numpy(x.backend, mask), x, False if x.dtype == BOOL else 0)

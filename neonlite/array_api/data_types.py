@@ -6,53 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.array_api.array import BOOL, Array, describe_array, device_of, padded, result
-from neonlite.array_api.creation import as_array, check_arrays, common_backend
+from neonlite.array_api.arguments import check_arrays
+from neonlite.array_api.array import Array, describe_array, device_of, padded, result
+from neonlite.array_api.promotion import DTYPES, KINDS, DTypes, promote, promote_scalar, to_dtype
 from neonlite.backend import current_backend
-from neonlite.dtypes import promote_types
 from neonlite.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
-
-DTypes = dict[str, np.dtype[Any]]
-KINDS = {
-    "bool": ("bool",),
-    "signed integer": ("int8", "int16", "int32", "int64"),
-    "unsigned integer": ("uint8", "uint16", "uint32", "uint64"),
-    "real floating": ("float32", "float64"),
-    "complex floating": (),
-}
-KINDS["integral"] = KINDS["signed integer"] + KINDS["unsigned integer"]
-KINDS["numeric"] = KINDS["integral"] + KINDS["real floating"]
-DTYPES: DTypes = {name: np.dtype(name) for name in KINDS["bool"] + KINDS["numeric"]}
-
-
-def promote(x: np.dtype[Any], y: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the common dtype of two dtypes; bool is below all others."""
-    if x == y or y == BOOL:
-        return x
-    return y if x == BOOL else np.dtype(promote_types(x.name, y.name))
-
-
-def to_dtype(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Return an array cast to a dtype."""
-    if x.dtype == dtype:
-        return x
-    be = x.backend
-    if dtype == BOOL:
-        return result(be.not_equal(x.operand, 0), x.ndim, BOOL, x)
-    return result(be.astype(x.operand, dtype.name), x.ndim, dtype, x)
-
-
-def check_can_assign(x: Array, v: Array, value: object) -> None:
-    """Raise TypeError if ``x[...] = value`` would lose the fractions of floats, or numbers in a boolean array."""
-    order = {"b": 0, "u": 1, "i": 1, "f": 2}
-    if order[v.dtype.kind] > order[x.dtype.kind]:
-        raise TypeError(
-            f"x[...] = value: expected a value that can be cast to {x.dtype.name}, got {describe_array(v)}. Cast it "
-            f"with astype(value, {x.dtype.name})."
-        )
 
 
 def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: str | None = None) -> Array:
@@ -159,24 +120,17 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
         The common dtype.
     """
     scalars = [x for x in arrays_and_dtypes if isinstance(x, bool | int | float | complex)]
-    dtypes = [np.dtype(getattr(x, "dtype", x)) for x in arrays_and_dtypes if not isinstance(x, bool | int | float | complex)]
+    dtypes = [
+        np.dtype(getattr(x, "dtype", x)) for x in arrays_and_dtypes if not isinstance(x, bool | int | float | complex)
+    ]
     if not dtypes:
         raise ValueError("result_type: expected at least one array or dtype, got only Python scalars or nothing")
-    common = dtypes[0]
+    common: np.dtype[Any] = dtypes[0]
     for dtype in dtypes[1:]:
         common = promote(common, dtype)
     for x in scalars:
         common = promote_scalar(common, x, current_backend())
     return common
-
-
-def promote_scalar(dtype: np.dtype[Any], x: Any, be: Backend) -> np.dtype[Any]:
-    """Return the dtype of the result for an array and a Python scalar, which has the dtype of the array if it can."""
-    if isinstance(x, complex):
-        raise TypeError(f"expected a real number, got {x!r}: complex numbers are not supported")
-    if isinstance(x, float):
-        return dtype if dtype.kind == "f" else np.dtype(be.default_dtype_name)
-    return np.dtype(np.int64) if dtype == BOOL and not isinstance(x, bool) else dtype
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
@@ -201,10 +155,10 @@ def isdtype(dtype: Any, kind: Any) -> bool:
         return np.dtype(dtype).name in KINDS[kind]
     if isinstance(kind, str):
         raise ValueError(f"isdtype: expected one of {', '.join(KINDS)}, or a dtype, got {kind!r}")
-    return np.dtype(dtype) == np.dtype(kind)
+    return bool(np.dtype(dtype) == np.dtype(kind))
 
 
-def finfo(type: Any, /) -> Any:  # noqa: A002 (the name in the standard)
+def finfo(type: Any, /) -> Any:
     """Return the limits of a floating-point dtype.
 
     Parameters
@@ -220,7 +174,7 @@ def finfo(type: Any, /) -> Any:  # noqa: A002 (the name in the standard)
     return Limits(np.finfo(getattr(type, "dtype", type)), ("eps", "max", "min", "smallest_normal"), float)
 
 
-def iinfo(type: Any, /) -> Any:  # noqa: A002 (the name in the standard)
+def iinfo(type: Any, /) -> Any:
     """Return the limits of an integer dtype.
 
     Parameters
@@ -300,9 +254,3 @@ def __array_namespace_info__() -> NamespaceInfo:
         Its methods return the capabilities, devices and dtypes.
     """
     return NamespaceInfo(current_backend())
-
-
-__all__ = [
-    "__array_namespace_info__", "as_array", "astype", "broadcast_arrays", "broadcast_to", "can_cast", "common_backend",
-    "finfo", "iinfo", "isdtype", "result_type",
-]  # fmt: skip

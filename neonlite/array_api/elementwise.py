@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.array_api.arguments import as_array, check_arrays
 from neonlite.array_api.array import BOOL, Array, describe_array, new_array, result
-from neonlite.array_api.creation import as_array, check_arrays
-from neonlite.array_api.data_types import promote, promote_scalar, to_dtype
+from neonlite.array_api.promotion import DTYPES, promote, promote_scalar, to_dtype
 from neonlite.ops import OPS, Op
 from neonlite.optree import build
 
@@ -18,13 +18,15 @@ OPS_BY_METHOD = {op.method: op for op in OPS.values()}
 FLOAT, REAL, INTEGER, ANY = "f", "iuf", "iu", "biuf"  # the kinds of dtypes that a function accepts
 KIND_NAMES = {FLOAT: "floating-point", REAL: "numeric", INTEGER: "integer", "b": "boolean", "biu": "integer or boolean"}
 SCALARS = (bool, int, float)
-new = object.__new__
+DTYPE_OF_NAME = {name: np.dtype(name) for name in (*DTYPES, "float16")}
 
 
 # --- functions from ops ---
 
 
-def unary(name: str, kinds: str, method: str = "", boolean: str = "", returns_bool: bool = False) -> Callable[..., Array]:
+def unary(
+    name: str, kinds: str, method: str = "", boolean: str = "", returns_bool: bool = False
+) -> Callable[..., Array]:
     """Return the elementwise function of one array that computes an op.
 
     Parameters
@@ -46,18 +48,19 @@ def unary(name: str, kinds: str, method: str = "", boolean: str = "", returns_bo
     def function(x: Array, /) -> Array:
         if type(x) is not Array:
             (x,) = check_arrays(name, x)
-        dtype = x.dtype
-        if dtype.kind not in kinds:
+        if x.dtype.kind not in kinds:
             x = check_kind(name, kinds, x)
-            dtype = x.dtype
-        node = build(op if dtype != BOOL else op_of_bools, x.operand)
-        known = BOOL if returns_bool or (dtype == BOOL and boolean) else dtype if node.info.dtype == dtype.name else None
-        return new_array(node, x.shape, known or np.dtype(node.info.dtype), x.is_live, x.num_ops + 1)
+        is_bool = x.dtype is BOOL
+        node = build(op_of_bools if is_bool else op, x.operand)
+        dtype = BOOL if returns_bool or (is_bool and boolean) else DTYPE_OF_NAME[node[0].dtype]
+        return new_array(node, x.shape, dtype, x.is_live, x.num_ops + 1)
 
     return described(function, name, op)
 
 
-def binary(name: str, kinds: str, method: str = "", boolean: str = "", returns_bool: bool = False) -> Callable[..., Array]:
+def binary(
+    name: str, kinds: str, method: str = "", boolean: str = "", returns_bool: bool = False
+) -> Callable[..., Array]:
     """Return the elementwise function of two arrays, or an array and a Python number, that computes an op.
 
     Parameters
@@ -69,16 +72,22 @@ def binary(name: str, kinds: str, method: str = "", boolean: str = "", returns_b
     op_of_bools = OPS_BY_METHOD[boolean] if boolean else op
 
     def function(x1: Array | float, x2: Array | float, /) -> Array:
-        a, b, dtype = promoted(name, kinds, x1, x2)
-        node = build(op_of_bools if dtype == BOOL else op, a[0], b[0])
-        if node is NotImplemented:
-            raise TypeError(f"{name}: expected arrays or numbers, got {describe_array(x1)} and {describe_array(x2)}")
-        known = BOOL if returns_bool or (dtype == BOOL and boolean) else dtype if node.info.dtype == dtype.name else None
-        ndim = a[1] if a[1] > b[1] else b[1]
-        shape = node.shape
+        a, b = promoted(name, kinds, x1, x2)
+        if type(a) is not Array:
+            is_bool, ndim, is_live, num_ops = b.dtype is BOOL, len(b.shape), b.is_live, b.num_ops
+            node = build(op_of_bools if is_bool else op, a, b.operand)
+        elif type(b) is not Array:
+            is_bool, ndim, is_live, num_ops = a.dtype is BOOL, len(a.shape), a.is_live, a.num_ops
+            node = build(op_of_bools if is_bool else op, a.operand, b)
+        else:
+            is_bool, ndim = a.dtype is BOOL, max(len(a.shape), len(b.shape))
+            is_live, num_ops = a.is_live or b.is_live, a.num_ops + b.num_ops
+            node = build(op_of_bools if is_bool else op, a.operand, b.operand)
+        shape = node[0].shape
         if len(shape) != ndim:
             shape = shape[len(shape) - ndim :]
-        return new_array(node, shape, known or np.dtype(node.info.dtype), a[2] or b[2], a[3] + b[3] + 1)
+        dtype = BOOL if returns_bool or (is_bool and boolean) else DTYPE_OF_NAME[node[0].dtype]
+        return new_array(node, shape, dtype, is_live, num_ops + 1)
 
     return described(function, name, op)
 
@@ -102,54 +111,40 @@ Array
     return function
 
 
-Argument = tuple[Any, int, bool, int]  # operand, number of dimensions, whether it is live, number of ops
-
-
-def promoted(name: str, kinds: str, x1: Any, x2: Any) -> tuple[Argument, Argument, np.dtype[Any]]:
-    """Return two arguments in their common dtype, and that dtype."""
-    if type(x1) is not Array and type(x1) not in SCALARS:
-        (x1,) = check_arrays(name, x1)
-    if type(x2) is not Array and type(x2) not in SCALARS:
-        (x2,) = check_arrays(name, x2)
+def promoted(name: str, kinds: str, x1: Any, x2: Any) -> tuple[Any, Any]:
+    """Return two arguments in their common dtype: arrays, or an array and a Python number."""
     if type(x1) is not Array:
-        if type(x2) is not Array:
-            raise TypeError(f"{name}: expected at least one array, got {x1!r} and {x2!r}. Create one with asarray(x).")
-        second, first, dtype = with_scalar(name, kinds, x2, x1)
-        return first, second, dtype
+        if type(x1) in SCALARS and (type(x2) is Array or type(x2) not in SCALARS):
+            second, first = promoted(name, kinds, x2, x1)
+            return first, second
+        (x1,) = check_arrays(name, x1)
     if type(x2) is not Array:
-        return with_scalar(name, kinds, x1, x2)
-    dtype = x1.dtype
-    if dtype != x2.dtype:
-        dtype = promote(dtype, x2.dtype)
+        if type(x2) in SCALARS:
+            return with_scalar(name, kinds, x1, x2)
+        (x2,) = check_arrays(name, x2)
+    if x1.dtype is not x2.dtype:
+        dtype = promote(x1.dtype, x2.dtype)
         x1, x2 = to_dtype(x1, dtype), to_dtype(x2, dtype)
-    if dtype.kind not in kinds:
+    if x1.dtype.kind not in kinds:
         x1, x2 = check_kind(name, kinds, x1), check_kind(name, kinds, x2)
-        dtype = x1.dtype
-    return (
-        (x1.operand, len(x1.shape), x1.is_live, x1.num_ops),
-        (x2.operand, len(x2.shape), x2.is_live, x2.num_ops),
-        dtype,
-    )
+    return x1, x2
 
 
-def with_scalar(name: str, kinds: str, x: Array, scalar: Any) -> tuple[Argument, Argument, np.dtype[Any]]:
-    """Return an array and a Python number in their common dtype, and that dtype."""
-    dtype, kind = x.dtype, x.dtype.kind
-    if kind != "f":
-        if isinstance(scalar, int) and kind in "iu":
-            limits = np.iinfo(dtype)
-            if not limits.min <= scalar <= limits.max:
-                raise OverflowError(
-                    f"{name}: expected an integer from {limits.min} to {limits.max} for {dtype.name}, got {scalar}"
-                )
-        dtype = promote_scalar(dtype, scalar, x.backend)
-        x = to_dtype(x, dtype)
-    if dtype.kind not in kinds:
+def with_scalar(name: str, kinds: str, x: Array, scalar: Any) -> tuple[Array, Any]:
+    """Return an array and a Python number in their common dtype."""
+    kind = x.dtype.kind
+    if kind == "f" and "f" in kinds:
+        return x, float(scalar)
+    if kind in "iu" and type(scalar) is int:
+        limits = np.iinfo(x.dtype)
+        if not limits.min <= scalar <= limits.max:
+            raise OverflowError(
+                f"{name}: expected an integer from {limits.min} to {limits.max} for {x.dtype.name}, got {scalar}"
+            )
+    x = to_dtype(x, promote_scalar(x.dtype, scalar, x.backend))
+    if x.dtype.kind not in kinds:
         x = check_kind(name, kinds, x)
-        dtype = x.dtype
-    if dtype.kind == "f" and type(scalar) is not float:
-        scalar = float(scalar)
-    return (x.operand, len(x.shape), x.is_live, x.num_ops), (scalar, 0, False, 0), dtype
+    return x, float(scalar) if x.dtype.kind == "f" else scalar
 
 
 def check_kind(name: str, kinds: str, x: Array) -> Array:
@@ -163,7 +158,7 @@ def check_kind(name: str, kinds: str, x: Array) -> Array:
     raise TypeError(f"{name}: expected an array of a {KIND_NAMES[kinds]} dtype, got {describe_array(x)}. {hint}")
 
 
-abs = unary("abs", REAL, "absolute")  # noqa: A001 (the name in the standard)
+abs = unary("abs", REAL, "absolute")
 acos = unary("acos", FLOAT)
 acosh = unary("acosh", FLOAT)
 add = binary("add", REAL)
@@ -211,9 +206,9 @@ multiply = binary("multiply", REAL)
 negative = unary("negative", REAL)
 nextafter = binary("nextafter", FLOAT)
 not_equal = binary("not_equal", ANY, returns_bool=True)
-pow = binary("pow", REAL, "power")  # noqa: A001 (the name in the standard)
+pow = binary("pow", REAL, "power")
 remainder = binary("remainder", REAL)
-round = unary("round", REAL, "rint")  # noqa: A001 (the name in the standard)
+round = unary("round", REAL, "rint")
 sign = unary("sign", REAL, "sgn")
 signbit = unary("signbit", FLOAT, returns_bool=True)
 sin = unary("sin", FLOAT)
@@ -335,7 +330,7 @@ def reciprocal(x: Array, /) -> Array:
     return divide(1.0, x)
 
 
-def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:  # noqa: A002 (the names in the standard)
+def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
     """Return the elements, limited to an interval: min(max(x, min), max).
 
     Parameters

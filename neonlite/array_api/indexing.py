@@ -8,20 +8,19 @@ values.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from neonlite.array_api.arguments import as_array
+from neonlite.array_api.array import Array, describe_array, with_shape
+from neonlite.array_api.data_types import broadcast_to
+from neonlite.array_api.promotion import check_can_assign, to_dtype
 from neonlite.shapes import Shape
-
-if TYPE_CHECKING:
-    from neonlite.array_api.array import Array
 
 
 def is_basic(key: Any) -> bool:
     """Return whether an index has only integers, slices, ``...`` and ``None``."""
-    from neonlite.array_api.array import Array
-
     keys = key if isinstance(key, tuple) else (key,)
     for k in keys:
         if k is None or k is Ellipsis or isinstance(k, slice):
@@ -37,8 +36,6 @@ def is_basic(key: Any) -> bool:
 
 def get(x: Array, key: Any) -> Array:
     """Return ``x[key]``."""
-    from neonlite.array_api.array import with_shape
-
     if not is_basic(key):
         return gather(x, key)
     starts, shape = basic_index(x, key)
@@ -84,8 +81,6 @@ def basic_index(x: Array, key: Any) -> tuple[list[tuple[int, int, int]], Shape]:
 
 def gather(x: Array, key: Any) -> Array:
     """Return the elements that integer arrays or a mask select."""
-    from neonlite.array_api.array import with_shape
-
     be = x.backend
     positions = select_positions(x.shape, key)
     flat = be.reshape(x.operand, (1, x.size))
@@ -95,10 +90,6 @@ def gather(x: Array, key: Any) -> Array:
 
 def replaced(x: Array, key: Any, value: Any) -> Array:
     """Return x with the elements ``x[key]`` replaced by a value, cast to the dtype of x."""
-    from neonlite.array_api.array import describe_array, with_shape
-    from neonlite.array_api.creation import as_array
-    from neonlite.array_api.data_types import broadcast_to, check_can_assign, to_dtype
-
     be, v = x.backend, as_array(value, x)
     check_can_assign(x, v, value)
     v = to_dtype(v, x.dtype)
@@ -126,6 +117,8 @@ def select_positions(shape: Shape, key: Any) -> np.ndarray[Any, np.dtype[np.int6
     """Return the positions in C order of the elements that an index selects, by NumPy's rules."""
     keys = key if isinstance(key, tuple) else (key,)
     keys = tuple(np.asarray(k) if hasattr(k, "__array__") or isinstance(k, list) else k for k in keys)
-    keys = tuple(k.astype(np.int64) if isinstance(k, np.ndarray) and k.size == 0 and k.dtype.kind == "f" else k for k in keys)
+    keys = tuple(
+        k.astype(np.int64) if isinstance(k, np.ndarray) and k.size == 0 and k.dtype.kind == "f" else k for k in keys
+    )
     positions: np.ndarray[Any, np.dtype[np.int64]] = np.arange(math.prod(shape)).reshape(shape)[keys]
     return np.asarray(positions)

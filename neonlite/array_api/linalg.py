@@ -15,15 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neonlite.array_api.arguments import check_arrays
 from neonlite.array_api.array import Array, describe_array, from_numpy, with_shape
-from neonlite.array_api.creation import check_arrays
-from neonlite.array_api.data_types import broadcast_to, finfo, promote, to_dtype
-from neonlite.array_api.elementwise import FLOAT, abs, not_equal, pow, sqrt, where
+from neonlite.array_api.data_types import broadcast_to, finfo
+from neonlite.array_api.elementwise import FLOAT, abs, greater, not_equal, pow, sqrt, where
 from neonlite.array_api.manipulation import axes_of, expand_dims, moveaxis, reshape, stack
 from neonlite.array_api.products import matmul, matrix_transpose, tensordot, vecdot
+from neonlite.array_api.promotion import promote, to_dtype
+from neonlite.array_api.reductions import count_nonzero, numeric
 from neonlite.array_api.reductions import max as max_of
 from neonlite.array_api.reductions import min as min_of
-from neonlite.array_api.reductions import numeric
 from neonlite.array_api.reductions import sum as sum_of
 from neonlite.shapes import broadcast_shapes
 
@@ -57,9 +58,9 @@ class SVDResult(NamedTuple):
     Vh: Array
 
 
-def matrices(name: str, x: Any, is_square: bool = False) -> Array:
+def matrices(name: str, argument: Any, is_square: bool = False) -> Array:
     """Return an argument as an array of floating-point matrices, square if required."""
-    x = numeric(name, FLOAT, x)
+    x: Array = numeric(name, FLOAT, argument)
     if x.ndim < 2 or (is_square and x.shape[-1] != x.shape[-2]):
         kind = "square matrices" if is_square else "matrices"
         raise ValueError(f"linalg.{name}: expected {kind} in the last two axes, got {describe_array(x)}")
@@ -200,7 +201,7 @@ def inv(x: Array, /) -> Array:
     return with_shape(x.backend.inv(x.operand), x.shape, None, x)
 
 
-def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:  # noqa: A002 (the standard's name)
+def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
     """Return the norms of matrices.
 
     Parameters
@@ -273,8 +274,6 @@ def matrix_rank(x: Array, /, *, rtol: Any = None) -> Array:
     Array
         The ranks, int64.
     """
-    from neonlite.array_api.reductions import count_nonzero
-
     x = matrices("matrix_rank", x)
     return count_nonzero(_significant(x, svdvals(x), rtol), axis=-1)
 
@@ -284,9 +283,8 @@ def _significant(x: Array, s: Array, rtol: Any) -> Array:
     rtol = max(x.shape[-2:]) * finfo(x.dtype).eps if rtol is None else rtol
     if isinstance(rtol, Array):
         rtol = expand_dims(rtol, axis=-1)
-    if not s.shape[-1]:
-        return s > 0.0
-    return s > max_of(s, axis=-1, keepdims=True) * rtol
+    threshold = max_of(s, axis=-1, keepdims=True) * rtol if s.shape[-1] else 0.0
+    return greater(s, threshold)
 
 
 def outer(x1: Array, x2: Array, /) -> Array:
@@ -469,7 +467,7 @@ def vector_norm(
     *,
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
-    ord: int | float = 2,  # noqa: A002 (the standard's name)
+    ord: int | float = 2,
 ) -> Array:
     """Return the norms of vectors: the sum of ``|x|^ord``, to the power of 1 / ord.
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.array_api.array import Array, describe_array, from_numpy, padded, result, with_shape
-from neonlite.array_api.creation import check_arrays
-from neonlite.array_api.data_types import broadcast_arrays, broadcast_to, promote, to_dtype
-from neonlite.shapes import Shape, normalize_axes
+from neonlite.array_api.arguments import check_arrays
+from neonlite.array_api.array import Array, describe_array, result, with_shape
+from neonlite.array_api.data_types import broadcast_arrays, broadcast_to
+from neonlite.array_api.promotion import promote, to_dtype
+from neonlite.shapes import normalize_axes
 
 Axis = int | Sequence[int] | None
 
@@ -419,7 +420,74 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     return x[tuple(grids)]
 
 
-__all__ = [
-    "Shape", "broadcast_arrays", "concat", "expand_dims", "flip", "from_numpy", "matrix_transpose", "moveaxis", "padded",
-    "permute_dims", "repeat", "reshape", "roll", "squeeze", "stack", "take", "take_along_axis", "tile", "unstack",
-]  # fmt: skip
+# --- matrices and grids ---
+
+
+def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
+    """Return the coordinates of a grid.
+
+    Parameters
+    ----------
+    *arrays : Array
+        The coordinates along each axis, one-dimensional.
+    indexing : {"xy", "ij"}
+        "ij": the first array varies along the first axis. "xy", the default: along the second one.
+
+    Returns
+    -------
+    list of Array
+        An array of the shape of the grid for each axis.
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"meshgrid: expected indexing 'xy' or 'ij', got {indexing!r}")
+    arrays = tuple(check_arrays("meshgrid", *arrays))
+    if any(x.ndim != 1 for x in arrays):
+        raise ValueError(f"meshgrid: expected one dimension, got {', '.join(map(describe_array, arrays))}")
+    order = list(range(len(arrays)))
+    if indexing == "xy" and len(arrays) > 1:
+        order[:2] = 1, 0
+    shapes = [tuple(-1 if k == axis else 1 for k in order) for axis in range(len(order))]
+    return broadcast_arrays(*(reshape(x, shape) for x, shape in zip(arrays, shapes, strict=True)))
+
+
+def tril(x: Array, /, *, k: int = 0) -> Array:
+    """Return matrices with zeros above a diagonal.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices, in the last two axes.
+    k : int
+        The diagonal, as for ``eye``.
+
+    Returns
+    -------
+    Array
+        The matrices.
+    """
+    return _triangle("tril", x, k)
+
+
+def triu(x: Array, /, *, k: int = 0) -> Array:
+    """Return matrices with zeros below a diagonal.
+
+    Parameters
+    ----------
+    x : Array
+        The matrices, in the last two axes.
+    k : int
+        The diagonal, as for ``eye``.
+
+    Returns
+    -------
+    Array
+        The matrices.
+    """
+    return _triangle("triu", x, k)
+
+
+def _triangle(name: str, x: Any, k: int) -> Array:
+    (x,) = check_arrays(name, x)
+    if x.ndim < 2:
+        raise ValueError(f"{name}: expected at least two dimensions, got {describe_array(x)}")
+    return result(getattr(x.backend, name)(x.operand, k), x.ndim, x.dtype, x)

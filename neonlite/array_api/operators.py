@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.array_api import data_types, elementwise, manipulation, products, reductions
+from neonlite.array_api import data_types, elementwise, indexing, manipulation, products, reductions
 from neonlite.array_api.array import Array, describe_array
+from neonlite.array_api.creation import asarray
 from neonlite.optree import Operand
 
 BINARY = {
@@ -34,7 +35,14 @@ NUMPY_NAMES = {
     "concatenate": "concat", "transpose": "permute_dims", "amax": "max", "amin": "min", "cumsum": "cumulative_sum",
     "cumprod": "cumulative_prod", "around": "round", "swapaxes": "moveaxis", "dot": "matmul",
 }  # fmt: skip
-REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any"}
+REDUCTIONS = {
+    "add": "sum",
+    "multiply": "prod",
+    "maximum": "max",
+    "minimum": "min",
+    "logical_and": "all",
+    "logical_or": "any",
+}
 OPERANDS = (Array, bool, int, float, Operand, np.ndarray, np.generic)
 
 
@@ -71,6 +79,14 @@ def _comparison(name: str, function: Callable[..., Array]) -> None:
 def _reshape(self: Array, *shape: Any) -> Array:
     """Return the elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
     return manipulation.reshape(self, shape[0] if len(shape) == 1 else shape)
+
+
+def _assign(self: Array, key: Any, value: Any) -> None:
+    self._replace(indexing.replaced(self, key, value))
+
+
+def _reduce(self: Array) -> tuple[Callable[..., Array], tuple[Any]]:
+    return asarray, (self.numpy(),)
 
 
 def find_function(name: str) -> Callable[..., Any] | None:
@@ -118,7 +134,8 @@ def install() -> None:
     for module, names in METHODS.items():
         for method in names:
             setattr(Array, method, getattr(module, method))
-    methods: dict[str, Any] = {"reshape": _reshape, "__array_ufunc__": array_ufunc, "__array_function__": array_function}
+    methods: dict[str, Any] = {"__getitem__": indexing.get, "__setitem__": _assign, "__reduce__": _reduce}
+    methods |= {"reshape": _reshape, "__array_ufunc__": array_ufunc, "__array_function__": array_function}
     for name, method in methods.items():
         setattr(Array, name, method)
     Array.__hash__ = None  # type: ignore[assignment]  # as in NumPy: == compares elements

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from neonlite.array_api.arguments import check_arrays
 from neonlite.array_api.array import BOOL, Array, describe_array, result
-from neonlite.array_api.creation import check_arrays
-from neonlite.array_api.data_types import broadcast_to, promote, to_dtype
+from neonlite.array_api.data_types import broadcast_to
 from neonlite.array_api.elementwise import multiply
 from neonlite.array_api.manipulation import axes_of, permute_dims, reshape, squeeze
 from neonlite.array_api.manipulation import matrix_transpose as matrix_transpose
+from neonlite.array_api.promotion import promote, to_dtype
 from neonlite.array_api.reductions import sum as sum_over
 from neonlite.shapes import broadcast_shapes
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neonlite.array_api.array import BOOL, Array, describe_array, from_native, from_numpy, with_shape
-from neonlite.array_api.creation import as_array, check_arrays
-from neonlite.array_api.data_types import promote, to_dtype
-from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, not_equal, subtract, where
-from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, flip, reshape
+from neonlite.array_api.arguments import as_array, check_arrays
+from neonlite.array_api.array import BOOL, Array, describe_array, from_numpy, with_shape
+from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, not_equal, sqrt, subtract
+from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, reshape, take
+from neonlite.array_api.promotion import promote, to_dtype
 
 INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
@@ -45,7 +45,7 @@ def numeric(name: str, kinds: str, x: Any) -> Array:
 # --- statistical functions ---
 
 
-def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:  # noqa: A001
+def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
     """Return the sum over axes.
 
     Parameters
@@ -87,7 +87,7 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = 
     return to_dtype(reduced("prod", x, axis, keepdims), x.dtype) if axis != () else x
 
 
-def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
+def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Return the largest element over axes.
 
     Parameters
@@ -104,7 +104,7 @@ def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # 
     return reduced("max", x, axis, keepdims) if axis != () else x
 
 
-def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
+def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Return the smallest element over axes.
 
     Parameters
@@ -178,14 +178,10 @@ def std(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdi
     Array
         The standard deviation.
     """
-    from neonlite.array_api.elementwise import sqrt
-
     return sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
-def cumulative_sum(
-    x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
-) -> Array:
+def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Return the sums of the elements up to each one, along an axis.
 
     Parameters
@@ -207,9 +203,7 @@ def cumulative_sum(
     return _cumulative("cumulative_sum", x, axis, dtype, include_initial, 0)
 
 
-def cumulative_prod(
-    x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
-) -> Array:
+def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Return the products of the elements up to each one, along an axis.
 
     Parameters
@@ -324,9 +318,7 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
     return tuple(from_numpy(x.backend, i.astype(np.int64)) for i in np.nonzero(x.numpy()))
 
 
-def searchsorted(
-    x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None
-) -> Array:
+def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None) -> Array:
     """Return the positions at which values keep an array sorted.
 
     Parameters
@@ -351,8 +343,6 @@ def searchsorted(
     if x1.ndim != 1:
         raise ValueError(f"searchsorted: expected one dimension, got {describe_array(x1)}")
     if sorter is not None:
-        from neonlite.array_api.manipulation import take
-
         x1 = take(x1, sorter)
     dtype = promote(x1.dtype, x2.dtype)
     x1, x2 = to_dtype(x1, dtype), to_dtype(x2, dtype)
@@ -505,7 +495,7 @@ def unique_values(x: Array, /) -> Array:
 # --- utility functions ---
 
 
-def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
+def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Return whether no element is 0 or False, over axes.
 
     Parameters
@@ -523,7 +513,7 @@ def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # 
     return count == (1 if axis == () else count_of(x, axis))
 
 
-def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A001
+def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Return whether an element is not 0 or False, over axes.
 
     Parameters
@@ -568,10 +558,3 @@ def diff(
     for _ in range(n):
         x = not_equal(x[tail], x[head]) if x.dtype == BOOL else subtract(x[tail], x[head])
     return x
-
-
-__all__ = [
-    "all", "any", "argmax", "argmin", "argsort", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "flip",
-    "from_native", "max", "mean", "min", "nonzero", "prod", "searchsorted", "sort", "std", "sum", "unique_all",
-    "unique_counts", "unique_inverse", "unique_values", "var", "where",
-]  # fmt: skip
