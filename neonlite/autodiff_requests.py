@@ -179,8 +179,8 @@ class GradientRequests:
         if x.is_live:
             return x.operand  # type: ignore[no-any-return]
         raise ValueError(
-            f"Autodiff: expected a variable, got an array {x.shape}, whose expressions are replaced by their values when "
-            "they are evaluated. Create it with array_api.variable(values)."
+            f"Autodiff: expected a variable, got an array {x.shape}, which is a constant: its expressions are replaced "
+            "by their values when they are evaluated. Create it with array_api.variable(values)."
         )
 
     def _check_tensor(self, x: object) -> None:

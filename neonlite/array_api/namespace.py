@@ -31,7 +31,7 @@ class Namespace:
         from neonlite import array_api
         from neonlite.array_api import creation
 
-        function = getattr(array_api, name)
+        value = function = getattr(array_api, name)
         if name == "__array_namespace_info__" or name in vars(creation):  # they use the current backend
 
             @functools.wraps(function)
@@ -39,9 +39,9 @@ class Namespace:
                 with use_backend(self.be):
                     return function(*args, **kwargs)
 
-            function = on_backend
-        self.__dict__[name] = function
-        return function
+            value = on_backend
+        self.__dict__[name] = value
+        return value
 
     def __dir__(self) -> list[str]:
         from neonlite import array_api

@@ -33,7 +33,7 @@ def accumulated(x: Array, dtype: Any) -> Array:
         return to_dtype(x, np.dtype(dtype))
     if x.dtype.kind == "f":
         return x
-    return to_dtype(x, UINT64 if x.dtype.kind == "u" else INT64)
+    return to_dtype(x, UINT64 if x.dtype.kind == "u" and "uint64" in x.backend.runtime.dtypes else INT64)
 
 
 def numeric(name: str, kinds: str, x: Any) -> Array:

@@ -1,0 +1,305 @@
+"""Arrays: when they are evaluated, what they share, how they are indexed, written, differentiated, and their errors."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import neonlite as nl
+from neonlite.array_api.array import MAX_PENDING_OPS, Array
+from neonlite.backend import Backend, Tensor
+
+# --- evaluation ---
+
+
+def test_functions_and_operators_are_not_evaluated_until_the_value_is_needed(be: Backend) -> None:
+    xp = be.array_api
+    x = xp.asarray([1.0, 2.0])
+    y = xp.exp(x) + 1
+    assert not isinstance(y.operand, Tensor)
+    assert y.shape == (2,)
+    assert float(y[0]) == pytest.approx(np.exp(1) + 1)
+    assert not isinstance(y.operand, Tensor)
+    np.testing.assert_allclose(np.asarray(y), np.exp([1, 2]) + 1, rtol=1e-6)
+    assert isinstance(y.operand, Tensor)  # evaluated once
+
+
+def test_an_evaluated_array_keeps_its_value_when_operands_are_written(be: Backend) -> None:
+    xp = be.array_api
+    x = xp.asarray([1.0, 2.0])
+    before, after = x * 10, x * 10
+    assert before.tolist() == [10, 20]
+    x[0] = 5.0
+    x += 1
+    assert before.tolist() == [10, 20]
+    assert after.tolist() == [10, 20]  # the operands of an expression are values, not memory
+    assert x.tolist() == [6, 3]
+
+
+def test_expressions_of_tensors_read_their_current_values(be: Backend) -> None:
+    xp, t = be.array_api, be.array([[1.0, 2.0]])
+    y = xp.sum(xp.asarray(t) ** 2)
+    assert float(y) == 5
+    t[:] = 3
+    assert float(y) == 18
+
+
+def test_a_loop_does_not_build_an_ever_larger_expression(be: Backend) -> None:
+    xp = be.array_api
+    x = xp.asarray([1.0])
+    for _ in range(10 * MAX_PENDING_OPS):
+        x = x * 0.5 + 1
+        assert x.num_ops <= MAX_PENDING_OPS
+    assert x.tolist() == [2]
+
+
+def test_expressions_of_variables_grow_so_that_they_can_be_differentiated(be: Backend) -> None:
+    xp = be.array_api
+    x = xp.variable([1.0, 3.0])
+    y = x
+    for _ in range(MAX_PENDING_OPS):
+        y = y * 1.01
+    assert y.num_ops == MAX_PENDING_OPS
+    np.testing.assert_allclose(nl.Autodiff(y, be).get_grad_asnumpyarray(x), 1.01**MAX_PENDING_OPS, rtol=1e-4)
+
+
+# --- conversion ---
+
+
+def test_numbers_and_truth_values_come_from_arrays_without_dimensions(be: Backend) -> None:
+    xp = be.array_api
+    assert (float(xp.asarray(2.5)), int(xp.asarray(7)), bool(xp.asarray(False))) == (2.5, 7, False)
+    assert [10, 20, 30][xp.asarray(1)] == 20
+    assert xp.asarray([[4]]).item() == 4
+    assert isinstance(xp.asarray(True).item(), bool)
+    assert xp.asarray([[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
+    assert [row.tolist() for row in xp.asarray([[1, 2], [3, 4]])] == [[1, 2], [3, 4]]
+    assert len(xp.zeros((3, 2))) == 3
+    if xp.any(xp.asarray([0, 1]) > 0):
+        return
+    raise AssertionError
+
+
+def test_arrays_are_printed_as_numpy_prints_them(be: Backend) -> None:
+    xp = be.array_api
+    assert repr(xp.asarray([1.0, 2.0])) == "Array([1., 2.], dtype=float32)"
+    assert repr(xp.asarray([True]) & True) == "Array([ True], dtype=bool)"
+    assert repr(xp.asarray(3)) == "Array(3, dtype=int64)"
+
+
+def test_copies_and_pickles_have_the_same_value(be: Backend) -> None:
+    xp = be.array_api
+    x = xp.asarray([[1.0, 2.0]]) * 3
+    for y in (copy.copy(x), copy.deepcopy(x), pickle.loads(pickle.dumps(x)), xp.asarray(x, copy=True)):
+        x[0, 0] = 9.0
+        assert y.tolist() == [[3, 6]]
+        x[0, 0] = 3.0
+
+
+def test_arrays_go_to_other_libraries_and_come_back(be: Backend) -> None:
+    xp = be.array_api
+    x = xp.asarray([1.0, 2.0])
+    assert np.asarray(x).tolist() == [1, 2]
+    assert np.asarray(x, dtype=np.float64).dtype == np.float64
+    assert xp.from_dlpack(np.arange(3)).tolist() == [0, 1, 2]
+    if be.runtime.name != "strict":
+        assert np.from_dlpack(x + 1).tolist() == [2, 3]
+
+
+def test_the_namespace_of_a_backend_creates_arrays_on_it(be: Backend) -> None:
+    other = Backend("cpu", default_dtype="float64")
+    assert other.array_api.zeros(2).backend is other
+    assert other.array_api.zeros(2).dtype == np.float64
+    x = be.array_api.ones(2)
+    assert x.__array_namespace__() is be.array_api
+    assert x.__array_namespace__(api_version="2024.12").asarray(1).backend is be
+    assert x.__array_namespace__().__array_namespace_info__().default_dtypes()["real floating"] == np.float32
+
+
+# --- writes ---
+
+
+@pytest.mark.parametrize(
+    ("shape", "key", "value"),
+    [
+        ((3, 4), (1,), 7.0),
+        ((3, 4), (slice(None), 2), [1.0, 2.0, 3.0]),
+        ((3, 4), (slice(None, None, -1), slice(1, 3)), 5.0),
+        ((3, 4), ([0, 2],), np.arange(8.0).reshape(2, 4)),
+        ((3, 4), ([1, 1],), np.arange(8.0).reshape(2, 4)),  # the last value wins
+        ((3, 4), (np.arange(12).reshape(3, 4) % 2 == 0,), -1.0),
+        ((3, 4), (np.arange(12).reshape(3, 4) > 20,), -1.0),  # nothing
+        ((3, 4), (Ellipsis,), np.arange(12.0).reshape(3, 4)),
+        ((3, 4), ([0, 1], [2, 3]), [8.0, 9.0]),
+        ((), (), 3.0),
+        ((5,), (slice(1, 4),), [1, 2, 3]),
+        ((2, 3, 4), (slice(None), 1), np.ones((1, 4))),
+    ],
+)
+def test_assigning_to_an_index_changes_what_numpy_changes(be: Backend, shape: Any, key: Any, value: Any) -> None:
+    xp, expected = be.array_api, np.arange(float(np.prod(shape))).reshape(shape).astype(np.float32)
+    x = xp.asarray(expected)
+    view, key = x[...], key[0] if len(key) == 1 else key
+    before = expected.copy()
+    x[key], expected[key] = (xp.asarray(value) if isinstance(value, np.ndarray) else value), value
+    assert np.asarray(x).tolist() == expected.tolist()
+    assert np.asarray(view).tolist() == before.tolist()  # arrays share no memory
+
+
+def test_an_assignment_is_differentiated(be: Backend) -> None:
+    xp = be.array_api
+    v, w = xp.variable([1.0, 2.0, 3.0]), xp.variable(5.0)
+    x = v * 2
+    x[1] = w * w
+    x[xp.asarray([False, False, True])] = 0.0
+    gradients = nl.Autodiff(xp.sum(x * x), be).get_grad_asnumpyarray([v, w])
+    assert gradients[0].tolist() == [8, 0, 0]
+    assert gradients[1].tolist() == 4 * 5**3
+
+
+def test_in_place_operators_keep_shape_and_dtype(be: Backend) -> None:
+    xp = be.array_api
+    x = y = xp.asarray([1, 2])
+    x += 1
+    x *= xp.asarray([2, 3])
+    assert y is x
+    assert y.tolist() == [4, 9]
+    with pytest.raises(TypeError, match="expected a result of the shape and dtype of an array"):
+        x += 0.5
+    with pytest.raises(ValueError, match="in-place add"):
+        x += xp.ones((3, 2), dtype=xp.int64)
+    assert y.tolist() == [4, 9]
+
+
+# --- gradients ---
+
+DIFFERENTIABLE = """
+xp.sum(xp.sin(x) * xp.cos(x)); xp.mean(xp.tanh(x), axis=0); xp.std(x); xp.var(x, axis=1, correction=1); xp.max(x, axis=0)
+xp.prod(x, axis=1); xp.cumulative_sum(x, axis=0); xp.cumulative_prod(x, axis=1); xp.sort(x, axis=0); xp.flip(x, axis=1)
+xp.roll(x, 1, axis=0); xp.tile(x, (2, 1)); xp.repeat(x, 2, axis=0); xp.concat([x, x * 2]); xp.stack([x, x**2], axis=1)
+xp.moveaxis(x, 0, 1); x.T @ x; x[0] @ x[1]; xp.tensordot(x, x, axes=1); xp.vecdot(x, x[::-1]); xp.linalg.det(x)
+xp.linalg.inv(x); xp.linalg.solve(x, x[:, :1]); xp.linalg.slogdet(x)[1]; xp.linalg.cholesky(x @ x.T + xp.eye(3))
+xp.linalg.eigvalsh(x + x.T); xp.linalg.svdvals(x); xp.linalg.matrix_norm(x); xp.linalg.vector_norm(x, axis=0, ord=3)
+xp.linalg.qr(x)[1]; xp.linalg.pinv(x); xp.linalg.trace(x @ x); xp.linalg.cross(x[0], x[1]); xp.linalg.outer(x[0], x[1])
+x[[2, 0]]; x[x > 1.0]; x[1, ::-1]; xp.take(x, xp.asarray([1, 1]), axis=0); xp.where(x > 1, x * x, -x); xp.clip(x, 0.5, 1.5)
+xp.take_along_axis(x, xp.argsort(x, axis=1), axis=1); xp.tril(x) @ xp.triu(x); xp.diff(x, axis=0); xp.erf(x); xp.hypot(x, 2.0)
+xp.logaddexp(x, x[0]); xp.atan2(x, x.T); x**x; x % 0.7; xp.expand_dims(x, axis=1) - x; xp.broadcast_to(x[0], (4, 3)) * 2
+""".replace("\n", ";")
+
+
+@pytest.mark.parametrize("expression", [e.strip() for e in DIFFERENTIABLE.split(";") if e.strip()])
+def test_a_function_of_the_namespace_is_differentiated(expression: str) -> None:
+    be = Backend("cpu", default_dtype="float64")
+    xp = be.array_api
+    values = np.random.default_rng(1).uniform(0.3, 2.0, size=(3, 3)) + np.eye(3)
+
+    def f(array: np.ndarray[Any, Any]) -> Any:
+        return eval(expression, {"xp": xp, "x": xp.variable(array)})
+
+    x = xp.variable(values)
+    y = eval(expression, {"xp": xp, "x": x})
+    weights = np.random.default_rng(2).normal(size=y.shape)
+    gradient = nl.Autodiff(xp.sum(y * xp.asarray(weights)), be).get_grad_asnumpyarray(x)
+    h, expected = 1e-6, np.zeros((3, 3))
+    for index in np.ndindex(3, 3):
+        step = np.zeros((3, 3))
+        step[index] = h
+        expected[index] = np.sum(weights * (np.asarray(f(values + step)) - np.asarray(f(values - step)))) / (2 * h)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_gradients_are_arrays_that_can_be_differentiated_again(be: Backend) -> None:
+    xp = be.array_api
+    x = xp.variable([1.0, 2.0])
+    first = nl.Autodiff(xp.sum(x**3), be).get_grad_op_tree(x)
+    assert isinstance(first, Array)
+    assert first.tolist() == pytest.approx([3, 12])
+    second = nl.Autodiff(xp.sum(first), be).get_grad_op_tree(x)
+    assert second.tolist() == pytest.approx([6, 12])
+    assert nl.check_grad(be, xp.sum(first * xp.sin(x)), x).ok
+
+
+def test_a_value_does_not_cut_off_the_gradient(be: Backend) -> None:
+    xp = be.array_api
+    x = xp.variable(3.0)
+    y = x * x
+    if y > 2:  # evaluates y
+        y = y * x
+    assert float(nl.Autodiff(y, be).get_grad_op_tree(x)) == 27
+
+
+def test_constants_cannot_be_differentiated_silently(be: Backend) -> None:
+    xp = be.array_api
+    x = xp.asarray([1.0, 2.0])
+    with pytest.raises(ValueError, match=r"array_api\.variable"):
+        nl.Autodiff(xp.sum(x * x), be).get_grad_op_tree(x)
+
+
+# --- mistakes ---
+
+MISTAKES: dict[str, tuple[type[Exception], str]] = {
+    "xp.exp([1.0])": (TypeError, "asarray"),
+    "xp.add(1, 2)": (TypeError, "asarray"),
+    "bool(xp.asarray([1, 2]))": (TypeError, "any"),
+    "float(xp.ones(2))": (TypeError, "sum"),
+    "complex(xp.asarray(1.0))": (TypeError, "float"),
+    "xp.asarray(1j)": (TypeError, "real numbers"),
+    "xp.ones(2) + 1j": (TypeError, "complex"),
+    "xp.asarray('a')": (TypeError, "real numbers"),
+    "xp.ones((2, 3)) + xp.ones((3, 2))": (ValueError, "broadcast"),
+    "xp.ones((2, 3)) @ xp.ones((2, 3))": (ValueError, "matmul"),
+    "xp.ones(3).T": (ValueError, "mT or permute_dims"),
+    "xp.asarray([True]) + xp.asarray([True])": (TypeError, "logical_or"),
+    "-xp.asarray([True])": (TypeError, "logical_not"),
+    "xp.asarray([1.0]) & xp.asarray([1.0])": (TypeError, "astype"),
+    "xp.where(xp.ones(2), 1.0, 2.0)": (TypeError, "condition != 0"),
+    "xp.ones(3)[5]": (IndexError, "out of range"),
+    "xp.ones(3)[0, 0]": (IndexError, "at most 1"),
+    "xp.ones(3)[0.5]": (IndexError, "indices"),
+    "xp.reshape(xp.ones(6), (4, 2))": (ValueError, "6 elements"),
+    "xp.concat([xp.ones((2, 2)), xp.ones((3, 3))])": (ValueError, "equal except on axis 0"),
+    "xp.sum(xp.ones((2, 2)), axis=2)": (IndexError, "out of range"),
+    "xp.asarray(xp.ones(2), device='tpu')": (ValueError, "device"),
+    "xp.asarray([1], dtype=xp.uint8) + 300": (OverflowError, "255"),
+    "xp.squeeze(xp.ones((2, 1)), axis=0)": (ValueError, "size 1"),
+    "xp.take(xp.ones((2, 2)), xp.asarray([0]))": (ValueError, "axis"),
+    "xp.linalg.inv(xp.ones((2, 3)))": (ValueError, "square"),
+    "xp.linalg.solve(xp.eye(2), xp.ones(3))": (ValueError, "n, k"),
+    "np.fft.fft(xp.ones(2))": (TypeError, "np.asarray"),
+    "np.add.accumulate(xp.ones(2))": (TypeError, "np.asarray"),
+    "xp.permute_dims(xp.ones((2, 2)), (0, 0))": (ValueError, "distinct axes"),
+    "hash(xp.ones(2))": (TypeError, "unhashable"),
+    "len(xp.asarray(1))": (TypeError, "dimension"),
+    "nl.array_api.Array(1)": (TypeError, "asarray"),
+}
+
+
+@pytest.mark.parametrize("expression", MISTAKES)
+def test_a_mistake_is_answered_with_the_way_out(be: Backend, expression: str) -> None:
+    error, text = MISTAKES[expression]
+    with pytest.raises(error, match=text):
+        eval(expression, {"xp": be.array_api, "np": np, "nl": nl})
+
+
+def test_an_array_that_does_not_fit_is_not_assigned(be: Backend) -> None:
+    xp = be.array_api
+    x = xp.asarray([1, 2, 3])
+    with pytest.raises(TypeError, match="cast"):
+        x[0] = 0.5
+    with pytest.raises(ValueError, match="broadcasts"):
+        x[:2] = xp.asarray([1, 2, 3])
+    assert x.tolist() == [1, 2, 3]
+
+
+def test_numpy_functions_call_those_of_the_namespace(be: Backend) -> None:
+    xp = be.array_api
+    x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+    for y in (np.exp(x), np.sum(x, axis=0), np.add(x, 1), np.add.reduce(x), np.concatenate([x, x]), np.arctan2(x, x)):
+        assert isinstance(y, Array)
+    assert isinstance(np.ones((2, 2)) * x, Array)
+    assert np.sum(x, axis=0).tolist() == [4, 6]
+    assert (np.ones((2, 2), np.float32) + x).tolist() == [[2, 3], [4, 5]]
