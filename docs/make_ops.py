@@ -20,7 +20,8 @@ The gradient column contains the gradient rules. `z` is the result of the op, an
 broadcasting: autodiff sums each gradient to the shape of its operand.
 
 Gradients are printed as by `pp()`: `@` is the matrix product, `.T` the transpose, and constants are in parentheses, as
-in `((2) * x)`. Attributes that depend on shapes, such as `axis=(1,)`, are examples, for operands of shape (2, 3).
+in `((2) * x)`. Attributes that depend on shapes, such as `axis=(1,)`, are examples, for operands of shape (2, 3). A
+long gradient is described instead of printed.
 
 | op | method | value | gradient |
 |---|---|---|---|
@@ -34,6 +35,8 @@ These methods build trees of the ops above.
 | method | value |
 |---|---|
 """
+
+MAX_FORMULA_CHARACTERS = 300  # a longer gradient is replaced by the description of its rule
 
 # Operand shapes and attributes for ops whose rules cannot be printed for operands of shape (2, 3), without attributes
 # or, for reductions, with axis=(1,).
@@ -50,6 +53,13 @@ SYMBOLS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "concat": ([(2, 3), (2, 4)], {"axis": 1}),
     "take": ([(2, 3), (4, 1)], {"axis": 1}),
     "scatter_add": ([(2, 4), (4, 1)], {"axis": 1, "size": 3}),
+    "take_along_axis": ([(2, 3), (2, 4)], {"axis": 1}),
+    "scatter_add_along_axis": ([(2, 4), (2, 4)], {"axis": 1, "size": 3}),
+    **dict.fromkeys(("cumulative_sum", "cumulative_prod", "sort"), ([(2, 3)], {"axis": 1})),
+    **dict.fromkeys(("tril", "triu"), ([(2, 3)], {"k": 1})),
+    **dict.fromkeys(("cholesky", "inv", "det", "slogdet_logabsdet", "eigh_values", "eigh_vectors"), ([(3, 3)], {})),
+    "solve": ([(3, 3), (3, 2)], {}),
+    **dict.fromkeys(("qr_q", "qr_r", "svd_u", "svd_s", "svd_vh"), ([(3, 2)], {})),
 }
 
 
@@ -66,7 +76,10 @@ def derivative(be: Backend, op: Op) -> str:
     ]
     node = be.build(op.name, *folded(be, operands), **attrs)
     rule = format_gradient_rule(be, op, operands, be.empty(node.shape, dtype=node.dtype, name="z"), attrs)
-    return "<br>".join(f"{name} = {formula(dx)}" for name, dx in rule)
+    text = "<br>".join(f"{name} = {formula(dx)}" for name, dx in rule)
+    if len(text) > MAX_FORMULA_CHARACTERS:
+        text = cell((inspect.getdoc(op.grad) or text).splitlines()[0].removeprefix("Return "))
+    return text
 
 
 def folded(be: Backend, operands: list[Any]) -> list[Any]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from neonlite import op_functions, shapes
+from neonlite import linalg_functions, op_functions, order_functions, shapes
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.shapes import Shape, Strides
 
@@ -72,6 +72,8 @@ class Op:
         Whether ``run`` checks values and may raise if they are integers.
     integers_only : bool, default False
         Whether floats are refused with TypeError.
+    compute_dtypes : tuple of str, default ()
+        The dtypes in which the op computes, if not all; operands of another one are refused with TypeError.
     order_signs : tuple of int, optional
         For a comparison, the signs of x - y for which the result is 1; for an op that selects an operand by comparison,
         those for which it is x. Plans then know the result for a scalar out of the range of an integer operand.
@@ -96,6 +98,7 @@ class Op:
     may_raise: bool = False
     may_raise_on_integers: bool = False
     integers_only: bool = False
+    compute_dtypes: tuple[str, ...] = ()
     order_signs: tuple[int, ...] | None = None
     symbol: str = ""
     sample_range: tuple[float, float] = (-2.0, 2.0)
@@ -141,6 +144,8 @@ VIEW: dict[str, Any] = {"kind": "view", "promoted_operands": slice(0, 1)}
 LIBRARY: dict[str, Any] = {"kind": "library"}
 PRODUCT: dict[str, Any] = {"kind": "library", "flops_fn": op_functions.matmul_flops, "symbol": "@"}
 GATHER: dict[str, Any] = {"kind": "library", "promoted_operands": slice(0, 1), "may_raise": True}
+MATRIX: dict[str, Any] = {"kind": "library", "result_dtype": "float", "compute_dtypes": ("float32", "float64")}
+MATRIX |= {"may_raise": True}
 
 # fmt: off
 OP_TABLE: tuple[Op, ...] = (
@@ -314,6 +319,9 @@ OP_TABLE: tuple[Op, ...] = (
        op_functions.grad_minmax_reduction, "the largest element", **REDUCTION, **NONEMPTY),
     Op("min", lambda xp, x, axis, keepdims=True: xp.min(x, axis=axis, keepdims=keepdims),
        op_functions.grad_minmax_reduction, "the smallest element", **REDUCTION, **NONEMPTY),
+    Op("prod", order_functions.run_prod,
+       order_functions.grad_prod, "the product of the elements (int64 for integers, except uint64)",
+       result_dtype="sum", **REDUCTION),
     Op("argmax", lambda xp, x, axis, keepdims=True: op_functions.run_arg_reduction(xp.argmax, xp, x, axis),
        None, "the index (int64) of the largest element, the first one on ties",
        result_dtype="index", flops_fn=op_functions.flops_per_operand, **LIBRARY, **NONEMPTY),
@@ -358,6 +366,78 @@ OP_TABLE: tuple[Op, ...] = (
     Op("onehot", op_functions.run_onehot,
        None, "1 in the row (axis 0) or the column (axis 1) of each label, else 0",
        shape_fn=shapes.onehot_shape, result_dtype="boolean", **GATHER),
+    # --- order, and cumulative ops, along an axis ---
+    Op("cumulative_sum", order_functions.run_cumulative_sum,
+       lambda be, dz, z, x, axis, reverse=False: (be.cumulative_sum(dz, axis, not reverse),),
+       "the sums of the elements up to each one along an axis, or from each one on (int64 for integers, except uint64)",
+       shape_fn=shapes.broadcast_shapes, result_dtype="sum", **LIBRARY),
+    Op("cumulative_prod", order_functions.run_cumulative_prod,
+       order_functions.grad_cumulative_prod,
+       "the products of the elements up to each one along an axis (int64 for integers, except uint64)",
+       shape_fn=shapes.broadcast_shapes, result_dtype="sum", **LIBRARY),
+    Op("sort", order_functions.run_sort,
+       order_functions.grad_sort, "the elements in order along an axis", shape_fn=shapes.broadcast_shapes, **LIBRARY),
+    Op("argsort", order_functions.run_argsort,
+       None, "the indices (int64) that sort x along an axis, with equal elements in their order",
+       shape_fn=shapes.broadcast_shapes, result_dtype="index", **LIBRARY),
+    Op("searchsorted", order_functions.run_searchsorted,
+       None, "the index (int64) in the sorted vector x at which each value is inserted to keep the order", arity=2,
+       shape_fn=order_functions.searchsorted_shape, result_dtype="index", **LIBRARY),
+    Op("take_along_axis", order_functions.run_take_along_axis,
+       order_functions.grad_take_along_axis, "the elements of x at the given indices along an axis", arity=2,
+       shape_fn=order_functions.take_along_axis_shape, **GATHER),
+    Op("scatter_add_along_axis", order_functions.run_scatter_add_along_axis,
+       order_functions.grad_scatter_add_along_axis,
+       "zeros with the elements of x added at the given indices along an axis: the gradient of take_along_axis",
+       arity=2, shape_fn=order_functions.scatter_add_along_axis_shape, flops_fn=op_functions.flops_per_operand,
+       **GATHER),
+    # --- linear algebra: matrices on the last two axes ---
+    Op("tril", lambda xp, x, *, k=0: xp.tril(x, k=k),
+       lambda be, dz, z, x, k=0: (be.tril(dz, k),), "x with 0 above diagonal k of its matrices",
+       shape_fn=shapes.broadcast_shapes, **LIBRARY),
+    Op("triu", lambda xp, x, *, k=0: xp.triu(x, k=k),
+       lambda be, dz, z, x, k=0: (be.triu(dz, k),), "x with 0 below diagonal k of its matrices",
+       shape_fn=shapes.broadcast_shapes, **LIBRARY),
+    Op("cholesky", linalg_functions.run_cholesky,
+       linalg_functions.grad_cholesky,
+       "the triangular factor L of positive definite matrices, L L^T = (x + x^T) / 2; L^T if upper",
+       shape_fn=linalg_functions.square_shape, **MATRIX),
+    Op("solve", linalg_functions.run_solve,
+       linalg_functions.grad_solve, "the solution z of the linear systems x z = y", arity=2,
+       shape_fn=linalg_functions.solve_shape, **MATRIX),
+    Op("inv", linalg_functions.run_inv,
+       linalg_functions.grad_inv, "the inverse of square matrices", shape_fn=linalg_functions.square_shape, **MATRIX),
+    Op("det", lambda xp, x: xp.linalg.det(x),
+       lambda be, dz, z, x: (dz * z * be.inv(x).T,), "the determinant of square matrices, of shape (..., 1, 1)",
+       shape_fn=linalg_functions.determinant_shape, **MATRIX),
+    Op("slogdet_sign", lambda xp, x: xp.linalg.slogdet(x)[0],
+       None, "the sign of the determinant of square matrices, of shape (..., 1, 1)",
+       shape_fn=linalg_functions.determinant_shape, **MATRIX),
+    Op("slogdet_logabsdet", lambda xp, x: xp.linalg.slogdet(x)[1],
+       lambda be, dz, z, x: (dz * be.inv(x).T,), "ln |det x| of square matrices, of shape (..., 1, 1)",
+       shape_fn=linalg_functions.determinant_shape, **MATRIX),
+    Op("qr_q", lambda xp, x, *, mode="reduced": linalg_functions.run_qr(xp, x, mode, 0),
+       linalg_functions.grad_qr_q, "q of the QR decomposition x = q r: orthonormal columns",
+       shape_fn=linalg_functions.left_factor_shape, **MATRIX),
+    Op("qr_r", lambda xp, x, *, mode="reduced": linalg_functions.run_qr(xp, x, mode, 1),
+       linalg_functions.grad_qr_r, "r of the QR decomposition x = q r: upper triangular matrices",
+       shape_fn=linalg_functions.qr_r_shape, **MATRIX),
+    Op("svd_u", lambda xp, x, *, full_matrices=False: linalg_functions.run_svd(xp, x, full_matrices, 0),
+       linalg_functions.grad_svd_u, "u of the singular value decomposition x = u diag(s) vh: the left singular vectors",
+       shape_fn=linalg_functions.left_factor_shape, **MATRIX),
+    Op("svd_s", lambda xp, x: linalg_functions.run_svd(xp, x, False, 1),
+       linalg_functions.grad_svd_s, "the singular values of x in descending order, as rows",
+       shape_fn=linalg_functions.svd_s_shape, **MATRIX),
+    Op("svd_vh", lambda xp, x, *, full_matrices=False: linalg_functions.run_svd(xp, x, full_matrices, 2),
+       linalg_functions.grad_svd_vh,
+       "vh of the singular value decomposition x = u diag(s) vh: the right singular vectors, as rows",
+       shape_fn=linalg_functions.svd_vh_shape, **MATRIX),
+    Op("eigh_values", lambda xp, x: linalg_functions.run_eigh(xp, x, 0),
+       linalg_functions.grad_eigh_values, "the eigenvalues of (x + x^T) / 2 in ascending order, as rows",
+       shape_fn=linalg_functions.eigenvalues_shape, **MATRIX),
+    Op("eigh_vectors", lambda xp, x: linalg_functions.run_eigh(xp, x, 1),
+       linalg_functions.grad_eigh_vectors, "the eigenvectors of (x + x^T) / 2, as columns",
+       shape_fn=linalg_functions.square_shape, **MATRIX),
     # --- random: the operand is a RandomSource, so that two nodes are two independent samples ---
     Op("rand", lambda xp, source, to: source.uniform(to),
        None, "random numbers from the uniform distribution on [0, 1)", kind="random", shape_fn=shapes.explicit_shape),

@@ -88,6 +88,11 @@ def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info
             )
             operand_dtypes = [t.dtype if isinstance(t, Info) else t for t in types]
             info.compute_dtype, info.dtype = infer_dtypes(op, operand_dtypes, info.be.default_dtype_name, info.attrs)
+            if op.compute_dtypes and info.compute_dtype not in op.compute_dtypes:
+                raise TypeError(
+                    f"expected {' or '.join(op.compute_dtypes)}, got {info.compute_dtype}. Cast x with "
+                    "be.astype(x, 'float32')."
+                )
             if op.integers_only and info.compute_dtype in FLOAT_DTYPES:
                 raise TypeError(
                     f"expected integers, got {info.compute_dtype}. Cast a float tensor with be.astype(x, 'int32')."

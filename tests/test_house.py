@@ -48,6 +48,8 @@ LEVELS = {
     "neonlite.shapes": 0,
     "neonlite.ops": 0,
     "neonlite.op_functions": 0,
+    "neonlite.linalg_functions": 0,
+    "neonlite.order_functions": 0,
     "neonlite.typing": 0,
     "neonlite.messages": 1,
     "neonlite.html_repr": 1,
@@ -188,6 +190,7 @@ def test_no_array_library_above_the_backend(module):
 
 
 TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.op_functions", "neonlite.ops", "neonlite.typing"}
+TABLE |= {"neonlite.linalg_functions", "neonlite.order_functions"}
 
 
 VISUALIZE = {name for name in MODULES if name.startswith("neonlite.visualize.")}
@@ -201,7 +204,9 @@ DRAWING |= {"neonlite.html_repr"}
         ("neonlite.dtypes", set()),
         ("neonlite.shapes", set()),
         ("neonlite.op_functions", {"neonlite.dtypes", "neonlite.shapes"}),
-        ("neonlite.ops", {"neonlite.dtypes", "neonlite.op_functions", "neonlite.shapes"}),
+        ("neonlite.linalg_functions", {"neonlite.shapes"}),
+        ("neonlite.order_functions", {"neonlite.op_functions", "neonlite.shapes"}),
+        ("neonlite.ops", TABLE - {"neonlite.ops", "neonlite.typing"}),
         ("neonlite.optree_structure", TABLE),
         ("neonlite.messages", {"neonlite.optree_structure"}),
         ("neonlite.optree_walks", {*TABLE, "neonlite.optree_structure"}),
@@ -339,6 +344,7 @@ def test_the_objects_of_a_package_are_of_built_in_classes(package):
 every_row = pytest.mark.parametrize("op", OP_TABLE, ids=lambda op: op.name)
 KINDS = {"elementwise", "reduction", "view", "library", "random", "structural"}
 FOR_DERIVATIVES = {"slice", "slice_backward", "scatter_add"}  # made by views and rules, not by hand
+FOR_DERIVATIVES |= {"scatter_add_along_axis"}
 
 
 def test_the_names_of_the_table_are_its_rows():

@@ -7,10 +7,12 @@ writes the type stub op_methods.pyi, for editors and type checkers.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.tree_operands import as_operand, build_node, check_axes
+from neonlite.backend.tree_operands import as_indices, as_operand, build_node, check_axes
+from neonlite.backend.validation import boolean, integer, one_of
 from neonlite.ops import OP_TABLE, SHAPE_FN_BY_KIND, Op
 from neonlite.optree import Operand, build
 from neonlite.typing import AxisLike, OperandLike
@@ -18,6 +20,9 @@ from neonlite.typing import AxisLike, OperandLike
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
     from neonlite.backend.tensor import Tensor
+
+
+CHOICES = {"side": ("left", "right"), "mode": ("reduced", "complete")}  # the values of an attribute
 
 
 class OpMethods:
@@ -59,10 +64,57 @@ def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
     return method if reduce_all else method_axis_1
 
 
+def _library_method(op: Op) -> Callable[..., Any]:
+    """Return the method of a library op: its parameters are those of ``op.run``, with "a" and "b" for x and y."""
+
+    def method(be: Backend, *args: Any, **kwargs: Any) -> Operand:
+        bound = signature.bind(be, *args, **kwargs)
+        bound.apply_defaults()
+        values, out = bound.arguments, bound.arguments.pop("out")
+        operands = [
+            as_indices(be, values[x], op.method, x) if x == "indices" else as_operand(be, values[x], op.method)
+            for x in operand_names
+        ]
+        attrs = tuple((x.name, _check_attribute(op, operands[0], x, values[x.name])) for x in attributes)
+        return build_node(be, op, *operands, *[None] * (2 - len(operands)), out, attrs)
+
+    parameters, attributes = list(inspect.signature(op.run).parameters.values())[1:], keyword_parameters(op)
+    operand_names = [{"x": "a", "y": "b"}.get(x.name, x.name) for x in parameters if x not in attributes]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    operand_types = ["ArrayLike" if x == "indices" else "OperandLike" for x in operand_names]
+    signature = inspect.Signature(
+        [inspect.Parameter("be", kind)]
+        + [inspect.Parameter(x, kind, annotation=t) for x, t in zip(operand_names, operand_types, strict=True)]
+        + [x.replace(kind=kind, annotation=type(x.default).__name__) for x in attributes]
+        + [inspect.Parameter("out", kind, default=None, annotation="Tensor | None")],
+        return_annotation="Operand",
+    )
+    method.__signature__ = signature  # type: ignore[attr-defined]
+    return method
+
+
+def keyword_parameters(op: Op) -> list[inspect.Parameter]:
+    """Return the keyword-only parameters of an op's forward function: its attributes."""
+    return [x for x in inspect.signature(op.run).parameters.values() if x.kind is x.KEYWORD_ONLY]
+
+
+def _check_attribute(op: Op, a: Operand, parameter: inspect.Parameter, value: Any) -> Any:
+    """Return the value of an attribute, of the type of its default; an axis as an integer >= 0."""
+    name, where = parameter.name, f"be.{op.method}: {parameter.name}"
+    if name == "axis":
+        (axis,) = check_axes(a, (value,), op.method)
+        return axis
+    if name in CHOICES:
+        return one_of(where, value, CHOICES[name])
+    return boolean(where, value) if isinstance(parameter.default, bool) else integer(where, value, low=-math.inf)
+
+
 def make_method(op: Op) -> Callable[..., Any]:
     """Return the backend method of an op: a function with its name, signature and docstring."""
     if op.has_axis:
         method = _reduction_method(op, reduce_all=op.kind == "reduction")
+    elif op in OP_TABLE and op.kind == "library" and keyword_parameters(op):
+        method = _library_method(op)
     else:
         method = _unary_method(op) if op.arity == 1 else _binary_method(op)
     method.__name__, method.__qualname__ = op.method, f"Backend.{op.method}"
@@ -74,7 +126,29 @@ def make_method(op: Op) -> Callable[..., Any]:
 PARAMETER_DOCS = {
     "a": "a : Tensor, OpTreeNode, scalar or array\n    {operand}",
     "b": "b : Tensor, OpTreeNode, scalar or array\n    The second operand, y.",
+    "indices": (
+        "indices : Tensor or OpTreeNode of integers, or array of int\n    An index for each element of the result; "
+        "negative ones count from the end."
+    ),
+    "values": "values : Tensor, OpTreeNode, scalar or array\n    The values to search for.",
     "axis": "axis : int, tuple of int or None, default {axis}\n    The axes to reduce; None for all axes.",
+    "reverse": "reverse : bool, default False\n    Whether to start at the last element.",
+    "descending": "descending : bool, default False\n    Whether the largest element is the first.",
+    "side": (
+        'side : {{"left", "right"}}\n    Whether to insert a value before ("left", the default) or after elements '
+        "equal to it."
+    ),
+    "k": "k : int, default 0\n    The diagonal: 0 for the main one, k > 0 for one above it, k < 0 for one below it.",
+    "upper": "upper : bool, default False\n    Whether to return the upper triangular factor, L^T.",
+    "mode": (
+        'mode : {{"reduced", "complete"}}\n    For m x n matrices, whether q has min(m, n) columns ("reduced", the '
+        'default) or m. A gradient\n    needs m >= n and "reduced".'
+    ),
+    "full_matrices": (
+        "full_matrices : bool, default False\n    Whether there are as many singular vectors as rows of x, for u, or "
+        "columns, for vh, instead of the\n    smaller of both numbers. NumPy has True as the default. A gradient needs "
+        "False."
+    ),
     "out": "out : Tensor, optional\n    Evaluate into this tensor now, instead of returning an op-tree.",
     "keepdims": (
         "keepdims : bool, default True\n    Keep the reduced axes with size 1; a result has two dimensions or more."
@@ -87,7 +161,7 @@ RESULT_DTYPES = {"boolean": ", 0 or 1 as floats", "index": ", int64", "float": "
 def make_docstring(op: Op, method: Callable[..., Any]) -> str:
     """Return the NumPy-style docstring of a generated method."""
     parameters = inspect.signature(method).parameters
-    is_reduction, is_product = "axis" in parameters, op.name in ("dot", "matmul")
+    is_reduction, is_product = op.has_axis, op.name in ("dot", "matmul")
     operand = "The operand, x." if "b" not in parameters else "The first operand, x."
     summary = f"Return {op.doc}, over one axis, several or all." if is_reduction else f"Return {op.doc}."
     shape = (
@@ -102,7 +176,9 @@ def make_docstring(op: Op, method: Callable[..., Any]) -> str:
         else "of the operand's shape"
     )
     entries = [
-        PARAMETER_DOCS[name].format(operand=operand, axis=parameter.default)
+        f"axis : int, default {parameter.default}\n    The axis."
+        if name == "axis" and not is_reduction
+        else PARAMETER_DOCS[name].format(operand=operand, axis=parameter.default)
         for name, parameter in parameters.items()
         if name != "be"
     ]
@@ -115,6 +191,7 @@ ALIASES = {"fabs": "absolute", "true_divide": "divide"}
 
 # ops with a hand-written method, and ops that only gradient rules build
 NOT_GENERATED = ("where", "cast", "shift", "concat", "take", "scatter_add", "onehot", "slice_backward")
+NOT_GENERATED += ("scatter_add_along_axis",)
 
 for _op in OP_TABLE:
     if _op.kind in (*SHAPE_FN_BY_KIND, "library") and _op.name not in NOT_GENERATED:

@@ -16,16 +16,13 @@ from typing import Any, overload
 from neonlite.backend.tensor import Tensor
 from neonlite.ops import Op
 from neonlite.optree import OpTreeNode
-from neonlite.typing import AxisLike, OperandLike
+from neonlite.typing import ArrayLike, AxisLike, OperandLike
 
 def make_method(op: Op) -> Callable[..., Any]: ...
 
 class OpMethods:
     num_redefinitions: int
 """
-
-
-TYPES = {"a": "OperandLike", "b": "OperandLike", "axis": "AxisLike", "keepdims": "bool"}
 
 
 def render_stub() -> str:
@@ -39,12 +36,12 @@ def render_overload(name: str, method: Callable[..., Any], has_out: bool) -> str
     parts = ["self"]
     for parameter in list(inspect.signature(method).parameters.values())[1:]:
         if parameter.name == "out":
-            parts += (["*"] if has_out and "axis" in parts[-1] else []) + [
+            parts += (["*"] if has_out and "=" in parts[-1] else []) + [
                 f"out: {'Tensor' if has_out else 'None = None'}"
             ]
         else:
-            default = "" if parameter.default is parameter.empty else f" = {parameter.default}"
-            parts.append(f"{parameter.name}: {TYPES[parameter.name]}{default}")
+            default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+            parts.append(f"{parameter.name}: {parameter.annotation}{default}")
     return f"    @overload\n    def {name}({', '.join(parts)}) -> {'Tensor' if has_out else 'OpTreeNode'}: ...\n"
 
 

@@ -21,6 +21,10 @@ FLAT = {"sgn", "rint", "finite", "stop_gradient", "eq", "ne", "lt", "le", "gt", 
 FLAT |= {"rand", "randn", "floor", "ceil", "trunc", "isnan", "isinf", "signbit", "floor_divide"}
 FLAT |= {"logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"}
 FLAT |= {"bitwise_invert", "bitwise_left_shift", "bitwise_right_shift"}
+FLAT |= {"argsort", "searchsorted", "slogdet_sign"}
+MATRIX_OPS = {op.name for op in OP_TABLE if op.compute_dtypes}  # linear algebra, in float32 and float64
+# their vectors are unique but for the sign, and are compared by their squares
+SIGN_FREE = {"qr_q", "qr_r", "svd_u", "svd_vh", "eigh_vectors"}
 INTEGER_OPS = {op.name for op in OP_TABLE if op.integers_only}  # floats are refused
 FLAT_OPERANDS = {("shift", 1), ("where", 0), ("copysign", 1), ("nextafter", 1)}
 ROW = {op.name: op for op in OP_TABLE}
@@ -167,9 +171,64 @@ def onehot(op: Op) -> Iterator[Case]:
         yield Case(op.name, (np.array(labels, np.int32),), {"axis": axis, "nclass": 4})
 
 
+def along_axis(op: Op) -> Iterator[Case]:
+    flag = {"cumulative_sum": "reverse", "sort": "descending", "argsort": "descending"}.get(op.name)
+    for attrs in [{}, {flag: True}] if flag else [{}]:
+        for shape in [(2, 3), (1, 1), (5, 1), (3, 2, 4), (0, 2)]:
+            yield Case(op.name, (shape,), attrs)
+            yield from (Case(op.name, (shape,), {"axis": axis, **attrs}) for axis in range(-len(shape), len(shape)))
+
+
+def triangle(op: Op) -> Iterator[Case]:
+    for shape, k in itertools.product([(3, 3), (2, 4), (4, 1), (2, 1, 2, 3)], [-1, 0, 2]):
+        yield Case(op.name, (shape,), {"k": k} if k else {})
+
+
+def matrices(op: Op) -> Iterator[Case]:
+    square = [(3, 3), (1, 1), (2, 2), (2, 3, 3), (2, 1, 2, 2)]
+    wide = {"qr_q": [], "qr_r": []}.get(op.name, [(2, 3), (2, 2, 3)])  # no gradient of a QR decomposition
+    if op.name == "solve":
+        yield from (Case(op.name, (x, (*x[:-1], n)), {}) for x in square for n in (1, 2))
+        for x, y in [((3, 3), (2, 3, 2)), ((2, 3, 3), (3, 1)), ((2, 1, 2, 2), (3, 2, 1)), ((2, 2, 2), (2, 2))]:
+            yield Case(op.name, (x, y), {})
+        return
+    yield from (Case(op.name, (shape,), {}) for shape in square)
+    if op.name.startswith(("qr", "svd")):
+        yield from (Case(op.name, (shape,), {}) for shape in [(3, 2), (4, 1), (2, 3, 2), *wide])
+    options = {"cholesky": {"upper": True}, "qr_q": {"mode": "complete"}, "qr_r": {"mode": "complete"}}
+    options |= {key: {"full_matrices": True} for key in ("svd_u", "svd_vh")}
+    if op.name in options:
+        yield from (Case(op.name, (shape,), options[op.name]) for shape in square)
+
+
+def searchsorted(op: Op) -> Iterator[Case]:
+    for x, values in [((1, 5), (1, 1)), ((5, 1), (2, 3)), ((1, 1), (2, 2, 2))]:
+        yield from (Case(op.name, (x, values), attrs) for attrs in ({}, {"side": "right"}))
+
+
+ALONG = [[[0, 2, -1], [1, 1, 0], [2, 0, -3]], [[[0, 0]] * 3, [[1, -2]] * 3], np.zeros((3, 0))]
+
+
+def take_along_axis(op: Op) -> Iterator[Case]:
+    for indices in ALONG:
+        for axis in range(-np.ndim(indices), np.ndim(indices)):
+            shape = tuple(3 if a == axis % np.ndim(indices) else n for a, n in enumerate(np.shape(indices)))
+            yield Case(op.name, (shape, np.array(indices, np.int32)), {"axis": axis})
+    yield Case(op.name, ((2, 4), np.array([[3], [0]], np.int32)), {})
+
+
+def scatter_along_axis(op: Op) -> Iterator[Case]:
+    for indices in ALONG:
+        for axis, size in itertools.product(range(np.ndim(indices)), (3, 5)):
+            yield Case(op.name, (np.shape(indices), np.array(indices, np.int32)), {"axis": axis, "size": size})
+
+
 MAKERS: dict[str, Callable[[Op], Iterator[Case]]] = {
     **{op.name: (unary, binary, where)[op.arity - 1] for op in OP_TABLE if op.kind == "elementwise"},
-    **{op.name: reduction for op in OP_TABLE if op.kind == "reduction" or op.result_dtype == "index"},
+    **{op.name: reduction for op in OP_TABLE if op.has_axis},
+    **dict.fromkeys(("cumulative_sum", "cumulative_prod", "sort", "argsort"), along_axis),
+    **dict.fromkeys(("tril", "triu"), triangle),
+    **dict.fromkeys(sorted(MATRIX_OPS), matrices),
 }
 MAKERS |= {"dot": dot, "matmul": matmul, "transpose": transpose, "reshape": reshape, "broadcast": broadcast}
 MAKERS |= {
@@ -179,12 +238,19 @@ MAKERS |= {
     "take": take,
     "scatter_add": scatter,
     "onehot": onehot,
+    "searchsorted": searchsorted,
+    "take_along_axis": take_along_axis,
+    "scatter_add_along_axis": scatter_along_axis,
 }
 CASES = {name: list({repr(case): case for case in make(ROW[name])}.values()) for name, make in MAKERS.items()}
 GRADIENTS = {name: cases for name, cases in CASES.items() if name not in FLAT}
 LAYOUTS = ["tensor", "view", "node"]
 METHOD_OF = {"concat": lambda be, *xs, **attrs: be.concat(xs, **attrs)}
+METHOD_OF |= {
+    name: lambda be, x, op=name, **attrs: be.square(getattr(be, op)(x, **attrs)) for name in sorted(SIGN_FREE)
+}
 BUILT = ("slice", "slice_backward", "scatter_add", "reshape", "broadcast", "transpose", "cast")
+BUILT += ("scatter_add_along_axis",)
 METHOD_OF |= {name: lambda be, *xs, op=name, **attrs: be.build(op, *xs, **attrs) for name in BUILT}
 
 
@@ -206,10 +272,14 @@ def drawn(key: str, shape: tuple[int, ...], low: float, high: float, coarse: boo
 def fill(case: Case) -> list[Any]:
     """Return the operands; conditions and those of flat ops are halves: some are equal, some 0, some lie halfway."""
     domain = OPS[case.op].sample_range
-    return [
+    xs = [
         drawn(f"{case} {i}", x, *domain, case.op in FLAT or (case.op, i) == ("where", 0)) if isinstance(x, tuple) else x
         for i, x in enumerate(case.operands)
     ]
+    if case.op in MATRIX_OPS:  # positive definite, with distinct eigenvalues and singular values
+        rows, columns = np.indices(xs[0].shape)[-2:]
+        xs[0] = xs[0] / 2 + np.where(rows == columns, 1 + max(xs[0].shape[-2:]) + 2 * rows, 0)
+    return [np.sort(xs[0], axis=None).reshape(xs[0].shape), *xs[1:]] if case.op == "searchsorted" else xs
 
 
 def able(be: Backend, cases: Sequence[Case]) -> list[Case]:
@@ -243,19 +313,26 @@ def placed(be: Backend, x: Any, dtype: str, layout: str) -> tuple[Any, Any]:
 
 CLOSE = {"float64": (1e-12, 1e-13), "float32": (2e-6, 1e-6), "float16": (4e-3, 4e-3), "bfloat16": (2.0**-5, 2.0**-5)}
 # the dtypes of results that do not depend on those of operands
-DTYPES = {"argmax": "int64", "argmin": "int64", "onehot": "float32", "cast": "float64"}
+DTYPES = {op.name: "int64" for op in OP_TABLE if op.result_dtype == "index"}
+DTYPES |= {"onehot": "float32", "cast": "float64"}
+SUM_DTYPES = {op.name for op in OP_TABLE if op.result_dtype == "sum"}  # int64 for integers
 
 
 def check_value(be: Backend, case: Case, dtype: str, layout: str) -> None:
     xs = [x.astype(dtype) if getattr(x, "dtype", None) == "float64" else x for x in fill(case)]
     wide = [x.astype("float64") if getattr(x, "dtype", None) == dtype else x for x in xs]
     expected = REFERENCE[case.op](*wide, **case.attrs)
+    if case.op in MATRIX_OPS and dtype not in ROW[case.op].compute_dtypes:
+        with pytest.raises(TypeError, match=rf"be\.{case.op}.*expected float32 or float64, got {dtype}"):
+            call(be, case.op, [be.array(x, dtype) for x in xs], case.attrs)
+        return
     tree = call(be, case.op, [placed(be, x, dtype, layout)[1] for x in xs], case.attrs)
     assert tree.shape == expected.shape, case
     assert tree.dtype == DTYPES.get(case.op, dtype)
     out = allocate(be, tree.shape, tree.dtype.name, layout)
     out[:] = tree
-    np.testing.assert_allclose(out.get().astype(float), expected, *CLOSE[dtype], err_msg=str(case))
+    rtol, atol = (20 * CLOSE[dtype][0], 20 * CLOSE[dtype][1]) if case.op in MATRIX_OPS else CLOSE[dtype]
+    np.testing.assert_allclose(out.get().astype(float), expected, rtol, atol, err_msg=str(case))
     if layout == "view":  # and nothing beside it
         assert np.count_nonzero(out.root.get() == 99) == out.root.size - out.size, case
 
@@ -266,10 +343,10 @@ FLOATS_OF_INTS |= {op.name for op in OP_TABLE if op.result_dtype in ("float", "b
 
 
 def check_value_of_ints(be: Backend, name: str, dtype: str) -> None:
-    kind = "int64" if name == "sum" else DTYPES.get(name, dtype)
+    kind = "int64" if name in SUM_DTYPES else DTYPES.get(name, dtype)
     kind = "float32" if name in FLOATS_OF_INTS else kind
     low = 1 if ROW[name].sample_range[0] > 0 or dtype == "uint8" else -4
-    high = 1 if ROW[name].sample_range[1] < 1 else 3
+    high = 1 if ROW[name].sample_range[1] < 1 else 99 if name in MATRIX_OPS else 3
     for case in able(be, CASES[name]):
         negative = any(isinstance(x, int) and x < 0 for x in case.operands)
         no_negatives = dtype == "uint8" or name in ("pow", "bitwise_left_shift", "bitwise_right_shift")
@@ -278,10 +355,13 @@ def check_value_of_ints(be: Backend, name: str, dtype: str) -> None:
         xs = [
             np.round(x).astype(dtype).clip(low, high) if getattr(x, "dtype", "") == "float64" else x for x in fill(case)
         ]
+        if name in MATRIX_OPS or name == "searchsorted":  # negative elements do not wrap, so that the order is kept
+            xs = [np.round(x).clip(low, high).astype(dtype) for x in fill(case)]
         tree = call(be, name, [be.array(x, dtype=x.dtype) if isinstance(x, np.ndarray) else x for x in xs], case.attrs)
         assert tree.dtype == kind, case
         expected = REFERENCE[name](*xs, **case.attrs).astype(tree.dtype)
         rtol, atol = CLOSE["float32"] if kind == "float32" else (0, 0)
+        rtol = 20 * rtol if name in MATRIX_OPS else rtol
         np.testing.assert_allclose(tree.asnumpyarray(), expected, rtol, atol, err_msg=str(case))
 
 

@@ -107,6 +107,96 @@ def first(xs: list[Any], best: Any) -> int:
     return next(i for i, x in enumerate(xs) if x == best)
 
 
+# --- functions of vectors and matrices ------------------------------------------------------------------------------
+
+
+def along(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Apply a function from lists to lists along an axis."""
+
+    def textbook(x: Any, axis: int = -1, **attrs: Any) -> Any:
+        rows = np.moveaxis(x, axis, -1)
+        values = [f(rows[at].tolist(), **attrs) for at in np.ndindex(*rows.shape[:-1])]
+        return np.moveaxis(np.array(values).reshape(rows.shape), -1, axis)
+
+    return textbook
+
+
+def of_matrices(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Apply a function of matrices to the last two axes; the other axes broadcast."""
+
+    def textbook(*operands: Any, **attrs: Any) -> Any:
+        batch = np.broadcast_shapes(*(x.shape[:-2] for x in operands))
+        stretched = [np.broadcast_to(x, (*batch, *x.shape[-2:])).astype(float) for x in operands]
+        values = [np.array(f(*(x[at] for x in stretched), **attrs), dtype=float) for at in np.ndindex(*batch)]
+        return np.array(values).reshape(*batch, *values[0].shape)
+
+    return textbook
+
+
+def determinant(a: Any) -> float:
+    """Expand along the first row."""
+    if not len(a):
+        return 1.0
+    return math.fsum((-1) ** j * a[0, j] * determinant(np.delete(a[1:], j, axis=1)) for j in range(len(a)))
+
+
+def solution(a: Any, b: Any) -> Any:
+    """Cramer's rule: a column of the right-hand side in place of each column of the matrix."""
+    x = np.zeros_like(b)
+    for i, k in np.ndindex(*b.shape):
+        replaced = a.copy()
+        replaced[:, i] = b[:, k]
+        x[i, k] = determinant(replaced) / determinant(a)
+    return x
+
+
+def cholesky(a: Any, upper: bool = False) -> Any:
+    """The algorithm of Cholesky and Banachiewicz, of the symmetric part."""
+    a, low = (a + a.T) / 2, np.zeros_like(a)
+    for i in range(len(a)):
+        for j in range(i + 1):
+            rest = a[i, j] - math.fsum(low[i, k] * low[j, k] for k in range(j))
+            low[i, j] = math.sqrt(rest) if i == j else rest / low[j, j]
+    return low.T if upper else low
+
+
+def gram_schmidt(a: Any) -> tuple[Any, Any]:
+    """Return q and r, the latter with a positive diagonal, of a matrix of full column rank."""
+    q, r = np.zeros_like(a), np.zeros((a.shape[1],) * 2)
+    for j in range(a.shape[1]):
+        rest = a[:, j].copy()
+        for i in range(j):
+            r[i, j] = q[:, i] @ rest
+            rest = rest - r[i, j] * q[:, i]
+        r[j, j] = math.sqrt(rest @ rest)
+        q[:, j] = rest / r[j, j]
+    return q, r
+
+
+def jacobi(a: Any) -> tuple[Any, Any]:
+    """Return the eigenvalues, ascending, and eigenvectors of the symmetric part by Jacobi's rotations."""
+    a, v = (a + a.T) / 2, np.eye(len(a))
+    for _ in range(20):
+        for i, j in itertools.combinations(range(len(a)), 2):
+            angle = math.atan2(2 * a[i, j], a[j, j] - a[i, i]) / 2
+            turn = np.eye(len(a))
+            turn[i, i] = turn[j, j] = math.cos(angle)
+            turn[i, j], turn[j, i] = math.sin(angle), -math.sin(angle)
+            a, v = turn.T @ a @ turn, v @ turn
+    order = sorted(range(len(a)), key=lambda i: a[i, i])
+    return np.array([[a[i, i] for i in order]]), v[:, order]
+
+
+def singular_values(a: Any) -> tuple[Any, Any, Any]:
+    """Return u, s and vh from the eigenvalues of a^T a or a a^T."""
+    if a.shape[0] < a.shape[1]:
+        u, s, vh = singular_values(a.T)
+        return vh.T, s, u.T
+    squares, v = (x[:, ::-1] for x in jacobi(a.T @ a))
+    s = np.sqrt(squares)
+    return a @ v / s, s, v.T
+
+
 # --- functions of arrays --------------------------------------------------------------------------------------------
 
 
@@ -177,6 +267,25 @@ def scatter(x: Any, indices: Any, axis: int, size: int) -> Any:
     chosen = np.ravel(indices)
     shape = [size if a == axis else n for a, n in enumerate(x.shape)]
     return moved(x, shape, lambda *at: tuple(int(chosen[i]) if a == axis else i for a, i in enumerate(at)), add=True)
+
+
+def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Any:
+    axis %= x.ndim
+    return picked(x, indices.shape, lambda *at: tuple(int(indices[at]) if a == axis else i for a, i in enumerate(at)))
+
+
+def scatter_along_axis(x: Any, indices: Any, axis: int, size: int) -> Any:
+    shape = [size if a == axis else n for a, n in enumerate(x.shape)]
+    return moved(x, shape, lambda *at: tuple(int(indices[at]) if a == axis else i for a, i in enumerate(at)), add=True)
+
+
+def insertion_points(x: Any, values: Any, side: str = "left") -> Any:
+    before = (lambda y, value: y < value) if side == "left" else (lambda y, value: y <= value)
+    return np.array([sum(before(y, value) for y in x.ravel()) for value in values.ravel()]).reshape(values.shape)
+
+
+def triangle(a: Any, k: int, sign: int) -> Any:
+    return np.array([[x if sign * (j - i - k) <= 0 else 0 * x for j, x in enumerate(row)] for i, row in enumerate(a)])
 
 
 def onehot(indices: Any, axis: int, nclass: int) -> Any:
@@ -276,6 +385,34 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "min": over(min),
     "argmax": over(lambda xs: first(xs, max(xs))),
     "argmin": over(lambda xs: first(xs, min(xs))),
+    "prod": over(math.prod),
+    "cumulative_sum": along(
+        lambda xs, reverse=False: [total(xs[i:] if reverse else xs[: i + 1]) for i in range(len(xs))]
+    ),
+    "cumulative_prod": along(lambda xs: [math.prod(xs[: i + 1]) for i in range(len(xs))]),
+    "sort": along(lambda xs, descending=False: sorted(xs, reverse=descending)),
+    "argsort": along(
+        lambda xs, descending=False: sorted(range(len(xs)), key=lambda i: -xs[i] if descending else xs[i])
+    ),
+    "searchsorted": insertion_points,
+    "take_along_axis": take_along_axis,
+    "scatter_add_along_axis": scatter_along_axis,
+    "tril": of_matrices(lambda a, k=0: triangle(a, k, 1)),
+    "triu": of_matrices(lambda a, k=0: triangle(a, k, -1)),
+    "cholesky": of_matrices(cholesky),
+    "solve": of_matrices(solution),
+    "inv": of_matrices(lambda a: solution(a, np.eye(len(a)))),
+    "det": of_matrices(lambda a: [[determinant(a)]]),
+    "slogdet_sign": of_matrices(lambda a: [[sign(determinant(a))]]),
+    "slogdet_logabsdet": of_matrices(lambda a: [[math.log(abs(determinant(a)))]]),
+    # squares, as the signs of the vectors differ between libraries
+    "qr_q": of_matrices(lambda a, mode="reduced": gram_schmidt(a)[0] ** 2),
+    "qr_r": of_matrices(lambda a, mode="reduced": gram_schmidt(a)[1] ** 2),
+    "svd_u": of_matrices(lambda a, full_matrices=False: singular_values(a)[0] ** 2),
+    "svd_s": of_matrices(lambda a: singular_values(a)[1]),
+    "svd_vh": of_matrices(lambda a, full_matrices=False: singular_values(a)[2] ** 2),
+    "eigh_values": of_matrices(lambda a: jacobi(a)[0]),
+    "eigh_vectors": of_matrices(lambda a: jacobi(a)[1] ** 2),
     "dot": matmul,
     "matmul": matmul,
     "transpose": transpose,

@@ -166,6 +166,19 @@ def tables(be: Backend) -> None:
     be.dump_hist_data()
 
 
+def order_and_linear_algebra(be: Backend) -> None:
+    x = be.array(array(6, 4))
+    for method in (be.cumulative_sum, be.cumulative_prod, be.sort, be.argsort, be.prod, be.tril, be.triu):
+        method(x).astensor()
+    be.searchsorted(be.sort(x[:1]), x).astensor()
+    be.take_along_axis(x, be.argsort(x, axis=0), axis=0).astensor()
+    a = be.dot(x.T, x) + be.tril(be.triu(be.ones((4, 4))))
+    be.solve(a, x.T).astensor()
+    for op in OP_TABLE:
+        if op.compute_dtypes and op.arity == 1:
+            getattr(be, op.method)(a).astensor()
+
+
 def convolutions(be: Backend) -> None:
     for C, K, H, pad, stride, more in [
         (3, 8, 9, 1, 1, {}),
@@ -258,7 +271,7 @@ WORK = {
     f.__name__: f
     for f in (
         elementwise, reductions, large, several_targets, products, stacks, recurrent, token_ids, tables, convolutions,
-        pools, normalizations, regions, draws, moves, bookkeeping,
+        order_and_linear_algebra, pools, normalizations, regions, draws, moves, bookkeeping,
     )
 }  # fmt: skip
 

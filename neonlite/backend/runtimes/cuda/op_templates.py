@@ -131,6 +131,7 @@ class ReductionTemplate(NamedTuple):
 
 REDUCE_TEMPLATES: dict[str, ReductionTemplate] = {
     "sum": ReductionTemplate("{A}", "0", "({A}){x}", "{a} + {b}", "{a}"),
+    "prod": ReductionTemplate("{A}", "1", "({A}){x}", "{a} * {b}", "{a}"),
     "max": ReductionTemplate("{A}", "{low}", "({A}){x}", "max_nan({a}, {b})", "{a}"),
     "min": ReductionTemplate("{A}", "{high}", "({A}){x}", "min_nan({a}, {b})", "{a}"),
     "argmax": ReductionTemplate(
@@ -175,7 +176,7 @@ def accumulator_type(step: Step) -> str:
     """Return the scalar type of a reduction's accumulator: float for 16-bit floats, 64 bits for integers."""
     if step.compute_dtype in FLOAT_DTYPES:
         return COMPUTE_TYPES[step.compute_dtype]
-    return "unsigned long long" if step.op.name == "sum" or step.compute_dtype[0] == "u" else "long long"
+    return "unsigned long long" if step.op.name in ("sum", "prod") or step.compute_dtype[0] == "u" else "long long"
 
 
 def substitute(template: str, **values: str) -> str:

@@ -107,7 +107,7 @@ class FusedStage:
             return MAX_BLOCK_ELEMENTS if len(self.chains) > 1 else self.size
         if len(self.steps) - len(self.reductions) > 1:
             return BLOCK_ELEMENTS
-        sums = any(self.steps[v].op.name == "sum" for v in self.reductions)
+        sums = any(self.steps[v].op.name in ("sum", "prod") for v in self.reductions)
         shares = MIN_SUM_BLOCKS if sums else get_num_threads()
         return max(BLOCK_ELEMENTS, min(MAX_BLOCK_ELEMENTS, -(-self.size // shares)))
 

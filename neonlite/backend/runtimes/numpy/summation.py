@@ -81,7 +81,7 @@ def sum_columns(x: Array, y: Array, out: Array) -> None:
 
 
 def accumulation_dtype(step: Step) -> np.dtype[Any] | None:
-    """Return the accumulation dtype of a sum: float32 for 16-bit floats, 64 bits for integers; else None."""
-    if step.op.name != "sum" or step.dtype in ("float32", "float64"):
+    """Return the accumulation dtype of a sum or product: float32 for 16-bit floats, 64 bits for integers; else None."""
+    if step.op.name not in ("sum", "prod") or step.dtype in ("float32", "float64"):
         return None
     return np.dtype("float32" if step.dtype == "float16" else "uint64" if step.dtype[0] == "u" else "int64")

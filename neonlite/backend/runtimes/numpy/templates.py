@@ -93,7 +93,7 @@ SCALAR_TEMPLATES = {
 # templates for integers, where they differ
 INTEGER_TEMPLATES = {"neg": "subtract(0, {x}, {z})"} | dict.fromkeys(("rint", "floor", "ceil", "trunc"), COPY_TEMPLATE)
 
-REDUCTION_UFUNCS: dict[str, str] = {"sum": "add", "max": "maximum", "min": "minimum"}
+REDUCTION_UFUNCS: dict[str, str] = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 
 # the functions that templates and reductions call
 UFUNCS: dict[str, Any] = {name: getattr(np, name) for name in REDUCTION_UFUNCS.values()} | {

@@ -28,12 +28,9 @@ DTYPES = [*FLOAT_DTYPES, *INT_DTYPES]
 
 def reductions(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     """Return reductions over rows, columns and both, of operands and of elementwise results."""
-    names = [op.name for op in OP_TABLE if op.kind == "reduction" or op.result_dtype == "index"]
-    return [
-        getattr(be, name)(of, axis=axis)
-        for name, of in [*zip(names, itertools.cycle((x, y))), ("sum", x * 2)]
-        for axis in (0, 1, (0, 1))
-    ]
+    names = [op.name for op in OP_TABLE if op.has_axis]
+    operands = ((name, be.minimum(x, 1) if name == "prod" else z) for name, z in zip(names, itertools.cycle((x, y))))
+    return [getattr(be, name)(of, axis=axis) for name, of in [*operands, ("sum", x * 2)] for axis in (0, 1, (0, 1))]
 
 
 def movements(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
@@ -58,6 +55,30 @@ def movements(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     ]
 
 
+def orders(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
+    """Return cumulative ops, sorted operands and gathers along an axis."""
+    order = be.argsort(x, axis=0)
+    return [
+        *(be.cumulative_sum(x, axis=axis, reverse=reverse) for axis, reverse in [(0, True), (1, False)]),
+        be.cumulative_prod(be.minimum(x, 1), axis=0),
+        *(be.sort(x * 2, axis=0, descending=descending) for descending in (False, True)),
+        *(be.argsort(y, descending=descending) for descending in (False, True)),
+        be.searchsorted(be.sort(x[:1]), y, side="right"),
+        be.take_along_axis(x, order, axis=0),
+        be.build("scatter_add_along_axis", x, order, axis=0, size=20),
+        be.tril(x) + be.triu(y, k=2),
+    ]
+
+
+def matrices(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
+    """Return the ops of linear algebra, in float64 for operands of another dtype than float32 or float64."""
+    x, y = (a if a.info.dtype in ("float32", "float64") else be.astype(a, "float64") for a in (x, y))
+    a = be.dot(x, x.T) + 16 * be.tril(be.triu(be.ones(SHAPE, dtype=x.info.dtype)))
+    names = [op.name for op in OP_TABLE if op.compute_dtypes and op.name not in ("solve", "cholesky", "det")]
+    trees = [be.solve(a, y), be.cholesky(a, upper=True), be.det(a * 0.01), *(getattr(be, name)(a) for name in names)]
+    return trees
+
+
 def draws(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     """Return random numbers combined with the operands, of any float dtype: they are those of the CPU."""
     return [x + be.rand(*SHAPE), be.rand(3, 5), be.randn(5, 3)]
@@ -67,7 +88,9 @@ def table(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     return list(elementwise(be, x, y, p, [op.name for op in OP_TABLE if op.kind == "elementwise"]).values())
 
 
-PLANS: dict[str, Callable[..., list[Any]]] = {f.__name__: f for f in (table, reductions, movements, draws)}
+PLANS: dict[str, Callable[..., list[Any]]] = {
+    f.__name__: f for f in (table, reductions, movements, orders, matrices, draws)
+}
 
 
 def operands(dtype: str) -> list[Any]:
