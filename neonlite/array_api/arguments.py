@@ -27,14 +27,11 @@ def as_array(x: Any, like: Array) -> Array:
 
 def check_arrays(name: str, *arguments: Any) -> list[Array]:
     """Return arguments as arrays. TypeError unless they are arrays, tensors, op-trees or NumPy arrays."""
-    arrays = []
+    be = next((x.backend for x in arguments if isinstance(x, Array | Operand)), None)
     for x in arguments:
-        if not isinstance(x, Array):
-            if not isinstance(x, Operand | np.ndarray | np.generic):
-                raise TypeError(f"{name}: expected an array, got {x!r}. Create one with asarray(x).")
-            x = convert(x.backend if isinstance(x, Operand) else current_backend(), x)
-        arrays.append(x)
-    return arrays
+        if not isinstance(x, Array | Operand | np.ndarray | np.generic):
+            raise TypeError(f"{name}: expected an array, got {x!r}. Create one with asarray(x).")
+    return [x if isinstance(x, Array) else convert(be or current_backend(), x) for x in arguments]
 
 
 def convert(be: Backend, x: Any) -> Array:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import numpy as np
 
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.warn import warn
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.shapes import Shape
@@ -142,6 +143,11 @@ class Array:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NumPyArray:
         if copy is False:
             raise ValueError(f"{describe_array(self)}: expected copy=True or None, as NumPy gets a copy; got False.")
+        if self.is_live and self.dtype.kind == "f":
+            warn(
+                f"np.asarray: {describe_array(self)} depends on a variable or tensor, and what NumPy computes from it "
+                "has no gradient. Use functions of the namespace, or x.numpy() for the value alone."
+            )
         value = self.numpy()
         return value if dtype is None else value.astype(dtype, copy=False)
 

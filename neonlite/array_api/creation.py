@@ -11,7 +11,7 @@ from neonlite.array_api.arguments import check_arrays, convert
 from neonlite.array_api.arguments import from_dlpack as copy_from_dlpack
 from neonlite.array_api.array import Array, check_device, from_numpy, new_array, padded
 from neonlite.array_api.promotion import to_dtype
-from neonlite.backend import current_backend
+from neonlite.backend import Backend, current_backend
 from neonlite.optree import Operand
 
 
@@ -180,10 +180,14 @@ def full(
     Array
         The array.
     """
-    be = current_backend()
+    return _full(current_backend(), shape, fill_value, dtype, device)
+
+
+def _full(be: Backend, shape: int | tuple[int, ...], fill_value: Any, dtype: Any, device: str | None) -> Array:
     check_device(be, device)
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    value = asarray(fill_value, dtype=dtype)
+    value = convert(be, fill_value)
+    value = value if dtype is None else to_dtype(value, np.dtype(dtype))
     name = value.operand.info.dtype
     tensor = be.zeros(padded(sizes), dtype=name)
     if value.numpy():
@@ -263,7 +267,7 @@ def full_like(x: Array, /, fill_value: bool | int | float, *, dtype: Any = None,
         The array.
     """
     (x,) = check_arrays("full_like", x)
-    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device)
+    return _full(x.backend, x.shape, fill_value, x.dtype if dtype is None else dtype, device)
 
 
 def arange(

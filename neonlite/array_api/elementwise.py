@@ -117,11 +117,11 @@ def promoted(name: str, kinds: str, x1: Any, x2: Any) -> tuple[Any, Any]:
         if type(x1) in SCALARS and (type(x2) is Array or type(x2) not in SCALARS):
             second, first = promoted(name, kinds, x2, x1)
             return first, second
-        (x1,) = check_arrays(name, x1)
+        x1 = as_array(x1, x2) if type(x2) is Array else check_arrays(name, x1)[0]
     if type(x2) is not Array:
         if type(x2) in SCALARS:
             return with_scalar(name, kinds, x1, x2)
-        (x2,) = check_arrays(name, x2)
+        x2 = as_array(x2, x1)
     if x1.dtype is not x2.dtype:
         dtype = promote(x1.dtype, x2.dtype)
         x1, x2 = to_dtype(x1, dtype), to_dtype(x2, dtype)
