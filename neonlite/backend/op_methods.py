@@ -90,6 +90,7 @@ def _library_method(op: Op) -> Callable[..., Any]:
         return_annotation="Operand",
     )
     method.__signature__ = signature  # type: ignore[attr-defined]
+    method.__annotations__ = {x.name: x.annotation for x in signature.parameters.values() if x.name != "be"}
     return method
 
 

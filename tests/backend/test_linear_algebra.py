@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import standin_cupy
+from helpers.op_cases import MATRIX_OPS
 from helpers.runtimes import RUNTIMES, new_backend
 
 from neonlite import Autodiff, Backend, cleanup_backend
@@ -212,6 +214,34 @@ def test_integer_matrices_are_computed_in_the_default_dtype(be: Backend) -> None
     tree = be.inv(be.array([[2, 0], [0, 4]], dtype="int32"))
     assert tree.dtype == "float32"
     assert tree.asnumpyarray().tolist() == [[0.5, 0], [0, 0.25]]
+
+
+def test_functions_of_cupy_compute_them(cpu: Backend) -> None:
+    x = np.array([[5.0, 1, 2], [1, 6, 0], [2, 0, 7]])
+
+    def trees(be: Backend) -> list[Any]:
+        t = be.array(x, dtype="float64")
+        names = [
+            "prod",
+            "cumulative_sum",
+            "cumulative_prod",
+            "sort",
+            "argsort",
+            "tril",
+            *sorted(MATRIX_OPS - {"solve"}),
+        ]
+        return [
+            *(getattr(be, name)(t) for name in names),
+            be.solve(t, t[:, :2]),
+            be.searchsorted(be.sort(t[:1]), t),
+            be.take_along_axis(t, be.argsort(t)),
+            be.build("scatter_add_along_axis", t, be.argsort(t), axis=1, size=4),
+        ]
+
+    expected = [tree.asnumpyarray() for tree in trees(cpu)]
+    with standin_cupy.installed():
+        for tree, value in zip(trees(Backend("gpu")), expected, strict=True):
+            close(tree, value)
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

@@ -643,6 +643,7 @@ KEYWORDS: dict[str, str] = {
     "clip": "a_min a_max out",
     "concatenate": "axis out dtype casting",
     "count_nonzero": "axis",
+    "cumprod": "axis dtype out",
     "cumsum": "axis dtype out",
     "diagonal": "offset axis1 axis2",
     "dot": "out",
@@ -666,6 +667,7 @@ KEYWORDS: dict[str, str] = {
     "std": "axis dtype out ddof keepdims",
     "sum": "axis dtype out keepdims",
     "swapaxes": "",
+    "take_along_axis": "indices axis",
     "tensordot": "axes",
     "tile": "reps",
     "trace": "offset axis1 axis2 dtype out",
@@ -712,6 +714,22 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "matmul": lifted("matmul", "", matmul),
     "take": lifted("take", "indices axis out", take),
 }
+
+
+def of_linalg(name: str) -> Callable[..., Any]:
+    """Return a function of ``numpy.linalg`` whose results are an array or a plain tuple of arrays."""
+    result = getattr(np.linalg, name)
+
+    def function(*operands: Any, **options: Any) -> Any:
+        x = result(*operands, **options)
+        return tuple(x) if isinstance(x, tuple) else x
+
+    return function
+
+
+LINALG_KEYWORDS = {"cholesky": "", "det": "", "eigh": "UPLO", "inv": "", "qr": "mode", "slogdet": "", "solve": ""}
+LINALG_KEYWORDS["svd"] = "full_matrices compute_uv"
+LINALG = {name: lifted(name, keywords, of_linalg(name)) for name, keywords in LINALG_KEYWORDS.items()}
 
 for method in METHODS:
     setattr(ndarray, method, FUNCTIONS[method])
@@ -825,7 +843,7 @@ def modules() -> dict[str, ModuleType]:
         "cupy.cuda.nvrtc": {"getVersion": compiler_version},
         "cupy.cuda.runtime": runtime,
         "cupy.fft": {},
-        "cupy.linalg": {"lstsq": None},
+        "cupy.linalg": {"lstsq": None, **LINALG},
     }
     found = {name: ModuleType(name) for name in contents}
     for name, module in found.items():
