@@ -92,6 +92,34 @@ METHODS = {
     "gen_backend(runtime) before you create the model": "cpu cuda to",
 }
 
+OPERAND_METHODS = {  # what to use: attributes of NumPy and PyTorch; {t} is the operand, {name} the attribute
+    "be.{name}({t}, ...)": (
+        "argsort cholesky cumulative_prod cumulative_sum det dot inv logsumexp matmul searchsorted softmax solve sort "
+        "take_along_axis tril triu"
+    ),
+    "{t} @ x": "mm bmm",
+    "be.cumulative_sum({t}, axis)": "cumsum",
+    "be.cumulative_prod({t}, axis)": "cumprod",
+    "be.einsum": "inner outer tensordot trace diagonal vdot",
+    "out[:] = value, with a tensor out": "fill put itemset set",
+    "{t}.reshape(shape), or be.zeros for more elements": "resize squeeze unsqueeze expand_dims view",
+    "be.transpose({t}, axes)": "swapaxes moveaxis permute permute_dims",
+    "be.broadcast_to, be.concat or be.take": "repeat tile expand",
+    "be.where(mask, a, b)": "choose putmask masked_fill",
+    "be.take({t}, indices, axis)": "take gather index_select compress",
+    "{t}; all dtypes are real": "real imag conj conjugate",
+    "{t}.astype('float64')": "double",
+    "{t}.astype('float32')": "float",
+    "{t}.astype('int64')": "long int",
+    "{t}.astensor(), a new tensor": "copy clone",
+    "nl.Autodiff(cost, be).get_grad_tensor({t})": "backward grad requires_grad requires_grad_",
+    "{t}.get(), a NumPy array": "cpu detach to_numpy values data flat ctypes base",
+    "{t}.get().{name}, of a NumPy array": (
+        "argpartition byteswap dump dumps nonzero partition ptp "
+        "tobytes tofile getfield setflags setfield flags itemsize strides nbytes newbyteorder"
+    ),
+}
+
 
 def find_class(name: str) -> str | None:
     """Return what to use instead of a name, after "neonlite.", or None if it is unknown."""

@@ -18,14 +18,15 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from neonlite import optree_methods
+from neonlite import optree_methods, optree_numpy
 from neonlite.messages import describe
 from neonlite.ops import OPS, Op
+from neonlite.optree_array_methods import ArrayMethods
 from neonlite.optree_inference import NO_LEAVES, as_leaf, infer_info, unchecked_info
 from neonlite.optree_structure import Attrs, Info, Leaves
 from neonlite.optree_walks import Triple, matrix_transpose_axes
 from neonlite.optree_walks import postorder as postorder
-from neonlite.typing import NumPyArray, OperandLike
+from neonlite.typing import NumPyArray, OperandLike, ShapeLike
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -123,14 +124,36 @@ def _in_place(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
     return method
 
 
-class Operand(optree_methods.Convertible):
+def _bitwise_operator(name: str) -> tuple[Operator, Operator]:
+    bitwise, logical = OPS[f"bitwise_{name}"], OPS[f"logical_{name}"]
+
+    def build_bitwise(x: Any, y: Any) -> Any:
+        op = bitwise if _is_integer(x) and _is_integer(y) else logical
+        return NotImplemented if y is None else build(op, x, y)
+
+    def method(self: Operand, other: OperandLike) -> Any:
+        return build_bitwise(self, other)
+
+    def reflected(self: Operand, other: OperandLike) -> Any:
+        return NotImplemented if other is None else build_bitwise(other, self)
+
+    return method, reflected
+
+
+def _is_integer(x: object) -> bool:
+    return "int" in str(getattr(x, "dtype", type(x).__name__))
+
+
+class Operand(ArrayMethods):
     """The base class of tensors and op-tree nodes: operators, each of which returns an op-tree.
 
-    In-place operators such as ``x += y`` write to a tensor; an op-tree raises TypeError.
+    In-place operators such as ``x += y`` write to a tensor; an op-tree raises TypeError. ``&``, ``|``, ``^`` and ``~``
+    are bitwise for integers, and logical for floats, the dtype of comparisons.
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # numpy_array + tensor calls Tensor.__radd__ instead of iterating over the tensor
+    __array_ufunc__ = optree_numpy.ArrayUfunc()
+    __array_function__ = optree_numpy.array_function
     __array_priority__ = 1000
     __hash__ = object.__hash__
 
@@ -145,12 +168,28 @@ class Operand(optree_methods.Convertible):
     __le__ = _binary_operator("le")[0]
     __gt__ = _binary_operator("gt")[0]
     __ge__ = _binary_operator("ge")[0]
+    __floordiv__, __rfloordiv__ = _binary_operator("floor_divide")
+    __mod__, __rmod__ = _binary_operator("remainder")
+    __lshift__, __rlshift__ = _binary_operator("bitwise_left_shift")
+    __rshift__, __rrshift__ = _binary_operator("bitwise_right_shift")
+    __and__, __rand__ = _bitwise_operator("and")
+    __or__, __ror__ = _bitwise_operator("or")
+    __xor__, __rxor__ = _bitwise_operator("xor")
 
     def __neg__(self) -> OpTreeNode:
         return build(OPS["neg"], self)
 
     def __abs__(self) -> OpTreeNode:
         return build(OPS["abs"], self)
+
+    def __invert__(self) -> OpTreeNode:
+        return build(OPS["bitwise_invert" if _is_integer(self) else "logical_not"], self)
+
+    def __divmod__(self, other: OperandLike) -> tuple[OpTreeNode, OpTreeNode]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: OperandLike) -> tuple[OpTreeNode, OpTreeNode]:
+        return other // self, other % self
 
     def __matmul__(self, other: OperandLike) -> OpTreeNode:
         return build(OPS[_matmul_op_name(self, other)], self, other)
@@ -161,6 +200,9 @@ class Operand(optree_methods.Convertible):
     __iadd__, __isub__ = _in_place("+=", __add__), _in_place("-=", __sub__)
     __imul__, __itruediv__ = _in_place("*=", __mul__), _in_place("/=", __truediv__)
     __ipow__, __imatmul__ = _in_place("**=", __pow__), _in_place("@=", __matmul__)
+    __ifloordiv__, __imod__ = _in_place("//=", __floordiv__), _in_place("%=", __mod__)
+    __iand__, __ior__, __ixor__ = _in_place("&=", __and__), _in_place("|=", __or__), _in_place("^=", __xor__)
+    __ilshift__, __irshift__ = _in_place("<<=", __lshift__), _in_place(">>=", __rshift__)
 
     def _update(self, symbol: str, value: OpTreeNode) -> Operand:
         """Write the result of an in-place operator; return the object that ``x += y`` assigns to ``x``."""
@@ -205,6 +247,21 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc, override]  # tuple's co
     def name(self) -> None:  # type: ignore[override]
         """None: nodes have no name."""
         return None
+
+    def reshape(self, *shape: ShapeLike) -> Operand:
+        """Return ``be.reshape(tree, *shape)``.
+
+        Parameters
+        ----------
+        *shape : int, or one tuple of int
+            The new shape; one size may be -1, which is inferred.
+
+        Returns
+        -------
+        OpTreeNode
+            The tree in another shape.
+        """
+        return self.backend.reshape(self, *shape)
 
     @property
     def T(self) -> OpTreeNode:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neonlite.messages import describe
 from neonlite.ops import OPS
 from neonlite.optree_inference import backend_of
-from neonlite.optree_structure import Info
+from neonlite.optree_structure import Info, info_of
 from neonlite.shapes import Shape
 
 if TYPE_CHECKING:
@@ -55,11 +55,13 @@ class Convertible:
         """The operand with its last two axes exchanged."""
         raise NotImplementedError
 
-    def transpose(self, out: Tensor | None = None) -> Operand:
-        """Return ``T``, or evaluate it into ``out``.
+    def transpose(self, *axes: int | Sequence[int] | Tensor | None, out: Tensor | None = None) -> Operand:
+        """Return ``T``, or the operand with its axes permuted, or evaluate it into ``out``.
 
         Parameters
         ----------
+        *axes : int, or one tuple of int
+            The permutation; by default the last two axes are exchanged. As in neon, ``t.transpose(out)`` is accepted.
         out : Tensor, optional
             The tensor to write.
 
@@ -68,14 +70,26 @@ class Convertible:
         Tensor or OpTreeNode
             A view of a tensor, the transposed tree, or ``out``.
         """
-        return self.T if out is None else self.backend.assign([out], [self.T])[0]
+        order: Any = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        if info_of(order):
+            order, out = None, order
+        value = self.T if order is None else self._permute(tuple(order))
+        return value if out is None else self.backend.assign([out], [value])[0]
+
+    def _permute(self, axes: tuple[int, ...]) -> Operand:
+        return self.backend.transpose(self, axes)
 
     def get(self) -> NumPyArray:
         """Return a copy of the value as a NumPy array."""
         raise NotImplementedError
 
-    def item(self) -> float:
-        """Return the value of a tensor or op-tree with one element.
+    def item(self, *index: int | tuple[int, ...]) -> float:
+        """Return the value of a tensor or op-tree with one element, or of the element with an index.
+
+        Parameters
+        ----------
+        *index : int, or one tuple of int
+            The index of each axis, or one of the values in C order; by default there is exactly one element.
 
         Returns
         -------
@@ -95,12 +109,12 @@ class Convertible:
         (2.0, 3.0)
         """
         shape = self.shape
-        if math.prod(shape) != 1:
+        if math.prod(shape) != 1 and not index:
             raise ValueError(
                 f"item() and float(): expected one element, got {describe(self)} with {math.prod(shape)}. Copy all "
                 "values to NumPy with .get(), or select one with t[0, 0].item()."
             )
-        value: float = self.get().item()
+        value: float = self.get().item(*index)  # type: ignore[arg-type]
         return value
 
     def asnumpyarray(self) -> NumPyArray:
@@ -112,9 +126,6 @@ class Convertible:
 
     def __int__(self) -> int:
         return int(self.item())
-
-    def __complex__(self) -> complex:
-        return complex(self.item())
 
     def __format__(self, spec: str) -> str:
         """Format the only element, as in ``f"{cost:.2f}"``; without a format, the whole operand."""

@@ -28,6 +28,9 @@ class ShapeDescriptor:
     def __get__(self, node: Triple | None, owner: type) -> Shape | Callable[[object], Shape]:
         return self.shape_of if node is None else node[0]["shape"]
 
+    def __set__(self, node: Triple, shape: object) -> NoReturn:
+        raise AttributeError(f"tree.shape = {shape!r}: expected no assignment, as a shape is fixed. Use tree.reshape.")
+
     @staticmethod
     def shape_of(x: Any) -> Shape:
         """Return the shape of a tensor or node; (1, 1) for a scalar."""

@@ -5,19 +5,18 @@ Longer methods are functions of a tensor, in tensor_views.py, tensor_conversion.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NoReturn
 
 from neonlite.backend import histograms, tensor_conversion, tensor_views
 from neonlite.backend.memory import ExternalMemory, Memory
 from neonlite.backend.planning.layout import Layout, export_array, layout_of
-from neonlite.backend.tensor_index import FULL_SLICE, parse_index
+from neonlite.backend.tensor_index import FULL_SLICE, gather, parse_index, scatter
 from neonlite.dtypes import dtype_bits
 from neonlite.op_functions import to_slices
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.optree_structure import Info
 from neonlite.optree_walks import matrix_transpose_axes
-from neonlite.shapes import Shape, is_contiguous, memory_span
+from neonlite.shapes import Shape, SliceSpec, is_contiguous, memory_span
 from neonlite.typing import ArrayLike, IndexLike, NativeArray
 
 
@@ -103,10 +102,11 @@ class Tensor(Operand):
         """The shape, of at least two dimensions."""
         return self.info.shape
 
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.info.shape)
+    @shape.setter
+    def shape(self, shape: object) -> NoReturn:
+        raise AttributeError(
+            f"{self._describe()}.shape = {shape!r}: expected no assignment, as a shape is fixed. Use t.reshape."
+        )
 
     @property
     def nbytes(self) -> int:
@@ -150,7 +150,13 @@ class Tensor(Operand):
     # --- writes ---
 
     def __setitem__(self, index: IndexLike, value: ArrayLike) -> None:
-        target = self if type(index) is slice and index == FULL_SLICE else self[index]
+        if type(index) is slice and index == FULL_SLICE:
+            target = self
+        else:
+            parsed = parse_index(self, index)
+            if parsed is None:
+                return scatter(self, index, value)
+            target = self._slice(*parsed)
         if type(value) is OpTreeNode:
             value[0].be.run(target, value)
         else:
@@ -159,7 +165,7 @@ class Tensor(Operand):
     _update = tensor_conversion.update
     set = tensor_conversion.set
     fill = tensor_conversion.fill
-    copy = copy_from = tensor_conversion.copy
+    copy = copy_from = __copy__ = tensor_conversion.copy
 
     # --- conversion ---
 
@@ -174,7 +180,10 @@ class Tensor(Operand):
     # --- views ---
 
     def __getitem__(self, index: IndexLike) -> Tensor:
-        slices, dropped_axes = parse_index(self, index)
+        parsed = parse_index(self, index)
+        return gather(self, index) if parsed is None else self._slice(*parsed)
+
+    def _slice(self, slices: SliceSpec, dropped_axes: list[int]) -> Tensor:
         shape = tuple(count for _, count, _ in slices)
         offset = self.storage_offset + sum(
             start * stride for (start, _, _), stride in zip(slices, self.strides, strict=True)
@@ -202,6 +211,7 @@ class Tensor(Operand):
 
     reshape = tensor_views.reshape
     permute = tensor_views.permute
+    _permute = tensor_views.permute
     share = tensor_views.share
     take = tensor_views.take
     hist = histograms.hist

@@ -119,21 +119,22 @@ def fill(t: Tensor, value: float) -> Tensor:
     return t
 
 
-def copy(t: Tensor, a: ArrayLike) -> Tensor:
-    """Copy ``a`` into this tensor.
+def copy(t: Tensor, a: ArrayLike | None = None) -> Tensor:
+    """Copy ``a`` into this tensor, as in neon; ``t.copy()`` returns a new tensor with a copy of the values.
 
     Parameters
     ----------
-    a : Tensor, OpTreeNode or array_like
+    a : Tensor, OpTreeNode or array_like, optional
         The values; their shape must broadcast to the tensor's.
 
     Returns
     -------
     Tensor
-        This tensor.
+        This tensor; or a new one.
     """
-    t[:] = a
-    return t
+    new = t.backend.empty(t.shape, t.info.dtype) if a is None else t
+    new[:] = t if a is None else a
+    return new
 
 
 def update(t: Tensor, symbol: str, value: OpTreeNode) -> Tensor:

@@ -176,15 +176,15 @@ def test_an_index_out_of_range_raises_and_names_the_tensor(be, index):
         counted(be, 3, 4)[0][index]
 
 
-@pytest.mark.parametrize("index", [np.ones((3, 4), bool), True, np.True_, (slice(None), False), [True, False, True]])
-def test_a_boolean_index_is_rejected_with_a_hint(be, index):
-    with pytest.raises(IndexError, match=r"be\.where"):
+@pytest.mark.parametrize("index", [True, np.True_, (slice(None), False)])
+def test_a_boolean_is_not_an_index(be, index):
+    with pytest.raises(IndexError, match=r"Use t\[mask\]"):
         be.ones((3, 4))[index]
 
 
-@pytest.mark.parametrize("index", [[0, 1], np.array([0, 1]), 1.0, "a", None, (0, [1])])
+@pytest.mark.parametrize("index", [1.0, "a", None])
 def test_an_object_that_is_not_an_index_is_rejected_with_a_hint(be, index):
-    with pytest.raises(TypeError, match=r"be\.take"):
+    with pytest.raises(TypeError, match=r"Use t\.reshape"):
         be.ones((3, 4))[index]
 
 
@@ -315,8 +315,6 @@ def test_numpy_reads_a_tensor(be):
     for copied in (np.asarray(x), np.array(x), np.asarray(x, dtype="float64"), np.asarray(x[:, 1:])):
         assert copied.dtype in ("float32", "float64")
         assert copied.tolist() in (a.tolist(), a[:, 1:].tolist())
-    with pytest.raises(TypeError):
-        np.exp(x)
 
 
 def test_set_fill_and_copy_write_in_place_and_return_the_tensor(be):
@@ -474,9 +472,9 @@ def test_operators_reject_operands_without_a_value_at_once(be, other):
                 op(a, b)
 
 
-@pytest.mark.parametrize("op", [operator.floordiv, operator.mod, operator.and_, operator.lshift, divmod])
-def test_operators_that_neon_lacks_do_not_exist(be, op):
-    with pytest.raises(TypeError):
+@pytest.mark.parametrize("op", [operator.lshift, operator.rshift])
+def test_bits_of_floats_are_not_shifted(be, op):
+    with pytest.raises(TypeError, match=r"expected integers, got float32"):
         op(be.ones((2, 2)), 2)
 
 
@@ -621,7 +619,7 @@ def test_an_augmented_assignment_on_a_closed_backend_raises(be):
 def test_one_element_becomes_a_python_number(be):
     x = be.array([[1.5, -2.0], [3.0, 4.0]])
     for one in (x[1, 0], be.max(x[:, 0]), x[1:, :1], be.sum(x[1, 0])):
-        assert (one.item(), float(one), int(one), complex(one)) == (3.0, 3.0, 3, 3 + 0j)
+        assert (one.item(), float(one), int(one)) == (3.0, 3.0, 3)
         assert type(one.item()) is float
     assert type(be.argmax(x[0]).item()) is type(be.array([[7]], dtype="int32").item()) is int
     assert f"{be.mean(x).item():.3f}" == "1.625"
@@ -632,7 +630,7 @@ def test_one_element_becomes_a_python_number(be):
 def test_more_or_fewer_elements_are_not_a_scalar(be, size):
     x = be.ones(size, name="x")
     for value in (x, x * 2):
-        for convert in (float, int, complex, lambda t: t.item()):
+        for convert in (float, int, lambda t: t.item()):
             with pytest.raises(ValueError, match=r"expected one element, got (x|mul-tree) .* with [06]\. .*\.get\(\)"):
                 convert(value)
 
@@ -690,11 +688,11 @@ def test_a_deep_copy_is_a_separate_tensor(be):
     holds(x, a)
 
 
-@pytest.mark.parametrize("save", [pickle.dumps, copy.copy])
-@pytest.mark.parametrize("what", [lambda be: be.ones((2, 2)), lambda be: be.ones((2, 2)) + 1])
-def test_pickling_is_rejected_with_a_hint(be, save, what):
-    with pytest.raises(TypeError, match=r"\.get\(\)"):
-        save(what(be))
+def test_pickling_is_rejected_with_a_hint(be):
+    x = be.ones((2, 2))
+    for save, what in ((pickle.dumps, x), (pickle.dumps, x + 1), (copy.copy, x + 1)):
+        with pytest.raises(TypeError, match=r"\.get\(\)"):
+            save(what)
 
 
 # --- creating tensors ----------------------------------------------------------------------------------------------

@@ -1,0 +1,257 @@
+"""NumPy's methods of tensors and op-trees: reductions, ``astype``, ``clip``, ``round``, ``tolist`` and others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+from neonlite.messages import describe
+from neonlite.name_hints import OPERAND_METHODS
+from neonlite.ops import OP_TABLE
+from neonlite.optree_methods import Convertible
+from neonlite.typing import AxisLike, DTypeLike, OperandLike
+
+if TYPE_CHECKING:
+    from neonlite.backend.tensor import Tensor
+    from neonlite.optree import Operand
+
+
+class MissingAttribute:
+    """An attribute that tensors and op-trees do not have; the AttributeError says what to use.
+
+    ``__getattr__`` could do this as well, but would slow down every other attribute.
+    """
+
+    def __init__(self, name: str, counterpart: str) -> None:
+        self.name, self.counterpart = name, counterpart
+
+    def __get__(self, operand: object, owner: type) -> NoReturn:
+        counterpart = self.counterpart.format(t="tree" if issubclass(owner, tuple) else "t", name=self.name)
+        raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}. Use {counterpart}.")
+
+
+class ArrayMethods(Convertible):
+    """The base class of ``Operand``: NumPy's methods, with the rules of the backend's methods of the same name.
+
+    Results are op-trees of two dimensions or more. Reductions keep the reduced axes unless ``keepdims=False``.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # generated below
+        all: Callable[..., Operand]
+        any: Callable[..., Operand]
+        argmax: Callable[..., Operand]
+        argmin: Callable[..., Operand]
+        max: Callable[..., Operand]
+        mean: Callable[..., Operand]
+        min: Callable[..., Operand]
+        std: Callable[..., Operand]
+        sum: Callable[..., Operand]
+        var: Callable[..., Operand]
+
+    def __dir__(self) -> list[str]:
+        missing = {name for name, x in vars(ArrayMethods).items() if type(x) is MissingAttribute}
+        return [name for name in super().__dir__() if name not in missing or hasattr(type(self), name)]
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.info.shape)
+
+    @property
+    def mT(self) -> Operand:
+        """The operand with its last two axes exchanged, like ``T``."""
+        return self.T
+
+    @property
+    def device(self) -> str:
+        """The device of the backend: "cpu", or as in "cuda:0"."""
+        be = self.info.be
+        return f"cuda:{be.runtime.device_id}" if be.runtime.has_device_memory else "cpu"
+
+    def to_device(self, device: str) -> ArrayMethods:
+        """Return the operand itself, which is on the device of its backend.
+
+        Parameters
+        ----------
+        device : str
+            The device of the operand.
+
+        Returns
+        -------
+        Tensor or OpTreeNode
+            The operand.
+
+        Raises
+        ------
+        ValueError
+            It is on another device.
+        """
+        if device != self.device:
+            raise ValueError(
+                f"{describe(self)}.to_device: expected {self.device!r}, got {device!r}. Copy the values to a "
+                "backend of another device: nl.gen_backend(runtime).array(t)."
+            )
+        return self
+
+    def astype(self, dtype: DTypeLike) -> Operand:
+        """Return ``be.astype(t, dtype)``.
+
+        Parameters
+        ----------
+        dtype : dtype or str
+            The dtype.
+
+        Returns
+        -------
+        Tensor or OpTreeNode
+            An op-tree; the operand itself if it has this dtype.
+        """
+        return self.info.be.astype(self, dtype)
+
+    def clip(
+        self, min: OperandLike | None = None, max: OperandLike | None = None, out: Tensor | None = None
+    ) -> Operand:
+        """Return the values limited to an interval.
+
+        Parameters
+        ----------
+        min, max : Tensor, OpTreeNode, scalar or array, optional
+            The bounds; by default there is none.
+        out : Tensor, optional
+            Evaluate into this tensor now, instead of returning an op-tree.
+
+        Returns
+        -------
+        OpTreeNode or Tensor
+            An op-tree; or ``out``.
+
+        Raises
+        ------
+        ValueError
+            There is no bound.
+        """
+        be = self.info.be
+        if min is None and max is None:
+            raise ValueError(f"{describe(self)}.clip: expected min, max or both, got neither")
+        if min is None or max is None:
+            limit: Callable[..., Operand] = be.maximum if max is None else be.minimum
+            return limit(self, min if max is None else max, out)
+        return be.clip(self, min, max, out)
+
+    def round(self, decimals: int = 0, out: Tensor | None = None) -> Operand:
+        """Return the values rounded, ties to even.
+
+        Parameters
+        ----------
+        decimals : int, default 0
+            The number of decimal digits to keep.
+        out : Tensor, optional
+            Evaluate into this tensor now, instead of returning an op-tree.
+
+        Returns
+        -------
+        OpTreeNode or Tensor
+            An op-tree; or ``out``.
+        """
+        be = self.info.be
+        if decimals == 0 or "int" in self.info.dtype:
+            return be.rint(self, out)
+        scale = 10.0 ** abs(decimals)
+        if decimals > 0:
+            return be.divide(be.rint(be.multiply(self, scale)), scale, out)
+        return be.multiply(be.rint(be.divide(self, scale)), scale, out)
+
+    def ravel(self) -> Operand:
+        """Return ``be.reshape(t, -1, 1)``: the values in C order, in one column.
+
+        Returns
+        -------
+        Tensor or OpTreeNode
+            An op-tree of shape (n, 1); the operand itself if it has this shape.
+        """
+        return self.info.be.reshape(self, -1, 1)
+
+    flatten = ravel
+
+    def tolist(self) -> list[object]:
+        """Return the values as nested lists of Python scalars.
+
+        Returns
+        -------
+        list
+            The values.
+        """
+        values: list[object] = self.get().tolist()
+        return values
+
+    def __index__(self) -> int:
+        if "int" not in self.info.dtype:
+            raise TypeError(
+                f"{describe(self)} as an index: expected an integer dtype, got {self.info.dtype}. Convert one element "
+                "with int(t)."
+            )
+        return int(self.item())
+
+    def __complex__(self) -> NoReturn:
+        raise TypeError(f"complex({describe(self)}): expected real numbers; there is no complex dtype. Use float(t).")
+
+    def __round__(self, ndigits: int | None = None) -> Operand:
+        return self.round(ndigits or 0)
+
+    def __pos__(self) -> ArrayMethods:
+        return self
+
+
+# --- reductions, generated from the op table ---
+
+# {method: (what it returns, the default of axis)}
+REDUCTIONS: dict[str, tuple[str, int | None]] = {
+    **{op.method: (op.doc, None if op.kind == "reduction" else 1) for op in OP_TABLE if op.has_axis},
+    "mean": ("the mean", None),
+    "var": ("the population variance", None),
+    "std": ("the standard deviation", None),
+    "any": ("1 if any element is not 0, else 0", None),
+    "all": ("1 if no element is 0, else 0", None),
+}
+TRUTH = {"any": "max", "all": "min"}  # the reduction of t != 0
+
+
+def _make_reduction(name: str, doc: str, default: int | None) -> Callable[..., Operand]:
+    def method(self: Operand, axis: AxisLike = default, out: Tensor | None = None, keepdims: bool = True) -> Operand:
+        x = self != 0 if name in TRUTH else self
+        reduce: Callable[..., Operand] = getattr(self.info.be, TRUTH.get(name, name))
+        return reduce(x, axis=axis, out=out, keepdims=keepdims)
+
+    method.__name__, method.__qualname__ = name, f"ArrayMethods.{name}"
+    method.__doc__ = f"""Return {doc}, over one axis, several or all.
+
+        Parameters
+        ----------
+        axis : int, tuple of int or None, default {default}
+            The axes to reduce; None for all axes.
+        out : Tensor, optional
+            Evaluate into this tensor now, instead of returning an op-tree.
+        keepdims : bool, default True
+            Keep the reduced axes with size 1; a result has two dimensions or more.
+
+        Returns
+        -------
+        OpTreeNode or Tensor
+            An op-tree; or ``out``.
+        """
+    return method
+
+
+for _name, (_doc, _axis) in REDUCTIONS.items():
+    setattr(ArrayMethods, _name, _make_reduction(_name, _doc, _axis))
+
+# --- attributes of NumPy and PyTorch that are named otherwise ---
+
+_missing = {op.method: f"be.{op.method}({{t}}, ...)" for op in OP_TABLE if op.kind == "elementwise"}
+_missing |= {name: counterpart for counterpart, names in OPERAND_METHODS.items() for name in names.split()}
+for _name, _counterpart in _missing.items():
+    if not hasattr(ArrayMethods, _name):
+        setattr(ArrayMethods, _name, MissingAttribute(_name, _counterpart))

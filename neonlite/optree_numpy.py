@@ -1,0 +1,243 @@
+"""NumPy's functions of tensors and op-trees: ``np.exp(t)``, ``np.sum(t, axis=0)`` and others build op-trees.
+
+``array_ufunc`` and ``array_function`` implement NumPy's protocols ``__array_ufunc__`` and ``__array_function__``. A
+function with a backend method builds its op-tree, which has two dimensions or more; reductions keep the reduced axes
+unless ``keepdims=False``. A function in ``EVALUATED`` reads the values as NumPy arrays. Any other raises TypeError.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from neonlite.messages import describe
+from neonlite.optree_structure import info_of
+
+if TYPE_CHECKING:
+    from neonlite.optree import Operand
+
+# {ufunc: backend method}, where the names differ
+UFUNCS = {
+    "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2",
+    "arctanh": "atanh", "expit": "sig", "float_power": "power", "isfinite": "finite",
+    "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "sign": "sgn",
+}  # fmt: skip
+# {ufunc: operator}, where the operator chooses the op by the shapes or dtypes of its operands
+OPERATORS = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor", "invert": "invert", "matmul": "matmul"}
+# {ufunc: method of an operand} for ufunc.reduce
+REDUCTIONS = {
+    "add": "sum", "logical_and": "all", "logical_or": "any", "maximum": "max", "minimum": "min", "multiply": "prod",
+}  # fmt: skip
+
+EVALUATION_HINT = "Call it with t.get(), the values as a NumPy array; or define an op with be.define_op."
+
+
+# --- functions ------------------------------------------------------------------------------------------------------
+
+
+def _operand(be: Any, x: Any) -> Any:
+    return x if info_of(x) else be.array(x)
+
+
+def _reduction(name: str) -> Callable[..., Any]:
+    def reduce(be: Any, a: Any, axis: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+        return getattr(_operand(be, a), name)(axis=axis, out=out, keepdims=keepdims)
+
+    return reduce
+
+
+def _reduction_with_dtype(name: str) -> Callable[..., Any]:
+    def reduce(be: Any, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+        x = a if dtype is None else be.astype(a, dtype)
+        return getattr(_operand(be, x), name)(axis=axis, out=out, keepdims=keepdims)
+
+    return reduce
+
+
+def _clip(
+    be: Any, a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None
+) -> Any:
+    low, high = min if a_min is None else a_min, max if a_max is None else a_max
+    return _operand(be, a).clip(low, high, out)
+
+
+def _transpose(be: Any, a: Any, axes: Sequence[int] | None = None) -> Any:
+    x = _operand(be, a)
+    return be.transpose(x, tuple(reversed(range(x.ndim)) if axes is None else axes))
+
+
+def _swapaxes(be: Any, a: Any, axis1: int, axis2: int) -> Any:
+    axes = list(range(a.ndim))
+    axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
+    return be.transpose(a, axes)
+
+
+def _cumulate(be: Any, method: Callable[..., Any], a: Any, axis: int | None) -> Any:
+    return method(be.reshape(a, -1, 1), 0) if axis is None else method(a, axis)
+
+
+def _einsum(be: Any, *operands: Any, out: Any = None, optimize: object = None) -> Any:
+    return be.einsum(*operands, out=out)
+
+
+# {function: what it returns}, with NumPy's names and order of arguments
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: _reduction_with_dtype(name) for name in ("mean", "prod", "std", "sum", "var")},
+    **{name: _reduction(name) for name in ("all", "any", "argmax", "argmin", "max", "min")},
+    "amax": _reduction("max"),
+    "amin": _reduction("min"),
+    "argsort": lambda be, a, axis=-1: be.argsort(a, axis),
+    "around": lambda be, a, decimals=0, out=None: a.round(decimals, out),
+    "broadcast_to": lambda be, array, shape: be.broadcast_to(array, shape),
+    "clip": _clip,
+    "concatenate": lambda be, arrays, axis=0, out=None: be.concat(arrays, axis, out),
+    "copy": lambda be, a: be.array(a, a.info.dtype),
+    "cumprod": lambda be, a, axis=None: _cumulate(be, be.cumulative_prod, a, axis),
+    "cumsum": lambda be, a, axis=None: _cumulate(be, be.cumulative_sum, a, axis),
+    "dot": lambda be, a, b, out=None: be.dot(a, b, out),
+    "einsum": _einsum,
+    "hstack": lambda be, tup: be.concat(tup, 1),
+    "linalg.cholesky": lambda be, a: be.cholesky(a),
+    "linalg.det": lambda be, a: be.det(a),
+    "linalg.inv": lambda be, a: be.inv(a),
+    "linalg.solve": lambda be, a, b: be.solve(a, b),
+    "matrix_transpose": lambda be, x: be.transpose(x),
+    "ndim": lambda be, a: a.ndim,
+    "ones_like": lambda be, a, dtype=None: be.ones_like(a, dtype or a.info.dtype),
+    "ravel": lambda be, a: be.reshape(a, -1, 1),
+    "reshape": lambda be, a, shape: be.reshape(a, shape),
+    "round": lambda be, a, decimals=0, out=None: a.round(decimals, out),
+    "shape": lambda be, a: a.shape,
+    "size": lambda be, a, axis=None: math.prod(a.shape) if axis is None else a.shape[axis],
+    "sort": lambda be, a, axis=-1: be.sort(a, axis),
+    "stack": lambda be, arrays, axis=0, out=None: be.stack(arrays, axis, out),
+    "swapaxes": _swapaxes,
+    "take": lambda be, a, indices, axis=None, out=None: be.take(a, indices, axis, out),
+    "take_along_axis": lambda be, arr, indices, axis=-1: be.take_along_axis(arr, indices, axis),
+    "transpose": _transpose,
+    "tril": lambda be, m, k=0: be.tril(m, k),
+    "triu": lambda be, m, k=0: be.triu(m, k),
+    "vstack": lambda be, tup: be.concat(tup, 0),
+    "where": lambda be, condition, x, y: be.where(condition, x, y),
+    "zeros_like": lambda be, a, dtype=None: be.zeros_like(a, dtype or a.info.dtype),
+}
+# functions that read the values and do not return results to compute with: comparisons, text, files
+EVALUATED = (
+    "allclose array2string array_equal array_equiv array_repr array_str atleast_1d broadcast_arrays can_cast histogram "
+    "iscomplexobj isclose isrealobj may_share_memory result_type save savetxt savez savez_compressed shares_memory"
+)
+
+
+def array_function(
+    operand: Operand, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Return an op-tree for a NumPy function of tensors and op-trees, or a value for one in ``EVALUATED``.
+
+    Parameters
+    ----------
+    operand : Tensor or OpTreeNode
+        The first tensor or op-tree of the arguments.
+    func : callable
+        NumPy's function.
+    types : iterable of type
+        The types with this protocol.
+    args, kwargs
+        The arguments.
+
+    Raises
+    ------
+    TypeError
+        The function or an argument has no counterpart among the backend methods.
+    """
+    name = f"{func.__module__}.{func.__name__}".removeprefix("numpy.")
+    if name in EVALUATED.split():
+        return func(*_evaluate(args), **_evaluate(kwargs))
+    function = FUNCTIONS.get(name)
+    if function is None:
+        raise TypeError(
+            f"np.{name}({describe(operand)}): expected a NumPy function that has a backend method, such as np.sum. "
+            f"{EVALUATION_HINT}"
+        )
+    try:
+        inspect.signature(function).bind(operand.backend, *args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"np.{name}({describe(operand)}): {error}. {EVALUATION_HINT}") from None
+    return function(operand.backend, *args, **kwargs)
+
+
+def _evaluate(x: Any) -> Any:
+    if info_of(x):
+        return x.get()
+    if type(x) is dict:
+        return {key: _evaluate(value) for key, value in x.items()}
+    return type(x)(map(_evaluate, x)) if type(x) in (list, tuple) else x
+
+
+# --- ufuncs ---------------------------------------------------------------------------------------------------------
+
+
+class ArrayUfunc:
+    """``__array_ufunc__``: ``array_ufunc`` for NumPy, which reads it from the class.
+
+    CuPy and ``np.ma`` read it from the object. There it is None, so ``cupy_array + t`` calls ``t.__radd__``.
+    """
+
+    def __get__(self, operand: Operand | None, owner: type) -> Callable[..., Any] | None:
+        return array_ufunc if operand is None else None
+
+
+def array_ufunc(operand: Operand, ufunc: Any, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
+    """Return the op-tree of a ufunc of tensors and op-trees, or ``out``.
+
+    Parameters
+    ----------
+    operand : Tensor or OpTreeNode
+        The first tensor or op-tree of the arguments.
+    ufunc : numpy.ufunc
+        The function.
+    method : str
+        "__call__"; or "reduce" for a sum, product, maximum, minimum, any or all.
+    *inputs : Tensor, OpTreeNode, scalar or array
+        The operands.
+    out : tuple of Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+    **options
+        ``axis``, ``dtype`` and ``keepdims`` of "reduce".
+
+    Raises
+    ------
+    TypeError
+        The ufunc, its method or an option has no counterpart among the backend methods; or ``out`` is not a tensor.
+    """
+    be, name = operand.backend, ufunc.__name__
+    what = f"np.{name}" + (f".{method}" if method != "__call__" else "")
+    target = out[0] if out else None
+    if target is not None and (info_of(target) is None or target.info.op_def):
+        raise TypeError(
+            f"{what}({describe(*inputs)}): expected a tensor as out, got {describe(target)}. Evaluate the op-tree into "
+            "a NumPy array: out[...] = (...).get()"
+        )
+    function: Any = None
+    if method == "reduce" and name in REDUCTIONS and inputs[0] is operand:
+        function, options = FUNCTIONS[REDUCTIONS[name]], {"axis": 0, **options}
+    elif method == "__call__" and ufunc.nout == 1 and not options:
+        function = _apply_operator if name in OPERATORS else getattr(type(be), UFUNCS.get(name, name), None)
+    if function is None or any(x is not None for key, x in options.items() if key in ("initial", "where")):
+        given = "".join(f", {key}={describe(x)}" for key, x in options.items())
+        raise TypeError(
+            f"{what}({describe(*inputs)}{given}): expected a ufunc and options that have a backend method, such as "
+            f"np.exp(t) and np.add.reduce(t, axis=1). {EVALUATION_HINT}"
+        )
+    if function is _apply_operator:
+        tree = _apply_operator(OPERATORS[name], *inputs)
+        return tree if target is None else be.assign([target], [tree])[0]
+    options = {key: x for key, x in options.items() if key in ("axis", "dtype", "keepdims")}
+    return function(be, *inputs, out=target, **options)
+
+
+def _apply_operator(name: str, x: Any, y: Any = None) -> Any:
+    if info_of(x):
+        return getattr(x, f"__{name}__")(*() if y is None else (y,))
+    return getattr(y, f"__r{name}__")(x)
