@@ -11,6 +11,7 @@ from neonlite.array_api import data_types, elementwise, indexing, manipulation, 
 from neonlite.array_api.array import Array, describe_array
 from neonlite.array_api.creation import asarray
 from neonlite.optree import Operand
+from neonlite.optree_numpy import EVALUATED
 
 BINARY = {
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
@@ -111,7 +112,11 @@ def array_ufunc(self: Array, ufunc: np.ufunc, method: str, *inputs: Any, **optio
 
 
 def array_function(self: Array, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
-    """Compute a function of NumPy by the one of the namespace that has its name."""
+    """Compute a function of NumPy by the one of the namespace that has its name; comparisons and files by NumPy."""
+    if function.__name__ in ("shape", "ndim", "size"):
+        return getattr(*args, function.__name__)
+    if function.__name__ in EVALUATED.split():
+        return function(*_evaluate(args), **_evaluate(kwargs))
     ours = find_function(function.__name__)
     if ours is None:
         module = (function.__module__ or "numpy").replace("numpy", "np", 1)
@@ -120,6 +125,15 @@ def array_function(self: Array, function: Callable[..., Any], types: Any, args: 
             "For NumPy's function, pass np.asarray(x)."
         )
     return ours(*args, **kwargs)
+
+
+def _evaluate(x: Any) -> Any:
+    """Return arguments with NumPy arrays in place of arrays, tensors and op-trees."""
+    if isinstance(x, Array | Operand):
+        return np.asarray(x)
+    if type(x) is dict:
+        return {key: _evaluate(value) for key, value in x.items()}
+    return type(x)(map(_evaluate, x)) if type(x) in (list, tuple) else x
 
 
 def install() -> None:
