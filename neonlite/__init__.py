@@ -6,6 +6,7 @@ The modules of networks, such as ``neonlite.layers``, and the class ``Model`` ar
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from neonlite import array_namespace as array_namespace
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Backend, Block, NervanaObject, OpTreeNode, Plan, Tensor, cleanup_backend, gen_backend
 from neonlite.explorer import explore
@@ -32,6 +33,7 @@ __all__ = [
 
 
 if TYPE_CHECKING:
+    from neonlite import array_api as array_api
     from neonlite import callbacks as callbacks
     from neonlite import data as data
     from neonlite import initializers as initializers

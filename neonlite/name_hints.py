@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-MODULES = ("callbacks", "data", "initializers", "layers", "models", "optimizers", "transforms", "visualize")
+MODULES = (
+    "array_api", "callbacks", "data", "initializers", "layers", "models", "optimizers", "transforms", "visualize"
+)  # fmt: skip
 
 # names of other libraries: names in neonlite
 CLASSES = {

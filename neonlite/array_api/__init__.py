@@ -167,7 +167,7 @@ from neonlite.array_api.reductions import (
     var,
 )
 
-install()
+install({name: function for name, function in globals().items() if callable(function) and name[0] != "_"})
 
 __array_api_version__ = "2024.12"
 

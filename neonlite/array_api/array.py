@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from neonlite.shapes import Shape
 from neonlite.typing import NativeArray, NumPyArray
 
 if TYPE_CHECKING:
-    from neonlite.array_api.namespace import Namespace
+    from neonlite.array_namespace import Namespace
     from neonlite.backend.backend import Backend
 
 MAX_PENDING_OPS = 64  # an expression of more ops is evaluated, so that a loop does not build an ever larger one
@@ -296,7 +296,7 @@ class Array:
     def __array_namespace__(self, *, api_version: str | None = None) -> Namespace:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
             raise ValueError(f"__array_namespace__: expected an API version up to 2024.12, got {api_version!r}")
-        return cast("Namespace", self.backend.array_api)
+        return self.backend.array_api
 
     def __dlpack__(
         self,

@@ -44,6 +44,7 @@ REDUCTIONS = {
     "logical_and": "all",
     "logical_or": "any",
 }
+FUNCTIONS: dict[str, Callable[..., Any]] = {}  # those of the namespace, by name
 OPERANDS = (Array, bool, int, float, Operand, np.ndarray, np.generic)
 
 
@@ -92,10 +93,7 @@ def _reduce(self: Array) -> tuple[Callable[..., Array], tuple[Any]]:
 
 def find_function(name: str) -> Callable[..., Any] | None:
     """Return the function of the namespace for the name of one of NumPy, or None."""
-    from neonlite import array_api
-
-    name = NUMPY_NAMES.get(name, name)
-    return getattr(array_api, name, None) if name in array_api.__all__ else None
+    return FUNCTIONS.get(NUMPY_NAMES.get(name, name))
 
 
 def array_ufunc(self: Array, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
@@ -114,7 +112,7 @@ def array_ufunc(self: Array, ufunc: np.ufunc, method: str, *inputs: Any, **optio
 def array_function(self: Array, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
     """Compute a function of NumPy by the one of the namespace that has its name; comparisons and files by NumPy."""
     if function.__name__ in ("shape", "ndim", "size"):
-        return getattr(*args, function.__name__)
+        return getattr(args[0], function.__name__)
     if function.__name__ in EVALUATED.split():
         return function(*_evaluate(args), **_evaluate(kwargs))
     ours = find_function(function.__name__)
@@ -136,8 +134,9 @@ def _evaluate(x: Any) -> Any:
     return type(x)(map(_evaluate, x)) if type(x) in (list, tuple) else x
 
 
-def install() -> None:
-    """Define the operators and methods."""
+def install(functions: dict[str, Callable[..., Any]]) -> None:
+    """Define the operators and methods; ``functions`` are those of the namespace by name."""
+    FUNCTIONS.update(functions)
     for name, function in BINARY.items():
         _binary(name, getattr(elementwise, function))
     _binary("matmul", products.matmul)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from functools import cached_property
-from importlib import import_module
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -38,6 +36,9 @@ from neonlite.backend.validation import checks_arguments, one_of
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree_structure import Structures
 from neonlite.typing import DTypeLike
+
+if TYPE_CHECKING:
+    from neonlite.array_namespace import Namespace
 
 _backend_ids = itertools.count(1)
 
@@ -73,6 +74,7 @@ class Backend(OpMethods, Untracked):
     """
 
     check_grad: Callable[..., Any]  # set by neonlite.gradcheck, which imports this module
+    array_api: Namespace  # set by neonlite.array_namespace
 
     @checks_arguments
     def __init__(
@@ -167,11 +169,6 @@ class Backend(OpMethods, Untracked):
     register_export = creation.register_export
 
     # --- op-trees ---
-
-    @cached_property
-    def array_api(self) -> Any:
-        """The namespace ``neonlite.array_api``, with new arrays on this backend."""
-        return import_module("neonlite.array_api.namespace").Namespace(self)
 
     build = tree_methods.build
     where = tree_methods.where

@@ -1,14 +1,11 @@
-"""Namespace: the functions of ``neonlite.array_api`` on one backend."""
+"""The functions of ``neonlite.array_api`` on one backend, imported when they are first used: ``be.array_api``."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from neonlite.backend.current import use_backend
-
-if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+from neonlite.backend import Backend, use_backend
 
 
 class Namespace:
@@ -53,3 +50,13 @@ class Namespace:
 
     def __deepcopy__(self, memo: dict[int, object]) -> Namespace:
         return self
+
+
+class _NamespaceOfBackend:
+    """``be.array_api``, created when it is first read."""
+
+    def __get__(self, be: Backend | None, owner: type) -> Any:
+        return self if be is None else be.__dict__.setdefault("array_api", Namespace(be))
+
+
+Backend.array_api = _NamespaceOfBackend()  # type: ignore[assignment]
