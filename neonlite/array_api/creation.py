@@ -186,8 +186,7 @@ def full(
 def _full(be: Backend, shape: int | tuple[int, ...], fill_value: Any, dtype: Any, device: str | None) -> Array:
     check_device(be, device)
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    value = convert(be, fill_value)
-    value = value if dtype is None else to_dtype(value, np.dtype(dtype))
+    value = convert(be, fill_value if dtype is None else _cast_list(fill_value, np.dtype(dtype)))
     name = value.operand.info.dtype
     tensor = be.zeros(padded(sizes), dtype=name)
     if value.numpy():

@@ -242,7 +242,10 @@ class NamespaceInfo:
         kind : str or tuple of str, optional
             As for ``isdtype``; all by default.
         """
-        return {name: dtype for name, dtype in DTYPES.items() if kind is None or isdtype(dtype, kind)}
+        supported = ("bool", *self.be.runtime.dtypes)
+        return {
+            name: dtype for name, dtype in DTYPES.items() if name in supported and (kind is None or isdtype(dtype, kind))
+        }
 
 
 def __array_namespace_info__() -> NamespaceInfo:
