@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, dtype_bits, promote_types
@@ -136,11 +137,18 @@ def operand_types(x: object) -> tuple[Any, ...]:
     return (type(x),)
 
 
+def unknown_op(where: str, name: object) -> TypeError:
+    """Return the exception for a name that is none of an op."""
+    near = get_close_matches(str(name), OPS)
+    hint = f". Did you mean {' or '.join(map(repr, near))}?" if near else ". docs/ops.md lists all ops."
+    return TypeError(f"{where}: expected the name of an op, such as 'tanh', got {name!r}{hint}")
+
+
 def unchecked_info(op: dict[str, Any], a: Any, b: Any) -> Info:
     """Return the Info of a node with the given shape, which is not checked."""
     name = op.get("op")
     if name not in OPS:
-        raise TypeError(f"OpTreeNode: expected one of the ops {', '.join(OPS)}, got {name!r}")
+        raise unknown_op("OpTreeNode", name)
     info = Info(op)
     info.op_def, info.be = OPS[name], backend_of(a, b)
     info.find = info.be.structures.get

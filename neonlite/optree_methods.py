@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite.messages import describe
 from neonlite.ops import OPS
-from neonlite.optree_inference import backend_of
+from neonlite.optree_inference import backend_of, unknown_op
 from neonlite.optree_structure import Info, info_of
 from neonlite.shapes import Shape
 
@@ -159,7 +159,7 @@ def build_by_name(
         The node; or ``out``.
     """
     if op not in OPS:
-        raise TypeError(f"OpTreeNode.build: expected one of the ops {', '.join(OPS)}, got {op!r}")
+        raise unknown_op("OpTreeNode.build", op)
     be = backend_of(a, b)
     if op == "assign":
         node = cls({"shape": cls.shape(a), "op": op}, a, b)  # type: ignore[arg-type]  # the function of ShapeDescriptor

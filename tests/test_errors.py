@@ -265,8 +265,8 @@ REFUSED: list[tuple[type[Exception], str, str]] = [
     (TypeError, "Autodiff(x * x, 'be')", "backend | 'be'"),
     (TypeError, "Autodiff(x * x, be).back_prop_grad(x, np.ones((2, 3)))", "tensors to write"),
     # --- trees built by hand ---
-    (TypeError, "OpTreeNode.build('frob', x)", "'frob' | one of the ops | tanh"),
-    (TypeError, "OpTreeNode({'op': 'frob', 'shape': (2, 3)}, x)", "'frob' | one of the ops"),
+    (TypeError, "OpTreeNode.build('frob', x)", "'frob' | the name of an op | docs/ops.md"),
+    (TypeError, "OpTreeNode({'op': 'frob', 'shape': (2, 3)}, x)", "'frob' | the name of an op"),
     (TypeError, "OpTreeNode.build('add', x, 'a')", f"be.add | {OPERANDS} | got 'a'"),
     (TypeError, "OpTreeNode.build('add', x)", f"be.add | {OPERANDS} | got None"),
     (TypeError, "OpTreeNode.build('exp', x, x2)", "be.exp | x (2, 3) | x2 | 1 operand | 2"),

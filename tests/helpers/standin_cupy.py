@@ -626,8 +626,8 @@ UFUNCS = split_names("""
 abs absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and bitwise_or bitwise_xor cbrt ceil
 copysign cos cosh divide equal exp exp2 expm1 fabs floor floor_divide fmax fmin fmod greater greater_equal hypot invert
 isfinite isinf isnan left_shift less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or
-logical_xor maximum minimum mod multiply negative not_equal positive power reciprocal remainder right_shift rint signbit
-sin sinh sqrt square subtract tan tanh true_divide trunc
+logical_xor maximum minimum mod multiply negative nextafter not_equal
+positive power reciprocal remainder right_shift rint signbit sin sinh sqrt square subtract tan tanh true_divide trunc
 """)
 KEYWORDS: dict[str, str] = {
     "all": "axis out keepdims",
