@@ -243,9 +243,8 @@ class NamespaceInfo:
             As for ``isdtype``; all by default.
         """
         supported = ("bool", *self.be.runtime.dtypes)
-        return {
-            name: dtype for name, dtype in DTYPES.items() if name in supported and (kind is None or isdtype(dtype, kind))
-        }
+        dtypes = {name: dtype for name, dtype in DTYPES.items() if name in supported}
+        return {name: dtype for name, dtype in dtypes.items() if kind is None or isdtype(dtype, kind)}
 
 
 def __array_namespace_info__() -> NamespaceInfo:

@@ -19,6 +19,7 @@ from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.ops import LN2, OPS
 from neonlite.optree import Operand
+from neonlite.optree_inference import unknown_op
 from neonlite.optree_structure import RandomSource
 from neonlite.optree_walks import matrix_transpose_axes
 from neonlite.typing import ArrayLike, AxisLike, DTypeLike, OperandLike, ShapeLike
@@ -54,8 +55,10 @@ def build(
     Raises
     ------
     TypeError
-        An operand is not a tensor, op-tree, scalar or array.
+        An operand is not a tensor, op-tree, scalar or array; or there is no op of the name.
     """
+    if op not in OPS:
+        raise unknown_op("be.build", op)
     return build_node(be, OPS[op], a, b, out, tuple(attrs.items()))
 
 
