@@ -52,11 +52,10 @@ class Namespace:
         return self
 
 
-class _NamespaceOfBackend:
-    """``be.array_api``, created when it is first read."""
+def _namespace(be: Backend) -> Namespace:
+    """Return the namespace ``neonlite.array_api`` with new arrays on a backend."""
+    namespace: Namespace = be.__dict__.setdefault("_namespace", Namespace(be))
+    return namespace
 
-    def __get__(self, be: Backend | None, owner: type) -> Any:
-        return self if be is None else be.__dict__.setdefault("array_api", Namespace(be))
 
-
-Backend.array_api = _NamespaceOfBackend()  # type: ignore[assignment]
+Backend.array_api = property(_namespace)  # type: ignore[assignment]

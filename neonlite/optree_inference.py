@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, dtype_bits, promote_types
@@ -139,6 +138,8 @@ def operand_types(x: object) -> tuple[Any, ...]:
 
 def unknown_op(where: str, name: object) -> TypeError:
     """Return the exception for a name that is none of an op."""
+    from difflib import get_close_matches
+
     near = get_close_matches(str(name), OPS)
     hint = f". Did you mean {' or '.join(map(repr, near))}?" if near else ". docs/ops.md lists all ops."
     return TypeError(f"{where}: expected the name of an op, such as 'tanh', got {name!r}{hint}")
