@@ -40,7 +40,7 @@ def render_overload(name: str, method: Callable[..., Any], has_out: bool) -> str
                 f"out: {'Tensor' if has_out else 'None = None'}"
             ]
         else:
-            default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+            default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}".replace("'", '"')
             parts.append(f"{parameter.name}: {parameter.annotation}{default}")
     return f"    @overload\n    def {name}({', '.join(parts)}) -> {'Tensor' if has_out else 'OpTreeNode'}: ...\n"
 
