@@ -85,9 +85,11 @@ def test_every_op_has_a_gradient_check_or_is_flat_by_name() -> None:
     assert set(GRADIENTS) == set(ROW) - FLAT - TIES
 
 
-def test_there_are_a_thousand_gradient_cases_and_three_hundred_of_second_order() -> None:
-    assert len({repr(case) for cases in GRADIENTS.values() for case in cases}) >= 1000  # in each of three layouts
-    assert len({repr(case) for cases in SECOND_ORDER.values() for case in cases}) >= 300
+def test_there_are_six_thousand_gradient_checks_and_two_thousand_of_second_order() -> None:
+    assert len({repr(case) for cases in GRADIENTS.values() for case in cases}) * len(LAYOUTS) >= 6000
+    second_order = {repr(case): case for cases in SECOND_ORDER.values() for case in cases}.values()
+    # with respect to the error, and to each operand
+    assert sum(1 + len(differentiable(case)) for case in second_order) >= 2000
 
 
 @pytest.mark.parametrize("op", OP_TABLE, ids=lambda op: op.name)
