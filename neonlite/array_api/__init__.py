@@ -51,7 +51,8 @@ from neonlite.array_api.reductions import (
 )
 # fmt: on
 
-install({name: function for name, function in globals().items() if callable(function) and name[0] != "_"})
+_functions = {**vars(linalg), **globals()}
+install({name: function for name, function in _functions.items() if callable(function) and name[0] != "_"})
 
 __array_api_version__ = "2024.12"
 

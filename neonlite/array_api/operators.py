@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -33,8 +34,16 @@ NUMPY_NAMES = {
     "true_divide": "divide", "absolute": "abs", "power": "pow", "arcsin": "asin", "arccos": "acos", "arctan": "atan",
     "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "arctan2": "atan2", "invert": "bitwise_invert",
     "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "mod": "remainder", "rint": "round",
-    "concatenate": "concat", "transpose": "permute_dims", "amax": "max", "amin": "min", "cumsum": "cumulative_sum",
-    "cumprod": "cumulative_prod", "around": "round", "swapaxes": "moveaxis", "dot": "matmul",
+    "concatenate": "concat", "amax": "max", "amin": "min", "cumsum": "cumulative_sum", "cumprod": "cumulative_prod",
+    "around": "round",
+}  # fmt: skip
+# for functions of NumPy that are not in the standard, what to use
+COUNTERPARTS = {
+    "append": "concat", "array_split": "slices", "average": "mean", "delete": "a mask", "dot": "x @ y",
+    "dstack": "stack", "einsum": "tensordot or vecdot", "flatten": "reshape(x, (-1,))", "hstack": "concat",
+    "inner": "vecdot", "norm": "linalg.vector_norm or linalg.matrix_norm", "ptp": "max(x) - min(x)",
+    "ravel": "reshape(x, (-1,))", "rollaxis": "moveaxis", "split": "slices", "swapaxes": "permute_dims",
+    "unique": "unique_values", "vstack": "concat",
 }  # fmt: skip
 REDUCTIONS = {
     "add": "sum",
@@ -83,6 +92,11 @@ def _reshape(self: Array, *shape: Any) -> Array:
     return manipulation.reshape(self, shape[0] if len(shape) == 1 else shape)
 
 
+def _transpose(x: Array, axes: Any = None) -> Array:
+    """Return an array with its axes permuted, by default reversed, as ``np.transpose`` does."""
+    return manipulation.permute_dims(x, tuple(reversed(range(x.ndim))) if axes is None else axes)
+
+
 def _assign(self: Array, key: Any, value: Any) -> None:
     self._replace(indexing.replaced(self, key, value))
 
@@ -115,13 +129,16 @@ def array_function(self: Array, function: Callable[..., Any], types: Any, args: 
         return getattr(args[0], function.__name__)
     if function.__name__ in EVALUATED.split():
         return function(*_evaluate(args), **_evaluate(kwargs))
-    ours = find_function(function.__name__)
+    ours, name = find_function(function.__name__), f"{function.__module__}.{function.__name__}".replace("numpy", "np")
     if ours is None:
-        module = (function.__module__ or "numpy").replace("numpy", "np", 1)
-        raise TypeError(
-            f"{module}.{function.__name__}: expected a function of the array-API standard, as in neonlite.array_api. "
-            "For NumPy's function, pass np.asarray(x)."
-        )
+        counterpart = COUNTERPARTS.get(function.__name__)
+        way_out = f"Use {counterpart}, or pass np.asarray(x)" if counterpart else "For NumPy's, pass np.asarray(x)"
+        raise TypeError(f"{name}: expected a function of the array-API standard, as in neonlite.array_api. {way_out}.")
+    try:
+        inspect.signature(ours).bind(*args, **kwargs)
+    except TypeError as error:
+        way_out = f"Call array_api.{ours.__name__}{inspect.signature(ours)}, or pass np.asarray(x)."
+        raise TypeError(f"{name}: {error}. {way_out}") from None
     return ours(*args, **kwargs)
 
 
@@ -136,7 +153,7 @@ def _evaluate(x: Any) -> Any:
 
 def install(functions: dict[str, Callable[..., Any]]) -> None:
     """Define the operators and methods; ``functions`` are those of the namespace by name."""
-    FUNCTIONS.update(functions)
+    FUNCTIONS.update(functions, transpose=_transpose)
     for name, function in BINARY.items():
         _binary(name, getattr(elementwise, function))
     _binary("matmul", products.matmul)

@@ -273,6 +273,9 @@ MISTAKES: dict[str, tuple[type[Exception], str]] = {
     "xp.linalg.inv(xp.ones((2, 3)))": (ValueError, "square"),
     "xp.linalg.solve(xp.eye(2), xp.ones(3))": (ValueError, "n, k"),
     "np.fft.fft(xp.ones(2))": (TypeError, "np.asarray"),
+    "np.std(xp.ones(2), ddof=1)": (TypeError, "correction"),
+    "np.dot(xp.ones(2), xp.ones(2))": (TypeError, "x @ y"),
+    "np.linalg.norm(xp.ones(2))": (TypeError, "vector_norm"),
     "np.add.accumulate(xp.ones(2))": (TypeError, "np.asarray"),
     "xp.permute_dims(xp.ones((2, 2)), (0, 0))": (ValueError, "distinct axes"),
     "hash(xp.ones(2))": (TypeError, "unhashable"),
@@ -305,4 +308,8 @@ def test_numpy_functions_call_those_of_the_namespace(be: Backend) -> None:
         assert isinstance(y, Array)
     assert isinstance(np.ones((2, 2)) * x, Array)
     assert np.sum(x, axis=0).tolist() == [4, 6]
+    assert np.transpose(x).tolist() == [[1, 3], [2, 4]]
+    np.testing.assert_allclose(np.linalg.inv(x).tolist(), np.linalg.inv(np.asarray(x)), rtol=1e-5)
+    assert np.allclose(x, x + 1e-9)
+    assert (np.shape(x), np.ndim(x), np.size(x)) == ((2, 2), 2, 4)
     assert (np.ones((2, 2), np.float32) + x).tolist() == [[2, 3], [4, 5]]
