@@ -39,8 +39,9 @@ NUMPY_NAMES = {
 }  # fmt: skip
 # for functions of NumPy that are not in the standard, what to use
 COUNTERPARTS = {
-    "append": "concat", "array_split": "slices", "average": "mean", "delete": "a mask", "dot": "x @ y",
-    "dstack": "stack", "einsum": "tensordot or vecdot", "flatten": "reshape(x, (-1,))", "hstack": "concat",
+    "append": "concat", "array_split": "slices", "average": "mean", "copy": "asarray(x, copy=True)", "delete": "a mask",
+    "dot": "x @ y", "dstack": "stack", "einsum": "tensordot or vecdot", "fill": "x[...] = value",
+    "flatten": "reshape(x, (-1,))", "hstack": "concat", "itemset": "x[i] = value",
     "inner": "vecdot", "norm": "linalg.vector_norm or linalg.matrix_norm", "ptp": "max(x) - min(x)",
     "ravel": "reshape(x, (-1,))", "rollaxis": "moveaxis", "split": "slices", "swapaxes": "permute_dims",
     "unique": "unique_values", "vstack": "concat",
@@ -105,6 +106,13 @@ def _reduce(self: Array) -> tuple[Callable[..., Array], tuple[Any]]:
     return asarray, (self.numpy(),)
 
 
+def _missing(self: Array, name: str) -> None:
+    """Raise AttributeError, with what to use instead of an attribute of NumPy's arrays."""
+    counterpart = COUNTERPARTS.get(name) or NUMPY_NAMES.get(name, name if name in FUNCTIONS else "")
+    hint = f". Use {counterpart} of neonlite.array_api." if counterpart else ""
+    raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+
+
 def find_function(name: str) -> Callable[..., Any] | None:
     """Return the function of the namespace for the name of one of NumPy, or None."""
     return FUNCTIONS.get(NUMPY_NAMES.get(name, name))
@@ -165,7 +173,12 @@ def install(functions: dict[str, Callable[..., Any]]) -> None:
         for method in names:
             setattr(Array, method, getattr(module, method))
     methods: dict[str, Any] = {"__getitem__": indexing.get, "__setitem__": _assign, "__reduce__": _reduce}
-    methods |= {"reshape": _reshape, "__array_ufunc__": array_ufunc, "__array_function__": array_function}
+    methods |= {
+        "__getattr__": _missing,
+        "reshape": _reshape,
+        "__array_ufunc__": array_ufunc,
+        "__array_function__": array_function,
+    }
     for name, method in methods.items():
         setattr(Array, name, method)
     Array.__hash__ = None  # type: ignore[assignment]  # as in NumPy: == compares elements
