@@ -45,6 +45,13 @@ def as_leaf(x: Any, other: Any, be: Backend | None) -> tuple[Any, Leaves, Any]:
         return type(x), {id(x): x}, x
     if type(x) is RandomSource:
         return RandomSource, {id(x): x}, x
+    operand: Any = getattr(x, "operand", None)
+    if operand is not None:  # that of an array of neonlite.array_api
+        return (
+            operand.info,
+            operand.leaves if type(operand).__name__ == "OpTreeNode" else {id(operand): operand},
+            operand,
+        )
     # an array of an array library, or one of its scalars
     if not isinstance(x, type) and hasattr(x, "dtype") and hasattr(x, "shape"):
         if x.shape == ():

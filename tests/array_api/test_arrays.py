@@ -226,6 +226,21 @@ def test_gradients_are_arrays_that_can_be_differentiated_again(be: Backend) -> N
     assert nl.check_grad(be, xp.sum(first * xp.sin(x)), x).ok
 
 
+def test_methods_of_a_backend_and_tensors_take_arrays_without_cutting_off_the_gradient(be: Backend) -> None:
+    xp, t = be.array_api, be.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    x = xp.variable([1.0, 2.0, 3.0])
+    for tree in (t + x, be.multiply(t, x) * 1, np.add(t, x), be.exp(x) + t, t - x * x):
+        assert isinstance(tree, nl.OpTreeNode)
+        assert tree.shape == (2, 3)
+        assert nl.check_grad(be, tree, x).ok
+    assert isinstance(x + t, Array)
+    out = be.zeros((2, 3))
+    out[:] = x * 2
+    assert out.get().tolist() == [[2, 4, 6]] * 2
+    out[:] = x
+    assert out.get().tolist() == [[1, 2, 3]] * 2
+
+
 def test_a_value_does_not_cut_off_the_gradient(be: Backend) -> None:
     xp = be.array_api
     x = xp.variable(3.0)

@@ -206,6 +206,9 @@ def write(be: Backend, target: Tensor, value: ArrayLike) -> None:
         The values; cast to the target's dtype and broadcast to its shape.
     """
     check_open(be)
+    value = getattr(value, "operand", value)  # of an array of neonlite.array_api
+    if isinstance(value, OpTreeNode):
+        return be.run(target, value)
     if isinstance(value, Tensor):
         check_assignable(be, target, value)
         if overlap(target, value) == "exact":  # ``t[1:] += y`` writes the view, then Python assigns it to ``t[1:]``
