@@ -234,6 +234,7 @@ def test_methods_of_a_backend_and_tensors_take_arrays_without_cutting_off_the_gr
         assert tree.shape == (2, 3)
         assert nl.check_grad(be, tree, x).ok
     assert isinstance(x + t, Array)
+    assert (t @ x).tolist() == [14, 32]
     out = be.zeros((2, 3))
     out[:] = x * 2
     assert out.get().tolist() == [[2, 4, 6]] * 2
