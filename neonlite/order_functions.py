@@ -103,12 +103,25 @@ def scatter_add_along_axis_shape(x: Shape, indices: Shape, *, axis: int, size: i
 
 
 def grad_prod(be: Backend, dz: Operand, z: Operand, x: Operand, axis: Axes, keepdims: bool = True) -> Gradients:
-    """Each element gets the product of the others. Exact where elements are 0; the second derivative is not."""
-    is_zero = be.equal(x, 0)
-    nonzero = be.where(is_zero, 1, x)
-    others_are_nonzero = be.equal(be.sum(is_zero, axis=axis), is_zero)
+    """Each element gets the product of the others: of those before it, and of those behind it.
+
+    Without a division, so the first and the second derivative are exact where elements are 0.
+    """
     dz = be.reshape(dz, reduction_shape(x.shape, axis=axis))
-    return (dz * others_are_nonzero * (be.prod(nonzero, axis=axis) / nonzero),)
+    axes = tuple(i for i in range(x.ndim) if i not in axis) + tuple(axis)
+    shape, n = tuple(x.shape[i] for i in axes), math.prod(x.shape[i] for i in axis)
+    if n < 2:
+        return (dz,)
+    rows = be.reshape(be.transpose(x, axes), (-1, n))
+    reverse, first = be.array([range(n)[::-1]], dtype="int64"), be.ones((rows.shape[0], 1), dtype=x.info.dtype)
+
+    def before(y: Operand) -> Operand:
+        """Return the product of the elements before each one."""
+        others = be.build("slice", y, index=((0, y.shape[0], 1), (0, n - 1, 1)))
+        return be.concat([first, be.cumulative_prod(others, axis=1)], axis=1)
+
+    others = before(rows) * be.take(before(be.take(rows, reverse, 1)), reverse, 1)
+    return (dz * be.transpose(be.reshape(others, shape), tuple(axes.index(i) for i in range(x.ndim))),)
 
 
 def grad_cumulative_prod(be: Backend, dz: Operand, z: Operand, x: Operand, *, axis: int = -1) -> Gradients:
