@@ -176,8 +176,14 @@ class GradientRequests:
 
     def _as_variable(self, x: Any) -> Tensor:
         """Return the tensor of a variable of ``neonlite.array_api``."""
-        if x.is_live:
-            return x.operand  # type: ignore[no-any-return]
+        if isinstance(x.operand, Tensor):
+            if x.is_live:
+                return x.operand
+        elif x.is_live:
+            raise ValueError(
+                f"Autodiff: expected a variable, got an expression {x.shape}: an assignment or an operator such as "
+                "x -= y replaced the variable. Create a new one: x = array_api.variable(x - y)."
+            )
         raise ValueError(
             f"Autodiff: expected a variable, got an array {x.shape}, which is a constant: its expressions are replaced "
             "by their values when they are evaluated. Create it with array_api.variable(values)."

@@ -42,7 +42,7 @@ from neonlite.array_api.manipulation import (
     concat, expand_dims, flip, meshgrid, moveaxis, permute_dims, repeat, reshape, roll, squeeze, stack, take,
     take_along_axis, tile, tril, triu, unstack,
 )
-from neonlite.array_api.operators import install
+from neonlite.array_api.operators import install, missing_function
 from neonlite.array_api.products import matmul, matrix_transpose, tensordot, vecdot
 from neonlite.array_api.promotion import DTYPES
 from neonlite.array_api.reductions import (
@@ -61,6 +61,11 @@ int8, int16, int32, int64 = (DTYPES[f"int{n}"] for n in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (DTYPES[f"uint{n}"] for n in (8, 16, 32, 64))
 float32, float64 = DTYPES["float32"], DTYPES["float64"]
 e, inf, nan, newaxis, pi = math.e, math.inf, math.nan, None, math.pi
+
+
+def __getattr__(name: str) -> None:
+    raise missing_function(name)
+
 
 # fmt: off
 __all__ = [

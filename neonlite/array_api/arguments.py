@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 def as_array(x: Any, like: Array) -> Array:
     """Return an argument as an array: of the backend of ``like``, and for a Python scalar of its dtype if that fits."""
+    if isinstance(x, np.generic):
+        x = x.item()
     if isinstance(x, Array):
+        if x.backend is not like.backend:
+            raise ValueError(
+                f"expected arrays of one backend, got arrays of {like.backend!r} and {x.backend!r}. Copy one of them: "
+                "be.array_api.asarray(x)."
+            )
         return x
     if isinstance(x, bool | int | float | complex):
         return from_numpy(like.backend, np.asarray(x, promote_scalar(like.dtype, x, like.backend)))

@@ -37,10 +37,6 @@ class Array:
 
     Attributes
     ----------
-    shape : tuple of int
-        The shape, () for a number.
-    dtype : numpy.dtype
-        The dtype; boolean arrays have ``bool``.
     operand : Tensor or OpTreeNode
         The expression, for Autodiff and ``be.plan``: of at least two dimensions, with 0 and 1 for a boolean array.
 
@@ -56,10 +52,10 @@ class Array:
     Array([2., 3.], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "dtype", "is_live", "num_ops", "operand", "shape")
+    __slots__ = ("__weakref__", "_dtype", "_shape", "is_live", "num_ops", "operand")
     operand: Operand
-    shape: Shape
-    dtype: np.dtype[Any]
+    _shape: Shape
+    _dtype: np.dtype[Any]
     is_live: bool  # whether it depends on tensors whose values may change, or that gradients are taken with respect to
     num_ops: int  # ops since the last evaluation
 
@@ -221,6 +217,24 @@ class Array:
     # --- attributes ---
 
     @property
+    def shape(self) -> Shape:
+        """The shape, () for a number."""
+        return self._shape
+
+    @shape.setter
+    def shape(self, shape: Shape) -> NoReturn:
+        raise AttributeError(f"{describe_array(self)}: expected no assignment to shape. Use reshape(x, shape).")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype; boolean arrays have ``bool``."""
+        return self._dtype
+
+    @dtype.setter
+    def dtype(self, dtype: np.dtype[Any]) -> NoReturn:
+        raise AttributeError(f"{describe_array(self)}: expected no assignment to dtype. Use astype(x, dtype).")
+
+    @property
     def ndim(self) -> int:
         """The number of dimensions."""
         return len(self.shape)
@@ -286,8 +300,19 @@ class Array:
         """
         return new_array(operand, self.shape, np.dtype(operand.info.dtype), True, 0)
 
-    def _replace(self, new: Array) -> Array:
-        """Take over the expression of another array, the result of an assignment."""
+    def replace(self, new: Array) -> Array:
+        """Take over the expression of another array, which an assignment computed.
+
+        Parameters
+        ----------
+        new : Array
+            An array of the same shape and dtype.
+
+        Returns
+        -------
+        Array
+            The array itself.
+        """
         self.operand, self.is_live, self.num_ops = new.operand, new.is_live, new.num_ops
         return self
 
@@ -328,8 +353,8 @@ def new_array(operand: Operand, shape: Shape, dtype: np.dtype[Any], is_live: boo
     """Return an array of an operand whose last axes are those of the shape."""
     x: Array = _new(Array)
     x.operand = operand
-    x.shape = shape
-    x.dtype = dtype
+    x._shape = shape
+    x._dtype = dtype
     x.is_live = is_live
     x.num_ops = num_ops
     if num_ops > MAX_PENDING_OPS and not is_live:

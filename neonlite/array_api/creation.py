@@ -10,6 +10,7 @@ import numpy as np
 from neonlite.array_api.arguments import check_arrays, convert
 from neonlite.array_api.arguments import from_dlpack as copy_from_dlpack
 from neonlite.array_api.array import Array, check_device, from_numpy, new_array, padded
+from neonlite.array_api.manipulation import stack
 from neonlite.array_api.promotion import to_dtype
 from neonlite.backend import Backend, current_backend
 from neonlite.optree import Operand
@@ -25,8 +26,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     Parameters
     ----------
     obj : array_like
-        A Python number, nested lists, a NumPy array, an array of another library with DLPack, or an Array. A tensor or
-        op-tree of a backend is not copied: the array is evaluated with its current values each time.
+        A Python number, nested lists, a NumPy array, an array of another library with DLPack, an Array, or a list of
+        these. A tensor or op-tree of a backend is not copied: the array is evaluated with its current values each time.
     dtype : dtype, optional
         The dtype. Default: that of obj; for Python numbers bool, int64, or the default dtype of the backend.
     device : str, optional
@@ -49,9 +50,15 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     check_device(be, device)
     if copy is False and not isinstance(obj, Array | Operand):
         raise ValueError(f"asarray: expected an Array, tensor or op-tree for copy=False, got {type(obj).__name__}.")
-    if dtype is not None and not any(hasattr(obj, name) for name in ("__array__", "__dlpack__", "dtype")):
+    is_list = isinstance(obj, list | tuple) and not any(isinstance(x, Array) for x in obj)
+    if dtype is not None and (is_list or isinstance(obj, bool | int | float)):
         return from_numpy(be, _cast_list(obj, np.dtype(dtype)))
-    x = convert(be, obj) if not isinstance(obj, Array) else obj.__copy__() if copy else obj
+    if isinstance(obj, list | tuple) and any(isinstance(x, Array) for x in obj):
+        x = stack([asarray(each) for each in obj])
+    elif isinstance(obj, Array) and obj.backend is not be:
+        x = from_numpy(be, np.asarray(obj))
+    else:
+        x = convert(be, obj) if not isinstance(obj, Array) else obj.__copy__() if copy else obj
     return x if dtype is None else to_dtype(x, np.dtype(dtype))
 
 

@@ -13,11 +13,13 @@ from neonlite.array_api.array import BOOL, Array, describe_array, new_array, res
 from neonlite.array_api.promotion import DTYPES, promote, promote_scalar, to_dtype
 from neonlite.ops import OPS, Op
 from neonlite.optree import build
+from neonlite.shapes import broadcast_shapes
 
 OPS_BY_METHOD = {op.method: op for op in OPS.values()}
 FLOAT, REAL, INTEGER, ANY = "f", "iuf", "iu", "biuf"  # the kinds of dtypes that a function accepts
 KIND_NAMES = {FLOAT: "floating-point", REAL: "numeric", INTEGER: "integer", "b": "boolean", "biu": "integer or boolean"}
 SCALARS = (bool, int, float)
+NUMBERS = (float, int)
 DTYPE_OF_NAME = {name: np.dtype(name) for name in (*DTYPES, "float16")}
 
 
@@ -48,12 +50,12 @@ def unary(
     def function(x: Array, /) -> Array:
         if type(x) is not Array:
             (x,) = check_arrays(name, x)
-        if x.dtype.kind not in kinds:
+        if x._dtype.kind not in kinds:
             x = check_kind(name, kinds, x)
-        is_bool = x.dtype is BOOL
+        is_bool = x._dtype is BOOL
         node = build(op_of_bools if is_bool else op, x.operand)
         dtype = BOOL if returns_bool or (is_bool and boolean) else DTYPE_OF_NAME[node[0].dtype]
-        return new_array(node, x.shape, dtype, x.is_live, x.num_ops + 1)
+        return new_array(node, x._shape, dtype, x.is_live, x.num_ops + 1)
 
     return described(function, name, op)
 
@@ -72,15 +74,22 @@ def binary(
     op_of_bools = OPS_BY_METHOD[boolean] if boolean else op
 
     def function(x1: Array | float, x2: Array | float, /) -> Array:
-        a, b = promoted(name, kinds, x1, x2)
+        a: Any
+        b: Any
+        if type(x1) is Array and type(x2) in NUMBERS and x1._dtype.kind == "f" and "f" in kinds:  # the usual case
+            a, b = x1, float(x2)
+        else:
+            a, b = promoted(name, kinds, x1, x2, op.order_signs is None)
+        if type(a) is type(b) is Array and a._shape != b._shape:
+            check_broadcast(name, a, b)
         if type(a) is not Array:
-            is_bool, ndim, is_live, num_ops = b.dtype is BOOL, len(b.shape), b.is_live, b.num_ops
+            is_bool, ndim, is_live, num_ops = b._dtype is BOOL, len(b._shape), b.is_live, b.num_ops
             node = build(op_of_bools if is_bool else op, a, b.operand)
         elif type(b) is not Array:
-            is_bool, ndim, is_live, num_ops = a.dtype is BOOL, len(a.shape), a.is_live, a.num_ops
+            is_bool, ndim, is_live, num_ops = a._dtype is BOOL, len(a._shape), a.is_live, a.num_ops
             node = build(op_of_bools if is_bool else op, a.operand, b)
         else:
-            is_bool, ndim = a.dtype is BOOL, max(len(a.shape), len(b.shape))
+            is_bool, ndim = a._dtype is BOOL, max(len(a._shape), len(b._shape))
             is_live, num_ops = a.is_live or b.is_live, a.num_ops + b.num_ops
             node = build(op_of_bools if is_bool else op, a.operand, b.operand)
         shape = node[0].shape
@@ -111,40 +120,52 @@ Array
     return function
 
 
-def promoted(name: str, kinds: str, x1: Any, x2: Any) -> tuple[Any, Any]:
-    """Return two arguments in their common dtype: arrays, or an array and a Python number."""
+def promoted(name: str, kinds: str, x1: Any, x2: Any, checks_range: bool = True) -> tuple[Any, Any]:
+    """Return two arguments in their common dtype: arrays, or an array and a Python number, checked unless compared."""
     if type(x1) is not Array:
+        x1, x2 = (x.item() if isinstance(x, np.generic) else x for x in (x1, x2))  # NumPy's scalars count as Python's
         if type(x1) in SCALARS and (type(x2) is Array or type(x2) not in SCALARS):
-            second, first = promoted(name, kinds, x2, x1)
+            second, first = promoted(name, kinds, x2, x1, checks_range)
             return first, second
         x1 = as_array(x1, x2) if type(x2) is Array else check_arrays(name, x1)[0]
     if type(x2) is not Array:
+        x2 = x2.item() if isinstance(x2, np.generic) else x2
         if type(x2) in SCALARS:
-            return with_scalar(name, kinds, x1, x2)
+            return with_scalar(name, kinds, x1, x2, checks_range)
         x2 = as_array(x2, x1)
-    if x1.dtype is not x2.dtype:
-        dtype = promote(x1.dtype, x2.dtype)
+    if x1._dtype is not x2._dtype:
+        dtype = promote(x1.dtype, x2._dtype)
         x1, x2 = to_dtype(x1, dtype), to_dtype(x2, dtype)
-    if x1.dtype.kind not in kinds:
+    if x1._dtype.kind not in kinds:
         x1, x2 = check_kind(name, kinds, x1), check_kind(name, kinds, x2)
     return x1, x2
 
 
-def with_scalar(name: str, kinds: str, x: Array, scalar: Any) -> tuple[Array, Any]:
+def with_scalar(name: str, kinds: str, x: Array, scalar: Any, checks_range: bool) -> tuple[Array, Any]:
     """Return an array and a Python number in their common dtype."""
-    kind = x.dtype.kind
+    kind = x._dtype.kind
     if kind == "f" and "f" in kinds:
         return x, float(scalar)
-    if kind in "iu" and type(scalar) is int:
+    if kind in "iu" and type(scalar) is int and checks_range:
         limits = np.iinfo(x.dtype)
         if not limits.min <= scalar <= limits.max:
             raise OverflowError(
                 f"{name}: expected an integer from {limits.min} to {limits.max} for {x.dtype.name}, got {scalar}"
             )
     x = to_dtype(x, promote_scalar(x.dtype, scalar, x.backend))
-    if x.dtype.kind not in kinds:
+    if x._dtype.kind not in kinds:
         x = check_kind(name, kinds, x)
-    return x, float(scalar) if x.dtype.kind == "f" else scalar
+    return x, float(scalar) if x._dtype.kind == "f" else scalar
+
+
+def check_broadcast(name: str, x: Array, y: Array) -> None:
+    """Raise ValueError unless the shapes of two arrays broadcast."""
+    try:
+        broadcast_shapes(x.shape, y.shape)
+    except ValueError:
+        raise ValueError(
+            f"{name}: expected shapes that broadcast, got {describe_array(x)} and {describe_array(y)}"
+        ) from None
 
 
 def check_kind(name: str, kinds: str, x: Array) -> Array:

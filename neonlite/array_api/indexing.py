@@ -8,15 +8,17 @@ values.
 from __future__ import annotations
 
 import math
-from typing import Any
+import sys
+from typing import Any, cast
 
 import numpy as np
 
 from neonlite.array_api.arguments import as_array
-from neonlite.array_api.array import Array, describe_array, with_shape
+from neonlite.array_api.array import BOOL, Array, describe_array, new_array, padded, with_shape
 from neonlite.array_api.data_types import broadcast_to
 from neonlite.array_api.promotion import check_can_assign, to_dtype
-from neonlite.shapes import Shape
+from neonlite.backend.tensor import Tensor
+from neonlite.shapes import Shape, can_broadcast
 
 
 def is_basic(key: Any) -> bool:
@@ -88,11 +90,55 @@ def gather(x: Array, key: Any) -> Array:
     return with_shape(be.take(flat, indices, 1), positions.shape, x.dtype, x)
 
 
-def replaced(x: Array, key: Any, value: Any) -> Array:
-    """Return x with the elements ``x[key]`` replaced by a value, cast to the dtype of x."""
-    be, v = x.backend, as_array(value, x)
+def num_references(x: Array) -> int:
+    """Return the number of references to the operand of an array, as Python counts them."""
+    return sys.getrefcount(x.operand)
+
+
+# of an operand that its array alone refers to
+NUM_REFERENCES = num_references(new_array(object(), (), BOOL, True, 0))  # type: ignore[arg-type]
+
+
+def write_in_place(x: Array, key: Any, v: Array) -> bool:
+    """Write a value to ``x[key]`` in the memory of x, in time proportional to the value; return whether it could.
+
+    It is for constants and an index without arrays. The memory of x is copied first if an expression, a view or another
+    array refers to it.
+    """
+    be = x.backend
+    if x.is_live or v.is_live or not is_basic(key):
+        return False
+    starts, shape = basic_index(x, key)
+    if (
+        not all(step > 0 for _, _, step in starts)
+        or not can_broadcast(padded(v.shape), padded(shape))
+        or v.ndim > len(shape)
+    ):
+        return False
+    v.tensor()  # an expression of x, as in x[0] += 1, no longer refers to its memory
+    if not isinstance(x.operand, Tensor) or x.operand.base is not None or num_references(x) != NUM_REFERENCES:
+        x.replace(new_array(be.array(x.tensor(), x.operand.info.dtype), x.shape, x.dtype, False, 0))
+    slices = tuple(
+        slice(start, start + (count - 1) * step + 1 if count else start, step) for start, count, step in starts
+    )
+    target = cast("Tensor", x.operand)[(slice(None),) * (len(x.operand.shape) - x.ndim) + slices]
+    operand = broadcast_to(v, shape).operand if v.shape != shape else v.operand
+    target[:] = be.reshape(operand, target.shape)
+    return True
+
+
+def assign(x: Array, key: Any, value: Any) -> None:
+    """Write a value, cast to the dtype of x, to ``x[key]``."""
+    v = as_array(value, x)
     check_can_assign(x, v, value)
     v = to_dtype(v, x.dtype)
+    if not write_in_place(x, key, v):
+        x.replace(replaced(x, key, v))
+
+
+def replaced(x: Array, key: Any, v: Array) -> Array:
+    """Return x with the elements ``x[key]`` replaced by values of its dtype."""
+    be = x.backend
     positions = select_positions(x.shape, key)
     if v.ndim > positions.ndim and v.size == math.prod(v.shape[v.ndim - positions.ndim :]):  # as in NumPy
         v = with_shape(v.operand, v.shape[v.ndim - positions.ndim :], v.dtype, v)

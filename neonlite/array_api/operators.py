@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -25,8 +26,6 @@ COMPARISONS = {
 UNARY = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
 METHODS = {
     reductions: ("all", "any", "argmax", "argmin", "cumulative_sum", "max", "mean", "min", "prod", "std", "sum", "var"),
-    elementwise: ("clip", "round"),
-    data_types: ("astype",),
     manipulation: ("squeeze",),
 }
 # names of NumPy's functions that differ from those of the standard
@@ -40,7 +39,8 @@ NUMPY_NAMES = {
 # for functions of NumPy that are not in the standard, what to use
 COUNTERPARTS = {
     "append": "concat", "array_split": "slices", "average": "mean", "copy": "asarray(x, copy=True)", "delete": "a mask",
-    "dot": "x @ y", "dstack": "stack", "einsum": "tensordot or vecdot", "fill": "x[...] = value",
+    "complex64": "float32", "complex128": "float64", "dot": "x @ y", "dstack": "stack",
+    "einsum": "tensordot or vecdot", "fill": "x[...] = value",
     "flatten": "reshape(x, (-1,))", "hstack": "concat", "itemset": "x[i] = value",
     "inner": "vecdot", "norm": "linalg.vector_norm or linalg.matrix_norm", "ptp": "max(x) - min(x)",
     "ravel": "reshape(x, (-1,))", "rollaxis": "moveaxis", "split": "slices", "swapaxes": "permute_dims",
@@ -55,26 +55,34 @@ REDUCTIONS = {
     "logical_or": "any",
 }
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # those of the namespace, by name
+USUAL_OPERANDS = {Array, float, int}
 OPERANDS = (Array, bool, int, float, Operand, np.ndarray, np.generic)
+
+
+def is_operand(other: object) -> bool:
+    """Return whether an operator accepts an operand. TypeError for a list, which would be compared as a whole."""
+    if isinstance(other, list | tuple):
+        raise TypeError(f"expected an array or a number as operand, got {other!r}. Create an array with asarray.")
+    return isinstance(other, OPERANDS)
 
 
 def _binary(name: str, function: Callable[..., Array]) -> None:
     def operator(self: Array, other: Any) -> Any:
-        return function(self, other) if isinstance(other, OPERANDS) else NotImplemented
+        return function(self, other) if type(other) in USUAL_OPERANDS or is_operand(other) else NotImplemented
 
     def reflected(self: Array, other: Any) -> Any:
-        return function(other, self) if isinstance(other, OPERANDS) else NotImplemented
+        return function(other, self) if type(other) in USUAL_OPERANDS or is_operand(other) else NotImplemented
 
     def in_place(self: Array, other: Any) -> Any:
-        if not isinstance(other, OPERANDS):
+        if not is_operand(other):
             return NotImplemented
         z = function(self, other)
         if z.shape != self.shape or z.dtype != self.dtype:
             raise (ValueError if z.shape != self.shape else TypeError)(
                 f"in-place {name}: expected a result of the shape and dtype of {describe_array(self)}, got "
-                f"{describe_array(z)}. Write x = x + y, or cast one of the operands with astype."
+                f"{describe_array(z)}. Write x = {function.__name__}(x, y), or cast one of the operands with astype."
             )
-        return self._replace(z)
+        return self.replace(z)
 
     for prefix, method in (("", operator), ("r", reflected), ("i", in_place)):
         method.__name__ = f"__{prefix}{name}__"
@@ -83,7 +91,7 @@ def _binary(name: str, function: Callable[..., Array]) -> None:
 
 def _comparison(name: str, function: Callable[..., Array]) -> None:
     def operator(self: Array, other: Any) -> Any:
-        return function(self, other) if isinstance(other, OPERANDS) else NotImplemented
+        return function(self, other) if type(other) in USUAL_OPERANDS or is_operand(other) else NotImplemented
 
     setattr(Array, f"__{name}__", operator)
 
@@ -93,24 +101,49 @@ def _reshape(self: Array, *shape: Any) -> Array:
     return manipulation.reshape(self, shape[0] if len(shape) == 1 else shape)
 
 
+def _format(self: Array, spec: str) -> str:
+    return format(self.item() if spec and not self.shape else repr(self), spec)
+
+
+def _round(self: Array, digits: int = 0) -> Array:
+    """Return the elements rounded to a number of decimal digits."""
+    return elementwise.round(self * 10.0**digits) / 10.0**digits if digits else elementwise.round(self)
+
+
+def _divmod(self: Array, other: Any) -> tuple[Array, Array]:
+    return self // other, self % other
+
+
+def _with_positional_axis(function: Callable[..., Array]) -> Callable[..., Array]:
+    @functools.wraps(function)
+    def method(self: Array, axis: Any = None, **options: Any) -> Array:
+        return function(self, **({} if axis is None else {"axis": axis}), **options)
+
+    return method
+
+
 def _transpose(x: Array, axes: Any = None) -> Array:
     """Return an array with its axes permuted, by default reversed, as ``np.transpose`` does."""
     return manipulation.permute_dims(x, tuple(reversed(range(x.ndim))) if axes is None else axes)
-
-
-def _assign(self: Array, key: Any, value: Any) -> None:
-    self._replace(indexing.replaced(self, key, value))
 
 
 def _reduce(self: Array) -> tuple[Callable[..., Array], tuple[Any]]:
     return asarray, (self.numpy(),)
 
 
-def _missing(self: Array, name: str) -> None:
-    """Raise AttributeError, with what to use instead of an attribute of NumPy's arrays."""
+def _hint(name: str) -> str:
+    """Return what to use instead of a name of NumPy's, for an error message."""
     counterpart = COUNTERPARTS.get(name) or NUMPY_NAMES.get(name, name if name in FUNCTIONS else "")
-    hint = f". Use {counterpart} of neonlite.array_api." if counterpart else ""
-    raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+    return f". Use {counterpart} of neonlite.array_api." if counterpart else ""
+
+
+def _missing(self: Array, name: str) -> None:
+    raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{_hint(name)}", name=name, obj=self)
+
+
+def missing_function(name: str) -> AttributeError:
+    """Return the exception for a name that the namespace does not have."""
+    return AttributeError(f"module 'neonlite.array_api' has no attribute {name!r}{_hint(name)}", name=name)
 
 
 def find_function(name: str) -> Callable[..., Any] | None:
@@ -142,6 +175,8 @@ def array_function(self: Array, function: Callable[..., Any], types: Any, args: 
         counterpart = COUNTERPARTS.get(function.__name__)
         way_out = f"Use {counterpart}, or pass np.asarray(x)" if counterpart else "For NumPy's, pass np.asarray(x)"
         raise TypeError(f"{name}: expected a function of the array-API standard, as in neonlite.array_api. {way_out}.")
+    if len(args) == 2 and list(inspect.signature(ours).parameters)[1:2] == ["axis"]:
+        args, kwargs = args[:1], {"axis": args[1], **kwargs}
     try:
         inspect.signature(ours).bind(*args, **kwargs)
     except TypeError as error:
@@ -171,14 +206,12 @@ def install(functions: dict[str, Callable[..., Any]]) -> None:
         setattr(Array, f"__{name}__", getattr(elementwise, function))
     for module, names in METHODS.items():
         for method in names:
-            setattr(Array, method, getattr(module, method))
-    methods: dict[str, Any] = {"__getitem__": indexing.get, "__setitem__": _assign, "__reduce__": _reduce}
-    methods |= {
-        "__getattr__": _missing,
-        "reshape": _reshape,
-        "__array_ufunc__": array_ufunc,
-        "__array_function__": array_function,
-    }
+            setattr(Array, method, _with_positional_axis(getattr(module, method)))
+    Array.astype, Array.clip = data_types.astype, elementwise.clip
+    methods: dict[str, Any] = {"__getitem__": indexing.get, "__setitem__": indexing.assign, "__reduce__": _reduce}
+    methods |= {"__getattr__": _missing, "__format__": _format, "__round__": _round, "__divmod__": _divmod}
+    methods |= {"reshape": _reshape, "round": _round}
+    methods |= {"__array_ufunc__": array_ufunc, "__array_function__": array_function}
     for name, method in methods.items():
         setattr(Array, name, method)
     Array.__hash__ = None  # type: ignore[assignment]  # as in NumPy: == compares elements

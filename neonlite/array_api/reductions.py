@@ -20,6 +20,8 @@ def reduced(method: str, x: Array, axis: Axis, keepdims: bool, dtype: Any = None
     """Return a reduction of an array over axes by a backend method."""
     axes = axes_of(method, x, axis)
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    if method not in ("sum", "prod") and not math.prod(x.shape[i] for i in axes):
+        raise ValueError(f"{method}: expected at least one element along axis {axis}, got {describe_array(x)}")
     pad = len(x.operand.shape) - x.ndim
     operand = getattr(x.backend, method)(x.operand, axis=tuple(i + pad for i in axes) or (0,) if pad or axes else ())
     if not keepdims:
@@ -439,7 +441,9 @@ def unique_all(x: Array, /) -> UniqueAll:
         ``values``, ``indices`` (of the first occurrences), ``inverse_indices`` and ``counts``.
     """
     (x,) = check_arrays("unique_all", x)
-    return UniqueAll(*(from_numpy(x.backend, np.asarray(part)) for part in np.unique_all(x.numpy())))
+    _, *parts = np.unique_all(x.numpy())
+    indices, inverse, counts = (from_numpy(x.backend, np.asarray(part)) for part in parts)
+    return UniqueAll(take(reshape(x, (-1,)), indices), indices, inverse, counts)
 
 
 def unique_counts(x: Array, /) -> UniqueCounts:
