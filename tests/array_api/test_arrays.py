@@ -215,6 +215,9 @@ def test_a_write_does_not_change_what_was_read_before(be: Backend, reader: str) 
     x[1] = 8.0
     assert read.tolist() == expected.tolist()
     assert x.tolist() == [[7, 2], [8, 8]]
+    read = eval(reader, {"xp": xp, "x": x})
+    read[0] = 100.0
+    assert x.tolist() == [[7, 2], [8, 8]]
 
 
 def test_elements_are_swapped_and_shifted_as_in_numpy(be: Backend) -> None:

@@ -46,7 +46,7 @@ xp.logical_xor(b, c)
 x == y; x != y; x < y; x <= y; x > y; x >= y; i == 3; b == c; b != c; x > 0; 0.5 >= x; s < 1; i + u; u + i; x + i
 xp.clip(x, -0.5, 0.5); xp.clip(x, min=0.0); xp.clip(i, max=3); xp.clip(x, v, v + 1); xp.where(b, x, y)
 xp.where(c, v, 0.0)
-xp.where(b, 1.0, x); xp.where(b, i, j); xp.where(b, c, b)
+xp.where(b, 1.0, x); xp.where(b, i, j); xp.where(b, c, b); xp.where(b, b, i); b * i; i + b; xp.concat([b, i])
 xp.sum(x); xp.sum(x, axis=0); xp.sum(x, axis=-1, keepdims=True); xp.sum(i); xp.sum(u, axis=1); xp.sum(b)
 xp.sum(t, axis=(0, 2))
 xp.sum(v); xp.sum(s); xp.sum(e); xp.sum(e, axis=0); xp.prod(p); xp.prod(i, axis=0); xp.prod(t, axis=(1, 2)); xp.prod(e)
