@@ -28,6 +28,7 @@ from helpers.op_cases import (
     INTEGER_OPS,
     LAYOUTS,
     NAN,
+    OF_FLOATS,
     PAIRS,
     ROW,
     SIGN_FREE,
@@ -65,7 +66,6 @@ TIES = {"assign", "pair"}  # they join trees and have no derivative
 # --- cases ----------------------------------------------------------------------------------------------------------
 
 
-OF_FLOATS = [name for name in CASES if name not in INTEGER_OPS]
 SECOND_ORDER = {name: cases[::2] for name, cases in GRADIENTS.items()}
 
 

@@ -245,6 +245,7 @@ MAKERS |= {
 CASES = {name: list({repr(case): case for case in make(ROW[name])}.values()) for name, make in MAKERS.items()}
 GRADIENTS = {name: cases for name, cases in CASES.items() if name not in FLAT}
 LAYOUTS = ["tensor", "view", "node"]
+OF_FLOATS = [name for name in CASES if name not in INTEGER_OPS]
 METHOD_OF = {"concat": lambda be, *xs, **attrs: be.concat(xs, **attrs)}
 METHOD_OF |= {
     name: lambda be, x, op=name, **attrs: be.square(getattr(be, op)(x, **attrs)) for name in sorted(SIGN_FREE)

@@ -1145,19 +1145,20 @@ def test_the_source_of_a_tree_is_available_on_any_machine(plain: Backend) -> Non
 @pytest.mark.parametrize(  # other layouts: test_reductions_of_every_layout
     ("dtype", "layout"),
     [
-        *itertools.product(["float64", "float32"], list(op_cases.LAYOUTS)[:2]),
+        ("float64", "tensor"),
+        ("float32", "view"),
         ("float16", "tensor"),
         ("bfloat16", "view"),
     ],
 )
-@pytest.mark.parametrize("name", op_cases.CASES)
+@pytest.mark.parametrize("name", op_cases.OF_FLOATS)
 def test_the_value_is_that_of_the_textbook(sim: Backend, name: str, dtype: str, layout: str) -> None:
     for case in op_cases.CASES[name]:
         op_cases.check_value(sim, case, dtype, layout)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8"])
 @pytest.mark.parametrize("name", op_cases.CASES)
 def test_the_value_of_integers_is_that_of_the_textbook(sim: Backend, name: str, dtype: str) -> None:
     op_cases.check_value_of_ints(sim, name, dtype)
