@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -322,6 +323,7 @@ class CachedAssignment(Untracked):
 
     def __init__(self) -> None:
         self.cache: dict[tuple[int, ...], _CacheEntry] = {}
+        self.last = _CacheEntry((), ((), ()))  # the entry of the last call
 
     def __call__(self, be: Any, operands: tuple[Any, ...], make_assignment: Callable[[], Assignment]) -> None:
         """Run the assignment that ``make_assignment()`` returns.
@@ -335,6 +337,10 @@ class CachedAssignment(Untracked):
         make_assignment : callable
             Returns (targets, values).
         """
+        last = self.last
+        if last.compiled is not None and len(operands) == len(last.operands) and all(map(is_, operands, last.operands)):
+            last.compiled()
+            return
         key = tuple(map(id, operands))
         entry = self.cache.get(key)
         if entry is None:
@@ -342,7 +348,7 @@ class CachedAssignment(Untracked):
             be.assign(*assignment)
             if len(self.cache) >= MAX_CACHED_ASSIGNMENTS:
                 del self.cache[next(iter(self.cache))]  # the oldest
-            self.cache[key] = _CacheEntry(operands, assignment)
+            entry = self.cache[key] = _CacheEntry(operands, assignment)
         elif entry.compiled is not None:
             entry.compiled()
         elif entry.assignment[0] and all(isinstance(x, Operand) for x in entry.assignment[1]):
@@ -350,6 +356,7 @@ class CachedAssignment(Untracked):
             entry.compiled()
         else:
             be.assign(*entry.assignment)
+        self.last = entry
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachedAssignment:
         return CachedAssignment()  # the operands of a copy are different objects
