@@ -192,7 +192,7 @@ class Operand(ArrayMethods):
         return other // self, other % self
 
     def __matmul__(self, other: OperandLike) -> OpTreeNode:
-        if hasattr(other, "__array_namespace__"):  # an array of neonlite.array_api, which may be a vector
+        if hasattr(other, "operand"):  # an array of neonlite.array_api, which may be a vector
             return NotImplemented
         return build(OPS[_matmul_op_name(self, other)], self, other)
 
