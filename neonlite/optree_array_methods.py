@@ -13,8 +13,14 @@ from neonlite.optree_methods import Convertible
 from neonlite.typing import AxisLike, DTypeLike, OperandLike
 
 if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
     from neonlite.backend.tensor import Tensor
     from neonlite.optree import Operand
+
+
+def device_of(be: Backend) -> str:
+    """Return the name of the device of a backend."""
+    return f"cuda:{be.runtime.device_id}" if be.runtime.has_device_memory else "cpu"
 
 
 class MissingAttribute:
@@ -68,8 +74,7 @@ class ArrayMethods(Convertible):
     @property
     def device(self) -> str:
         """The device of the backend: "cpu", or as in "cuda:0"."""
-        be = self.info.be
-        return f"cuda:{be.runtime.device_id}" if be.runtime.has_device_memory else "cpu"
+        return device_of(self.info.be)
 
     def to_device(self, device: str) -> ArrayMethods:
         """Return the operand itself, which is on the device of its backend.

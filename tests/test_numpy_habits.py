@@ -28,7 +28,7 @@ def at_least_2d(values: Any) -> Any:
 
 
 def holds(x: Any, expected: Any, rtol: float = 1e-5) -> None:
-    """Assert that a tensor or op-tree has the values, and the shape apart from what two dimensions require."""
+    """Assert that a tensor or op-tree has the values and the shape of an array, with axes up to two dimensions."""
     assert x.ndim >= 2
     values = x.get()
     assert values.shape == at_least_2d(expected).shape

@@ -16,6 +16,7 @@ from neonlite.backend.tensor import Tensor
 from neonlite.backend.warn import warn
 from neonlite.messages import describe
 from neonlite.optree import Operand
+from neonlite.optree_array_methods import device_of
 from neonlite.shapes import Shape
 from neonlite.typing import NativeArray, NumPyArray
 
@@ -404,11 +405,6 @@ def from_operand(x: Operand) -> Array:
 def describe_array(x: Any) -> str:
     """Return a description of an argument for an error message."""
     return f"an array {x.shape} of {x.dtype.name}" if isinstance(x, Array) else describe(x)
-
-
-def device_of(be: Backend) -> str:
-    """Return the name of the device of a backend."""
-    return f"cuda:{be.runtime.device_id}" if be.runtime.has_device_memory else "cpu"
 
 
 def check_device(be: Backend, device: Any) -> None:

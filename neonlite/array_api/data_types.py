@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neonlite.array_api.arguments import check_arrays
-from neonlite.array_api.array import Array, describe_array, device_of, padded, result
+from neonlite.array_api.array import Array, describe_array, padded, result
 from neonlite.array_api.promotion import DTYPES, KINDS, DTypes, promote, promote_scalar, to_dtype
 from neonlite.backend import current_backend
+from neonlite.optree_array_methods import device_of
 from neonlite.shapes import broadcast_shapes
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: str | None = N
     dtype : dtype
         The dtype.
     copy : bool
-        For compatibility with the standard: arrays share no memory.
+        False returns x itself if it has the dtype; default True.
     device : str, optional
         The device of the array.
 
@@ -38,7 +39,7 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: str | None = N
     (x,) = check_arrays("astype", x)
     if device is not None:
         x.to_device(device)
-    return to_dtype(x, np.dtype(dtype))
+    return to_dtype(x.__copy__() if copy else x, np.dtype(dtype))
 
 
 def broadcast_to(x: Array, /, shape: tuple[int, ...]) -> Array:
@@ -64,7 +65,7 @@ def broadcast_to(x: Array, /, shape: tuple[int, ...]) -> Array:
     (x,) = check_arrays("broadcast_to", x)
     shape = tuple(shape)
     if x.shape == shape:
-        return x
+        return x.__copy__()
     if broadcast_shapes(x.shape, shape) != shape:
         raise ValueError(f"broadcast_to: expected an array that broadcasts to {shape}, got {describe_array(x)}")
     return result(x.backend.broadcast_to(x.operand, padded(shape)), len(shape), x.dtype, x)

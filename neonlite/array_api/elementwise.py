@@ -259,7 +259,7 @@ def positive(x: Array, /) -> Array:
         Its elements.
     """
     (x,) = check_arrays("positive", x)
-    return x if x.dtype.kind in REAL else check_kind("positive", REAL, x)
+    return x.__copy__() if x.dtype.kind in REAL else check_kind("positive", REAL, x)
 
 
 def conj(x: Array, /) -> Array:
@@ -367,7 +367,7 @@ def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
         The result, of the dtype of x.
     """
     (x,) = check_arrays("clip", x)
-    limited = x if min is None else maximum(x, as_array(min, x) if isinstance(min, bool) else min)
+    limited = x.__copy__() if min is None else maximum(x, as_array(min, x) if isinstance(min, bool) else min)
     limited = limited if max is None else minimum(limited, max)
     return to_dtype(limited, x.dtype)
 

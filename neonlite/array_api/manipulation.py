@@ -177,7 +177,7 @@ def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
     if sorted(axes_of("permute_dims", x, list(axes)) if axes else ()) != list(range(x.ndim)):
         raise ValueError(f"permute_dims: expected all axes of {describe_array(x)}, got {axes}")
     if x.ndim < 2:
-        return x
+        return x.__copy__()
     return result(x.backend.transpose(x.operand, tuple(a % x.ndim for a in axes)), x.ndim, x.dtype, x)
 
 
@@ -271,7 +271,7 @@ def roll(x: Array, /, shift: int | tuple[int, ...], *, axis: Axis = None) -> Arr
         if size and n % size:
             head, tail = ((slice(None),) * i + (s,) for s in (slice(size - n % size, None), slice(size - n % size)))
             x = concat([x[head], x[tail]], axis=i)
-    return x
+    return x.__copy__()
 
 
 def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:

@@ -68,7 +68,7 @@ def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = F
     """
     (x,) = check_arrays("sum", x)
     x = accumulated(x, dtype)
-    return to_dtype(reduced("sum", x, axis, keepdims), x.dtype) if axis != () else x
+    return to_dtype(reduced("sum", x, axis, keepdims), x.dtype) if axis != () else x.__copy__()
 
 
 def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
@@ -86,7 +86,7 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = 
     """
     (x,) = check_arrays("prod", x)
     x = accumulated(x, dtype)
-    return to_dtype(reduced("prod", x, axis, keepdims), x.dtype) if axis != () else x
+    return to_dtype(reduced("prod", x, axis, keepdims), x.dtype) if axis != () else x.__copy__()
 
 
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -103,7 +103,7 @@ def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         The largest element.
     """
     x = numeric("max", REAL, x)
-    return reduced("max", x, axis, keepdims) if axis != () else x
+    return reduced("max", x, axis, keepdims) if axis != () else x.__copy__()
 
 
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -120,7 +120,7 @@ def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         The smallest element.
     """
     x = numeric("min", REAL, x)
-    return reduced("min", x, axis, keepdims) if axis != () else x
+    return reduced("min", x, axis, keepdims) if axis != () else x.__copy__()
 
 
 def count_of(x: Array, axis: Axis) -> int:
@@ -142,7 +142,7 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         The mean.
     """
     x = numeric("mean", FLOAT, x)
-    return x if axis == () else sum(x, axis=axis, keepdims=keepdims) / float(count_of(x, axis))
+    return x.__copy__() if axis == () else sum(x, axis=axis, keepdims=keepdims) / float(count_of(x, axis))
 
 
 def var(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdims: bool = False) -> Array:
@@ -561,4 +561,4 @@ def diff(
     head, tail = (slice(None),) * i + (slice(-1),), (slice(None),) * i + (slice(1, None),)
     for _ in range(n):
         x = not_equal(x[tail], x[head]) if x.dtype == BOOL else subtract(x[tail], x[head])
-    return x
+    return x.__copy__()
