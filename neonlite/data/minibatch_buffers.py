@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from neonlite.backend import Backend, Tensor
+from neonlite.backend.planning.assignment import write_array
 from neonlite.data.epoch import RowIndex, Span
 from neonlite.optree import Operand
 
@@ -108,7 +109,11 @@ class MinibatchBuffers:
         for columns, values in parts:
             if self.nclass:
                 values = self._one_hot(values)
-            (target if columns == slice(0, num_columns) else target[:, columns])[:] = values
+            part = target if columns == slice(0, num_columns) else target[:, columns]
+            if isinstance(values, np.ndarray):
+                write_array(self.be, part, self.be.runtime.host_values(values))
+            else:
+                part[:] = values
         if final_tree is not None:
             tensor[:] = final_tree
         return tensor

@@ -225,6 +225,12 @@ def write(be: Backend, target: Tensor, value: ArrayLike) -> None:
                 f"{values.shape}"
             )
         values = values.reshape(shape)
+    write_array(be, target, values)
+
+
+def write_array(be: Backend, target: Tensor, values: np.ndarray[Any, Any]) -> None:
+    """Copy an array of numbers that broadcasts to a tensor's shape into the tensor, without further checks."""
+    check_open(be)
     try:
         be.runtime.write(layout.write_chwn(target, overwrite=True), values, target.info.dtype)
     except ValueError as error:

@@ -29,7 +29,9 @@ from neonlite.backend.runtimes.onednn.bindings import (
 from neonlite.backend.thread_pool import get_num_threads
 from neonlite.typing import NumPyArray as Array
 
-MIN_GEMM_WORK = 1 << 18  # multiply-adds up to which NumPy is faster, and uses one thread
+# multiply-adds up to which NumPy is faster, and uses one thread
+MIN_GEMM_WORK = 1 << 20
+MIN_BATCHED_WORK = 1 << 18  # of all products of a stack
 FLOAT32 = np.dtype(np.float32)
 
 
@@ -95,9 +97,8 @@ class OneDNNMatmul(NumPyPrimitives):
         m, n = c.shape[-2:]
         work = m * n * a.shape[-1]  # in one product
         is_batched = a.ndim == b.ndim == c.ndim == 3 and alpha == 1 and beta == 0
-        is_large = (work * len(c) if is_batched else work) > MIN_GEMM_WORK and min(
-            m, n
-        ) > 1  # not a matrix-vector product
+        is_large = work > MIN_GEMM_WORK or (is_batched and work * len(c) > MIN_BATCHED_WORK)
+        is_large = is_large and min(m, n) > 1  # not a matrix-vector product
         library = get_library() if is_large and a.dtype == b.dtype == c.dtype == FLOAT32 else None
         if library is None:
             super().gemm(a, b, c, alpha, beta)
