@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from neonlite import array_api as array_api
     from neonlite import callbacks as callbacks
     from neonlite import data as data
+    from neonlite import distributed as distributed
     from neonlite import initializers as initializers
     from neonlite import layers as layers
     from neonlite import models as models

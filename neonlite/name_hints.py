@@ -6,7 +6,8 @@ from collections.abc import Callable
 from importlib import import_module
 
 MODULES = (
-    "array_api", "callbacks", "data", "initializers", "layers", "models", "optimizers", "transforms", "visualize"
+    "array_api", "callbacks", "data", "distributed", "initializers", "layers", "models", "optimizers", "transforms",
+    "visualize",
 )  # fmt: skip
 
 # names of other libraries: names in neonlite

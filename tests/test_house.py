@@ -74,6 +74,8 @@ LEVELS = {
     "neonlite.initializers": 4,
     "neonlite.callbacks": 4,
     "neonlite.data": 4,
+    "neonlite.distributed": 4,
+    "neonlite.distributed.__main__": 6,
     "neonlite.models": 5,
     "neonlite.argparser": 6,
     "neonlite.cli": 6,
@@ -83,7 +85,7 @@ LEVELS = {
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
 BACKEND_LEVELS = {
     0: "attribute_snapshot batch_size bfloat16 builtin_classes errstate format lifecycle lock random serialization "
-    "shape_dtype thread_pool validation warn",
+    "shape_dtype shard thread_pool validation warn",
     1: "planning planning.steps planning.fusion planning.buffers planning.plan",  # op-trees alone
     # arrays
     2: "memory tensor tensor_conversion tensor_index tensor_views histograms planning.layout creation onehot "
@@ -189,8 +191,11 @@ def test_no_modules_import_each_other_in_a_cycle():
 def test_no_array_library_above_the_backend(module):
     libraries = {name for name, _ in imports(MODULES[module], module) if name.split(".")[0] in ARRAY_LIBRARIES}
     # NumPy arrays on the host; in array_api, NumPy's dtypes and its rules for indices
-    if module.startswith(("neonlite.data.", "neonlite.models.", "neonlite.sklearn", "neonlite.array_api.")):
+    above = ("neonlite.data.", "neonlite.models.", "neonlite.sklearn", "neonlite.array_api.", "neonlite.distributed.")
+    if module.startswith(above):
         libraries -= {"numpy", "numpy.typing"}
+    if module == "neonlite.distributed.communicator":
+        libraries -= {"cupy", "cupy.cuda"}  # for NCCL
     assert not libraries or level(module) == LEVELS["neonlite.backend"], f"{module} imports {libraries}"
 
 

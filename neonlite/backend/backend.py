@@ -39,6 +39,7 @@ from neonlite.typing import DTypeLike
 
 if TYPE_CHECKING:
     from neonlite.array_namespace import Namespace
+    from neonlite.backend.shard import Shard
 
 _backend_ids = itertools.count(1)
 
@@ -143,6 +144,16 @@ class Backend(OpMethods, Untracked):
             self._bsz = n
         else:
             self.thread_bsz.value = n
+
+    @property
+    def shard(self) -> Shard | None:
+        """The columns of a complete minibatch that this process computes; None: all. See ``Communicator.sharded``."""
+        return self.thread_bsz.shard
+
+    @property
+    def minibatch_shard(self) -> Shard | None:
+        """The columns of the current minibatch, which may be partial, that this process computes; None: all."""
+        return self.thread_bsz.minibatch_shard
 
     batch_size = batch_size
     backend_choices = staticmethod(list_runtimes)

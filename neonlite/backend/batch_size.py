@@ -11,15 +11,18 @@ from neonlite.backend.validation import integer
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
+    from neonlite.backend.shard import Shard
 
 
 DEFAULT_BATCH_SIZE = 32  # of Model.fit(X, y), and of summary() if be.bsz is not set
 
 
 class BatchSize(threading.local):
-    """The batch size of the current thread; None if it uses the backend's."""
+    """The batch size of the current thread, None if it uses the backend's; and its shards, see ``Shard``."""
 
     value: int | None = None
+    shard: Shard | None = None  # of a complete minibatch
+    minibatch_shard: Shard | None = None  # of the current minibatch, which may be partial
 
 
 @contextmanager

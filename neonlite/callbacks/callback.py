@@ -133,11 +133,14 @@ class Callback(NervanaObject, CallbackBase):
         Callbacks with a lower priority run earlier, whatever the order in which they were added.
     output_path : str or None
         The file that the callback writes. Two callbacks with the same path are an error.
+    rank_0_only : bool
+        Whether, in a ``fit`` in several processes, only rank 0 runs the callback, as those that display or write.
     """
 
     callbacks: Callbacks
     output_path: str | None = None
     priority = PRIORITY_RECORD
+    rank_0_only = False
 
     def __init__(
         self, epoch_freq: int | list[int] = 1, minibatch_freq: int | list[int] = 1, name: str | None = None

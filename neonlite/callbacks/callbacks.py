@@ -343,8 +343,14 @@ class Callbacks(NervanaObject, CallbackBase):
     # --- events ---
 
     def _dispatch(self, event: str, *args: int) -> None:
-        for callback in sorted(self.callbacks, key=attrgetter("priority")):
+        for callback in self.in_order():
             getattr(callback, event)(*args)
+
+    def in_order(self) -> list[Callback]:
+        """Return the callbacks that this process runs, by priority."""
+        parallel = self.model.data_parallel
+        is_rank_0 = parallel is None or parallel.communicator.rank == 0
+        return sorted((x for x in self.callbacks if is_rank_0 or not x.rank_0_only), key=attrgetter("priority"))
 
     def on_train_begin(self, epochs: int) -> None:
         self._dispatch("on_train_begin", epochs)
@@ -367,7 +373,7 @@ class Callbacks(NervanaObject, CallbackBase):
     def on_interrupt(self) -> None:
         """Run this event of all callbacks; then raise the first error, so that an error does not prevent saving."""
         errors = []
-        for callback in sorted(self.callbacks, key=attrgetter("priority")):
+        for callback in self.in_order():
             try:
                 callback.on_interrupt()
             except BaseException as error:

@@ -46,6 +46,7 @@ class CSVLogger(Callback):
     """
 
     priority = PRIORITY_SAVE
+    rank_0_only = True
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
@@ -116,6 +117,7 @@ class TensorBoardLogger(Callback):
     """
 
     priority = PRIORITY_SAVE
+    rank_0_only = True
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
@@ -179,6 +181,7 @@ class LiveCurves(Callback):
     """
 
     priority = PRIORITY_DISPLAY
+    rank_0_only = True
 
     def __init__(self, update_thresh_s: float = 1.0) -> None:
         super().__init__()

@@ -43,6 +43,7 @@ class ProgressBarCallback(Callback):
     """
 
     priority = PRIORITY_DISPLAY
+    rank_0_only = True
 
     def __init__(
         self,
@@ -186,6 +187,7 @@ class TrainLoggerCallback(Callback):
     """
 
     priority = PRIORITY_DISPLAY
+    rank_0_only = True
 
     def __init__(self, log_token: str | None = None, epoch_freq: int | list[int] = 1) -> None:
         super().__init__(epoch_freq)

@@ -169,6 +169,7 @@ class HistoryFileCallback(Callback):
     """
 
     priority = PRIORITY_SAVE
+    rank_0_only = True
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.random import PURPOSES, philox
+
+if TYPE_CHECKING:
+    from neonlite.backend.shard import Shard
 
 RowIndex = slice | NDArray[np.int64]
 Span = tuple[slice, RowIndex]  # columns of a minibatch, and the rows of the data that they hold
@@ -47,7 +51,8 @@ class Epoch:
 
     The last minibatch is filled up with the first rows of the next epoch. The next epoch starts after these rows, so
     that all rows are used equally often. With ``partial_last`` the last minibatch is smaller instead, and each epoch
-    starts at row 0. ``seed``: seed of the permutation; None keeps the order of the data.
+    starts at row 0. ``seed``: seed of the permutation; None keeps the order of the data. ``shard``: the columns of each
+    minibatch that this process computes; None: all.
     """
 
     index: int
@@ -56,6 +61,7 @@ class Epoch:
     batch_size: int
     partial_last: bool
     seed: int | None
+    shard: Shard | None = None
 
     @property
     def nbatches(self) -> int:
@@ -67,20 +73,40 @@ class Epoch:
         """Number of rows of the next epoch that the last minibatch uses."""
         return 0 if self.partial_last else self.start + self.nbatches * self.batch_size - self.ndata
 
-    def num_columns(self, k: int) -> int:
-        """Return the number of columns of minibatch k."""
+    def first_row(self, k: int) -> int:
+        """Return the index, in the order of the epoch, of the row of the first column of minibatch k."""
+        return self.start + k * self.batch_size + self.columns(k)[0]
+
+    def columns(self, k: int) -> tuple[int, int]:
+        """Return the columns of minibatch k that this process computes, as (start, stop)."""
+        width = self.global_columns(k)
+        if self.shard is None:
+            return 0, width
+        shard = self.shard.of(width)
+        return shard.start, shard.stop
+
+    def global_columns(self, k: int) -> int:
+        """Return the number of columns of minibatch k, of all processes."""
         if self.partial_last:
             return min(self.batch_size, self.ndata - self.start - k * self.batch_size)
         return self.batch_size
 
+    def num_columns(self, k: int) -> int:
+        """Return the number of columns of minibatch k, of this process."""
+        start, stop = self.columns(k)
+        return stop - start
+
     def spans(self, k: int) -> list[Span]:
-        """Return the columns of minibatch k with their rows: one span, or two if it has rows of two epochs."""
-        first = self.start + k * self.batch_size
-        count = min(self.batch_size, self.ndata - first)
-        spans = [(slice(0, count), self._rows(self.index, first, first + count))]
-        if count < self.num_columns(k):
-            rest = self.batch_size - count
-            spans.append((slice(count, self.batch_size), self._rows(self.index + 1, 0, rest)))
+        """Return the columns of minibatch k with their rows: a span for each of the epochs whose rows it has.
+
+        Column 0 is the first column of this process.
+        """
+        first, n = self.first_row(k), self.num_columns(k)
+        count = max(0, min(n, self.ndata - first))  # of this epoch
+        spans = [(slice(0, count), self._rows(self.index, first, first + count))] if count else []
+        if count < n:
+            next_row = first + count - self.ndata
+            spans.append((slice(count, n), self._rows(self.index + 1, next_row, next_row + n - count)))
         return spans
 
     def _rows(self, epoch: int, first: int, stop: int) -> RowIndex:
@@ -88,4 +114,5 @@ class Epoch:
 
     def random_bits(self, purpose: int, k: int, seed: int) -> RandomBits:
         """Return random bits (columns, 4) for the columns of minibatch k."""
-        return random_bits(seed, self.index, purpose, k * self.batch_size, self.num_columns(k))
+        first = k * self.batch_size + self.columns(k)[0]
+        return random_bits(seed, self.index, purpose, first, self.num_columns(k))

@@ -146,7 +146,7 @@ class HDF5Iterator(ResumableIterator):
     def make_prefetcher(self, epoch: Epoch) -> Callable[[int], object] | None:
         x, output = self._file["input"], self._file["output"] if self.needs_output else None
         features, preprocessing = int(np.prod(self.shape)), self.preprocessing
-        buffers = [np.empty((features, epoch.batch_size), self.be.default_dtype) for _ in range(2)]
+        buffers = [np.empty((features, epoch.num_columns(0)), self.be.default_dtype) for _ in range(2)]
 
         def read(k: int) -> tuple[Any, Any]:
             """Return inputs and targets of minibatch k, as columns."""
@@ -171,9 +171,9 @@ class HDF5Iterator(ResumableIterator):
         return read
 
     def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
-        all_columns, (x, t) = slice(0, epoch.batch_size), cast(tuple[Any, Any], values)
-        inputs = self._inputs.fill(epoch.batch_size, [(all_columns, x)])
-        return inputs, self._targets.fill(epoch.batch_size, [(all_columns, t)]) if self._targets else inputs
+        n, (x, t) = epoch.num_columns(k), cast(tuple[Any, Any], values)
+        inputs = self._inputs.fill(n, [(slice(0, n), x)])
+        return inputs, self._targets.fill(n, [(slice(0, n), t)]) if self._targets else inputs
 
 
 class HDF5IteratorOneHot(HDF5Iterator):

@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from neonlite.backend import NervanaObject
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
+from neonlite.backend.shard import complete_batch_size
 from neonlite.backend.validation import check_number, integer
 from neonlite.data.augment import Augmentation, check_augmentations
 from neonlite.data.epoch import PURPOSE_AUGMENT, Epoch
@@ -99,14 +100,15 @@ class ResumableIterator(NervanaDataIterator):
 
     def _current_epoch(self) -> Epoch:
         """Return the current epoch. Raise ValueError if the batch size is not set or too large."""
-        n = require_batch_size(self.be, self.name)
+        shard = self.be.shard
+        n = require_batch_size(self.be, self.name) if shard is None else shard.total
         if n > self.ndata and not self.partial_last:
             raise ValueError(
                 f"{self.name}: expected a batch size of at most {self.ndata}, the number of rows, got {n}. "
                 f"Set be.bsz = {self.ndata} or less, or use an ArrayIterator with partial_last=True."
             )
         seed = self.seed if self.shuffle else None
-        return Epoch(self.epoch, self.start, self.ndata, n, self.partial_last, seed)
+        return Epoch(self.epoch, self.start, self.ndata, n, self.partial_last, seed, shard)
 
     def __iter__(self) -> Iterator[Minibatch]:
         self.minibatch, self._next_minibatch = self._next_minibatch, 0
@@ -117,6 +119,8 @@ class ResumableIterator(NervanaDataIterator):
             for k, values in zip(steps, prefetched, strict=True):
                 pair = self.fill_minibatch(epoch, k, values)
                 self.minibatch = k + 1
+                if epoch.shard is not None:
+                    self.be.thread_bsz.minibatch_shard = epoch.shard.of(epoch.global_columns(k))
                 yield pair
         self.epoch, self.start, self.minibatch = epoch.index + 1, epoch.next_start, 0
 
@@ -165,7 +169,7 @@ class ResumableIterator(NervanaDataIterator):
     def _config(self) -> IteratorState:
         """Return the options that must be the same when a state is restored."""
         options = {"shuffle": self.shuffle, "partial_last": self.partial_last}
-        return {"ndata": self.ndata, "batch_size": self.be.bsz, **options}
+        return {"ndata": self.ndata, "batch_size": complete_batch_size(self.be), **options}
 
     def get_state(self) -> IteratorState:
         """Return the position in the data.
@@ -204,7 +208,11 @@ class ResumableIterator(NervanaDataIterator):
             raise ValueError(f"{self.name}: expected a state of this iterator, got one with {'; '.join(differences)}.")
         keys = ("epoch", "start", "minibatch", *(("seed",) if self.seed is not None else ()))
         invalid = [key for key in keys if type(state[key]) is not int or state[key] < 0]
-        if invalid or state["start"] >= self.ndata or state["minibatch"] > -(-self.ndata // max(self.be.bsz, 1)):
+        if (
+            invalid
+            or state["start"] >= self.ndata
+            or state["minibatch"] > -(-self.ndata // max(complete_batch_size(self.be), 1))
+        ):
             raise ValueError(f"{self.name}: expected the state to be integers within the data, got {state!r}.")
         self.epoch, self.start, self.seed = state["epoch"], state["start"], state["seed"]
         self._next_minibatch = self.minibatch = state["minibatch"]
@@ -403,7 +411,7 @@ class ArrayIterator(ResumableIterator):
         augmentations = self.augment
         if augmentations is None:
             return None
-        shape = (math.prod(self.shape), epoch.batch_size)
+        shape = (math.prod(self.shape), epoch.num_columns(0))
         buffers = [np.empty(shape, self._augmented_dtype) for _ in range(2)]
 
         def augmented(k: int) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from neonlite.backend import Backend, Tensor
 from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.onehot import OneHot
+from neonlite.backend.shard import complete_batch_size
 from neonlite.backend.validation import instance, integer
 from neonlite.data.epoch import Epoch, random_bits
 from neonlite.data.iterator import IteratorState, Minibatch, ResumableIterator, check_all_finite
@@ -95,11 +96,11 @@ class ContiguousIterator(ResumableIterator):
     @property
     def ndata(self) -> int:  # type: ignore[override]
         """Number of slices of T steps per epoch, N per minibatch; 0 if the batch size is not set."""
-        n = self.be.bsz or 0
+        n = complete_batch_size(self.be)
         return n * (self.length // (n * self.time_steps)) if n else 0
 
     def _current_epoch(self) -> Epoch:
-        n = self.be.bsz
+        n = complete_batch_size(self.be)
         if n and self.length < n * self.time_steps:
             raise ValueError(
                 f"{self.name}: expected at least {n * self.time_steps} {self.unit} with a target, for batch size {n} "
@@ -126,9 +127,9 @@ class ContiguousIterator(ResumableIterator):
         Returns
         -------
         ndarray
-            (N, T, ...).
+            (N, T, ...), N being the number of columns of this process.
         """
-        return self._split(series, epoch)[:, k]
+        return self._split(series, epoch)[slice(*epoch.columns(k)), k]
 
     def _split(self, series: Array, epoch: Epoch | None = None) -> Array:
         """Return a series as minibatches (N, nbatches, T, ...), as a view."""
@@ -235,7 +236,7 @@ class TimeSeries(ContiguousIterator):
         return {**super()._config(), "forward": self.forward, "return_sequences": self.return_sequences}
 
     def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
-        (x, inputs), (t, targets) = self._inputs.get(epoch.batch_size), self._targets.get(epoch.batch_size)
+        (x, inputs), (t, targets) = (buffers.get(epoch.num_columns(k)) for buffers in (self._inputs, self._targets))
         if self.return_sequences:
             inputs[:] = self.minibatch_slice(self.X, epoch, k).transpose(2, 1, 0)
             targets[:] = self.minibatch_slice(self.X[self.forward :], epoch, k).transpose(2, 1, 0)
@@ -299,8 +300,8 @@ class GeneratedIterator(ResumableIterator):
             (m, num_random), for the m rows of these columns.
         """
         blocks = -(-self.num_random // 4)
-        for epoch_offset, (columns, _) in enumerate(epoch.spans(k)):  # the second span belongs to the next epoch
-            first = 0 if epoch_offset else epoch.start + k * epoch.batch_size
+        for columns, _ in epoch.spans(k):
+            epoch_offset, first = divmod(epoch.first_row(k) + columns.start, self.ndata)
             m = columns.stop - columns.start
             values = random_bits(self.seed or 0, epoch.index + epoch_offset, PURPOSE_TASK, first * blocks, m * blocks)
             yield columns, values.reshape(m, -1)[:, : self.num_random]
@@ -552,7 +553,7 @@ class Ticker(GeneratedIterator):
         return {**super()._config(), "task": type(self.task).__name__, **options}
 
     def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
-        (x, inputs), (t, targets), (mask, masks) = (x.get(epoch.batch_size) for x in self._buffers)
+        (x, inputs), (t, targets), (mask, masks) = (x.get(epoch.num_columns(k)) for x in self._buffers)
         for columns, bits in self.draw_rows(epoch, k):
             rows = self.task.synthesize(bits)
             inputs[:, :, columns] = rows[0].transpose(1, 2, 0)
@@ -614,5 +615,6 @@ class Reversal(GeneratedIterator):
         largest = (self.nclass or 1) - 1
         digits = [(columns, to_integers(bits, 0, largest).T) for columns, bits in self.draw_rows(epoch, k)]
         reversed_ids = [(columns, ids[::-1]) for columns, ids in digits]
-        x, t = self._inputs.fill(epoch.batch_size, digits), self._targets.fill(epoch.batch_size, reversed_ids)
-        return ([x, self._previous.fill(epoch.batch_size, reversed_ids, delay=1)] if self.get_prev_target else x), t
+        n = epoch.num_columns(k)
+        x, t = self._inputs.fill(n, digits), self._targets.fill(n, reversed_ids)
+        return ([x, self._previous.fill(n, reversed_ids, delay=1)] if self.get_prev_target else x), t

@@ -230,13 +230,11 @@ class Text(ContiguousIterator):
         return {**super()._config(), "nclass": self.nclass}
 
     def fill_minibatch(self, epoch: Epoch, k: int, values: object) -> Minibatch:
-        every = slice(0, epoch.batch_size)
+        n = epoch.num_columns(k)
+        every = slice(0, n)
         tokens = self.minibatch_slice(self.token_ids, epoch, k).T
         targets = tokens[::-1] if self.reverse_target else self.minibatch_slice(self.token_ids[1:], epoch, k).T
-        x, t = (
-            made.fill(epoch.batch_size, [(every, ids)])
-            for made, ids in ((self._inputs, tokens), (self._targets, targets))
-        )
+        x, t = (made.fill(n, [(every, ids)]) for made, ids in ((self._inputs, tokens), (self._targets, targets)))
         if self.get_prev_target:
-            return [x, self._previous.fill(epoch.batch_size, [(every, targets)], delay=1)], t
+            return [x, self._previous.fill(n, [(every, targets)], delay=1)], t
         return x, t

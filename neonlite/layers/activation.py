@@ -6,7 +6,9 @@ from typing import Any, Self
 
 from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import is_builtin
+from neonlite.backend.shard import draw_minibatch_mask
 from neonlite.backend.validation import check_number, from_name, instance
+from neonlite.layers.buffers import num_steps
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import ActivationLike, LayerInput
 from neonlite.optree import Operand
@@ -123,7 +125,7 @@ class Dropout(Layer):
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Draw a new mask if training, and compute the outputs."""
         if not inference and self.mask is not None:
-            self.be.make_binary_mask(self.mask, self.keep)
+            draw_minibatch_mask(self.be, self.mask, self.keep, (-1, num_steps(self.out_shape), self.be.bsz), axis=2)
         return super().fprop(inputs, inference, beta)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from neonlite.backend import Tensor
+from neonlite.backend.shard import draw_minibatch_mask
 from neonlite.backend.validation import check_numbers, checks_arguments, instance, integer
 from neonlite.initializers import Constant, Gaussian, GlorotUniform
 from neonlite.layers.accumulation import accumulates
@@ -361,7 +362,7 @@ class MultiHeadAttention(ParameterLayer):
         scores = scores if self.alibi_bias is None else scores - self.alibi_bias
         self.attention_weights[:] = masked_softmax(scores, mask, 2)
         if self.keep < 1 and not inference:
-            be.make_binary_mask(self.dropout_mask, self.keep)
+            draw_minibatch_mask(be, self.dropout_mask, self.keep, self.dropout_mask.shape, axis=1)
             self.dropped_weights[:] = self.attention_weights * self.dropout_mask * (1 / self.keep)
         for v, weights, context in zip(self.v, used, self.context_by_head, strict=True):
             be.batched_dot(v, weights, context)

@@ -41,6 +41,8 @@ class LayerContainer(Layer):
 
     needs_outputs = False
 
+    gradient_reducer: Any = None  # sums gradients over several processes, during ``Model.fit``
+
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(name)
         self.layers: list[Layer] = layer_list(self.name, layers)
@@ -311,6 +313,8 @@ class Sequential(LayerContainer):
                 self.error_copies[layer][:] = deltas
                 deltas = self.error_copies[layer]
             deltas = layer.bprop(deltas)
+            if self.gradient_reducer is not None:
+                self.gradient_reducer.layer_done(layer)
         self.deltas = deltas
         return self.deltas
 

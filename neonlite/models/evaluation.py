@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.lock import exclusive
 from neonlite.callbacks.callback import check_dataset
+from neonlite.data.iterator import ResumableIterator
 from neonlite.messages import describe
 from neonlite.models.beam_search import BeamSearch
 from neonlite.models.metric_values import MetricValues
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
     from neonlite.models.model import Model
     from neonlite.typing import ArrayLike
+
+Part = TypeVar("Part")
 
 
 @exclusive
@@ -58,12 +62,12 @@ def eval(
         raise TypeError(f"{model.name}.eval: expected a metric, such as Accuracy(), got {describe(metric)}")
     if isinstance(metric, Metric) and metric.is_additive:
         parts = [metric.sums(y, t, columns) for y, t, columns, _ in iter_outputs(model, dataset)]
-        return MetricValues.of(metric.compute(*metric.merge(parts)), metric)
-    total: Any = 0
-    rows = 0
-    for y, t, columns, n in iter_outputs(model, dataset):
-        total, rows = total + n * np.asarray(metric(y, t, calcrange=columns), np.float64), rows + n
-    return MetricValues.of(total / rows, metric)
+        return MetricValues.of(metric.compute(*metric.merge(gather(model, dataset, parts))), metric)
+    values = [
+        (n, np.asarray(metric(y, t, calcrange=columns), np.float64))
+        for y, t, columns, n in iter_outputs(model, dataset)
+    ]
+    return MetricValues.of(mean_over_rows(gather(model, dataset, values)), metric)
 
 
 @exclusive
@@ -85,14 +89,13 @@ def eval_cost(model: Model, dataset: NervanaDataIterator) -> float:
         raise RuntimeError(
             f"{model.name}.eval_cost: expected a cost, got none. Call initialize(dataset, cost) or fit first."
         )
-    total, rows = 0.0, 0
+    costs: list[tuple[int, float]] = []
     for y, t, columns, n in iter_outputs(model, dataset):
         model.cost.get_cost(y, t)
         parts = model.cost.pair_outputs(y, t) if hasattr(model.cost, "pair_outputs") else [(model.cost, 1.0, y, t)]
         each = [w * float(c.outputs.get()[:, columns].mean()) for c, w, _, target in parts if target is not None]
-        total += n * sum(each)
-        rows += n
-    return total / rows
+        costs.append((n, sum(each)))
+    return float(mean_over_rows(gather(model, dataset, costs)))
 
 
 @exclusive
@@ -116,7 +119,7 @@ def get_outputs(model: Model, dataset: NervanaDataIterator) -> NDArray[Any]:
         values = y.get()[:, columns]
         steps = values.shape[1] // n
         outputs.append(values.T if steps == 1 else values.reshape(-1, steps, n).transpose(2, 1, 0))
-    return np.concatenate(outputs)
+    return np.concatenate(gather(model, dataset, outputs))
 
 
 @exclusive
@@ -145,7 +148,28 @@ def get_outputs_beam(
         x = x[0] if isinstance(x, list | tuple) else x
         return search.beamsearch(x, num_beams or 1, steps)[0][:, 0].T
 
-    return np.concatenate([y[:, columns].T for y, _, columns, _ in iter_outputs(model, dataset, run)])
+    tokens = [y[:, columns].T for y, _, columns, _ in iter_outputs(model, dataset, run)]
+    return np.concatenate(gather(model, dataset, tokens))
+
+
+def mean_over_rows(values: Sequence[tuple[int, Any]]) -> Any:
+    """Return the mean of values, given as (number of rows, mean over these rows)."""
+    total: Any = 0
+    for n, value in values:
+        total = total + n * value
+    return total / sum(n for n, _ in values)
+
+
+def gather(model: Model, dataset: Any, parts: list[Part]) -> list[Part]:
+    """Return the parts of all processes that evaluate together, in the order of the rows; of one process, its own.
+
+    There is a part for each minibatch. A process may have fewer: the last minibatches may have no row for it.
+    """
+    shard = model.be.shard
+    if shard is None or not isinstance(dataset, ResumableIterator):
+        return parts
+    everywhere = shard.communicator.all_gather_objects(parts)
+    return [part for minibatch in zip_longest(*everywhere) for part in minibatch if part is not None]
 
 
 def iter_outputs(
@@ -153,7 +177,8 @@ def iter_outputs(
 ) -> Iterator[tuple[Any, Any, Any, Any]]:
     """Yield outputs, targets, the columns of rows that have not occurred before, and the number of these rows.
 
-    ``run(x)`` computes the outputs; default: inference.
+    ``run(x)`` computes the outputs; default: inference. In a ``fit`` in several processes, these are the columns of
+    this process.
     """
     model.check_can_evaluate()
     model.initialize(check_dataset(f"{model.name}: dataset", dataset))
@@ -164,12 +189,18 @@ def iter_outputs(
         layer.set_state({})
     dataset.reset()
     remaining = dataset.ndata
+    sharded = isinstance(dataset, ResumableIterator)
     try:
         for x, t in dataset:
             if remaining <= 0:
                 break
             with use_batch_size_of(model, x) as width:
-                n = min(remaining, width)
+                shard = model.be.minibatch_shard if sharded else None
+                first_column, columns_of_all = (0, width) if shard is None else (shard.start, shard.total)
+                n = max(0, min(remaining - first_column, width))
+                remaining -= columns_of_all
+                if not n:
+                    continue
                 y = model.fprop(x, inference=True) if run is None else run(x)
                 first = y[0] if isinstance(y, list) else y
                 steps = first.shape[1] // width
@@ -177,7 +208,6 @@ def iter_outputs(
                 if n < width:
                     columns = slice(0, n) if steps == 1 else [s * width + i for s in range(steps) for i in range(n)]
                 yield y, t, columns, n
-            remaining -= n
     finally:
         dataset.reset()
         if before is not None:  # it may be the training set

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, overload
 
 from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
@@ -11,6 +12,8 @@ from neonlite.backend.validation import checks_arguments, integer, with_attribut
 from neonlite.callbacks import Callback, CallbackBase, Callbacks, MetricCallback
 from neonlite.callbacks.callback import check_dataset
 from neonlite.data.target_encoders import ClassEncoder
+from neonlite.distributed.communicator import Communicator, world
+from neonlite.distributed.optimizer import Distributed
 from neonlite.layers.recurrent import RecurrentBase
 from neonlite.models.training import train
 from neonlite.models.training_data import TrainingData, metric_for
@@ -37,6 +40,8 @@ def fit(
     num_epochs: int,
     callbacks: CallbackBase | None = None,
     cuda_graphs: bool = True,
+    *,
+    distributed: bool | Communicator = False,
 ) -> None: ...
 @overload
 def fit(
@@ -60,6 +65,7 @@ def fit(
     standardize: bool | None = None,
     text_length: int | None = None,
     cuda_graphs: bool = True,
+    distributed: bool | Communicator = False,
 ) -> History: ...
 @checks_arguments  # type: ignore[misc]
 @on_its_backend
@@ -86,6 +92,7 @@ def fit(
     layout: str | None = None,
     standardize: bool | None = None,
     text_length: int | None = None,
+    distributed: bool | Communicator = False,
 ) -> History | None:
     """Train on data, or as in neon on an iterator: ``fit(dataset, cost, optimizer, num_epochs, callbacks)``.
 
@@ -143,6 +150,10 @@ def fit(
         Whether to standardize features and columns of numbers. Default: True, except for uint8.
     text_length : int, optional
         The number of words of a text; longer ones are cut. Default: that of the longest, at most 256.
+    distributed : bool or Communicator
+        Whether to train in all processes that ``mpiexec`` has started; see ``neonlite.distributed``. All pass the same
+        data. Each computes ``batch_size`` rows of a minibatch, and the files of callbacks are written by rank 0. A
+        communicator: that of these processes. Default: False.
 
     Returns
     -------
@@ -181,6 +192,10 @@ def fit(
     >>> model.predict_classes([[0.5], [2.5]]).tolist()
     ['low', 'high']
     """
+    if isinstance(optimizer, Distributed):
+        distributed, optimizer = distributed or True, optimizer.optimizer
+    communicator = get_communicator(model, distributed)
+    processes = 1 if communicator is None else communicator.size
     X = dataset if X is None else X
     is_iterator = hasattr(X, "nbatches")
     if is_iterator:
@@ -188,7 +203,8 @@ def fit(
     if num_epochs is not None:
         if X is not None and not is_iterator and not hasattr(X, "ndata"):
             check_dataset(f"{model.name}.fit: dataset", X, ". For arrays pass epochs= instead: fit(X, y, epochs=10)")
-        train(model, X, cost, optimizer, num_epochs, callbacks, cuda_graphs)
+        with shard_minibatches(model, communicator):
+            train(model, X, cost, optimizer, num_epochs, callbacks, cuda_graphs)
         return None
     where = f"{model.name}.fit"
     epochs = integer(f"{where}: epochs", DEFAULT_EPOCHS if epochs is None else epochs)
@@ -215,12 +231,13 @@ def fit(
         for layer in model.layers.leaves():
             if isinstance(layer, RecurrentBase):
                 layer.reset_cells = True  # rows are independent sequences
-        cost, batch_size = data.cost, min(integer(f"{where}: batch_size", batch_size), train_set.ndata)
+        limit = max(1, train_set.ndata // processes)
+        cost, batch_size = data.cost, min(integer(f"{where}: batch_size", batch_size), limit)
     if as_list(metrics) and validation_set is None:
         raise ValueError(f"{where}: expected validation data for metrics, got none. Pass validation_split=0.2.")
     if not isinstance(callbacks, Callbacks):
         callbacks = make_callbacks(model, train_set, validation_set, metrics, callbacks, progress_bar)
-    with model.be.batch_size(batch_size):
+    with model.be.batch_size(batch_size), shard_minibatches(model, communicator):
         resumes = (model.minibatch_index or model.loaded_state is not None) and model.data_state is not None
         if resumes and not can_resume(train_set, model.data_state):  # other data, from their first row
             model.minibatch_index, model.epoch_cost, model.data_state = 0, 0.0, None
@@ -230,6 +247,23 @@ def fit(
         train(model, train_set, cost, optimizer, model.epoch_index + epochs, callbacks, cuda_graphs)
     history: History = callbacks.history
     return history
+
+
+def get_communicator(model: Model, distributed: bool | Communicator) -> Communicator | None:
+    """Return the communicator of a training in several processes, with the random streams of rank 0; None for one."""
+    if not distributed:
+        return None
+    if not model.has_targets:
+        raise TypeError(f"{model.name}.fit: distributed: expected a Model with targets, got a {model.classnm}.")
+    communicator = distributed if isinstance(distributed, Communicator) else world()
+    # they also choose the rows to validate on
+    model.be.rng_set_state(communicator.broadcast_object(model.be.rng_get_state()))
+    return communicator
+
+
+def shard_minibatches(model: Model, communicator: Communicator | None) -> AbstractContextManager[object]:
+    """Return a context in which iterators yield the columns of this process."""
+    return nullcontext() if communicator is None else communicator.sharded(model.be)
 
 
 def make_callbacks(

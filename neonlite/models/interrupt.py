@@ -39,6 +39,7 @@ class DeferredInterrupt:
     def __init__(self) -> None:
         self.pending_signal: int | None = None  # a signal number
         self.is_deferring = False
+        self.is_agreed = True  # with several processes: whether all know of the pending signal
         self.previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> DeferredInterrupt:
@@ -64,14 +65,25 @@ class DeferredInterrupt:
             self.is_deferring = False
 
     def raise_if_pending(self) -> None:
-        """Raise KeyboardInterrupt or Terminated if a signal is pending."""
-        if self.pending_signal is not None:
+        """Raise KeyboardInterrupt or Terminated if a signal is pending, and several processes have agreed on it."""
+        if self.pending_signal is not None and self.is_agreed:
             number, self.pending_signal = self.pending_signal, None
             raise ended_by(number)
+
+    def agree_on(self, signum: int) -> None:
+        """Make a signal that any process has received pending on this one.
+
+        Parameters
+        ----------
+        signum : int
+            The signal number.
+        """
+        self.pending_signal, self.is_agreed = signum, True
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)
+        self.is_agreed = True
         if error is None:
             self.raise_if_pending()
         if self.pending_signal not in (None, signal.SIGINT) and isinstance(

@@ -33,6 +33,7 @@ from neonlite.transforms.cost import COSTS
 if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
     from neonlite.layers import Multicost
+    from neonlite.models.data_parallel import DataParallel
 
 
 class Model(NervanaObject):
@@ -134,6 +135,7 @@ class Model(NervanaObject):
         self.cuda_graphs = True  # whether a GPU may replay minibatches
         self.snapshot: Snapshot | None = None  # of the tensors of layers besides parameters, before the last minibatch
         self.callbacks = CallbackBase()  # the callbacks of the last fit
+        self.data_parallel: DataParallel | None = None  # during a fit in several processes
         self.preprocessing: Preprocessing | None = None  # the preprocessing of the training set's inputs
         self.input_encoder: InputEncoder | None = None  # of the data of fit(X, y)
         self.target_encoder: TargetEncoder | None = None
@@ -241,6 +243,11 @@ class Model(NervanaObject):
     compute_gradients = training.compute_gradients
     compute_cost = training.compute_cost
     scale_errors = training.scale_errors
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a callback, of any process, has ended training."""
+        return self.finished if self.data_parallel is None else self.data_parallel.finished
 
     @property
     def loss_scaling(self) -> LossScaling | None:

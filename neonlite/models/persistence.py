@@ -61,7 +61,8 @@ def set_weights(model: Model, weights: Mapping[str, ArrayLike], partial: bool = 
 def save_params(model: Model, path: str | Path, keep_states: bool = True, check_finite: bool = True) -> str:
     """Save a checkpoint.
 
-    The file is written atomically: an existing file is replaced by a complete one, or is unchanged.
+    The file is written atomically: an existing file is replaced by a complete one, or is unchanged. In a ``fit`` in
+    several processes, all of them call this method, and rank 0 writes the file.
 
     Parameters
     ----------
@@ -93,7 +94,8 @@ def save_params(model: Model, path: str | Path, keep_states: bool = True, check_
         problem = f"{model.name}.save_params: {shortened_list(names)} contain NaN or infinity"
         warn(f"{problem}. Saved to {file}.nan instead of {path}.", RuntimeWarning)
         file += ".nan"
-    write_checkpoint(file, description, arrays)
+    if model.data_parallel is None or model.data_parallel.communicator.rank == 0:
+        write_checkpoint(file, description, arrays)
     return file
 
 

@@ -37,7 +37,7 @@ def use_batch_size_of(model: Model, x: Tensor | list[Tensor]) -> Iterator[int]:
     if isinstance(x, list | tuple) or isinstance(shape, list):
         shape = shape[0]
     width = first.shape[1] // num_steps(shape)
-    if width == previous == model.allocated_batch_size:
+    if not width or width == previous == model.allocated_batch_size:
         yield width
         return
     with model.be.batch_size(previous):  # of this thread only

@@ -9,6 +9,7 @@ from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import checks_arguments, from_name, integer
 from neonlite.callbacks import CallbackBase
 from neonlite.messages import describe
+from neonlite.models.data_parallel import DataParallel
 from neonlite.models.fit_checks import check_arguments, check_batch_norm, check_epochs, check_scale
 from neonlite.models.interrupt import DeferredInterrupt
 from neonlite.models.nonfinite import check_final_weights, check_step_cost
@@ -102,19 +103,26 @@ def train(
         elif model.minibatch_index and model.data_state and hasattr(dataset, "set_state"):
             dataset.set_state(model.data_state)
         model.loaded_state, model.callbacks = None, callbacks
+        if (shard := model.be.shard) is not None:
+            model.data_parallel = DataParallel(model, dataset, shard, num_epochs, interrupt)
+            interrupt.is_agreed = False
         model.ndata = dataset.ndata
         for name in ("preprocessing", "input_encoder", "target_encoder"):  # what predict applies
             setattr(model, name, getattr(dataset, name, None))
         callbacks.on_train_begin(num_epochs)
         check_epochs(model, num_epochs)
+        if model.data_parallel is not None:
+            model.data_parallel.agree_on_end()
         is_complete = True  # the last epoch
         try:
-            while is_complete and model.epoch_index < num_epochs and not model.finished:
+            while is_complete and model.epoch_index < num_epochs and not model.is_finished:
                 model.nbatches = dataset.nbatches  # may differ between epochs
                 callbacks.on_epoch_begin(model.epoch_index)
-                is_complete = not model.finished and train_epoch(model, dataset, callbacks, interrupt)
+                is_complete = not model.is_finished and train_epoch(model, dataset, callbacks, interrupt)
                 if is_complete:
                     callbacks.on_epoch_end(model.epoch_index - 1)
+                    if model.data_parallel is not None:
+                        model.data_parallel.agree_on_end()
                     interrupt.raise_if_pending()
         except BaseException:
             callbacks.on_interrupt()
@@ -125,6 +133,9 @@ def train(
         finally:
             if model.be.graphs is not None:
                 model.be.graphs.clear()
+            if model.data_parallel is not None:
+                model.data_parallel.close()
+                model.data_parallel = None
         check_final_weights(model)
         callbacks.on_train_end()
 
@@ -136,7 +147,7 @@ def train_epoch(
     epoch = model.epoch_index
     model.be.begin(Block.epoch, epoch)
     for x, t in dataset:
-        if model.finished:
+        if model.is_finished:
             return False
         callbacks.on_minibatch_begin(epoch, model.minibatch_index)
         model.be.begin(Block.minibatch, model.minibatch_index)
@@ -145,7 +156,9 @@ def train_epoch(
         model.be.end(Block.minibatch, model.minibatch_index - 1)
         callbacks.on_minibatch_end(epoch, model.minibatch_index - 1)
         interrupt.raise_if_pending()
-        if model.finished and model.minibatch_index < model.nbatches:  # before the iterator computes the next minibatch
+        if (
+            model.is_finished and model.minibatch_index < model.nbatches
+        ):  # before the iterator computes the next minibatch
             return False
     if not model.minibatch_index:
         raise ValueError(
@@ -199,10 +212,17 @@ def train_step(model: Model, x: Tensor | list[Tensor], t: Tensor | list[Tensor],
     float
         The cost of the minibatch.
     """
-    uses, block = (model.layers, model.cost, x, t), (Block.minibatch, model.loss_scaling)
-    y, computed = model.be.replay(block, lambda: model.compute_gradients(x, t), uses, model.cuda_graphs)
-    cost: float = model.compute_cost(y, t) if computed is None else computed  # waits for the GPU, raises its errors
-    check_step_cost(model, cost, x, t)
+    parallel = model.data_parallel
+    if parallel is not None and parallel.has_no_columns:
+        parallel.zero_gradients()
+        cost = 0.0
+    else:
+        uses, block = (model.layers, model.cost, x, t), (Block.minibatch, model.loss_scaling)
+        y, computed = model.be.replay(block, lambda: model.compute_gradients(x, t), uses, model.cuda_graphs)
+        cost = model.compute_cost(y, t) if computed is None else computed  # waits for the GPU, raises its errors
+        check_step_cost(model, cost, x, t)
+    if parallel is not None:
+        cost = parallel.reduce(cost)
     model.optimizer.optimize(model.layers_to_optimize, epoch)
     return cost
 

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from neonlite.backend.lock import exclusive
 from neonlite.backend.serialization import find_class
+from neonlite.backend.shard import complete_batch_size
 from neonlite.backend.validation import check_keys, one_of
 from neonlite.backend.warn import warn
 from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import TargetEncoder
+from neonlite.distributed.communicator import is_distributed
 from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
@@ -74,7 +76,7 @@ class TrainingState(NamedTuple):
                 "type": be.name,
                 "datatype": be.default_dtype_name,
                 "compat_mode": be.compat_mode,
-                "batch_size": be.bsz,
+                "batch_size": complete_batch_size(be),
             },
         }
         if keep_states:
@@ -102,7 +104,10 @@ class TrainingState(NamedTuple):
             for layer in model.layers.leaves():
                 for i, (_, states) in enumerate(parameter_states(layer)):
                     arrays |= {f"states/{layer.name}/{i}/{k}": t.get() for k, t in enumerate(states)}
-                arrays |= {f"recurrent/{layer.name}/{name}": array for name, array in layer.get_state().items()}
+                for name, array in layer.get_state().items():
+                    parallel = model.data_parallel
+                    array = array if parallel is None else parallel.gather_columns(array)
+                    arrays[f"recurrent/{layer.name}/{name}"] = array
             arrays |= {f"callbacks/{i}": array for i, array in enumerate(split_arrays(model.callbacks_state)[1])}
         return description, arrays
 
@@ -289,7 +294,8 @@ class TrainingState(NamedTuple):
             layer.set_states(lists)
         if training:
             sizes = {layer.name: array.shape[1] for layer, state in recurrent for array in state.values()}
-            lost = {name: n for name, n in sizes.items() if be.bsz and n != be.bsz}
+            # in several processes, fit selects the columns of each
+            lost = {name: n for name, n in sizes.items() if be.bsz and n != be.bsz and not is_distributed()}
             for layer, state in recurrent:
                 layer.set_state({} if layer.name in lost else state)
             vars(model).update(

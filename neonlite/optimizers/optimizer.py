@@ -15,6 +15,7 @@ from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.attribute_snapshot import AttributeSnapshot, can_replay
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.planning.assignment import CompiledAssignment
+from neonlite.backend.shard import global_batch_size
 from neonlite.backend.transaction import Snapshot, atomic, restore_on_failure
 from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
@@ -39,8 +40,8 @@ class Optimizer(NervanaObject):
     """Base class of optimizers, which update the parameters of layers from their gradients.
 
     Subclasses implement ``update_rule``, and set ``state_names`` if they have states. Gradients are those of the cost
-    summed over the minibatch. They are divided by ``be.bsz``, then scaled so that their norm over all layers is at most
-    ``gradient_clip_norm``, then clipped to ``gradient_clip_value`` in magnitude. Weight decay is not clipped. 16-bit
+    summed over the minibatch. They are divided by the batch size, then scaled so that their norm over all layers is at
+    most ``gradient_clip_norm``, then clipped to ``gradient_clip_value`` in magnitude. Weight decay is not clipped. 16-bit
     parameters are updated in float32, and have float32 states.
 
     Parameters
@@ -226,7 +227,7 @@ class Optimizer(NervanaObject):
     def _update_all(self, group: ParameterGroup, scalars: dict[str, Any]) -> None:
         """Compute the new values of all parameters and states, and write them."""
         be, limit = group.be, self.gradient_clip_norm
-        n = be.bsz * self.loss_scale
+        n = global_batch_size(be) * self.loss_scale
         factor = group.clip_factor(limit, n) if limit else None
         constants = (n, scalars)
         if group.attributes is None or not group.attributes.is_unchanged():

@@ -145,7 +145,11 @@ class ColorNoise(NervanaObject):
         op-tree
             (1, N).
         """
-        return bound * (2 * self.be.rand(1, N) - 1)
+        shard = self.be.minibatch_shard
+        if shard is None:
+            return bound * (2 * self.be.rand(1, N) - 1)
+        uniform = self.be.take(self.be.rand(1, shard.total), range(shard.start, shard.stop), axis=1)
+        return bound * (2 * uniform - 1)
 
 
 def scale_components(owner: NervanaObject, colorpca: Any, colorstd: Any) -> list[list[float]]:

@@ -1,0 +1,102 @@
+"""Shard: the columns of a minibatch that one process of a data-parallel training computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from neonlite.backend.backend import Backend
+    from neonlite.backend.tensor import Tensor
+
+
+class Shard(NamedTuple):
+    """The columns ``start`` to ``stop - 1`` of a minibatch of ``total`` columns, which all processes compute together.
+
+    Parameters
+    ----------
+    start, stop : int
+        The columns of this process.
+    total : int
+        Number of columns of the minibatch.
+    communicator : Communicator
+        Connects the processes.
+    """
+
+    start: int
+    stop: int
+    total: int
+    communicator: Any
+
+    def of(self, width: int) -> Shard:
+        """Return the shard of a minibatch with fewer columns, in the same proportion.
+
+        Parameters
+        ----------
+        width : int
+            Number of columns of the minibatch.
+        """
+        if width == self.total:
+            return self
+        start, stop = (n * width // self.total for n in (self.start, self.stop))
+        return self._replace(start=start, stop=stop, total=width)
+
+
+@contextmanager
+def use_shard(be: Backend, shard: Shard | None) -> Iterator[None]:
+    """Use a shard within a ``with`` block, in the current thread: iterators then yield the columns of the shard only.
+
+    Parameters
+    ----------
+    be : Backend
+        The backend of the minibatches.
+    shard : Shard or None
+        The shard of a complete minibatch; None: all columns.
+    """
+    state = be.thread_bsz
+    before = state.shard, state.minibatch_shard
+    state.shard = state.minibatch_shard = shard
+    try:
+        yield
+    finally:
+        state.shard, state.minibatch_shard = before
+
+
+def complete_batch_size(be: Backend) -> int:
+    """Return the number of samples of a complete minibatch, of all processes together; 0 if it is not set."""
+    return be.bsz if be.shard is None else be.shard.total
+
+
+def global_batch_size(be: Backend) -> int:
+    """Return the number of samples of the current minibatch, which may be partial, of all processes together."""
+    return be.bsz if be.minibatch_shard is None else be.minibatch_shard.total
+
+
+def draw_minibatch_mask(be: Backend, mask: Tensor, keep: float, shape: Sequence[int], axis: int) -> None:
+    """Fill a mask with ones, with probability ``keep``, and zeros, which depend on the index of a sample only.
+
+    So the numbers of a sample are the same on any number of processes: each draws the mask of all samples.
+
+    Parameters
+    ----------
+    be : Backend
+        The backend.
+    mask : Tensor
+        The mask.
+    keep : float
+        The probability of a one.
+    shape : sequence of int
+        A shape of the mask in which the samples of this process are an axis, -1 for one that follows from the others.
+    axis : int
+        That axis.
+    """
+    if (shard := be.minibatch_shard) is None:
+        be.make_binary_mask(mask, keep)
+        return
+    part = mask.reshape(*shape)
+    sizes, index = list(part.shape), [slice(None)] * part.ndim
+    sizes[axis], index[axis] = shard.total, slice(shard.start, shard.stop)
+    whole = be.empty(tuple(sizes), dtype=mask.info.dtype)
+    be.make_binary_mask(whole, keep)
+    part[:] = whole[tuple(index)]

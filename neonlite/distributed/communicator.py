@@ -1,0 +1,427 @@
+"""Communicators: sum, broadcast and gather arrays over the processes that train a model together.
+
+``MPICommunicator`` uses mpi4py, ``NcclCommunicator`` sums tensors of GPUs by NCCL, and ``Communicator`` itself is that
+of a single process. ``world()`` returns the one that fits.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neonlite.backend import Backend, Tensor
+from neonlite.backend.planning.layout import write_chwn
+from neonlite.backend.shard import Shard, use_shard
+from neonlite.backend.validation import check_number
+from neonlite.distributed.monitor import Monitor
+from neonlite.dtypes import HALF_DTYPES
+from neonlite.messages import describe
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Object = TypeVar("Object")
+Buffer = TypeVar("Buffer", bound="Tensor | NDArray[Any]")
+
+INSTALL_COMMAND = 'pip install "neonlite[mpi]"'
+DEFAULT_TIMEOUT = 30.0  # seconds
+MAX_GATHERED_BYTES = 1 << 16  # up to here, gathering all buffers to sum them in order is faster than two exchanges
+# variables that MPI's launchers set for each process: MPICH and Intel MPI, PMIx (Open MPI, Slurm)
+LAUNCHER_VARIABLES = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE")
+
+
+class Communicator:
+    """Connects the processes that train together; this class itself is that of a single process.
+
+    All processes must call a method that communicates, in the same order. An uncaught exception in a process, or its
+    end, ends all processes.
+
+    Attributes
+    ----------
+    rank : int
+        The index of this process, from 0.
+    size : int
+        The number of processes.
+    local_rank : int
+        The index of this process among those of its host: the GPU to use.
+    overlap : bool
+        Whether ``Model.fit`` sums the gradients of layers while it computes those of the layers before. Default: False.
+
+    Examples
+    --------
+    >>> from neonlite.distributed import world
+    >>> comm = world()
+    >>> comm.rank, comm.size
+    (0, 1)
+    """
+
+    rank, size, local_rank = 0, 1, 0
+    overlap = False
+
+    def __init__(self, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self.monitor = Monitor(self.rank, self.size, self._exchange, timeout)
+
+    def _exchange(self, value: Any) -> Any:
+        """Return the object of rank 0, before there is a monitor."""
+        return value
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rank={self.rank}, size={self.size})"
+
+    def all_reduce(self, buffer: Buffer, deterministic: bool = False) -> Buffer:
+        """Sum a buffer over all processes, in place.
+
+        16-bit dtypes are summed in float32.
+
+        Parameters
+        ----------
+        buffer : Tensor or numpy.ndarray
+            The buffer, of the same shape and dtype on all processes.
+        deterministic : bool
+            Whether to sum in the order of the ranks, ``((x0 + x1) + x2) + ...``. Default: False, in the order that is
+            fastest; the result is the same on all processes.
+
+        Returns
+        -------
+        Tensor or numpy.ndarray
+            The buffer.
+        """
+        return buffer
+
+    def broadcast(self, buffer: Buffer, root: int = 0) -> Buffer:
+        """Copy a buffer of one process to all others, in place.
+
+        Parameters
+        ----------
+        buffer : Tensor or numpy.ndarray
+            The buffer, of the same shape and dtype on all processes.
+        root : int
+            The rank of the process whose values are copied.
+
+        Returns
+        -------
+        Tensor or numpy.ndarray
+            The buffer.
+        """
+        return buffer
+
+    def all_gather(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the arrays of all processes.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+            An array, of the same shape and dtype on all processes.
+
+        Returns
+        -------
+        numpy.ndarray
+            (size, ...), in the order of the ranks.
+        """
+        return np.asarray(array)[None].copy()
+
+    def broadcast_object(self, value: Object, root: int = 0) -> Object:
+        """Return the object of one process on all; it is pickled.
+
+        Parameters
+        ----------
+        value : object
+            The object; ignored on the other processes.
+        root : int
+            The rank of that process.
+        """
+        return value
+
+    def all_gather_objects(self, value: Object) -> list[Object]:
+        """Return the objects of all processes, in the order of the ranks; they are pickled.
+
+        Parameters
+        ----------
+        value : object
+            The object of this process.
+        """
+        return [value]
+
+    def barrier(self) -> None:
+        """Wait until all processes have called this method."""
+
+    def abort(self, message: str) -> NoReturn:
+        """Print a message, and end all processes with the exit status 1.
+
+        Parameters
+        ----------
+        message : str
+            What went wrong.
+        """
+        self.monitor.fail(RuntimeError(message))
+
+    @contextmanager
+    def sharded(self, be: Backend) -> Iterator[Shard | None]:
+        """Split minibatches over the processes, within a ``with`` block.
+
+        Data iterators of neonlite then yield ``be.bsz`` columns of a minibatch with those of all processes, in the
+        order of the ranks. ``Model.fit(distributed=True)`` does this itself; use it for a custom training loop.
+
+        Parameters
+        ----------
+        be : Backend
+            The backend; its batch size is that of this process.
+        """
+        sizes = self.all_gather_objects(be.bsz)
+        if 0 in sizes:
+            raise ValueError(
+                f"Communicator.sharded: expected a batch size on every process, got {sizes}. Set be.bsz first."
+            )
+        start = sum(sizes[: self.rank])
+        shard = Shard(start, start + be.bsz, sum(sizes), self) if self.size > 1 else None
+        with use_shard(be, shard):
+            yield shard
+
+
+class MPICommunicator(Communicator):
+    """Connects processes that MPI has started, by mpi4py.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        MPI's communicator.
+    timeout : float
+        Seconds after which a process that does not answer ends all others. Default: 30.
+    """
+
+    def __init__(self, comm: MPI.Comm, timeout: float = DEFAULT_TIMEOUT) -> None:
+        from mpi4py import MPI
+
+        self.mpi, self.comm, self.in_place = MPI, comm.Dup(), MPI.IN_PLACE
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.hosts = self.comm.allgather(socket.gethostname())
+        self.local_rank = self.hosts[: self.rank].count(self.hosts[self.rank])
+        self.buffers: dict[tuple[int, np.dtype[Any]], list[NDArray[Any]]] = {}  # of ordered sums
+        super().__init__(timeout)
+
+    def _exchange(self, value: Any) -> Any:
+        return self.comm.bcast(value)
+
+    def duplicate(self) -> MPICommunicator:
+        """Return a communicator of the same processes, for a second thread."""
+        other: MPICommunicator = object.__new__(MPICommunicator)
+        vars(other).update(vars(self), comm=self.comm.Dup(), buffers={})
+        return other
+
+    def all_reduce(self, buffer: Buffer, deterministic: bool = False) -> Buffer:
+        with self.monitor.waiting("all_reduce"), host_array(buffer, np.dtype(np.float32)) as values:
+            if not deterministic or self.size == 2:  # x0 + x1 = x1 + x0
+                self.comm.Allreduce(self.in_place, values)
+            else:
+                self._sum_in_order(values.reshape(-1))
+        return buffer
+
+    def _sum_in_order(self, values: NDArray[Any]) -> None:
+        """Sum one-dimensional arrays in the order of the ranks, in place."""
+        n, width = self.size, -(-values.size // self.size)
+        if values.nbytes <= MAX_GATHERED_BYTES:
+            gathered = np.empty((n, values.size), values.dtype)
+            self.comm.Allgather(values, gathered)
+            add_in_order(gathered, values)
+            return
+        if (key := (values.size, values.dtype)) not in self.buffers:
+            self.buffers[key] = [np.zeros((n, width), values.dtype) for _ in range(2)]
+        padded, parts = self.buffers[key]
+        padded.reshape(-1)[: values.size] = values
+        self.comm.Alltoall(padded, parts)  # part r of every process
+        add_in_order(parts, parts[0])
+        self.comm.Allgather(parts[0].copy(), padded)
+        values[:] = padded.reshape(-1)[: values.size]
+
+    def broadcast(self, buffer: Buffer, root: int = 0) -> Buffer:
+        with self.monitor.waiting("broadcast"), host_array(buffer) as values:
+            self.comm.Bcast(values.view(np.uint8), root)
+        return buffer
+
+    def all_gather(self, array: NDArray[Any]) -> NDArray[Any]:
+        array = np.ascontiguousarray(array)
+        result = np.empty((self.size, *array.shape), array.dtype)
+        with self.monitor.waiting("all_gather"):
+            self.comm.Allgather(array.reshape(-1).view(np.uint8), result.reshape(-1).view(np.uint8))
+        return result
+
+    def broadcast_object(self, value: Object, root: int = 0) -> Object:
+        with self.monitor.waiting("broadcast_object"):
+            result: Object = self.comm.bcast(value, root)
+        return result
+
+    def all_gather_objects(self, value: Object) -> list[Object]:
+        with self.monitor.waiting("all_gather_objects"):
+            return self.comm.allgather(value)
+
+    def barrier(self) -> None:
+        with self.monitor.waiting("barrier"):
+            self.comm.Barrier()
+
+
+class NcclCommunicator(MPICommunicator):
+    """Sums tensors of GPUs by NCCL, through CuPy, with one GPU for each process; else as ``MPICommunicator``.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        MPI's communicator.
+    timeout : float
+        Seconds after which a process that does not answer ends all others. Default: 30.
+    """
+
+    def __init__(self, comm: MPI.Comm, timeout: float = DEFAULT_TIMEOUT) -> None:
+        import cupy
+        from cupy.cuda import nccl
+
+        super().__init__(comm, timeout)
+        self.cupy, self.nccl = cupy, nccl
+        unique_id = self.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
+        with self.monitor.waiting("the connection of NCCL"):
+            self.communicator = nccl.NcclCommunicator(self.size, unique_id, self.rank)
+
+    def all_reduce(self, buffer: Buffer, deterministic: bool = False) -> Buffer:
+        array = write_chwn(buffer) if isinstance(buffer, Tensor) else buffer
+        if not isinstance(array, self.cupy.ndarray) or not array.flags.c_contiguous or not array.size:
+            return super().all_reduce(buffer, deterministic)
+        dtype = getattr(self.nccl, f"NCCL_{array.dtype.name.upper()}")
+        stream = self.cupy.cuda.get_current_stream()
+        with self.monitor.waiting("all_reduce"):
+            if not deterministic or self.size == 2:
+                pointer = array.data.ptr
+                self.communicator.allReduce(pointer, pointer, array.size, dtype, self.nccl.NCCL_SUM, stream.ptr)
+            else:
+                gathered = self.cupy.empty((self.size, array.size), array.dtype)
+                self.communicator.allGather(array.data.ptr, gathered.data.ptr, array.size, dtype, stream.ptr)
+                add_in_order(gathered, array.reshape(-1))
+            stream.synchronize()  # so that the monitor sees a process that does not answer
+        return buffer
+
+
+def add_in_order(parts: Any, out: Any) -> None:
+    """Compute ``out = (parts[0] + parts[1]) + parts[2] + ...``; out may be parts[0]."""
+    out[...] = parts[0]
+    for part in parts[1:]:
+        out += part
+
+
+@contextmanager
+def host_array(buffer: Tensor | NDArray[Any], half: np.dtype[Any] | None = None) -> Iterator[NDArray[Any]]:
+    """Give a buffer as a contiguous NumPy array, of the dtype ``half`` if it is of a 16-bit one; write it back after.
+
+    The array is the memory of the buffer if that is possible.
+    """
+    values: Any = buffer
+    if isinstance(buffer, Tensor):
+        try:
+            values = buffer.backend.runtime.numpy_view(write_chwn(buffer))
+        except BufferError:  # on a GPU
+            values = buffer.get()
+    elif not isinstance(buffer, np.ndarray):
+        raise TypeError(f"Communicator: expected a tensor or a NumPy array, got {describe(buffer)}")
+    original = values
+    if half is not None and values.dtype.name in HALF_DTYPES:
+        values = values.astype(half)
+    values = np.ascontiguousarray(values)
+    yield values
+    if values is not original:
+        original[...] = values
+    if isinstance(buffer, Tensor) and not np.may_share_memory(original, buffer.storage):
+        buffer[:] = original
+
+
+# --- the communicator of this process ---
+
+_world: Communicator | None = None
+
+
+def world(timeout: float | None = None) -> Communicator:
+    """Return the communicator of all processes that MPI has started together.
+
+    The first call connects them. Without a launcher, such as mpiexec, it is that of a single process, so that the same
+    script runs alone. After ``gen_backend("gpu")``, NCCL sums tensors if CuPy has it.
+
+    Parameters
+    ----------
+    timeout : float, optional
+        Seconds after which a process that does not answer ends all others; of the first call. Default: the environment
+        variable NEONLITE_TIMEOUT, or 30. Work on a single rank, such as writing a file, must take less.
+
+    Returns
+    -------
+    Communicator
+        The same object for every call.
+
+    Raises
+    ------
+    ImportError
+        A launcher has started the process and mpi4py is not installed.
+
+    Examples
+    --------
+    >>> from neonlite.distributed import world
+    >>> world().size  # without mpiexec
+    1
+    """
+    global _world
+    if _world is None:
+        seconds = os.environ.get("NEONLITE_TIMEOUT", DEFAULT_TIMEOUT) if timeout is None else timeout
+        _world = connect(check_number("world: timeout", float(seconds), above=0))
+    return _world
+
+
+def connect(timeout: float) -> Communicator:
+    """Return a new communicator of all processes."""
+    if not any(name in os.environ for name in LAUNCHER_VARIABLES) and "mpi4py.MPI" not in sys.modules:
+        return Communicator(timeout)
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ImportError(f"world: MPI has started this process, and mpi4py is not installed: {INSTALL_COMMAND}") from (
+            error
+        )
+    if MPI.COMM_WORLD.Get_size() == 1:
+        return Communicator(timeout)
+    communicator = (NcclCommunicator if has_nccl() else MPICommunicator)(MPI.COMM_WORLD, timeout)
+    end_all_on_error(communicator)
+    return communicator
+
+
+def is_distributed() -> bool:
+    """Return whether ``world()`` has connected several processes."""
+    return _world is not None and _world.size > 1
+
+
+def has_nccl() -> bool:
+    """Return whether CuPy is used, as by a backend for GPUs, and has NCCL."""
+    if "cupy" not in sys.modules:
+        return False
+    from cupy.cuda import nccl
+
+    return bool(nccl.available)
+
+
+def end_all_on_error(communicator: Communicator) -> None:
+    """Let an uncaught exception end all processes, and a normal exit be one."""
+    import atexit
+
+    previous, monitor = sys.excepthook, communicator.monitor
+
+    def handle(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, KeyboardInterrupt):  # of all processes, after the same step
+            monitor.close()
+            if communicator.rank == 0:
+                previous(kind, error, trace)
+        else:
+            monitor.fail(error)
+
+    sys.excepthook = handle
+    atexit.register(monitor.close)

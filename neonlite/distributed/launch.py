@@ -1,0 +1,321 @@
+"""Start processes by MPI: run a script in each (``run``), or call a Python function in each (``launch``).
+
+mpiexec starts the processes, the ranks. It runs in a session of its own, so that Ctrl-C in a terminal reaches only the
+launching process, which forwards it: mpiexec of MPICH passes SIGINT and SIGTERM to every rank once, on all hosts, and
+waits. SIGHUP would end mpiexec, so it is forwarded as SIGTERM. A second signal kills all ranks. mpiexec of Open MPI
+does not pass signals to the ranks: it ends them at once.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import pickle
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TextIO
+
+from neonlite.backend.validation import function, integer
+from neonlite.files import write_atomic
+from neonlite.messages import describe
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+INSTALL_COMMAND = 'pip install "neonlite[mpi]"'
+MAX_ERROR_CHARACTERS = 2000  # of standard error, in the error after the death of a process
+SIGHUP = getattr(signal, "SIGHUP", None)  # not on Windows
+FORWARDED_SIGNALS = [number for number in (signal.SIGINT, signal.SIGTERM, SIGHUP) if number]
+
+# The shell that runs a rank. mpiexec kills the other ranks as soon as it sees that one was killed or has crashed; the
+# delay gives their monitors the time to print an error. Signals go to the process group: the shell must survive them.
+RANK_SHELL = 'trap : INT TERM; "$@"; s=$?; case $s in [0-2] | 129 | 130 | 143) ;; *) sleep 2 ;; esac; exit $s'
+
+# Linux ends mpiexec, and with it all ranks, when the launching process ends: prctl(PR_SET_PDEATHSIG, SIGKILL).
+WITH_PARENT_DEATH_SIGNAL = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+
+RUN_CALL = "import sys; from neonlite.distributed.launch import run_call; run_call(sys.argv[1], int(sys.argv[2]))"
+
+
+# --- run ---
+
+
+def run(arguments: Sequence[str], n: int, hosts: str | None = None) -> int:
+    """Run a command in n processes and wait for all of them.
+
+    Ctrl-C, SIGTERM and SIGHUP are forwarded to all processes once, so that a training ends after the current step; a
+    second one kills them. If this process is killed, all others are (on Linux). OMP_NUM_THREADS is set to the CPUs of
+    this host divided by ``n``, unless it is set or ``hosts`` is given.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        The command and its arguments, such as ``[sys.executable, "script.py"]``.
+    n : int
+        The number of processes.
+    hosts : str, optional
+        The hosts, such as "host1:2,host2:2" for two processes on each, or the path of a host file. Default: this host.
+
+    Returns
+    -------
+    int
+        The exit status: 0, 128 + the signal number after a signal, or that of a process that failed.
+
+    Raises
+    ------
+    ImportError
+        mpi4py is not installed.
+    FileNotFoundError
+        There is no mpiexec, or no host file.
+
+    Examples
+    --------
+    >>> run([sys.executable, "-c", "print('hello')"], n=2)  # doctest: +SKIP
+    hello
+    hello
+    0
+    """
+    return Launcher().run(mpiexec_command(arguments, n, hosts), environment(n, hosts))
+
+
+def mpiexec_command(arguments: Sequence[str], n: int, hosts: str | None = None) -> list[str]:
+    """Return the command that starts n processes; the parameters and errors are those of ``run``.
+
+    mpiexec is that beside Python's executable, as of the package mpich, else that on PATH.
+    """
+    import subprocess
+
+    n = integer("mpiexec: n", n)
+    if find_spec("mpi4py") is None:
+        raise ImportError(f"several processes need mpi4py: {INSTALL_COMMAND}")
+    folders = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    mpiexec = shutil.which("mpiexec", path=folders)
+    if mpiexec is None:
+        raise FileNotFoundError(f"several processes need mpiexec, which is not on PATH: {INSTALL_COMMAND}")
+    version = subprocess.run([mpiexec, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+    is_open_mpi = "Open" in version  # "mpiexec (Open MPI) 5.0", "mpiexec (OpenRTE) 4.1"
+    options = ["--bind-to", "none"] if is_open_mpi else []  # its default is one CPU for each process
+    if hosts is not None:
+        is_file = os.path.isfile(hosts)
+        if os.sep in hosts and not is_file:
+            raise FileNotFoundError(f"mpiexec: expected the names of hosts or the path of a host file, got {hosts!r}")
+        options += [(("-hosts", "-f"), ("--host", "--hostfile"))[is_open_mpi][is_file], hosts]
+    shell = ["sh", "-c", RANK_SHELL, "sh"] if os.name == "posix" else []
+    return [mpiexec, *options, "-n", str(n), *shell, *arguments]
+
+
+def environment(n: int, hosts: str | None) -> dict[str, str]:
+    """Return the environment of the processes, in which the CPUs of this host are divided among them."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = {} if hosts else {"OMP_NUM_THREADS": str(max(1, cpus // n))}
+    return threads | dict(os.environ)
+
+
+class Launcher:
+    """Runs mpiexec, and forwards signals to it.
+
+    Attributes
+    ----------
+    signal_number : int or None
+        The signal that was forwarded.
+    last_errors : str
+        The last characters of standard error, if it was read.
+    """
+
+    def __init__(self) -> None:
+        self.process: Popen[bytes] | None = None
+        self.signal_number: int | None = None
+        self.is_forwarded = False
+        self.last_errors = ""
+
+    def run(self, command: Sequence[str], env: Mapping[str, str], streams: Sequence[TextIO] = ()) -> int:
+        """Run a command and return its exit status, as ``run``.
+
+        Parameters
+        ----------
+        command : sequence of str
+            The command of ``mpiexec_command``.
+        env : dict
+            The environment.
+        streams : sequence of text streams
+            Standard output and standard error are written to these two. Default: those of this process.
+        """
+        import subprocess
+
+        if sys.platform == "linux":
+            command = [sys.executable, "-I", "-S", "-c", WITH_PARENT_DEATH_SIGNAL, *command]
+        pipe = subprocess.PIPE if streams else None
+        previous_handlers = {}
+        try:
+            if threading.current_thread() is threading.main_thread():
+                for number in FORWARDED_SIGNALS:
+                    if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                        previous_handlers[number] = signal.signal(number, self.handle_signal)
+            self.process = subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+            )
+            self.forward_signal()  # that has arrived before
+            pipes = (self.process.stdout, self.process.stderr)
+            readers = [threading.Thread(target=self.copy, args=x) for x in zip(pipes, streams, strict=False)]
+            for reader in readers:
+                reader.start()
+            status = self.process.wait()
+            for reader in readers:
+                reader.join()
+        finally:
+            if self.process and self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            for number, handler in previous_handlers.items():
+                signal.signal(number, handler)
+        if status and self.signal_number:
+            return 128 + self.signal_number
+        return status if status >= 0 else 128 - status  # a signal has ended mpiexec itself
+
+    def handle_signal(self, signum: int, frame: object) -> None:
+        """Forward the first signal; kill all processes after the second one."""
+        if self.signal_number is None:
+            self.signal_number = signum
+            self.forward_signal()
+        elif self.process:
+            self.process.kill()  # the ranks end with mpiexec
+
+    def forward_signal(self) -> None:
+        """Forward the signal to the processes, once."""
+        if self.process and self.signal_number and not self.is_forwarded:
+            self.is_forwarded = True
+            self.process.send_signal(signal.SIGTERM if self.signal_number == SIGHUP else self.signal_number)
+
+    def copy(self, pipe: IO[bytes], stream: TextIO) -> None:
+        """Copy standard output or standard error of the processes to a stream, until its end."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with pipe:
+            while data := os.read(pipe.fileno(), 1 << 16):
+                text = decoder.decode(data)
+                if self.process and pipe is self.process.stderr:
+                    self.last_errors = (self.last_errors + text)[-MAX_ERROR_CHARACTERS:]
+                with suppress(OSError, ValueError):  # a closed stream must not stop the processes
+                    stream.write(text)
+                    stream.flush()
+
+
+# --- launch ---
+
+
+def launch(fn: Callable[..., Any], n: int, *args: Any, hosts: str | None = None, **kwargs: Any) -> Any:
+    """Call a function in n new processes, and return the result of rank 0.
+
+    The function may be a lambda, or defined in a notebook or an interactive session. Its output appears in
+    ``sys.stdout`` and ``sys.stderr`` of the caller while it runs. Ctrl-C is forwarded to all processes; a second one
+    kills them.
+
+    Parameters
+    ----------
+    fn : callable
+        The function. Within it, ``world()`` connects the processes.
+    n : int
+        The number of processes.
+    *args, **kwargs
+        The arguments of the function; they are pickled.
+    hosts : str, optional
+        As that of ``run``. The current folder must be the same on all hosts.
+
+    Returns
+    -------
+    object
+        The result of rank 0; it is pickled.
+
+    Raises
+    ------
+    RuntimeError
+        The function has raised an error, or a process has ended.
+    TypeError
+        The function, its arguments or its result cannot be pickled.
+    ImportError, FileNotFoundError
+        mpi4py, cloudpickle or mpiexec is not installed.
+    KeyboardInterrupt, SystemExit
+        A signal has ended the processes.
+
+    Examples
+    --------
+    >>> from neonlite.distributed import launch, world
+    >>> launch(lambda x: world().size * x, 2, 10)  # doctest: +SKIP
+    20
+    """
+    n, fn = integer("launch: n", n), function("launch: fn", fn)
+    call = dump((fn, args, kwargs), f"a function and arguments that can be pickled, got {describe(fn)}")
+    python_path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    with tempfile.TemporaryDirectory(prefix="neonlite-", dir=os.getcwd() if hosts else None) as name:
+        files = Path(name)
+        write_atomic(files / "call", call)
+        command = mpiexec_command([sys.executable, "-c", RUN_CALL, name, str(n)], n, hosts)
+        launcher = Launcher()
+        env = environment(n, hosts) | {"PYTHONPATH": python_path}
+        status = launcher.run(command, env, (sys.stdout, sys.stderr))
+        if status and launcher.signal_number:
+            raise KeyboardInterrupt if launcher.signal_number == signal.SIGINT else SystemExit(status)
+        for error in sorted(files.glob("error-*")):  # the first one: the others may result from it
+            kind, message = pickle.loads(error.read_bytes())
+            raise kind(message)
+        if status or not (files / "result").exists():
+            raise RuntimeError(
+                f"launch: a process has ended without a result or an error of the function (exit status {status}). The "
+                f"end of the standard error:\n{launcher.last_errors}"
+            )
+        return pickle.loads((files / "result").read_bytes())
+
+
+def dump(value: object, kind: str) -> bytes:
+    """Return a pickled object, also with functions of ``__main__``; raise TypeError if it is not ``kind``."""
+    try:
+        cloudpickle = import_module("cloudpickle")
+    except ImportError:
+        raise ImportError(f"launch needs cloudpickle: {INSTALL_COMMAND}") from None
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except Exception as error:
+        raise TypeError(
+            f"launch: expected {kind}: {error}. Create objects such as files, locks and generators in the function."
+        ) from error
+
+
+def run_call(folder: str, n: int) -> None:
+    """Run the call of ``launch`` in a rank, and write its result or its error to the folder of the call."""
+    from mpi4py import MPI
+
+    rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    files = Path(folder)
+    kind: type[Exception] = RuntimeError
+    try:
+        if size != n:
+            raise RuntimeError(f"expected {n} processes, got {size}: mpiexec and mpi4py are of different MPI libraries")
+        fn, args, kwargs = pickle.loads((files / "call").read_bytes())
+        result = fn(*args, **kwargs)
+        if rank == 0:
+            kind = TypeError
+            data = dump(result, f"a result that can be pickled, got {describe(result)}")
+            kind = RuntimeError
+            write_atomic(files / "result", data)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code in [128 + number for number in FORWARDED_SIGNALS]:
+            raise
+        text = "".join(traceback.format_exception(error))
+        message = str(error) if kind is TypeError else f"launch: rank {rank} has raised an error:\n\n{text}"
+        write_atomic(files / f"error-{time.time_ns()}-{rank}", pickle.dumps((kind, message)))
+        if size > 1:
+            MPI.COMM_WORLD.Abort(1)
+        sys.exit(1)

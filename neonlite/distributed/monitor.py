@@ -1,0 +1,430 @@
+"""Fault monitor: an error, the death or a hang of one process ends all processes of a data-parallel training.
+
+Each process has a thread that sends heartbeats over TCP: those of ranks 1, 2, ... go to rank 0, which sends its own to
+all ranks. Rank 0 detects a rank that ends, hangs or raises, reports it once, and ends all ranks. If rank 0 itself ends
+or hangs, the others detect it. One of them, the ``reporter`` of rank 0's last heartbeat, reports it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import secrets
+import selectors
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+MAX_LINE_BYTES = 65536
+MAX_HEARTBEAT_SECONDS = 1.0
+ANSWER_SECONDS = 1.0  # a rank that raises asks rank 0 whether to print the error; without an answer, it does
+REPORT_SECONDS = 3.0  # a report that takes longer is abandoned: all ranks end
+
+
+class Connection:
+    """TCP connection that sends and receives lines without blocking."""
+
+    def __init__(self, sock: socket.socket, rank: int | None = None) -> None:
+        sock.setblocking(False)
+        self.socket, self.rank = sock, rank  # rank of the other process; on rank 0, from its first heartbeat on
+        self.is_trusted = rank is not None  # on rank 0, after the secret word
+        self.incomplete_line = b""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message, unless the connection is closed or its buffer is full."""
+        with suppress(OSError):
+            self.socket.send(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> list[bytes] | None:
+        """Return the complete lines that have arrived, or None at the end of the connection."""
+        try:
+            data = self.socket.recv(MAX_LINE_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        *lines, self.incomplete_line = (self.incomplete_line + data).split(b"\n")
+        return lines if data and len(self.incomplete_line) < MAX_LINE_BYTES else None
+
+
+@dataclass
+class RankState:
+    """State of a rank. The first attributes are those of its heartbeats; times are in seconds of the monitor's clock.
+
+    ``entered`` and ``left`` count collective operations; ``operation`` is the name of the last one.
+    """
+
+    rank: int
+    host: str = "unknown"
+    process: int = 0
+    position: str = ""
+    entered: int = 0
+    left: int = 0
+    operation: str = ""
+    is_closed: bool = False
+    reporter: int = 1
+    heard_at: float = 0.0
+    waiting_since: float = 0.0
+    last_counts: tuple[int, int] = (0, 0)
+    connection: Connection | None = None
+    may_report: bool = False
+
+    def heartbeat(self) -> dict[str, Any]:
+        """Return the attributes that a rank sends."""
+        values = vars(self)
+        return {name: values[name] for name in list(values)[: list(values).index("heard_at")]}
+
+    def update(self, heartbeat: dict[str, Any], clock: float) -> None:
+        """Set the attributes that a rank has sent."""
+        vars(self).update(heartbeat)
+        self.heard_at = clock
+        if self.last_counts != (counts := (self.entered, self.left)):
+            self.last_counts, self.waiting_since = counts, clock
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (host {self.host}, process {self.process})"
+
+
+def diagnose(ranks: Collection[RankState], clock: float, timeout: float) -> str:
+    """Return an error if a rank has waited in a collective operation for more than ``timeout`` seconds, else "".
+
+    The error names the ranks for which it waits: they have sent no heartbeat for ``timeout`` seconds, have entered
+    fewer collective operations, or have ended their training. If all ranks wait, the communication itself hangs.
+    """
+    running = [r for r in ranks if not r.is_closed]
+    waiting = [r for r in running if r.entered > r.left and r.heard_at - r.waiting_since > timeout]
+    if not waiting:
+        return ""
+    first = max(waiting, key=lambda r: r.entered)
+    causes = []
+    for r in ranks:
+        if not r.is_closed and clock - r.heard_at > timeout:
+            cause = f"has sent no heartbeat for {timeout:g} s (it is stopped, or in C code that holds the GIL)"
+        elif r.is_closed and r.entered < first.entered:
+            cause = f"has ended its training, but rank {first.rank} waits for it in {first.operation}"
+        elif r.entered == r.left < first.entered:
+            cause = f"has not reached the next {first.operation} for {timeout:g} s"
+        else:
+            continue
+        causes.append(f"{r} {cause}; its last position: {r.position or 'before the first step'}")
+    if causes:
+        return ". ".join(causes[:4]) + (f" (and {len(causes) - 4} more ranks)" if len(causes) > 4 else "")
+    if len(waiting) < len(running):
+        return ""
+    groups: dict[str, list[str]] = {}
+    for r in waiting:
+        groups.setdefault(f"in {r.operation} (collective operation {r.entered})", []).append(str(r.rank))
+    where = "; ".join(f"ranks {', '.join(members)} {what}" for what, members in groups.items())
+    return f"communication hangs: all ranks wait for {timeout:g} s, {where}; last position: {first.position}"
+
+
+class Waiting:
+    """Context manager that counts a collective operation. It can be nested, and used in several threads."""
+
+    __slots__ = ("operation", "state")
+
+    def __init__(self, state: RankState, operation: str) -> None:
+        self.state, self.operation = state, operation
+
+    def __enter__(self) -> None:
+        self.state.operation = self.operation
+        self.state.entered += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.state.left += 1
+
+
+class Monitor:
+    """Fault monitor of one process.
+
+    If a rank ends unexpectedly, calls ``fail``, or keeps another one waiting in a collective operation for more than
+    ``timeout`` seconds, one rank prints an error, and all ranks end with exit status 1. This includes the ranks that
+    have called ``close``, until all have. A process that is stopped or holds the GIL cannot end itself: mpiexec ends
+    it. The constructor of rank 0 returns when all ranks are connected.
+
+    Parameters
+    ----------
+    rank : int
+        The rank of this process, from 0.
+    size : int
+        The number of processes. A single one has no thread and no connection.
+    exchange : callable
+        Called once by every rank; returns the argument of rank 0, as MPI's bcast.
+    timeout : float
+        Seconds that a rank may keep others waiting: more than the longest step, evaluation or checkpoint of one rank.
+
+    Attributes
+    ----------
+    position : str
+        The position of the training, such as "epoch 0, step 17". The training loop sets it.
+
+    Raises
+    ------
+    RuntimeError
+        If rank 0 cannot be reached.
+    """
+
+    def __init__(self, rank: int, size: int, exchange: Callable[[Any], Any], timeout: float = 30.0) -> None:
+        if not timeout > 0:
+            raise ValueError(f"Monitor: expected timeout > 0, got {timeout}. It is in seconds.")
+        self.rank, self.size, self.timeout = rank, size, timeout
+        self.position = ""
+        self.state = RankState(rank, socket.gethostname(), os.getpid())
+        self.ranks = {r: RankState(r) for r in (range(size) if rank == 0 else [0])} | {rank: self.state}
+        self._clock = 0.0  # excludes the time in which this process is stopped or gets no CPU time
+        self._interval = min(timeout / 15, MAX_HEARTBEAT_SECONDS)
+        self._report_lock = threading.Lock()  # never released: a process reports one error
+        self._report_deadline = float("inf")
+        self._may_report: bool | None = None  # the answer of rank 0
+        self._answered, self._all_connected = threading.Event(), threading.Event()
+        self._is_exiting = False
+        if size == 1:
+            return
+        self._selector = selectors.DefaultSelector()
+        if rank == 0:
+            self._listener = Connection(socket.create_server(("", 0), backlog=max(size, 128)))
+            self._add(self._listener)
+            self._server = server_info(self.state.host, self._listener.socket)
+            exchange(self._server)
+        else:
+            self._server = exchange(None)
+            self.ranks[0].connection = self._connect()
+            self._add(self.ranks[0].connection)
+        self._thread = threading.Thread(target=self._run, name="neonlite-monitor", daemon=True)
+        self._thread.start()
+        atexit.register(self._at_exit)
+        if rank == 0:
+            self._all_connected.wait()
+
+    def waiting(self, what: str) -> Waiting:
+        """Return a context manager for a collective operation, such as "all_reduce"."""
+        return Waiting(self.state, what)
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Print an error with its traceback, unless another rank has reported one, and end all ranks."""
+        try:
+            if self._claim_report() and self._ask_rank_0():
+                header = f"neonlite: rank {self.rank}{self.position and ', '}{self.position}:\n"
+                write_error(header + "".join(traceback.format_exception(error)))
+                self._end()
+            time.sleep(2 * REPORT_SECONDS)  # the thread ends this process after the report of another rank
+        finally:
+            os._exit(1)
+
+    def close(self) -> None:
+        """End the training of this rank: it may exit. Does not wait for other ranks, and can be called repeatedly."""
+        if not self.state.is_closed:
+            self.state.is_closed = True
+            self._send_heartbeat()
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        now = next_heartbeat = time.monotonic()
+        while not self._is_finished():
+            events = self._selector.select(max(0.0, next_heartbeat - now))
+            previous, now = now, time.monotonic()
+            self._clock += min(now - previous, 2 * self._interval)
+            for key, _ in events:
+                self._read(key.data)
+            if now >= next_heartbeat:
+                next_heartbeat = now + self._interval
+                self._send_heartbeat()
+                self._check()
+        for key in list(self._selector.get_map().values()):
+            self._remove(key.data)
+        self._selector.close()
+
+    def _is_finished(self) -> bool:
+        """Return whether all ranks are closed. Ranks other than 0 know it when rank 0 closes the connection."""
+        is_connected = self.rank and self.ranks[0].connection
+        return self._is_exiting or (not is_connected and all(r.is_closed for r in self.ranks.values()))
+
+    def _send_heartbeat(self) -> None:
+        others = [r for r, state in self.ranks.items() if r and state.connection and not state.is_closed]
+        self.state.reporter = min(others, default=1)
+        self.state.position = str(self.position)
+        self.state.update({}, self._clock)
+        self._send(self.state.heartbeat())
+
+    def _send(self, message: dict[str, Any]) -> None:
+        """Send a message to all connected ranks."""
+        for state in self.ranks.values():
+            if connection := state.connection:
+                connection.send(message)
+
+    def _check(self) -> None:
+        """Report the ranks that keep others waiting; ranks other than 0 do so only if rank 0 sends no heartbeats."""
+        if time.monotonic() > self._report_deadline:
+            self._end()
+        error = ""
+        if self.rank == 0 and not self._all_connected.is_set():
+            if self._clock > self.timeout:
+                missing = ", ".join(str(r) for r, state in self.ranks.items() if r and not state.connection)
+                error = f"rank {missing} has not connected to {self.state} for {self.timeout:g} s"
+        elif self.rank == 0 or self._clock - self.ranks[0].heard_at > self.timeout:
+            error = diagnose(self.ranks.values(), self._clock, self.timeout)
+        if error:
+            self._report(error)
+
+    # --- connections ---
+
+    def _connect(self) -> Connection:
+        """Return a connection to rank 0, after the exchange of the secret words."""
+        host, port = self._server["host"], self._server["port"]
+        failures = []
+        for address in [*["127.0.0.1"][: host == self.state.host], host, *self._server["addresses"]]:
+            try:
+                sock = socket.create_connection((address, port), timeout=self.timeout)
+                sock.sendall(self._server["hello"].encode() + b"\n")
+                with sock.makefile("rb", 0) as stream:
+                    if stream.readline(64).decode(errors="replace") == self._server["welcome"] + "\n":
+                        return Connection(sock, rank=0)
+                sock.close()
+                failures.append(f"{address}: the server on this port is not rank 0")
+            except OSError as error:
+                failures.append(f"{address}: {error}")
+        raise RuntimeError(
+            f"Monitor: expected a connection of rank {self.rank} (host {self.state.host}) to rank 0 (host {host}, TCP "
+            f"port {port}), got {'; '.join(failures)}. Allow TCP connections between the hosts, or train on one host."
+        )
+
+    def _add(self, connection: Connection) -> None:
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+
+    def _remove(self, connection: Connection) -> None:
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+
+    def _read(self, connection: Connection) -> None:
+        """Process what has arrived on a connection."""
+        if connection.socket.fileno() == -1:  # closed after another event of the same iteration
+            return
+        if self.rank == 0 and connection is self._listener:
+            with suppress(OSError):
+                self._add(Connection(connection.socket.accept()[0]))
+            return
+        lines = connection.receive()
+        for line in lines or ():
+            if connection.is_trusted:
+                with suppress(ValueError):  # an incomplete message: the buffer of the sender was full
+                    self._process(json.loads(line), connection)
+            elif secrets.compare_digest(line, self._server["hello"].encode()):
+                connection.is_trusted = True
+                with suppress(OSError):
+                    connection.socket.send(self._server["welcome"].encode() + b"\n")
+            else:
+                lines = None
+                break
+        if lines is None:
+            self._remove(connection)
+            self._process_end(connection)
+
+    def _process(self, message: dict[str, Any], connection: Connection) -> None:
+        """Process a message: the end of all ranks, a request to report an error, its answer, or a heartbeat."""
+        if "end" in message:
+            self._end()
+        elif "request" in message:
+            state = self.ranks[message["request"]]
+            state.may_report = self._claim_report()
+            connection.send({"answer": state.may_report})
+        elif "answer" in message:
+            self._may_report = message["answer"]
+            self._answered.set()
+        else:
+            state = self.ranks[message["rank"]]
+            state.update(message, self._clock)
+            if connection.rank is None:
+                connection.rank, state.connection = state.rank, connection
+                if all(r.connection for r in self.ranks.values() if r.rank):
+                    for key in list(self._selector.get_map().values()):
+                        if key.data.rank is None:  # the listener, and connections that are not those of a rank
+                            self._remove(key.data)
+                    self._all_connected.set()
+
+    def _process_end(self, connection: Connection) -> None:
+        """Report the end of a connection to a rank that has not ended its training."""
+        if connection.rank is None or (state := self.ranks[connection.rank]).connection is not connection:
+            return
+        state.connection = None
+        if state.may_report:
+            self._end()
+        if not (state.is_closed or self._is_exiting):
+            position = f"after {state.position}" if state.position else "before the first step"
+            self._report(f"{state} ended unexpectedly {position}")
+
+    # --- reports ---
+
+    def _claim_report(self) -> bool:
+        """Return whether no error has been reported yet; the caller reports one."""
+        if not self._report_lock.acquire(blocking=False):
+            return False
+        self._report_deadline = time.monotonic() + REPORT_SECONDS
+        return True
+
+    def _ask_rank_0(self) -> bool:
+        """Return whether this rank may report its error."""
+        if self.rank == 0 or not (connection := self.ranks[0].connection):
+            return True
+        connection.send({"request": self.rank})
+        self._answered.wait(ANSWER_SECONDS)
+        return self._may_report is not False
+
+    def _report(self, error: str) -> None:
+        """Print an error if this rank is the reporter, and end all ranks.
+
+        The reporter pauses before: if a signal ends all ranks at the same time, it prints nothing. The others pause
+        for longer: mpiexec ends the reporter when another process has ended.
+        """
+        if self._claim_report():
+            is_reporter = self.rank in (0, self.ranks[0].reporter)
+            time.sleep(0.2 if is_reporter else 1.0)
+            if is_reporter:
+                write_error(f"neonlite: {error}. All ranks end.\n")
+            self._end()
+
+    def _end(self) -> NoReturn:
+        """End all connected ranks, and this one."""
+        try:
+            self._send({"end": True})
+            with suppress(RuntimeError):  # at interpreter shutdown, when no thread can start
+                flush = threading.Thread(target=sys.stdout.flush, daemon=True)  # may block
+                flush.start()
+                flush.join(0.5)
+            time.sleep(0.2)  # the other ranks read the message before the connections end
+        finally:
+            os._exit(1)
+
+    def _at_exit(self) -> None:
+        """Disconnect before other exit handlers, which may block. Rank 0 monitors until all ranks are closed."""
+        if self.rank == 0 and self.state.is_closed:
+            self._thread.join()
+        elif not self.state.is_closed:
+            self._is_exiting = True
+            for state in self.ranks.values():
+                if connection := state.connection:
+                    with suppress(OSError):
+                        connection.socket.shutdown(socket.SHUT_RDWR)
+
+
+def server_info(host: str, listener: socket.socket) -> dict[str, Any]:
+    """Return how to connect to the monitor of rank 0, and the secret words of both sides."""
+    addresses = []
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # selects the network interface of the default route; sends nothing
+        addresses.append(probe.getsockname()[0])
+    words = {"hello": secrets.token_hex(16), "welcome": secrets.token_hex(16)}
+    return {"host": host, "port": listener.getsockname()[1], "addresses": addresses, **words}
+
+
+def write_error(text: str) -> None:
+    """Write to standard error, without Python's stream: a thread that hangs may hold its lock."""
+    with suppress(OSError):
+        os.write(2, text.encode(errors="replace"))

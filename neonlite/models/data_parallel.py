@@ -1,0 +1,199 @@
+"""Data parallel training: each process trains on a part of every minibatch, and gradients are summed.
+
+All processes start with the weights, the random streams and the progress of rank 0, and update equal weights with equal
+gradients. So everything but the parts of the minibatches is the same on all of them.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neonlite.backend.shard import Shard
+from neonlite.data.iterator import ResumableIterator
+from neonlite.distributed.gradients import GradientReducer
+from neonlite.layers.parameter import ParameterLayer
+from neonlite.layers.weights import parameter_states
+from neonlite.messages import describe
+from neonlite.models.interrupt import ENDING, DeferredInterrupt
+from neonlite.optimizers import get_param_list
+
+if TYPE_CHECKING:
+    from neonlite.backend import Tensor
+    from neonlite.models.model import Model
+
+
+class DataParallel:
+    """The data parallel training of a model within ``fit``.
+
+    Parameters
+    ----------
+    model : Model
+        The model, initialized.
+    dataset : ResumableIterator
+        The training set.
+    shard : Shard
+        The columns of a minibatch that this process computes.
+    num_epochs : int
+        The argument of ``fit``.
+    interrupt : DeferredInterrupt
+        Receives signals.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        dataset: Any,
+        shard: Shard,
+        num_epochs: int,
+        interrupt: DeferredInterrupt,
+    ) -> None:
+        self.model, self.be, self.shard, self.interrupt = model, model.be, shard, interrupt
+        self.communicator = shard.communicator
+        self.finished = False  # whether a callback of any process has ended training
+        if not isinstance(dataset, ResumableIterator):
+            raise TypeError(
+                f"{model.name}.fit: distributed: expected an iterator that can yield the columns of one process, such "
+                f"as ArrayIterator or another ResumableIterator, got {describe(dataset)}."
+            )
+        for layer in model.layers.leaves():
+            if layer.parallelism == "Model":
+                raise ValueError(
+                    f"{layer.name}: expected parallelism 'Data' or 'Disabled' for a distributed fit, got 'Model', "
+                    "which splits the weights of a layer."
+                )
+        overlap = self.communicator.overlap and self.be.graphs is None
+        self.reducer = GradientReducer(self.communicator, model.layers, bool(self.be.deterministic), overlap)
+        self.running = running_statistics(model.layers.leaves())
+        self.check(dataset, num_epochs)
+        self.broadcast(dataset)
+
+    # --- the start ---
+
+    def check(self, dataset: Any, num_epochs: int) -> None:
+        """Raise ValueError on every process if they differ, with the ranks and the difference."""
+        model = self.model
+        config = {k: v for k, v in dataset.get_state().items() if k not in ("epoch", "start", "minibatch", "seed")}
+        optimizer, cost = (
+            getattr(x, "get_description", lambda x=x: describe(x))() for x in (model.optimizer, model.cost)
+        )
+        facts = {
+            "the version of neonlite": version("neonlite"),
+            "the version of Python": platform.python_version(),
+            "the version of NumPy": np.__version__,
+            "the dtype": self.be.default_dtype_name,
+            "deterministic": self.be.deterministic,
+            "the parameters": [(w.name, w.shape, len(states)) for (w, _), states in parameters_with_states(model)],
+            "the data": (dataset.classnm, config),
+            "the optimizer": optimizer,
+            "the cost": cost,
+            "the number of epochs": num_epochs,
+        }
+        everywhere = self.communicator.all_gather_objects(facts)
+        for name in facts:
+            values = [str(other[name]) for other in everywhere]
+            if ranks := [rank for rank, value in enumerate(values) if value != values[0]]:
+                raise ValueError(
+                    f"{model.name}.fit: expected {name} to be the same on all processes, got {values[0]} on rank 0 "
+                    f"and {values[ranks[0]]} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}."
+                )
+
+    def broadcast(self, dataset: Any) -> None:
+        """Set weights, optimizer states, random streams, and the positions in data and training to those of rank 0."""
+        model, communicator = self.model, self.communicator
+        progress = {name: getattr(model, name) for name in model.progress_fields}
+        optimizer = model.optimizer
+        common = (self.be.rng_get_state(), progress, optimizer.get_state(), dataset.get_state())
+        common = communicator.broadcast_object(common)
+        self.be.rng_set_state(common[0])
+        vars(model).update(common[1])
+        optimizer.set_state(common[2])
+        dataset.set_state(common[3])
+        for (w, _), states in parameters_with_states(model):
+            for tensor in (w, *states):
+                communicator.broadcast(tensor)
+        for tensor in self.running:
+            communicator.broadcast(tensor)
+        for layer in model.layers.leaves():  # of a checkpoint: the states of all processes
+            states = getattr(layer, "pending_state", {})
+            if states and {x.shape[1] for x in states.values()} == {self.shard.total}:
+                columns = slice(self.shard.start, self.shard.stop)
+                layer.set_state({name: x[:, columns] for name, x in states.items()})
+
+    # --- a step ---
+
+    @property
+    def minibatch_shard(self) -> Shard:
+        """The columns of the current minibatch that this process computes."""
+        return cast(Shard, self.be.minibatch_shard)
+
+    @property
+    def has_no_columns(self) -> bool:
+        """Whether the current minibatch is partial, with fewer columns than there are processes, and none of this."""
+        return self.minibatch_shard.start == self.minibatch_shard.stop
+
+    def zero_gradients(self) -> None:
+        """Set all gradients to zero, for a minibatch without a column for this process."""
+        for (_, dw), _ in get_param_list(self.model.layers_to_optimize):
+            dw[:] = 0
+
+    def reduce(self, cost: float) -> float:
+        """Sum the gradients over all processes; return the mean cost of the minibatch.
+
+        The running statistics of batch normalization become the means over all processes. Whether a callback or a
+        signal ends training is agreed on here, so that all processes end after the same step.
+
+        Parameters
+        ----------
+        cost : float
+            The mean cost of the columns of this process.
+        """
+        self.reducer.reduce()
+        n = self.minibatch_shard.stop - self.minibatch_shard.start
+        flags = [self.model.finished, *(number == self.interrupt.pending_signal for number in ENDING)]
+        running = [tensor.get().reshape(-1) for tensor in self.running]
+        # with 0 columns, cost and statistics may be NaN
+        weighted = n * np.concatenate([[cost], *running]) if n else np.zeros(1 + sum(x.size for x in running))
+        message = self.communicator.all_reduce(np.concatenate([flags, weighted]), bool(self.be.deterministic))
+        counts, (mean_cost, *means) = message[: len(flags)], message[len(flags) :] / self.minibatch_shard.total
+        self.finished = counts[0] > 0
+        for number, count in zip(ENDING, counts[1:], strict=True):
+            if count:
+                self.interrupt.agree_on(number)
+        for tensor in self.running:
+            values, means = means[: tensor.size], means[tensor.size :]
+            tensor[:] = np.reshape(values, tensor.shape)
+        return float(mean_cost)
+
+    def agree_on_end(self) -> None:
+        """Agree on whether a callback has ended training, between epochs."""
+        flag = np.array([float(self.model.finished)])
+        self.finished = bool(self.communicator.all_reduce(flag)[0])
+
+    def gather_columns(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the columns (F, n) of all processes, in the order of the ranks."""
+        return np.concatenate(self.communicator.all_gather_objects(array), axis=1)
+
+    def close(self) -> None:
+        """End the thread that sums gradients."""
+        self.reducer.close()
+
+
+def running_statistics(layers: Sequence[Any]) -> list[Tensor]:
+    """Return the tensors besides parameters that checkpoints store, such as running means."""
+    result = []
+    for layer in layers:
+        names = dict(layer.parameter_names) if isinstance(layer, ParameterLayer) else {}
+        result += [tensor for name, tensor in layer.persistent_tensors.items() if name not in names]
+    return result
+
+
+def parameters_with_states(model: Model) -> list[Any]:
+    """Return ((W, dW), states) for each parameter of a model, also of layers that are not trained."""
+    layers = model.layers.leaves()
+    return [pair for layer in layers if layer.has_params for pair in parameter_states(layer)]
