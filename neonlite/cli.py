@@ -32,6 +32,7 @@ EXTRA_PACKAGES = {  # extra -> package
     "datasets": "pooch",
     "tensorboard": "tensorboardX",
     "sklearn": "scikit-learn",
+    "mpi": "mpi4py",
     "notebook": "notebook",
 }
 
@@ -129,6 +130,19 @@ def make_parser() -> argparse.ArgumentParser:
     train.add_argument("--no-progress-bar", "--no_progress_bar", action="store_true", help="do not print progress")
     add_seed_option(train)
     add_common_options(train, data=True)
+    processes = train.add_argument_group("options for several processes", "needs: pip install 'neonlite[mpi]'")
+    processes.add_argument(
+        "-n",
+        "--processes",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="train in N processes, which compute equal parts of each minibatch: the result does not depend on N, "
+        "except for rounding and batch normalization (default: %(default)s)",
+    )
+    processes.add_argument(
+        "--hosts", help="the hosts of the processes, such as host1:2,host2:2, or a host file (default: this host)"
+    )
     table = train.add_argument_group("options for a CSV file")
     table.add_argument("--target", metavar="COLUMN", help="the column to predict; the other columns are the inputs")
     table.add_argument(
@@ -262,7 +276,7 @@ def non_negative_int(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status. A signal that ends training raises SystemExit(128 + signal)."""
-    status, args = 0, argparse.Namespace()
+    status, args = 0, argparse.Namespace(command_line=list(sys.argv[1:] if arguments is None else arguments))
     try:
         make_parser().parse_args(arguments, args)
         args.handler(args)
@@ -277,6 +291,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("NEONLITE_DEBUG", "0") not in ("", "0"):
             raise
+        if (communicator := connected()) is not None:
+            time.sleep(2 * (communicator.rank > 0))  # an error of all processes is reported by rank 0
+            communicator.abort(translate_options(format_error(error), args))
         print_error(f"neonlite: {translate_options(format_error(error), args)}")
         status = 1
     return flush_stdout(status)
@@ -343,10 +360,42 @@ def run_train(args: argparse.Namespace) -> None:
     if args.plot:
         args.plot = check_plot_path(args.plot)
     check_distinct_files(args)
-    (train_on_csv if is_csv else train_on_dataset)(args)
+    rank, size = join_processes(args)
+    (train_on_csv if is_csv else train_on_dataset)(args, rank, size)
 
 
-def train_on_dataset(args: argparse.Namespace) -> None:
+def join_processes(args: argparse.Namespace) -> tuple[int, int]:
+    """Return the rank of this process and the number of processes; start them first if they do not exist yet.
+
+    The first process exits when those that it has started have ended. Ranks other than 0 print nothing.
+    """
+    from neonlite.distributed import world
+    from neonlite.distributed.launch import run
+
+    communicator = world()
+    if communicator.size == 1 and args.processes > 1:
+        sys.exit(run([sys.executable, "-m", "neonlite.cli", *args.command_line], args.processes, args.hosts))
+    if args.hosts and args.processes == 1:
+        raise ValueError("--hosts: expected the number of processes, such as -n 4, got none")
+    if communicator.rank:
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    return communicator.rank, communicator.size
+
+
+def connected() -> Any:
+    """Return the communicator of this process if it is one of several, else None."""
+    module = sys.modules.get("neonlite.distributed.communicator")
+    return module.world() if module is not None and module.is_distributed() else None
+
+
+def split_batch(batch_size: int, rank: int, size: int) -> int:
+    """Return the part of a batch size that is that of a process."""
+    if batch_size < size:
+        raise ValueError(f"--batch-size: expected a row for each of {size} processes, got {batch_size}")
+    return batch_size // size + (rank < batch_size % size)
+
+
+def train_on_dataset(args: argparse.Namespace, rank: int, size: int) -> None:
     """Train a network on a data set by its recipe."""
     from neonlite.callbacks import Callbacks
     from neonlite.models import Model
@@ -364,6 +413,7 @@ def train_on_dataset(args: argparse.Namespace) -> None:
     dataset, train_set, valid_set = load_data(
         args.dataset, args.data_dir, settings["augment"], metadata or settings, not batch_size
     )
+    be.bsz = split_batch(be.bsz, rank, size)
     if args.resume:
         model = Model(args.resume)
         optimizer, epochs = resume_optimizer(model.optimizer, args)
@@ -387,12 +437,14 @@ def train_on_dataset(args: argparse.Namespace) -> None:
     start = time.perf_counter()
     try:
         with print_warnings(args):
-            model.fit(train_set, CrossEntropyMulti(), optimizer, epochs, callbacks)
+            model.fit(train_set, CrossEntropyMulti(), optimizer, epochs, callbacks, distributed=size > 1)
     except (KeyboardInterrupt, SystemExit):  # the second SIGINT, or SIGTERM or SIGHUP
         if save:
             data_option = f" -w {shlex.quote(str(args.data_dir))}" if args.data_dir else ""
             print_error(f"to resume: neonlite train {args.dataset} --resume {shlex.quote(str(save))}{data_option}")
         raise
+    if rank:
+        return
     check_finite(model, save)
     say(f"{format_evaluation(args.dataset, model, valid_set)}, after {format_training(model, start)}")
     finish_training(args, model, callbacks.history, save)
@@ -433,7 +485,7 @@ def finish_training(args: argparse.Namespace, model: Any, history: Any, save: Pa
         say(f"plot: {args.plot}")
 
 
-def train_on_csv(args: argparse.Namespace) -> None:
+def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
     """Train a network on the rows of a CSV file."""
     from neonlite.callbacks import SerializeModelCallback
     from neonlite.data.csv_files import read_csv
@@ -468,12 +520,15 @@ def train_on_csv(args: argparse.Namespace) -> None:
             X,
             y,
             epochs=epochs,
-            batch_size=args.batch_size or CSV_BATCH_SIZE,
+            batch_size=split_batch(args.batch_size or CSV_BATCH_SIZE, rank, size),
             optimizer=make_optimizer(args.optimizer or "adam", args.lr or CSV_RATE, epochs),
             validation_split=split,
             callbacks=callbacks,
             progress_bar=not args.no_progress_bar,
+            distributed=size > 1,
         )
+    if rank:
+        return
     check_finite(model, args.save)
     say(f"inputs: {model.input_encoder}\ntarget: {model.target_encoder}")
     rows: Any = slice(None)

@@ -115,6 +115,9 @@ class Backend(OpMethods, Untracked):
         self.graphs = self.runtime.create_graphs(self)  # captured by ``replay``; None on runtimes without graphs
         self.structures, self.infos = Structures(), Structures()  # of op-trees, and of tensors
         self.exported: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # to other libraries
+        self.distributed: weakref.WeakValueDictionary[int, Tensor] = (
+            weakref.WeakValueDictionary()
+        )  # ``distribute_data``
         self.plan_cache = PlanCache()
 
     def __repr__(self) -> str:

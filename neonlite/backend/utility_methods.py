@@ -6,13 +6,17 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from neonlite.backend.memory import DeviceMemory, MemoryUsage
 from neonlite.backend.runtimes.meta import MetaRuntime
 from neonlite.backend.tensor import Tensor
+from neonlite.messages import describe
 from neonlite.optree import Operand
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
+    from neonlite.backend.shard import Shard
 
 
 class Mark:
@@ -112,25 +116,42 @@ def copy_transpose(be: Backend, a: Tensor, out: Tensor, axes: Sequence[int] | No
 
 
 def distribute_data(be: Backend, tensor: Tensor, layer_parallelism: str) -> Tensor:
-    """Return the tensor: a backend has one device.
+    """Return the part of an activation or error tensor that a layer of this process needs.
+
+    Without ``Communicator.sharded``, there is one process, and this is the tensor itself.
 
     Parameters
     ----------
     tensor : Tensor
-        The tensor.
+        The columns (F, n) of this process, or (F, N) of all processes.
     layer_parallelism : str
-        For compatibility with neon, without effect.
+        "Data": the columns of this process. "Disabled" or "Unknown": the columns of all processes.
 
     Returns
     -------
     Tensor
-        The same tensor.
+        The tensor if it has these columns, else a view of it or a new tensor.
+
+    Raises
+    ------
+    ValueError
+        The parallelism is another one, such as "Model", or the tensor has another number of columns.
     """
-    return tensor
+    if (shard := be.minibatch_shard) is None:
+        return tensor
+    if layer_parallelism not in ("Data", "Disabled", "Unknown"):
+        raise ValueError(
+            f"be.distribute_data: expected the parallelism 'Data', 'Disabled' or 'Unknown', got {layer_parallelism!r}"
+        )
+    to_all = layer_parallelism != "Data"
+    result = convert_columns(be, shard, tensor, to_all)
+    if result is not tensor:
+        be.distributed[id(result)] = result
+    return result
 
 
 def revert_tensor(be: Backend, tensor: Tensor) -> Tensor:
-    """Return the tensor, the inverse of ``distribute_data``.
+    """Return a result of ``distribute_data`` with the columns that its argument had.
 
     Parameters
     ----------
@@ -140,9 +161,26 @@ def revert_tensor(be: Backend, tensor: Tensor) -> Tensor:
     Returns
     -------
     Tensor
-        The same tensor.
+        The tensor itself if ``distribute_data`` returned its argument, else a new one.
     """
-    return tensor
+    shard = be.minibatch_shard
+    if shard is None or be.distributed.get(id(tensor)) is not tensor:
+        return tensor
+    return convert_columns(be, shard, tensor, to_all=tensor.shape[1] != shard.total)
+
+
+def convert_columns(be: Backend, shard: Shard, tensor: Tensor, to_all: bool) -> Tensor:
+    """Return the columns of all processes, or of this one, of a tensor with the others; or the tensor itself."""
+    local, columns = shard.stop - shard.start, tensor.shape[1]
+    if columns == (shard.total if to_all else local):
+        return tensor
+    if columns != (local if to_all else shard.total):
+        raise ValueError(
+            f"be.distribute_data: expected {local} columns, or {shard.total} of all processes, got {describe(tensor)}"
+        )
+    if not to_all:
+        return tensor[:, shard.start : shard.stop]
+    return be.array(np.concatenate(shard.communicator.all_gather_objects(tensor.get()), axis=1), tensor.info.dtype)
 
 
 # --- memory and generated code ---

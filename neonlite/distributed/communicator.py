@@ -6,6 +6,7 @@ of a single process. ``world()`` returns the one that fits.
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import sys
@@ -411,8 +412,6 @@ def has_nccl() -> bool:
 
 def end_all_on_error(communicator: Communicator) -> None:
     """Let an uncaught exception end all processes, and a normal exit be one."""
-    import atexit
-
     previous, monitor = sys.excepthook, communicator.monitor
 
     def handle(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -424,4 +423,4 @@ def end_all_on_error(communicator: Communicator) -> None:
             monitor.fail(error)
 
     sys.excepthook = handle
-    atexit.register(monitor.close)
+    atexit.register(monitor.close)  # before the monitor's exit handler, as it is registered later

@@ -1,6 +1,6 @@
 """Start processes by MPI: run a script in each (``run``), or call a Python function in each (``launch``).
 
-mpiexec starts the processes, the ranks. It runs in a session of its own, so that Ctrl-C in a terminal reaches only the
+mpiexec starts the processes, the ranks. It runs in a new session, so that Ctrl-C in a terminal reaches only the
 launching process, which forwards it: mpiexec of MPICH passes SIGINT and SIGTERM to every rank once, on all hosts, and
 waits. SIGHUP would end mpiexec, so it is forwarded as SIGTERM. A second signal kills all ranks. mpiexec of Open MPI
 does not pass signals to the ranks: it ends them at once.
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str], n: int, hosts: str | None = None) -> int:
     """Run a command in n processes and wait for all of them.
 
     Ctrl-C, SIGTERM and SIGHUP are forwarded to all processes once, so that a training ends after the current step; a
-    second one kills them. If this process is killed, all others are (on Linux). OMP_NUM_THREADS is set to the CPUs of
+    second one kills them. If this process is killed, all others end (MPICH on Linux). OMP_NUM_THREADS is set to the CPUs of
     this host divided by ``n``, unless it is set or ``hosts`` is given.
 
     Parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from neonlite.backend import Tensor
+from neonlite.backend.shard import Shard
 from neonlite.backend.validation import check_number
 from neonlite.initializers import Constant
 from neonlite.layers.accumulation import accumulates
@@ -67,6 +68,14 @@ class BatchNorm(NormalizationBase):
         Name, unique in a network.
     binary : bool
         Round one factor of every product to a power of two (shift-based batch normalization).
+    sync : bool
+        In a ``fit`` in several processes, whether mean and variance are those of the minibatch of all processes
+        together; default: False, those of each process. The running statistics are means over the processes.
+
+    Raises
+    ------
+    ValueError
+        With both ``binary`` and ``sync``.
 
     Attributes
     ----------
@@ -82,9 +91,18 @@ class BatchNorm(NormalizationBase):
 
     gmean, gvar = TensorAttribute(), TensorAttribute()
 
-    def __init__(self, rho: float = 0.9, eps: float = 1e-3, name: str | None = None, binary: bool = False) -> None:
+    def __init__(
+        self,
+        rho: float = 0.9,
+        eps: float = 1e-3,
+        name: str | None = None,
+        binary: bool = False,
+        sync: bool = False,
+    ) -> None:
         super().__init__(eps, name)
-        self.rho, self.binary = check_number(f"{self.name}: rho", rho, 0, 1), binary
+        self.rho, self.binary, self.sync = check_number(f"{self.name}: rho", rho, 0, 1), binary, sync
+        if binary and sync:
+            raise ValueError(f"{self.name}: expected binary or sync, got both. Leave sync out.")
         self.x: Tensor | Any = None
         self.y: Tensor | Any = None
         self.xmean: Tensor | Any = None
@@ -93,6 +111,7 @@ class BatchNorm(NormalizationBase):
         self.deltas_buffer: Tensor | Any = None
         self.scratch: Tensor | Any = None
         self.view_cache: dict[str, tuple[Tensor, Tensor]] = {}  # name -> (tensor, its view as (nfm, columns))
+        self.count = 0  # columns of the minibatch of all processes
         self.allparams: Any = None  # beta, gamma, gmean, gvar; None after a change of inputs
 
     def configure(self, in_obj: LayerInput) -> Self:
@@ -175,8 +194,42 @@ class BatchNorm(NormalizationBase):
         if inference:
             return self._fprop_inference(inputs, beta)
         self.init_buffers(inputs)
-        self._normalize(self.x, self.y, beta)
+        if self.sync and (shard := self.be.minibatch_shard) is not None:
+            self._fprop_sync(shard, beta)
+        else:
+            self._normalize(self.x, self.y, beta)
         return self.outputs
+
+    # --- several processes ---
+
+    def _sum_over_processes(self, shard: Shard, *trees: Operand) -> Tensor:
+        """Return the sums over all processes of op-trees (nfm, 1), as columns (nfm, n)."""
+        sums = self.be.empty((self.nfm, len(trees)))
+        self.be.assign([sums[:, k : k + 1] for k in range(len(trees))], list(trees))
+        result: Tensor = shard.communicator.all_reduce(sums, bool(self.be.deterministic))
+        return result
+
+    def _fprop_sync(self, shard: Shard, accumbeta: float) -> None:
+        """Compute the outputs with the statistics of the minibatch of all processes; update the running ones."""
+        be, rho, x = self.be, self.rho, self.x
+        self.count = x.shape[1] * shard.total // (shard.stop - shard.start)
+        self.xmean[:] = self._sum_over_processes(shard, be.sum(x, axis=1)) / self.count
+        self.xvar[:] = self._sum_over_processes(shard, be.sum(be.square(x - self.xmean), axis=1)) / self.count
+        be.assign(
+            [self.gmean, self.gvar],
+            [rho * self.gmean + (1 - rho) * self.xmean, rho * self.gvar + (1 - rho) * self.xvar],
+        )
+        y = (x - self.xmean) * (self.gamma / be.sqrt(self.xvar + self.eps)) + self.beta
+        self.y[:] = y + accumbeta * self.y if accumbeta else y
+
+    def _bprop_sync(self, shard: Shard, error: Tensor, target: Tensor) -> None:
+        """Compute the gradients of this process, and the derivative by the inputs for the statistics of all."""
+        be = self.be
+        scale = 1 / be.sqrt(self.xvar + self.eps)
+        xhat = (self.x - self.xmean) * scale
+        be.assign([self.grad_beta, self.grad_gamma], [be.sum(error, axis=1), be.sum(error * xhat, axis=1)])
+        sums = self._sum_over_processes(shard, self.grad_beta, self.grad_gamma)
+        target[:] = self.gamma * scale * (error - sums[:, :1] / self.count - xhat * (sums[:, 1:] / self.count))
 
     def _fprop_inference(self, inputs: Tensor, beta: float = 0.0) -> Tensor:
         """Compute the outputs with the running statistics."""
@@ -217,19 +270,23 @@ class BatchNorm(NormalizationBase):
             if self.scratch is None:
                 self.scratch = self.be.empty_like(error, name=f"{self.name}.scratch")
             target = self.scratch
-        self.be.compound_bprop_bn(
-            self._channel_view("target", target),
-            self.grad_gamma,
-            self.grad_beta,
-            self._channel_view("error", error),
-            self.x,
-            self.xmean,
-            self.xvar,
-            self.gamma,
-            self.eps,
-            self.binary,
-            layer=self,
-        )
+        views = self._channel_view("target", target), self._channel_view("error", error)
+        if self.sync and (shard := self.be.minibatch_shard) is not None:
+            self._bprop_sync(shard, views[1], views[0])
+        else:
+            self.be.compound_bprop_bn(
+                views[0],
+                self.grad_gamma,
+                self.grad_beta,
+                views[1],
+                self.x,
+                self.xmean,
+                self.xvar,
+                self.gamma,
+                self.eps,
+                self.binary,
+                layer=self,
+            )
         if self.deltas is not None and (alpha != 1 or beta):
             self.deltas[:] = self.scale_deltas(target, alpha, beta)
         return self.deltas

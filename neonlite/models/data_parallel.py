@@ -67,6 +67,13 @@ class DataParallel:
                     f"{layer.name}: expected parallelism 'Data' or 'Disabled' for a distributed fit, got 'Model', "
                     "which splits the weights of a layer."
                 )
+            if getattr(layer, "sync", False):  # a BatchNorm, whose passes communicate
+                model.cuda_graphs = False
+                if dataset.partial_last and 0 < dataset.ndata % shard.total < self.communicator.size:
+                    raise ValueError(
+                        f"{layer.name}: sync: expected a row for each of {self.communicator.size} processes in every "
+                        f"minibatch, got {dataset.ndata % shard.total} in the last one. Use partial_last=False."
+                    )
         overlap = self.communicator.overlap and self.be.graphs is None
         self.reducer = GradientReducer(self.communicator, model.layers, bool(self.be.deterministic), overlap)
         self.running = running_statistics(model.layers.leaves())
@@ -168,6 +175,8 @@ class DataParallel:
         for tensor in self.running:
             values, means = means[: tensor.size], means[tensor.size :]
             tensor[:] = np.reshape(values, tensor.shape)
+        position = f"epoch {self.model.epoch_index}, step {self.model.minibatch_index}"
+        self.communicator.monitor.position = position
         return float(mean_cost)
 
     def agree_on_end(self) -> None:

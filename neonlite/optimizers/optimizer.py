@@ -41,8 +41,8 @@ class Optimizer(NervanaObject):
 
     Subclasses implement ``update_rule``, and set ``state_names`` if they have states. Gradients are those of the cost
     summed over the minibatch. They are divided by the batch size, then scaled so that their norm over all layers is at
-    most ``gradient_clip_norm``, then clipped to ``gradient_clip_value`` in magnitude. Weight decay is not clipped. 16-bit
-    parameters are updated in float32, and have float32 states.
+    most ``gradient_clip_norm``, then clipped to ``gradient_clip_value`` in magnitude. Weight decay is not clipped.
+    16-bit parameters are updated in float32, and have float32 states.
 
     Parameters
     ----------
