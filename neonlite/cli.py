@@ -370,7 +370,7 @@ def join_processes(args: argparse.Namespace) -> tuple[int, int]:
     The first process exits when those that it has started have ended. Ranks other than 0 print nothing.
     """
     from neonlite.distributed import world
-    from neonlite.distributed.launch import run
+    from neonlite.distributed.launcher import run
 
     communicator = world()
     if communicator.size == 1 and args.processes > 1:

@@ -416,7 +416,9 @@ class ArrayIterator(ResumableIterator):
 
         def augmented(k: int) -> NDArray[Any]:
             """Return the augmented inputs of minibatch k: (F, N)."""
-            images = np.concatenate([self.sources[0].array[rows] for _, rows in epoch.spans(k)])
+            if not (spans := epoch.spans(k)):  # a shard without columns
+                return buffers[k % 2][:, :0]
+            images = np.concatenate([self.sources[0].array[rows] for _, rows in spans])
             images = images.reshape(-1, *self._image)
             for i, augmentation in enumerate(augmentations):
                 images = augmentation(images, epoch.random_bits(PURPOSE_AUGMENT + i, k, self.seed or 0))

@@ -93,7 +93,8 @@ class MinibatchBuffers:
             be, sizes = self.be, self.shape if isinstance(self.shape, tuple) else (self.shape,)
             shape = (sizes[0], sizes[1] * num_columns) if len(sizes) == 2 else (math.prod(sizes), num_columns)
             tensor = be.zeros((self.nclass, num_columns) if self.nclass else shape, name=self.name)
-            target, final_tree = tensor.reshape(-1, num_columns), None
+            rows = self.nclass or math.prod(sizes)  # not -1: a shard may have no columns
+            target, final_tree = tensor.reshape(rows, num_columns), None
             if self.scale is not None:
                 unscaled, dtype = tensor, scaling_dtype(be.default_dtype)
                 if dtype != be.default_dtype:

@@ -5,20 +5,15 @@
 
 from typing import TYPE_CHECKING
 
+from neonlite.backend.builtin_classes import declare_builtin
 from neonlite.distributed.communicator import Communicator, MPICommunicator, NcclCommunicator, world
+from neonlite.distributed.launcher import launch
 from neonlite.distributed.optimizer import Distributed
 from neonlite.name_hints import module_getattr
-
-if TYPE_CHECKING:
-    from neonlite.distributed.launch import launch as launch
 
 __all__ = ["Communicator", "Distributed", "MPICommunicator", "NcclCommunicator", "launch", "world"]
 
 if not TYPE_CHECKING:
+    __getattr__ = module_getattr(__name__)
 
-    def __getattr__(name):
-        if name == "launch":
-            from neonlite.distributed.launch import launch
-
-            return launch
-        return module_getattr(__name__)(name)
+declare_builtin([Distributed])

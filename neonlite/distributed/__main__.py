@@ -6,8 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from neonlite.argparser import positive_int
-from neonlite.distributed.launch import run
+from neonlite.distributed.launcher import run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "after the current step; a second Ctrl-C kills all processes.",
         epilog="example: python -m neonlite.distributed -n 4 train.py --epochs 10",
     )
-    parser.add_argument("-n", "--processes", type=positive_int, required=True, metavar="N", help="number of processes")
+    parser.add_argument("-n", "--processes", type=int, required=True, metavar="N", help="number of processes")
     parser.add_argument(
         "--hosts",
         help="hosts, such as host1:2,host2:2 for two processes on each, or a host file (default: this host)",
@@ -30,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     python = [sys.executable, "-u", *["-m"] * args.module]
     try:
         return run([*python, args.script, *args.arguments], args.processes, args.hosts)
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, ValueError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
 
 

@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -280,27 +281,37 @@ class NcclCommunicator(MPICommunicator):
     """
 
     def __init__(self, comm: MPI.Comm, timeout: float = DEFAULT_TIMEOUT) -> None:
-        import cupy
+        super().__init__(comm, timeout)
+        self.communicator: Any = None
+
+    def _connect(self) -> None:
+        """Connect the GPUs of all processes: not before a backend has chosen that of this one, by its local rank."""
         from cupy.cuda import nccl
 
-        super().__init__(comm, timeout)
-        self.cupy, self.nccl = cupy, nccl
+        self.nccl = nccl
         unique_id = self.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
         with self.monitor.waiting("the connection of NCCL"):
             self.communicator = nccl.NcclCommunicator(self.size, unique_id, self.rank)
 
     def all_reduce(self, buffer: Buffer, deterministic: bool = False) -> Buffer:
-        array = write_chwn(buffer) if isinstance(buffer, Tensor) else buffer
-        if not isinstance(array, self.cupy.ndarray) or not array.flags.c_contiguous or not array.size:
+        array: Any = write_chwn(buffer) if isinstance(buffer, Tensor) else buffer
+        cupy = sys.modules.get("cupy")  # not imported without a GPU
+        is_on_gpu = cupy is not None and isinstance(array, cupy.ndarray)
+        if cupy is None or not is_on_gpu or not has_nccl() or not array.flags.c_contiguous or not array.size:
             return super().all_reduce(buffer, deterministic)
+        if self.communicator is None:
+            self._connect()
+        if array.dtype.name in HALF_DTYPES:
+            array[...] = self.all_reduce(array.astype(np.float32), deterministic)
+            return buffer
         dtype = getattr(self.nccl, f"NCCL_{array.dtype.name.upper()}")
-        stream = self.cupy.cuda.get_current_stream()
+        stream = cupy.cuda.get_current_stream()
         with self.monitor.waiting("all_reduce"):
             if not deterministic or self.size == 2:
                 pointer = array.data.ptr
                 self.communicator.allReduce(pointer, pointer, array.size, dtype, self.nccl.NCCL_SUM, stream.ptr)
             else:
-                gathered = self.cupy.empty((self.size, array.size), array.dtype)
+                gathered = cupy.empty((self.size, array.size), array.dtype)
                 self.communicator.allGather(array.data.ptr, gathered.data.ptr, array.size, dtype, stream.ptr)
                 add_in_order(gathered, array.reshape(-1))
             stream.synchronize()  # so that the monitor sees a process that does not answer
@@ -348,7 +359,7 @@ def world(timeout: float | None = None) -> Communicator:
     """Return the communicator of all processes that MPI has started together.
 
     The first call connects them. Without a launcher, such as mpiexec, it is that of a single process, so that the same
-    script runs alone. After ``gen_backend("gpu")``, NCCL sums tensors if CuPy has it.
+    script runs alone. NCCL sums tensors of GPUs if CuPy has it.
 
     Parameters
     ----------
@@ -391,7 +402,7 @@ def connect(timeout: float) -> Communicator:
         )
     if MPI.COMM_WORLD.Get_size() == 1:
         return Communicator(timeout)
-    communicator = (NcclCommunicator if has_nccl() else MPICommunicator)(MPI.COMM_WORLD, timeout)
+    communicator = (NcclCommunicator if find_spec("cupy") else MPICommunicator)(MPI.COMM_WORLD, timeout)
     end_all_on_error(communicator)
     return communicator
 
@@ -402,7 +413,7 @@ def is_distributed() -> bool:
 
 
 def has_nccl() -> bool:
-    """Return whether CuPy is used, as by a backend for GPUs, and has NCCL."""
+    """Return whether CuPy, which a backend for GPUs has imported, has NCCL."""
     if "cupy" not in sys.modules:
         return False
     from cupy.cuda import nccl

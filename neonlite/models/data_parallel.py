@@ -7,7 +7,8 @@ gradients. So everything but the parts of the minibatches is the same on all of 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
@@ -74,11 +75,11 @@ class DataParallel:
                         f"{layer.name}: sync: expected a row for each of {self.communicator.size} processes in every "
                         f"minibatch, got {dataset.ndata % shard.total} in the last one. Use partial_last=False."
                     )
-        overlap = self.communicator.overlap and self.be.graphs is None
-        self.reducer = GradientReducer(self.communicator, model.layers, bool(self.be.deterministic), overlap)
         self.running = running_statistics(model.layers.leaves())
         self.check(dataset, num_epochs)
         self.broadcast(dataset)
+        overlap = self.communicator.overlap and self.be.graphs is None
+        self.reducer = GradientReducer(self.communicator, model.layers, bool(self.be.deterministic), overlap)
 
     # --- the start ---
 
@@ -87,7 +88,8 @@ class DataParallel:
         model = self.model
         config = {k: v for k, v in dataset.get_state().items() if k not in ("epoch", "start", "minibatch", "seed")}
         optimizer, cost = (
-            getattr(x, "get_description", lambda x=x: describe(x))() for x in (model.optimizer, model.cost)
+            without_names(x.get_description()) if hasattr(x, "get_description") else describe(x)
+            for x in (model.optimizer, model.cost)
         )
         facts = {
             "the version of neonlite": version("neonlite"),
@@ -95,7 +97,7 @@ class DataParallel:
             "the version of NumPy": np.__version__,
             "the dtype": self.be.default_dtype_name,
             "deterministic": self.be.deterministic,
-            "the parameters": [(w.name, w.shape, len(states)) for (w, _), states in parameters_with_states(model)],
+            "the parameters": [(w.shape, len(states)) for (w, _), states in parameters_with_states(model)],
             "the data": (dataset.classnm, config),
             "the optimizer": optimizer,
             "the cost": cost,
@@ -161,6 +163,9 @@ class DataParallel:
             The mean cost of the columns of this process.
         """
         self.reducer.reduce()
+        if self.minibatch_shard.total < self.shard.total:  # a process without columns has drawn no random numbers
+            last = self.communicator.size - 1  # has columns: its part is the end of the minibatch
+            self.be.rng_set_state(self.communicator.broadcast_object(self.be.rng_get_state(), last))
         n = self.minibatch_shard.stop - self.minibatch_shard.start
         flags = [self.model.finished, *(number == self.interrupt.pending_signal for number in ENDING)]
         running = [tensor.get().reshape(-1) for tensor in self.running]
@@ -191,6 +196,29 @@ class DataParallel:
     def close(self) -> None:
         """End the thread that sums gradients."""
         self.reducer.close()
+
+
+@contextmanager
+def ends_data_parallel(model: Model) -> Iterator[None]:
+    """End the data parallel training of a model after a ``with`` block, also after an error."""
+    try:
+        yield
+    finally:
+        end_data_parallel(model)
+
+
+def end_data_parallel(model: Model) -> None:
+    """End the data parallel training of a model, if there is one."""
+    parallel, model.data_parallel = model.data_parallel, None
+    if parallel is not None:
+        parallel.close()
+
+
+def without_names(description: Any) -> Any:
+    """Return a description without names: the default ones have counters, which may differ between processes."""
+    if isinstance(description, dict):
+        return {key: without_names(x) for key, x in description.items() if key != "name"}
+    return [without_names(x) for x in description] if isinstance(description, list | tuple) else description
 
 
 def running_statistics(layers: Sequence[Any]) -> list[Tensor]:

@@ -9,7 +9,7 @@ from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import checks_arguments, from_name, integer
 from neonlite.callbacks import CallbackBase
 from neonlite.messages import describe
-from neonlite.models.data_parallel import DataParallel
+from neonlite.models.data_parallel import DataParallel, end_data_parallel, ends_data_parallel
 from neonlite.models.fit_checks import check_arguments, check_batch_norm, check_epochs, check_scale
 from neonlite.models.interrupt import DeferredInterrupt
 from neonlite.models.nonfinite import check_final_weights, check_step_cost
@@ -89,7 +89,7 @@ def train(
     if isinstance(optimizer, Optimizer):
         optimizer.cuda_graphs = cuda_graphs
     model.finished = model.warned = False
-    with DeferredInterrupt() as interrupt:
+    with DeferredInterrupt() as interrupt, ends_data_parallel(model):
         with interrupt.defer():
             model.initialize(dataset, cost)
             if model.optimizer is not None and type(optimizer) is not type(model.optimizer):
@@ -133,9 +133,7 @@ def train(
         finally:
             if model.be.graphs is not None:
                 model.be.graphs.clear()
-            if model.data_parallel is not None:
-                model.data_parallel.close()
-                model.data_parallel = None
+            end_data_parallel(model)
         check_final_weights(model)
         callbacks.on_train_end()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from neonlite.backend import NervanaObject
 from neonlite.backend.validation import check_number
 from neonlite.messages import describe
-from neonlite.optree import Operand, OpTreeNode
+from neonlite.optree import Operand
 from neonlite.typing import ArrayLike, ShapeLike
 
 # principal components (columns) of ImageNet's RGB values in [0, 1], and the standard deviations along them
@@ -116,7 +116,8 @@ class ColorNoise(NervanaObject):
         if self.noise_level:
             if self.components is None or self.components.backend is not be:
                 self.components = be.array(self.scaled_components, name=f"{self.name}.components")
-            noise = be.dot(self.components, self.noise_level * be.randn(self.components.shape[1], N))
+            normal = self.draw_columns(lambda n: be.randn(self.components.shape[1], n), N)
+            noise = be.dot(self.components, self.noise_level * normal)
             y = be.reshape(be.reshape(y, channels, -1, N) + be.reshape(noise, channels, 1, N), x.shape)
         return y
 
@@ -130,7 +131,7 @@ class ColorNoise(NervanaObject):
         """
         return x
 
-    def draw_uniform(self, bound: float, N: int) -> OpTreeNode:
+    def draw_uniform(self, bound: float, N: int) -> Operand:
         """Return random scalars, uniform in [-bound, bound).
 
         Parameters
@@ -145,11 +146,28 @@ class ColorNoise(NervanaObject):
         op-tree
             (1, N).
         """
+        uniform = self.draw_columns(lambda n: self.be.rand(1, n), N)
+        return bound * (2 * uniform - 1)
+
+    def draw_columns(self, draw: Callable[[int], Operand], N: int) -> Operand:
+        """Return random numbers for each image, which are the same on any number of processes.
+
+        Parameters
+        ----------
+        draw : callable
+            A function of the number of images of all processes that returns their random numbers, one column each.
+        N : int
+            Number of images of this process.
+
+        Returns
+        -------
+        op-tree
+            The N columns of this process.
+        """
         shard = self.be.minibatch_shard
         if shard is None:
-            return bound * (2 * self.be.rand(1, N) - 1)
-        uniform = self.be.take(self.be.rand(1, shard.total), range(shard.start, shard.stop), axis=1)
-        return bound * (2 * uniform - 1)
+            return draw(N)
+        return self.be.take(draw(shard.total), range(shard.start, shard.stop), axis=1)
 
 
 def scale_components(owner: NervanaObject, colorpca: Any, colorstd: Any) -> list[list[float]]:

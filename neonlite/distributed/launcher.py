@@ -13,6 +13,7 @@ import os
 import pickle
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -23,16 +24,13 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TextIO
+from typing import IO, Any, TextIO
 
 from neonlite.backend.validation import function, integer
+from neonlite.distributed.communicator import INSTALL_COMMAND
 from neonlite.files import write_atomic
 from neonlite.messages import describe
 
-if TYPE_CHECKING:
-    from subprocess import Popen
-
-INSTALL_COMMAND = 'pip install "neonlite[mpi]"'
 MAX_ERROR_CHARACTERS = 2000  # of standard error, in the error after the death of a process
 SIGHUP = getattr(signal, "SIGHUP", None)  # not on Windows
 FORWARDED_SIGNALS = [number for number in (signal.SIGINT, signal.SIGTERM, SIGHUP) if number]
@@ -44,7 +42,7 @@ RANK_SHELL = 'trap : INT TERM; "$@"; s=$?; case $s in [0-2] | 129 | 130 | 143) ;
 # Linux ends mpiexec, and with it all ranks, when the launching process ends: prctl(PR_SET_PDEATHSIG, SIGKILL).
 WITH_PARENT_DEATH_SIGNAL = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 
-RUN_CALL = "import sys; from neonlite.distributed.launch import run_call; run_call(sys.argv[1], int(sys.argv[2]))"
+RUN_CALL = "import sys; from neonlite.distributed.launcher import run_call; run_call(sys.argv[1], int(sys.argv[2]))"
 
 
 # --- run ---
@@ -54,8 +52,8 @@ def run(arguments: Sequence[str], n: int, hosts: str | None = None) -> int:
     """Run a command in n processes and wait for all of them.
 
     Ctrl-C, SIGTERM and SIGHUP are forwarded to all processes once, so that a training ends after the current step; a
-    second one kills them. If this process is killed, all others end (MPICH on Linux). OMP_NUM_THREADS is set to the CPUs of
-    this host divided by ``n``, unless it is set or ``hosts`` is given.
+    second one kills them. If this process is killed, all others end (MPICH on Linux). OMP_NUM_THREADS is set to the
+    CPUs of this host divided by ``n``, unless it is set or ``hosts`` is given.
 
     Parameters
     ----------
@@ -93,8 +91,6 @@ def mpiexec_command(arguments: Sequence[str], n: int, hosts: str | None = None) 
 
     mpiexec is that beside Python's executable, as of the package mpich, else that on PATH.
     """
-    import subprocess
-
     n = integer("mpiexec: n", n)
     if find_spec("mpi4py") is None:
         raise ImportError(f"several processes need mpi4py: {INSTALL_COMMAND}")
@@ -133,7 +129,7 @@ class Launcher:
     """
 
     def __init__(self) -> None:
-        self.process: Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.signal_number: int | None = None
         self.is_forwarded = False
         self.last_errors = ""
@@ -150,8 +146,6 @@ class Launcher:
         streams : sequence of text streams
             Standard output and standard error are written to these two. Default: those of this process.
         """
-        import subprocess
-
         if sys.platform == "linux":
             command = [sys.executable, "-I", "-S", "-c", WITH_PARENT_DEATH_SIGNAL, *command]
         pipe = subprocess.PIPE if streams else None
@@ -294,8 +288,8 @@ def run_call(folder: str, n: int) -> None:
     from mpi4py import MPI
 
     rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    for stream in (sys.stdout, sys.stderr):  # write complete lines, also with PYTHONUNBUFFERED
+        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     files = Path(folder)
     kind: type[Exception] = RuntimeError
     try:

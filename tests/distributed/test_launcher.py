@@ -1,0 +1,372 @@
+"""Processes started by MPI: results, output, errors, signals, and that none is left behind."""
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from neonlite.distributed.__main__ import main
+from neonlite.distributed.launcher import environment, launch, mpiexec_command, run
+
+pytest.importorskip("mpi4py")
+pytest.importorskip("cloudpickle")
+try:
+    mpiexec_command([], 1)
+except FileNotFoundError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+PIP = 'pip install "neonlite[mpi]"'
+CLI = [sys.executable, "-m", "neonlite.distributed"]
+RECORD_SIGNALS = """
+import os, signal, sys, time
+from mpi4py import MPI
+rank, received = MPI.COMM_WORLD.rank, []
+def record(number, frame):
+    received.append(number)
+    with open(f"signals-{rank}", "a") as file:
+        file.write(f"{number}\\n")
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, record)
+with open(f"pid-{rank}", "w") as file:
+    file.write(f"{os.getpid()} ")
+while not (received and "--stay" not in sys.argv):
+    time.sleep(0.02)
+time.sleep(0.3)  # the rest of the training step
+sys.exit(128 + received[0])
+"""
+
+
+def wait_for(condition, seconds=20):
+    """Return whether a condition is met in time."""
+    end = time.monotonic() + seconds
+    while not (result := condition()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return result
+
+
+def is_running(pid):
+    try:
+        return not Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].startswith(" Z")
+    except OSError:
+        return False
+
+
+def pids(folder, n=2):
+    """Return the process ids that n ranks have written."""
+    written = [path.read_text() for path in folder.glob("pid-*")]
+    return [int(text) for text in written] if len(written) == n and all(x.endswith(" ") for x in written) else []
+
+
+def none_is_left(ids):
+    return wait_for(lambda: not any(map(is_running, ids)), 5)
+
+
+@pytest.fixture
+def start_script(tmp_path):
+    """Return a function that runs RECORD_SIGNALS on two ranks, and returns the launching process and their ids."""
+    (tmp_path / "script.py").write_text(RECORD_SIGNALS)
+    started = []
+
+    def start(*arguments):
+        started.append(
+            subprocess.Popen([*CLI, "-n", "2", "script.py", *arguments], cwd=tmp_path, start_new_session=True)
+        )
+        ids = wait_for(lambda: pids(tmp_path))
+        assert ids
+        return started[0], ids
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+# --- launch: results and output ---
+
+
+def test_the_result_is_that_of_rank_0():
+    def rank_and_size():
+        from mpi4py import MPI
+
+        return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+
+    assert launch(rank_and_size, 3) == (0, 3)
+    assert launch(rank_and_size, 1) == (0, 1)
+
+
+def test_closures_and_lambdas_get_arrays_and_return_them():
+    x, scale = np.arange(6.0).reshape(2, 3), 2
+    y = launch(lambda a, b=0: a * scale + b + x, 2, np.ones((2, 3)), b=5)
+    np.testing.assert_array_equal(y, x + 7)
+
+
+def test_each_rank_is_another_process_in_the_same_folder_with_the_same_path():
+    assert launch(lambda: (os.getpid(), os.getcwd(), sys.path), 1)[0] != os.getpid()
+    _, folder, path = launch(lambda: (os.getpid(), os.getcwd(), sys.path), 1)
+    assert folder == os.getcwd()
+    assert {x for x in sys.path if x} <= set(path)
+
+
+def test_output_appears_in_the_callers_streams_in_complete_lines(capsys, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+
+    def speak():
+        for i in range(1000):
+            print("to", "stdout", i, "✓")
+        print("to stderr", file=sys.stderr)
+
+    launch(speak, 2)
+    out, err = capsys.readouterr()
+    assert sorted(out.splitlines()) == sorted(f"to stdout {i} ✓" for i in range(1000) for rank in range(2))
+    assert err.splitlines().count("to stderr") == 2
+
+
+def test_output_appears_while_the_function_runs(tmp_path, monkeypatch):
+    class Stream(io.StringIO):
+        def write(self, text):
+            if "ready" in text:
+                (tmp_path / "seen").touch()
+            return super().write(text)
+
+    def wait():
+        print("ready")
+        end = time.monotonic() + 10
+        while not (tmp_path / "seen").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        return (tmp_path / "seen").exists()
+
+    monkeypatch.setattr(sys, "stdout", Stream())
+    assert launch(wait, 1)
+
+
+def test_a_function_of_a_script_runs_without_a_guard(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from neonlite.distributed.launcher import launch\ndef f(x): return x + y\ny = 1\nprint(launch(f, 2, 4))"
+    )
+    assert subprocess.check_output([sys.executable, script], text=True, cwd=tmp_path) == "5\n"
+
+
+def test_a_function_of_a_notebook_runs_and_its_output_appears_in_the_cell():
+    nbformat, nbclient = pytest.importorskip("nbformat.v4"), pytest.importorskip("nbclient")
+    cells = [
+        "from neonlite.distributed.launcher import launch\ndef f(x):\n    print('hello')\n    return x + 1",
+        "launch(f, 1, 2)",
+    ]
+    notebook = nbformat.new_notebook(cells=[nbformat.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, kernel_name="python3").execute()
+    outputs = notebook.cells[1].outputs
+    assert "".join(x.text for x in outputs if x.get("name") == "stdout") == "hello\n"
+    assert [x.data["text/plain"] for x in outputs if x.output_type == "execute_result"] == ["3"]
+
+
+# --- launch: errors ---
+
+
+def test_an_error_of_rank_1_names_it_and_ends_all_ranks(tmp_path):
+    def fail():
+        from mpi4py import MPI
+
+        (tmp_path / f"pid-{MPI.COMM_WORLD.rank}").write_text(f"{os.getpid()} ")
+        if MPI.COMM_WORLD.rank == 1:
+            raise ValueError("a wrong value")
+        time.sleep(60)
+
+    start = time.monotonic()
+    with pytest.raises(
+        RuntimeError, match=r"rank 1 has raised an error(.|\n)*in fail\n(.|\n)*ValueError: a wrong value"
+    ):
+        launch(fail, 2)
+    assert time.monotonic() - start < 10
+    assert none_is_left(pids(tmp_path))
+
+
+def test_the_death_of_a_rank_is_an_error_and_ends_all_ranks(tmp_path):
+    def die():
+        from mpi4py import MPI
+
+        (tmp_path / f"pid-{MPI.COMM_WORLD.rank}").write_text(f"{os.getpid()} ")
+        print("before the death", file=sys.stderr)
+        MPI.COMM_WORLD.Barrier()
+        if MPI.COMM_WORLD.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    with pytest.raises(RuntimeError, match=r"a process has ended .*exit status [1-9](.|\n)*before the death"):
+        launch(die, 2)
+    assert none_is_left(pids(tmp_path))
+
+
+def test_the_other_ranks_have_time_to_report_a_rank_that_was_killed(capfd):
+    def die():
+        from mpi4py import MPI
+
+        MPI.COMM_WORLD.Barrier()
+        if MPI.COMM_WORLD.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1)
+        print("rank 1 has died", flush=True)
+        time.sleep(60)
+
+    with pytest.raises(RuntimeError, match="exit status"):
+        launch(die, 2)
+    assert "rank 1 has died" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("exit", "message"), [(os._exit, "exit status 0"), (sys.exit, "rank 0 has raised(.|\n)*SystemExit")]
+)
+def test_a_function_that_ends_its_process_is_an_error(exit, message):
+    with pytest.raises(RuntimeError, match=message):
+        launch(lambda: exit(0), 1)
+
+
+def test_what_cannot_be_pickled_is_a_type_error():
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"expected a function and arguments that can be pickled.*in the function"):
+        launch(lambda: lock, 1)
+    with pytest.raises(TypeError, match=r"expected a result that can be pickled, got <unlocked"):
+        launch(lambda: threading.Lock(), 1)
+
+
+@pytest.mark.parametrize(("fn", "n", "kind"), [(print, 0, ValueError), (print, 1.5, TypeError), (3, 1, TypeError)])
+def test_wrong_arguments_are_errors(fn, n, kind):
+    with pytest.raises(kind, match="launch: expected"):
+        launch(fn, n)
+
+
+def test_ctrl_c_ends_all_ranks_and_is_raised_in_the_caller(tmp_path):
+    def work():
+        from mpi4py import MPI
+
+        rank = MPI.COMM_WORLD.rank
+        try:
+            (tmp_path / f"pid-{rank}").write_text(f"{os.getpid()} ")
+            time.sleep(60)
+        except KeyboardInterrupt:
+            (tmp_path / f"interrupted-{rank}").touch()
+            raise
+
+    def press():
+        if wait_for(lambda: pids(tmp_path)):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        launch(work, 2)
+    thread.join()
+    assert len(list(tmp_path.glob("interrupted-*"))) == 2
+    assert none_is_left(pids(tmp_path))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# --- python -m neonlite.distributed: signals ---
+
+
+@pytest.mark.parametrize(("sent", "received"), [("SIGINT", "SIGINT"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGTERM")])
+def test_a_signal_is_forwarded_once_to_each_rank(start_script, tmp_path, sent, received):
+    process, ids = start_script()
+    os.killpg(process.pid, getattr(signal, sent))  # the process group, as a terminal does
+    assert process.wait(20) == 128 + getattr(signal, sent)
+    assert [(tmp_path / f"signals-{rank}").read_text() for rank in range(2)] == [f"{getattr(signal, received):d}\n"] * 2
+    assert none_is_left(ids)
+
+
+def test_a_second_signal_kills_all_ranks(start_script, tmp_path):
+    process, ids = start_script("--stay")
+    process.send_signal(signal.SIGTERM)
+    assert wait_for(lambda: len(list(tmp_path.glob("signals-*"))) == 2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 128 + signal.SIGTERM
+    assert none_is_left(ids)
+
+
+def test_no_rank_is_left_if_the_launching_process_is_killed(start_script):
+    if sys.platform != "linux":
+        pytest.skip("only Linux has PR_SET_PDEATHSIG")
+    process, ids = start_script("--stay")
+    process.kill()
+    assert none_is_left(ids)
+
+
+# --- run, and its command line ---
+
+
+def test_run_returns_the_exit_status():
+    assert run([sys.executable, "-c", "pass"], 2) == 0
+    assert run([sys.executable, "-c", "import sys; sys.exit(3)"], 2) == 3
+
+
+def test_the_command_runs_a_script_or_a_module_with_its_arguments(tmp_path):
+    (tmp_path / "script.py").write_text("import sys; sys.stdout.write(f'{sys.argv[1:]}\\n')")
+    for script in (["script.py"], ["-m", "script"]):
+        command = [*CLI, "-n", "2", *script, "-n", "7", "--help"]
+        assert subprocess.check_output(command, text=True, cwd=tmp_path) == "['-n', '7', '--help']\n" * 2
+
+
+def test_the_command_prints_an_error(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(SystemExit, match="1"):
+        main(["-n", "2", "script.py"])
+    assert capsys.readouterr().err == f"python -m neonlite.distributed: several processes need mpi4py: {PIP}\n"
+
+
+@pytest.mark.parametrize("package", ["mpi4py", "cloudpickle"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=f"{package}: {re.escape(PIP)}"):
+        launch(print, 2)
+
+
+def test_a_missing_mpiexec_is_named_with_the_command_that_installs_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=f"mpiexec, which is not on PATH: {re.escape(PIP)}"):
+        mpiexec_command(["true"], 2)
+
+
+VERSIONS = {
+    "mpich": "HYDRA build details:",
+    "open mpi 5": "mpiexec (Open MPI) 5.0.11",
+    "open mpi 4": "mpiexec (OpenRTE) 4.1",
+}
+
+
+@pytest.mark.parametrize("mpi", VERSIONS)
+def test_hosts_are_options_of_the_installed_mpi(mpi, monkeypatch, tmp_path):
+    (tmp_path / "mpiexec").write_text(f"#!/bin/sh\necho '{VERSIONS[mpi]}'\n")
+    (tmp_path / "mpiexec").chmod(0o755)
+    (tmp_path / "hosts.txt").write_text("host1\n")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+    def options(hosts=None):
+        command = mpiexec_command(["program", "-x"], 3, hosts)
+        assert command[0] == str(tmp_path / "mpiexec")
+        assert command[-2:] == ["program", "-x"]
+        return command[1 : command.index("sh")]
+
+    bind = [] if mpi == "mpich" else ["--bind-to", "none"]
+    names, file = ("-hosts", "-f") if mpi == "mpich" else ("--host", "--hostfile")
+    assert options() == [*bind, "-n", "3"]
+    assert options("host1:2,host2") == [*bind, names, "host1:2,host2", "-n", "3"]
+    assert options(str(tmp_path / "hosts.txt")) == [*bind, file, str(tmp_path / "hosts.txt"), "-n", "3"]
+    with pytest.raises(FileNotFoundError, match="expected the names of hosts or the path of a host file"):
+        options(str(tmp_path / "missing"))
+
+
+def test_the_cpus_are_divided_among_the_ranks_unless_the_environment_sets_the_threads(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(7), raising=False)
+    assert [environment(n, None)["OMP_NUM_THREADS"] for n in (1, 3, 20)] == ["7", "2", "1"]
+    assert "OMP_NUM_THREADS" not in environment(2, "host1,host2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert environment(3, None)["OMP_NUM_THREADS"] == "5"
