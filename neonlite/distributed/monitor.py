@@ -357,8 +357,8 @@ class Monitor:
         if state.may_report:
             self._end()
         if not (state.is_closed or self._is_exiting):
-            position = f"after {state.position}" if state.position else "before the first step"
-            self._report(f"{state} ended unexpectedly {position}")
+            position = self.position or state.position  # this one is newer, and all ranks take the same steps
+            self._report(f"{state} ended unexpectedly {f'after {position}' if position else 'before the first step'}")
 
     # --- reports ---
 
