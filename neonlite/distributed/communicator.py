@@ -415,6 +415,11 @@ def connect(timeout: float) -> Communicator:
 
 
 def is_distributed() -> bool:
+    """Return whether ``world()`` has connected several processes."""
+    return _world is not None and _world.size > 1
+
+
+def may_become_distributed() -> bool:
     """Return whether ``world()`` has connected several processes, or may do so: a launcher has started this one."""
     return is_launched() if _world is None else _world.size > 1
 

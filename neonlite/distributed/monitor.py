@@ -249,7 +249,8 @@ class Monitor:
 
     def _send_heartbeat(self) -> None:
         others = [r for r, state in self.ranks.items() if r and state.connection and not state.is_closed]
-        self.state.reporter = min(others, default=1)
+        if self._all_connected.is_set():  # else 1: a rank that has not connected receives no other choice
+            self.state.reporter = min(others, default=1)
         self.state.position = str(self.position)
         self.state.update({}, self._clock)
         self._send(self.state.heartbeat())

@@ -17,7 +17,7 @@ from neonlite.backend.warn import warn
 from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import TargetEncoder
-from neonlite.distributed.communicator import is_distributed
+from neonlite.distributed.communicator import may_become_distributed
 from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
@@ -295,7 +295,8 @@ class TrainingState(NamedTuple):
         if training:
             sizes = {layer.name: array.shape[1] for layer, state in recurrent for array in state.values()}
             # in several processes, fit selects the columns of each
-            lost = {name: n for name, n in sizes.items() if be.bsz and n != be.bsz and not is_distributed()}
+            is_alone = not may_become_distributed()
+            lost = {name: n for name, n in sizes.items() if be.bsz and n != be.bsz and is_alone}
             for layer, state in recurrent:
                 layer.set_state({} if layer.name in lost else state)
             vars(model).update(
