@@ -339,11 +339,12 @@ def host_array(buffer: Tensor | NDArray[Any], half: np.dtype[Any] | None = None)
     The array is the memory of the buffer if that is possible.
     """
     values: Any = buffer
+    copied = False
     if isinstance(buffer, Tensor):
         try:
             values = buffer.backend.runtime.numpy_view(write_chwn(buffer))
         except BufferError:  # on a GPU
-            values = buffer.get()
+            values, copied = buffer.get(), True
     elif not isinstance(buffer, np.ndarray):
         raise TypeError(f"Communicator: expected a tensor or a NumPy array, got {describe(buffer)}")
     original = values
@@ -353,7 +354,7 @@ def host_array(buffer: Tensor | NDArray[Any], half: np.dtype[Any] | None = None)
     yield values
     if values is not original:
         original[...] = values
-    if isinstance(buffer, Tensor) and not np.may_share_memory(original, buffer.storage):
+    if isinstance(buffer, Tensor) and copied:
         buffer[:] = original
 
 

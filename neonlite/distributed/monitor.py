@@ -195,6 +195,7 @@ class Monitor:
             exchange(self._server)
         else:
             self._server = exchange(None)
+            self.ranks[0].host, self.ranks[0].process = self._server["host"], self._server["process"]
             self.ranks[0].connection = self._connect()
             self._add(self.ranks[0].connection)
         self._thread = threading.Thread(target=self._run, name="neonlite-monitor", daemon=True)
@@ -422,7 +423,7 @@ def server_info(host: str, listener: socket.socket) -> dict[str, Any]:
         probe.connect(("192.0.2.1", 9))  # selects the network interface of the default route; sends nothing
         addresses.append(probe.getsockname()[0])
     words = {"hello": secrets.token_hex(16), "welcome": secrets.token_hex(16)}
-    return {"host": host, "port": listener.getsockname()[1], "addresses": addresses, **words}
+    return {"host": host, "process": os.getpid(), "port": listener.getsockname()[1], "addresses": addresses, **words}
 
 
 def write_error(text: str) -> None:
