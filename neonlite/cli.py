@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import os
@@ -378,7 +379,7 @@ def join_processes(args: argparse.Namespace) -> tuple[int, int]:
     if args.hosts and args.processes == 1:
         raise ValueError("--hosts: expected the number of processes, such as -n 4, got none")
     if communicator.rank:
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+        sys.stdout = sys.stderr = io.StringIO()
     return communicator.rank, communicator.size
 
 

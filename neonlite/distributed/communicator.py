@@ -206,6 +206,7 @@ class MPICommunicator(Communicator):
         from mpi4py import MPI
 
         self.mpi, self.comm, self.in_place = MPI, comm.Dup(), MPI.IN_PLACE
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)  # an exception: MPI does not end the processes itself
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.hosts = self.comm.allgather(socket.gethostname())
         self.local_rank = self.hosts[: self.rank].count(self.hosts[self.rank])
@@ -219,6 +220,7 @@ class MPICommunicator(Communicator):
         """Return a communicator of the same processes, for a second thread."""
         other: MPICommunicator = object.__new__(MPICommunicator)
         vars(other).update(vars(self), comm=self.comm.Dup(), buffers={})
+        other.comm.Set_errhandler(self.mpi.ERRORS_RETURN)
         return other
 
     def all_reduce(self, buffer: Buffer, deterministic: bool = False) -> Buffer:

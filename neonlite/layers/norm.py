@@ -72,17 +72,17 @@ class BatchNorm(NormalizationBase):
         In a ``fit`` in several processes, whether mean and variance are those of the minibatch of all processes
         together; default: False, those of each process. The running statistics are means over the processes.
 
-    Raises
-    ------
-    ValueError
-        With both ``binary`` and ``sync``.
-
     Attributes
     ----------
     x, y : Tensor
         The inputs and outputs as (nfm, columns).
     gmean, gvar : Tensor
         The running mean and variance, (nfm, 1).
+
+    Raises
+    ------
+    ValueError
+        With both ``binary`` and ``sync``.
 
     References
     ----------

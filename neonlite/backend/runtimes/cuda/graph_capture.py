@@ -154,8 +154,9 @@ class GraphCache:
             return fn()
         be, objects = self.be, flatten([uses]) + closure_tensors(fn)
         driver = be.runtime.driver
-        settings = be.bsz, be.streams, be.streams.seed, be.num_redefinitions, driver.tf32, driver.current_stream()
-        key = name, *settings, *map(id, objects)
+        columns = be.bsz, be.minibatch_shard
+        settings = be.streams, be.streams.seed, be.num_redefinitions, driver.tf32, driver.current_stream()
+        key = name, *columns, *settings, *map(id, objects)
         block = self.blocks.pop(key, None) or CapturedBlock(objects)
         self.blocks[key] = block  # most recently used
         if len(self.blocks) > MAX_GRAPHS:
