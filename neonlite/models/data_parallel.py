@@ -98,18 +98,19 @@ class DataParallel:
             "the dtype": self.be.default_dtype_name,
             "deterministic": self.be.deterministic,
             "the parameters": [(w.shape, len(states)) for (w, _), states in parameters_with_states(model)],
-            "the data": (dataset.classnm, config),
+            "the data": {"type": dataset.classnm, **config},
             "the optimizer": optimizer,
             "the cost": cost,
             "the number of epochs": num_epochs,
         }
         everywhere = self.communicator.all_gather_objects(facts)
         for name in facts:
-            values = [str(other[name]) for other in everywhere]
-            if ranks := [rank for rank, value in enumerate(values) if value != values[0]]:
+            values = [other[name] for other in everywhere]
+            if ranks := [rank for rank, value in enumerate(values) if str(value) != str(values[0])]:
+                part, first, other = first_difference(values[0], values[ranks[0]])
                 raise ValueError(
-                    f"{model.name}.fit: expected {name} to be the same on all processes, got {values[0]} on rank 0 "
-                    f"and {values[ranks[0]]} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}."
+                    f"{model.name}.fit: expected {name} to be the same on all processes, got {part}{first} on rank 0 "
+                    f"and {other} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}."
                 )
 
     def broadcast(self, dataset: Any) -> None:
@@ -212,6 +213,18 @@ def end_data_parallel(model: Model) -> None:
     parallel, model.data_parallel = model.data_parallel, None
     if parallel is not None:
         parallel.close()
+
+
+def first_difference(x: Any, y: Any, path: str = "") -> tuple[str, object, object]:
+    """Return the first elements in which nested lists and dicts differ, after their keys, as in "config.rho = "."""
+    if isinstance(x, dict) and isinstance(y, dict) and x.keys() == y.keys():
+        pairs = [(str(key), x[key], y[key]) for key in x]
+    elif isinstance(x, list) and isinstance(y, list) and len(x) == len(y):
+        pairs = [(str(i), *pair) for i, pair in enumerate(zip(x, y, strict=True))]
+    else:
+        return f"{path} = " if path else "", x, y
+    key, x, y = next(pair for pair in pairs if str(pair[1]) != str(pair[2]))
+    return first_difference(x, y, f"{path}.{key}" if path else key)
 
 
 def without_names(description: Any) -> Any:

@@ -411,8 +411,8 @@ def test_a_signal_to_one_rank_ends_all_after_the_same_step(ranks, name, raised, 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 DIFFERENCES = {
-    "data": ["the data", "'ndata': 60", "'ndata': 61"],
-    "shuffle": ["the data", "'shuffle': True", "'shuffle': False"],
+    "data": ["the data", "ndata = 60", "61"],
+    "shuffle": ["the data", "shuffle = True", "False"],
     "dtype": ["the dtype", "float32", "float64"],
     "layer size": ["the parameters", "(16, 6)", "(17, 6)"],
     "optimizer": ["the optimizer", "Adam", "GradientDescentMomentum"],
