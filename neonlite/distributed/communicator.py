@@ -299,7 +299,7 @@ class NcclCommunicator(MPICommunicator):
 
         self.nccl = nccl
         unique_id = self.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
-        with self.monitor.waiting("the connection of NCCL"):
+        with self.monitor.waiting("NCCL connection"):
             self.communicator = nccl.NcclCommunicator(self.size, unique_id, self.rank)
 
     def all_reduce(self, buffer: Buffer, deterministic: bool = False) -> Buffer:

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 MAX_LINE_BYTES = 65536
 MAX_HEARTBEAT_SECONDS = 1.0
+CONNECT_SECONDS = 5.0  # for each address
 ANSWER_SECONDS = 1.0  # a rank that raises asks rank 0 whether to print the error; without an answer, it does
 REPORT_SECONDS = 3.0  # a report that takes longer is abandoned: all ranks end
 
@@ -279,24 +280,31 @@ class Monitor:
     # --- connections ---
 
     def _connect(self) -> Connection:
-        """Return a connection to rank 0, after the exchange of the secret words."""
+        """Return a connection to rank 0."""
         host, port = self._server["host"], self._server["port"]
         failures = []
         for address in [*["127.0.0.1"][: host == self.state.host], host, *self._server["addresses"]]:
             try:
-                sock = socket.create_connection((address, port), timeout=self.timeout)
-                sock.sendall(self._server["hello"].encode() + b"\n")
-                with sock.makefile("rb", 0) as stream:
-                    if stream.readline(64).decode(errors="replace") == self._server["welcome"] + "\n":
-                        return Connection(sock, rank=0)
-                sock.close()
-                failures.append(f"{address}: the server on this port is not rank 0")
+                return Connection(self._open_socket(address, port), rank=0)
             except OSError as error:
                 failures.append(f"{address}: {error}")
         raise RuntimeError(
             f"Monitor: expected a connection of rank {self.rank} (host {self.state.host}) to rank 0 (host {host}, TCP "
             f"port {port}), got {'; '.join(failures)}. Allow TCP connections between the hosts, or train on one host."
         )
+
+    def _open_socket(self, address: str, port: int) -> socket.socket:
+        """Return a socket that is connected to rank 0, after the exchange of the secret words."""
+        sock = socket.create_connection((address, port), timeout=CONNECT_SECONDS)
+        try:
+            sock.sendall(self._server["hello"].encode() + b"\n")
+            with sock.makefile("rb", 0) as stream:
+                if stream.readline(64) != self._server["welcome"].encode() + b"\n":
+                    raise ConnectionError("the server on this port is not rank 0")
+        except OSError:
+            sock.close()
+            raise
+        return sock
 
     def _add(self, connection: Connection) -> None:
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)

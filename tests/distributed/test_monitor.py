@@ -1,4 +1,6 @@
-"""The fault monitor: processes that die, hang or raise an error end all others, with one error. No MPI is needed."""
+"""The fault monitor ends all ranks, with one error, when one of them dies, hangs or raises."""
+
+from __future__ import annotations
 
 import json
 import os
@@ -8,191 +10,422 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from neonlite.distributed.monitor import Monitor
+from neonlite.distributed import monitor
+from neonlite.distributed.monitor import Monitor, RankState, diagnose
 
-TIMEOUT = 2.0
-SCRIPT = """
-import json, os, sys, time
-from pathlib import Path
-from neonlite.distributed.monitor import Monitor
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
-rank, size, folder, what = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+TIMEOUT = 2.0  # seconds
+SLACK = 2.0  # seconds that an end may take longer
+STEP = "epoch 0, step 17"
+
+# A rank: it executes the lines of its standard input. It loads the module alone, which needs only the standard library.
+PROCESS = """
+import atexit, ctypes, importlib.util, json, os, sys, threading, time
+
+path, folder, rank, size, timeout = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:5]), float(sys.argv[5])
+spec = importlib.util.spec_from_file_location("monitor", path)
+sys.modules["monitor"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
 
 def exchange(value):
-    file = folder / "exchanged.json"
+    file = os.path.join(folder, "server.json")
     if rank == 0:
-        file.with_suffix(".part").write_text(json.dumps(value))
-        file.with_suffix(".part").rename(file)
-    while not file.exists():
+        with open(file + ".part", "w") as stream:
+            json.dump(value, stream)
+        os.rename(file + ".part", file)
+    while not os.path.exists(file):
         time.sleep(0.01)
-    return json.loads(file.read_text())
+    with open(file) as stream:
+        return json.load(stream)
 
-def wait_for(other):  # as a collective operation: until another rank is there
-    with monitor.waiting("all_reduce"):
-        while not (folder / f"{monitor.position} of {other}").exists():
-            time.sleep(0.01)
+def until(condition):
+    while not condition():
+        time.sleep(0.01)
 
-monitor = Monitor(rank, size, exchange, timeout=%(timeout)s)
-(folder / f"pid {rank}").write_text(str(os.getpid()))
-steps = 1000 if what == "long" else 3
-for step in range(steps):
-    monitor.position = f"epoch 0, step {step}"
-    if step == 1 and rank == 1:
-        if what == "raise":
-            try:
-                raise ValueError("no more data")
-            except ValueError as error:
-                monitor.fail(error)
-        if what == "hang":
-            time.sleep(100)
-        if what == "slow":
-            time.sleep(%(timeout)s / 2)
-        if what == "leave":
-            monitor.close()
-            time.sleep(100)
-        if what == "exit":
-            sys.exit(3)
-    (folder / f"{monitor.position} of {rank}").touch()
-    for other in range(size):
-        wait_for(other)
-    if what == "long":
-        time.sleep(0.05)
-monitor.close()
+exit_seconds = 0.0
+atexit.register(lambda: time.sleep(exit_seconds))  # after the handler of the monitor
+
+if sys.stdin.readline() == "start\\n":
+    monitor = module.Monitor(rank, size, exchange, timeout)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        exec(line)
+        print("done", flush=True)
 """
+WAIT = "with monitor.waiting('all_reduce'): time.sleep(60)"
 
 
 class Ranks:
-    def __init__(self, folder, size, what):
-        self.folder, self.size = folder, size
-        script = folder / "rank.py"
-        script.write_text(SCRIPT % {"timeout": TIMEOUT})
+    """Processes that each have a monitor."""
+
+    def __init__(self, folder: Path, size: int, timeout: float) -> None:
+        command = [sys.executable, "-c", PROCESS, monitor.__file__, str(folder)]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.server = folder / "server.json"
         self.processes = [
-            subprocess.Popen(
-                [sys.executable, str(script), str(rank), str(size), str(folder), what],
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(size)
+            subprocess.Popen([*command, str(rank), str(size), str(timeout)], text=True, **pipes) for rank in range(size)
         ]
 
-    def started(self):
-        deadline = time.monotonic() + 30
-        while not all((self.folder / f"epoch 0, step 1 of {rank}").exists() for rank in range(self.size)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        return self
+    def start(self) -> None:
+        """Start all monitors, and set the position of all ranks, which rank 0 and the others receive."""
+        for process in self.processes:
+            self.send(process, "start")
+        self.expect("ready")
+        self.run(f"monitor.position = {STEP!r}")
+        if len(self.processes) > 1:
+            self.run(f"until(lambda: all(r.position == {STEP!r} for r in monitor.ranks.values()))")
 
-    def end(self, stopped=()):
-        """Return all errors, the exit statuses, and the seconds until the end; kill the stopped processes then."""
-        start = time.monotonic()
-        running = [p for rank, p in enumerate(self.processes) if rank not in stopped]
-        try:
-            for process in running:
-                process.wait(TIMEOUT + 15)
-            seconds = time.monotonic() - start
-        finally:
-            for process in self.processes:
-                process.kill()
-        errors = [process.communicate()[1] for process in self.processes]
-        return "".join(errors), [process.returncode for process in running], seconds
+    def send(self, process: subprocess.Popen[str], line: str) -> None:
+        assert process.stdin is not None
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
 
+    def expect(self, text: str, *ranks: int) -> None:
+        for process in self.of(*ranks):
+            assert process.stdout is not None
+            assert process.stdout.readline() == text + "\n"
 
-def reports(errors):
-    return re.findall(r"^neonlite: .*", errors, re.MULTILINE)
+    def of(self, *ranks: int) -> list[subprocess.Popen[str]]:
+        return [self.processes[r] for r in ranks or range(len(self.processes))]
 
+    def begin(self, line: str, *ranks: int) -> None:
+        """Let ranks, by default all, execute a line of Python."""
+        for process in self.of(*ranks):
+            self.send(process, line)
 
-def test_ranks_that_end_together_report_nothing(tmp_path):
-    assert Ranks(tmp_path, 3, "end").end()[:2] == ("", [0, 0, 0])
+    def run(self, line: str, *ranks: int) -> None:
+        """Let ranks, by default all, execute a line of Python, and wait for them."""
+        self.begin(line, *ranks)
+        self.expect("done", *ranks)
 
+    def kill(self, number: int, *ranks: int) -> None:
+        for process in self.of(*ranks):
+            process.send_signal(number)
 
-@pytest.mark.parametrize("victim", [0, 1, 2])
-def test_a_rank_that_is_killed_ends_all_at_once_with_one_error(tmp_path, victim):
-    ranks = Ranks(tmp_path, 3, "long").started()
-    pid = ranks.processes[victim].pid
-    ranks.processes[victim].send_signal(signal.SIGKILL)
-    errors, statuses, seconds = ranks.end()
-    (report,) = reports(errors)
-    host = re.escape(socket.gethostname())
-    assert re.match(
-        rf"neonlite: rank {victim} \(host {host}, process {pid}\) ended unexpectedly after epoch 0, step \d", report
-    )
-    assert all(statuses)
-    assert seconds < TIMEOUT + 2
+    def end(self, seconds: float, stopped: tuple[int, ...] = ()) -> str:
+        """Return what all ranks write to standard error, after they have ended by themselves in time, with errors.
 
+        Processes in ``stopped`` are killed after the others have ended, as mpiexec does.
+        """
+        deadline = time.monotonic() + seconds
+        for r, process in enumerate(self.processes):
+            if r not in stopped:
+                process.wait(timeout=deadline - time.monotonic())
+        for r in stopped:
+            self.kill(signal.SIGKILL, r)
+        assert all(process.wait(timeout=30) != 0 for process in self.processes)
+        return "".join(map(self.errors, self.processes))
 
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="there is no SIGSTOP on this system")
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_that_is_stopped_is_reported_after_the_timeout(tmp_path, victim):
-    ranks = Ranks(tmp_path, 3, "long").started()
-    ranks.processes[victim].send_signal(signal.SIGSTOP)
-    errors, statuses, seconds = ranks.end(stopped=[victim])
-    (report,) = reports(errors)
-    assert f"rank {victim} (" in report
-    assert "has sent no heartbeat for 2 s" in report
-    assert statuses == [1, 1]
-    assert TIMEOUT / 2 < seconds < TIMEOUT + 6
+    def end_normally(self) -> None:
+        """Let all ranks exit, and assert that they write no error."""
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        assert [process.wait(timeout=30) for process in self.processes] == [0] * len(self.processes)
+        assert "".join(map(self.errors, self.processes)) == ""
 
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("hang", r"rank 1 \(.*\) has not reached the next all_reduce for 2 s; its last position: epoch 0, step 1"),
-        ("leave", r"rank 1 \(.*\) has ended its training, but rank \d waits for it in all_reduce"),
-        ("exit", r"rank 1 \(.*\) ended unexpectedly after epoch 0, step 1"),
-    ],
-)
-def test_a_rank_for_which_others_wait_is_reported_once(tmp_path, what, message):
-    errors, statuses, seconds = Ranks(tmp_path, 3, what).end()
-    (report,) = reports(errors)
-    assert re.search(message, report)
-    assert all(statuses)
-    assert seconds < TIMEOUT + 8
+    def errors(self, process: subprocess.Popen[str]) -> str:
+        assert process.stderr is not None
+        return process.stderr.read()
 
 
-def test_an_error_of_a_rank_is_printed_once_with_its_rank_step_and_traceback(tmp_path):
-    errors, statuses, seconds = Ranks(tmp_path, 3, "raise").end()
-    assert reports(errors) == ["neonlite: rank 1, epoch 0, step 1:"]
-    assert errors.count("ValueError: no more data") == 1
-    assert "Traceback" in errors
-    assert statuses == [1, 1, 1]
-    assert seconds < TIMEOUT + 6
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
+    """Return a function that starts ranks with monitors, 3 by default."""
+    started: list[Ranks] = []
+
+    def start(size: int = 3, timeout: float = TIMEOUT, connect: bool = True) -> Ranks:
+        started.append(ranks := Ranks(tmp_path, size, timeout))
+        if connect:
+            ranks.start()
+        return ranks
+
+    yield start
+    for process in started[0].processes if started else ():
+        process.kill()
+        with process:  # closes its pipes
+            pass
 
 
-def test_a_rank_that_is_slower_than_others_for_less_than_the_timeout_is_no_error(tmp_path):
-    assert Ranks(tmp_path, 3, "slow").end()[:2] == ("", [0, 0, 0])
+def is_one_error(text: str, pattern: str) -> bool:
+    """Return whether standard error is a single line of the monitor that matches a pattern."""
+    print(text)  # of a test that fails
+    return re.fullmatch(f"neonlite: {pattern} All ranks end.\n", text) is not None
 
 
-def test_strangers_on_the_port_are_ignored(tmp_path):
-    ranks = Ranks(tmp_path, 2, "end")
-    file = tmp_path / "exchanged.json"
-    while not file.exists():
-        time.sleep(0.005)
-    port = json.loads(file.read_text())["port"]
+def name(ranks: Ranks, rank: int) -> str:
+    return rf"rank {rank} \(host {socket.gethostname()}, process {ranks.processes[rank].pid}\)"
+
+
+# --- a rank dies ---
+
+
+def test_the_death_of_a_rank_ends_all_others_immediately_with_one_error(start):
+    ranks = start(4, timeout=60)
+    ranks.begin(WAIT, 0, 2, 3)
+    ranks.kill(signal.SIGKILL, 1)
+    assert is_one_error(ranks.end(SLACK), f"{name(ranks, 1)} ended unexpectedly after {STEP}.")
+
+
+@pytest.mark.parametrize("closed", [(), (1,)])
+def test_the_death_of_rank_0_is_reported_by_the_first_rank_in_training(start, closed):
+    ranks = start(4, timeout=60)
+    if closed:
+        ranks.run("monitor.close()", *closed)
+        ranks.run("until(lambda: monitor.ranks[0].reporter == 2)")
+    ranks.kill(signal.SIGKILL, 0)
+    assert is_one_error(ranks.end(1 + SLACK), f"{name(ranks, 0)} ended unexpectedly after {STEP}.")
+
+
+def test_an_exit_without_close_is_an_error_even_if_the_process_does_not_end(start):
+    ranks = start(timeout=60)
+    ranks.begin("exit_seconds = 60; sys.exit()", 1)  # as with MPI_Finalize, which waits for the other ranks
+    assert is_one_error(ranks.end(SLACK, stopped=(1,)), f"{name(ranks, 1)} ended unexpectedly after {STEP}.")
+
+
+def test_a_signal_that_ends_all_ranks_is_no_error_of_the_monitor(start):
+    ranks = start(timeout=60)
+    ranks.kill(signal.SIGTERM)
+    assert ranks.end(SLACK) == ""
+
+
+# --- a rank hangs ---
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_a_rank_that_hangs_in_python_ends_all_ranks(start, culprit):
+    ranks = start()
+    ranks.begin("time.sleep(60)", culprit)
+    ranks.begin(WAIT, *{0, 1, 2} - {culprit})
+    error = f"{name(ranks, culprit)} has not reached the next all_reduce for 2 s; its last position: {STEP}."
+    assert is_one_error(ranks.end(TIMEOUT + SLACK), error)
+
+
+def test_a_rank_that_holds_the_gil_ends_all_others(start):
+    ranks = start()
+    ranks.begin("ctypes.PyDLL(None).sleep(60)", 1)
+    ranks.begin(WAIT, 0, 2)
+    error = rf"{name(ranks, 1)} has sent no heartbeat for 2 s \(.*\); its last position: {STEP}."
+    assert is_one_error(ranks.end(TIMEOUT + SLACK, stopped=(1,)), error)
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_a_rank_that_is_stopped_ends_all_others_and_itself_when_it_continues(start, culprit):
+    ranks = start()
+    ranks.kill(signal.SIGSTOP, culprit)
+    ranks.begin(WAIT, *{0, 1, 2} - {culprit})
+    deadline = time.monotonic() + TIMEOUT + 1 + SLACK
+    for process in ranks.of(*{0, 1, 2} - {culprit}):
+        process.wait(timeout=deadline - time.monotonic())
+    ranks.kill(signal.SIGCONT, culprit)
+    assert is_one_error(ranks.end(SLACK), f"{name(ranks, culprit)} has sent no heartbeat .*")
+
+
+def test_ranks_that_all_wait_report_that_communication_hangs(start):
+    ranks = start()
+    ranks.begin(WAIT)
+    error = r"communication hangs: all ranks wait for 2 s, ranks 0, 1, 2 in all_reduce \(collective operation 1\); .*"
+    assert is_one_error(ranks.end(TIMEOUT + SLACK), error)
+
+
+@pytest.mark.parametrize("closed", [0, 1])
+def test_waiting_for_a_rank_that_has_closed_its_monitor_ends_all_ranks(start, closed):
+    ranks = start()
+    ranks.run("monitor.close()", closed)
+    others = {0, 1, 2} - {closed}
+    ranks.begin(WAIT, *others)
+    error = f"{name(ranks, closed)} has ended its training, but rank . waits for it in all_reduce; .* {STEP}."
+    assert is_one_error(ranks.end(TIMEOUT + SLACK), error)
+
+
+def test_waiting_and_pauses_below_the_timeout_are_no_error(start):
+    ranks = start()
+
+    def wait(pause: Callable[[], None]) -> None:
+        ranks.begin("with monitor.waiting('all_reduce'): print('waiting', flush=True); sys.stdin.readline()", 0, 2)
+        ranks.expect("waiting", 0, 2)
+        pause()
+        ranks.run("with monitor.waiting('all_reduce'): pass", 1)
+        ranks.begin("", 0, 2)
+        ranks.expect("done", 0, 2)
+
+    def stop_all() -> None:  # this time does not count
+        ranks.run("until(lambda: monitor.ranks[0].entered > monitor.state.entered)", 1)
+        ranks.kill(signal.SIGSTOP)
+        time.sleep(1.2 * TIMEOUT)
+        ranks.kill(signal.SIGCONT)
+        ranks.run("until(lambda t=monitor._clock: monitor._clock > t + 0.5)", 1)
+
+    wait(lambda: time.sleep(0.6 * TIMEOUT))
+    wait(lambda: time.sleep(0.6 * TIMEOUT))
+    wait(stop_all)
+    ranks.run("monitor.close()")
+    ranks.end_normally()
+
+
+# --- a rank raises ---
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_an_exception_is_printed_once_with_rank_and_step(start, culprit):
+    ranks = start(timeout=60)
+    ranks.begin(WAIT, *{0, 1, 2} - {culprit})
+    ranks.begin("monitor.fail(ValueError('a bad value'))", culprit)
+    assert ranks.end(SLACK) == f"neonlite: rank {culprit}, {STEP}:\nValueError: a bad value\n"
+
+
+def test_of_exceptions_in_all_ranks_one_is_printed(start):
+    ranks = start(timeout=60)
+    ranks.begin("monitor.fail(ValueError('a bad value'))")
+    assert re.fullmatch(f"neonlite: rank ., {STEP}:\nValueError: a bad value\n", ranks.end(SLACK))
+
+
+def test_an_exception_is_printed_if_rank_0_does_not_answer(start):
+    ranks = start()
+    ranks.kill(signal.SIGSTOP, 0)
+    ranks.begin("monitor.fail(ValueError('a bad value'))", 1)
+    ranks.processes[1].wait(timeout=30)
+    ranks.kill(signal.SIGCONT, 0)
+    assert ranks.end(SLACK) == f"neonlite: rank 1, {STEP}:\nValueError: a bad value\n"
+
+
+def test_an_error_ends_a_process_whose_standard_output_is_blocked(start):
+    ranks = start(timeout=60)
+    ranks.begin("print('x' * 10_000_000)", 2)
+    ranks.begin("monitor.fail(ValueError('a bad value'))", 1)
+    for process in ranks.processes:
+        assert process.wait(timeout=30) != 0
+
+
+def test_a_single_rank_has_no_thread_and_prints_its_exception(start):
+    ranks = start(1)
+    ranks.run("assert threading.active_count() == 1")
+    ranks.begin("monitor.fail(ValueError('a bad value'))")
+    assert ranks.end(SLACK) == f"neonlite: rank 0, {STEP}:\nValueError: a bad value\n"
+
+
+# --- connections ---
+
+
+def test_ranks_that_close_in_any_order_end_their_threads_and_exit_without_error(start):
+    ranks = start()
+    ranks.run("monitor.close(); monitor.close()", 2, 0)
+    ranks.run("assert threading.active_count() == 2")
+    ranks.run("monitor.close()", 1)
+    ranks.run("until(lambda: threading.active_count() == 1)")
+    ranks.end_normally()
+
+
+def test_closed_ranks_other_than_0_can_exit_before_the_others(start):
+    ranks = start()
+    ranks.run("monitor.close()", 0, 1)
+    ranks.begin("sys.exit()", 0, 1)
+    assert ranks.processes[1].wait(timeout=30) == 0
+    ranks.run("monitor.close()", 2)
+    ranks.end_normally()
+
+
+def test_strangers_that_connect_are_ignored(start):
+    ranks = start(connect=False)
+    for rank in (0, 1):
+        ranks.send(ranks.processes[rank], "start")
+    ranks.expect("ready", 1)
+    server = json.loads(ranks.server.read_text())
+    with (
+        socket.create_connection(("127.0.0.1", server["port"]), timeout=30) as garbage,
+        socket.create_connection(("127.0.0.1", server["port"]), timeout=30) as long,
+        socket.create_connection(("127.0.0.1", server["port"]), timeout=30) as silent,
+    ):
+        garbage.sendall(b'\x00\xff\n{"end": true}\n')
+        assert receive(garbage) == b""  # rank 0 closes the connection
+        long.sendall(b"x" * (monitor.MAX_LINE_BYTES + 1))
+        assert receive(long) == b""
+        ranks.send(ranks.processes[2], "start")
+        ranks.expect("ready", 0, 2)
+        assert receive(silent) == b""  # after all ranks have connected
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server["port"]), timeout=30)
+    ranks.run("monitor.close()")
+    ranks.end_normally()
+
+
+def receive(connection: socket.socket) -> bytes:
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as stranger:
-            stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" + os.urandom(1000) + b"\n")
-    except OSError:
-        pass  # all ranks are connected: the port is closed
-    assert ranks.end()[:2] == ("", [0, 0])
+        return connection.recv(100)
+    except ConnectionResetError:
+        return b""
 
 
-def test_a_single_process_has_no_thread_and_no_connection():
-    monitor = Monitor(0, 1, lambda value: pytest.fail("a single process exchanges nothing"))
-    with monitor.waiting("all_reduce"):
-        pass
-    monitor.close()
-    assert not hasattr(monitor, "_thread")
+def test_a_rank_that_does_not_connect_is_an_error(start):
+    ranks = start(connect=False)
+    for rank in (0, 1):
+        ranks.send(ranks.processes[rank], "start")
+    error = f"rank 2 has not connected to {name(ranks, 0)} for 2 s."
+    assert is_one_error(ranks.end(TIMEOUT + SLACK, stopped=(2,)), error)
 
 
-def test_the_timeout_must_be_positive():
+def test_a_server_that_is_not_rank_0_is_an_error_with_the_addresses():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    info = {"host": socket.gethostname(), "process": 1, "port": port, "addresses": ["127.0.0.2"]}
+    info |= {"hello": "a", "welcome": "b"}
+    message = (
+        rf"expected a connection of rank 1 \(host .*\) to rank 0 \(host .*, TCP port {port}\), got 127.0.0.1: .*refused"
+    )
+    with pytest.raises(RuntimeError, match=f"{message}.*127.0.0.2: .*Allow TCP connections"):
+        Monitor(1, 2, lambda _: info)
+
+
+def test_a_timeout_that_is_not_positive_is_an_error():
     with pytest.raises(ValueError, match="expected timeout > 0, got 0"):
         Monitor(0, 1, lambda value: value, timeout=0)
 
 
-def test_the_monitor_imports_no_mpi():
-    code = "import sys, neonlite.distributed.monitor; assert not {'mpi4py', 'mpi4py.MPI'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+# --- diagnosis ---
+
+
+def states(*counts: tuple[int, int], clock: float = 100.0) -> list[RankState]:
+    """Return the states of ranks that have entered and left collective operations, since the time 0."""
+    return [
+        RankState(rank, entered=entered, left=left, operation=f"op{entered}", heard_at=clock)
+        for rank, (entered, left) in enumerate(counts)
+    ]
+
+
+def test_ranks_are_in_order_while_none_waits_or_those_that_wait_have_not_waited_for_long():
+    assert diagnose(states((5, 5), (3, 3)), 100.0, 30.0) == ""
+    ranks = states((5, 4), (3, 3))
+    ranks[0].waiting_since = 80.0
+    assert diagnose(ranks, 100.0, 30.0) == ""
+    ranks = states((5, 4), (5, 4))
+    ranks[1].waiting_since = 80.0  # it has come later
+    assert diagnose(ranks, 100.0, 30.0) == ""
+
+
+def test_ranks_that_are_behind_are_named_and_those_that_wait_are_not():
+    error = diagnose(states((5, 4), (4, 4), (5, 4), (3, 3)), 100.0, 30.0)
+    assert re.findall(r"rank (\d) .*? has not reached the next op5 for 30 s", error) == ["1", "3"]
+    error = diagnose(states((5, 4), *[(4, 4)] * 6), 100.0, 30.0)
+    assert re.findall(r"rank (\d)", error) == ["1", "2", "3", "4"]
+    assert error.endswith("(and 2 more ranks)")
+
+
+def test_ranks_that_wait_in_different_operations_are_listed():
+    error = diagnose(states((5, 4), (4, 3), (5, 4)), 100.0, 30.0)
+    assert "ranks 0, 2 in op5 (collective operation 5); ranks 1 in op4 (collective operation 4)" in error
+
+
+def test_nested_and_concurrent_collective_operations_are_counted():
+    m = Monitor(0, 1, lambda value: value)
+    with m.waiting("all_reduce"):
+        with m.waiting("broadcast"):
+            assert (m.state.entered, m.state.left, m.state.operation) == (2, 0, "broadcast")
+        assert m.state.entered > m.state.left
+    assert m.state.entered == m.state.left == 2
