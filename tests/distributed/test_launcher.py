@@ -76,9 +76,12 @@ def start_script(tmp_path):
     started = []
 
     def start(*arguments):
-        started.append(
-            subprocess.Popen([*CLI, "-n", "2", "script.py", *arguments], cwd=tmp_path, start_new_session=True)
-        )
+        hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, which children inherit
+        try:
+            command = [*CLI, "-n", "2", "script.py", *arguments]
+            started.append(subprocess.Popen(command, cwd=tmp_path, start_new_session=True))
+        finally:
+            signal.signal(signal.SIGHUP, hangup)
         ids = wait_for(lambda: pids(tmp_path))
         assert ids
         return started[0], ids
