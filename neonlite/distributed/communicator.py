@@ -283,10 +283,8 @@ class NcclCommunicator(MPICommunicator):
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Comm
-        MPI's communicator.
-    timeout : float
-        Seconds after which a process that does not answer ends all others. Default: 30.
+    comm, timeout
+        As for ``MPICommunicator``.
     """
 
     def __init__(self, comm: MPI.Comm, timeout: float = DEFAULT_TIMEOUT) -> None:
