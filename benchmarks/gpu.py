@@ -1,7 +1,8 @@
 """Measure GPU times beside PyTorch eager and compiled, JAX, CuPy and the memory bandwidth, in one process.
 
 python benchmarks/gpu.py            # minutes, on a GPU: writes results/gpu.json and results/gpu.md
-python benchmarks/gpu.py --quick    # a smoke test with small arrays: writes nothing
+python benchmarks/gpu.py --quick    # a smoke test with small arrays, without torch.compile: writes nothing
+python benchmarks/gpu.py --minutes 4 --no-compile
 python benchmarks/gpu.py --only softmax
 
 Without a GPU, it prints a message and exits.
@@ -10,6 +11,7 @@ Without a GPU, it prints a message and exits.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import statistics
@@ -32,11 +34,13 @@ from neonlite.backend.runtimes import load_runtime
 TF32 = "TF32"  # in the name of a case: float32 is multiplied as TF32
 KINDS = {"float16": "float16", "bfloat16": "bfloat16", TF32: "float32", "float32": "float32"}  # the dtype of each
 EAGER, COMPILED, JAX, CUPY, OURS = "torch eager", "torch.compile", "jax.jit", "cupy", "neonlite"
-LAUNCHES, ROUNDS = 20, 11  # between two events; and samples of each peer
+LAUNCHES, ROUNDS = 20, 11  # at most, between two events; and samples of each peer
 QUICK_LAUNCHES, QUICK_ROUNDS = 2, 2
+SAMPLE_SECONDS = 0.05  # long enough for a sample, with fewer launches
 NOTE = """\
-Times are measured between two CUDA events around 20 launches, those of `jax.jit` by the clock until its result is
-ready; they are medians of 11 rounds, in each of which every peer runs once, in random order. Arrays of op-trees are
+Times are measured between two CUDA events around up to 20 launches, those of `jax.jit` by the clock until its result is
+ready; they are medians of 11 rounds, in each of which every peer runs once, in random order. `torch.compile` uses CUDA
+graphs (mode "reduce-overhead"). Arrays of op-trees are
 larger than the GPU's L2 cache. The floor is the time to read and write the required bytes at the bandwidth of a 1 GB
 copy on this GPU, measured in the same run, or the time of the operations at the rate of PyTorch's product of two 8192 x
 8192 matrices of the same dtype, if that is longer. Where a case says TF32, all libraries multiply float32 as TF32;
@@ -60,8 +64,8 @@ class Case(NamedTuple):
 class Libraries:
     """The installed libraries that can use the GPU."""
 
-    def __init__(self, cupy: Any, found: bool = True) -> None:
-        self.cupy = cupy
+    def __init__(self, cupy: Any, found: bool = True, compiled: bool = True) -> None:
+        self.cupy, self.compiled = cupy, compiled
         self.torch: Any = import_module("torch") if found and find_spec("torch") else None
         if self.torch and not self.torch.cuda.is_available():
             self.torch = None
@@ -95,8 +99,9 @@ class Libraries:
         if self.torch and (g := formulas.get(EAGER)):
             tensors = [self.torch.from_numpy(a).cuda() for a in arrays]
             found[EAGER] = lambda: g(self.torch, *tensors)
-            compiled = self.torch.compile(lambda *xs: g(self.torch, *xs), mode="max-autotune")
-            found[COMPILED] = lambda: compiled(*tensors)
+            if self.compiled:
+                compiled = self.torch.compile(lambda *xs: g(self.torch, *xs), mode="reduce-overhead")
+                found[COMPILED] = lambda: compiled(*tensors)
         if self.jax and (h := formulas.get(JAX)):
             jits, placed = self.jax.jit(lambda *xs: h(self.jax.numpy, *xs)), [self.jax.numpy.asarray(a) for a in arrays]
             found[JAX] = lambda: jits(*placed).block_until_ready()
@@ -177,7 +182,7 @@ def training(name: str) -> Callable[[Libraries, Backend, bool], Case]:
             ours, net = steps._characters.ours(case, be.runtime, steps.STILL)
             peers = {OURS: ours[0]}
             if of.torch:
-                for peer, compiled in ((EAGER, False), (COMPILED, True)):
+                for peer, compiled in ((EAGER, False), (COMPILED, True))[: 1 + of.compiled]:
                     peers[peer] = steps._characters.theirs(of.torch, case, net, steps.STILL, "cuda", compiled)[0]
             return Case(peers, most=((EAGER, 0.8), (COMPILED, 1.0)))
         peer, net = steps.ours(case, be.runtime, steps.STILL)  # type: ignore[arg-type]
@@ -185,7 +190,8 @@ def training(name: str) -> Callable[[Libraries, Backend, bool], Case]:
         if of.torch:
             images = len(case.shape) == 3
             peers[EAGER] = steps.theirs(case, net, steps.STILL, images, "cuda").step
-            peers[COMPILED] = steps.theirs(case, net, steps.STILL, images, "cuda", compiled=True).step
+            if of.compiled:
+                peers[COMPILED] = steps.theirs(case, net, steps.STILL, images, "cuda", compiled=True).step
         return Case(peers, most=((EAGER, 0.8), (COMPILED, 1.0)))
 
     return make
@@ -255,8 +261,11 @@ def by_the_clock(cupy: Any, work: Work, launches: int, wait: bool = True) -> flo
 
 def measure(cupy: Any, case: Case, launches: int, rounds: int) -> dict[str, list[float]]:
     """Return the seconds of each peer in each round."""
+    longest = 0.0
     for work in case.peers.values():
         by_the_clock(cupy, work, 5)  # compilation, tuning and recording happen here
+        longest = max(longest, by_the_clock(cupy, work, 1))
+    launches = max(1, min(launches, round(SAMPLE_SECONDS / longest)))
     times: dict[str, list[float]] = {peer: [] for peer in case.peers}
     order, shuffle = list(case.peers), random.Random(0).shuffle
     for _ in range(rounds):
@@ -312,10 +321,10 @@ def evaluate(case: Case, times: dict[str, list[float]], floor: float) -> tuple[l
     return words, {"seconds": medians, "of floor": floor / ours if floor else None, "targets": targets}
 
 
-def run(only: str, quick: bool, found: bool = True) -> dict[str, Any]:
+def run(only: str, quick: bool, found: bool = True, compiled: bool = True, minutes: float = math.inf) -> dict[str, Any]:
     """Measure, and return the report; ``found``: whether to import PyTorch and JAX."""
-    runtime = load_runtime("gpu")
-    of, cupy = Libraries(runtime.cupy, found), runtime.cupy
+    runtime, end = load_runtime("gpu"), time.monotonic() + 60 * minutes
+    of, cupy = Libraries(runtime.cupy, found, compiled), runtime.cupy
     launches, rounds = (QUICK_LAUNCHES, QUICK_ROUNDS) if quick else (LAUNCHES, ROUNDS)
     speed = bandwidth(cupy, 10**6 if quick else 10**9)
     rates = {}
@@ -324,9 +333,12 @@ def run(only: str, quick: bool, found: bool = True) -> dict[str, Any]:
         rates[kind] = rate(of, KINDS[kind], 64 if quick else 8192)
     report: dict[str, Any] = {"machine": machine("neonlite", "cupy", "torch", "jax"), "gpu": runtime.version_info()}
     report |= {"TF32": of.flags(), "bytes a second": speed, "operations a second": rates, "cases": {}}
-    rows = []
+    rows, left_out = [], []
     for name, make in CASES.items():
         if only not in name:
+            continue
+        if time.monotonic() > end:
+            left_out.append(name)
             continue
         NervanaObject.be = be = Backend("gpu", rng_seed=1)
         of.multiply(be.runtime, TF32 in name)
@@ -340,7 +352,8 @@ def run(only: str, quick: bool, found: bool = True) -> dict[str, Any]:
     flags = ", ".join(f"{name}={value or 'unset'}" for name, value in report["TF32"].items())
     head = ["case", OURS, EAGER, COMPILED, JAX, CUPY, "of floor", "target"]
     intro = f"{report['gpu']}; a copy moves {speed / 1e12:.2f} TB/s. TF32: {flags}."
-    report["page"] = f"# GPU\n\n{intro}\n\n{NOTE}\n\n{markdown(head, rows)}\n"
+    missing = f"\n\nNot measured within {minutes:g} minutes: {'; '.join(left_out)}" if left_out else ""
+    report["page"] = f"# GPU\n\n{intro}\n\n{NOTE}\n\n{markdown(head, rows)}{missing}\n"
     return report
 
 
@@ -348,13 +361,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="a smoke test with small arrays, which writes nothing")
     parser.add_argument("--only", default="", help="a part of the names of the cases to run")
+    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile, which takes minutes")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no case after this time")
     options = parser.parse_args(arguments)
     try:
         load_runtime("gpu")
     except (ImportError, RuntimeError) as error:
         print(f"nothing is measured, as there is no GPU: {error}")
         return 0
-    report = run(options.only, options.quick)
+    compiled = not (options.quick or options.no_compile)
+    report = run(options.only, options.quick, compiled=compiled, minutes=options.minutes)
     page = report.pop("page")
     print(page)
     if not (options.quick or options.only):

@@ -240,7 +240,7 @@ def from_dlpack(be: Backend, x: object, name: str | None = None) -> Tensor:
         )
     try:
         array = be.xp.from_dlpack(x)
-    except (BufferError, RuntimeError, ValueError) as error:
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise BufferError(f"be.from_dlpack({describe(x)}): {error}. Copy it with be.array.") from error
     if isinstance(x, np.ndarray) and not x.flags.writeable and not isinstance(array, np.ndarray):
         raise BufferError(

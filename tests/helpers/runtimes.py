@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from neonlite import Backend, cleanup_backend, gen_backend
+from neonlite.backend.memory import MemoryUsage
 from neonlite.backend.runtimes import BUILTIN_RUNTIMES, load_runtime
 
 RUNTIMES = ["cpu", "strict"]
@@ -55,6 +56,13 @@ def refused(be: Backend, act: Callable[[], Any]) -> bool:
             raise
         return True
     return False
+
+
+def assert_same_memory(be: Backend, memory: MemoryUsage, expected: MemoryUsage) -> None:
+    """Assert that both are equal; on a GPU with cuDNN, all but the workspaces, whose sizes are those of its plans."""
+    if be.name == "gpu" and be.runtime.driver.cudnn:
+        memory, expected = (m._replace(workspaces=0, peak=0) for m in (memory, expected))
+    assert memory == expected
 
 
 def lacks(be: Backend, *dtypes: str) -> bool:

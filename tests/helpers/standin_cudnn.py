@@ -47,6 +47,8 @@ class Frontend(SimpleNamespace):
     ``cudart()``: whether CUDA's runtime library is found. ``fails``: the step of a graph that fails.
     """
 
+    __hash__ = object.__hash__  # as of a module
+
     def __init__(self, version: str = "1.28.0", cudart: Callable[[], bool] = lambda: True, fails: str = "") -> None:
         names = {"data_type": data_type, "heur_mode": heur_mode, "numerical_note": numerical_note}
         super().__init__(**names, graphs=[], streams=[], cudnnGraphNotSupportedError=cudnnGraphNotSupportedError)

@@ -790,7 +790,7 @@ def like(make: Callable[..., Any]) -> Callable[..., Any]:
 
 def from_dlpack(x: Any) -> Any:
     if x.__dlpack_device__()[0] != 2:
-        raise ValueError("CPU arrays cannot be directly imported to CuPy. Use `cupy.array(numpy.from_dlpack(input))`")
+        raise TypeError("CPU arrays cannot be directly imported to CuPy. Use `cupy.array(numpy.from_dlpack(input))`")
     return x.__dlpack__(stream=0).view()
 
 

@@ -284,8 +284,8 @@ def test_16_bit_floats_are_computed_in_float32(be: Backend, dtype: str, close: f
     if lacks(be, dtype):
         return
 
-    def rounded(got: Tensor, wanted: Any, case: Any) -> None:
-        tolerance = close * 1.01 * np.abs(wanted) + 1e-6 * max(1, np.abs(wanted).max())
+    def rounded(got: Tensor, wanted: Any, case: Any, rounded_first: Any = 0) -> None:
+        tolerance = close * 1.01 * (np.abs(wanted) + np.abs(rounded_first)) + 1e-6 * max(1, np.abs(wanted).max())
         assert got.info.dtype == dtype
         assert (np.abs(got.get().astype(float).reshape(wanted.shape) - wanted) <= tolerance).all(), case
 
@@ -300,7 +300,8 @@ def test_16_bit_floats_are_computed_in_float32(be: Backend, dtype: str, close: f
         d, u = textbook.conv_bprop(f, e, case.DHW, *case.geometry), textbook.conv_update(i, e, case.TRS, *case.geometry)
         rounded(be.bprop_conv(layer, F, E, be.empty(layer.dimI, dtype)), d, case)
         rounded(be.update_conv(layer, I, E, be.empty(layer.dimF, dtype)), u, case)
-        rounded(be.update_conv(layer, I, E, be.ones(layer.dimF, dtype), beta=2.0), u + 2, case)
+        by_cudnn = u if be.name == "gpu" else 0  # cuDNN rounds a sum before it is added to the target
+        rounded(be.update_conv(layer, I, E, be.ones(layer.dimF, dtype), beta=2.0), u + 2, case, by_cudnn)
     for op in ("max", "avg", "l2"):
         for pool in [*POOL[:FEW], Pool(2, (48, 1, 5, 5), (48, 1, 5, 5))]:
             layer = pool_layer(be, dtype, op, pool)
@@ -1208,7 +1209,7 @@ class Guard:
             if name == "pool_bprop" and args[0].op == "avg":
                 del each[1]  # of the images only the layout is used
             arrays = {n: x for n, x in each.items() if isinstance(x, np.ndarray)}
-            for n in self.results[name] & {*arrays}:
+            for n in self.results.get(name, set()) & {*arrays}:
                 assert not any(np.shares_memory(arrays[n], x) for m, x in arrays.items() if m != n), (name, n)
             return getattr(self.primitives, name)(*args)
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from neonlite.backend.primitives.matmul import MatmulPrimitives
+from neonlite.backend.runtimes.cuda.per_thread import PerThread
 from neonlite.dtypes import HALF_DTYPES
 from neonlite.typing import NativeArray
 
 CUBLAS_WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for Hopper
 CUDA_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType
 COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70  # cublasComputeType; 16-bit floats accumulate in float32
+ALLOC_FAILED = 3  # CUBLAS_STATUS_ALLOC_FAILED
 GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT: cuBLAS chooses the algorithm
 
 
@@ -129,36 +130,44 @@ class CudaMatmul(MatmulPrimitives):
         return None
 
 
+class CublasHandle:
+    """A handle, its workspace, and the stream that it is set to."""
+
+    def __init__(self, handle: ctypes.c_void_p, workspace: NativeArray, address: int) -> None:
+        self.handle, self.workspace, self.address = handle, workspace, address
+        self.stream: int | None = None
+
+
 class Cublas:
-    """The cuBLAS library, with one handle per thread."""
+    """The cuBLAS library, with one handle per thread. All backends of a GPU share it."""
 
     def __init__(
         self, library: ctypes.CDLL, allocate: Callable[[int], tuple[NativeArray, int]], stream: Callable[[], int]
     ) -> None:
         self.library, self.allocate, self.stream = library, allocate, stream
-        self.local = threading.local()
+        self.handles = PerThread(self._create_handle)
+
+    def _create_handle(self) -> CublasHandle:
+        try:
+            workspace, address = self.allocate(CUBLAS_WORKSPACE_BYTES)
+        except MemoryError as error:
+            raise MemoryError(
+                f"cuBLAS: cannot allocate a workspace of {CUBLAS_WORKSPACE_BYTES} bytes: {error}"
+            ) from error
+        handle = ctypes.c_void_p()
+        self._check("Create", ctypes.byref(handle))
+        return CublasHandle(handle, workspace, address)
 
     def handle(self) -> ctypes.c_void_p:
         """Return this thread's handle, set to the current stream."""
-        local, stream = self.local, self.stream()
-        if not hasattr(local, "handle"):
-            try:
-                local.workspace, local.address = self.allocate(CUBLAS_WORKSPACE_BYTES)
-            except MemoryError as error:
-                raise MemoryError(
-                    f"cuBLAS: cannot allocate a workspace of {CUBLAS_WORKSPACE_BYTES} bytes: {error}"
-                ) from error
-            handle = ctypes.c_void_p()
-            self._check("Create", ctypes.byref(handle))
-            local.handle, local.stream = handle, None
-        if local.stream != stream:  # SetStream resets the workspace
-            self._check("SetStream", local.handle, ctypes.c_void_p(stream))
+        state, stream = self.handles.get(), self.stream()
+        if state.stream != stream:  # SetStream resets the workspace
+            self._check("SetStream", state.handle, ctypes.c_void_p(stream))
             self._check(
-                "SetWorkspace", local.handle, ctypes.c_void_p(local.address), ctypes.c_size_t(CUBLAS_WORKSPACE_BYTES)
+                "SetWorkspace", state.handle, ctypes.c_void_p(state.address), ctypes.c_size_t(CUBLAS_WORKSPACE_BYTES)
             )
-            local.stream = stream
-        current: ctypes.c_void_p = local.handle
-        return current
+            state.stream = stream
+        return state.handle
 
     def gemm(self, desc: GemmDesc, alpha: float, beta: float, tf32: bool) -> None:
         """Compute a product. cuBLAS is column-major, so it gets ``C^T = B^T A^T``."""
@@ -192,4 +201,5 @@ class Cublas:
     def _check(self, name: str, *arguments: object, version: str = "_v2") -> None:
         """Call a cuBLAS function; RuntimeError with the status if it fails."""
         if status := getattr(self.library, f"cublas{name}{version}")(*arguments):
-            raise RuntimeError(f"cublas{name}: expected cublasStatus_t 0, got {status}")
+            hint = " (out of GPU memory)" if status == ALLOC_FAILED else ""
+            raise RuntimeError(f"cublas{name}: expected cublasStatus_t 0, got {status}{hint}")

@@ -12,7 +12,6 @@ and keeps the fastest; otherwise cuDNN's heuristics choose. TF32 is enabled as f
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib import import_module
@@ -33,6 +32,7 @@ from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.graph_capture import CaptureError, current_capture
 from neonlite.backend.runtimes.cuda.im2col import CudaConvolution, is_pointwise
 from neonlite.backend.runtimes.cuda.launch import workspace_limit
+from neonlite.backend.runtimes.cuda.per_thread import PerThread
 from neonlite.backend.runtimes.cuda.reorder import CudaReorderer
 from neonlite.backend.warn import warn
 from neonlite.typing import NativeArray
@@ -62,8 +62,17 @@ class ConvolutionPlan(NamedTuple):
     key: tuple[object, ...] = ()  # in the plan cache
 
 
+class CudnnHandle:
+    """A handle, the stream that it is set to, and the plans that were built with it."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.stream: int | None = None
+        self.plans: dict[tuple[object, ...], ConvolutionPlan | None] = {}
+
+
 class Cudnn:
-    """The cuDNN frontend, with one handle and one plan cache per thread.
+    """The cuDNN frontend, with one handle and one plan cache per thread. All backends of a GPU share it.
 
     ``measure_seconds(f)`` returns the GPU time of a function's launches. A handle is an address up to frontend 1.27 and
     an object from 1.28 on; this class does not depend on its type.
@@ -73,19 +82,17 @@ class Cudnn:
         self, frontend: ModuleType, stream: Callable[[], int], measure_seconds: Callable[[Callable[[], None]], float]
     ) -> None:
         self.frontend, self.stream, self.measure_seconds = frontend, stream, measure_seconds
-        self.local = threading.local()
+        self.threads = PerThread(lambda: CudnnHandle(frontend.create_handle()))
         self.errors = frontend.cudnnGraphNotSupportedError, RuntimeError  # CUDA and the loader raise RuntimeError
         self.handle()
 
     def handle(self) -> Any:
         """Return this thread's handle, set to the current stream."""
-        local, stream = self.local, self.stream()
-        if not hasattr(local, "handle"):
-            local.handle, local.stream, local.plans = self.frontend.create_handle(), None, {}
-        if local.stream != stream:
-            self.frontend.set_stream(local.handle, stream)
-            local.stream = stream
-        return local.handle
+        state, stream = self.threads.get(), self.stream()
+        if state.stream != stream:
+            self.frontend.set_stream(state.handle, stream)
+            state.stream = stream
+        return state.handle
 
     def get_plan(
         self,
@@ -105,10 +112,10 @@ class Cudnn:
         self.handle()
         max_bytes = workspace_limit(CUDNN_WORKSPACE_BYTES)
         geometry = layer.dimI, layer.dimF, layer.dimO, layer.padding, layer.strides, layer.dilation
-        key = operation, layer.dtype, *geometry, tf32, bias, relu, max_bytes
-        plans = self.local.plans
+        is_autotuned = os.environ.get("NEONLITE_AUTOTUNE") == "1"
+        key = operation, layer.dtype, *geometry, tf32, bias, relu, max_bytes, is_autotuned
+        plans = self.threads.get().plans
         if key not in plans:
-            is_autotuned = os.environ.get("NEONLITE_AUTOTUNE") == "1"
             if is_autotuned and current_capture():
                 raise CaptureError("graph capture: cuDNN plans cannot be timed during a capture")
             tuning_addresses = addresses() if is_autotuned else None
@@ -118,8 +125,7 @@ class Cudnn:
                 )._replace(key=key)
             except self.errors as error:
                 self.mark_unsupported(key, operation, layer, error)
-        plan: ConvolutionPlan | None = plans[key]
-        return plan
+        return plans[key]
 
     def run(self, plan: ConvolutionPlan, addresses: Sequence[int], workspace: int) -> None:
         """Run a plan on arrays in the graph's layout; PlanError if it fails."""
@@ -130,7 +136,7 @@ class Cudnn:
 
     def mark_unsupported(self, key: tuple[object, ...], operation: str, layer: ConvLayer, error: Exception) -> None:
         """Mark a convolution as unsupported, so that im2col computes it, and warn."""
-        self.local.plans[key] = None
+        self.threads.get().plans[key] = None
         warn(
             f"cuDNN cannot compute {operation} of {layer!r}: {error}\nim2col and a matrix product are used instead.",
             RuntimeWarning,

@@ -7,7 +7,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -183,46 +183,29 @@ class CuPyDriver:
     def current_stream(self) -> int:
         """Return the pointer of CuPy's current stream."""
         self.check_device()
-        return self._stream_pointer()
-
-    def _stream_pointer(self) -> int:
-        return int(self.cupy.cuda.get_current_stream().ptr)
+        return current_stream(self.cupy)
 
     @cached_property
     def cublas(self) -> Cublas | None:
         """The cuBLAS library; None where it is not found."""
-
-        def allocate_workspace(nbytes: int) -> tuple[NativeArray, int]:
-            memory = self.allocate(nbytes)
-            return memory, memory.data.ptr
-
         library = libraries.load_library("cublas")
-        return None if library is None else Cublas(library, allocate_workspace, self._stream_pointer)
+        return None if library is None else shared_cublas(library, self.cupy, self.device_id)
 
     @cached_property
     def cudnn(self) -> Cudnn | None:
         """The cuDNN library; None where it is not installed, or (with a warning) cannot be used."""
-        from neonlite.backend.runtimes.cuda.cudnn import Cudnn, load_frontend  # here, since it imports primitives
+        from neonlite.backend.runtimes.cuda.cudnn import load_frontend  # here, since it imports primitives
 
+        self.check_device()
         frontend = load_frontend()
         try:
-            return None if frontend is None else Cudnn(frontend, self.current_stream, self.measure_seconds)
+            return None if frontend is None else shared_cudnn(frontend, self.cupy, self.device_id)
         except Exception as error:  # the frontend defines further exception classes
             warn(
                 f"cuDNN is not available: {error}\nConvolutions use im2col and matrix products instead.",
                 RuntimeWarning,
             )
             return None
-
-    def measure_seconds(self, f: Callable[[], None]) -> float:
-        """Call a function twice and return the GPU time of the second call in seconds."""
-        f()
-        start, end = (self.cupy.cuda.Event() for _ in range(2))
-        start.record()
-        f()
-        end.record()
-        end.synchronize()
-        return float(self.cupy.cuda.get_elapsed_time(start, end)) / 1000
 
     def gemm(self, desc: GemmDesc, alpha: float, beta: float) -> bool:
         """Compute a matrix product by cuBLAS on CuPy's current stream."""
@@ -235,6 +218,41 @@ class CuPyDriver:
     def synchronize(self) -> None:
         """Synchronize the current device."""
         self.cupy.cuda.Device().synchronize()
+
+
+@cache
+def shared_cublas(library: ctypes.CDLL, cupy: ModuleType, device_id: int) -> Cublas:
+    """Return the cuBLAS library for a GPU; its handles are shared by all backends of the process."""
+
+    def allocate_workspace(nbytes: int) -> tuple[NativeArray, int]:
+        memory = cupy.empty(nbytes, dtype="uint8")
+        return memory, memory.data.ptr
+
+    return Cublas(library, allocate_workspace, lambda: current_stream(cupy))
+
+
+@cache
+def shared_cudnn(frontend: ModuleType, cupy: ModuleType, device_id: int) -> Cudnn:
+    """Return the cuDNN library for a GPU; its handles and plans are shared by all backends of the process."""
+    from neonlite.backend.runtimes.cuda.cudnn import Cudnn
+
+    return Cudnn(frontend, lambda: current_stream(cupy), lambda f: measure_seconds(cupy, f))
+
+
+def current_stream(cupy: ModuleType) -> int:
+    """Return the pointer of CuPy's current stream."""
+    return int(cupy.cuda.get_current_stream().ptr)
+
+
+def measure_seconds(cupy: ModuleType, f: Callable[[], None]) -> float:
+    """Call a function twice and return the GPU time of the second call in seconds."""
+    f()
+    start, end = (cupy.cuda.Event() for _ in range(2))
+    start.record()
+    f()
+    end.record()
+    end.synchronize()
+    return float(cupy.cuda.get_elapsed_time(start, end)) / 1000
 
 
 def pack_arguments(arguments: Sequence[int | float]) -> bytes:

@@ -218,8 +218,11 @@ def op_template(step: Step, operand_dtype: str) -> str | None:
     """
     name = step.op.name
     if name == "cast":
-        wraps = operand_dtype in FLOAT_DTYPES and step.dtype[0] == "u" and step.dtype != "uint64"
-        return "({T})(long long){x}" if wraps else OP_TEMPLATES[name]  # negative values wrap
+        if operand_dtype in FLOAT_DTYPES and step.dtype[0] == "u" and step.dtype != "uint64":
+            return "({T})(long long){x}"  # negative values wrap
+        if operand_dtype in FLOAT_DTYPES and step.dtype in ("int32", "int64"):
+            return "float_to_int<{T}>({x})"
+        return OP_TEMPLATES[name]
     template = OP_TEMPLATES.get(name, USER_TEMPLATES.get(step.op))
     consts = [x.value if isinstance(x, Constant) else None for x in step.inputs]
     if step.compute_dtype not in FLOAT_DTYPES:

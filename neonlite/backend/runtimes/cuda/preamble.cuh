@@ -46,6 +46,9 @@ __device__ inline void report_index(uint64* record, long long check, long long i
     if (atomicCAS(record, 0, (uint64)check) == 0) record[1] = (uint64)index;
 }
 
+// A float as an integer; NaN is the least integer, as on a CPU. CUDA makes it 0, which might be a valid index.
+template <class I, class F> __device__ inline I float_to_int(F x) { return x != x ? (I)1 << (8 * sizeof(I) - 1) : (I)x; }
+
 // Integer power by squaring; it wraps.
 template <class T> __device__ inline T int_pow(T x, T n)
 {

@@ -53,6 +53,8 @@ static void run(const unsigned* grid, unsigned block, void (*kernel)(), void* st
 
 // --- arithmetic ---
 
+namespace cuda {  // hides functions of the same names in <math.h>, which a C++ library also overloads
+
 template <class To, class From> static To bit_cast(From x) { To y; memcpy(&y, &x, sizeof y); return y; }
 static double __longlong_as_double(long long x) { return bit_cast<double>(x); }
 static float __uint_as_float(unsigned x) { return bit_cast<float>(x); }
@@ -60,14 +62,14 @@ static unsigned __float_as_uint(float x) { return bit_cast<unsigned>(x); }
 // CUDA overloads these functions for float, and converts integers to double
 #define FLOAT_OVERLOADS(f, of_float) \
     static float f(float x) { return of_float(x); } \
-    template <class Integer> static double f(Integer x) { return f((double)x); }
+    template <class Number> static double f(Number x) { return ::f((double)x); }
 FLOAT_OVERLOADS(exp, expf) FLOAT_OVERLOADS(exp2, exp2f) FLOAT_OVERLOADS(expm1, expm1f) FLOAT_OVERLOADS(log, logf) FLOAT_OVERLOADS(log1p, log1pf)
 FLOAT_OVERLOADS(log2, log2f) FLOAT_OVERLOADS(sqrt, sqrtf) FLOAT_OVERLOADS(cbrt, cbrtf) FLOAT_OVERLOADS(fabs, fabsf) FLOAT_OVERLOADS(floor, floorf)
 FLOAT_OVERLOADS(ceil, ceilf) FLOAT_OVERLOADS(sin, sinf) FLOAT_OVERLOADS(cos, cosf) FLOAT_OVERLOADS(tan, tanf) FLOAT_OVERLOADS(asin, asinf)
 FLOAT_OVERLOADS(acos, acosf) FLOAT_OVERLOADS(atan, atanf) FLOAT_OVERLOADS(sinh, sinhf) FLOAT_OVERLOADS(cosh, coshf) FLOAT_OVERLOADS(tanh, tanhf)
 FLOAT_OVERLOADS(erf, erff) FLOAT_OVERLOADS(erfc, erfcf) FLOAT_OVERLOADS(rint, rintf)
 static float pow(float x, float y) { return powf(x, y); }
-template <class X, class Y> static double pow(X x, Y y) { return pow((double)x, (double)y); }
+template <class X, class Y> static double pow(X x, Y y) { return ::pow((double)x, (double)y); }
 static float rsqrtf(float x) { return 1 / sqrtf(x); }
 static double rsqrt(double x) { return 1 / sqrt(x); }
 static unsigned long long __umul64hi(unsigned long long x, unsigned long long y) { return (unsigned __int128)x * y >> 64; }

@@ -219,6 +219,7 @@ extern "C" void launch(const unsigned* grid, unsigned block, const char* packed,
     memcpy(arguments, packed, sizeof arguments);
     run(grid, block, call, stacks, {uses_barriers});
 }}
+}}  // namespace cuda
 """
 
 

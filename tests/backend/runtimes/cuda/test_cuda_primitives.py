@@ -12,7 +12,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -465,14 +465,18 @@ def test_what_cudnn_cannot_compute_warns_once_and_uses_im2col(monkeypatch: Any) 
 
 def test_cupys_driver_uses_cudnn_if_it_is_installed_and_warns_when_it_fails(monkeypatch: Any) -> None:
     cuda = {"get_current_stream": lambda: SimpleNamespace(ptr=5), "runtime": SimpleNamespace(getDevice=lambda: 0)}
-    driver = CuPyDriver(SimpleNamespace(cuda=SimpleNamespace(**cuda)), 0)
+    cupy = ModuleType("cupy")
+    cupy.cuda = SimpleNamespace(**cuda)  # type: ignore[attr-defined]
+    driver = CuPyDriver(cupy, 0)
     monkeypatch.setitem(sys.modules, "cudnn", None)
     assert driver.cudnn is None
     monkeypatch.setitem(sys.modules, "cudnn", frontend := Frontend())
     del driver.cudnn
     assert driver.cudnn.frontend is frontend
     assert frontend.streams == [5]
+    assert CuPyDriver(cupy, 0).cudnn is driver.cudnn
     del driver.cudnn
+    monkeypatch.setitem(sys.modules, "cudnn", Frontend())
     monkeypatch.delattr(Frontend, "create_handle")
     with pytest.warns(RuntimeWarning, match="cuDNN is not available: .*create_handle"):
         assert driver.cudnn is None

@@ -7,6 +7,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from helpers.standin_cupy import Machine, installed
 from neonlite import Backend, cleanup_backend, gen_backend
 from neonlite.backend.runtimes.cuda import kernel_cache
 from neonlite.backend.runtimes.cuda.cublas import Cublas
+from neonlite.backend.runtimes.cuda.driver import shared_cublas
+from neonlite.backend.runtimes.cuda.per_thread import PerThread
 from neonlite.backend.runtimes.cuda.simulator import SimulatedDriver, SimulatedGPU
 from neonlite.backend.runtimes.numpy.runtime import NumPyRuntime
 
@@ -106,6 +109,28 @@ def test_cublas_retries_the_allocation_of_its_workspace() -> None:
             cublas.handle()
     full = False
     assert cublas.handle() is cublas.handle()
+
+
+def test_a_thread_gets_the_handle_of_one_that_has_ended_and_backends_of_a_gpu_share_theirs() -> None:
+    created = []
+
+    def create() -> str:
+        created.append(f"handle {len(created)}")
+        return created[-1]
+
+    def in_a_thread(work: Callable[[], Any]) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(work).result()
+
+    handles = PerThread(create)
+    assert [handles.get(), handles.get()] == ["handle 0"] * 2
+    assert [in_a_thread(handles.get), in_a_thread(handles.get)] == ["handle 1"] * 2
+    assert in_a_thread(lambda: (handles.get(), in_a_thread(handles.get))) == ("handle 1", "handle 2")
+    with installed():
+        first, second = (Backend("gpu").runtime.driver for _ in range(2))
+        library: Any = object()
+        assert shared_cublas(library, first.cupy, 0) is shared_cublas(library, second.cupy, 0)
+        assert shared_cublas(library, first.cupy, 0) is not shared_cublas(library, first.cupy, 1)
 
 
 # --- another device, and after a fork ---

@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(256) stage_1(
             const float v0 = x0s.at[q] + x1s;  // add
             const float v1 = v0 * x2s.at[q];  // mul
             const float v2 = x0s.at[q] > 0.0f;  // gt
-            const int v3 = (int)v2;  // cast
+            const int v3 = float_to_int<int>(v2);  // cast
             y0s.at[q] = v0;
             y1s.at[q] = v1;
             y2s.at[q] = v3;
