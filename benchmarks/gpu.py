@@ -17,6 +17,7 @@ import random
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -333,7 +334,7 @@ def run(only: str, quick: bool, found: bool = True, compiled: bool = True, minut
         rates[kind] = rate(of, KINDS[kind], 64 if quick else 8192)
     report: dict[str, Any] = {"machine": machine("neonlite", "cupy", "torch", "jax"), "gpu": runtime.version_info()}
     report |= {"TF32": of.flags(), "bytes a second": speed, "operations a second": rates, "cases": {}}
-    rows, left_out = [], []
+    rows, left_out = list[list[str]](), list[str]()
     for name, make in CASES.items():
         if only not in name:
             continue
@@ -342,11 +343,15 @@ def run(only: str, quick: bool, found: bool = True, compiled: bool = True, minut
             continue
         NervanaObject.be = be = Backend("gpu", rng_seed=1)
         of.multiply(be.runtime, TF32 in name)
-        case = make(of, be, quick)
-        operations = case.flops / rates[case.kind] if rates.get(case.kind) else 0.0
-        floor = max(case.nbytes / speed, operations)
-        words, report["cases"][name] = evaluate(case, measure(cupy, case, launches, rounds), floor)
-        report["cases"][name]["TF32"] = be.runtime.driver.tf32
+        try:
+            case = make(of, be, quick)
+            operations = case.flops / rates[case.kind] if rates.get(case.kind) else 0.0
+            floor = max(case.nbytes / speed, operations)
+            words, report["cases"][name] = evaluate(case, measure(cupy, case, launches, rounds), floor)
+            report["cases"][name]["TF32"] = be.runtime.driver.tf32
+        except Exception as error:  # a failed case must not lose the others; main returns 1
+            traceback.print_exc()
+            words, report["cases"][name] = [f"FAILED: {error!s:.60}", *[""] * 6], {"error": str(error)}
         rows.append([name, *words])
         print(f"{name}: {words[-1] or words[0]}", file=sys.stderr)
     flags = ", ".join(f"{name}={value or 'unset'}" for name, value in report["TF32"].items())
@@ -376,7 +381,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not (options.quick or options.only):
         save("gpu", report, page)
     nl.cleanup_backend()
-    return 0
+    return int(any("error" in case for case in report["cases"].values()))
 
 
 if __name__ == "__main__":

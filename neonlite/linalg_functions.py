@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 
 def call_linalg(function: Callable[..., Any], *operands: NativeArray, **options: object) -> Any:
-    """Call a function of ``xp.linalg``. The error of a library about the values becomes a ValueError.
-
-    Libraries on a GPU do not check the values: their results are then NaN or infinite.
-    """
+    """Call a function of ``xp.linalg``. The error of a library about the values becomes a ValueError."""
     try:
         return function(*operands, **options)
     except Exception as error:

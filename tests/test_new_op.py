@@ -75,7 +75,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(checkout: Path, *args: str, **environment: str) -> str:
     """Run Python in the checkout, and return what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout), **environment}
+    paths = os.pathsep.join([str(checkout), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, **environment}
     found = subprocess.run([sys.executable, *args], cwd=checkout, env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-3000:]
     return found.stdout

@@ -55,4 +55,5 @@ def convert(be: Backend, x: Any) -> Array:
 
 def from_dlpack(be: Backend, x: Any) -> NumPyArray:
     """Return a copy of an array of another library as a NumPy array."""
-    return be.from_dlpack(x).get() if be.runtime.has_device_memory else np.from_dlpack(x).copy()
+    is_on_host = x.__dlpack_device__()[0] == 1  # kDLCPU
+    return np.from_dlpack(x).copy() if is_on_host else be.from_dlpack(x).get()

@@ -717,14 +717,31 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def of_linalg(name: str) -> Callable[..., Any]:
-    """Return a function of ``numpy.linalg`` whose results are an array or a plain tuple of arrays."""
+    """Return a function of ``numpy.linalg`` whose results are an array or a plain tuple of arrays.
+
+    By default it does not check the values, and results are NaN.
+    """
     result = getattr(np.linalg, name)
 
     def function(*operands: Any, **options: Any) -> Any:
-        x = result(*operands, **options)
+        try:
+            x = result(*operands, **options)
+        except np.linalg.LinAlgError:
+            if getattr(HERE, "linalg", "ignore") == "raise":
+                raise
+            return np.full_like(operands[-1], np.nan)
         return tuple(x) if isinstance(x, tuple) else x
 
     return function
+
+
+@contextmanager
+def errstate(linalg: str) -> Iterator[None]:
+    before, HERE.linalg = getattr(HERE, "linalg", "ignore"), linalg
+    try:
+        yield
+    finally:
+        HERE.linalg = before
 
 
 LINALG_KEYWORDS = {"cholesky": "", "det": "", "eigh": "UPLO", "inv": "", "qr": "mode", "slogdet": "", "solve": ""}
@@ -844,6 +861,7 @@ def modules() -> dict[str, ModuleType]:
         "cupy.cuda.runtime": runtime,
         "cupy.fft": {},
         "cupy.linalg": {"lstsq": None, **LINALG},
+        "cupyx": {"errstate": errstate},
     }
     found = {name: ModuleType(name) for name in contents}
     for name, module in found.items():
@@ -855,7 +873,7 @@ def modules() -> dict[str, ModuleType]:
 
 
 def ours(name: str) -> bool:
-    return name.split(".")[0] == "cupy" or f"{name}.".startswith("array_api_compat.cupy.")
+    return name.split(".")[0] in ("cupy", "cupyx") or f"{name}.".startswith("array_api_compat.cupy.")
 
 
 def exchange(modules: dict[str, ModuleType]) -> dict[str, ModuleType]:

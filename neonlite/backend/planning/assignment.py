@@ -215,7 +215,8 @@ def write(be: Backend, target: Tensor, value: ArrayLike) -> None:
         if overlap(target, value) == "exact":  # ``t[1:] += y`` writes the view, then Python assigns it to ``t[1:]``
             return
         return be.run(target, be.stop_gradient(value))
-    if type(value) is int and value in STATIC_INTS and be.runtime.has_device_memory:  # no copy from the host
+    is_small = type(value) is int and value in STATIC_INTS and (value >= 0 or target.info.dtype[0] != "u")
+    if is_small and be.runtime.has_device_memory:  # no copy from the host
         return be.run(target, build(OPS["cast"], value, None, (("to", target.info.dtype),), be))
     values = _reshape_to_target(be, target, value)
     if values.shape != target.shape:

@@ -8,13 +8,14 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, cached_property
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.compiler import Kernel, load_kernel
 from neonlite.backend.runtimes.cuda.cublas import Cublas, GemmDesc, is_tf32_enabled
-from neonlite.backend.runtimes.cuda.graph_capture import CaptureError
+from neonlite.backend.runtimes.cuda.graph_capture import CaptureError, current_capture
 from neonlite.backend.warn import warn
 from neonlite.typing import NativeArray
 
@@ -91,7 +92,7 @@ class CuPyDriver:
 
     def __init__(self, cupy: ModuleType, device_id: int) -> None:
         self.cupy, self.device_id, self.tf32 = cupy, device_id, is_tf32_enabled()
-        self.process_id = os.getpid()
+        self.process_id, self.errstate = os.getpid(), import_module("cupyx").errstate
 
     def check_device(self, error: Exception | None = None) -> None:
         """Raise WrongDeviceError in a forked child or on another device; ``error`` is quoted in the message."""
@@ -152,9 +153,13 @@ class CuPyDriver:
         return relaunch
 
     def run(self, f: Callable[..., None], *arguments: object) -> None:
-        """Call a function that runs CuPy operations on the current stream."""
+        """Call a function that runs CuPy operations on the current stream.
+
+        Outside a capture, CuPy checks the results of linear algebra, for which it waits for the GPU.
+        """
         self.check_device()
-        f(*arguments)
+        with self.errstate(linalg="ignore" if current_capture() else "raise"):
+            f(*arguments)
 
     @contextmanager
     def capture(self) -> Iterator[CapturedGraph]:

@@ -133,6 +133,40 @@ def test_a_thread_gets_the_handle_of_one_that_has_ended_and_backends_of_a_gpu_sh
         assert shared_cublas(library, first.cupy, 0) is not shared_cublas(library, first.cupy, 1)
 
 
+# --- values that are not accepted ---
+
+
+def test_a_matrix_without_a_result_raises_value_error_although_cupy_does_not_check() -> None:
+    with installed():
+        import cupy
+
+        be = Backend("gpu")
+        singular, out = be.array([[1.0, 2], [2, 4]]), be.ones((2, 2))
+        assert np.isnan(cupy.linalg.inv(singular._array).get()).all()
+        for tree in (be.inv(singular), be.solve(singular, singular), be.cholesky(-singular)):
+            with pytest.raises(ValueError, match=rf"be\.{tree.op}"):
+                out[:] = tree
+        assert (out.get() == 1).all()
+
+
+def test_small_negative_numbers_are_not_written_to_unsigned_integers() -> None:
+    with installed():
+        be = Backend("gpu")
+        u, i = be.ones((1, 2), dtype="uint8"), be.ones((1, 2), dtype="int8")
+        for write in (u.set, u.fill):
+            with pytest.raises(OverflowError, match="expected an integer from 0 to 255 for uint8, got -1"):
+                write(-1)
+        assert i.fill(-1).get().tolist() == [[-1, -1]]
+
+
+def test_arrays_of_the_host_are_copied_by_the_array_api_and_refused_as_shared_memory() -> None:
+    with installed():
+        be = Backend("gpu")
+        assert be.array_api.from_dlpack(np.arange(3)).tolist() == [0, 1, 2]
+        with pytest.raises(BufferError, match=r"CPU arrays cannot be directly imported.*Copy it with be\.array"):
+            be.from_dlpack(np.ones((2, 2), np.float32))
+
+
 # --- another device, and after a fork ---
 
 
