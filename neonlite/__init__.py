@@ -13,8 +13,7 @@ from neonlite.explorer import explore
 from neonlite.gradcheck import check_grad
 from neonlite.name_hints import MODULES as _LAZY_MODULES
 from neonlite.name_hints import module_getattr
-
-__version__ = "0.1.0"
+from neonlite.version import __version__
 
 __all__ = [
     "Autodiff",

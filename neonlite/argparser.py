@@ -8,7 +8,6 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from neonlite.backend import gen_backend
 from neonlite.backend.bfloat16 import INSTALL_COMMAND, is_available
 from neonlite.backend.runtimes import default_runtime, list_runtimes
 from neonlite.backend.shape_dtype import DATATYPES, dtype_of
+from neonlite.version import __version__
 
 LOG_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # indexed by the number of -v, less one
 
@@ -70,7 +70,7 @@ class NeonArgparser(argparse.ArgumentParser):
         self.set_defaults(**(default_overrides or {}))
 
     def _add_options(self) -> None:
-        self.add_argument("--version", action="version", version=f"neonlite {version('neonlite')}")
+        self.add_argument("--version", action="version", version=f"neonlite {__version__}")
         self.add_argument("-c", "--config", type=Path, metavar="FILE", help="file with lines option = value")
         self.add_argument("-v", "--verbose", action="count", default=1, help="log more; -v -v logs everything")
         self.add_argument("--no_progress_bar", "--no-progress-bar", action="store_true", help="print no progress bar")

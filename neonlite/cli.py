@@ -25,6 +25,7 @@ from neonlite.argparser import positive_int
 from neonlite.backend import gen_backend
 from neonlite.backend.runtimes import info, list_runtimes
 from neonlite.files import check_writable, printable, same_file, write_atomic
+from neonlite.version import __version__
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
 EXTRA_PACKAGES = {  # extra -> package
@@ -78,7 +79,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Train and evaluate networks, print their structure, and list what is installed.",
         epilog="Set NEONLITE_DEBUG=1 in the environment to print the traceback of an error.",
     )
-    parser.add_argument("--version", action="version", version=f"neonlite {version('neonlite')}")
+    parser.add_argument("--version", action="version", version=f"neonlite {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add_command(handler: Any, name: str, description: str) -> argparse.ArgumentParser:
@@ -824,7 +825,7 @@ def run_sample(args: argparse.Namespace) -> None:
 
 def run_info(args: argparse.Namespace) -> None:
     """Print versions, runtimes and installed extras."""
-    say(f"neonlite {version('neonlite')}, Python {sys.version.split()[0]}, NumPy {version('numpy')}")
+    say(f"neonlite {__version__}, Python {sys.version.split()[0]}, NumPy {version('numpy')}")
     say(f"\nruntimes:\n{info()}\n\nextras:")
     for extra, package in EXTRA_PACKAGES.items():
         try:

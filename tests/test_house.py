@@ -51,6 +51,7 @@ LEVELS = {
     "neonlite.linalg_functions": 0,
     "neonlite.order_functions": 0,
     "neonlite.typing": 0,
+    "neonlite.version": 0,
     "neonlite.messages": 1,
     "neonlite.html_repr": 1,
     "neonlite.optree": 1,

@@ -37,7 +37,6 @@ _HOST_KEY = 4  # the key word of the generator for code on the host
 _COUNTERS = 2**256
 # blocks computed at once: 128 kB of words, which stay in the CPU cache until their values are written
 _CHUNK_BLOCKS = 2**12
-_SMALL_READ_BLOCKS = 31  # blocks per call of NumPy with low_memory, as arrays below 1 kB
 _TASK_BLOCKS = 2**16  # blocks per task of a parallel draw: about a millisecond
 
 _FORMAT = "philox4x64-10/1"
@@ -302,13 +301,19 @@ class RandomStreams:
         if not is_real_array(out):
             raise TypeError(f"mask: expected an array of floats, integers or booleans as out, got {out.dtype}")
 
-        def to_values(words: Words) -> NDArray[Any]:
-            words32 = _as_words32(words)
-            ones = self._buffer("ones", 8 * _CHUNK_BLOCKS, np.bool_)[: words32.size]
-            np.less(words32, threshold, out=ones)
+        upper_bits, lower_bits = np.float32((threshold >> 8) * 2.0**-24), threshold & 255
+
+        def draw(generator: np.random.Philox, n: int) -> NDArray[Any] | None:
+            """Compare the upper 24 bits of each word with the threshold; return None if the other bits decide."""
+            uniform = self._buffer("uniform", 8 * _CHUNK_BLOCKS, np.float32)[: 2 * n]
+            ones = self._buffer("ones", 8 * _CHUNK_BLOCKS, np.bool_)[: 2 * n]
+            np.random.Generator(generator).random(out=uniform, dtype=np.float32)  # allocates nothing
+            if lower_bits and np.equal(uniform, upper_bits, out=ones).any():
+                return None
+            np.less(uniform, upper_bits, out=ones)
             return ones
 
-        return self._fill(purpose, out, 8, to_values, low_memory=True)
+        return self._fill(purpose, out, 8, lambda words: _as_words32(words) < threshold, draw)
 
     def integers(self, purpose: str, low: int, high: int, shape: Shape) -> NDArray[np.int64]:
         """Draw integers from low to high - 1, identical on every machine.
@@ -411,11 +416,11 @@ class RandomStreams:
         out: NDArray[Any],
         per_block: int,
         to_values: Callable[[Words], NDArray[Any]],
-        low_memory: bool = False,
+        draw: Callable[[np.random.Philox, int], NDArray[Any] | None] | None = None,
     ) -> NDArray[Any]:
         """Fill ``out``: reserve its blocks, and convert their words with ``to_values``, chunk by chunk.
 
-        ``low_memory`` allocates at most 1 kB at a time, in one thread, at half the speed.
+        ``draw(generator, n)`` returns the values of the next n words faster, or None if it cannot.
         """
         blocks = -(-out.size // per_block)
         seed, first = self._reserve_blocks(purpose, blocks)
@@ -427,26 +432,22 @@ class RandomStreams:
                 generator = philox(seed, PURPOSES[purpose], first + part * _TASK_BLOCKS)
                 for block in range(part * _TASK_BLOCKS, end, _CHUNK_BLOCKS):
                     n = 4 * min(_CHUNK_BLOCKS, end - block)
-                    values = to_values(
-                        self._read_words_buffered(generator, n) if low_memory else generator.random_raw(n)
-                    )
+                    if draw is None:
+                        values = to_values(generator.random_raw(n))
+                    elif (drawn := draw(generator, n)) is not None:
+                        values = drawn
+                    else:
+                        values = to_values(philox(seed, PURPOSES[purpose], first + block).random_raw(n))
                     at = slice(block * per_block, min(block * per_block + values.size, out.size))
                     target: Any = out.flat if flat is None else flat  # .flat has a position, so threads cannot share it
                     target[at] = values[: at.stop - at.start]
 
         count = -(-blocks // _TASK_BLOCKS)
-        if self._parallel_for is not None and count > 1 and not low_memory:
+        if self._parallel_for is not None and count > 1:
             self._parallel_for(work, count)
         else:
             work(range(count))
         return out
-
-    def _read_words_buffered(self, generator: np.random.Philox, n: int) -> Words:
-        """Return the next n words, at most a chunk, in this thread's buffer. ``random_raw`` has no ``out`` argument."""
-        words = self._buffer("words", 4 * _CHUNK_BLOCKS, np.uint64)[:n]
-        for start in range(0, n, 4 * _SMALL_READ_BLOCKS):
-            words[start : start + 4 * _SMALL_READ_BLOCKS] = generator.random_raw(min(4 * _SMALL_READ_BLOCKS, n - start))
-        return words
 
     def _buffer(self, purpose: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
         cache: dict[str, NDArray[Any]] = self._thread_cache.__dict__

@@ -308,10 +308,12 @@ class NcclCommunicator(MPICommunicator):
             return super().all_reduce(buffer, deterministic)
         if self.communicator is None:
             self._connect()
+        dtype = getattr(self.nccl, f"NCCL_{array.dtype.name.upper()}", None)
         if array.dtype.name in HALF_DTYPES:
             array[...] = self.all_reduce(array.astype(np.float32), deterministic)
             return buffer
-        dtype = getattr(self.nccl, f"NCCL_{array.dtype.name.upper()}")
+        if dtype is None:  # of 16-bit integers and unsigned ones of 16 bits: NCCL has none
+            return super().all_reduce(buffer, deterministic)
         stream = cupy.cuda.get_current_stream()
         with self.monitor.waiting("all_reduce"):
             if not deterministic or self.size == 2:

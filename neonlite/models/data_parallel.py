@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -23,6 +22,7 @@ from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe
 from neonlite.models.interrupt import ENDING, DeferredInterrupt
 from neonlite.optimizers import get_param_list
+from neonlite.version import __version__
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
@@ -92,7 +92,7 @@ class DataParallel:
             for x in (model.optimizer, model.cost)
         )
         facts = {
-            "the version of neonlite": version("neonlite"),
+            "the version of neonlite": __version__,
             "the version of Python": platform.python_version(),
             "the version of NumPy": np.__version__,
             "the dtype": self.be.default_dtype_name,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partialmethod
 
 import ml_dtypes
 import numpy as np
@@ -154,11 +155,18 @@ def test_the_threshold_of_a_mask_is_exact():
         assert RandomStreams(4).mask("masks", np.empty(1), (lane + above) / 2**32)[0] == expected
 
 
-def test_keep_of_zero_and_one_is_deterministic(monkeypatch):
-    extreme = np.array([0, 2**64 - 1], np.uint64)
-    monkeypatch.setattr(streams_module, "_as_words32", lambda words: extreme.view(np.uint32))
+@pytest.mark.parametrize("raw", [False, True])
+def test_keep_of_zero_and_one_is_deterministic(monkeypatch, raw):
+    extreme = np.array([0, 2**64 - 1], np.uint64).view(np.uint32)
+    monkeypatch.setattr(streams_module, "_as_words32", lambda words: extreme)
+    if raw:  # not from the upper bits
+        monkeypatch.setattr(RandomStreams, "_fill", partialmethod(fill_raw, RandomStreams._fill))
     assert RandomStreams(4).mask("masks", np.full(4, 7.0), 0.0).tolist() == [0, 0, 0, 0]
     assert RandomStreams(4).mask("masks", np.full(4, 7.0), 1.0).tolist() == [1, 1, 1, 1]
+
+
+def fill_raw(streams, fill, purpose, out, per_block, to_values, draw):
+    return fill(streams, purpose, out, per_block, to_values)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8, np.uint16, np.int64, bool])

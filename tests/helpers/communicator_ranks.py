@@ -191,7 +191,7 @@ def nccl(comm, folder):
     with fake_nccl():
         gpus = NcclCommunicator(MPI.COMM_WORLD)
         be = new_backend("gpu")
-        for dtype in ("float32", "float64", "float16", "int32"):
+        for dtype in ("float32", "float64", "float16", "int32", "int16"):
             for deterministic in (False, True):
                 FakeNcclCommunicator.calls.clear()
                 x = be.array(values(comm.rank, 60, dtype).reshape(6, 10), dtype=dtype)
