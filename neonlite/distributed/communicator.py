@@ -40,7 +40,7 @@ MPI_ERROR_SECONDS = 2.0  # before an error of MPI itself is reported
 MAX_GATHERED_BYTES = 1 << 16  # up to here, gathering all buffers to sum them in order is faster than two exchanges
 MAX_LOCAL_BYTES = 4 << 20  # of one message between the processes of a host: MPICH sums 40 MB 3 times as fast in parts
 # variables that MPI's launchers set for each process: MPICH and Intel MPI, PMIx (Open MPI, Slurm)
-LAUNCHER_VARIABLES = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE")
+RANK_VARIABLES, SIZE_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"), ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
 class Communicator:
@@ -395,9 +395,19 @@ def world(timeout: float | None = None) -> Communicator:
     """
     global _world
     if _world is None:
-        seconds = os.environ.get("NEONLITE_TIMEOUT", DEFAULT_TIMEOUT) if timeout is None else timeout
-        _world = connect(check_number("world: timeout", float(seconds), above=0))
+        _world = connect(
+            timeout_of_environment() if timeout is None else check_number("world: timeout", timeout, above=0)
+        )
     return _world
+
+
+def timeout_of_environment() -> float:
+    """Return the seconds of NEONLITE_TIMEOUT; the default if it is not set."""
+    text = os.environ.get("NEONLITE_TIMEOUT", str(DEFAULT_TIMEOUT))
+    try:
+        return check_number("NEONLITE_TIMEOUT", float(text), above=0)
+    except ValueError:
+        raise ValueError(f"NEONLITE_TIMEOUT: expected seconds > 0, such as 300, got {text!r}") from None
 
 
 def connect(timeout: float) -> Communicator:
@@ -429,7 +439,16 @@ def may_become_distributed() -> bool:
 
 def is_launched() -> bool:
     """Return whether a launcher of MPI has started this process."""
-    return any(name in os.environ for name in LAUNCHER_VARIABLES)
+    return any(name in os.environ for name in RANK_VARIABLES + SIZE_VARIABLES)
+
+
+def launched_rank_and_size() -> tuple[int, int]:
+    """Return the rank and the number of the processes that a launcher has started, by its variables; else (0, 1)."""
+    rank, size = (
+        next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), default)
+        for names, default in ((RANK_VARIABLES, 0), (SIZE_VARIABLES, 1))
+    )
+    return rank, size
 
 
 def has_nccl() -> bool:

@@ -39,7 +39,7 @@ class Distributed(Optimizer):
     TypeError
         If ``optimizer`` is not an optimizer.
     ValueError
-        In the first ``optimize``, if the weights of the processes differ.
+        In the first ``optimize``, if the weights or the optimizers of the processes differ.
 
     Examples
     --------
@@ -57,6 +57,15 @@ class Distributed(Optimizer):
         if not isinstance(self.optimizer, Optimizer) or isinstance(self.optimizer, Distributed):
             raise TypeError(f"Distributed: expected an optimizer, such as Adam(), got {describe(self.optimizer)}.")
         self.has_checked_weights = False
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the wrapped optimizer."""
+        return self.wrapped.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self.wrapped.learning_rate = value
 
     @property
     def wrapped(self) -> Optimizer:
@@ -80,7 +89,7 @@ class Distributed(Optimizer):
             return self.wrapped.optimize(layers, epoch)
         be = layers[0].be
         if not self.has_checked_weights:
-            check_equal_weights(communicator, layers)
+            check_equal(communicator, self.wrapped, layers)
             self.has_checked_weights = True
         for buffer in merge_adjacent(layers):
             communicator.all_reduce(buffer, bool(be.deterministic))
@@ -98,9 +107,16 @@ class Distributed(Optimizer):
         self.wrapped.set_state(state)
 
 
-def check_equal_weights(communicator: Communicator, layers: Iterable[Layer]) -> None:
-    """Raise ValueError on all processes if their weights differ."""
+def check_equal(communicator: Communicator, optimizer: Optimizer, layers: Iterable[Layer]) -> None:
+    """Raise ValueError on all processes if their optimizers or weights differ."""
     import zlib
+
+    others = communicator.all_gather_objects(str({**optimizer.get_description()["config"], "name": ""}))
+    if ranks := [rank for rank, other in enumerate(others) if other != others[0]]:
+        raise ValueError(
+            f"Distributed: expected the optimizer of rank 0 on all processes, got others on rank "
+            f"{', '.join(map(str, ranks))}: {others[0]} and {others[ranks[0]]}."
+        )
 
     weights = [w for layer in layers for w in layer.parameters]
     checksums = [(w.shape, zlib.crc32(w.get().tobytes())) for w in weights]

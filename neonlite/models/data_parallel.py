@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from neonlite.models.model import Model
 
 
+ROUNDING = 1e-6  # relative difference of the norms of weights
+
+
 class DataParallel:
     """The data parallel training of a model within ``fit``.
 
@@ -76,21 +79,18 @@ class DataParallel:
                         f"minibatch, got {dataset.ndata % shard.total} in the last one. Use partial_last=False."
                     )
         self.running = running_statistics(model.layers.leaves())
-        self.check(dataset, num_epochs)
+        self.check_settings(dataset, num_epochs)
         self.broadcast(dataset)
         overlap = self.communicator.overlap and self.be.graphs is None
         self.reducer = GradientReducer(self.communicator, model.layers, bool(self.be.deterministic), overlap)
 
     # --- the start ---
 
-    def check(self, dataset: Any, num_epochs: int) -> None:
+    def check_settings(self, dataset: Any, num_epochs: int) -> None:
         """Raise ValueError on every process if they differ, with the ranks and the difference."""
         model = self.model
         config = {k: v for k, v in dataset.get_state().items() if k not in ("epoch", "start", "minibatch", "seed")}
-        optimizer, cost = (
-            without_names(x.get_description()) if hasattr(x, "get_description") else describe(x)
-            for x in (model.optimizer, model.cost)
-        )
+        encoders = ("preprocessing", "input_encoder", "target_encoder")
         facts = {
             "the version of neonlite": __version__,
             "the version of Python": platform.python_version(),
@@ -98,10 +98,15 @@ class DataParallel:
             "the dtype": self.be.default_dtype_name,
             "deterministic": self.be.deterministic,
             "the parameters": [(w.shape, len(states)) for (w, _), states in parameters_with_states(model)],
+            "the layers": description_of(model.layers),
             "the data": {"type": dataset.classnm, **config},
-            "the optimizer": optimizer,
-            "the cost": cost,
+            "the encoding of the data": {name: description_of(getattr(dataset, name, None)) for name in encoders},
+            "the optimizer": description_of(model.optimizer),
+            "the cost": description_of(model.cost),
             "the number of epochs": num_epochs,
+            "the callbacks without rank_0_only": [
+                describe_callback(x) for x in getattr(model.callbacks, "callbacks", ()) if not x.rank_0_only
+            ],
         }
         everywhere = self.communicator.all_gather_objects(facts)
         for name in facts:
@@ -185,10 +190,30 @@ class DataParallel:
         self.communicator.monitor.position = position
         return float(mean_cost)
 
-    def agree_on_end(self) -> None:
-        """Agree on whether a callback has ended training, between epochs."""
+    def end_epoch(self) -> None:
+        """Agree on whether a callback has ended training, and check that none has changed one process only."""
+        self.check_equal()
         flag = np.array([float(self.model.finished)])
         self.finished = bool(self.communicator.all_reduce(flag)[0])
+
+    def check_equal(self) -> None:
+        """Raise RuntimeError on every process if their weights or optimizers differ, apart from rounding."""
+        model = self.model
+        norms = [float(np.linalg.norm(w.get().astype(float))) for (w, _), _ in parameters_with_states(model)]
+        state = {"optimizer": description_of(model.optimizer), **model.optimizer.get_state()}
+        everywhere = self.communicator.all_gather_objects((norms, state))
+        ranks = [
+            rank
+            for rank, (values, other) in enumerate(everywhere)
+            if not np.allclose(values, everywhere[0][0], ROUNDING, 0, equal_nan=True)
+            or str(other) != str(everywhere[0][1])
+        ]
+        if ranks:
+            raise RuntimeError(
+                f"{model.name}.fit: expected the weights and the optimizer of rank 0 on all processes before epoch "
+                f"{model.epoch_index}, got others on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}. A "
+                "callback that changes the model or the optimizer must do so on all ranks: without rank_0_only."
+            )
 
     def gather_columns(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the columns (F, n) of all processes, in the order of the ranks."""
@@ -225,6 +250,17 @@ def first_difference(x: Any, y: Any, path: str = "") -> tuple[str, object, objec
         return f"{path} = " if path else "", x, y
     key, x, y = next(pair for pair in pairs if str(pair[1]) != str(pair[2]))
     return first_difference(x, y, f"{path}.{key}" if path else key)
+
+
+def description_of(x: Any) -> Any:
+    """Return the description of an object without names."""
+    return without_names(x.get_description()) if hasattr(x, "get_description") else describe(x)
+
+
+def describe_callback(callback: Any) -> list[Any]:
+    """Return what the evaluation of a callback depends on: its class, its metric, and the rows that it evaluates."""
+    metric = description_of(callback.metric) if hasattr(callback, "metric") else None
+    return [callback.classnm, metric, getattr(getattr(callback, "eval_set", None), "ndata", None)]
 
 
 def without_names(description: Any) -> Any:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, overload
 from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
 from neonlite.backend.current import on_its_backend
 from neonlite.backend.validation import checks_arguments, integer, with_attributes
+from neonlite.backend.warn import warn
 from neonlite.callbacks import Callback, CallbackBase, Callbacks, MetricCallback
 from neonlite.callbacks.callback import check_dataset
 from neonlite.data.target_encoders import ClassEncoder
-from neonlite.distributed.communicator import Communicator, world
+from neonlite.distributed.communicator import Communicator, launched_rank_and_size, world
 from neonlite.distributed.optimizer import Distributed
 from neonlite.layers.recurrent import RecurrentBase
 from neonlite.models.training import train
@@ -231,7 +232,9 @@ def fit(
         for layer in model.layers.leaves():
             if isinstance(layer, RecurrentBase):
                 layer.reset_cells = True  # rows are independent sequences
-        limit = max(1, train_set.ndata // processes)
+        if train_set.ndata < processes:
+            raise ValueError(f"{where}: expected a row for each of {processes} processes, got {train_set.ndata} rows.")
+        limit = train_set.ndata // processes
         cost, batch_size = data.cost, min(integer(f"{where}: batch_size", batch_size), limit)
     if as_list(metrics) and validation_set is None:
         raise ValueError(f"{where}: expected validation data for metrics, got none. Pass validation_split=0.2.")
@@ -252,6 +255,12 @@ def fit(
 def get_communicator(model: Model, distributed: bool | Communicator) -> Communicator | None:
     """Return the communicator of a training in several processes, with the random streams of rank 0; None for one."""
     if not distributed:
+        rank, size = launched_rank_and_size()
+        if rank == 0 and size > 1:
+            warn(
+                f"{model.name}.fit: mpiexec has started {size} processes, and each trains a separate network. To train "
+                "one network in all of them, pass distributed=True."
+            )
         return None
     if not model.has_targets:
         raise TypeError(f"{model.name}.fit: distributed: expected a Model with targets, got a {model.classnm}.")

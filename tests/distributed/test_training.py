@@ -16,8 +16,9 @@ from helpers.data_parallel import CLASSES, EPOCHS, TOTAL, optimizer, problem, ro
 from helpers.mpi import Ranks, needs_mpi
 
 from neonlite import Backend, cleanup_backend, gen_backend
-from neonlite.distributed import Distributed, world
-from neonlite.layers import Dropout
+from neonlite.distributed import Communicator, Distributed, world
+from neonlite.distributed import communicator as communicator_module
+from neonlite.layers import Affine, Dropout
 from neonlite.models import Model
 from neonlite.models.checkpoint import read_checkpoint
 from neonlite.optimizers import Adam, get_param_list
@@ -421,6 +422,13 @@ DIFFERENCES = {
     "epochs": ["the number of epochs", "2", "3"],
     "deterministic": ["deterministic", "False", "True"],
     "with overlap": ["the number of epochs", "2", "3"],
+    "activation": ["the layers", "Rectlin", "Tanh"],
+    "dropout": ["the layers", "keep = 0.5", "0.6"],
+    "validation rows": ["the callbacks without rank_0_only", "20", "30"],
+    "metric": ["the callbacks without rank_0_only", "Accuracy", "MeanSquared"],
+    "callbacks": ["the callbacks without rank_0_only", "", "Callback"],
+    "labels": ["the encoding of the data", "a0", "b0"],
+    "scale": ["the encoding of the data", "mean", ""],
 }
 
 
@@ -435,6 +443,16 @@ def test_differences_between_the_ranks_are_an_error_of_all(ranks, name, n):
         assert first in before
         assert other in after
         assert after.endswith(f" on rank {n - 1}.")
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("name", ["SetRate", "SetWeights"])
+def test_a_callback_that_changes_the_weights_or_the_optimizer_of_one_rank_is_an_error_of_all(ranks, name, n):
+    for result in ranks("mismatches", n):
+        assert result[name].startswith(
+            "RuntimeError: model.fit: expected the weights and the optimizer of rank 0 on all processes before epoch 1"
+        )
+        assert f"got others on rank{'s' * (n > 2)} {', '.join(map(str, range(1, n)))}. A callback" in result[name]
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -505,3 +523,38 @@ def test_a_distributed_optimizer_alone_is_the_wrapped_one():
     for wrong in (Distributed("adam"), 3):
         with pytest.raises(TypeError, match=r"Distributed: expected an optimizer|Distributed: optimizer"):
             Distributed(wrong)
+
+
+# --- in one process --------------------------------------------------------------------------------------------------
+
+
+def test_the_learning_rate_of_a_distributed_optimizer_is_that_of_the_wrapped_one():
+    optimizer = Distributed(Adam(0.01))
+    optimizer.learning_rate *= 2
+    assert optimizer.learning_rate == optimizer.optimizer.learning_rate == 0.02
+
+
+def test_a_fit_of_one_process_under_mpiexec_warns(monkeypatch):
+    gen_backend("cpu", rng_seed=7)
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    X, y = rows(20, 6)
+    with pytest.warns(UserWarning, match=r"mpiexec has started 2 processes, .* pass distributed=True"):
+        Model([Affine(3, activation="softmax")]).fit(X, y, epochs=1, progress_bar=False)
+
+
+def test_fewer_rows_than_processes_are_an_error():
+    gen_backend("cpu", rng_seed=7)
+    communicator = Communicator()
+    communicator.size = 4
+    X, y = rows(3, 6)
+    with pytest.raises(ValueError, match="expected a row for each of 4 processes, got 3 rows"):
+        Model([Affine(3, activation="softmax")]).fit(X, y, distributed=communicator)
+
+
+@pytest.mark.parametrize("text", ["abc", "0", "-1", "nan"])
+def test_an_invalid_timeout_of_the_environment_names_the_variable(monkeypatch, text):
+    monkeypatch.setenv("NEONLITE_TIMEOUT", text)
+    monkeypatch.setattr(communicator_module, "_world", None)
+    with pytest.raises(ValueError, match=f"NEONLITE_TIMEOUT: expected seconds > 0, such as 300, got '{text}'"):
+        world()

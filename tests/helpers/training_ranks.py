@@ -21,6 +21,7 @@ from neonlite.callbacks import (
     Callbacks,
     EarlyStopCallback,
     HistoryFileCallback,
+    MetricCallback,
     SaveBestStateCallback,
     SerializeModelCallback,
 )
@@ -28,7 +29,7 @@ from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.distributed import Distributed, communicator, world
 from neonlite.distributed.gradients import GradientReducer
 from neonlite.initializers import Constant
-from neonlite.layers import GeneralizedCost, GeneralizedGANCost, GenerativeAdversarial, Linear
+from neonlite.layers import Dropout, GeneralizedCost, GeneralizedGANCost, GenerativeAdversarial, Linear
 from neonlite.models import GAN, Model, data_parallel
 from neonlite.optimizers import Adam, LossScaling
 from neonlite.transforms import (
@@ -40,6 +41,7 @@ from neonlite.transforms import (
     MeanSquared,
     Rectlin,
     Softmax,
+    Tanh,
 )
 
 STEPS_OF_200 = {"mlp": 40, "lenet": 67, "lstm": 20}
@@ -501,7 +503,7 @@ class NotResumable(NervanaDataIterator):
 def message(act):
     try:
         act()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
@@ -511,13 +513,40 @@ def mismatches(comm, folder):
     differs = comm.rank == comm.size - 1
     result = {}
 
-    def fit(n=60, width=16, rule="adam", epochs=2, dataset=None, cost=None, shuffle=True, **options):
+    def fit(
+        n=60, width=16, rule="adam", epochs=2, dataset=None, cost=None, shuffle=True, activation=Rectlin, keep=0.5,
+        validation=20, callbacks=None, metric="accuracy", **options,
+    ):  # fmt: skip
         start(comm, **options)
         X, y = rows(n, 6)
-        model = Model([affine(width, "hidden", Rectlin()), affine(CLASSES, "out", Softmax())], name="model")
+        layers = [affine(width, "hidden", activation()), Dropout(keep), affine(CLASSES, "out", Softmax())]
+        model = Model(layers, name="model")
         dataset = dataset or ArrayIterator(X, y, nclass=CLASSES, shuffle=shuffle, name="rows")
         rule = rule if not isinstance(rule, str) else optimizer(rule)
-        model.fit(dataset, cost or GeneralizedCost(CrossEntropyMulti()), rule, epochs, distributed=True)
+        evaluated = ArrayIterator(*rows(validation, 6), nclass=CLASSES)
+        others = Callbacks(model, dataset, eval_set=evaluated, progress_bar=False)
+        others.add_callback(MetricCallback(evaluated, metric))
+        for callback in callbacks or ():
+            others.add_callback(callback)
+        cost = cost or GeneralizedCost(CrossEntropyMulti())
+        model.fit(dataset, cost, rule, epochs, callbacks=others, distributed=True)
+
+    def fit_arrays(label="a", standardize=True):
+        start(comm)
+        X, y = rows(60, 6)
+        Model([affine(CLASSES, "out", Softmax())], name="model").fit(
+            X, [f"{label}{k}" for k in y], standardize=standardize, progress_bar=False, distributed=True
+        )
+
+    class SetRate(Callback):
+        rank_0_only = True
+
+        def on_epoch_end(self, epoch):
+            self.model.optimizer.learning_rate = 0.5
+
+    class SetWeights(SetRate):
+        def on_epoch_end(self, epoch):
+            self.model.set_weights({k: 2 * w for k, w in self.model.get_weights().items()})
 
     for name, difference in {
         "data": {"n": 61},
@@ -529,8 +558,17 @@ def mismatches(comm, folder):
         "cost": {"cost": GeneralizedCost(MeanSquared())},
         "epochs": {"epochs": 3},
         "deterministic": {"deterministic": True},
+        "activation": {"activation": Tanh},
+        "dropout": {"keep": 0.6},
+        "validation rows": {"validation": 30},
+        "metric": {"metric": "mse"},
+        "callbacks": {"callbacks": [Callback()]},
     }.items():
         result[name] = message(lambda difference=difference: fit(**(difference if differs else {})))
+    for name, difference in {"labels": {"label": "b"}, "scale": {"standardize": False}}.items():
+        result[name] = message(lambda difference=difference: fit_arrays(**(difference if differs else {})))
+    for kind in (SetRate, SetWeights):
+        result[kind.__name__] = message(lambda kind=kind: fit(callbacks=[kind()]))
     start(comm)
     result["iterator"] = message(lambda: fit(dataset=NotResumable()))
     result["GAN"] = message(lambda: gan_fit(comm))
