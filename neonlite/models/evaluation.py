@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -61,12 +61,13 @@ def eval(
     if isinstance(metric, type) or not callable(metric):
         raise TypeError(f"{model.name}.eval: expected a metric, such as Accuracy(), got {describe(metric)}")
     if isinstance(metric, Metric) and metric.is_additive:
-        parts = [metric.sums(y, t, columns) for y, t, columns, _ in iter_outputs(model, dataset)]
+        parts = map_outputs(model, dataset, lambda y, t, columns, n: metric.sums(y, t, columns))
         return MetricValues.of(metric.compute(*metric.merge(gather(model, dataset, parts))), metric)
-    values = [
-        (n, np.asarray(metric(y, t, calcrange=columns), np.float64))
-        for y, t, columns, n in iter_outputs(model, dataset)
-    ]
+
+    def evaluate(y: Any, t: Any, columns: Any, n: int) -> tuple[int, NDArray[Any]]:
+        return n, np.asarray(metric(y, t, calcrange=columns), np.float64)
+
+    values = map_outputs(model, dataset, evaluate)
     return MetricValues.of(mean_over_rows(gather(model, dataset, values)), metric)
 
 
@@ -89,13 +90,15 @@ def eval_cost(model: Model, dataset: NervanaDataIterator) -> float:
         raise RuntimeError(
             f"{model.name}.eval_cost: expected a cost, got none. Call initialize(dataset, cost) or fit first."
         )
-    costs: list[tuple[int, float]] = []
-    for y, t, columns, n in iter_outputs(model, dataset):
-        model.cost.get_cost(y, t)
-        parts = model.cost.pair_outputs(y, t) if hasattr(model.cost, "pair_outputs") else [(model.cost, 1.0, y, t)]
+    cost = model.cost
+
+    def evaluate(y: Any, t: Any, columns: Any, n: int) -> tuple[int, float]:
+        cost.get_cost(y, t)
+        parts = cost.pair_outputs(y, t) if hasattr(cost, "pair_outputs") else [(cost, 1.0, y, t)]
         each = [w * float(c.outputs.get()[:, columns].mean()) for c, w, _, target in parts if target is not None]
-        costs.append((n, sum(each)))
-    return float(mean_over_rows(gather(model, dataset, costs)))
+        return n, sum(each)
+
+    return float(mean_over_rows(gather(model, dataset, map_outputs(model, dataset, evaluate))))
 
 
 @exclusive
@@ -112,14 +115,15 @@ def get_outputs(model: Model, dataset: NervanaDataIterator) -> NDArray[Any]:
     numpy.ndarray
         (rows, features), or (rows, T, features) with time steps.
     """
-    outputs = []
-    for y, _, columns, n in iter_outputs(model, dataset):
+
+    def read(y: Any, t: Any, columns: Any, n: int) -> NDArray[Any]:
         if isinstance(y, list):
             raise ValueError(f"{model.name}: expected a network with one output, got {len(y)}. Use fprop.")
-        values = y.get()[:, columns]
+        values: NDArray[Any] = y.get()[:, columns]
         steps = values.shape[1] // n
-        outputs.append(values.T if steps == 1 else values.reshape(-1, steps, n).transpose(2, 1, 0))
-    return np.concatenate(gather(model, dataset, outputs))
+        return values.T if steps == 1 else values.reshape(-1, steps, n).transpose(2, 1, 0)
+
+    return np.concatenate(gather(model, dataset, map_outputs(model, dataset, read)))
 
 
 @exclusive
@@ -148,7 +152,7 @@ def get_outputs_beam(
         x = x[0] if isinstance(x, list | tuple) else x
         return search.beamsearch(x, num_beams or 1, steps)[0][:, 0].T
 
-    tokens = [y[:, columns].T for y, _, columns, _ in iter_outputs(model, dataset, run)]
+    tokens = map_outputs(model, dataset, lambda y, t, columns, n: y[:, columns].T, run)
     return np.concatenate(gather(model, dataset, tokens))
 
 
@@ -172,14 +176,15 @@ def gather(model: Model, dataset: Any, parts: list[Part]) -> list[Part]:
     return [part for minibatch in zip_longest(*everywhere) for part in minibatch if part is not None]
 
 
-def iter_outputs(
-    model: Model, dataset: Any, run: Callable[..., Any] | None = None
-) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """Yield outputs, targets, the columns of rows that have not occurred before, and the number of these rows.
+def map_outputs(
+    model: Model, dataset: Any, function: Callable[[Any, Any, Any, int], Part], run: Callable[..., Any] | None = None
+) -> list[Part]:
+    """Return ``function(outputs, targets, columns, n)`` for each minibatch: the n columns of rows not evaluated before.
 
     ``run(x)`` computes the outputs; default: inference. In a ``fit`` in several processes, these are the columns of
-    this process.
+    this process. Afterwards, also after an error, the data set and the layers have their previous states.
     """
+    parts: list[Part] = []
     model.check_can_evaluate()
     model.initialize(check_dataset(f"{model.name}: dataset", dataset))
     before = dataset.get_state() if hasattr(dataset, "get_state") else None
@@ -207,7 +212,7 @@ def iter_outputs(
                 columns: Any = slice(0, None)
                 if n < width:
                     columns = slice(0, n) if steps == 1 else [s * width + i for s in range(steps) for i in range(n)]
-                yield y, t, columns, n
+                parts.append(function(y, t, columns, n))
     finally:
         dataset.reset()
         if before is not None:  # it may be the training set
@@ -216,3 +221,4 @@ def iter_outputs(
             layer.set_state(arrays if model.allocated_batch_size == previous_batch_size else {})
     if remaining == dataset.ndata:
         raise ValueError(f"{model.name}: expected a data set with at least one row, got {describe(dataset)}")
+    return parts

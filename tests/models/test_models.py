@@ -667,6 +667,24 @@ def test_data_that_cannot_be_evaluated_is_reported(dataset, kind, message):
             act(dataset())
 
 
+def test_an_error_of_a_metric_leaves_the_position_of_the_data_set_at_once():
+    class Fails(Accuracy):
+        def __call__(self, *arguments, **options):
+            raise OverflowError
+
+    model, dataset = start(), data()
+    model.initialize(dataset, CrossEntropyMulti())
+    before = dataset.get_state()
+    iter(dataset).__next__()
+    iter(dataset).__next__()
+    moved = dataset.get_state()
+    assert moved != before
+    with pytest.raises(OverflowError) as raised:
+        model.eval(dataset, Fails())
+    assert dataset.get_state() == {**moved, "minibatch": 0}
+    assert raised.traceback  # whose frames are alive
+
+
 @pytest.mark.parametrize(
     ("rows", "kind", "message"),
     [

@@ -12,6 +12,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -467,6 +468,7 @@ def test_cupys_driver_uses_cudnn_if_it_is_installed_and_warns_when_it_fails(monk
     cuda = {"get_current_stream": lambda: SimpleNamespace(ptr=5), "runtime": SimpleNamespace(getDevice=lambda: 0)}
     cupy = ModuleType("cupy")
     cupy.cuda = SimpleNamespace(**cuda)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(errstate=nullcontext))
     driver = CuPyDriver(cupy, 0)
     monkeypatch.setitem(sys.modules, "cudnn", None)
     assert driver.cudnn is None
