@@ -190,14 +190,14 @@ class DataParallel:
         self.communicator.monitor.position = position
         return float(mean_cost)
 
-    def end_epoch(self) -> None:
-        """Agree on whether a callback has ended training, and check that none has changed one process only."""
+    def check_before_epoch(self) -> None:
+        """Check that callbacks have changed all ranks alike, and agree on whether one of them has ended training."""
         self.check_equal()
         flag = np.array([float(self.model.finished)])
         self.finished = bool(self.communicator.all_reduce(flag)[0])
 
     def check_equal(self) -> None:
-        """Raise RuntimeError on every process if their weights or optimizers differ, apart from rounding."""
+        """Raise RuntimeError on all ranks if their optimizers, or the norms of their weights, differ."""
         model = self.model
         norms = [float(np.linalg.norm(w.get().astype(float))) for (w, _), _ in parameters_with_states(model)]
         state = {"optimizer": description_of(model.optimizer), **model.optimizer.get_state()}

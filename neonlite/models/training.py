@@ -112,7 +112,7 @@ def train(
         callbacks.on_train_begin(num_epochs)
         check_epochs(model, num_epochs)
         if model.data_parallel is not None:
-            model.data_parallel.end_epoch()
+            model.data_parallel.check_before_epoch()
         is_complete = True  # the last epoch
         try:
             while is_complete and model.epoch_index < num_epochs and not model.is_finished:
@@ -122,7 +122,7 @@ def train(
                 if is_complete:
                     callbacks.on_epoch_end(model.epoch_index - 1)
                     if model.data_parallel is not None:
-                        model.data_parallel.end_epoch()
+                        model.data_parallel.check_before_epoch()
                     interrupt.raise_if_pending()
         except BaseException:
             callbacks.on_interrupt()

@@ -467,7 +467,7 @@ def test_what_cudnn_cannot_compute_warns_once_and_uses_im2col(monkeypatch: Any) 
 def test_cupys_driver_uses_cudnn_if_it_is_installed_and_warns_when_it_fails(monkeypatch: Any) -> None:
     cuda = {"get_current_stream": lambda: SimpleNamespace(ptr=5), "runtime": SimpleNamespace(getDevice=lambda: 0)}
     cupy = ModuleType("cupy")
-    cupy.cuda = SimpleNamespace(**cuda)  # type: ignore[attr-defined]
+    vars(cupy)["cuda"] = SimpleNamespace(**cuda)
     monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(errstate=nullcontext))
     driver = CuPyDriver(cupy, 0)
     monkeypatch.setitem(sys.modules, "cudnn", None)
