@@ -44,9 +44,10 @@ ready; they are medians of 11 rounds, in each of which every peer runs once, in 
 graphs (mode "reduce-overhead"). Arrays of op-trees are larger than the GPU's L2 cache. The floor is the time to read
 and write the required bytes at the bandwidth of a 1 GB copy on this GPU, measured in the same run, or the time of the
 operations at the rate of PyTorch's product of two 8192 x 8192 matrices of the same dtype, if that is longer. Where a
-case says TF32, all libraries multiply float32 as TF32; elsewhere, none does. "of floor" is floor / time. A training step is the forward pass, the backward pass and an update
-by gradient descent with momentum, for 128 images (characters: 64 texts); neonlite replays it as a graph. "host" is the
-time until the call returns to Python: a tree of three ops over 16 elements, built and run, and a compiled one."""
+case says TF32, all libraries multiply float32 as TF32; elsewhere, none does. "of floor" is floor / time. A training
+step is the forward pass, the backward pass and an update by gradient descent with momentum, for 128 images (characters:
+64 texts); neonlite replays it as a graph. "host" is the time until the call returns to Python: a tree of three ops over
+16 elements, built and run, and a compiled one."""
 
 
 class Case(NamedTuple):
