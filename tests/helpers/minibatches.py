@@ -44,7 +44,8 @@ def in_order(n, N, epochs):
 
 def textbook_order(seed, number, n):
     """Return the order by its formula: argsort of the random bits from block (number + 1) 2^128 on."""
-    generator = np.random.Philox(key=[seed, 2], counter=((number + 1) << 128) - 1)
+    key = np.array([seed, 2], np.uint64)  # a list would become float64 for seeds above 2^63
+    generator = np.random.Philox(key=key, counter=((number + 1) << 128) - 1)
     words = [int(word) for word in generator.random_raw(n)]
     return sorted(range(n), key=words.__getitem__)
 
