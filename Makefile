@@ -34,10 +34,10 @@ test: $(TESTED)  ## format, lint, types, tests, doctests and notebooks; FILES=te
 	$(BIN)/pytest -n $(WORKERS) -m "not slow and not variant" $(FILES)
 
 test-quick: $(TESTED)  ## one variant of each test function
-	$(BIN)/pytest -n $(WORKERS) -m quick
+	$(BIN)/pytest -n $(WORKERS) -m quick $(FILES)
 
 test-slow: $(TESTED)  ## long randomized tests in short form, and Hypothesis with a new seed
-	$(BIN)/pytest -n $(WORKERS) -m "slow or hypothesis" --hypothesis-profile random --hypothesis-seed $(SEED)
+	$(BIN)/pytest -n $(WORKERS) -m "(slow or hypothesis) and not variant" --hypothesis-profile random --hypothesis-seed $(SEED)
 
 gpu-check:  ## on a machine with a GPU: check correctness and speed, in ten minutes and one table
 	@python=$(PYTHON); \

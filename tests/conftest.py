@@ -6,12 +6,11 @@ error, which ``lacks`` and ``refused`` assert; the rest of a test runs on it.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 from collections.abc import Callable, Iterator
-from functools import cache
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -43,37 +42,43 @@ settings.register_profile("random", settings.get_profile("fixed"), derandomize=F
 settings.load_profile("fixed")
 
 
-ABOVE_BACKEND = tuple(
-    f"neonlite.{name}" for name in ("callbacks", "data", "initializers", "layers", "models", "optimizers", "transforms")
-)
+SEED = os.environ.get("NEONLITE_TEST_SEED", "0")
+OTHER_RUNTIMES = {*RUNTIMES, "simulated"} - {"cpu"}
+VARIANTS = 6  # make test runs one in so many tests of a function on the runtimes other than cpu
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as ``variant`` what ``make test`` leaves to CI, and as ``quick`` what ``make test-quick`` runs."""
+    """Mark as ``variant`` most tests on runtimes other than cpu, which run the same code above them on each runtime.
+
+    The others are chosen by NEONLITE_TEST_SEED, as is the test of each function that ``quick`` marks. The tests of a
+    runtime itself, those in tests/backend/runtimes, are no variants.
+    """
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        runtime = params.get("be", params.get("be64", "cpu"))
-        if runtime != "cpu" and imports_layers(item.module):
+        functions.setdefault(item.nodeid.split("[")[0], []).append(item)
+    for name, tests in functions.items():
+        rng = random.Random(f"{SEED}{name}")
+        if not tests[0].get_closest_marker("slow"):
+            rng.choice(tests).add_marker("quick")
+        others = [item for item in tests if is_on_other_runtime(item)]
+        num_kept = max(int(len(others) / VARIANTS + rng.random()), others == tests)
+        for item in rng.sample(others, len(others) - num_kept):
             item.add_marker("variant")
-        elif not item.get_closest_marker("slow"):
-            functions.setdefault(item.nodeid.split("[")[0], []).append(item)
-    seed = os.environ.get("NEONLITE_TEST_SEED", "0")
-    for name, variants in functions.items():
-        random.Random(seed + name).choice(variants).add_marker("quick")
 
 
-@cache
-def imports_layers(module: ModuleType) -> bool:
-    """Return whether a test module imports layers, models or other code that is written against the Backend alone."""
-    return any(
-        str(getattr(value, "__module__", None) or getattr(value, "__name__", "")).startswith(ABOVE_BACKEND)
-        for value in vars(module).values()
-    )
+def pytest_collection_finish() -> None:
+    gc.freeze()  # gc.collect() in a test does not visit the objects of all collected tests, which takes a second
+
+
+def is_on_other_runtime(item: pytest.Item) -> bool:
+    """Return whether a parameter of a test is a runtime other than cpu, and the test is not that of a runtime."""
+    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "runtimes" not in item.path.parts and any(x in OTHER_RUNTIMES for x in params if isinstance(x, str))
 
 
 def pytest_report_header() -> list[str]:
-    return [f"runtimes: {', '.join(RUNTIMES)}", *(f"  without {name}: {why}" for name, why in ABSENT.items())]
+    sample = f"one in {VARIANTS} tests on {', '.join(sorted(OTHER_RUNTIMES))}: NEONLITE_TEST_SEED={SEED}"
+    return [f"runtimes: {', '.join(RUNTIMES)}", sample, *(f"  without {name}: {why}" for name, why in ABSENT.items())]
 
 
 @pytest.fixture(params=RUNTIMES)

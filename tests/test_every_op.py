@@ -758,7 +758,7 @@ def test_large_arrays_give_the_same_values_as_small_ones(
         3: [(shape, shape, shape), ((m, 1), (1, n), shape), (shape, 1, (m, 1))],
     }[op.arity]
     for operands in ways[: None if shape == LARGE else 2]:
-        for layouts in [("", "transposed", ""), ("strided", "", "strided"), ("transposed", "strided", "")]:
+        for layouts in [("", "transposed", ""), ("transposed", "strided", "strided")]:
             xs = fill(Case(name, operands, {}))
             if not floats:
                 xs = [x if isinstance(x, int) else np.rint(9 * x).astype("int64") for x in xs]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import is_builtin
-from neonlite.backend.planning.assignment import CachedAssignment
+from neonlite.backend.planning.assignment import Assignment, CachedAssignment
 from neonlite.backend.validation import check_number, check_numbers, from_name, one_of, sequence, with_attributes
 from neonlite.backend.warn import warn
 from neonlite.layers.buffers import BufferOwner, iobuf_shape, num_features, num_steps
@@ -55,7 +55,6 @@ class GeneralizedCost(BufferOwner):
         self.network: Layer | Any = None
         self.shortcut = False
         self.cost_assignment, self.error_assignment = CachedAssignment(), CachedAssignment()
-        self.mean_assignment = CachedAssignment()
 
     def initialize(self, in_obj: Layer) -> None:
         """Set the network and allocate the buffers.
@@ -161,13 +160,19 @@ class GeneralizedCost(BufferOwner):
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self.name}, at {self.last_layer.name} {self.network.out_shape}: {error}") from None
 
-    def _assign(self, assignment: CachedAssignment, target: Tensor, f: Callable[..., Any], *args: Any) -> None:
-        """Write ``f(*args)`` to a buffer; compiled at the second call with the same arguments and a built-in cost."""
+    def _assign(
+        self, cached: CachedAssignment, make: Callable[[Operand], Assignment], f: Callable[..., Any], *args: Any
+    ) -> None:
+        """Run ``make(f(*args))``; compiled at the second call with the same arguments and a built-in cost."""
+
+        def make_assignment() -> Assignment:
+            return make(self.call_with_context(f, *args))
+
         if is_builtin(type(self.costfunc)):
-            operands = target, self.costfunc, self.shortcut, *args, *vars(self.costfunc).values()
-            assignment(self.be, operands, lambda: ([target], [self.call_with_context(f, *args)]))
+            operands = self.deltas, self.costfunc, self.shortcut, *args, *vars(self.costfunc).values()
+            cached(self.be, operands, make_assignment)
         else:  # a custom cost may depend on other state
-            target[:] = self.call_with_context(f, *args)
+            self.be.assign(*make_assignment())
 
     def get_cost(self, inputs: Tensor, targets: Tensor) -> NativeArray:
         """Compute the mean cost of a column.
@@ -185,8 +190,12 @@ class GeneralizedCost(BufferOwner):
             (1, 1), on the host; also stored as ``cost``.
         """
         self.check_initialized()
-        self._assign(self.cost_assignment, self.outputs, self.costfunc, inputs, targets)
-        return self.mean_of_outputs()
+        self._assign(self.cost_assignment, self._costs_and_mean, self.costfunc, inputs, targets)
+        self.cost = self.mean.get()
+        return self.cost
+
+    def _costs_and_mean(self, costs: Operand) -> Assignment:
+        return [self.outputs, self.mean], [costs, self.be.mean(costs, axis=1)]
 
     def compute_mean(self, costs: Operand) -> NativeArray:
         """Store the costs of all columns in ``outputs``; return their mean, on the host, also stored as ``cost``.
@@ -196,13 +205,7 @@ class GeneralizedCost(BufferOwner):
         costs : Tensor or OpTreeNode
             The costs, (1, N).
         """
-        self.outputs[:] = costs
-        return self.mean_of_outputs()
-
-    def mean_of_outputs(self) -> NativeArray:
-        """Return the mean of ``outputs``, on the host, also stored as ``cost``."""
-        operands = self.outputs, self.mean
-        self.mean_assignment(self.be, operands, lambda: ([self.mean], [self.be.mean(self.outputs, axis=1)]))
+        self.be.assign(*self._costs_and_mean(costs))
         self.cost = self.mean.get()
         return self.cost
 
@@ -224,7 +227,7 @@ class GeneralizedCost(BufferOwner):
         self.check_initialized()
         self.set_shortcut(self.shortcut)  # another cost may have changed it
         derivative = self.costfunc.bprop if self.shortcut else self.costfunc.backward
-        self._assign(self.error_assignment, self.deltas, derivative, inputs, targets)
+        self._assign(self.error_assignment, lambda error: ([self.deltas], [error]), derivative, inputs, targets)
         return self.deltas
 
     def make_zero_targets(self) -> Tensor | tuple[Tensor, Tensor]:

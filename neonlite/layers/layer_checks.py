@@ -98,13 +98,14 @@ def check_tensor(layer: Layer, label: str, x: Tensor, shape: LayerShape | None) 
         raise not_configured(layer)
     if not isinstance(x, Tensor):
         raise TypeError(f"{layer.name}: expected {label} as a tensor, got {describe(x)}. Create one with be.array(a).")
-    if x.shape != (expected := tensor_shape(shape, layer.be.bsz)):
-        steps, rest = divmod(x.shape[1], layer.be.bsz)
+    batch_size = layer.be.bsz
+    if x.shape != (expected := tensor_shape(shape, batch_size)):
+        steps, rest = divmod(x.shape[1], batch_size)
         has_steps = isinstance(shape, tuple) and len(shape) == x.ndim == 2 and x.shape[0] == shape[0]
         fits = has_steps and steps and not rest
         hint = f" For {steps} time steps call set_seq_len({steps})." if fits else ""
         raise ValueError(
-            f"{layer.name}: expected {label} of shape {expected} (layer shape {shape}, batch size {layer.be.bsz}), "
+            f"{layer.name}: expected {label} of shape {expected} (layer shape {shape}, batch size {batch_size}), "
             f"got {describe(x)}.{hint}"
         )
 

@@ -200,7 +200,7 @@ def random_tree(be, leaves, rng):
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_eight_threads_evaluate_random_trees_in_one_backend(name):
     be = Backend(name, rng_seed=1)
-    count = 1000 if name in ("cpu", "mkl") else 150
+    count = 200 if name in ("cpu", "mkl") else 50
     errors: list[BaseException] = []
     barrier = threading.Barrier(8)
 

@@ -10,7 +10,7 @@ import pytest
 from helpers import communicator_ranks
 from helpers.communicator_ranks import DTYPES, SIZES, values
 from helpers.data_parallel import EPOCHS, TOTAL, optimizer, problem
-from helpers.mpi import Ranks, needs_mpi
+from helpers.mpi import Ranks, needs_mpi, shared_folder
 
 from neonlite import cleanup_backend, gen_backend
 from neonlite.distributed import Communicator, NcclCommunicator, world
@@ -26,7 +26,7 @@ RANKS = pytest.mark.parametrize("n", [2, 3, 4])
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return Ranks(Path(communicator_ranks.__file__), tmp_path_factory.mktemp("ranks"), TOGETHER)
+    return Ranks(Path(communicator_ranks.__file__), shared_folder(tmp_path_factory, "communicator"), TOGETHER)
 
 
 def sum_in_order(arrays: list[Any]) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers import training_ranks
 from helpers.data_parallel import CLASSES, EPOCHS, TOTAL, optimizer, problem, rows
-from helpers.mpi import Ranks, needs_mpi
+from helpers.mpi import Ranks, needs_mpi, shared_folder
 
 from neonlite import Backend, cleanup_backend, gen_backend
 from neonlite.distributed import Communicator, Distributed, world
@@ -40,7 +40,7 @@ pytestmark = needs_mpi
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return Ranks(Path(training_ranks.__file__), tmp_path_factory.mktemp("ranks"), TOGETHER)
+    return Ranks(Path(training_ranks.__file__), shared_folder(tmp_path_factory, "training"), TOGETHER)
 
 
 @pytest.fixture(autouse=True)

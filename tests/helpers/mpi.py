@@ -2,10 +2,12 @@
 
 A script for the ranks defines functions ``f(comm, folder)`` that return picklable results, and ends with
 ``main(globals())``. ``Ranks(script, folder)`` starts it, and returns the results of a function for a number of ranks.
+The processes of pytest-xdist share one folder of results, so that a script runs once for all of them.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import shutil
@@ -54,12 +56,26 @@ class Ranks:
         return self.results[name, n]
 
     def run(self, names: Sequence[str], n: int) -> None:
-        done = mpiexec(n, self.script, self.folder, *names, cwd=self.folder)
-        self.errors[n] = f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        """Run functions on n ranks unless another process of pytest has their results, and read these."""
+        errors = self.folder / f"{'-'.join(names)[:80]}-of-{n}.txt"
+        with (self.folder / f"lock-{n}").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not errors.exists():
+                done = mpiexec(n, self.script, self.folder, *names, cwd=self.folder)
+                errors.write_text(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
+        self.errors[n] = errors.read_text()
         for name in names:
             paths = [self.folder / f"{name}-{rank}-of-{n}.pickle" for rank in range(n)]
             if all(path.exists() for path in paths):
                 self.results[name, n] = [pickle.loads(path.read_bytes()) for path in paths]
+
+
+def shared_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
+    """Return a folder that the processes of pytest-xdist share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def main(functions: dict[str, Callable[..., Any]]) -> None:

@@ -703,8 +703,8 @@ def test_networks_are_the_same_on_every_runtime(be64, seed):
 
 
 @pytest.mark.slow
-def test_a_thousand_networks_compute_what_their_layers_do_without_shared_buffers():
-    for seed in range(1000, 2000):
+def test_many_networks_compute_what_their_layers_do_without_shared_buffers():
+    for seed in range(1000, 1150):
         be = gen_backend("cpu", batch_size=[1, 2, 3, 5][seed % 4], datatype=np.float64)
         check_naive(be, seed, alphas=seed % 3 == 2)
 

@@ -31,9 +31,9 @@ def test_an_lstm_learns_a_text_and_generates_its_words():
 
 
 def test_a_transformer_learns_a_text():
-    """neonlite train text --model transformer --backend cpu --seed 1 --epochs 2"""
-    result = sequences.text("transformer", seed=1, epochs=2)
-    assert result["value"] < 2.4  # 2.25; after one epoch 2.48
+    """neonlite train text --model transformer --backend cpu --seed 1 --epochs 1"""
+    result = sequences.text("transformer", seed=1, epochs=1)
+    assert result["value"] < 2.6  # 2.48; after two epochs 2.25
     assert result["overlapping"] < result["value"]
 
 

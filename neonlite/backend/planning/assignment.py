@@ -15,6 +15,7 @@ from neonlite.backend.lifecycle import check_open
 from neonlite.backend.planning import layout
 from neonlite.backend.planning.plan import Plan
 from neonlite.backend.planning.run import (
+    add_error_context,
     check_assignable,
     find_aliases,
     find_plan,
@@ -289,10 +290,15 @@ class CompiledAssignment(Untracked):
 
     def __call__(self) -> None:
         """Evaluate the values and write them to the targets."""
-        be = self.be
+        be, plan = self.be, self.plan
         if be.closed_by:
             check_open(be)
-        run_plan(be, self.plan, self.tensors, self.operands, self.arrays, self.operand_values, self.tree)
+        if plan.int_range_checks or be.memory_tracker.has_layout_caches:
+            return run_plan(be, plan, self.tensors, self.operands, self.arrays, self.operand_values, self.tree)
+        try:  # what run_plan does in this case, without its call
+            plan.run(self.arrays, self.operand_values)
+        except Exception as error:
+            raise add_error_context(be, error, self.tensors, self.tree) from error
 
     def update_scalars(self, values: Sequence[Any]) -> bool:
         """Replace the scalars of the assignment by those of ``values``.

@@ -939,7 +939,7 @@ def test_random_trees_over_views_that_share_memory_give_what_copies_give(runner)
 
 @pytest.mark.slow
 def test_many_random_trees_over_views_that_share_memory_give_what_copies_give(runner):
-    for seed in range(500, 10_000):
+    for seed in range(500, 2000):
         check_random_trees(random.Random(seed), runner)
 
 
@@ -991,7 +991,7 @@ def in_threads(be: Backend, trees: int) -> None:
 
 def test_eight_threads_may_share_a_backend(runner, monkeypatch):
     monkeypatch.setattr(run_module, "MAX_CACHED_PLANS", 8)
-    in_threads(runner, 100)
+    in_threads(runner, 20)
 
 
 def test_threads_that_meet_in_one_new_plan_do_not_disturb_each_other(runner):
@@ -1018,7 +1018,7 @@ def test_threads_that_meet_in_one_new_plan_do_not_disturb_each_other(runner):
 
 @pytest.mark.slow
 def test_eight_threads_may_share_a_backend_for_long(runner):
-    in_threads(runner, 400)
+    in_threads(runner, 100)
 
 
 @pytest.mark.parametrize("whose", ["this thread", "a helper"])

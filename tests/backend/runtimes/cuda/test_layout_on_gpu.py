@@ -443,7 +443,7 @@ def test_a_block_that_writes_a_part_of_a_tensor_leaves_the_rest_unchanged() -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(SCHEDULES)
 def test_schedules_of_replays_and_other_operations_have_the_values_of_runs(acts: list[tuple[str, int]]) -> None:
     check_replays([("step", 0)] * RUNS + acts + [("step", 0)])
