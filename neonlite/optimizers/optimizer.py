@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.attribute_snapshot import AttributeSnapshot, can_replay
 from neonlite.backend.batch_size import require_batch_size
-from neonlite.backend.planning.assignment import CompiledAssignment
+from neonlite.backend.planning.assignment import CompiledAssignment, write_array
 from neonlite.backend.shard import global_batch_size
 from neonlite.backend.transaction import Snapshot, atomic, restore_on_failure
 from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number
@@ -342,9 +342,11 @@ class ParameterGroup:
         if self.host_scalars != scalars:
             if not self.device_scalars:
                 self.scalar_table = self.be.zeros((len(scalars), 1), dtype=self.factor.info.dtype)
+                self.host_table = self.scalar_table.get()
                 self.device_scalars = {name: self.scalar_table[n : n + 1] for n, name in enumerate(scalars)}
             self.host_scalars = {}  # unknown if the write fails
-            self.scalar_table[:] = list(scalars.values())
+            self.host_table[:, 0] = list(scalars.values())
+            write_array(self.be, self.scalar_table, self.host_table)
             self.host_scalars = scalars
         return self.device_scalars
 

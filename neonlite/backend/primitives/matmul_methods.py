@@ -20,6 +20,7 @@ from neonlite.backend.primitives.primitive_operands import (
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.tensor_views import overlap
 from neonlite.backend.validation import check_shape
+from neonlite.dtypes import HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.optree import Operand
 
@@ -95,6 +96,10 @@ def _checked_dot(
         if len(be.checked_dot_infos) >= MAX_CHECKED_DOT_INFOS:
             be.checked_dot_infos.clear()
         be.checked_dot_infos.add(infos)
+    is_plain = type(alpha) is type(beta) is float and not relu and bsum is None  # as in a Linear layer
+    if is_plain and A.allocation is not C.allocation is not B.allocation and C.info.dtype not in HALF_DTYPES:
+        _gemm(be, A, B, C, alpha, beta)
+        return C
     return _dot_with_epilogue(be, name, A, B, C, alpha, beta, relu, bsum)
 
 

@@ -23,7 +23,7 @@ LIBRARY_PATTERNS = ("libmkl_rt.so.?", "mkl_rt.?.dll")  # file names in the packa
 THREADING_LAYER_VAR = (
     "MKL_THREADING_LAYER"  # the OpenMP runtime of MKL; mkl-service sets it, and child processes inherit it
 )
-MIN_GEMM_WORK = 1 << 18  # multiply-adds up to which NumPy is faster, and uses one thread
+MIN_GEMM_WORK = 1 << 20  # multiply-adds up to which NumPy is faster, and uses one thread
 MAX_CACHED_CALLS = 1024
 
 

@@ -30,8 +30,8 @@ from neonlite.backend.thread_pool import get_num_threads
 from neonlite.typing import NumPyArray as Array
 
 # multiply-adds up to which NumPy is faster, and uses one thread
-MIN_GEMM_WORK = 1 << 20
-MIN_BATCHED_WORK = 1 << 18  # of all products of a stack
+MIN_WORK = 1 << 18  # of all products of a stack
+MIN_GEMM_WORK = 1 << 20  # of one product
 FLOAT32 = np.dtype(np.float32)
 
 
@@ -94,11 +94,12 @@ class OneDNNMatmul(NumPyPrimitives):
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c`` of matrices or stacks."""
+        if c.size * a.shape[-1] <= MIN_WORK:
+            return super().gemm(a, b, c, alpha, beta)
         m, n = c.shape[-2:]
         work = m * n * a.shape[-1]  # in one product
         is_batched = a.ndim == b.ndim == c.ndim == 3 and alpha == 1 and beta == 0
-        is_large = work > MIN_GEMM_WORK or (is_batched and work * len(c) > MIN_BATCHED_WORK)
-        is_large = is_large and min(m, n) > 1  # not a matrix-vector product
+        is_large = (work > MIN_GEMM_WORK or is_batched) and min(m, n) > 1  # not a matrix-vector product
         library = get_library() if is_large and a.dtype == b.dtype == c.dtype == FLOAT32 else None
         if library is None:
             super().gemm(a, b, c, alpha, beta)

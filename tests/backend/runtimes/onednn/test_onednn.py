@@ -409,6 +409,7 @@ def sgemm_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Give products of all sizes to oneDNN; return the list to which each call of dnnl_sgemm appends 1."""
     calls: list[int] = []
     run = OneDNNMatmul._run_sgemm
+    monkeypatch.setattr(matmul, "MIN_WORK", 0)
     monkeypatch.setattr(matmul, "MIN_GEMM_WORK", 0)
     monkeypatch.setattr(OneDNNMatmul, "_run_sgemm", lambda *args: calls.append(1) or run(*args))
     return calls
