@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
     from neonlite.layers import Multicost
     from neonlite.models.data_parallel import DataParallel
+    from neonlite.models.recorded_steps import RecordedSteps
 
 
 class Model(NervanaObject):
@@ -136,6 +137,7 @@ class Model(NervanaObject):
         self.snapshot: Snapshot | None = None  # of the tensors of layers besides parameters, before the last minibatch
         self.callbacks = CallbackBase()  # the callbacks of the last fit
         self.data_parallel: DataParallel | None = None  # during a fit in several processes
+        self.recorded_steps: RecordedSteps | None = None  # during a fit of a network whose steps can be recorded
         self.preprocessing: Preprocessing | None = None  # the preprocessing of the training set's inputs
         self.input_encoder: InputEncoder | None = None  # of the data of fit(X, y)
         self.target_encoder: TargetEncoder | None = None

@@ -13,6 +13,7 @@ from neonlite.models.data_parallel import DataParallel, end_data_parallel, ends_
 from neonlite.models.fit_checks import check_arguments, check_batch_norm, check_epochs, check_scale
 from neonlite.models.interrupt import DeferredInterrupt
 from neonlite.models.nonfinite import check_final_weights, check_step_cost
+from neonlite.models.recorded_steps import RecordedSteps, can_record
 from neonlite.models.step_parts import compute_cost as compute_cost
 from neonlite.models.step_parts import restore_step_on_failure, use_batch_size_of
 from neonlite.models.step_parts import scale_errors as scale_errors
@@ -57,7 +58,8 @@ def train(
         The callbacks, such as Callbacks(model).
     cuda_graphs : bool
         Whether a GPU may replay minibatches and updates as CUDA graphs; see ``be.replay``. This needs layers of
-        neonlite, or layers that set ``can_replay = True``. Default: True.
+        neonlite, or layers that set ``can_replay = True``. On a CPU, whether the steps of fully connected networks are
+        recorded and repeated without the Python code of their layers, with the same results. Default: True.
 
     Raises
     ------
@@ -109,6 +111,7 @@ def train(
         model.ndata = dataset.ndata
         for name in ("preprocessing", "input_encoder", "target_encoder"):  # what predict applies
             setattr(model, name, getattr(dataset, name, None))
+        model.recorded_steps = RecordedSteps(model) if can_record(model) else None
         callbacks.on_train_begin(num_epochs)
         check_epochs(model, num_epochs)
         if model.data_parallel is not None:
@@ -133,6 +136,7 @@ def train(
         finally:
             if model.be.graphs is not None:
                 model.be.graphs.clear()
+            model.recorded_steps = None
             end_data_parallel(model)
         check_final_weights(model)
         callbacks.on_train_end()
@@ -215,8 +219,11 @@ def train_step(model: Model, x: Tensor | list[Tensor], t: Tensor | list[Tensor],
         parallel.zero_gradients()
         cost = 0.0
     else:
-        uses, block = (model.layers, model.cost, x, t), (Block.minibatch, model.loss_scaling)
-        y, computed = model.be.replay(block, lambda: model.compute_gradients(x, t), uses, model.cuda_graphs)
+        if model.recorded_steps is not None:
+            y, computed = model.recorded_steps.compute_gradients(x, t)
+        else:
+            uses, block = (model.layers, model.cost, x, t), (Block.minibatch, model.loss_scaling)
+            y, computed = model.be.replay(block, lambda: model.compute_gradients(x, t), uses, model.cuda_graphs)
         cost = model.compute_cost(y, t) if computed is None else computed  # waits for the GPU, raises its errors
         check_step_cost(model, cost, x, t)
     if parallel is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from neonlite.backend.planning.run import (
     run_tree,
     split_pairs,
 )
+from neonlite.backend.recording import recording
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.tensor_views import overlap
 from neonlite.backend.validation import sequence
@@ -353,6 +355,8 @@ class CachedAssignment(Untracked):
         last = self.last
         if last.compiled is not None and len(operands) == len(last.operands) and all(map(is_, operands, last.operands)):
             last.compiled()
+            if recording.calls is not None:
+                recording.calls.append(last.compiled)
             return
         key = tuple(map(id, operands))
         entry = self.cache.get(key)
@@ -369,6 +373,8 @@ class CachedAssignment(Untracked):
             entry.compiled()
         else:
             be.assign(*entry.assignment)
+        if recording.calls is not None:
+            recording.calls.append(entry.compiled or partial(be.assign, *entry.assignment))
         self.last = entry
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachedAssignment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from neonlite.backend.errstate import ignore_fp_errors, restore_fp_errors
@@ -17,6 +18,7 @@ from neonlite.backend.primitives.primitive_operands import (
     compute_dtype,
     with_error_prefix,
 )
+from neonlite.backend.recording import recording
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.tensor_views import overlap
 from neonlite.backend.validation import check_shape
@@ -99,7 +101,11 @@ def _checked_dot(
     is_plain = type(alpha) is type(beta) is float and not relu and bsum is None  # as in a Linear layer
     if is_plain and A.allocation is not C.allocation is not B.allocation and C.info.dtype not in HALF_DTYPES:
         _gemm(be, A, B, C, alpha, beta)
+        if recording.calls is not None:
+            recording.calls.append(partial(_gemm, be, A, B, C, alpha, beta))
         return C
+    if recording.calls is not None:
+        recording.calls.append(partial(_dot_with_epilogue, be, name, A, B, C, alpha, beta, relu, bsum))
     return _dot_with_epilogue(be, name, A, B, C, alpha, beta, relu, bsum)
 
 
