@@ -191,6 +191,10 @@ class GeneralizedCost(BufferOwner):
         """
         self.check_initialized()
         self._assign(self.cost_assignment, self._costs_and_mean, self.costfunc, inputs, targets)
+        return self.read_mean()
+
+    def read_mean(self) -> NativeArray:
+        """Return the mean cost that was computed last, (1, 1), on the host; also stored as ``cost``."""
         self.cost = self.mean.get()
         return self.cost
 
@@ -206,8 +210,7 @@ class GeneralizedCost(BufferOwner):
             The costs, (1, N).
         """
         self.be.assign(*self._costs_and_mean(costs))
-        self.cost = self.mean.get()
-        return self.cost
+        return self.read_mean()
 
     def get_errors(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Compute the gradient of the summed cost over the minibatch, the argument of the network's ``bprop``.

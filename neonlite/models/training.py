@@ -111,13 +111,13 @@ def train(
         model.ndata = dataset.ndata
         for name in ("preprocessing", "input_encoder", "target_encoder"):  # what predict applies
             setattr(model, name, getattr(dataset, name, None))
-        model.recorded_steps = RecordedSteps(model) if can_record(model) else None
         callbacks.on_train_begin(num_epochs)
         check_epochs(model, num_epochs)
         if model.data_parallel is not None:
             model.data_parallel.check_before_epoch()
         is_complete = True  # the last epoch
         try:
+            model.recorded_steps = RecordedSteps(model) if can_record(model) else None
             while is_complete and model.epoch_index < num_epochs and not model.is_finished:
                 model.nbatches = dataset.nbatches  # may differ between epochs
                 callbacks.on_epoch_begin(model.epoch_index)

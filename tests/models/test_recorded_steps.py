@@ -21,13 +21,14 @@ from neonlite.layers import (
     Dropout,
     GeneralizedCost,
     GeneralizedCostMask,
+    Layer,
     Linear,
     MergeBroadcast,
     Sequential,
 )
 from neonlite.models import Model
 from neonlite.optimizers import Adam, GradientDescentMomentum, LossScaling
-from neonlite.transforms import CrossEntropyMulti, Logistic, MeanSquared, Rectlin, Softmax, Tanh
+from neonlite.transforms import CrossEntropyMulti, Logistic, MeanSquared, Rectlin, Softmax, Tanh, Transform
 
 STEPS = 19  # of three epochs of 50 rows in minibatches of 8
 
@@ -46,6 +47,9 @@ NETWORKS: dict[str, tuple[Callable[[], list[Any]], Any]] = {
     "sums of rows": (lambda: [Linear(5, bsum=True), Bias(), Affine(3)], MeanSquared),
     "without activations": (lambda: [Linear(4), Bias(), Linear(3)], MeanSquared),
 }
+
+
+DEFAULTS = (CrossEntropyMulti, None, "cpu")  # cost, optimizer and runtime of ``train``
 
 
 class OnMinibatch(CallbackBase):
@@ -90,8 +94,14 @@ def assert_same(one: list[Any], other: list[Any]) -> None:
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Linear]:
     """Return the list to which each forward pass of a Linear layer appends the layer."""
     result: list[Linear] = []
-    fprop = Linear.fprop
-    monkeypatch.setattr(Linear, "fprop", lambda self, *args: result.append(self) or fprop(self, *args))
+    set_inputs = Layer.set_inputs
+
+    def counted(self: Any, *args: Any) -> None:
+        if isinstance(self, Linear):
+            result.append(self)
+        set_inputs(self, *args)
+
+    monkeypatch.setattr(Layer, "set_inputs", counted)
     return result
 
 
@@ -209,21 +219,113 @@ def test_a_scaled_loss_and_masked_targets_are_not_recorded(runs: list[Linear]) -
     assert len(runs) == 2 * STEPS
 
 
-def test_a_model_whose_fprop_a_user_replaces_calls_it_in_each_step() -> None:
-    class Mine(Model):
-        def fprop(self, x: Any, inference: bool = False) -> Any:
-            calls.append("overridden")
-            return super().fprop(x, inference)
+class Square(Transform):
+    """A transform of a user, whose layer assigns its derivative in each step."""
 
-    calls: list[str] = []
+    can_replay = True
+
+    def __call__(self, x: Any) -> Any:
+        return x * x
+
+    def backward(self, error: Any, y: Any, x: Any) -> Any:
+        return error * 2 * x
+
+
+def test_a_transform_of_the_user_is_not_recorded(runs: list[Linear]) -> None:
+    one, other = (
+        train(
+            [Affine(7, activation=Square()), Affine(3, activation="softmax")],
+            x,
+            optimizer=GradientDescentMomentum(0.05),
+        )
+        for x in (True, False)
+    )
+    assert len(runs) == 2 * 2 * STEPS
+    assert_same(one, other)
+
+
+def with_another_cost(model: Model, count: int) -> None:
+    if count == 9:
+        model.cost = GeneralizedCost(CrossEntropyMulti(scale=3))
+        model.cost.initialize(model.layers)
+
+
+def with_a_scaled_loss(model: Model, count: int) -> None:
+    if count == 9:
+        model.optimizer = LossScaling(Adam(0.1))
+
+
+def with_a_function_as_fprop(model: Model, count: int) -> None:
+    if count == 9:
+        fprop: Any = model.fprop
+        model.fprop = lambda x, inference=False: fprop((x * 0.5).astensor(), inference)  # type: ignore[method-assign]
+
+
+def with_a_function_of_a_layer(model: Model, count: int) -> None:
+    layer = model.layers.layers[0]
+    if count == 9:
+        bprop = layer.bprop
+
+        def halved(*args: Any) -> Any:
+            deltas = bprop(*args)
+            layer.dW[:] = layer.dW * 0.5
+            return deltas
+
+        layer.bprop = halved
+
+
+def with_scaled_errors(model: Model, count: int) -> None:
+    if count == 9:
+        model.scale_errors = lambda errors: (errors * 3).astensor()  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [with_another_cost, with_a_scaled_loss, with_a_function_as_fprop, with_a_function_of_a_layer, with_scaled_errors],
+)
+def test_what_a_callback_replaces_is_used_from_the_next_step_on(act: Any) -> None:
+    one, other, unchanged = (
+        train(perceptron(), *x) for x in ((True, *DEFAULTS, act), (False, *DEFAULTS, act), (True,))
+    )
+    assert_same(one, other)
+    assert any((a != b).any() for a, b in zip(one[:-1], unchanged[:-1], strict=True))
+
+
+@pytest.mark.parametrize("cls", [Linear, Activation, GeneralizedCost, Model])
+def test_methods_that_a_user_has_replaced_run_in_each_step(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "get_errors" if cls is GeneralizedCost else "bprop"
+    calls, method = [], getattr(cls, name)
+    monkeypatch.setattr(cls, name, lambda *args, **kwargs: calls.append(1) or method(*args, **kwargs))
+    train(perceptron(), True)
+    assert len(calls) == STEPS * (2 if issubclass(cls, Layer) else 1)
+
+
+def test_a_benchmark_within_a_fit_measures_both_passes() -> None:
+    times: list[dict[str, Any]] = []
+
+    def measure(model: Model, count: int) -> None:
+        if count == 10:
+            times.append(model.benchmark(minibatches[0], niterations=2, nskip=1))
+
     new_backend("cpu", batch_size=8)
-    rows = ArrayIterator(np.eye(16, dtype="float32"), np.arange(16) % 3, nclass=3)
-    Mine(perceptron()).fit(rows, GeneralizedCost(CrossEntropyMulti()), Adam(), 10)
+    minibatches = [ArrayIterator(np.eye(16, dtype="float32"), np.arange(16) % 3, nclass=3)]
+    model, callback = Model(perceptron()), OnMinibatch(measure)
+    callback.model = model
+    model.fit(minibatches[0], GeneralizedCost(CrossEntropyMulti()), Adam(), 8, callback)
+    assert {"fprop", "bprop", "iteration"} <= set(times[0])
+
+
+def test_nothing_is_recorded_after_a_callback_that_fails_before_the_first_step() -> None:
+    class Failing(CallbackBase):
+        def on_train_begin(self, epochs: int) -> None:
+            raise OSError("no disk")
+
+    new_backend("cpu", batch_size=8)
     model = Model(perceptron())
-    fprop = model.fprop
-    model.fprop = lambda x, inference=False: calls.append("replaced") or fprop(x, inference)  # type: ignore[method-assign]
-    model.fit(rows, GeneralizedCost(CrossEntropyMulti()), Adam(), 10)
-    assert calls == ["overridden"] * 20 + ["replaced"] * 20
+    data = ArrayIterator(np.eye(16, dtype="float32"), np.arange(16) % 3, nclass=3)
+    with pytest.raises(OSError, match="no disk"):
+        model.fit(data, GeneralizedCost(CrossEntropyMulti()), Adam(), 8, Failing())
+    assert model.recorded_steps is None
 
 
 def test_a_copy_in_training_has_its_own_steps() -> None:
