@@ -62,7 +62,7 @@ class AttributeSnapshot:
         """Return whether no attribute has changed since the snapshot."""
         try:
             return all(values(x, skipped) == recorded for x, skipped, recorded in self.recorded)
-        except Exception:  # == of two different tensors or arrays has no single truth value
+        except Exception:  # == of two arrays has no truth value; another class may raise any error. Then they differ
             return False
 
 

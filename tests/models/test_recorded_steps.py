@@ -328,6 +328,35 @@ def test_nothing_is_recorded_after_a_callback_that_fails_before_the_first_step()
     assert model.recorded_steps is None
 
 
+def test_a_variable_of_the_environment_switches_recording_off(
+    runs: list[Linear], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEONLITE_GRAPHS", "0")
+    train(perceptron(), True)
+    assert len(runs) == 2 * STEPS
+
+
+class Incomparable:
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("ambiguous")
+
+    __hash__ = object.__hash__
+
+
+def test_an_attribute_that_cannot_be_compared_counts_as_changed(runs: list[Linear]) -> None:
+    def change(model: Model, count: int) -> None:
+        if count == 10:
+            model.layers.layers[0].tag = Incomparable()
+
+    def layers() -> list[Any]:
+        linear = Linear(7)
+        linear.tag = Incomparable()  # type: ignore[attr-defined]
+        return [linear, Affine(3)]
+
+    assert_same(train(layers(), True, MeanSquared, act=change), train(layers(), False, MeanSquared, act=change))
+    assert len(runs) == 2 * (4 + 3) + 2 * STEPS
+
+
 def test_a_copy_in_training_has_its_own_steps() -> None:
     copies: list[Model] = []
 
