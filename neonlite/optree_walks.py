@@ -235,6 +235,16 @@ class Triple(tuple[Any, Any, Any]):
         return memo[id(self)]  # type: ignore[no-any-return]
 
 
+def is_same_expression(x: Any, y: Any) -> bool:
+    """Return whether two op-trees have the same ops, tensors and scalars, so that one may replace the other."""
+    if x.leaves is None or y.leaves is None or x[0] is not y[0]:
+        return False
+    return all(
+        a is b or type(a) is type(b) is RandomSource or (isinstance(a, int | float) and a == b != 0)  # 0.0 == -0.0
+        for a, b in zip(x.leaves.values(), y.leaves.values(), strict=True)
+    )
+
+
 def flatten_pairs(*operands: object) -> tuple[Any, ...]:
     """Return the operands, with pairs replaced by their operands."""
     out: list[Any] = []

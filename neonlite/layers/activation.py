@@ -41,7 +41,6 @@ class Activation(Layer):
         super().__init__(name)
         self.transform = check_activation(f"{self.name}: transform", transform)
         self.in_place = self.transform.has_grad_from_output
-        self.reuses_trees = is_builtin(type(self.transform))  # a custom transform may have buffers
         self.shortcut = False
 
     def configure(self, in_obj: LayerInput) -> Self:
@@ -55,21 +54,31 @@ class Activation(Layer):
         """Return ``f(x)``."""
         return self.transform(x)
 
+    def formula_constants(self) -> tuple[Any, ...] | None:
+        if is_builtin(type(self.transform)) and type(self).formula is Activation.formula:
+            return self.transform, *vars(self.transform).values()
+        return None  # a custom transform may read other objects
+
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute ``deltas = alpha f'(x) error + beta deltas``."""
         self.check_error(error)
         if not self.owns_delta:
             self.deltas = error
         if self.deltas is not None:
-            operands = error, self.outputs, self.inputs, self.deltas, self.transform, self.shortcut, alpha, beta
-            if is_builtin(type(self.transform)):
-                key = operands + tuple(vars(self.transform).values())
-                self.bprop_assignment(self.be, key, lambda: self.build_backward(error, alpha, beta))
-            else:  # the backward pass of a custom transform may depend on other state, so it is not cached
+            constants = self.formula_constants()
+            if constants is None:
                 self.be.assign(*self.build_backward(error, alpha, beta))
+            else:
+                operands = error, self.outputs, self.inputs, self.deltas, self.shortcut, alpha, beta, *constants
+                self.bprop_assignment(self.be, operands, lambda: self.build_backward(error, alpha, beta))
         return self.deltas
 
     def build_backward(self, error: Tensor, alpha: float, beta: float) -> tuple[list[Tensor], list[Operand]]:
+        if not (self.owns_output or self.shortcut or self.transform.has_grad_from_output):
+            raise ValueError(
+                f"{self.name}: expected a transform whose derivative can be computed from the outputs, which overwrite "
+                f"the inputs, got {self.transform!r}. Create the layer with it."
+            )
         delta = error if self.shortcut else self.transform.backward(error, self.outputs, self.inputs)
         delta = self.scale_deltas(delta, alpha, beta)
         return ([], []) if delta is self.deltas else ([self.deltas], [delta])

@@ -8,6 +8,7 @@ Data has the shape (F, N): features by columns, with the minibatch as the last a
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any, Self
 
 from neonlite.autodiff import Autodiff
@@ -21,6 +22,9 @@ from neonlite.layers.types import LayerInput, Tensors, Terminal
 from neonlite.layers.weights import WeightOwner
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
+from neonlite.optree_walks import is_same_expression
+
+NO_TREE: tuple[Any, Any, Any] = (None, None, None)  # inputs, formula and constants of a layer that was not run
 
 
 class Layer(WeightOwner):
@@ -82,9 +86,6 @@ class Layer(WeightOwner):
     bprop_workspace_size = 0  # elements for each sample of memory that only bprop uses; set_workspace receives it
     input_layouts: tuple[str, ...] = ("CHWN",)  # "CHWN" or "columns" of inputs and deltas; primitives choose NHWC
     layout = "CHWN"  # or "columns", of outputs and their errors; ``allocate`` selects one that the next layer reads
-    reuses_trees = (
-        False  # whether the formula reads no buffers, so that its op-trees outlive a change of the batch size
-    )
     needs_outputs = True  # whether bprop reads the outputs; else the next layer may overwrite them
 
     def __init__(self, name: str | None = None, parallelism: str = "Unknown") -> None:
@@ -156,7 +157,7 @@ class Layer(WeightOwner):
         self.check_configured()
         self.check_accumulation(accumulate_updates)
         self.can_backprop, self.tree = False, None
-        if not self.reuses_trees:
+        if self.formula_constants() is None:  # it may read buffers
             self.clear_trees()
         if self.owns_output:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
@@ -175,7 +176,7 @@ class Layer(WeightOwner):
 
     def clear_trees(self) -> None:
         """Forget the op-trees of the formula, and the compiled assignments of both passes."""
-        self.trees: dict[int, tuple[Tensor, OpTreeNode]] = {}  # the inputs and their formula, by the id of the inputs
+        self.trees: dict[int, tuple[Tensor, OpTreeNode, Any]] = {}  # (inputs, formula, constants) by id of the inputs
         self.fprop_assignment, self.bprop_assignment = CachedAssignment(), CachedAssignment()
 
     def make_zero_inputs(self) -> Tensors:
@@ -193,6 +194,16 @@ class Layer(WeightOwner):
             The inputs, (F, N).
         """
         raise NotImplementedError(f"{self.classnm}: expected formula(x), or fprop and bprop. Implement them.")
+
+    def formula_constants(self) -> tuple[Any, ...] | None:
+        """Return what the formula reads beside x: if it is known, training evaluates the formula only when it changes.
+
+        Returns
+        -------
+        tuple or None
+            The objects that the formula reads; None, the default, if they are not known.
+        """
+        return None
 
     def inference_formula(self, x: Tensor) -> Operand:
         """Return the outputs at inference as an op-tree of the inputs. Default: ``formula(x)``.
@@ -258,6 +269,7 @@ class Layer(WeightOwner):
             self.deltas = error
         if self.tree is None:  # a subclass computes its outputs without the formula
             self.tree = self._build_tree(self.inputs)
+            self._check_in_place(self.inputs, self.tree)
         operands = self.tree, error, self.deltas, alpha, beta
         self.bprop_assignment(self.be, operands, lambda: self.build_backward(error, alpha, beta))
         return self.deltas
@@ -283,7 +295,7 @@ class Layer(WeightOwner):
                 del targets[-1], values[-1]
         return targets, values
 
-    def prepare_fprop(self, inputs: Tensor, inference: bool) -> Operand:
+    def prepare_fprop(self, inputs: Tensor, inference: bool) -> Any:
         """Store the inputs, and return the op-tree of the outputs, which in training is also stored as ``tree``.
 
         Parameters
@@ -294,12 +306,18 @@ class Layer(WeightOwner):
         self.set_inputs(inputs, inference)
         if inference:
             return self.inference_formula(inputs)
-        cached = self.trees.get(id(inputs))
-        if cached is None or cached[0] is not inputs:  # in a copy of the layer, ids are those of the original
-            if len(self.trees) >= MAX_CACHED_ASSIGNMENTS:
-                self.trees.clear()
-            cached = self.trees[id(inputs)] = inputs, self._build_tree(inputs)
-        self.tree = cached[1]
+        constants = self.formula_constants()
+        known_inputs, known_tree, known_constants = self.trees.get(id(inputs), NO_TREE)
+        is_known = known_inputs is inputs  # in a copy of the layer, ids are those of the original
+        if not (is_known and constants is not None and same_objects(constants, known_constants)):
+            tree = self._build_tree(inputs)
+            if not (is_known and is_same_expression(tree, known_tree)):  # else keep it: its assignments are compiled
+                self._check_in_place(inputs, tree)
+                if len(self.trees) >= MAX_CACHED_ASSIGNMENTS:
+                    self.trees.clear()
+                known_tree = tree
+            self.trees[id(inputs)] = inputs, known_tree, constants
+        self.tree = known_tree
         return self.tree
 
     def _build_tree(self, inputs: Tensor) -> OpTreeNode:
@@ -307,10 +325,12 @@ class Layer(WeightOwner):
         tree = self.formula(inputs)
         if not isinstance(tree, Operand):
             raise TypeError(f"{self.name}: expected an op-tree from formula(x), got {describe(tree)}.")
-        tree = tree if isinstance(tree, OpTreeNode) else tree * 1
+        return tree if isinstance(tree, OpTreeNode) else tree * 1
+
+    def _check_in_place(self, inputs: Tensor, tree: OpTreeNode) -> None:
+        """Raise ValueError if ``bprop`` would need inputs that the outputs overwrite."""
         if not self.owns_output and type(self).bprop is Layer.bprop:
             layer_checks.check_in_place(self, inputs, tree)
-        return tree
 
     def set_inputs(self, inputs: Tensor, inference: bool) -> None:
         """Check and store the inputs, and that ``bprop`` can follow unless ``inference`` is set.
@@ -372,3 +392,8 @@ class Layer(WeightOwner):
     __str__ = layer_methods.layer_str
     nested_str = layer_methods.nested_str
     repr_details = layer_methods.repr_details
+
+
+def same_objects(x: tuple[Any, ...], y: tuple[Any, ...] | None) -> bool:
+    """Return whether two tuples consist of the same objects."""
+    return y is not None and len(x) == len(y) and all(map(is_, x, y))

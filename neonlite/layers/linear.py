@@ -115,7 +115,7 @@ class Bias(ParameterLayer):
         Name, unique in a network.
     """
 
-    in_place = reuses_trees = True
+    in_place = True
     needs_outputs = False
 
     def __init__(self, init: InitLike | None = None, name: str | None = None) -> None:
@@ -131,3 +131,6 @@ class Bias(ParameterLayer):
     def formula(self, x: Tensor) -> Operand:
         """Return ``x + b``."""
         return self.be.reshape(self.be.reshape(x, self.num_channels, -1) + self.W, x.shape)
+
+    def formula_constants(self) -> tuple[Any, ...] | None:
+        return (self.W,) if type(self).formula is Bias.formula else None

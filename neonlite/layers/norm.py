@@ -308,7 +308,7 @@ class BatchNormAutodiff(BatchNorm):
         """Compute the outputs from the formula; in training also update the running statistics."""
         if inference:
             return super().fprop(inputs, inference, beta)
-        self.prepare_fprop(inputs, inference)
+        self.set_inputs(inputs, inference)
         self.init_buffers(inputs)
         be, rho = self.be, self.rho
         be.assign([self.xmean, self.xvar], [be.mean(self.x, axis=1), be.var(self.x, axis=1)])
@@ -360,3 +360,6 @@ class LayerNorm(NormalizationBase):
         """Return the outputs."""
         d = x - self.be.mean(x, axis=0)
         return d / self.be.sqrt(self.be.mean(self.be.square(d), axis=0) + self.eps) * self.gamma + self.beta
+
+    def formula_constants(self) -> tuple[Any, ...] | None:
+        return (self.eps, self.gamma, self.beta) if type(self).formula is LayerNorm.formula else None

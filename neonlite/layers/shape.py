@@ -170,7 +170,6 @@ class DataTransform(Layer):
     def __init__(self, transform: Callable[[Tensor], Operand], name: str | None = None) -> None:
         super().__init__(name)
         self.transform = function(f"{self.name}: transform", transform, "a function of the data")
-        self.columns: tuple[int, ...] = ()  # those of this process that the cached op-trees are for
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
@@ -192,14 +191,6 @@ class DataTransform(Layer):
     def inference_formula(self, x: Tensor) -> Operand:
         """Return ``f(x)``, or ``f.inference(x)`` if the transform has this method."""
         return self.apply_transform(getattr(self.transform, "inference", self.transform), x)
-
-    def prepare_fprop(self, inputs: Tensor, inference: bool) -> Operand:
-        shard = self.be.minibatch_shard
-        columns = () if shard is None else (shard.start, shard.stop, shard.total)
-        if columns != self.columns:  # random numbers of the op-trees are those of the columns
-            self.trees.clear()
-            self.columns = columns
-        return super().prepare_fprop(inputs, inference)
 
     def apply_transform(self, f: Callable[[Tensor], Operand], x: Tensor) -> Operand:
         """Return ``f(x)``. ValueError if the shape is not that of x.

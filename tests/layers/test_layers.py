@@ -1177,16 +1177,70 @@ def test_bprop_of_an_activation_uses_the_current_attributes_of_its_transform(be:
             np.testing.assert_allclose(layer.bprop(error).get(), np.where(values > 0, 1, slope), rtol=1e-6)
 
 
-def test_formulas_are_built_once_for_each_batch_size(be):
-    class CountedBias(Bias):
-        reuses_trees = True
-        num_builds = 0
+def test_the_outputs_of_an_activation_follow_the_attributes_of_its_transform(be):
+    layer = made_ready(Activation(Rectlin(slope=0.1)), be, 2)
+    x = be.array(np.full((3, 2), -1.0))
+    for slope in (0.1, 0.5, 0.5, 0.25):
+        layer.transform.slope = slope
+        np.testing.assert_array_equal(layer.fprop(x).get(), np.full((3, 2), -slope, np.float32))
 
-        def formula(self, x):
-            self.num_builds += 1
-            return super().formula(x)
 
-    layer = CountedBias()
+def test_a_transform_that_would_need_overwritten_inputs_is_refused(be):
+    activation = Activation(Rectlin(slope=0.1))
+    network = Sequential([Linear(3, init=Gaussian()), activation])
+    be.bsz = 2
+    network.configure(5)
+    network.allocate()
+    network.allocate_deltas()
+    activation.transform.slope = -0.5
+    network.fprop(be.ones((5, 2)))
+    with pytest.raises(ValueError, match=r"derivative can be computed from the outputs.*slope=-0.5.*Create the layer"):
+        network.bprop(be.ones((3, 2)))
+
+
+class Scaled(Layer):
+    """``x scale``, with the scale from a function, so that no attribute of the layer tells it."""
+
+    def __init__(self, get_scale, noise=False):
+        super().__init__()
+        self.get_scale, self.noise = get_scale, noise
+
+    def configure(self, in_obj):
+        super().configure(in_obj)
+        self.out_shape = self.in_shape
+        return self
+
+    def formula(self, x):
+        return x * self.get_scale() + (0.0 * self.be.rand() if self.noise else 0)
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_a_formula_that_reads_other_values_than_before_gives_new_outputs_and_deltas(be, noise):
+    scales = [2.5, 2.5, 3.5, 3.5, 3.5, 0.0, -0.0, 2.5]
+    pending, trees = iter(scales), []
+    layer = made_ready(Scaled(lambda: next(pending), noise), be, 2)
+    x, error = be.ones((3, 2)), be.ones((3, 2))
+    for scale in scales:
+        y = layer.fprop(x)
+        trees.append(layer.tree)
+        np.testing.assert_array_equal(y.get(), np.full((3, 2), scale))
+        deltas = layer.bprop(error).get()
+        np.testing.assert_array_equal(deltas, np.full((3, 2), scale))
+        assert np.signbit(deltas).all() == np.signbit(scale)
+    assert trees[0] is trees[1]
+    assert trees[2] is trees[3] is trees[4]
+    assert trees[5] is not trees[6]
+
+
+def test_the_formula_of_a_bias_is_evaluated_once_for_each_batch_size(be, monkeypatch):
+    formula, evaluated = Bias.formula, []
+
+    def counted(self, x):
+        evaluated.append(x)
+        return formula(self, x)
+
+    monkeypatch.setattr(Bias, "formula", counted)
+    layer = Bias()
     network = Sequential([Linear(3, init=Gaussian()), layer])
     be.bsz = 4
     network.configure(5)
@@ -1202,7 +1256,7 @@ def test_formulas_are_built_once_for_each_batch_size(be):
         expected = layer.W.get() + network.layers[0].W.get().sum(axis=1, keepdims=True)
         np.testing.assert_allclose(y.get(), np.tile(expected, n), rtol=1e-5)
         layer.W[:] = layer.W + 1
-    assert layer.num_builds <= 3  # the first buffer, and a view of it for each batch size
+    assert len(evaluated) <= 3  # the first buffer, and a view of it for each batch size
     assert buffers[2] is buffers[4]
     assert buffers[3] is buffers[5]
     network.configure(5)
