@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -19,7 +19,8 @@ class Untracked:
     __slots__ = ()
 
 
-OPAQUE: tuple[type, ...] = (int, float, str, bytes, type(None), type, np.generic, np.ndarray, np.dtype)
+SCALARS: frozenset[type] = frozenset([int, float, bool, str, bytes, type(None)])
+OPAQUE: tuple[type, ...] = (*SCALARS, type, np.generic, np.ndarray, np.dtype)
 OPAQUE += (Operand, BuiltinFunctionType, ModuleType, Untracked)
 
 
@@ -31,12 +32,13 @@ class AttributeSnapshot:
     """
 
     def __init__(self, objects: Sequence[Any]) -> None:
-        self.recorded: list[tuple[Any, Any, tuple[Any, ...]]] = []  # (container, names to ignore, values)
+        self.containers: list[Iterable[Any]] = []  # their values are the current ones
+        self.recorded: list[tuple[Any, ...]] = []
         self.custom_class = ""
         rest, visited = list(objects), set()
         while rest:
             x = rest.pop()
-            if id(x) in visited or isinstance(x, OPAQUE):
+            if type(x) in SCALARS or id(x) in visited or isinstance(x, OPAQUE):
                 continue
             visited.add(id(x))
             if isinstance(x, partial):
@@ -47,30 +49,39 @@ class AttributeSnapshot:
                 if getattr(type(x.__self__), x.__name__, None) is not x.__func__:  # not a method of the object's class
                     rest.append(x.__func__)
                 continue
-            skipped: Any = ()
-            if not isinstance(x, list | tuple | dict | set | frozenset):
+            values: Iterable[Any]
+            if isinstance(x, dict):
+                values = x.values()
+            elif isinstance(x, list | tuple | set | frozenset):
+                values = x
+            else:
                 if not can_replay(x):
                     self.custom_class = (x if isinstance(x, FunctionType) else type(x)).__qualname__
                 if isinstance(x, FunctionType) or not hasattr(x, "__dict__"):
                     continue
-                skipped, x = getattr(x, "result_attributes", ()), vars(x)
-            rest += (current := values(x, skipped))
+                names = getattr(x, "result_attributes", ())
+                values = ValuesExcept(vars(x), names) if names else vars(x).values()
+            rest += values
             if not isinstance(x, tuple | frozenset):  # those are immutable
-                self.recorded.append((x, skipped, current))
+                self.containers.append(values)
+                self.recorded.append(tuple(values))
 
     def is_unchanged(self) -> bool:
         """Return whether no attribute has changed since the snapshot."""
         try:
-            return all(values(x, skipped) == recorded for x, skipped, recorded in self.recorded)
+            return [*map(tuple, self.containers)] == self.recorded
         except Exception:  # == of two arrays has no truth value; another class may raise any error. Then they differ
             return False
 
 
-def values(x: Any, skipped: Any = ()) -> tuple[Any, ...]:
-    """Return the values of a container, except those of the names ``skipped``."""
-    if skipped:
-        return tuple([value for name, value in x.items() if name not in skipped])
-    return tuple(x.values()) if isinstance(x, dict) else tuple(x)
+class ValuesExcept:
+    """The current values of a dict, except those of some names."""
+
+    def __init__(self, x: dict[str, Any], names: Sequence[str]) -> None:
+        self.dict, self.names = x, names
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([value for name, value in self.dict.items() if name not in self.names])
 
 
 def can_replay(x: object) -> bool:

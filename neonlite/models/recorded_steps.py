@@ -23,7 +23,7 @@ LAYERS = (Activation, Bias, Linear)  # they run compiled assignments and matrix 
 LAYER_METHODS = ("fprop", "bprop")
 MODEL_METHODS = ("fprop", "bprop", "compute_gradients", "compute_cost", "scale_errors")
 COST_METHODS = ("get_cost", "get_errors")
-WARMUP_RUNS = 2  # runs before the recorded one, in which assignments are compiled
+WARMUP_RUNS = 2  # runs before the recorded one: the first builds assignments, the second compiles them
 MAX_RECORDINGS = 4  # minibatches in different tensors, such as a partial one; others are not recorded
 MAX_CHANGES = 4  # changes of attributes one after another, without a recorded run in between; then none is recorded
 
@@ -80,32 +80,31 @@ class RecordedPass:
         self.model, self.x, self.t = model, x, t
         self.network: Any = model.layers
         self.cost: Any = model.cost
+        self.outputs: Any = None
         self.calls: list[Call] = []
-        self.changes = -1  # the first reset is no change
-        self.reset()
+        self.changes = self.runs = 0
+        self.attributes: AttributeSnapshot | None = None  # at the second run; None if it is not to be recorded
 
     def reset(self) -> None:
-        """Discard the recording, and take a new snapshot of the attributes."""
-        self.changes = 0 if self.calls else self.changes + 1
-        self.calls = []
-        self.attributes = AttributeSnapshot([self.network, self.cost])
-        self.can_record = self.changes <= MAX_CHANGES and can_record(self.model)
-        self.runs = 0
-        self.outputs: Any = None
+        """Discard the recording and the snapshot of the attributes."""
+        self.changes = 1 if self.calls else self.changes + 1
+        self.outputs, self.calls, self.runs, self.attributes = None, [], 0, None
 
     def __call__(self) -> tuple[Any, float | None]:
         """Run it, or repeat its calls if it is recorded; return the outputs of the network, and the cost."""
-        if self.can_record and not self.attributes.is_unchanged():
+        if self.attributes is not None and not self.attributes.is_unchanged():
             self.reset()
         if self.calls:
             for call in self.calls:
                 call()
             return self.outputs, float(self.cost.read_mean().item())
-        if self.can_record and self.runs == WARMUP_RUNS:
+        if self.attributes is not None and self.runs == WARMUP_RUNS:
             with record() as calls:
                 self.outputs, cost = self.model.compute_gradients(self.x, self.t)
             self.calls = calls
             return self.outputs, cost
+        if self.runs == 1 and self.changes <= MAX_CHANGES and can_record(self.model):
+            self.attributes = AttributeSnapshot([self.network, self.cost])
         self.runs += 1
         return self.model.compute_gradients(self.x, self.t)
 

@@ -11,11 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.thread_pool import get_num_threads
 from neonlite.typing import NumPyArray as Array
 
 ROW_MAJOR, COL_MAJOR = 101, 102  # CBLAS_LAYOUT
 OBJECT_HEADER_BYTES = object.__basicsize__  # size of PyObject_HEAD, which precedes the data pointer
 OVERLAP_MAX_WORK = 1000  # max_work of np.may_share_memory
+MIN_GEMM_WORK = 1 << 20  # multiply-adds of a product up to which NumPy is faster, with several threads
+ONE_THREAD_FACTOR = 4  # times as many with one thread
+
+
+def min_gemm_work() -> int:
+    """Return the number of multiply-adds up to which NumPy computes a product faster than MKL and oneDNN."""
+    return MIN_GEMM_WORK * (ONE_THREAD_FACTOR if get_num_threads() == 1 else 1)
 
 
 def library_folders() -> list[Path]:

@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neonlite.backend.runtimes.native import ROW_MAJOR, data_address, library_folders, matrix_order, may_share_memory
+from neonlite.backend.runtimes.native import (
+    ROW_MAJOR,
+    data_address,
+    library_folders,
+    matrix_order,
+    may_share_memory,
+    min_gemm_work,
+)
 from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
 from neonlite.backend.thread_pool import get_num_threads
 from neonlite.typing import NumPyArray as Array
@@ -23,7 +30,6 @@ LIBRARY_PATTERNS = ("libmkl_rt.so.?", "mkl_rt.?.dll")  # file names in the packa
 THREADING_LAYER_VAR = (
     "MKL_THREADING_LAYER"  # the OpenMP runtime of MKL; mkl-service sets it, and child processes inherit it
 )
-MIN_GEMM_WORK = 1 << 20  # multiply-adds up to which NumPy is faster, and uses one thread
 MAX_CACHED_CALLS = 1024
 
 
@@ -142,7 +148,7 @@ class MKLMatmul(NumPyPrimitives):
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c`` of matrices or stacks; by NumPy where MKL is not faster."""
-        is_small = c.size * a.shape[-1] <= MIN_GEMM_WORK or c.size in c.shape  # the latter: a matrix-vector product
+        is_small = c.size * a.shape[-1] <= min_gemm_work() or c.size in c.shape  # the latter: a matrix-vector product
         if beta == 0 and alpha == 1 and is_small:
             np.matmul(a, b, out=c)
         elif not self._try_gemm(a, b, c, alpha, beta, is_batch_reduce=False):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neonlite.backend.runtimes.native import ROW_MAJOR, data_address, matrix_order, may_share_memory
+from neonlite.backend.runtimes.native import ROW_MAJOR, data_address, matrix_order, may_share_memory, min_gemm_work
 from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
 from neonlite.backend.runtimes.onednn.bindings import (
     ARG_DST,
@@ -29,10 +29,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
 from neonlite.backend.thread_pool import get_num_threads
 from neonlite.typing import NumPyArray as Array
 
-# multiply-adds up to which NumPy is faster
-MIN_WORK = 1 << 18  # of all products of a stack
-MIN_GEMM_WORK = 1 << 20  # of one product, with several threads
-ONE_THREAD_FACTOR = 4  # times as many with one thread
+MIN_WORK = 1 << 18  # multiply-adds of all products of a stack up to which NumPy is faster
 FLOAT32 = np.dtype(np.float32)
 
 
@@ -98,16 +95,15 @@ class OneDNNMatmul(NumPyPrimitives):
         if c.size * a.shape[-1] <= MIN_WORK:
             return super().gemm(a, b, c, alpha, beta)
         m, n = c.shape[-2:]
-        min_gemm_work = MIN_GEMM_WORK * (ONE_THREAD_FACTOR if get_num_threads() == 1 else 1)
-        work = m * n * a.shape[-1]  # in one product
+        is_small = m * n * a.shape[-1] <= min_gemm_work()  # one product
         is_batched = a.ndim == b.ndim == c.ndim == 3 and alpha == 1 and beta == 0
-        is_large = (work > min_gemm_work or is_batched) and min(m, n) > 1  # not a matrix-vector product
+        is_large = (is_batched or not is_small) and min(m, n) > 1  # not a matrix-vector product
         library = get_library() if is_large and a.dtype == b.dtype == c.dtype == FLOAT32 else None
         if library is None:
             super().gemm(a, b, c, alpha, beta)
         elif is_batched and self._can_multiply(a, b, c, alpha) and self._try_batched(library, a, b, c):
             return
-        elif work <= min_gemm_work:
+        elif is_small:
             super().gemm(a, b, c, alpha, beta)
         elif c.ndim == 3:
             for x in range(len(c)):

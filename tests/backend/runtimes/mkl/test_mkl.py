@@ -67,7 +67,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
     """Have every call of MKL counted, and none saved because the product is small."""
     counting = Counting()
     monkeypatch.setattr(gemm, "load_library", lambda: counting)
-    monkeypatch.setattr(gemm, "MIN_GEMM_WORK", -1)
+    monkeypatch.setattr(gemm, "min_gemm_work", lambda: -1)
     return counting
 
 
@@ -476,7 +476,7 @@ def test_small_products_and_vectors_are_left_to_numpy(counting, products, rng, m
             c = rng.normal(size=(*a.shape[:-1], b.shape[-1]))
             multiply = partial(check, products.gemm, a, b, c, alpha, beta, words)
             assert len(counting.during(multiply)) == calls
-    monkeypatch.setattr(gemm, "MIN_GEMM_WORK", 3 * 4 * 5)
+    monkeypatch.setattr(gemm, "min_gemm_work", lambda: 3 * 4 * 5)
     a, b, c = (rng.normal(size=s) for s in ((3, 4), (4, 5), (3, 5)))
     assert counting.during(lambda: check(products.gemm, a, b, c, 1.0, 0.0, "ij,jk->ik")) == []
     assert counting.during(lambda: check(products.gemm, a, b, c, 2.0, 0.0, "ij,jk->ik")) != []

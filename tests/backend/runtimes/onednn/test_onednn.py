@@ -410,7 +410,7 @@ def sgemm_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     run = OneDNNMatmul._run_sgemm
     monkeypatch.setattr(matmul, "MIN_WORK", 0)
-    monkeypatch.setattr(matmul, "MIN_GEMM_WORK", 0)
+    monkeypatch.setattr(matmul, "min_gemm_work", lambda: 0)
     monkeypatch.setattr(OneDNNMatmul, "_run_sgemm", lambda *args: calls.append(1) or run(*args))
     return calls
 
