@@ -15,7 +15,8 @@ PAGE = Path(__file__).parent / "performance.md"
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 BLOCK = re.compile(r"<!-- (?P<name>\w+)(: (?P<heading>[^>]*))? -->\n.*?<!-- end -->", re.DOTALL)
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
-MACHINE_KEYS = ("cpu", "cpus", "used by others", "python", "numpy", "mkl", "onednn-cpu-gomp", "torch", "jax", "threads")
+PEERS = ("torch", "jax", "scikit-learn")
+MACHINE_KEYS = ("cpu", "cpus", "used by others", "python", "numpy", "mkl", "onednn-cpu-gomp", *PEERS, "threads")
 
 
 def render_block(match: re.Match[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise, zip_longest
+from operator import is_
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +103,7 @@ class InferenceCopies:
 
 def is_same(a: Collection[Any], b: Collection[Any]) -> bool:
     """Return whether two sequences contain the same objects."""
-    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) and all(map(is_, a, b))
 
 
 class Predictor:
