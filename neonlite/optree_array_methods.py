@@ -46,16 +46,10 @@ class ArrayMethods(Convertible):
     __slots__ = ()
 
     if TYPE_CHECKING:  # generated below
-        all: Callable[..., Operand]
-        any: Callable[..., Operand]
-        argmax: Callable[..., Operand]
-        argmin: Callable[..., Operand]
-        max: Callable[..., Operand]
-        mean: Callable[..., Operand]
-        min: Callable[..., Operand]
-        std: Callable[..., Operand]
-        sum: Callable[..., Operand]
-        var: Callable[..., Operand]
+
+        def _reduction(self, axis: AxisLike = None, out: Tensor | None = None, keepdims: bool = True) -> Operand: ...
+
+        all = any = argmax = argmin = max = mean = min = std = sum = var = _reduction
 
     def __dir__(self) -> list[str]:
         missing = {name for name, x in vars(ArrayMethods).items() if type(x) is MissingAttribute}

@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from neonlite.messages import describe
 from neonlite.optree_structure import info_of
 
@@ -82,6 +84,12 @@ def _einsum(be: Any, *operands: Any, out: Any = None, optimize: object = None) -
     return be.einsum(*operands, out=out)
 
 
+# {function: backend method}, where the arguments are the same
+SAME_ARGUMENTS = {
+    "broadcast_to": "broadcast_to", "concatenate": "concat", "dot": "dot", "linalg.cholesky": "cholesky",
+    "linalg.det": "det", "linalg.inv": "inv", "linalg.solve": "solve", "stack": "stack", "take": "take",
+    "take_along_axis": "take_along_axis", "tril": "tril", "triu": "triu", "where": "where",
+}  # fmt: skip
 # {function: what it returns}, with NumPy's names and order of arguments
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _reduction_with_dtype(name) for name in ("mean", "prod", "std", "sum", "var")},
@@ -90,19 +98,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "amin": _reduction("min"),
     "argsort": lambda be, a, axis=-1: be.argsort(a, axis),
     "around": lambda be, a, decimals=0, out=None: a.round(decimals, out),
-    "broadcast_to": lambda be, array, shape: be.broadcast_to(array, shape),
     "clip": _clip,
-    "concatenate": lambda be, arrays, axis=0, out=None: be.concat(arrays, axis, out),
     "copy": lambda be, a: be.array(a, a.info.dtype),
     "cumprod": lambda be, a, axis=None: _cumulate(be, be.cumulative_prod, a, axis),
     "cumsum": lambda be, a, axis=None: _cumulate(be, be.cumulative_sum, a, axis),
-    "dot": lambda be, a, b, out=None: be.dot(a, b, out),
     "einsum": _einsum,
     "hstack": lambda be, tup: be.concat(tup, 1),
-    "linalg.cholesky": lambda be, a: be.cholesky(a),
-    "linalg.det": lambda be, a: be.det(a),
-    "linalg.inv": lambda be, a: be.inv(a),
-    "linalg.solve": lambda be, a, b: be.solve(a, b),
     "matrix_transpose": lambda be, x: be.transpose(x),
     "ndim": lambda be, a: a.ndim,
     "ones_like": lambda be, a, dtype=None: be.ones_like(a, dtype or a.info.dtype),
@@ -112,15 +113,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "shape": lambda be, a: a.shape,
     "size": lambda be, a, axis=None: math.prod(a.shape) if axis is None else a.shape[axis],
     "sort": lambda be, a, axis=-1: be.sort(a, axis),
-    "stack": lambda be, arrays, axis=0, out=None: be.stack(arrays, axis, out),
     "swapaxes": _swapaxes,
-    "take": lambda be, a, indices, axis=None, out=None: be.take(a, indices, axis, out),
-    "take_along_axis": lambda be, arr, indices, axis=-1: be.take_along_axis(arr, indices, axis),
     "transpose": _transpose,
-    "tril": lambda be, m, k=0: be.tril(m, k),
-    "triu": lambda be, m, k=0: be.triu(m, k),
     "vstack": lambda be, tup: be.concat(tup, 0),
-    "where": lambda be, condition, x, y: be.where(condition, x, y),
     "zeros_like": lambda be, a, dtype=None: be.zeros_like(a, dtype or a.info.dtype),
 }
 # functions that read the values and do not return results to compute with: comparisons, text, files
@@ -153,26 +148,28 @@ def array_function(
     """
     name = f"{func.__module__}.{func.__name__}".removeprefix("numpy.")
     if name in EVALUATED.split():
-        return func(*_evaluate(args), **_evaluate(kwargs))
-    function = FUNCTIONS.get(name)
+        return func(*evaluated(args), **evaluated(kwargs))
+    be: Any = operand.backend
+    function = getattr(type(be), SAME_ARGUMENTS[name]) if name in SAME_ARGUMENTS else FUNCTIONS.get(name)
     if function is None:
         raise TypeError(
             f"np.{name}({describe(operand)}): expected a NumPy function that has a backend method, such as np.sum. "
             f"{EVALUATION_HINT}"
         )
     try:
-        inspect.signature(function).bind(operand.backend, *args, **kwargs)
+        inspect.signature(function).bind(be, *args, **kwargs)
     except TypeError as error:
         raise TypeError(f"np.{name}({describe(operand)}): {error}. {EVALUATION_HINT}") from None
-    return function(operand.backend, *args, **kwargs)
+    return function(be, *args, **kwargs)
 
 
-def _evaluate(x: Any) -> Any:
-    if info_of(x):
-        return x.get()
+def evaluated(x: Any) -> Any:
+    """Return arguments with NumPy arrays in place of tensors, op-trees and other arrays."""
+    if hasattr(x, "__array_function__"):
+        return np.asarray(x)
     if type(x) is dict:
-        return {key: _evaluate(value) for key, value in x.items()}
-    return type(x)(map(_evaluate, x)) if type(x) in (list, tuple) else x
+        return {key: evaluated(value) for key, value in x.items()}
+    return type(x)(map(evaluated, x)) if type(x) in (list, tuple) else x
 
 
 # --- ufuncs ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ dimensions has axes of size 1 in front, as in broadcasting, and that of a boolea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -64,6 +64,7 @@ class Array:
 
         def _binary(self, other: Any) -> Array: ...
         def _unary(self) -> Array: ...
+        def _method(self, *args: Any, **options: Any) -> Array: ...
         def __getitem__(self, key: Any) -> Array: ...
         def __setitem__(self, key: Any, value: Any) -> None: ...
 
@@ -72,23 +73,8 @@ class Array:
         __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _binary
         __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _binary  # type: ignore[assignment]
         __neg__ = __pos__ = __abs__ = __invert__ = _unary
-        all: Callable[..., Array]
-        any: Callable[..., Array]
-        argmax: Callable[..., Array]
-        argmin: Callable[..., Array]
-        astype: Callable[..., Array]
-        clip: Callable[..., Array]
-        cumulative_sum: Callable[..., Array]
-        max: Callable[..., Array]
-        mean: Callable[..., Array]
-        min: Callable[..., Array]
-        prod: Callable[..., Array]
-        reshape: Callable[..., Array]
-        round: Callable[..., Array]
-        squeeze: Callable[..., Array]
-        std: Callable[..., Array]
-        sum: Callable[..., Array]
-        var: Callable[..., Array]
+        all = any = argmax = argmin = astype = clip = cumulative_sum = max = mean = min = prod = _method
+        reshape = round = squeeze = std = sum = var = _method
 
     def __init__(self, *_: object) -> None:
         raise TypeError("Array: expected a function of the namespace. Call asarray(values) to create an array.")

@@ -13,7 +13,7 @@ from neonlite.array_api import data_types, elementwise, indexing, manipulation, 
 from neonlite.array_api.array import Array, describe_array
 from neonlite.array_api.creation import asarray
 from neonlite.optree import Operand
-from neonlite.optree_numpy import EVALUATED
+from neonlite.optree_numpy import EVALUATED, REDUCTIONS, evaluated
 
 BINARY = {
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
@@ -46,14 +46,6 @@ COUNTERPARTS = {
     "ravel": "reshape(x, (-1,))", "rollaxis": "moveaxis", "split": "slices", "swapaxes": "permute_dims",
     "unique": "unique_values", "vstack": "concat",
 }  # fmt: skip
-REDUCTIONS = {
-    "add": "sum",
-    "multiply": "prod",
-    "maximum": "max",
-    "minimum": "min",
-    "logical_and": "all",
-    "logical_or": "any",
-}
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # those of the namespace, by name
 USUAL_OPERANDS = {Array, float, int}
 OPERANDS = (Array, bool, int, float, Operand, np.ndarray, np.generic)
@@ -84,16 +76,11 @@ def _binary(name: str, function: Callable[..., Array]) -> None:
             )
         return self.replace(z)
 
-    for prefix, method in (("", operator), ("r", reflected), ("i", in_place)):
+    for prefix, method in {"": operator, "r": reflected, "i": in_place}.items():
+        if name in COMPARISONS and prefix:
+            continue
         method.__name__ = f"__{prefix}{name}__"
         setattr(Array, method.__name__, method)
-
-
-def _comparison(name: str, function: Callable[..., Array]) -> None:
-    def operator(self: Array, other: Any) -> Any:
-        return function(self, other) if type(other) in USUAL_OPERANDS or is_operand(other) else NotImplemented
-
-    setattr(Array, f"__{name}__", operator)
 
 
 def _reshape(self: Array, *shape: Any) -> Array:
@@ -169,7 +156,7 @@ def array_function(self: Array, function: Callable[..., Any], types: Any, args: 
     if function.__name__ in ("shape", "ndim", "size"):
         return getattr(args[0], function.__name__)
     if function.__name__ in EVALUATED.split():
-        return function(*_evaluate(args), **_evaluate(kwargs))
+        return function(*evaluated(args), **evaluated(kwargs))
     ours, name = find_function(function.__name__), f"{function.__module__}.{function.__name__}".replace("numpy", "np")
     if ours is None:
         counterpart = COUNTERPARTS.get(function.__name__)
@@ -185,32 +172,20 @@ def array_function(self: Array, function: Callable[..., Any], types: Any, args: 
     return ours(*args, **kwargs)
 
 
-def _evaluate(x: Any) -> Any:
-    """Return arguments with NumPy arrays in place of arrays, tensors and op-trees."""
-    if isinstance(x, Array | Operand):
-        return np.asarray(x)
-    if type(x) is dict:
-        return {key: _evaluate(value) for key, value in x.items()}
-    return type(x)(map(_evaluate, x)) if type(x) in (list, tuple) else x
-
-
 def install(functions: dict[str, Callable[..., Any]]) -> None:
     """Define the operators and methods; ``functions`` are those of the namespace by name."""
     FUNCTIONS.update(functions, transpose=_transpose)
-    for name, function in BINARY.items():
+    for name, function in (BINARY | COMPARISONS).items():
         _binary(name, getattr(elementwise, function))
     _binary("matmul", products.matmul)
-    for name, function in COMPARISONS.items():
-        _comparison(name, getattr(elementwise, function))
     for name, function in UNARY.items():
         setattr(Array, f"__{name}__", getattr(elementwise, function))
     for module, names in METHODS.items():
         for method in names:
             setattr(Array, method, _with_positional_axis(getattr(module, method)))
-    Array.astype, Array.clip = data_types.astype, elementwise.clip
     methods: dict[str, Any] = {"__getitem__": indexing.get, "__setitem__": indexing.assign, "__reduce__": _reduce}
     methods |= {"__getattr__": _missing, "__format__": _format, "__round__": _round, "__divmod__": _divmod}
-    methods |= {"reshape": _reshape, "round": _round}
+    methods |= {"astype": data_types.astype, "clip": elementwise.clip, "reshape": _reshape, "round": _round}
     methods |= {"__array_ufunc__": array_ufunc, "__array_function__": array_function}
     for name, method in methods.items():
         setattr(Array, name, method)
