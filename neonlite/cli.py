@@ -481,7 +481,7 @@ def finish_training(args: argparse.Namespace, model: Any, history: Any, save: Pa
         say(f"weights of epoch {epoch - 1:.0f}, which has the lowest validation cost, {cost:.4g}")
     if save:
         model.save_params(save)  # with the best weights, and even if there was no epoch left to train
-        say(f"model: {save}")
+    say(f"model: {save or 'not saved; -s FILE saves it'}")
     if args.plot:
         history.plot(args.plot)
         say(f"plot: {args.plot}")

@@ -28,6 +28,8 @@ METRICS: dict[str, Callable[[], Metric]] = {
     "top5": lambda: TopKMisclassification(5),
     "log_loss": LogLoss,
     "f1": F1,
+    "f1_macro": F1,
+    "f1_micro": lambda: F1(average="micro"),
     "roc_auc": ROCAUC,
     "confusion_matrix": ConfusionMatrix,
     "mse": MeanSquaredError,
@@ -69,9 +71,9 @@ def get_metric(metric: str | Metric | Cost) -> Metric:
     Parameters
     ----------
     metric : str, Metric or Cost
-        The name: "accuracy", "misclassification" or "error", "top5", "log_loss", "f1", "roc_auc", "confusion_matrix",
-        "mse", "mae", "r2", "perplexity", "bits_per_character", "sequence_accuracy", "edit_distance". A cost becomes the
-        metric of its mean over all columns.
+        The name: "accuracy", "misclassification" or "error", "top5", "log_loss", "f1" or "f1_macro", "f1_micro",
+        "roc_auc", "confusion_matrix", "mse", "mae", "r2", "perplexity", "bits_per_character", "sequence_accuracy",
+        "edit_distance". A cost becomes the metric of its mean over all columns.
 
     Returns
     -------

@@ -360,6 +360,8 @@ NAMES: dict[str, type[Metric]] = {
     "r2": R2,
     "roc_auc": ROCAUC,
     "f1": F1,
+    "f1_macro": F1,
+    "f1_micro": F1,
     "log_loss": LogLoss,
     "confusion_matrix": ConfusionMatrix,
     "bits_per_character": BitsPerCharacter,
@@ -372,6 +374,8 @@ def test_a_short_name_selects_a_metric(name):
 
 
 def test_other_metrics_are_selected_or_listed_in_the_error():
+    averages = [get_metric(name).average for name in ("f1", "f1_macro", "f1_micro")]  # type: ignore[attr-defined]
+    assert averages == ["macro", "macro", "micro"]
     top5, accuracy = get_metric("top5"), Accuracy()
     assert isinstance(top5, TopKMisclassification)
     assert top5.k == 5
