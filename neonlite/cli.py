@@ -501,6 +501,8 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
         raise ValueError(f"--target: expected the column to predict, one of {', '.join(table.names)}, got none")
     table.check_names(target, option="--target")
     table.check_names(*ignored, option="--ignore")
+    if target in ignored:
+        raise ValueError(f"--ignore: expected other columns than the target {target!r}, got {' '.join(ignored)}")
     names = [name for name in table.names if name not in (target, *ignored)]
     if not names:
         raise ValueError(f"{table.path}: expected at least one column besides the target and ignored columns")

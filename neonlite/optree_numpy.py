@@ -44,14 +44,14 @@ def _operand(be: Any, x: Any) -> Any:
 
 
 def _reduction(name: str) -> Callable[..., Any]:
-    def reduce(be: Any, a: Any, axis: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+    def reduce(be: Any, a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = True) -> Any:
         return getattr(_operand(be, a), name)(axis=axis, out=out, keepdims=keepdims)
 
     return reduce
 
 
 def _reduction_with_dtype(name: str) -> Callable[..., Any]:
-    def reduce(be: Any, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = True) -> Any:
+    def reduce(be: Any, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, *, keepdims: bool = True) -> Any:
         x = a if dtype is None else be.astype(a, dtype)
         return getattr(_operand(be, x), name)(axis=axis, out=out, keepdims=keepdims)
 

@@ -353,6 +353,7 @@ def test_a_number_that_is_misspelled_in_many_numbers_is_reported(capsys, tmp_pat
         ("train {csv}", "--target: expected the column to predict, one of x, y, side, got none"),
         ("train {csv} --target sides", "--target sides: expected a column of {csv}, which has the columns x, y, side."),
         ("train {csv} --target side --ignore z", "--ignore z: expected a column of {csv}"),
+        ("train {csv} --target side --ignore x side", "--ignore: expected other columns than the target 'side'"),
         ("train {csv} --target side --task regress", "line 2: expected a number in column 'side', got 'above'"),
         ("train {csv} --target side --save {csv}", "--save and the data name one file"),
         ("train {csv} --target side --save {folder}/no/m", "there is no folder"),

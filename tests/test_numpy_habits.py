@@ -435,6 +435,7 @@ MISTAKES: list[tuple[type[Exception], str, str]] = [
     (TypeError, "np.median(t)", "np.median(t (2, 3)) | t.get()"),
     (TypeError, "np.sum(t, where=m)", "np.sum(t (2, 3)) | 'where' | t.get()"),
     (TypeError, "np.std(t, ddof=1)", "np.std(t (2, 3)) | 'ddof' | t.get()"),
+    (TypeError, "np.std(t, 0, None, None, 1)", "np.std(t (2, 3)) | too many positional arguments | t.get()"),
     (TypeError, "np.where(m)", "np.where | t.get()"),
     (TypeError, "np.unique(tree)", "np.unique(add-tree (2, 3)) | t.get()"),
     (TypeError, "np.copyto(t, 0)", "np.copyto(t (2, 3)) | t.get()"),

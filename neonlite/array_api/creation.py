@@ -347,6 +347,7 @@ def linspace(
     be = current_backend()
     check_device(be, device)
     dtype = _dtype(dtype, be.default_dtype_name)
+    start, stop = (x.item() if isinstance(x, Array) else x for x in (start, stop))
     return from_numpy(be, np.linspace(start, stop, num, dtype=dtype, endpoint=endpoint))
 
 

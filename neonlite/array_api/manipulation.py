@@ -27,6 +27,8 @@ def axes_of(name: str, x: Array, axis: Axis) -> tuple[int, ...]:
 
 def axis_of(name: str, x: Array, axis: int) -> int:
     """Return one axis as a number from 0."""
+    if not hasattr(axis, "__index__"):
+        raise TypeError(f"{name}: expected an integer as axis, got {axis!r}, for {describe_array(x)}")
     return axes_of(name, x, axis)[0]
 
 
@@ -335,6 +337,7 @@ def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:
         The array.
     """
     (x,) = check_arrays("tile", x)
+    repetitions = (repetitions,) if isinstance(repetitions, int) else repetitions
     ndim = max(x.ndim, len(repetitions))
     counts = (1,) * (ndim - len(repetitions)) + tuple(repetitions)
     shape = (1,) * (ndim - x.ndim) + x.shape

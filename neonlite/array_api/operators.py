@@ -101,6 +101,10 @@ def _divmod(self: Array, other: Any) -> tuple[Array, Array]:
     return self // other, self % other
 
 
+def _reflected_divmod(self: Array, other: Any) -> tuple[Array, Array]:
+    return other // self, other % self
+
+
 def _with_positional_axis(function: Callable[..., Array]) -> Callable[..., Array]:
     @functools.wraps(function)
     def method(self: Array, axis: Any = None, **options: Any) -> Array:
@@ -141,8 +145,13 @@ def find_function(name: str) -> Callable[..., Any] | None:
 def array_ufunc(self: Array, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
     """Compute a ufunc of NumPy by the function of the namespace that has its name."""
     name = ufunc.__name__
-    function = find_function(REDUCTIONS.get(name, "") if method == "reduce" else name if method == "__call__" else "")
-    if function is None or options.keys() - {"axis", "keepdims", "dtype"}:
+    function, supported = None, set()
+    if method == "reduce":
+        function, supported = find_function(REDUCTIONS.get(name, "")), {"axis", "keepdims", "dtype"}
+        options = {"axis": 0, **options}
+    elif method == "__call__":
+        function = find_function(name)
+    if function is None or options.keys() - supported:
         call = f"np.{name}" + (f".{method}" if method != "__call__" else "")
         raise TypeError(
             f"{call}: expected a function of the namespace {self.backend.array_api!r} without out and where, got "
@@ -162,12 +171,19 @@ def array_function(self: Array, function: Callable[..., Any], types: Any, args: 
         counterpart = COUNTERPARTS.get(function.__name__)
         way_out = f"Use {counterpart}, or pass np.asarray(x)" if counterpart else "For NumPy's, pass np.asarray(x)"
         raise TypeError(f"{name}: expected a function of the array-API standard, as in neonlite.array_api. {way_out}.")
-    if len(args) == 2 and list(inspect.signature(ours).parameters)[1:2] == ["axis"]:
-        args, kwargs = args[:1], {"axis": args[1], **kwargs}
+    if name in ("np.diagonal", "np.trace") and args[0].ndim != 2:
+        raise TypeError(
+            f"{name}: expected two dimensions, got {describe_array(args[0])}. Use array_api.linalg.{name[3:]}."
+        )
+    signature = inspect.signature(ours)
+    n = sum(x.kind is not inspect.Parameter.KEYWORD_ONLY for x in signature.parameters.values())
     try:
-        inspect.signature(ours).bind(*args, **kwargs)
-    except TypeError as error:
-        way_out = f"Call array_api.{ours.__name__}{inspect.signature(ours)}, or pass np.asarray(x)."
+        if len(args) > n:  # NumPy's names of arguments that are keywords here
+            names = list(inspect.signature(function).parameters)[n:]
+            args, kwargs = args[:n], {**dict(zip(names, args[n:], strict=False)), **kwargs}
+        signature.bind(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        way_out = f"Call array_api.{ours.__name__}{signature}, or pass np.asarray(x)."
         raise TypeError(f"{name}: {error}. {way_out}") from None
     return ours(*args, **kwargs)
 
@@ -185,6 +201,7 @@ def install(functions: dict[str, Callable[..., Any]]) -> None:
             setattr(Array, method, _with_positional_axis(getattr(module, method)))
     methods: dict[str, Any] = {"__getitem__": indexing.get, "__setitem__": indexing.assign, "__reduce__": _reduce}
     methods |= {"__getattr__": _missing, "__format__": _format, "__round__": _round, "__divmod__": _divmod}
+    methods["__rdivmod__"] = _reflected_divmod
     methods |= {"astype": data_types.astype, "clip": elementwise.clip, "reshape": _reshape, "round": _round}
     methods |= {"__array_ufunc__": array_ufunc, "__array_function__": array_function}
     for name, method in methods.items():

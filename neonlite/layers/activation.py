@@ -8,6 +8,7 @@ from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import is_builtin
 from neonlite.backend.shard import draw_minibatch_mask
 from neonlite.backend.validation import check_number, from_name, instance
+from neonlite.layers import layer_checks
 from neonlite.layers.buffers import num_steps
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import ActivationLike, LayerInput
@@ -81,6 +82,7 @@ class Activation(Layer):
             )
         delta = error if self.shortcut else self.transform.backward(error, self.outputs, self.inputs)
         delta = self.scale_deltas(delta, alpha, beta)
+        layer_checks.check_no_random_numbers(self, [delta])
         return ([], []) if delta is self.deltas else ([self.deltas], [delta])
 
 

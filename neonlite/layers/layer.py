@@ -157,8 +157,6 @@ class Layer(WeightOwner):
         self.check_configured()
         self.check_accumulation(accumulate_updates)
         self.can_backprop, self.tree = False, None
-        if self.formula_constants() is None:  # it may read buffers
-            self.clear_trees()
         if self.owns_output:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
@@ -235,6 +233,9 @@ class Layer(WeightOwner):
         tree = self.prepare_fprop(inputs, inference)
         if not self.owns_output:
             self.outputs = inputs
+        if tree.shape != self.outputs.shape:
+            shape = self.outputs.shape
+            raise ValueError(f"{self.name}: expected a formula of the shape {shape}, got {describe(tree)}.")
         if inference or beta:
             self.outputs[:] = tree + beta * self.outputs if beta else tree
         else:
@@ -270,7 +271,7 @@ class Layer(WeightOwner):
         if self.tree is None:  # a subclass computes its outputs without the formula
             self.tree = self._build_tree(self.inputs)
             self._check_in_place(self.inputs, self.tree)
-        operands = self.tree, error, self.deltas, alpha, beta
+        operands = self.tree, self.outputs, error, self.deltas, alpha, beta
         self.bprop_assignment(self.be, operands, lambda: self.build_backward(error, alpha, beta))
         return self.deltas
 
@@ -293,6 +294,7 @@ class Layer(WeightOwner):
             values[-1] = self.scale_deltas(values[-1], alpha, beta)
             if values[-1] is self.deltas:  # the error is passed on unchanged
                 del targets[-1], values[-1]
+        layer_checks.check_no_random_numbers(self, values)
         return targets, values
 
     def prepare_fprop(self, inputs: Tensor, inference: bool) -> Any:
@@ -323,6 +325,7 @@ class Layer(WeightOwner):
     def _build_tree(self, inputs: Tensor) -> OpTreeNode:
         """Return ``formula(inputs)`` as an op-tree that ``bprop`` can differentiate."""
         tree = self.formula(inputs)
+        tree = getattr(tree, "operand", tree)  # of an array of neonlite.array_api
         if not isinstance(tree, Operand):
             raise TypeError(f"{self.name}: expected an op-tree from formula(x), got {describe(tree)}.")
         return tree if isinstance(tree, OpTreeNode) else tree * 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from neonlite.autodiff import Autodiff
@@ -9,7 +10,8 @@ from neonlite.backend import Tensor
 from neonlite.layers.buffers import tensor_shape
 from neonlite.layers.types import LayerInput, LayerShape
 from neonlite.messages import describe
-from neonlite.optree import OpTreeNode, postorder
+from neonlite.optree import Operand, OpTreeNode, postorder
+from neonlite.optree_structure import RandomSource
 
 if TYPE_CHECKING:
     from neonlite.layers.layer import Layer
@@ -120,6 +122,17 @@ def check_in_place(layer: Layer, inputs: Tensor, tree: OpTreeNode) -> None:
             raise ValueError(
                 f"{layer.name}: expected a derivative that does not read the inputs, because in_place overwrites "
                 "them. Set in_place = False."
+            )
+
+
+def check_no_random_numbers(layer: Layer, trees: Iterable[Operand]) -> None:
+    """Raise ValueError if the derivative of the formula reads random numbers, which ``bprop`` would draw again."""
+    for node in postorder(*[x for x in trees if isinstance(x, OpTreeNode)]):
+        if any(isinstance(x, RandomSource) for x in node.operands):
+            raise ValueError(
+                f"{layer.name}: expected a derivative that does not read random numbers, because bprop would draw "
+                "other ones than fprop. In fprop, draw them into a tensor, such as self.mask[:] = be.rand(shape), and "
+                "read this tensor in formula."
             )
 
 

@@ -108,7 +108,9 @@ class F1(ClassMetric):
         self.class_names = check_class_names(self, class_names)
         if average is None and not self.class_names:
             raise ValueError("F1: expected class_names together with average=None, got None. They name the scores")
-        self.metric_names: Sequence[str] = [f"F1, {x}" for x in self.class_names or []] if average is None else ("F1",)
+        self.metric_names: Sequence[str] = ["F1" if average == "macro" else f"F1, {average}"]
+        if average is None:
+            self.metric_names = [f"F1, {x}" for x in self.class_names or []]
 
     def column_values(self, y: Outputs, t: Targets) -> Operand:
         predicted, actual, weights = self.indicators(y, t)

@@ -403,6 +403,13 @@ MISTAKES: dict[str, tuple[type[Exception], str]] = {
     "xp.max(xp.zeros(0))": (ValueError, "at least one element"),
     "xp.asarray(nl.Backend('cpu').array_api.ones(2)) + nl.Backend('cpu').array_api.ones(2)": (ValueError, "backend"),
     "np.linalg.norm(xp.ones(2))": (TypeError, "vector_norm"),
+    "np.sort(xp.ones((2, 2)), axis=None)": (TypeError, "expected an integer as axis, got None"),
+    "np.argsort(xp.ones((2, 2)), None)": (TypeError, "expected an integer as axis, got None"),
+    "np.trace(xp.ones((2, 2, 2)))": (TypeError, "linalg.trace"),
+    "np.diagonal(xp.ones((2, 2, 2)))": (TypeError, "linalg.diagonal"),
+    "np.std(xp.ones(2), 0, None, None, 1)": (TypeError, "correction"),
+    "np.add(xp.ones(2), 1, dtype='float64')": (TypeError, "np.asarray"),
+    "np.linspace(xp.ones(2), 3.0, 4)": (ValueError, "one element"),
     "np.add.accumulate(xp.ones(2))": (TypeError, "np.asarray"),
     "xp.permute_dims(xp.ones((2, 2)), (0, 0))": (ValueError, "distinct axes"),
     "hash(xp.ones(2))": (TypeError, "unhashable"),
@@ -435,6 +442,32 @@ def test_numpy_functions_call_those_of_the_namespace(be: Backend) -> None:
         assert isinstance(y, Array)
     assert isinstance(np.ones((2, 2)) * x, Array)
     assert np.sum(x, axis=0).tolist() == [4, 6]
+    values = np.arange(24.0).reshape(2, 3, 4) ** 2
+    z = xp.asarray(values, dtype=xp.float64)
+    calls: list[Any] = [
+        lambda a: np.add.reduce(a),
+        lambda a: np.multiply.reduce(a, keepdims=True),
+        lambda a: np.maximum.reduce(a, axis=1),
+        lambda a: np.logical_or.reduce(a > 7),
+        lambda a: np.diff(a, 2),
+        lambda a: np.diff(a, 1, 0),
+        lambda a: np.diff(a, axis=1),
+        lambda a: np.sum(a, 1),
+        lambda a: np.sort(-a, 0),
+        lambda a: np.cumsum(a, 1),
+        lambda a: np.roll(a, 1, 2),
+        lambda a: np.concatenate([a, a], 2),
+        lambda a: np.stack([a, a], 1),
+        lambda a: np.take(a, np.asarray([1, 0]), 1),
+        lambda a: np.argmax(a, 1),
+        lambda a: np.tile(a, 2),
+        lambda a: np.trace(a[0]),
+        lambda a: np.linspace(a[0, 0, 1], a[0, 0, 2], 3, dtype=np.float64),
+        lambda a: divmod(7.5, a + 1)[0],
+        lambda a: divmod(7.5, a + 1)[1],
+    ]
+    for k, call in enumerate(calls):
+        np.testing.assert_allclose(np.asarray(call(z)), call(values), rtol=1e-12, err_msg=str(k))
     assert np.transpose(x).tolist() == [[1, 3], [2, 4]]
     np.testing.assert_allclose(np.linalg.inv(x).tolist(), np.linalg.inv(np.asarray(x)), rtol=1e-5)
     assert np.allclose(x, x + 1e-9)

@@ -36,6 +36,23 @@ def test_a_network_of_built_in_layers_has_no_custom_class(cpu: Backend) -> None:
         assert snapshot.is_unchanged()
 
 
+def test_a_change_in_a_nested_container_is_found() -> None:
+    layer = Linear(2, Constant(1.0))
+    containers: list[Any] = [{"a": 1}, [1, {"b": [2]}], {3}]
+    layer.extra = containers  # type: ignore[attr-defined]
+    changes = [
+        lambda: containers[0].update(a=2),
+        lambda: containers[1][1]["b"].append(4),
+        lambda: containers[2].add(5),
+        lambda: containers.append(6),
+    ]
+    for change in changes:
+        snapshot = AttributeSnapshot([layer])
+        assert snapshot.is_unchanged()
+        change()
+        assert not snapshot.is_unchanged()
+
+
 def test_a_subclass_of_a_built_in_class_is_custom_unless_it_declares_can_replay() -> None:
     layer = Custom(2, Constant(1.0))
     assert AttributeSnapshot([[layer]]).custom_class == "Custom"

@@ -30,6 +30,7 @@ from neonlite.layers import (
 from neonlite.models import CheckpointError, Model
 from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
 from neonlite.optimizers import Adam, GradientDescentMomentum
+from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms import (
     CrossEntropyBinary,
     CrossEntropyMulti,
@@ -121,6 +122,23 @@ def test_two_classes_with_one_output(be):
     np.testing.assert_allclose(model.predict_proba(X), np.column_stack([1 - p[:, 0], p[:, 0]]))
     assert model.evaluate(X, y == "x", ["accuracy", "roc_auc"]) == {"accuracy": 1.0, "roc_auc": 1.0}
     assert history.last("Accuracy") == 1
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_fit_accepts_the_name_of_every_optimizer(cpu, optimizer):
+    X, y = corners()
+    model = Model([affine(3, Softmax())])
+    model.fit(X, y, epochs=1, optimizer=optimizer, progress_bar=False)
+    before = model.get_weights()
+    model.fit(X, y, epochs=1, optimizer=optimizer, progress_bar=False)
+    after = model.get_weights()
+    assert all(np.isfinite(x).all() and not np.array_equal(x, before[name]) for name, x in after.items())
+
+
+def test_averages_of_f1_are_recorded_under_their_names(cpu):
+    X, y = corners()
+    history = fit(Model([affine(3, Softmax())]), X, y, validation_split=0.25, metrics=["f1_macro", "f1_micro"])
+    assert {"F1", "F1, micro"} <= set(history)
 
 
 def test_several_labels(be):
