@@ -12,8 +12,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from neonlite.messages import describe
 from neonlite.optree_structure import info_of
 
@@ -166,7 +164,7 @@ def array_function(
 def evaluated(x: Any) -> Any:
     """Return arguments with NumPy arrays in place of tensors, op-trees and other arrays."""
     if hasattr(x, "__array_function__"):
-        return np.asarray(x)
+        return x.__array__()
     if type(x) is dict:
         return {key: evaluated(value) for key, value in x.items()}
     return type(x)(map(evaluated, x)) if type(x) in (list, tuple) else x

@@ -55,7 +55,7 @@ class Activation(Layer):
         """Return ``f(x)``."""
         return self.transform(x)
 
-    def formula_constants(self) -> tuple[Any, ...] | None:
+    def formula_constants(self) -> tuple[object, ...] | None:
         if is_builtin(type(self.transform)) and type(self).formula is Activation.formula:
             return self.transform, *vars(self.transform).values()
         return None  # a custom transform may read other objects

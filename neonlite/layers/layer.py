@@ -193,7 +193,7 @@ class Layer(WeightOwner):
         """
         raise NotImplementedError(f"{self.classnm}: expected formula(x), or fprop and bprop. Implement them.")
 
-    def formula_constants(self) -> tuple[Any, ...] | None:
+    def formula_constants(self) -> tuple[object, ...] | None:
         """Return what the formula reads beside x: if it is known, training evaluates the formula only when it changes.
 
         Returns
@@ -297,7 +297,7 @@ class Layer(WeightOwner):
         layer_checks.check_no_random_numbers(self, values)
         return targets, values
 
-    def prepare_fprop(self, inputs: Tensor, inference: bool) -> Any:
+    def prepare_fprop(self, inputs: Tensor, inference: bool) -> Operand:
         """Store the inputs, and return the op-tree of the outputs, which in training is also stored as ``tree``.
 
         Parameters
@@ -319,8 +319,9 @@ class Layer(WeightOwner):
                     self.trees.clear()
                 known_tree = tree
             self.trees[id(inputs)] = inputs, known_tree, constants
+        result: Operand = known_tree
         self.tree = known_tree
-        return self.tree
+        return result
 
     def _build_tree(self, inputs: Tensor) -> OpTreeNode:
         """Return ``formula(inputs)`` as an op-tree that ``bprop`` can differentiate."""

@@ -132,5 +132,5 @@ class Bias(ParameterLayer):
         """Return ``x + b``."""
         return self.be.reshape(self.be.reshape(x, self.num_channels, -1) + self.W, x.shape)
 
-    def formula_constants(self) -> tuple[Any, ...] | None:
+    def formula_constants(self) -> tuple[object, ...] | None:
         return (self.W,) if type(self).formula is Bias.formula else None

@@ -361,5 +361,5 @@ class LayerNorm(NormalizationBase):
         d = x - self.be.mean(x, axis=0)
         return d / self.be.sqrt(self.be.mean(self.be.square(d), axis=0) + self.eps) * self.gamma + self.beta
 
-    def formula_constants(self) -> tuple[Any, ...] | None:
+    def formula_constants(self) -> tuple[object, ...] | None:
         return (self.eps, self.gamma, self.beta) if type(self).formula is LayerNorm.formula else None
