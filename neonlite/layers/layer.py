@@ -307,7 +307,7 @@ class Layer(WeightOwner):
         """
         self.set_inputs(inputs, inference)
         if inference:
-            return self.inference_formula(inputs)
+            return self._as_operand(self.inference_formula(inputs))
         constants = self.formula_constants()
         known_inputs, known_tree, known_constants = self.trees.get(id(inputs), NO_TREE)
         is_known = known_inputs is inputs  # in a copy of the layer, ids are those of the original
@@ -325,11 +325,15 @@ class Layer(WeightOwner):
 
     def _build_tree(self, inputs: Tensor) -> OpTreeNode:
         """Return ``formula(inputs)`` as an op-tree that ``bprop`` can differentiate."""
-        tree = self.formula(inputs)
-        tree = getattr(tree, "operand", tree)  # of an array of neonlite.array_api
-        if not isinstance(tree, Operand):
-            raise TypeError(f"{self.name}: expected an op-tree from formula(x), got {describe(tree)}.")
+        tree = self._as_operand(self.formula(inputs))
         return tree if isinstance(tree, OpTreeNode) else tree * 1
+
+    def _as_operand(self, tree: object) -> Operand:
+        """Return the value of a formula as a tensor or op-tree. TypeError if it is neither, nor an Array."""
+        operand = getattr(tree, "operand", tree)  # of an array of neonlite.array_api
+        if not isinstance(operand, Operand):
+            raise TypeError(f"{self.name}: expected an op-tree from formula(x), got {describe(tree)}.")
+        return operand
 
     def _check_in_place(self, inputs: Tensor, tree: OpTreeNode) -> None:
         """Raise ValueError if ``bprop`` would need inputs that the outputs overwrite."""

@@ -1312,6 +1312,7 @@ def test_a_formula_may_be_an_array_of_the_namespace(be):
 
     layer = made_ready(Squared(), be, 2)
     x = be.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    np.testing.assert_array_equal(layer.fprop(x, inference=True).get(), x.get() ** 2)
     np.testing.assert_array_equal(layer.fprop(x).get(), x.get() ** 2)
     np.testing.assert_array_equal(layer.bprop(be.ones((3, 2))).get(), 2 * x.get())
 
