@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.tree_operands import as_indices, as_operand, build_node, check_axes
+from neonlite.backend.tree_operands import as_indices, as_operand, build_node, check_axes, check_axis
 from neonlite.backend.validation import boolean, integer, one_of
 from neonlite.ops import OP_TABLE, SHAPE_FN_BY_KIND, Op
 from neonlite.optree import Operand, build
@@ -103,8 +103,7 @@ def _check_attribute(op: Op, a: Operand, parameter: inspect.Parameter, value: An
     """Return the value of an attribute, of the type of its default; an axis as an integer >= 0."""
     name, where = parameter.name, f"be.{op.method}: {parameter.name}"
     if name == "axis":
-        (axis,) = check_axes(a, (value,), op.method)
-        return axis
+        return check_axis(a, value, op.method)
     if name in CHOICES:
         return one_of(where, value, CHOICES[name])
     return boolean(where, value) if isinstance(parameter.default, bool) else integer(where, value, low=-math.inf)

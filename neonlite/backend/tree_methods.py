@@ -11,6 +11,7 @@ from neonlite.backend.tree_operands import (
     as_operands,
     build_node,
     check_axes,
+    check_axis,
     check_operands,
     reduction_size,
 )
@@ -233,7 +234,7 @@ def take(
     a = as_operand(be, a, "take")
     if axis is None:
         a, axis = be.reshape(a, -1, 1), 0
-    (axis,) = check_axes(a, axis, "take")
+    axis = check_axis(a, axis, "take")
     return build_node(be, OPS["take"], a, as_indices(be, indices, "take", "indices"), out, (("axis", axis),))
 
 
@@ -291,7 +292,7 @@ def concat(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tenso
         An op-tree; or ``out``.
     """
     arrays = as_operands(be, arrays, "concat")
-    (axis,) = check_axes(arrays[0], axis, "concat")
+    axis = check_axis(arrays[0], axis, "concat")
     first, rest = arrays[0], arrays[1:]
     pair = rest.pop() if rest else None
     while rest:
@@ -319,7 +320,7 @@ def stack(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tensor
     arrays = as_operands(be, arrays, "stack")
     if len({x.shape for x in arrays}) > 1:
         raise ValueError(f"be.stack: expected operands of one shape, got {describe(*arrays)}")
-    (axis,) = check_axes(arrays[0], axis, "stack", arrays[0].ndim + 1)
+    axis = check_axis(arrays[0], axis, "stack", arrays[0].ndim + 1)
     return be.concat([be.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in arrays], axis, out)
 
 

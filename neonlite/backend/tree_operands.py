@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from neonlite.messages import describe, truncate_message
 from neonlite.ops import Op
@@ -76,6 +76,13 @@ def check_axes(a: Operand, axis: AxisLike, method: str, ndim: int | None = None)
         return normalize_axes(axis, a.ndim if ndim is None else ndim)
     except (ValueError, TypeError, IndexError) as error:
         raise type(error)(f"be.{method}({describe(a)}): {truncate_message(error)}") from None
+
+
+def check_axis(a: Operand, axis: object, method: str, ndim: int | None = None) -> int:
+    """Return one axis of an operand as an integer >= 0; an error names the method and the operand."""
+    if isinstance(axis, bool) or not isinstance(axis, SupportsIndex):
+        raise TypeError(f"be.{method}({describe(a)}): expected an integer as axis, got {axis!r}")
+    return check_axes(a, (axis.__index__(),), method, ndim)[0]
 
 
 def reduction_size(a: Operand, axis: AxisLike, method: str) -> int:
