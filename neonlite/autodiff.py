@@ -22,7 +22,9 @@ from neonlite.optree import Operand, build, postorder
 class Autodiff(GradientRequests):
     """The gradients of an op-tree: dE/dx for every tensor x in it, given dE/dtree.
 
-    A second Autodiff for the same tree and the arguments of the last one is the same object.
+    A second Autodiff for the same tree and the arguments of the last one is the same object. Random numbers in the tree
+    (``be.rand``) are drawn at each evaluation; the value and its gradients have the same ones if one ``be.assign``
+    evaluates them.
 
     Parameters
     ----------

@@ -753,6 +753,15 @@ def test_trees_with_views_gathers_and_shared_parts_are_checked(be: Backend) -> N
     assert {"take", "concat", "where", "max"} <= {row.op for row in report.rows}
 
 
+def test_a_value_and_its_gradient_in_one_assignment_have_the_same_random_numbers(be: Backend) -> None:
+    x, y, dx = be.ones((3, 4)), be.empty((3, 4)), be.empty((3, 4))
+    tree = x * be.rand((3, 4))
+    (gradient,) = Autodiff(tree, be).get_grad_op_tree([x])
+    for _ in range(2):
+        be.assign([y, dx], [tree, gradient])
+        np.testing.assert_array_equal(dx.get(), y.get())
+
+
 def test_a_tree_with_random_ops_is_rejected(be: Backend) -> None:
     with pytest.raises(ValueError, match="without random numbers"):
         be.check_grad(be.ones((2, 2)) * be.rand(2, 2))
