@@ -314,7 +314,6 @@ WRONG = {
     "not a number": (assigned("dW", lambda layer, e, was: np.full((5, 1), np.nan)), ["dW"]),
     "other outputs": (OtherOutputs, ["outputs", "db"]),
     "another formula": (AnotherFormula, ["outputs", "db"]),
-    "another draw": (AnotherDraw, ["deltas"]),
     "no derivative": (lambda: Activation(Sign()), ["deltas"]),
 }
 
@@ -323,6 +322,11 @@ def test_the_layer_without_the_mistakes_passes(cpu):
     report = check_layer(Gain(name="g"), 5)
     assert report.ok, report
     assert [row.name for row in report.rows] == ["outputs", "g.dW", "g.db", "deltas"]
+
+
+def test_a_derivative_that_would_need_another_draw_is_refused(cpu):
+    with pytest.raises(ValueError, match="expected a derivative that does not read random numbers"):
+        check_layer(AnotherDraw(), 5)
 
 
 @pytest.mark.parametrize("which", WRONG)

@@ -27,7 +27,7 @@ from neonlite.backend import thread_pool
 from neonlite.backend.onehot import OneHot
 from neonlite.backend.planning.layout import ImageShape, layout_of
 from neonlite.backend.primitives.reference import ReferencePrimitives
-from neonlite.backend.runtimes import load_runtime
+from neonlite.backend.runtimes import load_runtime, native
 from neonlite.backend.runtimes.onednn import bindings, convolution, eltwise, matmul
 from neonlite.backend.runtimes.onednn.batch_norm import OneDNNBatchNorm
 from neonlite.backend.runtimes.onednn.matmul import OneDNNMatmul
@@ -596,12 +596,21 @@ def test_large_products_of_float32_are_one_dnn_s_and_others_are_not(
         pytest.skip("mkl is not installed")
     be = Backend(runtime)
     taken: list[Any] = []
+    monkeypatch.setattr(native, "get_num_threads", lambda: 2)
     monkeypatch.setattr(OneDNNMatmul, "_run_sgemm", lambda self, library, form, a, *more: taken.append(a.shape))
     for dtype, size in (("float32", 102), ("float32", 101), ("float64", 102)):
         x = be.ones((size, size), dtype=dtype)
         be.compound_dot(x, x, be.empty((size, size), dtype=dtype))
     be.compound_dot(be.ones((1000, 1000)), be.ones((1000, 1)), be.empty((1000, 1)))  # a vector
     assert taken == [(102, 102)]
+
+
+@pytest.mark.parametrize(("threads", "size"), [(1, 162), (2, 102)])
+def test_with_one_thread_numpy_computes_larger_products(
+    monkeypatch: pytest.MonkeyPatch, threads: int, size: int
+) -> None:
+    monkeypatch.setattr(native, "get_num_threads", lambda: threads)
+    assert (size - 1) ** 3 <= native.min_gemm_work() < size**3
 
 
 @needs
