@@ -82,7 +82,7 @@ def _einsum(be: Any, *operands: Any, out: Any = None, optimize: object = None) -
     return be.einsum(*operands, out=out)
 
 
-# {function: backend method}, where the arguments are the same
+# {function: backend method}, where the order of the arguments is the same
 SAME_ARGUMENTS = {
     "broadcast_to": "broadcast_to", "concatenate": "concat", "dot": "dot", "linalg.cholesky": "cholesky",
     "linalg.det": "det", "linalg.inv": "inv", "linalg.solve": "solve", "stack": "stack", "take": "take",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
+from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -82,6 +83,11 @@ class ValuesExcept:
 
     def __iter__(self) -> Iterator[Any]:
         return iter([value for name, value in self.dict.items() if name not in self.names])
+
+
+def same_objects(x: Collection[Any], y: Collection[Any]) -> bool:
+    """Return whether two collections consist of the same objects, in the same order."""
+    return len(x) == len(y) and all(map(is_, x, y))
 
 
 def can_replay(x: object) -> bool:

@@ -8,11 +8,11 @@ Data has the shape (F, N): features by columns, with the minibatch as the last a
 
 from __future__ import annotations
 
-from operator import is_
 from typing import Any, Self
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
+from neonlite.backend.attribute_snapshot import same_objects
 from neonlite.backend.planning.assignment import MAX_CACHED_ASSIGNMENTS, CachedAssignment
 from neonlite.backend.validation import checks_arguments
 from neonlite.layers import accumulation, deltas, layer_checks, layer_methods
@@ -311,7 +311,8 @@ class Layer(WeightOwner):
         constants = self.formula_constants()
         known_inputs, known_tree, known_constants = self.trees.get(id(inputs), NO_TREE)
         is_known = known_inputs is inputs  # in a copy of the layer, ids are those of the original
-        if not (is_known and constants is not None and same_objects(constants, known_constants)):
+        is_same = constants is not None and known_constants is not None and same_objects(constants, known_constants)
+        if not (is_known and is_same):
             tree = self._build_tree(inputs)
             if not (is_known and is_same_expression(tree, known_tree)):  # else keep it: its assignments are compiled
                 self._check_in_place(inputs, tree)
@@ -400,8 +401,3 @@ class Layer(WeightOwner):
     __str__ = layer_methods.layer_str
     nested_str = layer_methods.nested_str
     repr_details = layer_methods.repr_details
-
-
-def same_objects(x: tuple[Any, ...], y: tuple[Any, ...] | None) -> bool:
-    """Return whether two tuples consist of the same objects."""
-    return y is not None and len(x) == len(y) and all(map(is_, x, y))

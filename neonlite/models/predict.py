@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise, zip_longest
-from operator import is_
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend.attribute_snapshot import same_objects
 from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.current import on_its_backend
 from neonlite.backend.validation import checks_arguments, integer
@@ -72,7 +72,7 @@ class InferenceCopies:
         if not self._layers or self._layers[0][0] is not network:
             return False
         current = ((vars(layer).values(), values) for layer, values in self._layers)
-        return all(is_same(now, before) for now, before in (*current, *self._nested))
+        return all(same_objects(now, before) for now, before in (*current, *self._nested))
 
     def _copy(self, network: Any) -> list[Any]:
         """Return shallow copies of a network and its layers, without buffers."""
@@ -90,7 +90,7 @@ class InferenceCopies:
             if type(value) in (list, tuple, dict):
                 items = value.values() if type(value) is dict else value
                 new = [copied(x) for x in items]
-                if not is_same(new, items):
+                if not same_objects(new, items):
                     self._nested.append((items, list(items)))
                     return dict(zip(value, new, strict=True)) if type(value) is dict else type(value)(new)
             return value
@@ -99,11 +99,6 @@ class InferenceCopies:
         for layer, _ in self._layers:  # grows in the loop
             vars(copies[id(layer)]).update({name: copied(x) for name, x in vars(layer).items()}, _buffers={})
         return list(copies.values())
-
-
-def is_same(a: Collection[Any], b: Collection[Any]) -> bool:
-    """Return whether two sequences contain the same objects."""
-    return len(a) == len(b) and all(map(is_, a, b))
 
 
 class Predictor:

@@ -37,9 +37,9 @@ def test_a_network_of_built_in_layers_has_no_custom_class(cpu: Backend) -> None:
 
 
 def test_a_change_in_a_nested_container_is_found() -> None:
-    layer = Linear(2, Constant(1.0))
+    layer: Any = Linear(2, Constant(1.0))
     containers: list[Any] = [{"a": 1}, [1, {"b": [2]}], {3}]
-    layer.extra = containers  # type: ignore[attr-defined]
+    layer.extra = containers
     changes = [
         lambda: containers[0].update(a=2),
         lambda: containers[1][1]["b"].append(4),

@@ -189,3 +189,13 @@ def branching(trunk: list[Any], *branches: list[Any], **more: Any) -> Tree:
         for path in (trunk, *branches)
     ]
     return more.pop("cls", Tree)(paths, **more)
+
+
+def made_ready(layer: Any, be: Any, N: int) -> Any:
+    """Return a layer of three inputs, allocated for N columns, with deltas."""
+    be.bsz = N
+    layer.configure(3)
+    layer.needs_deltas = True
+    layer.allocate()
+    layer.allocate_deltas()
+    return layer

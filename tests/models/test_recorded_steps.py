@@ -349,8 +349,8 @@ def test_an_attribute_that_cannot_be_compared_counts_as_changed(runs: list[Linea
             model.layers.layers[0].tag = Incomparable()
 
     def layers() -> list[Any]:
-        linear = Linear(7)
-        linear.tag = Incomparable()  # type: ignore[attr-defined]
+        linear: Any = Linear(7)
+        linear.tag = Incomparable()
         return [linear, Affine(3)]
 
     assert_same(train(layers(), True, MeanSquared, act=change), train(layers(), False, MeanSquared, act=change))

@@ -374,8 +374,8 @@ def test_a_short_name_selects_a_metric(name):
 
 
 def test_other_metrics_are_selected_or_listed_in_the_error():
-    averages = [get_metric(name).average for name in ("f1", "f1_macro", "f1_micro")]  # type: ignore[attr-defined]
-    assert averages == ["macro", "macro", "micro"]
+    scores: list[Any] = [get_metric(name) for name in ("f1", "f1_macro", "f1_micro")]
+    assert [score.average for score in scores] == ["macro", "macro", "micro"]
     top5, accuracy = get_metric("top5"), Accuracy()
     assert isinstance(top5, TopKMisclassification)
     assert top5.k == 5
