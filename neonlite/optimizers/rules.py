@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import checked_dataclass, from_name, instance
-from neonlite.optimizers.optimizer import Optimizer, Row
+from neonlite.optimizers.optimizer import Optimizer, Row, pass_last_write
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
 
 if TYPE_CHECKING:
@@ -499,15 +499,18 @@ class MultiOptimizer(Optimizer):
         for layer in layer_list:
             key = next(key for key in (*layer_and_class_name(layer), "default") if key in mapping)
             layers[id(mapping[key])].append(layer)
-        atomic(self._update_each, layers, epoch)
+        atomic(self._update_each, layers, epoch, last=self)
 
     def _update_each(self, layers: dict[int, list[Layer]], epoch: float) -> None:
         """Call each optimizer with its layers, and increment ``t``."""
         restore_on_failure(self, "t")
-        for optimizer in {id(x): x for x in self.optimizer_mapping.values()}.values():
-            optimizer.cuda_graphs = self.cuda_graphs
-            optimizer.optimize(layers[id(optimizer)], epoch)
         self.t += 1
+        optimizers = [x for x in {id(x): x for x in self.optimizer_mapping.values()}.values() if layers[id(x)]]
+        for i, optimizer in enumerate(optimizers):
+            optimizer.cuda_graphs = self.cuda_graphs
+            if i == len(optimizers) - 1:
+                pass_last_write(self, optimizer)
+            optimizer.optimize(layers[id(optimizer)], epoch)
 
     def get_state(self) -> dict[str, Any]:
         return {key: optimizer.get_state() for key, optimizer in self.optimizer_mapping.items()}

@@ -404,7 +404,7 @@ def test_one_buffer_is_one_plan_and_no_step_creates_another(be, monkeypatch, nam
     monkeypatch.setattr(CompiledAssignment, "__call__", lambda update: calls.append(len(update.tensors)) or run(update))
     for epoch in range(5):
         optimizer.optimize(layers, epoch)
-    assert calls == [1 + len(optimizer.state_names)] * 2 * 5  # a copy of weights and states, and the update
+    assert calls == [1 + len(optimizer.state_names)] * 5  # no copy of weights and states: one assignment
     assert len(be.plan_cache) == plans
 
 
@@ -548,13 +548,12 @@ def test_resumed_training_gives_the_same_bits(be, name):
     assert len({id(layer.states[0].root) for layer in again}) == 1  # brought together
 
 
-def test_states_of_another_optimizer_are_rejected(cpu):
+def test_states_of_a_wrong_number_are_rejected(cpu):
     layers = network(cpu)
-    train(GDM(0.1, 0.9), layers, 1)
+    layers[0].states.append(cpu.zeros((4, 3)))
     with pytest.raises(ValueError, match=r"Adam: expected 2 states of the shape of W0 \(4, 3\), got .* Empty the list"):
         train(Adam(), layers, 1)
-    for layer in layers:
-        layer.states.clear()
+    layers[0].states.clear()
     train(Adam(), layers, 1)
 
 
@@ -581,7 +580,7 @@ def test_two_networks_may_alternate(cpu):
         train(alone, other, 1)
     for x, y in zip(weights(two), weights(other), strict=True):
         np.testing.assert_array_equal(x, y)
-    assert optimizer.t == 6
+    assert optimizer.t == 3  # of the network that was updated last
 
 
 def test_a_new_network_is_not_mistaken_for_a_deleted_one(cpu):
