@@ -130,7 +130,8 @@ class DataParallel:
         vars(model).update(common[1])
         optimizer.set_state(common[2])
         dataset.set_state(common[3])
-        for ((w, _), states), w.updates in zip(parameters, common[4], strict=True):
+        for ((w, _), states), updates_of_w in zip(parameters, common[4], strict=True):
+            w.updates = updates_of_w
             for tensor in (w, *states):
                 communicator.broadcast(tensor)
         for tensor in self.running:

@@ -10,17 +10,18 @@ The states, and the number of updates t, belong to the parameters: lists of laye
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Self
 
 from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.attribute_snapshot import AttributeSnapshot, can_replay
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.planning.assignment import CompiledAssignment, write_array
 from neonlite.backend.shard import global_batch_size
-from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure, restore_on_failure
+from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
 from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 from neonlite.initializers import compute_dtype
@@ -87,6 +88,22 @@ class Optimizer(NervanaObject):
     # attributes that affect an update only through ``get_scalars``
     result_attributes = ("t", "schedule", "_groups")
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Check a first argument ``stochastic_round``: a boolean, or a number, which is the learning rate."""
+        if is_dataclass(cls) and fields(cls)[0].name == "stochastic_round":
+            if is_number(value := kwargs.get("stochastic_round")):
+                raise TypeError(f"{cls.__name__}: expected stochastic_round=True or False, got {value}.")
+            if args and is_number(args[0]):
+                if not hasattr(cls, "learning_rate"):
+                    raise TypeError(f"{cls.__name__}: expected no learning rate, got {args[0]}. The rule has none.")
+                if len(args) > 1 or "learning_rate" in kwargs:
+                    rest = describe(*args[1:], *([kwargs["learning_rate"]] if "learning_rate" in kwargs else []))
+                    raise TypeError(
+                        f"{cls.__name__}: expected one learning rate, and other arguments by keyword, got {args[0]}, "
+                        f"{rest}."
+                    )
+        return super().__new__(cls)
+
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
         self.t = 0
@@ -100,13 +117,11 @@ class Optimizer(NervanaObject):
         """Set the name, and check the arguments."""
         Optimizer.__init__(self, self.name)
         attributes = vars(self)
-        rate = self.stochastic_round
-        first, *_ = fields(self)  # type: ignore[arg-type]
-        if isinstance(rate, float) and "learning_rate" in attributes and first.name == "stochastic_round":
-            if self.learning_rate != type(self).learning_rate:
-                raise TypeError(f"{self.classnm}: expected one learning rate, got {rate} and {self.learning_rate}.")
-            self.learning_rate, self.stochastic_round = rate, False
-        way_out = f". A learning rate is a number: {self.classnm}(0.01)" if isinstance(rate, str) else ""
+        if is_number(self.stochastic_round) and "learning_rate" in attributes:  # the first argument, see ``__new__``
+            self.learning_rate, self.stochastic_round = self.stochastic_round, False
+        way_out = (
+            f". A learning rate is a number: {self.classnm}(0.01)" if isinstance(self.stochastic_round, str) else ""
+        )
         self.stochastic_round = boolean(f"{self.classnm}: stochastic_round", self.stochastic_round, way_out)
         check_boolean_fields(self)
         check_attributes(self, *[name for name in NON_NEGATIVE_FIELDS if name in attributes], low=0)
@@ -182,7 +197,7 @@ class Optimizer(NervanaObject):
     def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
         """Update the parameters of layers. If it raises an error, parameters, states and ``t`` are unchanged.
 
-        Parameters with states of this kind of optimizer continue from them; others start with states of zeros and t = 0.
+        Parameters with states of this kind of optimizer continue from them. Others start with zeros and t = 0.
 
         Parameters
         ----------
@@ -203,16 +218,16 @@ class Optimizer(NervanaObject):
 
     def _step(self, parameters: list[Parameter], epoch: float) -> None:
         """Update parameters and their states, and count the update."""
-        restore_on_failure(self, "t")
         group = self._get_group(parameters)
         require_batch_size(group.be, self.classnm)
+        on_failure(restore_counts, self, self.t, group, group.updates)
         scalars = [self._get_scalars_at(t, epoch) for _, t in group.updates]
         if can_replay(self):
             scalars = group.to_device(scalars)
         if len(group.rows) > 1 or not begin_last_write(self):  # else the only assignment fails before it writes
             group.snapshot.take(self.cuda_graphs)
         group.be.replay("update", lambda: self._update_all(group, scalars), (self, group.rows), self.cuda_graphs)
-        self.t = max(t for _, t in group.updates) + 1
+        self.t = max([t for _, t in group.updates]) + 1
         group.set_updates([(kind, t + 1) for kind, t in group.updates])
 
     def _get_scalars_at(self, t: int, epoch: float) -> dict[str, Any]:
@@ -257,8 +272,8 @@ class Optimizer(NervanaObject):
             for row, k in zip(group.rows, group.row_indices, strict=True):
                 self.t = group.updates[k][1]
                 values_of_rows.append(self._update(be, row, n, factor, scalars[k]))
-            for row, values in enumerate(values_of_rows):
-                group.compile(row, values)
+            for i, values in enumerate(values_of_rows):
+                group.compile(i, values)
             if not group.attributes.custom_class:  # a custom update rule may depend on other values
                 group.constants = constants
         for assignment in group.assignments.values():
@@ -323,6 +338,11 @@ class Optimizer(NervanaObject):
             states[:] = views
 
 
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number, and not a boolean."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 SMALLEST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
 
 
@@ -356,9 +376,9 @@ class ParameterGroup:
         self.rows: list[Row] = []
         self.row_indices: list[int] = []  # of each row, the index in ``updates``
         self.members: list[tuple[Tensor, int]] = []  # parameters, with the same index
-        for updates, run in groupby(parameters, lambda parameter: parameter[0][0].updates):
+        for updates, equal in groupby(parameters, lambda parameter: parameter[0][0].updates):
             self.updates += [updates] if updates not in self.updates else []
-            run, k = list(run), self.updates.index(updates)
+            run, k = list(equal), self.updates.index(updates)
             rows = merge_contiguous([(*row, *states) for row, states in run])
             self.rows += rows
             self.row_indices += [k] * len(rows)
@@ -382,12 +402,10 @@ class ParameterGroup:
 
     def is_current(self) -> bool:
         """Return whether no other optimizer has updated a parameter, nor ``set_states`` replaced its states."""
-        updates = self.updates
-        return all([w.updates is updates[k] for w, k in self.members])
+        return not [w for w, k in self.members if w.updates is not self.updates[k]]
 
     def set_updates(self, updates: list[tuple[str, int]]) -> None:
-        """Set (kind, t) of the parameters; the previous ones are restored if the transaction fails."""
-        on_failure(self.set_updates, self.updates)
+        """Set (kind, t) of the parameters."""
         self.updates = updates
         for w, k in self.members:
             w.updates = updates[k]
@@ -434,6 +452,12 @@ def pass_last_write(outer: Optimizer, inner: Optimizer) -> None:
     """Let the write of ``inner`` be the last of the transaction, if that of ``outer``, which calls it, is."""
     if log.last is outer:
         log.last = last_writer(inner)
+
+
+def restore_counts(optimizer: Optimizer, t: int, group: ParameterGroup, updates: list[tuple[str, int]]) -> None:
+    """Restore the numbers of updates before a step that failed."""
+    optimizer.t = t
+    group.set_updates(updates)
 
 
 def set_states(w: Tensor, updates: tuple[str, int] | None, states: list[Tensor], values: list[Tensor]) -> None:

@@ -106,8 +106,8 @@ class RMSProp(Optimizer):
     Parameters
     ----------
     stochastic_round : bool, or float
-        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A float as
-        the only argument by position, as in ``RMSProp(0.01)``, is the learning rate.
+        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A number as
+        the first argument, as in ``RMSProp(0.01)``, is the learning rate.
     decay_rate : float
         Decay rate of m per step, in [0, 1); default: 0.95.
     learning_rate : float
@@ -156,8 +156,8 @@ class Adagrad(Optimizer):
     Parameters
     ----------
     stochastic_round : bool, or float
-        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A float as
-        the only argument by position, as in ``Adagrad(0.01)``, is the learning rate.
+        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A number as
+        the first argument, as in ``Adagrad(0.01)``, is the learning rate.
     learning_rate : float
         Learning rate l before the schedule is applied; default: 0.01.
     epsilon : float
@@ -252,8 +252,8 @@ class Adam(Optimizer):
     Parameters
     ----------
     stochastic_round : bool, or float
-        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A float as
-        the only argument by position, as in ``Adam(0.01)``, is the learning rate.
+        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A number as
+        the first argument, as in ``Adam(0.01)``, is the learning rate.
     learning_rate : float
         Learning rate l before the schedule is applied; default: 0.001.
     beta_1, beta_2 : float
@@ -343,8 +343,9 @@ class AdamW(Adam):
 
     Parameters
     ----------
-    stochastic_round : bool
-        Whether 16-bit parameters are rounded stochastically; default: False.
+    stochastic_round : bool, or float
+        Whether 16-bit parameters are rounded stochastically; default: False. A number as the first argument, as in
+        ``AdamW(0.01)``, is the learning rate.
     learning_rate : float
         Learning rate l before the schedule is applied; default: 0.001.
     beta_1, beta_2 : float
@@ -401,8 +402,8 @@ class ShiftAdaMax(Optimizer):
     Parameters
     ----------
     stochastic_round : bool, or float
-        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A float as
-        the only argument by position, as in ``ShiftAdaMax(0.01)``, is the learning rate.
+        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A number as
+        the first argument, as in ``ShiftAdaMax(0.01)``, is the learning rate.
     learning_rate : float
         Learning rate l before the schedule is applied; default: 0.002.
     beta_1, beta_2 : float

@@ -1122,7 +1122,39 @@ def test_a_copy_of_an_optimizer_updates_the_weights_it_is_given(be):
     assert layer.W.get().tolist() == [[-1.0] * 3] * 2
 
 
-@pytest.mark.parametrize("make", [Adam, RMSProp, Adagrad])
-def test_zero_and_one_are_truth_values_of_the_first_argument(make):
-    assert make(0).stochastic_round is False
-    assert make(np.int64(1)).stochastic_round is make(np.True_).stochastic_round is True
+RATE_OR_ROUND = [Adam, AdamW, RMSProp, Adagrad, ShiftAdaMax]
+
+
+@pytest.mark.parametrize("make", RATE_OR_ROUND)
+@pytest.mark.parametrize("number", [1, 0, 0.5, np.int64(2), np.float32(0.25)])
+def test_a_number_as_first_argument_is_the_learning_rate(make, number):
+    optimizer = make(number)
+    assert (optimizer.learning_rate, optimizer.stochastic_round) == (number, False)
+    assert optimizer.get_rate(0) == make(learning_rate=number).get_rate(0)
+    with pytest.raises(TypeError, match="expected one learning rate, and other arguments by keyword"):
+        make(number, 0.001)
+
+
+@pytest.mark.parametrize("make", [*RATE_OR_ROUND, Adadelta])
+def test_a_boolean_as_first_argument_is_stochastic_round_as_in_neon(make):
+    default = getattr(make(), "learning_rate", None)
+    for value in (True, False, np.True_):
+        optimizer = make(value)
+        assert (optimizer.stochastic_round, getattr(optimizer, "learning_rate", None)) == (bool(value), default)
+    with pytest.raises(TypeError, match="expected stochastic_round=True or False, got 1"):
+        make(stochastic_round=1)
+
+
+def test_adadelta_has_no_learning_rate():
+    with pytest.raises(TypeError, match="Adadelta: expected no learning rate, got 1"):
+        Adadelta(1)
+
+
+def test_a_custom_schedule_is_printed_with_its_class_and_arguments():
+    class WarmCosine(Schedule):
+        def __init__(self, total, warm):
+            super().__init__()
+            self.total, self.warm = total, warm
+
+    assert "schedule=WarmCosine(total=10, warm=2)" in repr(Adam(schedule=WarmCosine(10, 2)))
+    assert repr(Schedule([2, 3], 0.5)) == "Schedule(step_config=[2, 3], change=0.5)"
