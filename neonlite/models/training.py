@@ -85,10 +85,10 @@ def train(
     optimizer = from_name(f"{model.name}.fit: optimizer", optimizer, OPTIMIZERS)
     check_arguments(model, dataset, cost, optimizer, callbacks)
     num_epochs = integer(f"{model.name}.fit: num_epochs", num_epochs, 0)
-    if model.loaded_state is not None and type(optimizer) is type(model.optimizer):
+    if optimizer is not model.optimizer and type(optimizer) is type(model.optimizer) and is_own(optimizer):
         state = model.optimizer.get_state()
         if optimizer.get_state().keys() == state.keys():
-            optimizer.set_state(state)  # of the same type as in the checkpoint: continue from its state
+            optimizer.set_state(state)  # continue with its counts and its loss scale
     model.cuda_graphs = cuda_graphs
     if isinstance(optimizer, Optimizer):
         optimizer.cuda_graphs = cuda_graphs
