@@ -89,20 +89,20 @@ class Optimizer(NervanaObject):
     result_attributes = ("t", "schedule", "_groups")
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Check a first argument ``stochastic_round``: a boolean, or a number, which is the learning rate."""
-        if is_dataclass(cls) and fields(cls)[0].name == "stochastic_round":
-            if is_number(value := kwargs.get("stochastic_round")):
-                raise TypeError(f"{cls.__name__}: expected stochastic_round=True or False, got {value}.")
-            if args and is_number(args[0]):
-                if not hasattr(cls, "learning_rate"):
-                    raise TypeError(f"{cls.__name__}: expected no learning rate, got {args[0]}. The rule has none.")
-                if len(args) > 1 or "learning_rate" in kwargs:
-                    rest = describe(*args[1:], *([kwargs["learning_rate"]] if "learning_rate" in kwargs else []))
-                    raise TypeError(
-                        f"{cls.__name__}: expected one learning rate, and other arguments by keyword, got {args[0]}, "
-                        f"{rest}."
-                    )
-        return super().__new__(cls)
+        """Note whether the first argument is a number, the learning rate, though it is named ``stochastic_round``."""
+        self = super().__new__(cls)
+        first = fields(cls)[0].name if is_dataclass(cls) else ""
+        if first == "stochastic_round" and args and is_number(args[0]):
+            if not hasattr(cls, "learning_rate"):
+                raise TypeError(f"{cls.__name__}: expected no learning rate, got {args[0]}. The rule has none.")
+            if len(args) > 1 or "learning_rate" in kwargs:
+                others = [*args[1:], *([kwargs["learning_rate"]] if "learning_rate" in kwargs else [])]
+                raise TypeError(
+                    f"{cls.__name__}: expected one learning rate, and other arguments by keyword, got {args[0]}, "
+                    f"{describe(*others)}."
+                )
+            vars(self)["first_is_rate"] = True  # until ``__post_init__``
+        return self
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -117,7 +117,7 @@ class Optimizer(NervanaObject):
         """Set the name, and check the arguments."""
         Optimizer.__init__(self, self.name)
         attributes = vars(self)
-        if is_number(self.stochastic_round) and "learning_rate" in attributes:  # the first argument, see ``__new__``
+        if attributes.pop("first_is_rate", False):
             self.learning_rate, self.stochastic_round = self.stochastic_round, False
         way_out = (
             f". A learning rate is a number: {self.classnm}(0.01)" if isinstance(self.stochastic_round, str) else ""
