@@ -91,17 +91,20 @@ class Optimizer(NervanaObject):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Note whether the first argument is a number, the learning rate, though it is named ``stochastic_round``."""
         self = super().__new__(cls)
-        first = fields(cls)[0].name if is_dataclass(cls) else ""
-        if first == "stochastic_round" and args and is_number(args[0]):
-            if not hasattr(cls, "learning_rate"):
-                raise TypeError(f"{cls.__name__}: expected no learning rate, got {args[0]}. The rule has none.")
-            if len(args) > 1 or "learning_rate" in kwargs:
-                others = [*args[1:], *([kwargs["learning_rate"]] if "learning_rate" in kwargs else [])]
+        names: list[str] = [field.name for field in fields(cls)] if is_dataclass(cls) else []
+        if names[:1] == ["stochastic_round"] and args and is_number(first := args[0]):
+            given = dict(zip(names, args, strict=False)) | kwargs
+            if "learning_rate" not in names:
+                raise TypeError(f"{cls.__name__}: expected no learning rate, got {first}. The rule has none.")
+            if "learning_rate" in given and first not in (0, 1):  # Adam(0, 0.1), in neon: 0 is ``stochastic_round``
                 raise TypeError(
-                    f"{cls.__name__}: expected one learning rate, and other arguments by keyword, got {args[0]}, "
-                    f"{describe(*others)}."
+                    f"{cls.__name__}: expected one learning rate, got {first} and {given['learning_rate']}."
                 )
-            vars(self)["first_is_rate"] = True  # until ``__post_init__``
+            if "learning_rate" not in given and len(args) > 1:
+                raise TypeError(
+                    f"{cls.__name__}: expected other arguments than the learning rate by keyword, got {args[1]}."
+                )
+            vars(self)["first_is_rate"] = "learning_rate" not in given  # until ``__post_init__``
         return self
 
     def __init__(self, name: str | None = None) -> None:

@@ -1131,8 +1131,21 @@ def test_a_number_as_first_argument_is_the_learning_rate(make, number):
     optimizer = make(number)
     assert (optimizer.learning_rate, optimizer.stochastic_round) == (number, False)
     assert optimizer.get_rate(0) == make(learning_rate=number).get_rate(0)
-    with pytest.raises(TypeError, match="expected one learning rate, and other arguments by keyword"):
-        make(number, 0.001)
+
+
+@pytest.mark.parametrize("make", RATE_OR_ROUND)
+def test_a_number_beside_a_learning_rate_is_stochastic_round_as_in_neon_or_an_error(make):
+    optimizer = make(1, learning_rate=0.5)
+    assert (optimizer.learning_rate, optimizer.stochastic_round) == (0.5, True)
+    with pytest.raises(TypeError, match=r"expected one learning rate, got 0\.1 and 0\.5"):
+        make(0.1, learning_rate=0.5)
+
+
+def test_arguments_after_a_learning_rate_are_passed_by_keyword():
+    assert Adam(0, 0.5).learning_rate == 0.5
+    assert Adam(0.5, beta_1=0.8).learning_rate == 0.5
+    with pytest.raises(TypeError, match=r"RMSProp: expected other arguments .* by keyword, got 0\.9"):
+        RMSProp(0.1, 0.9)
 
 
 @pytest.mark.parametrize("make", [*RATE_OR_ROUND, Adadelta])
@@ -1142,7 +1155,7 @@ def test_a_boolean_as_first_argument_is_stochastic_round_as_in_neon(make):
         optimizer = make(value)
         assert (optimizer.stochastic_round, getattr(optimizer, "learning_rate", None)) == (bool(value), default)
     assert make(stochastic_round=1).stochastic_round is True  # scripts of neon pass args.rounding
-    with pytest.raises(TypeError, match="expected True or False for stochastic_round, got 0.5"):
+    with pytest.raises(TypeError, match=r"expected True or False for stochastic_round, got 0\.5"):
         make(stochastic_round=0.5)
 
 
