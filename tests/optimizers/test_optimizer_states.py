@@ -1,5 +1,6 @@
 """Tests of the states of optimizers: they belong to the parameters of a model, under the kind of optimizer."""
 
+import copy
 import json
 import pickle
 import subprocess
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from neonlite.data import ArrayIterator
+from neonlite.distributed import Distributed
 from neonlite.initializers import Constant
 from neonlite.layers import Affine, Linear
 from neonlite.models import CheckpointError, Model
@@ -88,6 +90,17 @@ def test_an_optimizer_continues_from_states_of_its_kind_and_starts_afresh_after_
     assert bits(update(wrap(MAKERS[second]()), layer, 3, 3)) == bits(expected)
 
 
+@pytest.mark.parametrize("wrap", [Distributed, lambda x: MultiOptimizer({"default": Distributed(x)})])
+def test_loss_scaling_divides_also_the_gradients_of_a_distributed_optimizer(cpu, wrap):
+    expected = update(GradientDescentMomentum(0.1, 0.0), Layer(cpu, 0), 1)
+    layer = Layer(cpu, 0)
+    layer.dW[:] = 8 * N * np.random.default_rng(0).normal(size=(3, 2))
+    scaling = LossScaling(wrap(GradientDescentMomentum(0.1, 0.0)), scale=8)
+    scaling.scale_errors(cpu.zeros((1, 1)))
+    scaling.optimize([layer], 0)
+    assert bits(layer.W.get()) == bits(expected)
+
+
 def test_momentum_and_nesterov_are_one_kind_and_others_are_different():
     kinds = {name: make().kind for name, make in MAKERS.items()}
     assert kinds.pop("nesterov") == kinds["momentum"]
@@ -135,6 +148,21 @@ def test_a_parameter_that_was_frozen_has_its_own_number_of_updates(cpu, flat, ma
     for layer, w, gradients in zip(layers, start, seen, strict=True):
         np.testing.assert_allclose(layer.W.get(), adam_in_numpy(w, gradients), rtol=1e-4, atol=1e-6)
     assert [layer.W.updates[1] for layer in layers] == [6, 5, 4]
+
+
+def test_a_custom_update_rule_reads_the_number_of_updates_of_its_parameter(cpu):
+    class Counting(GradientDescentMomentum):
+        def update_rule(self, be, w, g, states, rate):
+            return [w + 0 * g + self.t, *states]
+
+    layers, optimizer = [Layer(cpu, 0), Layer(cpu, 1)], Counting()
+    start = [layer.W.get() for layer in layers]
+    cpu.bsz = N
+    optimizer.optimize(layers[:1], 0)
+    for _ in range(2):
+        optimizer.optimize(layers, 0)
+    for layer, w, total in zip(layers, start, (0 + 1 + 2, 0 + 1), strict=True):
+        np.testing.assert_allclose(layer.W.get(), w + total, rtol=1e-6)
 
 
 def test_the_norm_of_gradients_spans_parameters_with_different_numbers_of_updates(cpu):
@@ -232,6 +260,13 @@ def test_a_loaded_model_starts_afresh_with_another_kind(batches):
     copied = trained.copy()
     copied.epoch_index = 0
     assert weights(fit(copied, MultiOptimizer({"default": GradientDescentMomentum(0.01, 0.9)}), 2)) == weights(fresh)
+
+
+def test_a_deep_copy_of_a_network_continues_from_its_states(batches):
+    trained, other = fit(model(), Adam(0.01), 2), model()
+    other.layers = copy.deepcopy(trained.layers)
+    other.epoch_index = 2
+    assert weights(fit(other, Adam(0.01), 4)) == weights(fit(trained, Adam(0.01), 4))
 
 
 def test_weights_and_states_of_layers_continue_in_another_network(batches):
