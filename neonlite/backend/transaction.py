@@ -71,7 +71,7 @@ def atomic(fn: Callable[..., T], *args: Any, last: object = None) -> T:
                 stack.callback(call, *arguments)
         raise
     finally:
-        log.is_writing = False
+        log.last, log.is_writing = None, False
         if log.defers_interrupt:
             raise_deferred_interrupt()
     return result
@@ -100,8 +100,9 @@ def note_interrupt(*_: object) -> None:
 
 def raise_deferred_interrupt() -> None:
     """Raise KeyboardInterrupt if Ctrl-C was pressed during the last write, and defer it no longer."""
-    is_interrupted, log.is_interrupted, log.defers_interrupt = log.is_interrupted, False, False
+    log.defers_interrupt = False
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    is_interrupted, log.is_interrupted = log.is_interrupted, False
     if is_interrupted:
         raise KeyboardInterrupt
 

@@ -223,7 +223,9 @@ class WeightOwner(BufferOwner):
             if load_states and "states" in entry:
                 layer.set_states(entry["states"], entry.get("updates"))
 
-    def set_states(self, states: Sequence[Sequence[ArrayLike]], updates: Sequence[Any] | None = None) -> None:
+    def set_states(
+        self, states: Sequence[Sequence[ArrayLike]], updates: Sequence[tuple[str, int] | None] | None = None
+    ) -> None:
         """Set the optimizer states.
 
         Parameters

@@ -85,7 +85,8 @@ def train(
     optimizer = from_name(f"{model.name}.fit: optimizer", optimizer, OPTIMIZERS)
     check_arguments(model, dataset, cost, optimizer, callbacks)
     num_epochs = integer(f"{model.name}.fit: num_epochs", num_epochs, 0)
-    if optimizer is not model.optimizer and type(optimizer) is type(model.optimizer) and is_own(optimizer):
+    is_other = optimizer is not model.optimizer and type(optimizer) is type(model.optimizer)
+    if is_other and isinstance(optimizer, Optimizer):
         state = model.optimizer.get_state()
         if optimizer.get_state().keys() == state.keys():
             optimizer.set_state(state)  # continue with its counts and its loss scale

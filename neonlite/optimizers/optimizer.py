@@ -10,7 +10,6 @@ The states, and the number of updates t, belong to the parameters: lists of laye
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, is_dataclass
 from functools import cached_property
 from itertools import groupby, islice
 from numbers import Real
@@ -20,6 +19,7 @@ from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.attribute_snapshot import AttributeSnapshot, can_replay
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.planning.assignment import CompiledAssignment, write_array
+from neonlite.backend.serialization import constructor_arguments
 from neonlite.backend.shard import global_batch_size
 from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
 from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number
@@ -91,20 +91,10 @@ class Optimizer(NervanaObject):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Note whether the first argument is a number, the learning rate, though it is named ``stochastic_round``."""
         self = super().__new__(cls)
-        names: list[str] = [field.name for field in fields(cls)] if is_dataclass(cls) else []
-        if names[:1] == ["stochastic_round"] and args and is_number(first := args[0]):
-            given = dict(zip(names, args, strict=False)) | kwargs
-            if "learning_rate" not in names:
-                raise TypeError(f"{cls.__name__}: expected no learning rate, got {first}. The rule has none.")
-            if "learning_rate" in given and first not in (0, 1):  # Adam(0, 0.1), in neon: 0 is ``stochastic_round``
-                raise TypeError(
-                    f"{cls.__name__}: expected one learning rate, got {first} and {given['learning_rate']}."
-                )
-            if "learning_rate" not in given and len(args) > 1:
-                raise TypeError(
-                    f"{cls.__name__}: expected other arguments than the learning rate by keyword, got {args[1]}."
-                )
-            vars(self)["first_is_rate"] = "learning_rate" not in given  # until ``__post_init__``
+        names = constructor_arguments(cls) if args and is_number(args[0]) else []
+        if names[:1] == ["stochastic_round"]:  # Adam(0, 0.1) has a rate: 0 is the ``stochastic_round`` of a neon script
+            is_given = "learning_rate" in [*names[: len(args)], *kwargs]
+            vars(self)["first_is_rate"] = not is_given  # until ``__post_init__``
         return self
 
     def __init__(self, name: str | None = None) -> None:
@@ -120,8 +110,13 @@ class Optimizer(NervanaObject):
         """Set the name, and check the arguments."""
         Optimizer.__init__(self, self.name)
         attributes = vars(self)
-        if attributes.pop("first_is_rate", False):
-            self.learning_rate, self.stochastic_round = self.stochastic_round, False
+        rate = self.stochastic_round
+        if attributes.pop("first_is_rate", False) or (is_number(rate) and rate not in (0, 1)):
+            if "learning_rate" not in attributes:
+                raise TypeError(f"{self.classnm}: expected no learning rate, got {rate}. The rule has none.")
+            if self.learning_rate != type(self).learning_rate:
+                raise TypeError(f"{self.classnm}: expected one learning rate, got {rate} and {self.learning_rate}.")
+            self.learning_rate, self.stochastic_round = rate, False
         way_out = (
             f". A learning rate is a number: {self.classnm}(0.01)" if isinstance(self.stochastic_round, str) else ""
         )
