@@ -33,6 +33,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from neonlite import array_api as array_api
+    from neonlite import backend as backend
     from neonlite import callbacks as callbacks
     from neonlite import data as data
     from neonlite import distributed as distributed

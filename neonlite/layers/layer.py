@@ -289,7 +289,7 @@ class Layer(WeightOwner):
             targets.append(self.deltas)
         tree: Any = self.tree
         autodiff = Autodiff(tree, self.be, error, values={tree: self.outputs}, allow_unused=True)
-        values = autodiff.get_grad_op_tree(tensors)
+        values = autodiff.gradient_operands(tensors)
         if self.deltas is not None:
             values[-1] = self.scale_deltas(values[-1], alpha, beta)
             if values[-1] is self.deltas:  # the error is passed on unchanged
