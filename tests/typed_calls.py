@@ -42,7 +42,7 @@ def calls_of_a_backend(be: nl.Backend, x: nl.Tensor) -> None:
 
 def operators(be: nl.Backend, x: nl.Tensor) -> None:
     f = be.log(be.exp(x) + 1)
-    for tree in (x + 1, 1 + x, f + 1, 1 - f, f * x, x * f, 2 * f, f @ x, -f, f > 1, 1 < f, f == x, x != f, f & 1):
+    for tree in (x + 1, 1 + x, f + 1, 1 - f, f * x, x * f, 2 * f, f @ x, -f, f > 1, f > 1, f == x, x != f, f & 1):
         assert_type(tree, nl.OpTreeNode)
     x += 1
     assert_type(x, nl.Tensor)

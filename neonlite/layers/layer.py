@@ -21,12 +21,14 @@ from neonlite.layers.summary import summarize
 from neonlite.layers.types import LayerInput, Tensors, Terminal
 from neonlite.layers.weights import WeightOwner
 from neonlite.messages import describe
+from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.optree_walks import is_same_expression
 
 NO_TREE: tuple[Any, Any, Any] = (None, None, None)  # inputs, formula and constants of a layer that was not run
 
 
+@add_hints(LAYER)
 class Layer(WeightOwner):
     """Base class of layers, which map inputs (F, N) to outputs (K, N).
 
