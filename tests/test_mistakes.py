@@ -13,7 +13,6 @@ import pytest
 
 import neonlite as nl
 from neonlite import callbacks, data, initializers, layers, models, name_hints, optimizers, transforms
-from neonlite.models.sample import sample
 from neonlite.name_hints import CLASSES
 
 QUICK: dict[str, Any] = {"epochs": 1, "progress_bar": False}
@@ -130,7 +129,6 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (AttributeError, "trained.compile(optimizer='adam')", "'Model' object has no attribute 'compile'. Use model.fit("),
     (AttributeError, "trained.save('m.neon')", "no attribute 'save'. Use model.save_params(path)."),
     (AttributeError, "trained.score(X, y)", "no attribute 'score'. Use model.evaluate(X, y)."),
-    (TypeError, "sample(trained, 'abc', 5)", "expected a prompt of token ids, got 'abc'. | data.encode(text)"),
     (AttributeError, "nl.Model.generate", "Use from neonlite.models.sample import sample; for a language model."),
     (TypeError, "trained.eval()", "expected a data set and a metric, got | There is no mode to set: predict"),
     (AttributeError, "be.sigmoid(X)", "'Backend' object has no attribute 'sigmoid'. Use be.sig(x)."),
@@ -247,7 +245,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     s.scaled.fit(data.ArrayIterator(images, index, nclass=3, scale=1 / 255), "cross_entropy", optimizers.Adam(), 1)
     modules = (callbacks, data, initializers, layers, models, optimizers, transforms)
     public = {name: getattr(module, name) for module in modules for name in module.__all__}
-    own = {"nl": nl, "np": np, "layers": layers, "transforms": transforms, "sample": sample}
+    own = {"nl": nl, "np": np, "layers": layers, "transforms": transforms}
     return public | own | vars(s)
 
 

@@ -156,8 +156,8 @@ class Layer(WeightOwner):
         RuntimeError
             If the layer is not configured.
         """
-        self.check_configured()
         self.check_accumulation(accumulate_updates)
+        self.check_configured()
         self.can_backprop, self.tree = False, None
         if self.owns_output:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)

@@ -58,10 +58,10 @@ def eval(
     ValueError
         The data set is empty, or there is no metric of this name.
     """
-    if dataset is None or metric is None:
+    if dataset is None:
         raise TypeError(
-            f"{model.name}.eval: expected a data set and a metric, got {describe([dataset, metric])}. There is no mode "
-            "to set: predict, evaluate and fprop(x, inference=True) compute the outputs at inference."
+            f"{model.name}.eval: expected a data set and a metric, got none. There is no mode to set: predict, "
+            "evaluate and fprop(x, inference=True) compute the outputs at inference."
         )
     if isinstance(metric, str | Cost):
         metric = get_metric(metric)
