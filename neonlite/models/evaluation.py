@@ -60,8 +60,8 @@ def eval(
     """
     if dataset is None:
         raise TypeError(
-            f"{model.name}.eval: expected a data set and a metric, got none. There is no mode to set: predict, "
-            "evaluate and fprop(x, inference=True) compute the outputs at inference."
+            f"{model.name}.eval: expected a data set and a metric, got none. Pass eval(dataset, metric). There is "
+            "no mode to set: predict, evaluate and fprop(x, inference=True) compute the outputs at inference."
         )
     if isinstance(metric, str | Cost):
         metric = get_metric(metric)
