@@ -130,7 +130,7 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (AttributeError, "trained.save('m.neon')", "no attribute 'save'. Use model.save_params(path)."),
     (AttributeError, "trained.score(X, y)", "no attribute 'score'. Use model.evaluate(X, y)."),
     (AttributeError, "nl.Model.generate", "Use from neonlite.models.sample import sample; for a language model."),
-    (TypeError, "trained.eval()", "expected a data set and a metric, got | Pass eval(dataset, metric). There is no mode to set: predict"),
+    (TypeError, "trained.eval()", "a metric, got none. Pass eval(dataset, metric). There is no mode to set"),
     (AttributeError, "be.sigmoid(X)", "'Backend' object has no attribute 'sigmoid'. Use be.sig(x)."),
     (AttributeError, "trained[0].weight", "no attribute 'weight'. Use layer.W."),
     (AttributeError, "Adam().step()", "Use optimizer.optimize(model.layers_to_optimize, epoch=0)."),
