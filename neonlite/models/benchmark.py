@@ -199,8 +199,8 @@ def preserve_state(model: Any, optimizer: Any) -> Iterator[None]:
     """Restore a model, an optimizer and the random streams at the end."""
     attributes, weights, rng_state = vars(model).copy(), model.get_weights(), model.be.rng_get_state()
     optimizer_state = None if optimizer is None else optimizer.get_state()
-    all_states = [states for layer in model.layers.leaves() for _, states in parameter_states(layer)]
-    before = [[(tensor, tensor.get()) for tensor in states] for states in all_states]
+    parameters = [(w, states) for layer in model.layers.leaves() for (w, _), states in parameter_states(layer)]
+    before = [(w.updates, [(tensor, tensor.get()) for tensor in states]) for w, states in parameters]
     try:
         yield
     finally:
@@ -209,7 +209,8 @@ def preserve_state(model: Any, optimizer: Any) -> Iterator[None]:
         model.be.rng_set_state(rng_state)
         if optimizer_state is not None:
             optimizer.set_state(optimizer_state)
-        for states, old in zip(all_states, before, strict=True):
+        for (w, states), (updates, old) in zip(parameters, before, strict=True):
+            w.updates = updates
             states[:] = [tensor for tensor, _ in old]
             for tensor, value in old:
                 tensor[:] = value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import Block
 from neonlite.backend.transaction import atomic, restore_on_failure
@@ -18,6 +18,8 @@ from neonlite.models.step_parts import compute_cost as compute_cost
 from neonlite.models.step_parts import restore_step_on_failure, use_batch_size_of
 from neonlite.models.step_parts import scale_errors as scale_errors
 from neonlite.optimizers import Optimizer, get_param_list
+from neonlite.optimizers.loss_scaling import flatten_optimizers
+from neonlite.optimizers.optimizer import last_writer
 from neonlite.optimizers.rules import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -83,10 +85,11 @@ def train(
     optimizer = from_name(f"{model.name}.fit: optimizer", optimizer, OPTIMIZERS)
     check_arguments(model, dataset, cost, optimizer, callbacks)
     num_epochs = integer(f"{model.name}.fit: num_epochs", num_epochs, 0)
-    if model.loaded_state is not None and type(optimizer) is type(model.optimizer):
+    is_other = optimizer is not model.optimizer and type(optimizer) is type(model.optimizer)
+    if is_other and isinstance(optimizer, Optimizer):
         state = model.optimizer.get_state()
         if optimizer.get_state().keys() == state.keys():
-            optimizer.set_state(state)  # of the same type as in the checkpoint: continue from its state
+            optimizer.set_state(state)  # continue with its counts and its loss scale
     model.cuda_graphs = cuda_graphs
     if isinstance(optimizer, Optimizer):
         optimizer.cuda_graphs = cuda_graphs
@@ -94,9 +97,10 @@ def train(
     with DeferredInterrupt() as interrupt, ends_data_parallel(model):
         with interrupt.defer():
             model.initialize(dataset, cost)
-            if model.optimizer is not None and type(optimizer) is not type(model.optimizer):
-                for _, states in get_param_list(model.layers_to_optimize):
-                    states.clear()  # those of the other optimizer
+            if type(optimizer) is not type(model.optimizer) and not (is_own(optimizer) and is_own(model.optimizer)):
+                for (w, _), states in get_param_list(model.layers_to_optimize):
+                    w.updates = None
+                    states.clear()  # those of another class that defines ``optimize``
             model.optimizer = optimizer
         check_scale(model, dataset)
         check_batch_norm(model, dataset)
@@ -154,7 +158,7 @@ def train_epoch(
         callbacks.on_minibatch_begin(epoch, model.minibatch_index)
         model.be.begin(Block.minibatch, model.minibatch_index)
         with interrupt.defer(), model.be.lock, use_batch_size_of(model, x):
-            atomic(train_minibatch, model, dataset, x, t, epoch)
+            atomic(train_minibatch, model, dataset, x, t, epoch, last=last_statement(model))
         model.be.end(Block.minibatch, model.minibatch_index - 1)
         callbacks.on_minibatch_end(epoch, model.minibatch_index - 1)
         interrupt.raise_if_pending()
@@ -177,11 +181,22 @@ def train_minibatch(
 ) -> None:
     """Run a training step and count it; if it fails, restore everything that the next step depends on."""
     restore_step_on_failure(model)
+    save_data_state(model, dataset)
     model.step_cost = model.train_step(x, t, epoch)
     model.epoch_cost += model.step_cost
     model.minibatch_index += 1
     model.total_cost = model.epoch_cost / model.minibatch_index
-    save_data_state(model, dataset)
+
+
+def is_own(optimizer: Any) -> bool:
+    """Return whether all updates of an optimizer are those of ``Optimizer``, which knows to whom states belong."""
+    return optimizer is None or None not in map(last_writer, flatten_optimizers(optimizer))
+
+
+def last_statement(model: Model) -> object:
+    """Return the optimizer, if nothing that may fail follows its update in a training step."""
+    is_overridden = getattr(model.train_step, "__func__", None) is not train_step
+    return None if is_overridden else last_writer(model.optimizer)
 
 
 def end_epoch(model: Model, dataset: NervanaDataIterator, epoch: int) -> None:
