@@ -1147,7 +1147,7 @@ def test_arguments_after_a_learning_rate_keep_their_positions():
     assert optimizer.decay_rate == 0.8
 
 
-def test_a_subclass_with_a_constructor_of_its_own_may_pass_on_a_learning_rate():
+def test_a_subclass_with_another_constructor_may_pass_on_a_learning_rate():
     class Mine(Adam):
         def __init__(self, steps, rate):
             super().__init__(rate)
