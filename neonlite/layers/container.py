@@ -124,9 +124,7 @@ class LayerContainer(Layer):
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate all buffers except those of the deltas."""
         self.check_configured()
-        leaves = self.leaves()
-        parameters = [x for x in leaves if isinstance(x, ParameterLayer)]
-        allocate_parameters([x for x in parameters if x.parameters[0] is None])
+        allocate_parameters([x for x in self.leaves() if isinstance(x, ParameterLayer) and not x.is_allocated])
         self.can_backprop = False
         self.allocate_layers(**drop_defaults(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
 

@@ -286,7 +286,7 @@ class TrainingState(NamedTuple):
             "recurrent": {rename_array(key, "/", 1, names): x for key, x in arrays["recurrent"].items()},
         }
         training = load_states and "training" in self.description
-        new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and x.parameters[0] is None]
+        new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and not x.is_allocated]
         before = be.rng_get_state(), be.compat_mode, network.in_shape
         try:
             if training:
