@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.validation import integer
+from neonlite.backend.validation import boolean, integer
 from neonlite.files import printable
 from neonlite.layers.buffers import copy_tensors
 from neonlite.layers.layer_checks import check_sequence_shape, not_configured
@@ -45,6 +46,35 @@ def infer(layer: Layer, x: Tensors) -> Tensors:
     finally:
         for leaf, state in states:
             leaf.set_state(state)
+
+
+# --- training ---
+
+
+def set_trainable(layers: Iterable[Layer], value: bool) -> None:
+    """Set whether the parameters of layers, and of layers in them, are trained; plan the backward pass again.
+
+    Parameters
+    ----------
+    layers : iterable of Layer
+        Layers and containers.
+    value : bool
+        Whether they are trained.
+    """
+    roots = {}
+    for layer in layers:
+        for leaf in layer.leaves():
+            leaf._trainable = boolean(f"{leaf.name}.trainable", value)
+        root = layer
+        while root.container is not None:
+            root = root.container
+        roots[id(root)] = root
+    for root in roots.values():
+        if root.has_backward_plan:
+            with root.be.batch_size(root.batch_size):
+                root.allocate_deltas()
+        if root.gradient_reducer is not None:
+            root.gradient_reducer.plan()
 
 
 # --- batch size and number of time steps ---

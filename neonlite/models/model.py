@@ -17,6 +17,8 @@ from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import ClassEncoder, TargetEncoder
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Sequential
 from neonlite.layers.buffers import shape_of
+from neonlite.layers.compound import find_layers
+from neonlite.layers.layer_methods import set_trainable
 from neonlite.layers.summary import Summary, walk_layers
 from neonlite.layers.types import Deltas, LayerShapes, Tensors
 from neonlite.messages import describe
@@ -339,6 +341,45 @@ class Model(NervanaObject):
     def layers_to_optimize(self) -> list[Layer]:
         """The layers with trainable parameters."""
         return list(self.layers.layers_to_optimize)
+
+    @exclusive
+    def freeze(self, *layers: str | Layer | Sequence[Layer]) -> None:
+        """Stop training layers: set their ``trainable`` to False. Their parameters do not change, until ``unfreeze``.
+
+        Parameters
+        ----------
+        *layers : str, Layer or list of Layer
+            Layers or containers, or their names; that of an ``Affine`` or ``Conv`` includes its bias and batch
+            normalization.
+
+        Raises
+        ------
+        KeyError
+            A name is unknown.
+        ValueError
+            No layers were given.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> from neonlite.layers import Affine
+        >>> model = nl.Model([Affine(8, activation="relu", name="hidden"), Affine(2, name="output")])
+        >>> model.freeze("hidden")
+        >>> [layer.name for layer in model.layers_to_optimize]
+        ['output', 'output_bias']
+        """
+        set_trainable(find_layers(f"{self.name}.freeze", self.layers, layers), False)
+
+    @exclusive
+    def unfreeze(self, *layers: str | Layer | Sequence[Layer]) -> None:
+        """Train layers again: set their ``trainable`` to True.
+
+        Parameters
+        ----------
+        *layers : str, Layer or list of Layer
+            As for ``freeze``.
+        """
+        set_trainable(find_layers(f"{self.name}.unfreeze", self.layers, layers), True)
 
     @exclusive
     def set_batch_size(self, N: int) -> None:
