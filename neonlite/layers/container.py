@@ -140,8 +140,9 @@ class LayerContainer(Layer):
         allocate_parameters([x for x in self.leaves() if isinstance(x, ParameterLayer) and not x.is_allocated])
         for layer in self.layers:
             layer.container = self
-        self.can_backprop, self.batch_size = False, self.be.bsz
+        self.can_backprop, self.batch_size = False, 0
         self.allocate_layers(**drop_defaults(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
+        self.batch_size = self.be.bsz
 
     def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the layers.

@@ -17,6 +17,7 @@ from neonlite.backend.planning.assignment import MAX_CACHED_ASSIGNMENTS, CachedA
 from neonlite.backend.validation import checks_arguments
 from neonlite.layers import accumulation, deltas, layer_checks, layer_methods
 from neonlite.layers.buffers import iobuf_shape, shape_of_data, with_layout
+from neonlite.layers.inference_copies import InferenceCopies
 from neonlite.layers.summary import summarize
 from neonlite.layers.types import LayerInput, Tensors, Terminal
 from neonlite.layers.weights import WeightOwner
@@ -109,6 +110,7 @@ class Layer(WeightOwner):
         self.container: Layer | Any = None  # that has allocated this layer
         self.batch_size = 0  # of the buffers; 0: they are not allocated
         self._trainable = True
+        self.inference_copies = InferenceCopies()  # of ``layer(x)`` and ``Model.predict``
         self.can_backprop = False  # whether the last fprop was a training pass
         self.tree: OpTreeNode | None = None  # formula(inputs), if the layer is computed from its formula
         self.clear_trees()

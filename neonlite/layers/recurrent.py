@@ -254,11 +254,6 @@ class RecurrentBase(ParameterLayer):
                 f"{self.name}: {self.classnm} expected vectors, got {describe(inputs)} of {inputs.info.dtype}. Put a "
                 "LookupTable before it, or pass tokens as one-hot columns, onehot_input=True"
             )
-        if self.outputs.shape[1] != self.nsteps * self.be.bsz:
-            raise ValueError(
-                f"{self.name}: expected the batch size {self.outputs.shape[1] // self.nsteps} of its buffers, got "
-                f"be.bsz = {self.be.bsz}. Call set_batch_size({self.be.bsz})"
-            )
         if beta:
             raise ValueError(
                 f"{self.name}: expected beta=0, got beta={beta}. Each state depends on the previous one, so outputs of "
