@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 
 MODULES = (
@@ -81,6 +82,7 @@ ARGUMENTS = {  # of other libraries: here
     "use_bias": "bias",
     "weight_decay": "wdecay",
 }
+ATTRIBUTES = {"requires_grad": "trainable"} | ARGUMENTS  # of other libraries: here
 METHODS = {
     "fit, which takes cost= and optimizer=": "compile train train_on_batch partial_fit",
     "evaluate": "score test",
@@ -151,6 +153,22 @@ def module_getattr(module: str) -> Callable[[str], object]:
         raise ImportError(f"{module} has no {name}. Use neonlite.{counterpart}.")
 
     return __getattr__
+
+
+def attribute_hint(name: str, known: list[str]) -> str:
+    """Return a sentence with the attribute to set instead of an unknown one.
+
+    Parameters
+    ----------
+    name : str
+        The unknown name.
+    known : list of str
+        The names that the object has.
+    """
+    similar = get_close_matches(name, known, 1)
+    counterpart = ATTRIBUTES.get(name, "")
+    found = counterpart if counterpart in known else similar[0] if similar else ""
+    return f"Set {found}." if found else "Only attributes of your own classes may have any name."
 
 
 def method_error(obj: object, name: str) -> AttributeError:

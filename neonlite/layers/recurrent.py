@@ -183,9 +183,9 @@ class RecurrentBase(ParameterLayer):
         super().allocate(shared_outputs, accumulate_updates)
         for direction, suffix in enumerate(("",) if self.num_directions == 1 else ("_f", "_b")):
             for name, part in zip(("W_input", "W_recur", "b"), self.split_weights(self.W, direction), strict=True):
-                setattr(self, f"{name}{suffix}", part)
+                vars(self)[f"{name}{suffix}"] = part
             for name, part in zip(("dW_input", "dW_recur", "db"), self.split_weights(self.dW, direction), strict=True):
-                setattr(self, f"{name}{suffix}", part)
+                vars(self)[f"{name}{suffix}"] = part
         if self.unrolls:  # before the first allocation, keep a state that was loaded from a checkpoint
             self.pending_state = {}
         self.unrolls = [make_unroll(self, direction) for direction in range(self.num_directions)]
