@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -166,12 +167,13 @@ class Callbacks(NervanaObject, CallbackBase):
         Raises
         ------
         TypeError
-            ``callback`` is not a Callback.
+            ``callback`` is not a Callback, or one of its events has other parameters.
         ValueError
             Another callback writes the same file.
         """
         hint = f". Pass an instance: add_callback({callback.__name__}(...))" if isinstance(callback, type) else ""
         instance("add_callback: callback", callback, Callback, "a Callback", hint)
+        check_events(callback)
         for other in self.callbacks if callback.output_path else []:
             if other.output_path and same_file(callback.output_path, other.output_path):
                 both = f"{other.classnm} and {callback.classnm}"
@@ -380,3 +382,21 @@ class Callbacks(NervanaObject, CallbackBase):
                 errors.append(error)
         if errors:
             raise errors[0]
+
+
+EVENTS = {name: inspect.signature(event) for name, event in vars(CallbackBase).items() if name.startswith("on_")}
+
+
+def check_events(callback: Callback) -> None:
+    """Raise TypeError unless a callback's events accept the arguments that ``fit`` passes."""
+    for name, signature in EVENTS.items():
+        expected = [*signature.parameters]
+        try:
+            inspect.signature(getattr(callback, name)).bind(*expected[1:])
+        except TypeError:
+            actual = inspect.signature(getattr(type(callback), name))
+            raise TypeError(
+                f"{callback.classnm}.{name}: expected the parameters ({', '.join(expected)}), got "
+                f"({', '.join(actual.parameters)}). neon's model is self.model, and its callback_data is "
+                "self.callbacks.history."
+            ) from None

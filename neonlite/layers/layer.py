@@ -22,12 +22,14 @@ from neonlite.layers.summary import summarize
 from neonlite.layers.types import LayerInput, Tensors, Terminal
 from neonlite.layers.weights import WeightOwner
 from neonlite.messages import describe
+from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.optree_walks import is_same_expression
 
 NO_TREE: tuple[Any, Any, Any] = (None, None, None)  # inputs, formula and constants of a layer that was not run
 
 
+@add_hints(LAYER)
 class Layer(WeightOwner):
     """Base class of layers, which map inputs (F, N) to outputs (K, N).
 
@@ -165,9 +167,13 @@ class Layer(WeightOwner):
         RuntimeError
             If the layer is not configured.
         """
-        self.check_configured()
         self.check_accumulation(accumulate_updates)
+<<<<<<< HEAD
         self.can_backprop, self.tree, self.batch_size = False, None, self.be.bsz
+=======
+        self.check_configured()
+        self.can_backprop, self.tree = False, None
+>>>>>>> main
         if self.owns_output:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
@@ -300,7 +306,7 @@ class Layer(WeightOwner):
             targets.append(self.deltas)
         tree: Any = self.tree
         autodiff = Autodiff(tree, self.be, error, values={tree: self.outputs}, allow_unused=True)
-        values = autodiff.get_grad_op_tree(tensors)
+        values = autodiff.gradient_operands(tensors)
         if self.deltas is not None:
             values[-1] = self.scale_deltas(values[-1], alpha, beta)
             if values[-1] is self.deltas:  # the error is passed on unchanged

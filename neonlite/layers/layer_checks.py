@@ -122,7 +122,7 @@ def check_in_place(layer: Layer, inputs: Tensor, tree: OpTreeNode) -> None:
     """Raise ValueError if the derivative of the formula reads the inputs, which the outputs overwrite."""
     outputs, error = layer.be.empty(tree.shape), layer.be.empty(tree.shape)
     autodiff = Autodiff(tree, layer.be, error, values={tree: outputs}, allow_unused=True)
-    trees = [x for x in autodiff.get_grad_op_tree([inputs, *layer.parameters]) if isinstance(x, OpTreeNode)]
+    trees = [x for x in autodiff.gradient_operands([inputs, *layer.parameters]) if isinstance(x, OpTreeNode)]
     for node in postorder(*trees):
         if any(x is inputs for x in node.operands):
             raise ValueError(

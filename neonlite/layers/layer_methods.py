@@ -149,7 +149,7 @@ def shape_for_seq_len(layer: Layer, S: int) -> LayerShapes:
 
 
 def check_seq_len(layer: Layer, S: int) -> None:
-    """Raise ValueError unless S is a positive integer, RuntimeError if the layer is not configured.
+    """Raise ValueError unless S is a positive integer and the layer is configured.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def check_seq_len(layer: Layer, S: int) -> None:
     """
     integer(f"{layer.name}: the number of time steps", S)
     if layer.in_shape is None:
-        raise not_configured(layer)
+        raise ValueError(str(not_configured(layer)))
 
 
 # --- text ---

@@ -28,7 +28,9 @@ Part = TypeVar("Part")
 
 @exclusive
 def eval(
-    model: Model, dataset: NervanaDataIterator, metric: Metric | Cost | str | Callable[..., ArrayLike]
+    model: Model,
+    dataset: NervanaDataIterator | None = None,
+    metric: Metric | Cost | str | Callable[..., ArrayLike] | None = None,
 ) -> MetricValues:
     """Return a metric of a data set.
 
@@ -56,6 +58,11 @@ def eval(
     ValueError
         The data set is empty, or there is no metric of this name.
     """
+    if dataset is None:
+        raise TypeError(
+            f"{model.name}.eval: expected a data set and a metric, got none. Pass eval(dataset, metric). There is "
+            "no mode to set: predict, evaluate and fprop(x, inference=True) compute the outputs at inference."
+        )
     if isinstance(metric, str | Cost):
         metric = get_metric(metric)
     if isinstance(metric, type) or not callable(metric):

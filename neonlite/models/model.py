@@ -26,7 +26,7 @@ from neonlite.models import copying, evaluation, fit, nonfinite, persistence, pr
 from neonlite.models.benchmark import STATISTICS, Benchmark
 from neonlite.models.predict import Predictor
 from neonlite.models.training_state import TrainingState
-from neonlite.name_hints import method_error
+from neonlite.name_hints import MODEL, add_hints
 from neonlite.optimizers import LossScaling, Optimizer
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms import Cost
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from neonlite.models.recorded_steps import RecordedSteps
 
 
+@add_hints(MODEL)
 class Model(NervanaObject):
     """A network with the methods that train it, evaluate it, predict with it, and save it.
 
@@ -524,11 +525,6 @@ class Model(NervanaObject):
 
     def __contains__(self, item: object) -> bool:
         return item in self.layers
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name):
-            raise method_error(self, name)
 
     copy = copying.copy
     __reduce__ = copying.reduce

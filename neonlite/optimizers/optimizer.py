@@ -26,6 +26,7 @@ from neonlite.backend.validation import boolean, check_attributes, check_boolean
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
+from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ NON_NEGATIVE_FIELDS = ("learning_rate", "wdecay", "epsilon")
 LIMIT_FIELDS = ("gradient_clip_norm", "gradient_clip_value", "param_clip_value")  # positive, or None
 
 
+@add_hints(OPTIMIZER)
 class Optimizer(NervanaObject):
     """Base class of optimizers, which update the parameters of layers from their gradients.
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from neonlite.backend import NervanaObject
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import checked_dataclass, from_name, instance
 from neonlite.optimizers.optimizer import Optimizer, Row, pass_last_write
@@ -458,6 +459,11 @@ class MultiOptimizer(Optimizer):
     name : str, optional
         Name; default: the class name and a counter.
 
+    Attributes
+    ----------
+    map_list : dict of Optimizer to list of Layer
+        The layers of the last ``optimize``, by optimizer.
+
     Raises
     ------
     TypeError
@@ -490,7 +496,8 @@ class MultiOptimizer(Optimizer):
     def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
         layer_list, mapping = list(layer_list), self.optimizer_mapping
         known = {key for layer in layer_list for key in layer_and_class_name(layer)}
-        if unknown := mapping.keys() - {"default"} - known:
+        unknown = mapping.keys() - {"default"} - known
+        if unknown and (unknown := unknown - layer_class_names()):
             have = ", ".join(f"{name} ({classnm})" for name, classnm in map(layer_and_class_name, layer_list))
             raise ValueError(
                 f"MultiOptimizer: expected keys that are names or classes of layers, got {', '.join(sorted(unknown))}. "
@@ -500,6 +507,7 @@ class MultiOptimizer(Optimizer):
         for layer in layer_list:
             key = next(key for key in (*layer_and_class_name(layer), "default") if key in mapping)
             layers[id(mapping[key])].append(layer)
+        self.map_list = {optimizer: layers[id(optimizer)] for optimizer in mapping.values()}
         atomic(self._update_each, layers, epoch, last=self)
 
     def _update_each(self, layers: dict[int, list[Layer]], epoch: float) -> None:
@@ -519,6 +527,14 @@ class MultiOptimizer(Optimizer):
     def set_state(self, state: dict[str, Any]) -> None:
         for key, optimizer in self.optimizer_mapping.items():
             optimizer.set_state(state[key])
+
+
+def layer_class_names() -> set[str]:
+    """Return the names of all classes of layers, also of those that no network contains."""
+    classes: list[Any] = [NervanaObject]
+    for cls in classes:  # which grows
+        classes += cls.__subclasses__()
+    return {cls.__name__ for cls in classes if hasattr(cls, "configure")}
 
 
 def layer_and_class_name(layer: Layer) -> tuple[str, str]:

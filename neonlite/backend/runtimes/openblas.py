@@ -1,4 +1,4 @@
-"""NumPy's OpenBLAS on one thread, for products of NumPy beside a library with threads of its own.
+"""NumPy's OpenBLAS on one thread, for products of NumPy beside a library with its own threads.
 
 OpenBLAS's threads spin for up to 0.1 seconds after a product, and take the CPUs from the threads that run the next
 operation.
@@ -57,7 +57,7 @@ def get_openblas() -> AbstractContextManager[None]:
     """
     maps = Path("/proc/self/maps")
     paths = {line.split()[-1] for line in maps.read_text().splitlines() if "openblas" in line} if maps.exists() else ()
-    for path in sorted(paths, key=lambda path: "numpy" not in path):  # SciPy's wheels have an OpenBLAS of their own
+    for path in sorted(paths, key=lambda path: "numpy" not in path):  # SciPy's wheels have another one
         library = ctypes.PyDLL(path)
         for prefix, suffix in product(("scipy_", ""), ("64_", "")):
             names = (f"{prefix}openblas_{verb}_num_threads{suffix}" for verb in ("get", "set"))
