@@ -168,12 +168,8 @@ class Layer(WeightOwner):
             If the layer is not configured.
         """
         self.check_accumulation(accumulate_updates)
-<<<<<<< HEAD
-        self.can_backprop, self.tree, self.batch_size = False, None, self.be.bsz
-=======
         self.check_configured()
-        self.can_backprop, self.tree = False, None
->>>>>>> main
+        self.can_backprop, self.tree, self.batch_size = False, None, self.be.bsz
         if self.owns_output:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
