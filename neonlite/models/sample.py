@@ -14,7 +14,7 @@ from neonlite.backend.validation import check_number, integer
 from neonlite.layers.recurrent import RecurrentBase
 from neonlite.messages import describe
 from neonlite.models.model import Model
-from neonlite.models.predict import InferenceCopies
+from neonlite.layers.inference_copies import InferenceCopies
 
 
 def sample(model: Model, prompt: Sequence[int], length: int, temperature: float = 1.0, seed: int = 0) -> Iterator[int]:
