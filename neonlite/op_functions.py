@@ -30,6 +30,11 @@ def accumulation_dtype(xp: Namespace, x: NativeArray) -> Any:
     return x.dtype if xp.iinfo(x.dtype).bits == 64 else xp.int64
 
 
+def widen_half(be: Backend, x: Operand) -> Operand:
+    """Return an operand of 16-bit floats cast to float32, in which they are summed; any other operand unchanged."""
+    return be.astype(x, "float32") if x.info.dtype in HALF_DTYPES else x
+
+
 def to_slices(index: SliceSpec) -> tuple[slice, ...]:
     """Return the Python slices of a slice specification."""
 
@@ -225,7 +230,7 @@ def grad_minmax_reduction(
     """Pass the gradient to the largest (smallest) element; tied elements share it equally."""
     shape = reduction_shape(x.shape, axis=axis)
     is_extremum = be.equal(x, be.reshape(z, shape))
-    num_ties = be.sum(be.astype(is_extremum, "float32") if x.info.dtype in HALF_DTYPES else is_extremum, axis=axis)
+    num_ties = be.sum(widen_half(be, is_extremum), axis=axis)
     return (be.reshape(dz, shape) / num_ties * is_extremum,)
 
 
