@@ -138,8 +138,11 @@ def run_floor_divide(xp: Namespace, x: NativeArray, y: NativeArray) -> NativeArr
 
 
 def run_remainder(xp: Namespace, x: NativeArray, y: NativeArray) -> NativeArray:
-    """Return the remainder of x / y, with the sign of y; 0 for integers where y is 0 or -1."""
-    return xp.remainder(x, y if xp.isdtype(y.dtype, "real floating") else safe_divisor(xp, y))
+    """Return the remainder of x / y, with the sign of y, also where it is 0; 0 for integers where y is 0 or -1."""
+    if not xp.isdtype(y.dtype, "real floating"):
+        return xp.remainder(x, safe_divisor(xp, y))
+    z = xp.remainder(x, y)
+    return xp.where(z == 0, xp.copysign(z, y), z)
 
 
 def is_negative_one(xp: Namespace, y: NativeArray) -> NativeArray:
@@ -213,7 +216,9 @@ def grad_pow(be: Backend, dz: Operand, z: Operand, x: Any, y: Any) -> Gradients:
     if isinstance(y, int | float):
         return dz * (y * x ** (y - 1)) if y else None, None
     is_zero = be.where(be.equal(y, 0), be.equal(x, 0), be.equal(z, 0))  # where the gradient with respect to y is 0
-    return dz * (y * x ** be.where(be.equal(y, 0), 1, y - 1)), dz * z * be.log(be.where(is_zero, 1, x))
+    is_regular = be.finite(x) * be.not_equal(x, 0)
+    base = be.where(be.logical_or(be.not_equal(y, 0), is_regular), x, 1)  # so that the first term is not 0 * inf
+    return dz * (y * base ** (y - 1)), dz * z * be.log(be.where(is_zero, 1, x))
 
 
 def grad_maximum(be: Backend, dz: Operand, x: OperandLike, y: OperandLike) -> Gradients:
