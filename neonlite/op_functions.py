@@ -221,6 +221,25 @@ def grad_pow(be: Backend, dz: Operand, z: Operand, x: Any, y: Any) -> Gradients:
     return dz * (y * base ** (y - 1)), dz * z * be.log(be.where(is_zero, 1, x))
 
 
+def grad_hypot(be: Backend, dz: Operand, z: Operand, x: OperandLike, y: OperandLike) -> Gradients:
+    """Return dz x / z and dz y / z; 0 at x = y = 0, a subgradient."""
+    size = be.where(be.equal(z, 0), 1, z)
+    return dz * (x / size), dz * (y / size)
+
+
+def grad_atan2(be: Backend, dz: Operand, z: Operand, x: OperandLike, y: OperandLike) -> Gradients:
+    """Return dz y / (x^2 + y^2) and -dz x / (x^2 + y^2), without overflow; 0 at x = y = 0."""
+    r = be.hypot(x, y)
+    size = be.where(be.equal(r, 0), 1, r)
+    return dz * (y / size / size), -dz * (x / size / size)
+
+
+def grad_logaddexp(be: Backend, dz: Operand, z: Operand, x: Operand, y: Operand) -> Gradients:
+    """Return dz sig(x - y) and dz sig(y - x); half each for two equal infinities."""
+    d = be.where(be.equal(x, y) * be.isinf(x), 0, be.subtract(x, y))
+    return dz * be.sig(d), dz * be.sig(-d)
+
+
 def grad_maximum(be: Backend, dz: Operand, x: OperandLike, y: OperandLike) -> Gradients:
     """Pass the gradient to the larger operand; on ties, tensors get half each and a scalar gets all."""
     if isinstance(x, int | float) or isinstance(y, int | float):

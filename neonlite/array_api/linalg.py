@@ -18,11 +18,11 @@ import numpy as np
 from neonlite.array_api.arguments import as_array, check_arrays
 from neonlite.array_api.array import Array, describe_array, from_numpy, with_shape
 from neonlite.array_api.data_types import broadcast_to, finfo
-from neonlite.array_api.elementwise import FLOAT, abs, greater, not_equal, pow, sqrt
+from neonlite.array_api.elementwise import FLOAT, abs, equal, greater, not_equal, pow, where
 from neonlite.array_api.manipulation import axes_of, expand_dims, moveaxis, reshape, stack
 from neonlite.array_api.products import matmul, matrix_transpose, tensordot, vecdot
 from neonlite.array_api.promotion import promote, to_dtype
-from neonlite.array_api.reductions import count_nonzero, numeric
+from neonlite.array_api.reductions import count_nonzero, numeric, root
 from neonlite.array_api.reductions import max as max_of
 from neonlite.array_api.reductions import min as min_of
 from neonlite.array_api.reductions import sum as sum_of
@@ -222,7 +222,7 @@ def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: Any = "fro") -> Arr
     """
     x = matrices("matrix_norm", x)
     if ord == "fro":
-        return sqrt(sum_of(x * x, axis=(-2, -1), keepdims=keepdims))
+        return root(sum_of(x * x, axis=(-2, -1), keepdims=keepdims))
     if ord in ("nuc", 2, -2):
         reduce = {"nuc": sum_of, 2: max_of, -2: min_of}[ord]
         z = reduce(svdvals(x), axis=-1)
@@ -470,6 +470,8 @@ def vector_norm(
 ) -> Array:
     """Return the norms of vectors: the sum of ``|x|^ord``, to the power of 1 / ord.
 
+    The gradient is 0 for a vector of zeros, and for ord < 1 at each element that is 0.
+
     Parameters
     ----------
     x : Array
@@ -492,11 +494,12 @@ def vector_norm(
         return (max_of if ord > 0 else min_of)(abs(x), axis=axes, keepdims=keepdims)
     if ord == 0:
         return sum_of(to_dtype(not_equal(x, 0), x.dtype), axis=axes, keepdims=keepdims)
-    if ord == 2:
-        return sqrt(sum_of(x * x, axis=axes, keepdims=keepdims))
-    powers = abs(x) if ord == 1 else pow(abs(x), float(ord))
-    total = sum_of(powers, axis=axes, keepdims=keepdims)
-    return total if ord == 1 else pow(total, 1 / ord)
+    if ord == 1:
+        return sum_of(abs(x), axis=axes, keepdims=keepdims)
+    powers = x * x if ord == 2 else pow(abs(x), float(ord))
+    if ord < 1:  # the derivative of a power at 0 is infinite
+        powers = where(equal(x, 0.0), 0.0 if ord > 0 else math.inf, powers)
+    return root(sum_of(powers, axis=axes, keepdims=keepdims), ord)
 
 
 __all__ = [

@@ -558,6 +558,8 @@ def std(
 ) -> Operand:
     """Return the standard deviation, the square root of ``var``, over one axis, several or all.
 
+    The gradient is 0 where it is 0, a subgradient.
+
     Parameters
     ----------
     a : Tensor, OpTreeNode, scalar or array
@@ -579,7 +581,8 @@ def std(
         An op-tree with the reduced axes of size 1 or removed; or ``out``.
     """
     x, dtype = _to_accumulation_dtype(be, a, axis, "std")
-    return be.astype(be.sqrt(_variance(be, x, axis, keepdims, binary)), dtype, out)
+    variance = _variance(be, x, axis, keepdims, binary)
+    return be.astype(be.where(be.equal(variance, 0), 0, be.sqrt(variance)), dtype, out)
 
 
 def _to_accumulation_dtype(be: Backend, a: OperandLike, axis: AxisLike, method: str) -> tuple[Operand, str]:
