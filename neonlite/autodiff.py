@@ -65,7 +65,7 @@ class Autodiff(GradientRequests):
 
     def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
         roots = {id(x.root) for x in tensors}
-        grads = self.backpropagate({id(x) for x in self._cache.leaves.values() if id(x.root) in roots})
+        grads = self.backpropagate({id(x) for root in roots for x in self._cache.leaves_of_root.get(root, ())})
         return [self._accumulate_views(x, grads) for x in tensors]
 
     def backpropagate(self, leaves: set[int]) -> dict[int, Operand]:
@@ -81,7 +81,7 @@ class Autodiff(GradientRequests):
         dict
             {id of a leaf or node: its gradient}, by reverse accumulation.
         """
-        nodes, known = list(postorder(self.op_tree)), self._cache.known_values
+        nodes, known = [z for z in postorder(self.op_tree) if z.op != "pair"], self._cache.known_values
         reachable = set(leaves)  # the leaves, and every node that depends on them
         for z in nodes:
             if any(id(x) in reachable for x in z.operands):
@@ -91,7 +91,7 @@ class Autodiff(GradientRequests):
         for z in reversed(nodes):
             dz = grads.get(id(z))
             rule = z.info.op_def.grad
-            if dz is None or id(z) not in reachable or rule is None or not z.shape:
+            if dz is None or id(z) not in reachable or rule is None:
                 continue
             if rule is missing_gradient:
                 raise NotImplementedError(
@@ -141,7 +141,7 @@ class Autodiff(GradientRequests):
 
     def _accumulate_views(self, x: Tensor, grads: dict[int, Operand]) -> Operand:
         """Return the gradient of a tensor as the sum over all leaves that are views of the same memory."""
-        leaves = [leaf for leaf in self._cache.leaves.values() if leaf.root is x.root and id(leaf) in grads]
+        leaves = [leaf for leaf in self._cache.leaves_of_root.get(id(x.root), ()) if id(leaf) in grads]
         if not leaves:
             return self.be.zeros(x.shape, dtype=x.info.dtype)
         if len(leaves) == 1 and leaves[0] is x:
