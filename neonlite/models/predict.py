@@ -22,9 +22,10 @@ from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.layer import Layer
+from neonlite.models.evaluation import as_columns
 from neonlite.models.fit_checks import MAX_UNSCALED_INPUT
 from neonlite.models.metric_values import MetricValues
-from neonlite.models.training_data import metric_for, split_column, target_encoder_for
+from neonlite.models.training_data import check_targets, metric_for, split_column, target_encoder_for
 from neonlite.transforms import Logistic, Softmax
 
 if TYPE_CHECKING:
@@ -401,22 +402,16 @@ def evaluate(
     if is_single:
         raise ValueError(f"{where}: expected rows (n, ...), got one sample. Pass X[None] and y[None].")
     if encoder is None:
-        encoder = target_encoder_for(where, model.layers, y, None)
+        encoder = target_encoder_for(where, model.layers, y, model.cost, is_training=False)
     targets = encoder.encode(where, y)
+    check_targets(where, model.layers, encoder, targets, y)
     if isinstance(encoder, ClassEncoder):
         targets = one_hot(targets, outputs.shape[1])
-    elif isinstance(encoder, NumberEncoder):  # in their units, and float64, as their mean may be large
-        outputs, targets = (encoder.decode(x.astype(np.float64)) for x in (outputs, targets))
+    outputs, targets = encoder.decode(outputs), encoder.decode(targets)
     if len(targets) != len(outputs):
         raise ValueError(f"{where}: expected X and y with equal numbers of rows, got {len(outputs)} and {len(targets)}")
     columns, t = (model.be.array(as_columns(x), dtype=x.dtype.name) for x in (outputs, targets))
     return {name: as_value(metric(columns, t), metric) for name, metric in computed.items()}
-
-
-def as_columns(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return rows (n,), (n, K) or (n, K, T) as columns (K, T n) of a minibatch."""
-    columns: NDArray[Any] = rows.reshape(len(rows), rows.shape[1] if rows.ndim > 1 else 1, -1).transpose(1, 2, 0)
-    return columns.reshape(len(columns), -1)
 
 
 def as_value(values: Any, metric: Metric) -> Any:

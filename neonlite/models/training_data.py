@@ -15,7 +15,7 @@ from neonlite.data.input_encoders import ArrayEncoder, choose_encoder, read_tabl
 from neonlite.data.iterator import row_shape, to_array
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, choose_target_encoder, one_hot
 from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
-from neonlite.layers.buffers import num_features
+from neonlite.layers.buffers import num_features, num_steps
 from neonlite.messages import describe
 from neonlite.models.fit_checks import warn_if_unscaled
 from neonlite.transforms import (
@@ -102,6 +102,7 @@ class TrainingData:
             raise ValueError(f"{where}: expected X and y with equal numbers of rows, got {lengths}")
         if y is None:
             self._check_reconstruction()
+            self.target_encoder = self._reconstruction_encoder()
         if self.cost is None:
             self.cost = self._default_cost()
         self.row_weights: NDArray[np.float32] | None = None
@@ -153,6 +154,14 @@ class TrainingData:
                 f"got outputs {shapes[1]} and no y. Pass fit(X, y)."
             )
 
+    def _reconstruction_encoder(self) -> NumberEncoder | None:
+        """Return the encoder of targets that are the inputs: it decodes outputs to the units of ``X``."""
+        encoder, num_outputs = self.input_encoder, self._num_outputs
+        units = None if encoder is None else encoder.feature_units()
+        if self._scale is not None:
+            units = [0.0] * num_outputs, [1 / self._scale] * num_outputs
+        return None if units is None else NumberEncoder(*units)
+
     def _encode_targets(self, y: Any) -> NDArray[Any]:
         network = self.model.layers
         encoder = self.target_encoder
@@ -167,8 +176,16 @@ class TrainingData:
         if encoder is None:
             encoder = target_encoder_for(self.where, network, y, self.cost)
         targets = encoder.encode(self.where, y)
+        check_targets(self.where, network, encoder, targets, y)
         self.target_encoder = encoder
-        return targets
+        return targets.astype(np.int32 if isinstance(encoder, ClassEncoder) else np.float32, copy=False)
+
+    @property
+    def _scale(self) -> float | None:
+        """The factor of inputs of uint8, which are not token ids; None for other inputs."""
+        encoder = self.input_encoder
+        is_scaled = isinstance(encoder, ArrayEncoder) and encoder.layout != "NT" and self.inputs[0].dtype == np.uint8
+        return UINT8_SCALE if is_scaled else None
 
     @property
     def _num_outputs(self) -> int:
@@ -292,7 +309,6 @@ class TrainingData:
         if targets is not None and isinstance(self.target_encoder, ClassEncoder):
             nclass = num_outputs if self.has_class_indices and num_outputs > 1 else None
             targets = one_hot(targets, num_outputs) if nclass is None else targets
-        is_scaled = isinstance(encoder, ArrayEncoder) and encoder.layout != "NT" and inputs[0].dtype == np.uint8
         with self.model.be.batch_size(1):  # that of training is set later
             iterator = ArrayIterator(
                 inputs if encoder is None else inputs[0],
@@ -302,7 +318,7 @@ class TrainingData:
                 make_onehot=nclass is not None,
                 shuffle=shuffle,
                 partial_last=partial_last,
-                scale=UINT8_SCALE if is_scaled else None,
+                scale=self._scale,
                 sample_weight=None if weights is None else select(weights),
             )
         iterator.input_encoder, iterator.target_encoder = encoder, self.target_encoder
@@ -315,21 +331,47 @@ def is_list_of_arrays(X: object) -> bool:
 
 
 def split_rows(classes: ArrayLike, fraction: float, seed: int | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indices of the rows to train on, and of a random fraction of each class to validate on."""
+    """Return the indices of the rows to train on, and of a random fraction to validate on, the same of each class.
+
+    The numbers of rows of the classes are rounded such that their sum is ``round(fraction * n)``: largest remainders.
+    """
     labels = np.asarray(classes)
-    order = np.random.default_rng(seed).permutation(len(labels))
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(labels))
     groups = [order[labels[order] == label] for label in np.unique(labels)]
-    validation = np.sort(np.concatenate([rows[: round(fraction * len(rows))] for rows in groups]))
+    sizes = np.array([len(rows) for rows in groups])
+    counts = np.floor(fraction * sizes).astype(int)
+    # those with the largest remainders have one more; classes of a single row come last
+    ranking = np.lexsort((rng.random(len(groups)), counts - fraction * sizes, counts + 1 >= sizes))
+    counts[ranking[: round(fraction * len(labels)) - counts.sum()]] += 1
+    validation = np.sort(np.concatenate([rows[:count] for rows, count in zip(groups, counts, strict=True)]))
     return np.setdiff1d(order, validation), validation
 
 
-def target_encoder_for(where: str, network: Layer, y: Any, cost: GeneralizedCost | Cost | None) -> TargetEncoder:
+def check_targets(where: str, network: Layer, encoder: TargetEncoder, targets: NDArray[Any], y: Any) -> None:
+    """Raise ValueError unless targets have a value for each output, or a class for each row or time step."""
+    n, K, T = len(targets), num_features(network.out_shape), num_steps(network.out_shape)
+    is_class = isinstance(encoder, ClassEncoder)
+    if targets.size == n * T * (1 if is_class else K):
+        return
+    outputs = f"a column for each of the {K} output{'s' * (K > 1)}"
+    if T > 1:
+        expected = f"a label for each of {T} time steps, {(n, T)}" if is_class else f"{outputs} and {T} time steps"
+    else:
+        expected = f"one label for each row, {(n,)}, or {outputs}, {(n, K)}" if is_class else f"{outputs}, {(n, K)}"
+    raise ValueError(f"{where}: expected y with {expected}, got {np.shape(y)}")
+
+
+def target_encoder_for(
+    where: str, network: Layer, y: Any, cost: GeneralizedCost | Cost | None, is_training: bool = True
+) -> TargetEncoder:
     """Return the encoder of targets for a configured network with one output."""
     transform = getattr(network.get_terminal(), "transform", None)
     activation = None if transform is None else transform.classnm
     costfunc = cost.costfunc if isinstance(cost, GeneralizedCost) else cost
     expects_probabilities = None if costfunc is None else bool(getattr(costfunc, "activations", ()))
-    return choose_target_encoder(where, y, num_features(network.out_shape), activation, expects_probabilities)
+    num_outputs = num_features(network.out_shape)
+    return choose_target_encoder(where, y, num_outputs, activation, expects_probabilities, is_training)
 
 
 def metric_for(where: str, encoder: TargetEncoder | None, metric: Metric | Cost | str) -> Metric:
