@@ -224,8 +224,7 @@ def predict(
     X : array_like, data frame, list of str, or iterator
         Data in the format of ``fit(X, y)``, which is encoded as there; else rows (n, F), (n, F, T), (n, C, H, W), or
         flattened; a list of arrays for a network with several inputs. One sample without the axis n, one text, or a
-        dict of one row. An iterator is passed to ``get_outputs``, which returns rows in its order and sequences as
-        (n, T, K).
+        dict of one row. An iterator gives rows in its order.
     preprocessed : bool, optional
         Whether the rows are preprocessed as the training set was, such as by the ``scale`` of an ArrayIterator. If
         not, that preprocessing, which checkpoints store, is applied. Default: only rows of floats are preprocessed,
@@ -237,7 +236,8 @@ def predict(
     -------
     numpy.ndarray
         Probabilities or numbers, (n, K), or (n, K, T) with time steps; (n,) if ``fit`` was given numbers (n,). Without
-        the axis n for one sample.
+        the axis n for one sample. Numbers that ``fit(X, y)`` standardized are in the units of its ``y``, or of ``X``
+        if there was no ``y``, in float64.
 
     Raises
     ------
@@ -256,7 +256,8 @@ def raw_outputs(
     """Return the outputs of the network for rows, and whether ``X`` is one sample."""
     model.check_can_evaluate()
     if hasattr(X, "nbatches"):
-        return model.get_outputs(X), False
+        outputs = model.get_outputs(X)
+        return outputs if outputs.ndim == 2 else outputs.transpose(0, 2, 1), False
     batch_size = model.be.bsz or DEFAULT_ROWS if batch_size is None else integer(f"{where}: batch_size", batch_size)
     if model.input_encoder is not None:
         batch = model.input_encoder.as_batch(X)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from neonlite.transforms import (
 )
 from neonlite.transforms.classification_metrics import ClassMetric
 from neonlite.transforms.cost import COSTS
-from neonlite.transforms.metric import LogLoss, Misclassification, TopKMisclassification
+from neonlite.transforms.metric import LogLoss, Misclassification, SequenceMetric, TopKMisclassification
 
 if TYPE_CHECKING:
     from neonlite.data.input_encoders import InputEncoder
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from neonlite.typing import ArrayLike, Data
 
 UINT8_SCALE = 1 / 255
-CLASSIFICATION_METRICS = (ClassMetric, Misclassification, LogLoss, TopKMisclassification)
+CLASSIFICATION_METRICS = (ClassMetric, Misclassification, LogLoss, TopKMisclassification, ROCAUC)
 
 
 class TrainingData:
@@ -215,9 +215,12 @@ class TrainingData:
         if sample_weight is None and class_weight is None:
             return
         where, n = self.where, self.num_rows
-        weights = np.ones(n) if sample_weight is None else np.asarray(sample_weight)
+        try:
+            weights = np.ones(n) if sample_weight is None else np.asarray(sample_weight)
+        except ValueError:  # lists of several lengths
+            weights = np.empty(0)
         if weights.shape != (n,) or not is_real_array(weights) or not (np.isfinite(weights) & (weights >= 0)).all():
-            raise ValueError(f"{where}: expected {n} finite numbers >= 0 for sample_weight, got {describe(weights)}")
+            raise ValueError(f"{where}: expected {n} finite numbers >= 0 for sample_weight, got {describe(sample_weight)}")
         if class_weight is not None:
             weights = weights * self._class_factors(class_weight)
         self.row_weights = weights.astype(np.float32)
@@ -230,7 +233,7 @@ class TrainingData:
                 f"{self.where}: expected y with one class for each row for class_weight, got other targets"
             )
         classes = self.target_encoder.classes
-        if class_weight == "balanced":
+        if isinstance(class_weight, str) and class_weight == "balanced":
             counts = np.bincount(self.targets, minlength=len(classes))
             factors = self.num_rows / (np.count_nonzero(counts) * np.maximum(counts, 1))
         elif isinstance(class_weight, Mapping) and class_weight.keys() <= {*classes}:
@@ -267,16 +270,21 @@ class TrainingData:
             )
         return self._iterator(self.row_weights, training, shuffle), self.validation_set(validation)
 
-    def with_data(self, X: Data, y: Data | str | None = None) -> TrainingData:
+    def with_data(self, pair: Sequence[Any]) -> TrainingData:
         """Return other data, encoded in the same way and with the same cost.
 
         Parameters
         ----------
-        X, y
-            As for ``Model.fit``.
+        pair : tuple
+            X and y, as for ``Model.fit``; X alone if the training data has no y.
         """
+        where = f"{self.where}: validation_data"
+        if not 1 <= len(pair) <= 2:
+            raise ValueError(f"{where}: expected (X, y), got {len(pair)} objects. Weights and others are not possible.")
+        if self.targets is not None and (len(pair) < 2 or pair[1] is None):
+            raise ValueError(f"{where}: expected (X, y), as in the training data, got no y")
         encoders = self.input_encoder, self.target_encoder
-        data = TrainingData(self.model, f"{self.where}: validation_data", X, y, self.cost, encoders=encoders)
+        data = TrainingData(self.model, where, *pair, cost=self.cost, encoders=encoders)
         if self.row_weights is not None:
             data.row_weights = np.ones(data.num_rows, np.float32)
         return data
@@ -358,7 +366,8 @@ def check_targets(where: str, network: Layer, encoder: TargetEncoder, targets: N
     if T > 1:
         expected = f"a label for each of {T} time steps, {(n, T)}" if is_class else f"{outputs} and {T} time steps"
     else:
-        expected = f"one label for each row, {(n,)}, or {outputs}, {(n, K)}" if is_class else f"{outputs}, {(n, K)}"
+        one_hot_columns = f", or {K} columns of zeros and ones, {(n, K)}" if K > 1 else ""
+        expected = f"one label for each row, {(n,)}{one_hot_columns}" if is_class else f"{outputs}, {(n, K)}"
     raise ValueError(f"{where}: expected y with {expected}, got {np.shape(y)}")
 
 
@@ -379,12 +388,17 @@ def metric_for(where: str, encoder: TargetEncoder | None, metric: Metric | Cost 
     result = get_metric(metric)
     if isinstance(metric, str) and isinstance(result, ConfusionMatrix) and isinstance(encoder, ClassEncoder):
         result.class_names = [*map(str, encoder.classes)]
-    if isinstance(encoder, NumberEncoder) and isinstance(result, CLASSIFICATION_METRICS):
+    is_sequence = isinstance(result, SequenceMetric) and isinstance(encoder, NumberEncoder) and encoder.mean is not None
+    if isinstance(encoder, NumberEncoder) and (is_sequence or isinstance(result, CLASSIFICATION_METRICS)):
         raise ValueError(f'{where}: expected a metric for numbers, such as "mse", "mae" or "r2", got {metric!r}.')
-    if isinstance(metric, str) and isinstance(encoder, IndicatorEncoder):
-        if not isinstance(result, F1 | ROCAUC):
-            raise ValueError(f'{where}: expected a metric for several labels, "f1" or "roc_auc", got {metric!r}.')
-        result.multilabel = True
+    if isinstance(encoder, IndicatorEncoder):
+        if isinstance(metric, str) and isinstance(result, F1 | ROCAUC):
+            result.multilabel = True
+        elif isinstance(metric, str) or (
+            isinstance(result, CLASSIFICATION_METRICS) and not getattr(result, "multilabel", False)
+        ):
+            labels = '"f1", "roc_auc" or F1(multilabel=True)'
+            raise ValueError(f"{where}: expected a metric for several labels, {labels}, got {metric!r}.")
     return result
 
 
