@@ -251,9 +251,11 @@ def fit(
     if not isinstance(callbacks, Callbacks):
         callbacks = make_callbacks(model, train_set, validation_set, metrics, callbacks, progress_bar)
     with model.be.batch_size(batch_size), shard_minibatches(model, communicator):
-        resumes = (model.minibatch_index or model.loaded_state is not None) and model.data_state is not None
-        if resumes and not can_resume(train_set, model.data_state):  # other data, from their first row
-            model.minibatch_index, model.epoch_cost, model.data_state = 0, 0.0, None
+        # the order of rows continues; an iterator has its position, except within an epoch
+        continues = not is_iterator or model.minibatch_index or model.loaded_state is not None
+        if continues and model.data_state is not None and not can_resume(train_set, model.data_state):
+            model.minibatch_index, model.epoch_cost, model.data_state = 0, 0.0, None  # other data, from the first row
+            train_set.epoch = model.epoch_index  # an order of rows that was not used before
             if model.loaded_state is not None:
                 model.loaded_state = model.loaded_state.without_data()
         optimizer = optimizer or model.optimizer or Adam()

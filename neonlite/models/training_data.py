@@ -262,7 +262,9 @@ class TrainingData:
         if not fraction:
             return self._iterator(self.row_weights, shuffle=shuffle), None
         labels = self.targets if self.targets is not None and self.has_class_indices else np.zeros(self.num_rows)
-        training, validation = split_rows(labels, fraction, self.model.be.rng_seed)
+        seed = (self.model.data_state or {}).get("seed")  # a later fit validates on the same rows
+        seed = self.model.be.rng_seed if seed is None else seed
+        training, validation = split_rows(labels, fraction, seed)
         if not len(validation) or not len(training):
             raise ValueError(
                 f"{self.where}: expected rows both to train and to validate on, got {self.num_rows} rows with "
