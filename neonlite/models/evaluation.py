@@ -182,7 +182,7 @@ def as_columns(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def decode_columns(columns: Any, encoder: TargetEncoder | None) -> Any:
-    """Return outputs or targets (K, n), or (targets, mask), in the units of the user if an encoder standardized them."""
+    """Return outputs or targets (K, n), or (targets, mask), in the units of the user if they are standardized."""
     if not is_standardized(encoder):
         return columns
     if isinstance(columns, list | tuple):
