@@ -23,10 +23,12 @@ def check_attribute(obj: object, name: str) -> None:
 
     Names with an underscore and objects of custom classes may get any.
     """
-    cls = type(obj)
+    cls: Any = type(obj)
     is_known = name.startswith("_") or hasattr(cls, name) or not cls.__module__.startswith("neonlite.")
     if not is_known and name not in (names := assigned_names(cls)):
-        hint = attribute_hint(name, [x for x in {*names, *dir(cls)} if not x.startswith("_") and (x in names or hasattr(cls, x))])
+        hint = attribute_hint(
+            name, [x for x in {*names, *dir(cls)} if not x.startswith("_") and (x in names or hasattr(cls, x))]
+        )
         where = vars(obj).get("name") or cls.__name__
         raise AttributeError(f"{where}: expected an attribute of {cls.__name__}, got {describe(name)}. {hint}")
 

@@ -255,7 +255,9 @@ class Sequential(LayerContainer):
         layers = layer_list(self.classnm, [layers] if is_one else layers, name)
         super().__init__(flatten_layers(self.classnm, layers), name)
         self.input_copies: dict[Any, Any] = {}  # layer -> copy of its inputs, which it may overwrite
-        self.num_frozen = 0  # number of first layers that are not part of bprop, as nothing in or before them is trained
+        self.num_frozen = (
+            0  # number of first layers that are not part of bprop, as nothing in or before them is trained
+        )
         self.error_copies: dict[Any, Any] = {}  # layer -> copy of its error, which it may overwrite
 
     @property

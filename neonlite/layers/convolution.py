@@ -324,7 +324,10 @@ class Convolution_bias(Convolution):
         self.bias = self.initial_values(bias)
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        return [*super().parameter_specs(), ParameterSpec("weight_bias", "grad_bias", (self.filter_sizes["K"], 1), self.bias)]
+        return [
+            *super().parameter_specs(),
+            ParameterSpec("weight_bias", "grad_bias", (self.filter_sizes["K"], 1), self.bias),
+        ]
 
     def formula(self, x: Tensor) -> Operand:
         """Return ``W^T columns + weight_bias``."""

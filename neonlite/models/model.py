@@ -169,7 +169,8 @@ class Model(NervanaObject):
     @property
     def preprocessing(self) -> Preprocessing | None:
         """The preprocessing of the training set's inputs."""
-        return self.layers.input_encoding.preprocessing
+        value: Preprocessing | None = self.layers.input_encoding.preprocessing
+        return value
 
     @preprocessing.setter
     def preprocessing(self, value: Preprocessing | None) -> None:
@@ -178,7 +179,8 @@ class Model(NervanaObject):
     @property
     def input_encoder(self) -> InputEncoder | None:
         """The encoder of the inputs of ``fit(X, y)``."""
-        return self.layers.input_encoding.encoder
+        value: InputEncoder | None = self.layers.input_encoding.encoder
+        return value
 
     @input_encoder.setter
     def input_encoder(self, value: InputEncoder | None) -> None:
