@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from neonlite.dtypes import LIMITS
 from neonlite.messages import describe
-from neonlite.name_hints import OPERAND_METHODS
+from neonlite.name_hints import OPERAND, add_hints
 from neonlite.ops import OP_TABLE
 from neonlite.optree_methods import Convertible
 from neonlite.typing import AxisLike, DTypeLike, OperandLike
@@ -24,20 +24,6 @@ def device_of(be: Backend) -> str:
     return f"cuda:{be.runtime.device_id}" if be.runtime.has_device_memory else "cpu"
 
 
-class MissingAttribute:
-    """An attribute that tensors and op-trees do not have; the AttributeError says what to use.
-
-    ``__getattr__`` could do this as well, but would slow down every other attribute.
-    """
-
-    def __init__(self, name: str, counterpart: str) -> None:
-        self.name, self.counterpart = name, counterpart
-
-    def __get__(self, operand: object, owner: type) -> NoReturn:
-        counterpart = self.counterpart.format(t="tree" if issubclass(owner, tuple) else "t", name=self.name)
-        raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}. Use {counterpart}.")
-
-
 class ArrayMethods(Convertible):
     """The base class of ``Operand``: NumPy's methods, with the rules of the backend's methods of the same name.
 
@@ -51,10 +37,6 @@ class ArrayMethods(Convertible):
         def _reduction(self, axis: AxisLike = None, out: Tensor | None = None, keepdims: bool = True) -> Operand: ...
 
         all = any = argmax = argmin = max = mean = min = std = sum = var = _reduction
-
-    def __dir__(self) -> list[str]:
-        missing = {name for name, x in vars(ArrayMethods).items() if type(x) is MissingAttribute}
-        return [name for name in super().__dir__() if name not in missing or hasattr(type(self), name)]
 
     @property
     def size(self) -> int:
@@ -263,8 +245,9 @@ for _name, (_doc, _axis) in REDUCTIONS.items():
 
 # --- attributes of NumPy and PyTorch that are named otherwise ---
 
-_missing = {op.method: f"be.{op.method}({{t}}, ...)" for op in OP_TABLE if op.kind == "elementwise"}
-_missing |= {name: counterpart for counterpart, names in OPERAND_METHODS.items() for name in names.split()}
-for _name, _counterpart in _missing.items():
-    if not hasattr(ArrayMethods, _name):
-        setattr(ArrayMethods, _name, MissingAttribute(_name, _counterpart))
+_elementwise = {
+    form: " ".join(op.method for op in OP_TABLE if op.kind == "elementwise" and op.arity == arity)
+    for arity, form in enumerate(("be.{name}({t})", "be.{name}({t}, x)", "be.{name}({t}, x, y)"), 1)
+}
+for _table in (_elementwise, OPERAND):
+    add_hints(_table)(ArrayMethods)

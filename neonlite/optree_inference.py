@@ -65,7 +65,8 @@ def as_leaf(x: Any, other: Any, be: Backend | None) -> tuple[Any, Leaves, Any]:
 
 def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info:
     """Infer the shape and dtype of a new structure. Errors of tree building are raised here."""
-    types = [*operand_types(a), *operand_types(b)]
+    is_pair = op.name == "pair"
+    types = [direct_type(x) for x in (a, b) if x is not None] if is_pair else [*operand_types(a), *operand_types(b)]
     candidates = ([] if be is None else [be]) + [t.be for t in types if isinstance(t, Info)]
     backends = list({id(x): x for x in candidates}.values())
     try:
@@ -83,10 +84,10 @@ def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info
         info = Info(shape=None, op=op.name, **dict(attrs))
         info.op_def, info.attrs, info.be = op, dict(attrs), backends[0]
         # stored for pairs only: an Info that refers to those of its operands would keep a whole tree of Infos alive
-        info.operand_types = tuple(types) if op.name == "pair" else ()
+        info.operand_types = tuple(types) if is_pair else ()
         info.find = info.be.structures.get
         info.num_children = (a is not None) + (b is not None)
-        if op.name == "pair":
+        if is_pair:
             info.shape, info.dtype, info.compute_dtype = (), "", ""
         else:
             shape_fn = op.shape_fn or SHAPE_FN_BY_KIND[op.kind]
@@ -142,13 +143,22 @@ def infer_dtypes(op: Op, operands: Sequence[str | type], default: str, attrs: di
     return compute_dtype, compute_dtype
 
 
-def operand_types(x: object) -> tuple[Any, ...]:
-    """Return the Info of a tensor or node, or the type of a scalar; of a pair, those of its operands."""
-    if x is None:
-        return ()
-    if info := info_of(x):
-        return info.operand_types if info.op_def is OPS["pair"] else (info,)
-    return (type(x),)
+def operand_types(x: object) -> list[Any]:
+    """Return the Info of a tensor or node, or the type of a scalar; of nested pairs, those of their operands."""
+    out: list[Any] = []
+    stack = [] if x is None else [direct_type(x)]
+    while stack:
+        t = stack.pop()
+        if isinstance(t, Info) and t.op_def is OPS["pair"]:
+            stack += t.operand_types[::-1]
+        else:
+            out.append(t)
+    return out
+
+
+def direct_type(x: object) -> Any:
+    """Return the Info of a tensor or node, also of a pair, or the type of a scalar."""
+    return info_of(x) or type(x)
 
 
 def unknown_op(where: str, name: object) -> TypeError:
@@ -169,9 +179,9 @@ def unchecked_info(op: dict[str, Any], a: Any, b: Any) -> Info:
     info.op_def, info.be = OPS[name], backend_of(a, b)
     info.find = info.be.structures.get
     info.attrs = {k: v for k, v in op.items() if k not in ("op", "shape")}
-    info.operand_types = (*operand_types(a), *operand_types(b))
+    info.operand_types = tuple(direct_type(y) for y in (a, b) if y is not None)
     info.shape, info.num_children = op.get("shape", ()), (a is not None) + (b is not None)
-    operand_dtypes = [t.dtype if isinstance(t, Info) else t for t in info.operand_types]
+    operand_dtypes = [t.dtype if isinstance(t, Info) else t for t in (*operand_types(a), *operand_types(b))]
     info.compute_dtype, info.dtype = infer_dtypes(info.op_def, operand_dtypes, info.be.default_dtype_name, info.attrs)
     return info
 

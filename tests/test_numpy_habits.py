@@ -466,7 +466,7 @@ MISTAKES: list[tuple[type[Exception], str, str]] = [
     (AttributeError, "t.nonzero()", "'nonzero' | t.get().nonzero"),
     (AttributeError, "t.dot(t.T)", "'dot' | be.dot(t"),
     (AttributeError, "t.sort()", "'sort' | be.sort(t"),
-    (AttributeError, "t.cumsum()", "'cumsum' | be.cumulative_sum(t, axis)"),
+    (AttributeError, "t.cumsum()", "'cumsum' | be.cumulative_sum(t, axis=0)"),
     (AttributeError, "t.flat", "'flat' | t.get()"),
     (AttributeError, "t.real", "'real' | all dtypes are real"),
     (AttributeError, "t.imag", "'imag' | all dtypes are real"),

@@ -33,8 +33,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     device : str, optional
         The device of the backend.
     copy : bool, optional
-        Whether an Array is copied to memory of its own; default False. False is refused for objects that must be
-        copied.
+        Whether an Array is copied to other memory; default False. False is refused for objects that must be copied.
 
     Returns
     -------

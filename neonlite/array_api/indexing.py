@@ -20,7 +20,6 @@ from neonlite.array_api.promotion import check_can_assign, to_dtype
 from neonlite.backend.tensor import Tensor
 from neonlite.shapes import Shape, can_broadcast
 
-
 MAX_INT64 = np.uint64(2**63 - 1)
 
 

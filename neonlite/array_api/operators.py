@@ -181,7 +181,9 @@ def array_function(self: Array, function: Callable[..., Any], types: Any, args: 
     n = sum(x.kind is not inspect.Parameter.KEYWORD_ONLY for x in signature.parameters.values())
     try:
         if len(args) > n:  # NumPy's names of arguments that are keywords here
-            names = list(inspect.signature(function).parameters)[n:]
+            # before NumPy 2.4, concatenate has no signature
+            known = signature if function.__name__ == "concatenate" else inspect.signature(function)
+            names = list(known.parameters)[n:]
             args, kwargs = args[:n], {**dict(zip(names, args[n:], strict=False)), **kwargs}
         signature.bind(*args, **kwargs)
     except (TypeError, ValueError) as error:

@@ -9,7 +9,7 @@ import numpy as np
 
 from neonlite.array_api.arguments import as_array, check_arrays
 from neonlite.array_api.array import BOOL, Array, as_dtype, describe_array, from_numpy, same, with_shape
-from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, not_equal, sqrt, subtract
+from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, equal, not_equal, pow, sqrt, subtract, where
 from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, reshape, take
 from neonlite.array_api.promotion import to_dtype
 
@@ -170,7 +170,7 @@ def var(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdi
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdims: bool = False) -> Array:
-    """Return the standard deviation over axes, the square root of ``var``.
+    """Return the standard deviation over axes, the square root of ``var``. The gradient is 0 where it is 0.
 
     Parameters
     ----------
@@ -182,7 +182,12 @@ def std(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdi
     Array
         The standard deviation.
     """
-    return sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+    return root(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def root(total: Array, ord: int | float = 2) -> Array:
+    """Return total^(1 / ord), of a sum of powers; the gradient is 0 where it is 0, a subgradient."""
+    return where(equal(total, 0.0), 0.0, sqrt(total) if ord == 2 else pow(total, 1 / ord))
 
 
 def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:

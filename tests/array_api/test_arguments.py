@@ -67,7 +67,7 @@ xp.tile(x, (c(2), c(1))); xp.broadcast_to(x[0], (c(2), c(3), c(4))); xp.take(x, 
 xp.take_along_axis(x, xp.argsort(x, axis=c(1)), axis=c(1)); xp.linalg.vector_norm(x, axis=c(1)); xp.tril(x, k=c(1))
 xp.tensordot(x, x, axes=((c(0), c(1)), (c(0), c(1)))); xp.tensordot(x, xp.reshape(x, (4, 2, 3)), axes=c(1))
 xp.linalg.cross(x, x * 2 + 1, axis=c(1)); xp.linalg.trace(x, offset=c(1)); xp.linalg.diagonal(x, offset=c(1))
-xp.linalg.matrix_power(xp.eye(2) * 2, c(3)); xp.zeros((c(2), c(3))); xp.ones(c(3)); xp.full(c(2), c(5)); xp.arange(c(5))
+xp.linalg.matrix_power(xp.eye(2) * 2, c(3)); xp.zeros((c(2), c(3))); xp.ones(c(3)); xp.full(c(2), 5); xp.arange(c(5))
 xp.eye(c(3), c(2), k=c(1)); xp.linspace(c(0), c(1), c(5)); x[c(1), c(2)]; x[c(0) : c(2) : c(1)]
 """
 CALLS = [call for line in WITH_INTEGERS.strip().splitlines() for call in line.split("; ")]
