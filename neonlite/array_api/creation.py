@@ -33,7 +33,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     device : str, optional
         The device of the backend.
     copy : bool, optional
-        For compatibility with the standard: arrays share no memory. False is refused for objects that must be copied.
+        Whether an Array is copied to other memory; default False. False is refused for objects that must be copied.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     device : str, optional
         The device of the backend.
     copy : bool, optional
-        For compatibility with the standard: the values are copied.
+        Whether to copy; False is refused, as the values are always copied.
 
     Returns
     -------
@@ -103,6 +103,8 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     """
     be = current_backend()
     check_device(be, device)
+    if copy is False:
+        raise BufferError("from_dlpack: expected copy=True or None, as the values are copied; got False.")
     return x.__copy__() if isinstance(x, Array) else from_numpy(be, copy_from_dlpack(be, x))
 
 

@@ -196,7 +196,7 @@ class Limits:
     """The limits of a dtype, as Python numbers."""
 
     def __init__(self, info: Any, names: tuple[str, ...], number: Any) -> None:
-        self.bits, self.dtype = int(info.bits), info.dtype
+        self.bits, self.dtype = int(info.bits), as_dtype(info.dtype)
         for name in names:
             setattr(self, name, number(getattr(info, name)))
 

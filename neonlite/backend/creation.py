@@ -489,7 +489,7 @@ def to_host_array(be: Backend, values: object, dtype: str | None, where: str | T
 
 def _exact_numbers(values: object, array: NumPyArray) -> NumPyArray | None:
     """Return nested lists as an array of Python numbers, if NumPy's array of them rounds integers to float64."""
-    if array.dtype.kind not in "fO" or (array.dtype.kind == "f" and not (np.abs(array) > 2.0**53).any()):
+    if array.dtype.kind not in "fO" or (array.dtype.kind == "f" and not (np.abs(array) >= 2.0**53).any()):
         return None
     numbers = np.asarray(values, object)
     is_numeric = all(isinstance(x, int | float | np.bool | np.integer | np.floating) for x in numbers.flat)
