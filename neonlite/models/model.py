@@ -226,8 +226,11 @@ class Model(NervanaObject):
             self.check_seq_len(shape)
         cost = from_name(f"{self.name}.initialize: cost", cost, COSTS)
         current = self.cost if self.cost is self._initialized_cost else None
-        if cost is not None and cost is not current and cost is not getattr(current, "costfunc", None):
-            self.cost = self.cost_wrapper(cost) if isinstance(cost, Cost) else cost
+        if isinstance(cost, Cost):  # its last wrapper may be another class, such as that of weighted rows
+            is_same = type(current) is self.cost_wrapper and current.costfunc is cost
+            cost = current if is_same else self.cost_wrapper(cost)
+        if cost is not None and cost is not current:
+            self.cost = cost
             self.cost.initialize(self.layers)
             self._initialized_cost = self.cost
 

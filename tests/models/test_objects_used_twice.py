@@ -25,8 +25,10 @@ from neonlite.callbacks import (
     TrainCostCallback,
 )
 from neonlite.data import ArrayIterator
-from neonlite.layers import Affine, BatchNorm, Dropout
+from neonlite.initializers import Constant
+from neonlite.layers import Affine, BatchNorm, Dropout, GeneralizedCostMask, Linear
 from neonlite.optimizers import Adam, GradientDescentMomentum
+from neonlite.transforms import MeanSquared
 
 ROWS, FEATURES, EPOCHS = 45, 3, 6
 rng = np.random.default_rng(0)
@@ -219,3 +221,34 @@ def test_each_fit_has_another_order_of_rows_also_with_another_batch_size():
         fit(model, epochs=1, batch_size=batch_size, validation_split=0.0)
     assert len({tuple(order) for order in orders}) == 4
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
+
+
+# --- costs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [(True, False), (False, True), (True, False, True), (False, True, False)])
+def test_one_cost_is_used_with_and_without_weights_of_the_rows(weighted):
+    nl.gen_backend("cpu", batch_size=ROWS)
+    model, cost, rate = nl.Model([Linear(1, Constant(0), name="l")]), MeanSquared(), 0.1
+    factors, expected = np.linspace(0, 2, ROWS), np.zeros(FEATURES)
+    for epoch, is_weighted in enumerate(weighted):
+        weights = factors if is_weighted else np.ones(ROWS)
+        data = ArrayIterator(X, Y, make_onehot=False, sample_weight=weights if is_weighted else None)
+        model.fit(
+            data,
+            GeneralizedCostMask(cost) if is_weighted else cost,
+            GradientDescentMomentum(rate, 0),
+            num_epochs=epoch + 1,
+        )
+        expected -= rate * X.T @ (weights * (X @ expected - Y)) / ROWS
+    np.testing.assert_allclose(model["l"].W.get().ravel(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_without_weights_continue_a_training_with_weights():
+    models = []
+    for cost in (None, MeanSquared()):
+        model = new_model()
+        models.append(model)
+        fit(model, epochs=1, sample_weight=np.linspace(0, 2, ROWS))
+        fit(model, epochs=1, cost=cost)
+    assert same_weights(*models)
