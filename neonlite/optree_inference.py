@@ -21,8 +21,13 @@ NO_LEAVES: Leaves = {}
 _float_cache: dict[Any, float] = {}
 
 
-def as_leaf(x: Any, other: Any, be: Backend | None) -> tuple[Any, Leaves, Any]:
-    """Return (key, leaves, operand) of an operand that is not a node. An array is copied to a tensor."""
+def as_leaf(
+    x: Any, other: Any, be: Backend | None, op: Op | None = None, is_left: bool = False
+) -> tuple[Any, Leaves, Any]:
+    """Return (key, leaves, operand) of an operand that is not a node. An array is copied to a tensor.
+
+    One of one dimension is a row where NumPy reads it as one: in elementwise ops, and on the left of a product.
+    """
     if type(x) is float:
         x = _float_cache.setdefault(x or str(x), x)  # one object per value, but 0.0 and -0.0 are two
         if len(_float_cache) > MAX_CACHED_FLOATS:
@@ -56,7 +61,8 @@ def as_leaf(x: Any, other: Any, be: Backend | None) -> tuple[Any, Leaves, Any]:
     if not isinstance(x, type) and hasattr(x, "dtype") and hasattr(x, "shape"):
         if x.shape == ():
             return as_leaf(x.item(), other, be) if isinstance(x.item(), int | float) else (NotImplemented, NO_LEAVES, x)
-        x = (be or other.backend).snapshot(x, other)
+        is_row = op is not None and (op.kind in ("elementwise", "structural") or (is_left and op.symbol == "@"))
+        x = (be or other.backend).snapshot(x, other, is_row)
         return x.info, {id(x): x}, x
     if isinstance(x, int | float):  # a subclass: numpy.float64, an IntEnum
         return as_leaf(float(x) if isinstance(x, float) else int(x), other, be)

@@ -423,7 +423,7 @@ def shared_iobuf_size(be: Backend, shape: ShapeLike, parallelism: str | None = N
     return math.prod(be.shape_of(shape))
 
 
-def snapshot(be: Backend, array: ArrayLike, other: object) -> Tensor:
+def snapshot(be: Backend, array: ArrayLike, other: object, is_row: bool = False) -> Tensor:
     """Copy an array that is an operand of an op to a tensor of a dtype that suits the other operand.
 
     The dtype is the other operand's if that is a float, the array's own if both are integers, else the default.
@@ -434,11 +434,18 @@ def snapshot(be: Backend, array: ArrayLike, other: object) -> Tensor:
         The array.
     other : object
         The other operand.
+    is_row : bool
+        Whether an array of one dimension is a row, as in NumPy, if the other operand is a tensor or op-tree.
 
     Returns
     -------
     Tensor
         The copy.
+
+    Raises
+    ------
+    ValueError
+        The array would be a row of n elements beside a column of n, for which NumPy computes n x n elements.
     """
     values = to_host_array(be, array, be.default_dtype_name)
     dtype = other.info.dtype if isinstance(other, Operand) else be.default_dtype_name
@@ -446,7 +453,24 @@ def snapshot(be: Backend, array: ArrayLike, other: object) -> Tensor:
         dtype = values.dtype.name
     elif dtype not in FLOAT_DTYPES:
         dtype = be.default_dtype_name
-    return be.array(values, dtype)
+    return be.array(as_row(values, other) if is_row and isinstance(other, Operand) else values, dtype)
+
+
+def as_row(values: NumPyArray, *others: Operand) -> NumPyArray:
+    """Return an array of one dimension as a row, as NumPy broadcasts it, and any other one unchanged.
+
+    ValueError beside a column of as many elements, n: the result would be n x n.
+    """
+    if values.ndim != 1:
+        return values
+    n = len(values)
+    column = next((x for x in others if n > 1 and x.shape == (n, 1)), None)
+    if column is not None:
+        raise ValueError(
+            f"{describe(column)} and an array ({n},): expected an array of two dimensions beside a column of as many "
+            "elements. Use v[:, None], a column; or v[None, :], the row that NumPy would broadcast to n x n."
+        )
+    return values[None, :]
 
 
 def to_host_array(be: Backend, values: object, dtype: str | None, where: str | Tensor = "be.array") -> NumPyArray:

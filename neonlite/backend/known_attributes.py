@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
@@ -22,7 +23,7 @@ def check_attribute(obj: object, name: str) -> None:
 
     Names with an underscore and objects of custom classes may get any.
     """
-    cls = type(obj)
+    cls: Any = type(obj)
     is_known = name.startswith("_") or hasattr(cls, name) or not cls.__module__.startswith("neonlite.")
     if not is_known and name not in (names := assigned_names(cls)):
         hint = attribute_hint(
@@ -34,9 +35,10 @@ def check_attribute(obj: object, name: str) -> None:
 
 @functools.cache
 def assigned_names(cls: type) -> frozenset[str]:
-    """Return the names of all attributes that the code of a class, or of its bases, sets."""
+    """Return the names of all attributes that a class, or one of its bases, declares or sets."""
     functions = [x for base in cls.__mro__ for value in vars(base).values() for x in functions_of(value)]
-    return frozenset(name for function in functions for name in stored_names(function.__code__))
+    declared = [name for base in cls.__mro__ for name in inspect.get_annotations(base)]
+    return frozenset([*declared, *(name for function in functions for name in stored_names(function.__code__))])
 
 
 def functions_of(value: Any) -> Iterator[FunctionType]:

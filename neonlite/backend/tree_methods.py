@@ -9,10 +9,10 @@ from neonlite.backend.tree_operands import (
     as_indices,
     as_operand,
     as_operands,
+    as_rows,
     build_node,
     check_axes,
     check_axis,
-    check_operands,
     reduction_size,
 )
 from neonlite.backend.validation import integer
@@ -86,7 +86,7 @@ def where(be: Backend, condition: OperandLike, a: OperandLike, b: OperandLike, o
     OpTreeNode or Tensor
         An op-tree of the operands' broadcast shape; or ``out``.
     """
-    check_operands(be, "where", condition, a, b)
+    condition, a, b = as_rows(be, "where", condition, a, b)
     return build_node(be, OPS["where"], condition, build_node(be, OPS["pair"], a, b), out)
 
 
@@ -441,7 +441,7 @@ def clip(be: Backend, a: OperandLike, a_min: OperandLike, a_max: OperandLike, ou
     OpTreeNode or Tensor
         An op-tree of the operands' broadcast shape; or ``out``.
     """
-    check_operands(be, "clip", a, a_min, a_max)
+    a, a_min, a_max = as_rows(be, "clip", a, a_min, a_max)
     return build_node(be, OPS["minimum"], build_node(be, OPS["maximum"], a, a_min), a_max, out)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from neonlite.backend.creation import as_row, to_host_array
 from neonlite.dtypes import LIMITS
 from neonlite.messages import describe, truncate_message
 from neonlite.ops import Op
@@ -42,6 +43,20 @@ def as_operand(be: Backend, x: OperandLike, method: str) -> Operand:
         return x
     check_operands(be, method, x)
     return be.array(x)
+
+
+def as_rows(be: Backend, method: str, *operands: OperandLike) -> list[Any]:
+    """Return the operands of an elementwise function of three, with arrays of one dimension as rows."""
+    check_operands(be, method, *operands)
+    tensors = [x for x in operands if isinstance(x, Operand)]
+
+    def is_vector(x: Any) -> bool:
+        return len(getattr(x, "shape", ())) == 1 and not hasattr(x, "operand")  # an array of the namespace is a row
+
+    return [
+        as_row(to_host_array(be, x, be.default_dtype_name), *tensors) if tensors and is_vector(x) else x
+        for x in operands
+    ]
 
 
 def as_operands(be: Backend, arrays: Sequence[OperandLike], method: str) -> list[Operand]:

@@ -152,7 +152,10 @@ class ArrayEncoder(InputEncoder):
     def as_batch(self, X: Any) -> Any:
         if isinstance(X, str | Mapping) or hasattr(X, "columns"):
             return None
-        x = np.asarray(X)
+        try:
+            x = np.asarray(X)
+        except ValueError:  # lists of several lengths, for which encode raises an error
+            return None
         return x[None] if x.shape == tuple(self.sizes) else None
 
     def __str__(self) -> str:

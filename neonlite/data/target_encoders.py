@@ -231,12 +231,12 @@ class NumberEncoder(TargetEncoder):
         if rows.shape[1] != len(self.mean):
             expected = f"{len(self.mean)} columns"
             raise ValueError(f"{where}: expected {expected} in y, as in the training data, got {np.shape(y)}")
-        standardized: NDArray[np.float64] = (rows - self.mean) / self.deviation
+        standardized: NDArray[np.float64] = (rows - np.asarray(self.mean)) / np.asarray(self.deviation)
         return standardized
 
     def decode(self, outputs: NDArray[Any]) -> NDArray[Any]:
         if self.mean is not None:
-            outputs = outputs.astype(np.float64) * self.deviation + self.mean
+            outputs = outputs.astype(np.float64) * np.asarray(self.deviation) + np.asarray(self.mean)
         return outputs[:, 0] if self.is_vector and outputs.shape[1] == 1 else outputs
 
     def __str__(self) -> str:

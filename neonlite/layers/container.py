@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Self, cast, overload
 
 from neonlite.backend import Tensor
+from neonlite.backend.attribute_snapshot import Untracked
 from neonlite.backend.builtin_classes import has_builtin_method
 from neonlite.backend.validation import checks_arguments
 from neonlite.layers.buffers import iobuf_shape
@@ -18,6 +19,17 @@ from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.summary import walk_layers
 from neonlite.layers.types import Deltas, LayerInput, LayerLike, LayerShapes, Tensors, Terminal
 from neonlite.messages import describe
+
+
+class InputEncoding(Untracked):
+    """How the inputs of a model's network are computed from data: the encoder of ``fit(X, y)``, and preprocessing."""
+
+    def __init__(self, encoder: Any = None, preprocessing: Any = None) -> None:
+        self.encoder, self.preprocessing = encoder, preprocessing
+
+    def replace(self, **parts: Any) -> InputEncoding:
+        """Return a copy with other parts."""
+        return InputEncoding(**(vars(self) | parts))
 
 
 class LayerContainer(Layer):
@@ -41,12 +53,15 @@ class LayerContainer(Layer):
     """
 
     needs_outputs = False
+    input_encoding = InputEncoding()  # of the inputs of a model's network
 
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(name)
         self.layers: list[Layer] = layer_list(self.name, layers)
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
+        for layer in self.layers:
+            layer.container = layer.container or self
         names = Counter(layer.name for layer in self.leaves())
         if duplicates := sorted(name for name, times in names.items() if times > 1):
             raise ValueError(
@@ -132,6 +147,12 @@ class LayerContainer(Layer):
             layer.set_acc_on(acc_on)
 
     # --- buffers ---
+
+    @property
+    def owns_layers(self) -> bool:
+        """Whether no other container has allocated layers of this one since."""
+        inner = (layer for layer in self.layers if isinstance(layer, LayerContainer))
+        return all(layer.container is self for layer in self.layers) and all(layer.owns_layers for layer in inner)
 
     @checks_arguments
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:

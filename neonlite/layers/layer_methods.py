@@ -100,7 +100,8 @@ def num_samples(layer: Layer, x: Tensors) -> int:
         layer.leaves()[0].check_tensor("inputs", first, shape)
     if not first.shape[1]:
         raise ValueError(f"{layer.name}: expected inputs with one column or more, got {describe(first)}.")
-    return max(1, first.shape[1] // num_steps(shape))  # fprop refuses other numbers of columns
+    num_columns: int = first.shape[1]
+    return max(1, num_columns // num_steps(shape))  # fprop refuses other numbers of columns
 
 
 def set_batch_size(layer: Layer, N: int) -> None:

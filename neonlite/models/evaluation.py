@@ -21,6 +21,7 @@ from neonlite.transforms import Cost, Metric, get_metric
 
 if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
+    from neonlite.data.input_encoders import InputEncoder
     from neonlite.models.model import Model
     from neonlite.typing import ArrayLike
 
@@ -175,6 +176,16 @@ def get_outputs_beam(
     return np.concatenate(gather(model, dataset, tokens))
 
 
+def check_inputs(where: str, encoder: InputEncoder | None, dataset: object) -> None:
+    """Raise ValueError if the network was trained on standardized rows, and those of an iterator are not."""
+    is_standardized = encoder is not None and encoder.feature_units() is not None
+    if is_standardized and getattr(dataset, "input_encoder", None) is None:
+        raise ValueError(
+            f"{where}: expected arrays or a data frame, whose rows are standardized as those of fit(X, y), got an "
+            f"iterator, {describe(dataset)}, whose rows are not. Pass its arrays, or train with standardize=False."
+        )
+
+
 def as_columns(rows: NDArray[Any]) -> NDArray[Any]:
     """Return rows (n,), (n, K) or (n, K, T) as columns (K, T n) of a minibatch."""
     columns: NDArray[Any] = rows.reshape(len(rows), rows.shape[1] if rows.ndim > 1 else 1, -1).transpose(1, 2, 0)
@@ -182,7 +193,7 @@ def as_columns(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def decode_columns(columns: Any, encoder: TargetEncoder | None) -> Any:
-    """Return outputs or targets (K, n), or (targets, mask), in the units of the user if an encoder standardized them."""
+    """Return outputs or targets (K, n), or (targets, mask), in the units of the user if they are standardized."""
     if not is_standardized(encoder):
         return columns
     if isinstance(columns, list | tuple):
@@ -234,6 +245,7 @@ def map_outputs(
     """
     parts: list[Part] = []
     model.check_can_evaluate()
+    check_inputs(model.name, model.input_encoder, dataset)
     model.initialize(check_dataset(f"{model.name}: dataset", dataset))
     before = dataset.get_state() if hasattr(dataset, "get_state") else None
     saved_states = [(layer, layer.get_state()) for layer in model.layers.leaves()]

@@ -16,6 +16,7 @@ from neonlite.data.target_encoders import ClassEncoder
 from neonlite.distributed.communicator import Communicator, launched_rank_and_size, world
 from neonlite.distributed.optimizer import Distributed
 from neonlite.layers.recurrent import RecurrentBase
+from neonlite.models.evaluation import check_inputs
 from neonlite.models.training import train
 from neonlite.models.training_data import TrainingData, metric_for
 from neonlite.optimizers import Adam
@@ -239,6 +240,7 @@ def fit(
         elif validation_data is not None:
             kind = "(X, y), or an iterator,"
             validation_set = with_attributes(f"{where}: validation_data", validation_data, "nbatches", kind)
+            check_inputs(f"{where}: validation_data", data.input_encoder, validation_set)
         for layer in model.layers.leaves():
             if isinstance(layer, RecurrentBase):
                 layer.reset_cells = True  # rows are independent sequences

@@ -49,7 +49,9 @@ class Model(NervanaObject):
     Parameters
     ----------
     layers : list, LayerContainer, str, Path or dict
-        The layers, a container, the path of a checkpoint, or the return value of ``serialize``.
+        The layers, a container, the path of a checkpoint, or the return value of ``serialize``. Layers of another
+        model, such as ``other[:3]``, are shared with it, with their weights; if its first layer is the first one here,
+        its input encoder and preprocessing are used as well.
     dataset : iterator or shape, optional
         Data to allocate buffers for now instead of at the first minibatch.
     weights_only : bool
@@ -141,8 +143,6 @@ class Model(NervanaObject):
         self.interrupted_callbacks: Any = None  # their states if it was interrupted
         self.data_parallel: DataParallel | None = None  # during a fit in several processes
         self.recorded_steps: RecordedSteps | None = None  # during a fit of a network whose steps can be recorded
-        self.preprocessing: Preprocessing | None = None  # the preprocessing of the training set's inputs
-        self.input_encoder: InputEncoder | None = None  # of the data of fit(X, y)
         self.target_encoder: TargetEncoder | None = None
         self.predictor = Predictor(f"{self.name}.predict")
         self.loaded_state: TrainingState | None = None  # of the checkpoint from which the next fit resumes
@@ -154,8 +154,38 @@ class Model(NervanaObject):
                 state.restore(self, not weights_only)
         else:
             self.layers = layers if isinstance(layers, LayerContainer) else Sequential(layers)
+            self.reuse_layers()
         if dataset is not None:
             self.initialize(dataset)
+
+    def reuse_layers(self) -> None:
+        """Configure a network whose first layers are configured, as those of another model; use its input encoding."""
+        first = self.layers.layers[0]
+        if self.layers.in_shape is None and first.in_shape is not None:
+            source = first.container
+            if source is not None and source.layers[0] is first:
+                self.layers.input_encoding = source.input_encoding
+            self.layers.configure(first.in_shape)
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """The preprocessing of the training set's inputs."""
+        value: Preprocessing | None = self.layers.input_encoding.preprocessing
+        return value
+
+    @preprocessing.setter
+    def preprocessing(self, value: Preprocessing | None) -> None:
+        self.layers.input_encoding = self.layers.input_encoding.replace(preprocessing=value)
+
+    @property
+    def input_encoder(self) -> InputEncoder | None:
+        """The encoder of the inputs of ``fit(X, y)``."""
+        value: InputEncoder | None = self.layers.input_encoding.encoder
+        return value
+
+    @input_encoder.setter
+    def input_encoder(self, value: InputEncoder | None) -> None:
+        self.layers.input_encoding = self.layers.input_encoding.replace(encoder=value)
 
     def __repr__(self) -> str:
         lines = [f"{'  ' * depth}{layer!r}" for depth, layer in walk_layers(self.layers, 1)]
@@ -189,7 +219,7 @@ class Model(NervanaObject):
             The network is configured for another number of time steps.
         """
         shape = shape_of(dataset)
-        if not self.initialized:
+        if not (self.initialized and self.layers.owns_layers):  # another model may have allocated some of its layers
             self.allocate(shape)
             self.initialized = True
         else:

@@ -90,7 +90,7 @@ class TrainingData:
         rows: Any = X
         num_targets = len(y) if isinstance(y, Sized) else None
         if is_list_of_arrays(rows) and len(rows) == num_targets != len(rows[0]):
-            rows = np.stack(rows)  # an array for each row, and not for each input
+            rows = to_array(where, rows, "X")  # an array for each row, and not for each input
         self.inputs = self._encode_inputs(rows, layout, standardize, text_length)
         self.cost: GeneralizedCost | Cost = from_name(f"{where}: cost", cost, COSTS) or model.cost
         if isinstance(self.cost, GeneralizedCostMask):
@@ -288,7 +288,8 @@ class TrainingData:
         if self.targets is not None and (len(pair) < 2 or pair[1] is None):
             raise ValueError(f"{where}: expected (X, y), as in the training data, got no y")
         encoders = self.input_encoder, self.target_encoder
-        data = TrainingData(self.model, where, *pair, cost=self.cost, encoders=encoders)
+        X, y = (*pair, None)[:2]
+        data = TrainingData(self.model, where, X, y, self.cost, encoders=encoders)
         if self.row_weights is not None:
             data.row_weights = np.ones(data.num_rows, np.float32)
         return data

@@ -327,7 +327,7 @@ class TrainingState(NamedTuple):
             raise
         if "preprocessing" in self.description:  # optional
             model.preprocessing = preprocessing
-            vars(model).update(encoders)
+            model.input_encoder, model.target_encoder = encoders["input_encoder"], encoders["target_encoder"]
         if training:
             if frozen is not None:
                 set_trainable(network.leaves(), True)
