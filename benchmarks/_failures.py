@@ -18,6 +18,7 @@ import numpy as np
 import neonlite
 from neonlite import gen_backend
 from neonlite.backend.lock import FairLock
+from neonlite.backend.transaction import log
 from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian
@@ -87,7 +88,8 @@ class Injector:
     """Raise an error at one of the lines of neonlite that run between ``start`` and ``stop``.
 
     Lines of ``with``, and the exit of the backend's lock, are left out: an error raised there by a trace function would
-    leave locks held, which no real error does.
+    leave locks held, which no real error does. So are those from the last write of a transaction on, which is a single
+    assignment without an allocation.
     """
 
     def __init__(self) -> None:
@@ -107,6 +109,8 @@ class Injector:
             return None  # an error in __del__ is ignored
         if frame.f_code is FairLock.__exit__.__code__:
             return None
+        if log.is_writing:
+            return self.trace
         if event == "line" and not linecache.getline(name, frame.f_lineno).lstrip().startswith("with "):
             self.lines += 1
             if self.lines == self.at:

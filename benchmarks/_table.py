@@ -15,6 +15,7 @@ import platform
 import random
 import re
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -97,6 +98,18 @@ def busy(interval: float = 1.0) -> float:
     before = elsewhere()
     time.sleep(interval)
     return max(0.0, elsewhere() - before) / interval / cpus()
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Run one process that computes all the time, as on a machine with other work to do; it ends with this one."""
+    code = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def ratio(times: Sequence[float], of: Sequence[float]) -> float:

@@ -21,7 +21,21 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
-from _table import FULL, QUICK, Effort, Work, buffers, cpus, format_duration, machine, markdown, measure, ratio, save
+from _table import (
+    FULL,
+    QUICK,
+    Effort,
+    Work,
+    buffers,
+    busy_process,
+    cpus,
+    format_duration,
+    machine,
+    markdown,
+    measure,
+    ratio,
+    save,
+)
 
 import neonlite as nl
 from neonlite.backend import thread_pool
@@ -32,6 +46,7 @@ jax: Any = import_module("jax") if find_spec("jax") else None
 absent: dict[str, str] = {name: "not installed" for name in ("torch", "numexpr", "jax") if not globals()[name]}
 
 EPS = 1e-3
+BUSY_SIZES, MAX_SLOWDOWN = (10_000, 1_000_000), 1.3  # elements of cases that are measured beside a busy process, too
 NUMPY, EAGER, COMPILED = "numpy", "torch eager", "torch.compile"
 PEERS = NUMPY, EAGER, COMPILED, "numexpr", "jax.jit"  # columns of the overview
 COMPARED = 1 << 24  # maximum number of elements of the first rows to compare with NumPy
@@ -327,7 +342,19 @@ def compare(name: str, make: Callable[..., Made], shape: tuple[int, int], target
             if theirs:
                 words, met = target.check(ratio(times["neonlite", output], theirs))
                 verdicts.append(verdict(f"{output}: {words}", met))
+    if BUSY_SIZES[0] <= shape[0] * shape[1] <= BUSY_SIZES[1] and (EAGER, "given") in works:
+        verdicts.append(beside_a_busy_process(works, times, effort))
     return {"case": f"{name}, {shape} float32", "quiet": quiet, "rows": rows, "targets": verdicts}
+
+
+def beside_a_busy_process(works: dict[Any, Work], alone: dict[Any, list[float]], effort: Effort) -> dict[str, Any]:
+    """Measure neonlite and PyTorch beside a process that computes all the time, and compare their slowdowns."""
+    peers = ("neonlite", "given"), (EAGER, "given")
+    with busy_process():
+        times, _ = measure({peer: works[peer] for peer in peers}, effort._replace(case=effort.case / 4))
+    ours, theirs = (statistics.median(times[peer]) / statistics.median(alone[peer]) for peer in peers)
+    words = f"beside a busy process: at most {MAX_SLOWDOWN:g} × the slowdown of {EAGER}, {theirs:.1f}: {ours:.1f}"
+    return verdict(words, ours <= MAX_SLOWDOWN * theirs)
 
 
 def verdict(words: str, met: bool) -> dict[str, Any]:

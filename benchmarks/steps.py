@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import _characters
 import numpy as np
 from _learner import learner
-from _table import Effort, Work, cpus, elsewhere, format_duration, machine, markdown, ratio, save, seconds
+from _table import Effort, Work, busy_process, cpus, elsewhere, format_duration, machine, markdown, ratio, save, seconds
 from threadpoolctl import threadpool_limits
 
 from neonlite.backend import Backend, NervanaObject, thread_pool
@@ -39,6 +39,7 @@ CHARACTERS = {"char lstm": "lstm", "char gru": "gru", "char transformer": "trans
 LIMITS = {"mlp 784-100-10": 0.75, "lenet": 1.1, "cifar": 1.0, "autoencoder": 1.1, "resnet": 1.1}
 LIMITS |= {"char lstm": 1.0, "char gru": 1.0, "char transformer": 1.0}
 MEMORY = {"resnet": 0.8}  # maximum memory relative to PyTorch
+MAX_SLOWDOWN = 1.3  # by a busy process, relative to PyTorch's
 NEAR = 1e-4  # relative tolerance of losses after ``STEPS`` steps from the same weights
 STEPS = 5
 PASSES = ("step", "loss", "infer")
@@ -64,7 +65,8 @@ hidden units, beside `nn.TransformerEncoderLayer`.
 (`VmHWM`) after the creation of the network, its data, cost and optimizer and after five steps, minus the resident
 memory before, with both libraries loaded. It includes allocations, workspaces and compiled kernels.
 Times are medians over rounds, in each of which every peer runs once, in random order, and with two threads after a
-rest; "× torch" is the time relative to PyTorch, the median of the ratios of all rounds."""
+rest; "× torch" is the time relative to PyTorch, the median of the ratios of all rounds. "busy × quiet", with two
+threads, is the time beside one process that computes all the time, relative to the time without it."""
 
 # A network is a shape, its layers, and its cost. "affine 100" has a bias and Rectlin, "norm 100" a batch norm and
 # Rectlin, "conv 5 16" 16 filters of 5 x 5, a bias and Rectlin; "deconv 3 8 2 1" has stride 2 and padding 1.
@@ -383,11 +385,26 @@ def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) ->
             row |= {f"{peer} s": statistics.median(t) for peer, t in times.items()}
             if best := min((p for p in times if p.startswith("torch")), key=lambda p: row[f"{p} s"], default=None):
                 row |= {f"{peer} / torch": ratio(times[best], times[peer]) for peer in runtimes}
+            if threads > 1:
+                row |= slowdowns(
+                    {p: getattr(works[p], pass_name) for p in (*runtimes, *filter(None, [best]))}, times, effort
+                )
             if pass_name == PASSES[0] and taken:
                 row |= {f"{peer} bytes": taken[peer] for peer in taken}
             found.append(row)
             print(*line(row, runtimes), sep="  ", flush=True)
     return found
+
+
+def slowdowns(works: dict[str, Work], alone: dict[str, list[float]], effort: Effort) -> dict[str, float]:
+    """Return the time of each peer beside a busy process, relative to its time without; "torch" is its fastest peer."""
+    with busy_process():
+        times, _ = measure(works, effort._replace(case=effort.case / 2), REST)
+    return {
+        f"{'torch' if peer.startswith('torch') else peer} slowdown": statistics.median(t)
+        / statistics.median(alone[peer])
+        for peer, t in times.items()
+    }
 
 
 def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
@@ -399,6 +416,10 @@ def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
         longer = row.get(f"{peer} / torch")
         missed = longer and row["pass"] == "step" and longer > LIMITS.get(row["network"], longer)
         cells.append(f"{longer:.2f}{' !' if missed else ''}" if longer else "")
+    for peer in (*runtimes, "torch"):
+        slower = row.get(f"{peer} slowdown")
+        missed = slower and peer != "torch" and slower > MAX_SLOWDOWN * row.get("torch slowdown", slower)
+        cells.append(f"{slower:.1f}{' !' if missed else ''}" if slower else "")
     least = min((row[key] for key in row if key.startswith("torch") and key.endswith("bytes")), default=0)
     for peer in (*runtimes, "torch", "torch, channels last"):
         taken = row.get(f"{peer} bytes", 0)
@@ -428,12 +449,16 @@ def main() -> None:
     about = machine("numpy", "mkl", "torch") | {"threads": ", ".join(map(str, counts))}
     head = ["network", "pass", "threads", *runtimes, "torch", "torch, channels last"]
     head += [f"{peer} × torch" for peer in runtimes]
+    head += [f"{peer}, busy × quiet" for peer in (*runtimes, "torch")]
     head += [f"{peer}, MB" for peer in (*runtimes, "torch", "torch, channels last")]
     table = markdown(head, [line(row, runtimes) for row in found])
     words = "\n".join(f"- {key}: {value}" for key, value in about.items())
     target = ", ".join(f"{name} {limit:g}" for name, limit in LIMITS.items())
     target = f"Target for a step: at most so many times as long as PyTorch: {target}; and at most so many times its "
-    target += f"memory: {', '.join(f'{name} {limit:g}' for name, limit in MEMORY.items())}; a miss has a `!`. "
+    target += (
+        f"memory: {', '.join(f'{name} {limit:g}' for name, limit in MEMORY.items())}; beside a busy process at most "
+    )
+    target += f"{MAX_SLOWDOWN:g} times PyTorch's slowdown; a miss has a `!`. "
     target += "`~`: other processes used the machine meanwhile."
     parts = ["# Training steps", f"`{' '.join(['python benchmarks/steps.py', *sys.argv[1:]])}`", words, target, NOTE]
     report = "\n\n".join([*parts, table]) + "\n"

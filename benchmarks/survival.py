@@ -63,7 +63,8 @@ the first aborts evaluation and saving, but no training step.
 **failing**: a MemoryError at a random line of neonlite, once in each step, and in the first step of some new trainings.
 Weights, running statistics, recurrent states, optimizer states and counters, and random streams must be those before or
 those after the step, bit by bit; `fit`, called again, must continue with the bits of the training without errors. Lines
-of `with`, where a trace function would skip the exit of the context, and `__del__` are left out.
+of `with`, where a trace function would skip the exit of the context, and `__del__` are left out; so is the last write
+of a step: a single assignment, whose memory is allocated before.
 **soak**: one process that changes shapes, trains new models, and creates and deletes backends; the growth of the
 resident memory after a warm-up of a third of the time, and of at least four tasks per second of the whole time. Free
 memory that glibc keeps is returned to the system before each sample (malloc_trim). Up to 20 MB are allowed.

@@ -31,8 +31,11 @@ __all__ = [
 ]
 
 
+_LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.log"}
+
 if TYPE_CHECKING:
     from neonlite import array_api as array_api
+    from neonlite import backend as backend
     from neonlite import callbacks as callbacks
     from neonlite import data as data
     from neonlite import distributed as distributed
@@ -42,16 +45,17 @@ if TYPE_CHECKING:
     from neonlite import optimizers as optimizers
     from neonlite import transforms as transforms
     from neonlite import visualize as visualize
+    from neonlite.log import logger as logger
     from neonlite.models import Model as Model
 else:
 
     def __getattr__(name):
         if name in _LAZY_MODULES:
             return import_module(f"neonlite.{name}")
-        if name == "Model":
-            return import_module("neonlite.models").Model
+        if name in _LAZY_NAMES:
+            return getattr(import_module(_LAZY_NAMES[name]), name)
         return module_getattr("neonlite")(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY_MODULES, "Model"} - {"TYPE_CHECKING", "import_module"})
+    return sorted({*globals(), *_LAZY_MODULES, *_LAZY_NAMES} - {"TYPE_CHECKING", "import_module"})

@@ -95,13 +95,13 @@ class GradientRequests:
                         f"back_prop_grad: expected gradients that do not overlap, got {describe(y)} and {describe(x)}. "
                         "Allocate one tensor per gradient."
                     )
-        self.be.assign(gradients, self._gradient_trees(tensors))
+        self.be.assign(gradients, self.gradient_operands(tensors))
 
     @overload
-    def get_grad_op_tree(self, tensors: Tensor) -> Operand: ...
+    def get_grad_op_tree(self, tensors: Tensor) -> OpTreeNode: ...
     @overload
-    def get_grad_op_tree(self, tensors: Sequence[Tensor]) -> list[Operand]: ...
-    def get_grad_op_tree(self, tensors: Tensor | Sequence[Tensor]) -> Operand | list[Operand]:
+    def get_grad_op_tree(self, tensors: Sequence[Tensor]) -> list[OpTreeNode]: ...
+    def get_grad_op_tree(self, tensors: Tensor | Sequence[Tensor]) -> OpTreeNode | list[OpTreeNode]:
         """Return the gradients as op-trees.
 
         Parameters
@@ -115,7 +115,8 @@ class GradientRequests:
             One gradient for one tensor, a list for a list; an ``Array`` for an ``array_api.variable``.
         """
         xs = as_list(tensors)
-        trees: list[Any] = self._gradient_trees(xs)
+        # a gradient may be a tensor: next_error, or zeros
+        trees: list[Any] = [x * 1 if isinstance(x, Tensor) else x for x in self.gradient_operands(xs)]
         trees = [x.with_operand(tree) if is_array(x) else tree for x, tree in zip(xs, trees, strict=True)]
         return trees if isinstance(tensors, list | tuple) else trees[0]
 
@@ -136,7 +137,7 @@ class GradientRequests:
         Tensor or list of Tensor
             One gradient for one tensor, a list for a list.
         """
-        result = self.be.evaluate(self._gradient_trees(as_list(tensors)))
+        result = self.be.evaluate(self.gradient_operands(as_list(tensors)))
         return result if isinstance(tensors, list | tuple) else result[0]
 
     @overload
@@ -162,8 +163,19 @@ class GradientRequests:
 
     # --- cache and checks ---
 
-    def _gradient_trees(self, tensors: Sequence[Tensor]) -> list[Operand]:
-        """Return the gradient with respect to each tensor, as an op-tree."""
+    def gradient_operands(self, tensors: Sequence[Tensor]) -> list[Operand]:
+        """Return the gradients as operands: op-trees, or tensors such as ``next_error``, without a copy.
+
+        Parameters
+        ----------
+        tensors : sequence of Tensor
+            As for ``get_grad_op_tree``.
+
+        Returns
+        -------
+        list of Tensor or OpTreeNode
+            One gradient for each tensor.
+        """
         tensors = [self._as_variable(x) if is_array(x) else x for x in tensors]
         for x in tensors:
             self._check_tensor(x)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from neonlite import optree_methods, optree_numpy
 from neonlite.messages import describe
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 MAX_TRACKED_LEAVES = 128  # a node with more leaves does not store them; its tree is traversed when it runs
 
 Operator = Callable[[Any, OperandLike], "OpTreeNode"]
+Target = TypeVar("Target", bound="Operand")
 _new_tuple: Callable[..., Any] = tuple.__new__
 
 
@@ -116,8 +117,8 @@ def _binary_operator(name: str) -> tuple[Operator, Operator]:
     return method, reflected
 
 
-def _in_place(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def method(self: Operand, other: OperandLike) -> Any:
+def _in_place(symbol: str, operator: Operator) -> Callable[[Target, OperandLike], Target]:
+    def method(self: Target, other: OperandLike) -> Any:
         n = getattr(other, "shape", ())
         if len(n) == 1 and self.shape == (*n, 1) and not hasattr(other, "operand"):  # an array beside a column
             other = self.backend.snapshot(other, self)
@@ -165,8 +166,8 @@ class Operand(ArrayMethods):
     __mul__, __rmul__ = _binary_operator("mul")
     __truediv__, __rtruediv__ = _binary_operator("div")
     __pow__, __rpow__ = _binary_operator("pow")
-    __eq__ = _binary_operator("eq")[0]  # type: ignore[assignment]
-    __ne__ = _binary_operator("ne")[0]  # type: ignore[assignment]
+    __eq__: ClassVar[Operator] = _binary_operator("eq")[0]  # type: ignore[assignment]
+    __ne__: ClassVar[Operator] = _binary_operator("ne")[0]  # type: ignore[assignment]
     __lt__ = _binary_operator("lt")[0]
     __le__ = _binary_operator("le")[0]
     __gt__ = _binary_operator("gt")[0]
@@ -209,6 +210,16 @@ class Operand(ArrayMethods):
     __iand__, __ior__, __ixor__ = _in_place("&=", __and__), _in_place("|=", __or__), _in_place("^=", __xor__)
     __ilshift__, __irshift__ = _in_place("<<=", __lshift__), _in_place(">>=", __rshift__)
 
+    def astensor(self) -> Tensor:
+        """Evaluate the tree, or copy the tensor.
+
+        Returns
+        -------
+        Tensor
+            The value in a new tensor.
+        """
+        return self.info.be.evaluate([self])[0]
+
     def _update(self, symbol: str, value: OpTreeNode) -> Operand:
         """Write the result of an in-place operator; return the object that ``x += y`` assigns to ``x``."""
         raise NotImplementedError
@@ -221,7 +232,7 @@ def _matmul_op_name(x: Operand, y: OperandLike) -> str:
 # --- the node ------------------------------------------------------------------------------------------------------
 
 
-class OpTreeNode(Operand, Triple):  # type: ignore[misc, override]  # tuple's comparisons return a bool; Triple.shape is a descriptor
+class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is a descriptor
     """A node of an op-tree: the immutable triple (op, left, right).
 
     Operators, backend methods and ``OpTreeNode.build`` create nodes with shape inference and checks. The constructor
@@ -309,16 +320,6 @@ class OpTreeNode(Operand, Triple):  # type: ignore[misc, override]  # tuple's co
             The tensor written.
         """
         return self.backend.execute(self)
-
-    def astensor(self) -> Tensor:
-        """Evaluate the tree.
-
-        Returns
-        -------
-        Tensor
-            The value in a new tensor.
-        """
-        return self.backend.evaluate([self])[0]
 
     def get(self) -> NumPyArray:
         return self.astensor().get()

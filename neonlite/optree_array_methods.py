@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
+from neonlite.dtypes import LIMITS
 from neonlite.messages import describe
-from neonlite.name_hints import OPERAND_METHODS
+from neonlite.name_hints import OPERAND, add_hints
 from neonlite.ops import OP_TABLE
 from neonlite.optree_methods import Convertible
 from neonlite.typing import AxisLike, DTypeLike, OperandLike
@@ -23,20 +24,6 @@ def device_of(be: Backend) -> str:
     return f"cuda:{be.runtime.device_id}" if be.runtime.has_device_memory else "cpu"
 
 
-class MissingAttribute:
-    """An attribute that tensors and op-trees do not have; the AttributeError says what to use.
-
-    ``__getattr__`` could do this as well, but would slow down every other attribute.
-    """
-
-    def __init__(self, name: str, counterpart: str) -> None:
-        self.name, self.counterpart = name, counterpart
-
-    def __get__(self, operand: object, owner: type) -> NoReturn:
-        counterpart = self.counterpart.format(t="tree" if issubclass(owner, tuple) else "t", name=self.name)
-        raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}. Use {counterpart}.")
-
-
 class ArrayMethods(Convertible):
     """The base class of ``Operand``: NumPy's methods, with the rules of the backend's methods of the same name.
 
@@ -50,10 +37,6 @@ class ArrayMethods(Convertible):
         def _reduction(self, axis: AxisLike = None, out: Tensor | None = None, keepdims: bool = True) -> Operand: ...
 
         all = any = argmax = argmin = max = mean = min = std = sum = var = _reduction
-
-    def __dir__(self) -> list[str]:
-        missing = {name for name, x in vars(ArrayMethods).items() if type(x) is MissingAttribute}
-        return [name for name in super().__dir__() if name not in missing or hasattr(type(self), name)]
 
     @property
     def size(self) -> int:
@@ -146,7 +129,7 @@ class ArrayMethods(Convertible):
         Parameters
         ----------
         decimals : int, default 0
-            The number of decimal digits to keep.
+            The number of decimal digits to keep; negative ones round to tens, hundreds and so on.
         out : Tensor, optional
             Evaluate into this tensor now, instead of returning an op-tree.
 
@@ -156,12 +139,25 @@ class ArrayMethods(Convertible):
             An op-tree; or ``out``.
         """
         be = self.info.be
-        if decimals == 0 or "int" in self.info.dtype:
+        decimals = decimals.__index__()
+        if "int" in self.info.dtype:
+            return be.multiply(*self._rounded_quotient(10**-decimals), out) if decimals < 0 else be.rint(self, out)
+        if decimals == 0:
             return be.rint(self, out)
         scale = 10.0 ** abs(decimals)
         if decimals > 0:
             return be.divide(be.rint(be.multiply(self, scale)), scale, out)
         return be.multiply(be.rint(be.divide(self, scale)), scale, out)
+
+    def _rounded_quotient(self, divisor: int) -> tuple[Operand, int]:
+        """Return integers divided by a power of ten, rounded, ties to even, and the divisor; 0 if it is too large."""
+        be, dtype = self.info.be, self.info.dtype
+        if divisor > LIMITS[dtype][1]:
+            return be.multiply(self, 0), 0
+        quotient = be.floor_divide(self, divisor)
+        rest, half = be.subtract(self, be.multiply(quotient, divisor)), divisor // 2
+        rounds_up = be.where(be.equal(rest, half), be.remainder(quotient, 2), be.astype(be.greater(rest, half), dtype))
+        return be.add(quotient, rounds_up), divisor
 
     def ravel(self) -> Operand:
         """Return ``be.reshape(t, -1, 1)``: the values in C order, in one column.
@@ -249,8 +245,9 @@ for _name, (_doc, _axis) in REDUCTIONS.items():
 
 # --- attributes of NumPy and PyTorch that are named otherwise ---
 
-_missing = {op.method: f"be.{op.method}({{t}}, ...)" for op in OP_TABLE if op.kind == "elementwise"}
-_missing |= {name: counterpart for counterpart, names in OPERAND_METHODS.items() for name in names.split()}
-for _name, _counterpart in _missing.items():
-    if not hasattr(ArrayMethods, _name):
-        setattr(ArrayMethods, _name, MissingAttribute(_name, _counterpart))
+_elementwise = {
+    form: " ".join(op.method for op in OP_TABLE if op.kind == "elementwise" and op.arity == arity)
+    for arity, form in enumerate(("be.{name}({t})", "be.{name}({t}, x)", "be.{name}({t}, x, y)"), 1)
+}
+for _table in (_elementwise, OPERAND):
+    add_hints(_table)(ArrayMethods)

@@ -107,6 +107,14 @@ def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info
                     f"expected {' or '.join(op.compute_dtypes)}, got {info.compute_dtype}. Cast x with "
                     "be.astype(x, 'float32')."
                 )
+            is_comparison = op.order_signs is not None and op.result_dtype == "boolean"
+            if (op.integers_only or is_comparison) and "uint64" in operand_dtypes:
+                signed = [x for x in operand_dtypes if isinstance(x, str) and x.startswith("int")]
+                if signed:
+                    raise TypeError(
+                        f"expected operands of one integer dtype, got uint64 and {signed[0]}. Cast one of them with "
+                        "be.astype."
+                    )
             if op.integers_only and info.compute_dtype in FLOAT_DTYPES:
                 raise TypeError(
                     f"expected integers, got {info.compute_dtype}. Cast a float tensor with be.astype(x, 'int32')."

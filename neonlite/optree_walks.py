@@ -37,7 +37,20 @@ class ShapeDescriptor:
         return (1, 1) if info_of(x) is None else x.shape
 
 
-class Triple(tuple[Any, Any, Any]):
+if TYPE_CHECKING:
+
+    class _Tuple:
+        """A tuple of three without its operators, which type checkers would prefer to those of ``Operand``."""
+
+        def __getitem__(self, index: Any, /) -> Any: ...
+        def __iter__(self) -> Iterator[Any]: ...
+        def __len__(self) -> int: ...
+
+else:
+    _Tuple = tuple
+
+
+class Triple(_Tuple):
     """The immutable triple (op, left, right), and what is derived from it by walks over the tree without recursion."""
 
     __slots__ = ()

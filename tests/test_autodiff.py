@@ -111,6 +111,15 @@ def test_gradients_follow_the_values_that_tensors_have_when_they_are_evaluated(p
     np.testing.assert_array_equal(slope.asnumpyarray(), [[20, 20]])
 
 
+def test_a_gradient_is_an_op_tree_even_if_it_is_the_error_or_zero(be: Backend) -> None:
+    x, y, error = be.ones((2, 2), name="x"), be.ones((2, 2)), be.array([[1.0, 2.0], [3.0, 4.0]], name="e")
+    dx, dy = Autodiff(x + 1, be, error, allow_unused=True).get_grad_op_tree([x, y])
+    assert (type(dx), type(dy)) == (OpTreeNode, OpTreeNode)
+    assert "e" in dx.pp()
+    np.testing.assert_array_equal(dx.astensor().get(), error.get())
+    np.testing.assert_array_equal(dy.get(), np.zeros((2, 2)))
+
+
 def test_new_tensors_are_not_shared(be: Backend) -> None:
     x, error = be.ones((2, 2)), be.ones((2, 2))
     gradient = Autodiff(x + 1, be, error).get_grad_tensor(x)

@@ -384,6 +384,7 @@ TOGETHER = [
     *(("int64", "float32", "float32"), ("uint8", "float64", "float64"), ("int32", "float16", "float16")),
     *(("int8", "int16", "int16"), ("int8", "int8", "int8"), ("int32", "int64", "int64"), ("uint8", "uint32", "uint32")),
     *(("uint8", "int8", "int16"), ("uint16", "int32", "int32"), ("uint32", "int32", "int64")),
+    *(("uint64", "int8", "float64"), ("uint64", "int64", "float64")),
 ]
 
 

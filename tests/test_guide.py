@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -489,3 +492,27 @@ def test_io_buffers_have_the_batch_size_in_their_last_axis(be: Backend) -> None:
     view = be.iobuf(4, shared=shared, name="view", parallelism="Data")
     view[:] = 3
     assert (shared.get().ravel() == 3).sum() == 32
+
+
+# --- the tables of docs/from_neon.md --------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[1] / "docs" / "from_neon.md").read_text()
+ORDERS = re.findall(r"^\| `(\w+\.\w+)` \| `([\w, ]+)` \|$", PAGE, re.MULTILINE)
+IMPORTS = re.findall(r"`(from neonlite[.\w]* import [\w, ]+)`", PAGE)
+NAMES = re.findall(r"`(neonlite(?:\.\w+){2,})`", PAGE)
+
+
+@pytest.mark.parametrize(("name", "arguments"), ORDERS)
+def test_the_order_of_arguments_is_the_one_in_the_documentation(name: str, arguments: str) -> None:
+    module, _, attribute = name.partition(".")
+    signature = inspect.signature(getattr(import_module(f"neonlite.{module}"), attribute))
+    assert ", ".join(signature.parameters) == arguments
+
+
+def test_the_names_in_the_documentation_exist() -> None:
+    assert min(len(ORDERS), len(IMPORTS), len(NAMES)) > 2
+    for line in IMPORTS:
+        exec(line, {})
+    for name in NAMES:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(import_module(module), attribute)

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from helpers.dataset_files import write_images, write_reviews
 
-from neonlite import NervanaObject, gen_backend
+from neonlite import NervanaObject, gen_backend, logger
 from neonlite.argparser import NeonArgparser, extract_valid_args
-from neonlite.callbacks import BatchNormTuneCallback, Callbacks, GANPlotCallback, MetricCallback
-from neonlite.data import IMDB, MNIST, PTB, ArrayIterator, CopyTask, Text, Ticker
+from neonlite.callbacks import BatchNormTuneCallback, Callback, Callbacks, GANPlotCallback, MetricCallback
+from neonlite.data import IMDB, MNIST, PTB, ArrayIterator, CopyTask, HutterPrize, Shakespeare, Text, Ticker
 from neonlite.initializers import Constant, Gaussian, GlorotUniform, Uniform
 from neonlite.layers import (
     LSTM,
+    Activation,
     Affine,
     BatchNorm,
     BiRNN,
@@ -174,6 +175,7 @@ def test_sentiment_of_reviews(tmp_path):
     model.fit(imdb.train_iter, optimizer=optimizer, num_epochs=args.epochs, cost=cost, callbacks=callbacks)
     text = f"Test  Accuracy: {100 * model.eval(imdb.valid_iter, metric=Accuracy()):.1f}"
     assert text.startswith("Test  Accuracy: ")
+    assert imdb.test_iter is imdb.valid_iter
 
 
 def test_images_in_a_recurrent_layer_and_two_streams():
@@ -247,3 +249,58 @@ def test_a_language_model_with_a_configuration_file(tmp_path):
         train_set, optimizer=RMSProp(gradient_clip_value=15), num_epochs=args.epochs, cost=cost, callbacks=callbacks
     )
     assert model.epoch_index == 1
+
+
+def test_books_have_neons_arguments(tmp_path):
+    parse("-z", 2)
+    (tmp_path / "input.txt").write_text("to be or not to be " * 20)
+    (tmp_path / "enwik8").write_text("an encyclopedia of all " * 60)
+    assert Shakespeare(timesteps=5, path=tmp_path).get_iterator("train").seq_length == 5
+    assert {*HutterPrize(5, tmp_path).data_dict} == {"train", "valid", "test"}
+
+
+def test_the_logger_displays_messages(caplog):
+    with caplog.at_level(logging.CRITICAL - 1, logger="neonlite"):
+        logger.error("hidden")
+    logger.display("cost %.1f", 0.5)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [("DISPLAY", "cost 0.5")]
+
+
+@pytest.mark.parametrize(
+    ("error", "call"),
+    [
+        (TypeError, lambda: Activation(Tanh()).allocate(accumulate_updates=True)),
+        (BufferError, lambda: Affine(2, Constant(0))[0].set_acc_on(True)),
+        (ValueError, lambda: LSTM(2, Constant(0), activation=Tanh()).set_seq_len(3)),
+        (ValueError, lambda: Model([Affine(2, Constant(0))]).set_seq_len(3)),
+    ],
+)
+def test_a_layer_that_is_not_configured_raises_neons_exceptions(error, call):
+    parse()
+    with pytest.raises(error):
+        call()
+
+
+@pytest.mark.parametrize("event", ["on_epoch_end", "on_minibatch_end", "on_train_begin"])
+def test_a_callback_with_neons_signature_is_an_error_when_it_is_added(event):
+    parse()
+
+    def on_event(self, callback_data, model, epoch, minibatch=None):
+        """An event with neon's arguments."""
+
+    callbacks = Callbacks(Model([Affine(2, Constant(0))]), progress_bar=False)
+    with pytest.raises(TypeError, match=rf"Neons.{event}: expected the parameters \(self, epoch.*neon's model is self"):
+        callbacks.add_callback(type("Neons", (Callback,), {event: on_event})())
+
+
+def test_multi_optimizer_ignores_classes_of_layers_that_the_network_lacks():
+    parse()
+    default, other = GradientDescentMomentum(0.1, 0.9), RMSProp()
+    optimizer = MultiOptimizer({"default": default, "BatchNorm": other, "Bias": other})
+    model = Model([Affine(2, Constant(0), bias=Constant(0))])
+    model.initialize(3)
+    optimizer.optimize(model.layers_to_optimize, epoch=0)
+    linear, bias = model.layers_to_optimize
+    assert optimizer.map_list == {default: [linear], other: [bias]}
+    with pytest.raises(ValueError, match="got BatchNrom"):
+        MultiOptimizer({"default": default, "BatchNrom": other}).optimize(model.layers_to_optimize, epoch=0)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any, get_overloads
 
 import pytest
@@ -72,3 +75,12 @@ def test_no_public_signature_says_any(name):
 def test_any_is_found_in_nested_types(text):
     assert untyped({"x": text}) == [f"x: {text}"]
     assert not untyped({"x": "dict[str, Any] | NDArray[Any]", "y": "np.dtype[Any]", "z": "AnyLayer"})
+
+
+@pytest.mark.slow
+def test_pyright_agrees_with_mypy() -> None:
+    pytest.importorskip("pyright")
+    calls = Path(__file__).with_name("typed_calls.py")
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(calls)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=calls.parents[1], check=False)
+    assert result.returncode == 0, result.stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,4 +36,17 @@ def calls_of_layers() -> None:
 def calls_of_a_backend(be: nl.Backend, x: nl.Tensor) -> None:
     tree: nl.OpTreeNode = be.sum(x * 2, axis=0)
     be.sum(x, axes=0)  # type: ignore[call-overload]
-    print(tree)
+    assert_type(be.astype(tree, "float64").astensor(), nl.Tensor)
+    print(x[[0, 2]], x[:, [1]], x[x > 0], nl.backend.info())
+
+
+def operators(be: nl.Backend, x: nl.Tensor) -> None:
+    f = be.log(be.exp(x) + 1)
+    for tree in (x + 1, 1 + x, f + 1, 1 - f, f * x, x * f, 2 * f, f @ x, -f, f > 1, f > 1, f == x, x != f, f & 1):
+        assert_type(tree, nl.OpTreeNode)
+    x += 1
+    assert_type(x, nl.Tensor)
+    gradient = nl.Autodiff(f, be, be.ones(f.shape, name="e")).get_grad_op_tree(x)
+    assert_type(gradient, nl.OpTreeNode)
+    assert_type(nl.Autodiff(f, be).get_grad_op_tree([x]), list[nl.OpTreeNode])
+    print(gradient.pp(), gradient.astensor(), gradient[0], len(gradient), [*gradient])

@@ -18,10 +18,10 @@ import numpy as np
 from neonlite.array_api.arguments import as_array, check_arrays
 from neonlite.array_api.array import Array, describe_array, from_numpy, with_shape
 from neonlite.array_api.data_types import broadcast_to, finfo
-from neonlite.array_api.elementwise import FLOAT, abs, equal, greater, not_equal, pow, where
+from neonlite.array_api.elementwise import FLOAT, abs, equal, greater, not_equal, pow, promoted, where
 from neonlite.array_api.manipulation import axes_of, expand_dims, moveaxis, reshape, stack
-from neonlite.array_api.products import matmul, matrix_transpose, tensordot, vecdot
-from neonlite.array_api.promotion import promote, to_dtype
+from neonlite.array_api.products import axis_from_end, matmul, matrix_transpose, tensordot, vecdot
+from neonlite.array_api.promotion import to_dtype
 from neonlite.array_api.reductions import count_nonzero, numeric, root
 from neonlite.array_api.reductions import max as max_of
 from neonlite.array_api.reductions import min as min_of
@@ -103,12 +103,12 @@ def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
         The products.
     """
     x1, x2 = check_arrays("cross", x1, x2)
+    axis = axis_from_end("cross", x1, x2, axis)
     if x1.shape[axis] != 3 or x2.shape[axis] != 3:
         raise ValueError(
             f"linalg.cross: expected size 3 on axis {axis}, got {describe_array(x1)} and {describe_array(x2)}"
         )
     (a, b, c), (d, e, f) = ([moveaxis(x, axis, 0)[i] for i in range(3)] for x in (x1, x2))
-    axis = axis if axis < 0 else axis - x1.ndim
     return stack([b * f - c * e, c * d - a * f, a * e - b * d], axis=axis)
 
 
@@ -385,16 +385,17 @@ def solve(x1: Array, x2: Array, /) -> Array:
     Array
         The solutions, (..., n, k) or (..., n).
     """
-    x1, x2 = matrices("solve", x1, is_square=True), numeric("solve", FLOAT, x2)
+    x1, x2 = check_arrays("solve", x1, x2)
+    x1, x2 = promoted("solve", FLOAT, x1, x2)
+    x1 = matrices("solve", x1, is_square=True)
     right = x2 if x2.ndim > 1 else reshape(x2, (-1, 1))
     if right.shape[-2] != x1.shape[-1]:
         raise ValueError(
             f"linalg.solve: expected (..., n, n) and (..., n, k) or (n,), got {describe_array(x1)} and "
             f"{describe_array(x2)}"
         )
-    dtype = promote(x1.dtype, x2.dtype)
     batch = broadcast_shapes(x1.shape[:-2], right.shape[:-2])
-    left, right = (broadcast_to(to_dtype(x, dtype), (*batch, *x.shape[-2:])) for x in (x1, right))
+    left, right = (broadcast_to(x, (*batch, *x.shape[-2:])) for x in (x1, right))
     shape = right.shape if x2.ndim > 1 else right.shape[:-1]
     return with_shape(left.backend.solve(left.operand, right.operand), shape, None, left, right)
 

@@ -34,6 +34,7 @@ from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import checks_arguments, one_of
 from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.name_hints import BACKEND, add_hints
 from neonlite.optree_structure import Structures
 from neonlite.typing import DTypeLike
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _backend_ids = itertools.count(1)
 
 
+@add_hints(BACKEND)
 class Backend(OpMethods, Untracked):
     """Creates tensors, builds and evaluates op-trees, and runs primitives. ``gen_backend`` creates the current one.
 

@@ -473,15 +473,15 @@ def as_row(values: NumPyArray, *others: Operand) -> NumPyArray:
     return values[None, :]
 
 
-def to_host_array(be: Backend, values: object, dtype: str, target: Tensor | None = None) -> NumPyArray:
-    """Return values as a NumPy array of numbers, to be cast to a dtype.
+def to_host_array(be: Backend, values: object, dtype: str | None, where: str | Tensor = "be.array") -> NumPyArray:
+    """Return values as a NumPy array of numbers, to be cast to a dtype; None keeps integers exact.
 
     Raises an error for ragged lists, objects and strings, and for Python scalars that do not fit an integer dtype. It
-    names the target, if there is one.
+    names the function, or the target of an assignment.
     """
 
-    def where() -> str:
-        return "be.array" if target is None else f"an assignment to {describe(target)}"
+    def describe_call() -> str:
+        return f"an assignment to {describe(where)}" if isinstance(where, Tensor) else where
 
     if isinstance(values, OpTreeNode):
         values = values.astensor()
@@ -490,12 +490,31 @@ def to_host_array(be: Backend, values: object, dtype: str, target: Tensor | None
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise ValueError(f"{where()}: expected nested lists of equal lengths, got others: {error}") from None
-    if not is_real_array(array):
-        raise TypeError(f"{where()}: expected numbers, got an array of {array.dtype} ({describe(values)})")
+        raise ValueError(f"{describe_call()}: expected nested lists of equal lengths, got others: {error}") from None
+    numbers = None if hasattr(values, "dtype") else _exact_numbers(values, array)
+    if numbers is not None:
+        array = numbers
+        if dtype is None and all(isinstance(x, int | np.integer) for x in array.flat):
+            dtype = "uint64" if array.min() >= 0 else "int64"
+    elif not is_real_array(array):
+        raise TypeError(f"{describe_call()}: expected real numbers, got an array of {array.dtype} ({describe(values)})")
     if dtype in LIMITS and array.size and not hasattr(values, "dtype"):
         low, high = LIMITS[dtype]
-        for x in (array.min().item(), array.max().item()):
+        for x in (array.min(), array.max()):
+            x = x.item() if isinstance(x, np.generic) else x
             if not low - 1 < x < high + 1:  # a float is truncated
-                raise (ValueError if math.isnan(x) else OverflowError)(f"{where()}: {overflow_message(x, dtype)}")
+                raise (ValueError if math.isnan(x) else OverflowError)(
+                    f"{describe_call()}: {overflow_message(x, dtype)}"
+                )
+    if numbers is not None:
+        array = array.astype(dtype if dtype in LIMITS else np.float64)
     return be.runtime.host_values(array)  # type: ignore[no-any-return]
+
+
+def _exact_numbers(values: object, array: NumPyArray) -> NumPyArray | None:
+    """Return nested lists as an array of Python numbers, if NumPy's array of them rounds integers to float64."""
+    if array.dtype.kind not in "fO" or (array.dtype.kind == "f" and not (np.abs(array) >= 2.0**53).any()):
+        return None
+    numbers = np.asarray(values, object)
+    is_numeric = all(isinstance(x, int | float | np.bool | np.integer | np.floating) for x in numbers.flat)
+    return numbers if numbers.shape == array.shape and is_numeric else None

@@ -53,6 +53,8 @@ class Tensor(Operand):
         False if writing another tensor of the same memory may discard the values.
     rounding : bool
         neon's flag for stochastic rounding; it has no effect.
+    updates : (str, int), optional
+        Of a parameter with optimizer states: the kind of optimizer that they belong to, and its number of updates.
 
     Examples
     --------
@@ -69,7 +71,7 @@ class Tensor(Operand):
     _min_dims = 2
     __slots__ = (
         "__weakref__", "allocation", "base", "info", "name", "persist_values", "rounding", "span", "storage",
-        "storage_offset", "strides", "view_op",
+        "storage_offset", "strides", "updates", "view_op",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +98,7 @@ class Tensor(Operand):
         self.span: tuple[int, int] = span or info.attrs["span"]
         self.persist_values = True
         self.rounding = False
+        self.updates: tuple[str, int] | None = None
 
     @property
     def shape(self) -> Shape:

@@ -144,7 +144,8 @@ def deepcopy(t: Tensor, memo: dict[int, Any]) -> Tensor:
         copied[:] = t
     else:
         copied = be.array(t, t.info.dtype)
-    copied.name, copied.persist_values, copied.rounding = t.name, t.persist_values, t.rounding
+    for name in ("name", "persist_values", "rounding", "updates"):
+        setattr(copied, name, getattr(t, name))
     return copied
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from threading import Event
 from typing import Any
 
 from neonlite.backend.validation import integer
@@ -71,7 +72,14 @@ def parallel_for(work: Callable[[Iterator[int]], None], count: int, workers: int
     if pool is None:
         from concurrent.futures import ThreadPoolExecutor
 
-        pool = _pool = ThreadPoolExecutor(max(1, num_threads - 1), "neonlite")
+        pool = ThreadPoolExecutor(max(1, num_threads - 1), "neonlite")
+        are_started = Event()
+        try:  # start all threads, as one that fails to start later would leave a part of the work done
+            for _ in range(num_threads - 1):
+                pool.submit(are_started.wait)
+        finally:
+            are_started.set()
+        _pool = pool
     futures = [pool.submit(work, indices) for _ in range((workers or num_threads) - 1)]
     try:
         work(indices)

@@ -2,11 +2,14 @@
 
 ``atomic(step)`` runs a step. Before code in it changes state that later steps depend on, it registers how to undo the
 change: ``Snapshot(tensors).take()`` for tensors, ``restore_on_failure(object, "name")`` for attributes. Values that
-every step recomputes, such as outputs and gradients, need neither.
+every step recomputes, such as outputs and gradients, need neither; nor does the last write of a transaction, see
+``begin_last_write``.
 """
 
 from __future__ import annotations
 
+# what ``signal`` wraps: its conversions of handlers to enums take longer than a small update
+import _signal  # type: ignore[import-not-found]
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -22,18 +25,23 @@ MAX_GROUPED_SIZE = 1 << 17  # elements; all tensors up to this size are copied i
 
 
 class Log(threading.local):
-    """The undo log of the current thread's transaction; None outside of transactions."""
+    """The current thread's transaction."""
 
-    undo: list[tuple[Callable[..., Any], Any]] | None = None
+    undo: list[tuple[Callable[..., Any], Any]] | None = None  # None outside of transactions
+    last: object = None  # the object whose write is the last statement of the transaction that may fail
+    is_writing = False  # whether this write has begun
+    defers_interrupt = False  # whether Ctrl-C is deferred to the end of the transaction
+    is_interrupted = False  # whether it was pressed since
 
 
 log = Log()
 
 
-def atomic(fn: Callable[..., T], *args: Any) -> T:
+def atomic(fn: Callable[..., T], *args: Any, last: object = None) -> T:
     """Return ``fn(*args)``. If it raises, undo the registered changes in reverse order.
 
-    A nested call is part of the outer transaction.
+    A nested call is part of the outer transaction. ``last`` is the object, if any, whose write is the last statement in
+    ``fn`` that may fail; see ``begin_last_write``.
 
     >>> from neonlite.backend.transaction import atomic, restore_on_failure
     >>> class Counter:
@@ -53,16 +61,50 @@ def atomic(fn: Callable[..., T], *args: Any) -> T:
         return fn(*args)
     undo: list[tuple[Callable[..., Any], Any]] = []
     try:
-        log.undo = undo
+        log.undo, log.last = undo, last
         result = fn(*args)
         log.undo = None
-        return result
     except BaseException:
         log.undo = None
         with ExitStack() as stack:  # runs all callbacks, also if one raises
             for call, arguments in undo:
                 stack.callback(call, *arguments)
         raise
+    finally:
+        log.last, log.is_writing = None, False
+        if log.defers_interrupt:
+            raise_deferred_interrupt()
+    return result
+
+
+def begin_last_write(owner: object) -> bool:
+    """Return whether the write of ``owner`` is the last statement of the transaction that may fail.
+
+    If so, a write that fails as a whole or not at all, such as one assignment, needs no copies to be undone. From now
+    on Ctrl-C is deferred to the end of the transaction.
+    """
+    if log.last is not owner:
+        return False
+    log.is_writing = True
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        log.defers_interrupt = True
+        _signal.signal(_signal.SIGINT, note_interrupt)
+    return True
+
+
+def note_interrupt(*_: object) -> None:
+    """Note Ctrl-C, the handler of SIGINT during the last write."""
+    log.is_interrupted = True
+
+
+def raise_deferred_interrupt() -> None:
+    """Raise KeyboardInterrupt if Ctrl-C was pressed during the last write, and defer it no longer."""
+    log.defers_interrupt = False
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    is_interrupted, log.is_interrupted = log.is_interrupted, False
+    if is_interrupted:
+        raise KeyboardInterrupt
 
 
 def on_failure(undo: Callable[..., Any], *args: Any) -> None:

@@ -134,7 +134,7 @@ def transpose(be: Backend, a: OperandLike, axes: Sequence[int] | None = None, ou
         axes = matrix_transpose_axes(a.ndim)
     elif not isinstance(axes, tuple | list):
         raise TypeError(f"be.transpose({describe(a)}): expected a permutation of {a.ndim} axes, got {describe(axes)}")
-    axes = tuple(x % a.ndim if isinstance(x, int) and -a.ndim <= x < a.ndim else x for x in axes)
+    axes = tuple(int(x) % a.ndim if hasattr(x, "__index__") and -a.ndim <= x < a.ndim else x for x in axes)
     return build_node(be, OPS["transpose"], a, None, out, (("axes", axes),))
 
 
@@ -267,6 +267,7 @@ def onehot(be: Backend, indices: ArrayLike, axis: int, out: Tensor | None = None
         raise ValueError(
             f"be.onehot: expected axis 0 (a row per class) or 1 (a column per class), got {describe(axis)}"
         )
+    axis = int(axis)
     if out is not None and nclass is None:
         nclass = out.shape[axis]
     if nclass is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from neonlite.backend.creation import as_row, to_host_array
+from neonlite.dtypes import LIMITS
 from neonlite.messages import describe, truncate_message
 from neonlite.ops import Op
 from neonlite.optree import Operand, build
@@ -73,6 +74,8 @@ def as_indices(be: Backend, x: ArrayLike, method: str, what: str) -> Operand:
         raise TypeError(
             f"be.{method}: expected integers as {what}, got {describe(x)} with dtype {x.info.dtype}. Use dtype='int32'."
         )
+    if x.info.dtype == "uint64":  # runtimes compute with int64: an index that it does not hold is out of range
+        x = be.astype(be.minimum(x, LIMITS["int64"][1]), "int64")
     return x
 
 
@@ -82,7 +85,7 @@ def _copy_indices(be: Backend, x: ArrayLike, method: str, what: str) -> Tensor:
     array = np.asarray(x)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"be.{method}: expected integers as {what}, got {describe(x)} with dtype {array.dtype}")
-    return be.array(array, dtype="int64")
+    return be.array(array, dtype="uint64" if array.dtype == np.uint64 else "int64")
 
 
 def check_axes(a: Operand, axis: AxisLike, method: str, ndim: int | None = None) -> tuple[int, ...]:

@@ -65,7 +65,7 @@ def integer(name: str, value: Any, low: float = 1, high: float = math.inf) -> in
     TypeError for another type, such as a bool or an array of several elements; ValueError outside of the range.
     """
     try:
-        if isinstance(value, bool):
+        if type(value).__name__ == "bool":  # also NumPy's, which is an integer for NumPy before 2.3
             raise TypeError
         n = operator.index(value)
     except TypeError:

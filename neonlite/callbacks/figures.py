@@ -42,8 +42,13 @@ def new_figure(owner: str, width: float, height: float) -> Figure:
 
 def png(figure: Figure) -> bytes:
     """Return a figure as a PNG image."""
+    return encode(figure, "png")
+
+
+def encode(figure: Figure, format: str) -> bytes:
+    """Return a figure in a format such as "png" or "pdf"; all labels are inside."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
+    figure.savefig(buffer, format=format, bbox_inches="tight")
     return buffer.getvalue()
 
 
@@ -58,8 +63,8 @@ def save_figure(figure: Figure, path: str | Path | IO[bytes] | None) -> None:
         The file. Default: nothing is written.
     """
     if isinstance(path, str | Path):
-        file, image = Path(path), io.BytesIO()
-        figure.savefig(image, format=file.suffix[1:].lower() or "png")
-        write_atomic(file if file.suffix else file.with_suffix(".png"), image.getvalue())
+        file = Path(path)
+        image = encode(figure, file.suffix[1:].lower() or "png")
+        write_atomic(file if file.suffix else file.with_suffix(".png"), image)
     elif path is not None:
-        figure.savefig(path)
+        path.write(png(figure))

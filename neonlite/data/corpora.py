@@ -88,6 +88,21 @@ class Corpus:
         return {part: self.iterator(part) for part in self.texts}
 
     @property
+    def data_dict(self) -> dict[str, Text]:
+        """The iterators by name, ``gen_iterators()``."""
+        return self.gen_iterators()
+
+    def get_iterator(self, setname: str) -> Text:
+        """Return ``iterator(setname)``.
+
+        Parameters
+        ----------
+        setname : str
+            "train", "valid" or "test".
+        """
+        return self.iterator(setname)
+
+    @property
     def train_iter(self) -> Text:
         """The iterator over the training text."""
         return self.iterator("train")
@@ -183,7 +198,7 @@ class Shakespeare(Corpus):
 
     Parameters
     ----------
-    time_steps : int
+    timesteps : int
         Number of time steps per minibatch.
     path : path-like, optional
         The file or its folder (default: $NEONLITE_DATA/shakespeare).
@@ -195,10 +210,10 @@ class Shakespeare(Corpus):
     Karpathy, "The Unreasonable Effectiveness of Recurrent Neural Networks", 2015.
     """
 
-    def __init__(self, time_steps: int, path: str | Path | None = None, **options: object) -> None:
+    def __init__(self, timesteps: int, path: str | Path | None = None, **options: object) -> None:
         (file,) = find_files("shakespeare", [["shakespeare_input.txt"], ["input.txt"]], path)
         train, valid = split_text(str(file), read_text(file), 0.1)
-        super().__init__("shakespeare", {"train": train, "valid": valid}, time_steps, **options)
+        super().__init__("shakespeare", {"train": train, "valid": valid}, timesteps, **options)
 
 
 class PTB(Corpus):
@@ -244,7 +259,7 @@ class HutterPrize(Corpus):
 
     Parameters
     ----------
-    time_steps : int
+    timesteps : int
         Number of time steps per minibatch.
     path : path-like, optional
         The file or its folder (default: $NEONLITE_DATA/enwik8).
@@ -256,8 +271,8 @@ class HutterPrize(Corpus):
     Hutter, "The human knowledge compression prize", 2006.
     """
 
-    def __init__(self, time_steps: int, path: str | Path | None = None, **options: object) -> None:
+    def __init__(self, timesteps: int, path: str | Path | None = None, **options: object) -> None:
         (file,) = find_files("enwik8", [["enwik8"]], path)
         train, rest = split_text(str(file), read_text(file), 0.1)
         valid, test = split_text(str(file), rest, 0.5)
-        super().__init__("enwik8", {"train": train, "valid": valid, "test": test}, time_steps, **options)
+        super().__init__("enwik8", {"train": train, "valid": valid, "test": test}, timesteps, **options)

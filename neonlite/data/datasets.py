@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import current_backend
-from neonlite.backend.validation import check_boolean_fields, checks_arguments
+from neonlite.backend.validation import check_boolean_fields, checks_arguments, one_of
 from neonlite.data.augment import Augmentation
 from neonlite.data.file_formats import (
     MAX_CIFAR10_BYTES,
@@ -162,6 +162,11 @@ class Dataset:
         """Iterator over the test part; created once for each backend."""
         return self._current_iterators()[1]
 
+    @property
+    def test_iter(self) -> ArrayIterator:
+        """Iterator over the test part, the same as ``valid_iter``."""
+        return self.valid_iter
+
     def gen_iterators(self) -> dict[str, ArrayIterator]:
         """Return the iterators by name.
 
@@ -171,6 +176,32 @@ class Dataset:
             ``train_iter`` as "train" and ``valid_iter`` as "valid".
         """
         return {"train": self.train_iter, "valid": self.valid_iter}
+
+    @property
+    def data_dict(self) -> dict[str, ArrayIterator]:
+        """The iterators by name, ``gen_iterators()``."""
+        return self.gen_iterators()
+
+    def get_iterator(self, setname: str) -> ArrayIterator:
+        """Return an iterator by name.
+
+        Parameters
+        ----------
+        setname : str
+            "train", "valid" or "test".
+
+        Returns
+        -------
+        ArrayIterator
+            The iterator.
+
+        Raises
+        ------
+        ValueError
+            There is no part of this name.
+        """
+        one_of(f"{self.name}: setname", setname, ("train", "valid", "test"))
+        return self.train_iter if setname == "train" else self.valid_iter
 
     def _current_iterators(self) -> tuple[ArrayIterator, ArrayIterator]:
         iterators: tuple[ArrayIterator, ArrayIterator] | None = self.__dict__.get("_iterators")

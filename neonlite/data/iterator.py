@@ -21,6 +21,7 @@ from neonlite.data.minibatch_buffers import MinibatchBuffers, RowSource, scaling
 from neonlite.data.prefetch import prefetch
 from neonlite.data.preprocessing import IntegerRange, Preprocessing
 from neonlite.messages import describe
+from neonlite.name_hints import DATA, add_hints
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
@@ -33,6 +34,7 @@ MinibatchPart: TypeAlias = "Tensor | Sequence[MinibatchPart]"  # several inputs 
 Minibatch: TypeAlias = "tuple[Tensor | list[Tensor], MinibatchPart]"  # inputs and targets
 
 
+@add_hints(DATA)
 class NervanaDataIterator(NervanaObject):
     """Base class of data iterators: iterating over one yields the minibatches (inputs, targets) of an epoch.
 

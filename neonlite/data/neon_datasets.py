@@ -36,7 +36,7 @@ class MNIST(Dataset):
     sym_range : bool
         Whether values are scaled to -1 to 1; default: False.
     size : int, optional
-        Height and width of a center crop; default: the size of the images.
+        Height and width of the images, which are cropped, or padded with 0, on all sides; default: that in the files.
     shuffle : bool
         Whether training rows have a new random order each epoch; default: False.
     """
@@ -54,10 +54,10 @@ class MNIST(Dataset):
         dataset = mnist(path)
         C, H, W = image_shape(dataset)
         if size is not None:
-            H = W = integer("MNIST: size", size, 1, min(H, W))
+            H = W = integer("MNIST: size", size)
         factor, offset = (2 / 255, -1.0) if sym_range else (1 / 255 if normalize else 1, 0)
         train, test = (
-            subset(center_crop(part, dataset, H, W), subset_pct) for part in (dataset.raw_train, dataset.raw_test)
+            subset(crop_or_pad(part, dataset, H, W), subset_pct) for part in (dataset.raw_train, dataset.raw_test)
         )
         origin = dataset.source, dataset.license
         super().__init__("mnist", train, test, dataset.classes, (C, H, W), *origin, factor, offset, shuffle)
@@ -160,9 +160,13 @@ def image_shape(dataset: Dataset) -> tuple[int, int, int]:
     return C, H, W
 
 
-def center_crop(part: Part, dataset: Dataset, height: int, width: int) -> Part:
-    """Return the centers of the images of a part, and the labels."""
+def crop_or_pad(part: Part, dataset: Dataset, height: int, width: int) -> Part:
+    """Return the centers of the images of a part, or the images in the center of zeros, and the labels."""
     C, H, W = image_shape(dataset)
+    if height > H or width > W:
+        gaps = [(0, 0), (0, 0), *((gap // 2, gap - gap // 2) for gap in (height - H, width - W))]
+        padded = np.pad(part[0].reshape(-1, C, H, W), gaps)
+        return padded.reshape(len(padded), -1), part[1]
     top, left = (H - height) // 2, (W - width) // 2
     window = part[0].reshape(-1, C, H, W)[:, :, top : top + height, left : left + width]
     return window.reshape(len(window), -1), part[1]

@@ -419,14 +419,14 @@ class RepeatCopyTask(Task):
     """Repeat copy task: output the sequence of the input a given number of times, then an end marker.
 
     Inputs (vec_size + 3, T): the last channel holds, in the step of the end marker, the number of copies, which is
-    uniform in 1 to ``repeat_max`` and normalized to zero mean and unit variance. Targets (vec_size + 1, T): the last
-    channel is 1 after the last copy. T = seq_len_max (1 + repeat_max) + 3.
+    uniform in 1 to ``repeat_count_max`` and normalized to zero mean and unit variance. Targets (vec_size + 1, T): the
+    last channel is 1 after the last copy. T = seq_len_max (1 + repeat_count_max) + 3.
 
     Parameters
     ----------
     seq_len_max : int
         Length of the longest sequence.
-    repeat_max : int
+    repeat_count_max : int
         Largest number of copies.
     vec_size : int
         Number of bits per step.
@@ -438,16 +438,18 @@ class RepeatCopyTask(Task):
     Graves, Wayne and Danihelka, "Neural Turing Machines", 2014, section 4.2.
     """
 
-    def __init__(self, seq_len_max: int = 10, repeat_max: int = 10, vec_size: int = 8, seq_len_min: int = 1) -> None:
+    def __init__(
+        self, seq_len_max: int = 10, repeat_count_max: int = 10, vec_size: int = 8, seq_len_min: int = 1
+    ) -> None:
         super().__init__(seq_len_max, vec_size, seq_len_min)
-        self.repeat_max = integer("RepeatCopyTask: repeat_max", repeat_max)
+        self.repeat_count_max = integer("RepeatCopyTask: repeat_count_max", repeat_count_max)
         self.nin, self.nout = self.vec_size + 3, self.vec_size + 1
-        self.time_steps = self.seq_len_max * (1 + self.repeat_max) + 3
+        self.time_steps = self.seq_len_max * (1 + self.repeat_count_max) + 3
         self.num_random += 1
 
     def synthesize(self, random_bits: RandomBits) -> tuple[Array, Array, Array]:
         x, t, mask, length, sequence = self.synthesize_inputs(random_bits[:, :-1])
-        max_copies, rows = self.repeat_max, np.arange(len(random_bits))
+        max_copies, rows = self.repeat_count_max, np.arange(len(random_bits))
         copies = to_integers(random_bits[:, -1], 1, max_copies)
         deviation = ((max_copies * max_copies - 1) / 12) ** 0.5
         x[rows, -1, length + 1] = (copies - (max_copies + 1) / 2) / (deviation or 1)

@@ -271,7 +271,8 @@ class MPICommunicator(Communicator):
 
     def all_gather_objects(self, value: Object) -> list[Object]:
         with self.monitor.waiting("all_gather_objects"):
-            return self.comm.allgather(value)
+            gathered: list[Object] = self.comm.allgather(value)
+        return gathered
 
     def barrier(self) -> None:
         with self.monitor.waiting("barrier"):

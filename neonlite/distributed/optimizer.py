@@ -13,6 +13,7 @@ from neonlite.distributed.communicator import Communicator, world
 from neonlite.distributed.gradients import merge_adjacent
 from neonlite.messages import describe
 from neonlite.optimizers import Optimizer
+from neonlite.optimizers.optimizer import pass_last_write
 from neonlite.optimizers.rules import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Distributed(Optimizer):
 
     def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
         layers, communicator = list(layer_list), world()
+        pass_last_write(self, self.wrapped)
         if not layers or communicator.size == 1:
             return self.wrapped.optimize(layers, epoch)
         be = layers[0].be

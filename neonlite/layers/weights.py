@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from neonlite.layers.layer import Layer
 
 MAX_ERROR_ROWS = 20  # rows of the table in an error message
+INT_LIMIT = 2**63  # integers in a file are below this
 
 
 class WeightOwner(BufferOwner):
@@ -61,8 +62,8 @@ class WeightOwner(BufferOwner):
 
     @property
     def layers_to_optimize(self) -> list[Layer]:
-        """The layers with trainable parameters."""
-        return [layer for layer in self.leaves() if layer.has_params and getattr(layer, "is_trainable", True)]
+        """The layers with parameters that are trained."""
+        return [layer for layer in self.leaves() if layer.trains_parameters]
 
     @property
     def persistent_tensors(self) -> dict[str, Tensor]:
@@ -165,8 +166,8 @@ class WeightOwner(BufferOwner):
         Returns
         -------
         dict
-            The description. Layers have ``params``, a dict of arrays, and ``states``, a list of arrays for each
-            parameter.
+            The description. Layers have ``params``, a dict of arrays, and for each parameter an element of ``states``,
+            a list of arrays, and of ``updates``, the kind of optimizer and its number of updates.
         """
         description = self.get_description()
         entries = {
@@ -182,6 +183,7 @@ class WeightOwner(BufferOwner):
             entry["params"] = {name: t.get() for name, t in layer.persistent_tensors.items()}
             if keep_states:
                 entry["states"] = [[t.get() for t in states] for _, states in parameter_states(layer)]
+                entry["updates"] = get_updates(layer)
         return description
 
     @checks_arguments
@@ -219,18 +221,31 @@ class WeightOwner(BufferOwner):
             for key, tensor in layer.persistent_tensors.items():
                 tensor[:] = to_host_array(entry["params"][key])
             if load_states and "states" in entry:
-                layer.set_states(entry["states"])
+                layer.set_states(entry["states"], entry.get("updates"))
 
-    def set_states(self, states: Sequence[Sequence[ArrayLike]]) -> None:
+    def set_states(
+        self, states: Sequence[Sequence[ArrayLike]], updates: Sequence[tuple[str, int] | None] | None = None
+    ) -> None:
         """Set the optimizer states.
 
         Parameters
         ----------
         states : sequence
             For each parameter a list of arrays, as from ``serialize``.
+        updates : sequence of (str, int), optional
+            For each parameter the kind of optimizer and its number of updates, or None. Default: the states are those
+            of the optimizer that updates the parameters next, after its number of updates ``t``.
+
+        Raises
+        ------
+        ValueError
+            If states do not have the shapes of the parameters, or ``updates`` are not valid.
         """
+        pairs = parameter_states(self)
         check_entries(self, state_entries(self, states))
-        for ((w, _), tensors), values in zip(parameter_states(self), states, strict=True):
+        checked = check_updates(self.name, updates, len(pairs))
+        for ((w, _), tensors), values, update in zip(pairs, states, checked, strict=True):
+            w.updates = update
             if len(tensors) != len(values):
                 tensors[:] = [self.be.zeros(w.shape, dtype=compute_dtype(w)) for _ in values]
             for tensor, value in zip(tensors, values, strict=True):
@@ -266,6 +281,26 @@ def parameter_states(layer: Any) -> list[Any]:
     return params if isinstance(params, list) else [params]
 
 
+def get_updates(layer: Any) -> list[list[Any] | None]:
+    """Return for each parameter of a layer the kind of optimizer and its number of updates, or None, as JSON data."""
+    updates = [w.updates for (w, _), _ in parameter_states(layer)]
+    return [None if x is None else [*x] for x in updates]
+
+
+def check_updates(where: str, updates: Any, num_parameters: int) -> list[tuple[str, int] | None]:
+    """Return the elements of ``get_updates`` as tuples; raise ValueError for anything else."""
+    updates = [None] * num_parameters if updates is None else updates
+    is_list = isinstance(updates, list | tuple) and len(updates) == num_parameters
+    for x in updates if is_list else [updates]:
+        is_pair = isinstance(x, list | tuple) and len(x) == 2 and isinstance(x[0], str) and type(x[1]) is int
+        if not is_list or not (x is None or (is_pair and 0 <= x[1] < INT_LIMIT)):
+            raise ValueError(
+                f"{where}: expected for each of {num_parameters} parameters the kind of optimizer and its number of "
+                f"updates, or None, got {describe(x)}."
+            )
+    return [None if x is None else (x[0], x[1]) for x in updates]
+
+
 def iter_dicts(data: object) -> Iterator[dict[str, Any]]:
     """Yield all dicts in nested lists and dicts, the outer ones first."""
     if isinstance(data, dict):
@@ -296,6 +331,8 @@ def merge_bias_entries(layers: list[Any], entries: list[Any]) -> list[Any]:
             rest[i] = rest[i] | {"params": rest[i]["params"] | {"weight_bias": bias["params"].get("W")}}
             if "states" in rest[i]:
                 rest[i]["states"] = [*rest[i]["states"], *bias.get("states", [[]])]
+            if "updates" in rest[i]:
+                rest[i]["updates"] = [*rest[i]["updates"], *bias.get("updates", [None])]
     return rest
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from neonlite.backend.lock import exclusive
 from neonlite.backend.validation import checks_arguments, from_name, integer
 from neonlite.layers.weights import parameter_states
+from neonlite.messages import describe
 from neonlite.models.step_parts import use_batch_size_of
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms.cost import COSTS
@@ -142,13 +143,22 @@ class Benchmark:
         stats : dict of numpy.ndarray
             The return value of ``time``.
         functions : sequence of callable, optional
-            The statistics. Default: mean, median, min and max.
+            The statistics. Default: ``np.mean``, ``np.median``, ``np.amin`` and ``np.amax``.
         output : callable or logging.Logger
             The function to call with the text, or a logger. Default: print.
         nskip : int
             The number of first iterations to leave out. Default: 0.
+
+        Raises
+        ------
+        ValueError
+            There are no durations, no functions, or not more than ``nskip`` iterations.
         """
-        functions, nskip = functions or STATISTICS, integer("print_stats: nskip", nskip, 0)
+        functions = (np.mean, np.median, np.amin, np.amax) if functions is None else functions
+        nskip = integer("print_stats: nskip", nskip, 0)
+        if not stats or not len(functions):
+            what = ("durations, the return value of time", stats) if not stats else ("one or more functions", functions)
+            raise ValueError(f"print_stats: expected {what[0]}, got {describe(what[1])}")
         if few := [name for name, values in stats.items() if len(values) <= nskip]:
             raise ValueError(
                 f"print_stats: expected nskip below {len(stats[few[0]])}, the number of iterations of {few[0]}, "
@@ -189,8 +199,8 @@ def preserve_state(model: Any, optimizer: Any) -> Iterator[None]:
     """Restore a model, an optimizer and the random streams at the end."""
     attributes, weights, rng_state = vars(model).copy(), model.get_weights(), model.be.rng_get_state()
     optimizer_state = None if optimizer is None else optimizer.get_state()
-    all_states = [states for layer in model.layers.leaves() for _, states in parameter_states(layer)]
-    before = [[(tensor, tensor.get()) for tensor in states] for states in all_states]
+    parameters = [(w, states) for layer in model.layers.leaves() for (w, _), states in parameter_states(layer)]
+    before = [(w.updates, [(tensor, tensor.get()) for tensor in states]) for w, states in parameters]
     try:
         yield
     finally:
@@ -199,7 +209,8 @@ def preserve_state(model: Any, optimizer: Any) -> Iterator[None]:
         model.be.rng_set_state(rng_state)
         if optimizer_state is not None:
             optimizer.set_state(optimizer_state)
-        for states, old in zip(all_states, before, strict=True):
+        for (w, states), (updates, old) in zip(parameters, before, strict=True):
+            w.updates = updates
             states[:] = [tensor for tensor, _ in old]
             for tensor, value in old:
                 tensor[:] = value

@@ -99,6 +99,7 @@ class DataParallel:
             "deterministic": self.be.deterministic,
             "the parameters": [(w.shape, len(states)) for (w, _), states in parameters_with_states(model)],
             "the layers": description_of(model.layers),
+            "the layers that are trained": [layer.name for layer in model.layers_to_optimize],
             "the data": {"type": dataset.classnm, **config},
             "the encoding of the data": {name: description_of(getattr(dataset, name, None)) for name in encoders},
             "the optimizer": description_of(model.optimizer),
@@ -122,14 +123,16 @@ class DataParallel:
         """Set weights, optimizer states, random streams, and the positions in data and training to those of rank 0."""
         model, communicator = self.model, self.communicator
         progress = {name: getattr(model, name) for name in model.progress_fields}
-        optimizer = model.optimizer
-        common = (self.be.rng_get_state(), progress, optimizer.get_state(), dataset.get_state())
+        optimizer, parameters = model.optimizer, parameters_with_states(model)
+        updates = [w.updates for (w, _), _ in parameters]
+        common = (self.be.rng_get_state(), progress, optimizer.get_state(), dataset.get_state(), updates)
         common = communicator.broadcast_object(common)
         self.be.rng_set_state(common[0])
         vars(model).update(common[1])
         optimizer.set_state(common[2])
         dataset.set_state(common[3])
-        for (w, _), states in parameters_with_states(model):
+        for ((w, _), states), updates_of_w in zip(parameters, common[4], strict=True):
+            w.updates = updates_of_w
             for tensor in (w, *states):
                 communicator.broadcast(tensor)
         for tensor in self.running:

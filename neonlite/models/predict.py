@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.attribute_snapshot import same_objects
 from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.current import on_its_backend
 from neonlite.backend.validation import checks_arguments, integer
@@ -21,10 +19,11 @@ from neonlite.data.iterator import first_true_row, to_array, transpose_hint
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
-from neonlite.layers.layer import Layer
+from neonlite.layers.inference_copies import MAX_MINIBATCHES
+from neonlite.models.evaluation import as_columns
 from neonlite.models.fit_checks import MAX_UNSCALED_INPUT
 from neonlite.models.metric_values import MetricValues
-from neonlite.models.training_data import metric_for, split_column, target_encoder_for
+from neonlite.models.training_data import check_targets, metric_for, split_column, target_encoder_for
 from neonlite.transforms import Logistic, Softmax
 
 if TYPE_CHECKING:
@@ -34,71 +33,6 @@ if TYPE_CHECKING:
     from neonlite.typing import Data
 
 DEFAULT_ROWS = 128  # the rows of a minibatch if the backend has no batch size
-MAX_MINIBATCHES = 2  # the total size of the cached copies, in minibatches
-
-
-class InferenceCopies:
-    """Copies of a network that share its parameters and have their own buffers, one for each batch size.
-
-    A copy is shallow: its layers have the attributes of the original, and ``allocate`` creates new buffers. All copies
-    are recreated after any attribute of a layer has been set to another object.
-    """
-
-    def __init__(self) -> None:
-        self._copies: dict[int, list[Any]] = {}  # batch size -> layers, the network first; least recently used first
-        self._layers: list[tuple[Layer, list[Any]]] = []  # each layer of the network, and its attributes
-        self._nested: list[tuple[Collection[Any], list[Any]]] = []  # each list or dict of layers, and its values
-
-    def of(self, network: Any, n: int, max_rows: int) -> Any:
-        """Return a copy for n rows; cached copies have at most ``max_rows`` rows in total, and ``be.bsz`` must be n."""
-        if not self._is_current(network):
-            self._drop(0)
-        layers = self._copies.pop(n, None)
-        if layers is None:
-            self._drop(max_rows - n)
-            layers = self._copy(network)
-            layers[0].allocate()
-        self._copies[n] = layers
-        return layers[0]
-
-    def _drop(self, max_rows: int) -> None:
-        """Drop the least recently used copies until the others have at most ``max_rows`` rows in total."""
-        while self._copies and sum(self._copies) > max_rows:
-            for layer in self._copies.pop(next(iter(self._copies))):
-                vars(layer).clear()  # layers refer to each other; this frees their memory immediately
-
-    def _is_current(self, network: Any) -> bool:
-        """Return whether all layers have the same attributes as when they were copied."""
-        if not self._layers or self._layers[0][0] is not network:
-            return False
-        current = ((vars(layer).values(), values) for layer, values in self._layers)
-        return all(same_objects(now, before) for now, before in (*current, *self._nested))
-
-    def _copy(self, network: Any) -> list[Any]:
-        """Return shallow copies of a network and its layers, without buffers."""
-        copies: dict[int, Any] = {}
-        self._layers, self._nested = [], []
-
-        def copied(value: Any) -> Any:
-            if isinstance(value, Layer):
-                if id(value) not in copies:
-                    copies[id(value)] = object.__new__(type(value))
-                    self._layers.append((value, list(vars(value).values())))
-                return copies[id(value)]
-            if isinstance(value, MethodType) and isinstance(value.__self__, Layer):
-                return MethodType(value.__func__, copied(value.__self__))
-            if type(value) in (list, tuple, dict):
-                items = value.values() if type(value) is dict else value
-                new = [copied(x) for x in items]
-                if not same_objects(new, items):
-                    self._nested.append((items, list(items)))
-                    return dict(zip(value, new, strict=True)) if type(value) is dict else type(value)(new)
-            return value
-
-        copied(network)
-        for layer, _ in self._layers:  # grows in the loop
-            vars(copies[id(layer)]).update({name: copied(x) for name, x in vars(layer).items()}, _buffers={})
-        return list(copies.values())
 
 
 class Predictor:
@@ -106,7 +40,6 @@ class Predictor:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.copies = InferenceCopies()
 
     def __call__(
         self,
@@ -129,7 +62,7 @@ class Predictor:
             for first, last in pairwise([*range(0, n, size), n]):
                 width = last - first
                 with be.batch_size(width):
-                    copy = self.copies.of(network, width, MAX_MINIBATCHES * size)
+                    copy = network.inference_copies.of(network, width, MAX_MINIBATCHES * size)
                     for layer in copy.leaves():
                         layer.set_state({})  # recurrent states of zeros
                     batch = [x[first:last] for x in arrays]
@@ -223,8 +156,7 @@ def predict(
     X : array_like, data frame, list of str, or iterator
         Data in the format of ``fit(X, y)``, which is encoded as there; else rows (n, F), (n, F, T), (n, C, H, W), or
         flattened; a list of arrays for a network with several inputs. One sample without the axis n, one text, or a
-        dict of one row. An iterator is passed to ``get_outputs``, which returns rows in its order and sequences as
-        (n, T, K).
+        dict of one row. An iterator gives rows in its order.
     preprocessed : bool, optional
         Whether the rows are preprocessed as the training set was, such as by the ``scale`` of an ArrayIterator. If
         not, that preprocessing, which checkpoints store, is applied. Default: only rows of floats are preprocessed,
@@ -236,7 +168,8 @@ def predict(
     -------
     numpy.ndarray
         Probabilities or numbers, (n, K), or (n, K, T) with time steps; (n,) if ``fit`` was given numbers (n,). Without
-        the axis n for one sample.
+        the axis n for one sample. Numbers that ``fit(X, y)`` standardized are in the units of its ``y``, or of ``X``
+        if there was no ``y``, in float64.
 
     Raises
     ------
@@ -255,7 +188,8 @@ def raw_outputs(
     """Return the outputs of the network for rows, and whether ``X`` is one sample."""
     model.check_can_evaluate()
     if hasattr(X, "nbatches"):
-        return model.get_outputs(X), False
+        outputs = model.get_outputs(X)
+        return outputs if outputs.ndim == 2 else outputs.transpose(0, 2, 1), False
     batch_size = model.be.bsz or DEFAULT_ROWS if batch_size is None else integer(f"{where}: batch_size", batch_size)
     if model.input_encoder is not None:
         batch = model.input_encoder.as_batch(X)
@@ -401,22 +335,16 @@ def evaluate(
     if is_single:
         raise ValueError(f"{where}: expected rows (n, ...), got one sample. Pass X[None] and y[None].")
     if encoder is None:
-        encoder = target_encoder_for(where, model.layers, y, None)
+        encoder = target_encoder_for(where, model.layers, y, model.cost, is_training=False)
     targets = encoder.encode(where, y)
+    check_targets(where, model.layers, encoder, targets, y)
     if isinstance(encoder, ClassEncoder):
         targets = one_hot(targets, outputs.shape[1])
-    elif isinstance(encoder, NumberEncoder):  # in their units, and float64, as their mean may be large
-        outputs, targets = (encoder.decode(x.astype(np.float64)) for x in (outputs, targets))
+    outputs, targets = encoder.decode(outputs), encoder.decode(targets)
     if len(targets) != len(outputs):
         raise ValueError(f"{where}: expected X and y with equal numbers of rows, got {len(outputs)} and {len(targets)}")
     columns, t = (model.be.array(as_columns(x), dtype=x.dtype.name) for x in (outputs, targets))
     return {name: as_value(metric(columns, t), metric) for name, metric in computed.items()}
-
-
-def as_columns(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return rows (n,), (n, K) or (n, K, T) as columns (K, T n) of a minibatch."""
-    columns: NDArray[Any] = rows.reshape(len(rows), rows.shape[1] if rows.ndim > 1 else 1, -1).transpose(1, 2, 0)
-    return columns.reshape(len(columns), -1)
 
 
 def as_value(values: Any, metric: Metric) -> Any:

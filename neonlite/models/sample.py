@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Tensor
 from neonlite.backend.onehot import OneHot
-from neonlite.backend.validation import check_number
+from neonlite.backend.validation import check_number, integer
+from neonlite.layers.inference_copies import InferenceCopies
 from neonlite.layers.recurrent import RecurrentBase
+from neonlite.messages import describe
 from neonlite.models.model import Model
-from neonlite.models.predict import InferenceCopies
 
 
 def sample(model: Model, prompt: Sequence[int], length: int, temperature: float = 1.0, seed: int = 0) -> Iterator[int]:
@@ -36,24 +37,40 @@ def sample(model: Model, prompt: Sequence[int], length: int, temperature: float 
     seed : int
         Seed of the random choices.
 
-    Yields
-    ------
-    int
-        The next token id.
+    Returns
+    -------
+    iterator of int
+        The next token ids, one by one. The arguments are checked at once.
 
     Raises
     ------
+    TypeError
+        The prompt is not a sequence of integers, such as a text.
     ValueError
-        If the model is not a language model, or if an argument is out of range.
+        The model is not a language model, or an argument is out of range.
     """
     check_language_model(model)
     check_number("sample: temperature", temperature, 0)
-    vocab_size = model.layers.out_shape[0]
-    if not len(prompt) or not all(0 <= token < vocab_size for token in prompt):
-        raise ValueError(
-            f"sample: expected a prompt of at least one token id from 0 to {vocab_size - 1}, got {list(prompt)}"
+    length, seed = integer("sample: length", length, 0), integer("sample: seed", seed, 0)
+    return generate_tokens(model, check_prompt(prompt, model.layers.out_shape[0]), length, temperature, seed)
+
+
+def check_prompt(prompt: object, vocab_size: int) -> list[int]:
+    """Return a prompt as a list of token ids."""
+    if isinstance(prompt, str) or not np.iterable(prompt):
+        raise TypeError(
+            f"sample: expected a prompt of token ids, got {describe(prompt)}. Encode a text with the data that the "
+            "model was trained on: data.encode(text)."
         )
-    rng, tokens, be = np.random.default_rng(seed), list(prompt), model.layers.be
+    tokens = [integer("sample: a token id of the prompt", token, 0, vocab_size - 1) for token in cast("Any", prompt)]
+    if not tokens:
+        raise ValueError(f"sample: expected a prompt of at least one token id from 0 to {vocab_size - 1}, got none")
+    return tokens
+
+
+def generate_tokens(model: Model, tokens: list[int], length: int, temperature: float, seed: int) -> Iterator[int]:
+    """Yield the tokens that ``sample`` generates."""
+    rng, be = np.random.default_rng(seed), model.layers.be
     with be.lock, be.batch_size(1):
         network = InferenceCopies().of(model.layers, 1, 1)
         is_recurrent = any(isinstance(x, RecurrentBase) for x in network.leaves())

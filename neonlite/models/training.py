@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import Block
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import checks_arguments, from_name, integer
-from neonlite.callbacks import CallbackBase
+from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.messages import describe
 from neonlite.models.data_parallel import DataParallel, end_data_parallel, ends_data_parallel
 from neonlite.models.fit_checks import check_arguments, check_batch_norm, check_epochs, check_scale
@@ -18,6 +18,8 @@ from neonlite.models.step_parts import compute_cost as compute_cost
 from neonlite.models.step_parts import restore_step_on_failure, use_batch_size_of
 from neonlite.models.step_parts import scale_errors as scale_errors
 from neonlite.optimizers import Optimizer, get_param_list
+from neonlite.optimizers.loss_scaling import flatten_optimizers
+from neonlite.optimizers.optimizer import last_writer
 from neonlite.optimizers.rules import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -83,10 +85,11 @@ def train(
     optimizer = from_name(f"{model.name}.fit: optimizer", optimizer, OPTIMIZERS)
     check_arguments(model, dataset, cost, optimizer, callbacks)
     num_epochs = integer(f"{model.name}.fit: num_epochs", num_epochs, 0)
-    if model.loaded_state is not None and type(optimizer) is type(model.optimizer):
+    is_other = optimizer is not model.optimizer and type(optimizer) is type(model.optimizer)
+    if is_other and isinstance(optimizer, Optimizer):
         state = model.optimizer.get_state()
         if optimizer.get_state().keys() == state.keys():
-            optimizer.set_state(state)  # of the same type as in the checkpoint: continue from its state
+            optimizer.set_state(state)  # continue with its counts and its loss scale
     model.cuda_graphs = cuda_graphs
     if isinstance(optimizer, Optimizer):
         optimizer.cuda_graphs = cuda_graphs
@@ -94,17 +97,22 @@ def train(
     with DeferredInterrupt() as interrupt, ends_data_parallel(model):
         with interrupt.defer():
             model.initialize(dataset, cost)
-            if model.optimizer is not None and type(optimizer) is not type(model.optimizer):
-                for _, states in get_param_list(model.layers_to_optimize):
-                    states.clear()  # those of the other optimizer
+            if type(optimizer) is not type(model.optimizer) and not (is_own(optimizer) and is_own(model.optimizer)):
+                for (w, _), states in get_param_list(model.layers.leaves()):
+                    w.updates = None
+                    states.clear()  # those of another class that defines ``optimize``
             model.optimizer = optimizer
         check_scale(model, dataset)
         check_batch_norm(model, dataset)
         if model.loaded_state is not None:
             model.loaded_state.resume(dataset, callbacks)
-        elif model.minibatch_index and model.data_state and hasattr(dataset, "set_state"):
-            dataset.set_state(model.data_state)
-        model.loaded_state, model.callbacks = None, callbacks
+        else:
+            if model.minibatch_index and model.data_state and hasattr(dataset, "set_state"):
+                dataset.set_state(model.data_state)
+            interrupted = None if callbacks is model.callbacks else model.interrupted_callbacks
+            if interrupted is not None and isinstance(callbacks, Callbacks):
+                callbacks.continue_from(interrupted)
+        model.loaded_state, model.interrupted_callbacks, model.callbacks = None, None, callbacks
         if (shard := model.be.shard) is not None:
             model.data_parallel = DataParallel(model, dataset, shard, num_epochs, interrupt)
             interrupt.is_agreed = False
@@ -128,11 +136,11 @@ def train(
                         model.data_parallel.check_before_epoch()
                     interrupt.raise_if_pending()
         except BaseException:
-            callbacks.on_interrupt()
+            interrupt_callbacks(model)
             raise
         else:
             if not is_complete:
-                callbacks.on_interrupt()
+                interrupt_callbacks(model)
         finally:
             if model.be.graphs is not None:
                 model.be.graphs.clear()
@@ -140,6 +148,15 @@ def train(
             end_data_parallel(model)
         check_final_weights(model)
         callbacks.on_train_end()
+
+
+def interrupt_callbacks(model: Model) -> None:
+    """Run the event of an interrupted training; keep the states of the callbacks for the ``fit`` that resumes it."""
+    try:
+        model.callbacks.on_interrupt()
+    finally:
+        if isinstance(model.callbacks, Callbacks):
+            model.interrupted_callbacks = model.callbacks.get_state()["callbacks"]
 
 
 def train_epoch(
@@ -154,7 +171,7 @@ def train_epoch(
         callbacks.on_minibatch_begin(epoch, model.minibatch_index)
         model.be.begin(Block.minibatch, model.minibatch_index)
         with interrupt.defer(), model.be.lock, use_batch_size_of(model, x):
-            atomic(train_minibatch, model, dataset, x, t, epoch)
+            atomic(train_minibatch, model, dataset, x, t, epoch, last=last_statement(model))
         model.be.end(Block.minibatch, model.minibatch_index - 1)
         callbacks.on_minibatch_end(epoch, model.minibatch_index - 1)
         interrupt.raise_if_pending()
@@ -177,11 +194,22 @@ def train_minibatch(
 ) -> None:
     """Run a training step and count it; if it fails, restore everything that the next step depends on."""
     restore_step_on_failure(model)
+    save_data_state(model, dataset)
     model.step_cost = model.train_step(x, t, epoch)
     model.epoch_cost += model.step_cost
     model.minibatch_index += 1
     model.total_cost = model.epoch_cost / model.minibatch_index
-    save_data_state(model, dataset)
+
+
+def is_own(optimizer: Any) -> bool:
+    """Return whether all updates of an optimizer are those of ``Optimizer``, which knows to whom states belong."""
+    return optimizer is None or None not in map(last_writer, flatten_optimizers(optimizer))
+
+
+def last_statement(model: Model) -> object:
+    """Return the optimizer, if nothing that may fail follows its update in a training step."""
+    is_overridden = getattr(model.train_step, "__func__", None) is not train_step
+    return None if is_overridden else last_writer(model.optimizer)
 
 
 def end_epoch(model: Model, dataset: NervanaDataIterator, epoch: int) -> None:

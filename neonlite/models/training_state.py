@@ -20,17 +20,27 @@ from neonlite.data.target_encoders import TargetEncoder
 from neonlite.distributed.communicator import may_become_distributed
 from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
+from neonlite.layers.layer_methods import set_trainable
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.recurrent import other_batch_size
-from neonlite.layers.weights import TensorEntry, check_entries, iter_dicts, parameter_states, state_entries
+from neonlite.layers.weights import (
+    INT_LIMIT,
+    TensorEntry,
+    check_entries,
+    check_updates,
+    get_updates,
+    iter_dicts,
+    parameter_states,
+    state_entries,
+)
 from neonlite.messages import truncate_message
 from neonlite.models.checkpoint import CheckpointError, read_checkpoint
 from neonlite.optimizers import Optimizer, Schedule
+from neonlite.optimizers.loss_scaling import flatten_optimizers
 from neonlite.transforms import Transform
 
 MAX_ERROR_CHARS = 1000  # a file may contain strings of any length
 ARRAY_KEY = "numpy.ndarray"  # of a reference to an array in the state of the callbacks
-INT_LIMIT = 2**63  # integers in a file are below this
 
 
 class TrainingState(NamedTuple):
@@ -84,6 +94,8 @@ class TrainingState(NamedTuple):
                 "rng_state": list(be.rng_get_state()),
                 "optimizer": None if optimizer is None else optimizer.get_description(),
                 "optimizer_state": None if optimizer is None else optimizer.get_state(),
+                "updates": {x.name: updates for x in model.layers.leaves() if any(updates := get_updates(x))},
+                "frozen": [layer.name for layer in model.layers.leaves() if not layer.trainable],
                 "data": model.data_state,
                 "callbacks": split_arrays(model.callbacks_state)[0],
                 **{name: getattr(model, name) for name in model.progress_fields},
@@ -227,6 +239,21 @@ class TrainingState(NamedTuple):
         self.call_checked("training.optimizer_state", optimizer.set_state, state)
         return optimizer
 
+    def get_updates(self, network: Any, optimizer: Any, names: dict[str, str]) -> dict[str, Any]:
+        """Return for each layer the kinds of optimizer and numbers of updates of its parameters."""
+        layers = {layer.name: len(parameter_states(layer)) for layer in network.leaves()}
+        if "updates" in self.description["training"]:
+            saved = {names.get(key, key): x for key, x in self.get_field(dict, "training", "updates").items()}
+        else:  # an older file: all parameters were updated as often
+            kinds = [] if optimizer is None else [(x.kind, x.t) for x in flatten_optimizers(optimizer)]
+            saved = {name: kinds * n for name, n in layers.items()} if len(kinds) == 1 else {}
+        if unknown := saved.keys() - layers.keys():
+            raise CheckpointError(f"{self.file}: training.updates: no layer for {', '.join(unknown)}")
+        return {
+            name: self.call_checked("training.updates", check_updates, name, saved.get(name), n)
+            for name, n in layers.items()
+        }
+
     def map_layer_names(self, network: Any) -> dict[str, str]:
         """Return the name in the network for each name in the file; empty if they are equal or do not match."""
         leaves, file_leaves = network.leaves(), self.build_network().leaves()
@@ -235,6 +262,14 @@ class TrainingState(NamedTuple):
         ]:
             return {}
         return {old.name: new.name for old, new in zip(file_leaves, leaves, strict=True)}
+
+    def frozen_layers(self, network: Any, names: dict[str, str]) -> list[Layer] | None:
+        """Return the layers that are not trained; None for a file of an older version, which does not list them."""
+        if "frozen" not in self.get_field(dict, "training"):
+            return None
+        frozen = self.get_field(list, "training", "frozen")
+        layers = {layer.name: layer for layer in network.leaves()}
+        return self.call_checked("training.frozen", lambda: [layers[names.get(name, name)] for name in frozen])  # type: ignore[no-any-return]
 
     def restore(self, model: Any, load_states: bool = True) -> None:
         """Restore this state in a model. If anything does not match, raise CheckpointError without a change.
@@ -261,12 +296,13 @@ class TrainingState(NamedTuple):
             "recurrent": {rename_array(key, "/", 1, names): x for key, x in arrays["recurrent"].items()},
         }
         training = load_states and "training" in self.description
-        new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and x.parameters[0] is None]
+        new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and not x.is_allocated]
         before = be.rng_get_state(), be.compat_mode, network.in_shape
         try:
             if training:
                 self.check_settings(model.resume_settings)
                 progress = self.get_progress(model.progress_fields)
+                frozen = self.frozen_layers(network, names)
                 data = self.get_field((dict, type(None)), "training", "data")
                 optimizer, rng = self.build_optimizer(), tuple(self.get_field(list, "training", "rng_state"))
             if not model.initialized:
@@ -275,7 +311,9 @@ class TrainingState(NamedTuple):
                 )
                 self.call_checked("layers, in_shape", configure, network, self.in_shape)
             self.call_checked("weights", allocate_for_weights, network, new, arrays["weights"])
-            states = self.call_checked("states", match_optimizer_states, network, arrays["states"]) if training else []
+            if training:
+                states = self.call_checked("states", match_optimizer_states, network, arrays["states"])
+                updates = self.get_updates(network, optimizer, names)
             recurrent = self.call_checked("recurrent", match_recurrent_states, network, arrays["recurrent"])
             if training:
                 self.call_checked("training.rng_state", be.rng_set_state, rng)
@@ -289,10 +327,13 @@ class TrainingState(NamedTuple):
             raise
         if "preprocessing" in self.description:  # optional
             model.preprocessing = preprocessing
-            vars(model).update(encoders)
-        for layer, lists in states:
-            layer.set_states(lists)
+            model.input_encoder, model.target_encoder = encoders["input_encoder"], encoders["target_encoder"]
         if training:
+            if frozen is not None:
+                set_trainable(network.leaves(), True)
+                set_trainable(frozen, False)
+            for layer, lists in states:
+                layer.set_states(lists, updates[layer.name])
             sizes = {layer.name: array.shape[1] for layer, state in recurrent for array in state.values()}
             # in several processes, fit selects the columns of each
             is_alone = not may_become_distributed()

@@ -9,7 +9,14 @@ from neonlite.backend import Tensor
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import check_attributes, check_keys, checked_dataclass, from_name, integer
 from neonlite.messages import describe
-from neonlite.optimizers.optimizer import Optimizer, get_param_list, merge_contiguous, sort_by_address, tensor_ids
+from neonlite.optimizers.optimizer import (
+    Optimizer,
+    get_param_list,
+    merge_contiguous,
+    pass_last_write,
+    sort_by_address,
+    tensor_ids,
+)
 from neonlite.optimizers.rules import OPTIMIZERS, MultiOptimizer
 
 if TYPE_CHECKING:
@@ -122,7 +129,7 @@ class LossScaling(Optimizer):
                 "LossScaling: expected errors that were scaled before the backward pass, got none. Call "
                 "net.bprop(optimizer.scale_errors(errors)), as Model.fit does; wrap a MultiOptimizer as a whole."
             )
-        atomic(self._update_or_skip, layer_list, epoch)
+        atomic(self._update_or_skip, layer_list, epoch, last=self)
 
     def _update_or_skip(self, layer_list: list[Layer], epoch: float) -> None:
         """Update parameters if all gradients are finite, else skip the step; then adapt the scale."""
@@ -143,12 +150,13 @@ class LossScaling(Optimizer):
         for optimizer in optimizers:
             restore_on_failure(optimizer, "loss_scale")
             optimizer.loss_scale = self.scale
-        self._wrapped.optimize(layer_list, epoch)
-        for optimizer in optimizers:
-            optimizer.loss_scale = 1
         self.t, self.good_steps, self.consecutive_skips = self.t + 1, self.good_steps + 1, 0
         if self.good_steps % self.growth_interval == 0:
             self._rescale(2)
+        pass_last_write(self, self._wrapped)
+        self._wrapped.optimize(layer_list, epoch)
+        for optimizer in optimizers:
+            optimizer.loss_scale = 1
 
     def _rescale(self, factor: float) -> None:
         if self.dynamic:
@@ -183,9 +191,9 @@ class LossScaling(Optimizer):
 
 
 def flatten_optimizers(optimizer: Optimizer) -> list[Optimizer]:
-    """Return the optimizers that a MultiOptimizer or a LossScaling contains, or the optimizer itself."""
-    if isinstance(optimizer, LossScaling):
-        return flatten_optimizers(optimizer._wrapped)
+    """Return the optimizers that a MultiOptimizer, LossScaling or Distributed contains, or the optimizer itself."""
+    if isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        return flatten_optimizers(inner)
     if isinstance(optimizer, MultiOptimizer):
         return [x for part in optimizer.optimizer_mapping.values() for x in flatten_optimizers(part)]
     return [optimizer]

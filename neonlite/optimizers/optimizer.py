@@ -2,25 +2,31 @@
 
 This requires that their gradients and states are adjacent too. A network whose parameters are views of one flat buffer
 is updated by one op-tree, in a single pass over memory.
+
+The states, and the number of updates t, belong to the parameters: lists of layers hold the states, and
+``Tensor.updates`` of a parameter holds (kind of optimizer, t). An optimizer holds settings and caches only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from itertools import groupby, islice
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Self
 
 from neonlite.backend import Backend, NervanaObject, Tensor
 from neonlite.backend.attribute_snapshot import AttributeSnapshot, can_replay
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.planning.assignment import CompiledAssignment, write_array
+from neonlite.backend.serialization import constructor_arguments
 from neonlite.backend.shard import global_batch_size
-from neonlite.backend.transaction import Snapshot, atomic, restore_on_failure
+from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
 from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
+from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ NON_NEGATIVE_FIELDS = ("learning_rate", "wdecay", "epsilon")
 LIMIT_FIELDS = ("gradient_clip_norm", "gradient_clip_value", "param_clip_value")  # positive, or None
 
 
+@add_hints(OPTIMIZER)
 class Optimizer(NervanaObject):
     """Base class of optimizers, which update the parameters of layers from their gradients.
 
@@ -67,7 +74,8 @@ class Optimizer(NervanaObject):
     schedule : Schedule
         The learning-rate schedule.
     t : int
-        Number of updates so far.
+        Number of updates of the parameters that were updated last; in ``get_scalars`` and ``update_rule`` that of the
+        parameter before this update.
     """
 
     state_names: tuple[str, ...] = ()
@@ -81,6 +89,15 @@ class Optimizer(NervanaObject):
     cuda_graphs: bool = True  # whether the update may be captured in a CUDA graph, see ``be.replay``
     # attributes that affect an update only through ``get_scalars``
     result_attributes = ("t", "schedule", "_groups")
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Note whether the first argument is a number, the learning rate, though it is named ``stochastic_round``."""
+        self = super().__new__(cls)
+        names = constructor_arguments(cls) if args and is_number(args[0]) else []
+        if names[:1] == ["stochastic_round"]:  # Adam(0, 0.1) has a rate: 0 is the ``stochastic_round`` of a neon script
+            is_given = "learning_rate" in [*names[: len(args)], *kwargs]
+            vars(self)["first_is_rate"] = not is_given  # until ``__post_init__``
+        return self
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -96,12 +113,15 @@ class Optimizer(NervanaObject):
         Optimizer.__init__(self, self.name)
         attributes = vars(self)
         rate = self.stochastic_round
-        first, *_ = fields(self)  # type: ignore[arg-type]
-        if isinstance(rate, float) and "learning_rate" in attributes and first.name == "stochastic_round":
+        if attributes.pop("first_is_rate", False) or (is_number(rate) and rate not in (0, 1)):
+            if "learning_rate" not in attributes:
+                raise TypeError(f"{self.classnm}: expected no learning rate, got {rate}. The rule has none.")
             if self.learning_rate != type(self).learning_rate:
                 raise TypeError(f"{self.classnm}: expected one learning rate, got {rate} and {self.learning_rate}.")
             self.learning_rate, self.stochastic_round = rate, False
-        way_out = f". A learning rate is a number: {self.classnm}(0.01)" if isinstance(rate, str) else ""
+        way_out = (
+            f". A learning rate is a number: {self.classnm}(0.01)" if isinstance(self.stochastic_round, str) else ""
+        )
         self.stochastic_round = boolean(f"{self.classnm}: stochastic_round", self.stochastic_round, way_out)
         check_boolean_fields(self)
         check_attributes(self, *[name for name in NON_NEGATIVE_FIELDS if name in attributes], low=0)
@@ -169,8 +189,15 @@ class Optimizer(NervanaObject):
         label = f"{self.classnm}: the learning rate of {self.schedule.classnm}, epoch {epoch}"
         return float(check_number(label, rate, 0))
 
+    @property
+    def kind(self) -> str:
+        """The class and the names of its states. Parameters with states of another kind start with new ones."""
+        return f"{self.classnm}({', '.join(self.state_names)})"
+
     def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
         """Update the parameters of layers. If it raises an error, parameters, states and ``t`` are unchanged.
+
+        Parameters with states of this kind of optimizer continue from them. Others start with zeros and t = 0.
 
         Parameters
         ----------
@@ -186,23 +213,27 @@ class Optimizer(NervanaObject):
         ValueError
             If the batch size is not set, or states do not match.
         """
-        parameters = get_param_list(layer_list)
-        if not parameters:
-            return
+        if parameters := get_param_list(layer_list):
+            atomic(self._step, parameters, check_number(f"{self.classnm}: the epoch", epoch), last=self)
+
+    def _step(self, parameters: list[Parameter], epoch: float) -> None:
+        """Update parameters and their states, and count the update."""
         group = self._get_group(parameters)
-        be = group.be
-        require_batch_size(be, self.classnm)
-        scalars: dict[str, Any] = self.get_scalars(check_number(f"{self.classnm}: the epoch", epoch))
+        require_batch_size(group.be, self.classnm)
+        on_failure(restore_counts, self, self.t, group, group.updates)
+        scalars = [self._get_scalars_at(t, epoch) for _, t in group.updates]
         if can_replay(self):
             scalars = group.to_device(scalars)
-        atomic(self._step, group, scalars)
-
-    def _step(self, group: ParameterGroup, scalars: dict[str, Any]) -> None:
-        """Update parameters and states with the scalars of this step, and increment ``t``."""
-        restore_on_failure(self, "t")
-        group.snapshot.take(self.cuda_graphs)
+        if len(group.rows) > 1 or not begin_last_write(self):  # else the only assignment fails before it writes
+            group.snapshot.take(self.cuda_graphs)
         group.be.replay("update", lambda: self._update_all(group, scalars), (self, group.rows), self.cuda_graphs)
-        self.t += 1
+        self.t = max([t for _, t in group.updates]) + 1
+        group.set_updates([(kind, t + 1) for kind, t in group.updates])
+
+    def _get_scalars_at(self, t: int, epoch: float) -> dict[str, Any]:
+        """Return the scalars for parameters with t updates."""
+        self.t = t
+        return self.get_scalars(epoch)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the optimizer, without the states of parameters, which layers save.
@@ -210,12 +241,15 @@ class Optimizer(NervanaObject):
         Returns
         -------
         dict
-            The number of updates, ``t``.
+            The attribute ``t``.
         """
         return {"t": self.t}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of the optimizer.
+
+        Parameters that continue have their own number of updates; ``t`` is that of parameters whose states were set
+        without one, as by ``layer.states[:] = tensors``.
 
         Parameters
         ----------
@@ -224,7 +258,7 @@ class Optimizer(NervanaObject):
         """
         self.t = state["t"]
 
-    def _update_all(self, group: ParameterGroup, scalars: dict[str, Any]) -> None:
+    def _update_all(self, group: ParameterGroup, scalars: list[dict[str, Any]]) -> None:
         """Compute the new values of all parameters and states, and write them."""
         be, limit = group.be, self.gradient_clip_norm
         n = global_batch_size(be) * self.loss_scale
@@ -234,9 +268,12 @@ class Optimizer(NervanaObject):
             group.constants, group.attributes = None, AttributeSnapshot([self])
         if group.constants != constants:
             group.constants = None
-            updates = [self._update(be, row, n, factor, scalars) for row in group.rows]
-            for row, values in enumerate(updates):
-                group.compile(row, values)
+            values_of_rows = []
+            for row, k in zip(group.rows, group.row_indices, strict=True):
+                self.t = group.updates[k][1]
+                values_of_rows.append(self._update(be, row, n, factor, scalars[k]))
+            for i, values in enumerate(values_of_rows):
+                group.compile(i, values)
             if not group.attributes.custom_class:  # a custom update rule may depend on other values
                 group.constants = constants
         for assignment in group.assignments.values():
@@ -260,9 +297,15 @@ class Optimizer(NervanaObject):
     def _get_group(self, parameters: list[Parameter]) -> ParameterGroup:
         """Return the cached group of the parameters, or allocate states and create a group."""
         group = self._groups.get(tensor_ids(parameters))
-        if group is None:
+        if group is None or not group.is_current():
             check_parameters(parameters)
             ordered = sort_by_address(parameters)
+            for (w, _), states in ordered:
+                on_failure(set_states, w, w.updates, states, [*states])
+                kind, t = w.updates or (self.kind, self.t if states else 0)
+                if kind != self.kind:
+                    states.clear()
+                w.updates = self.kind, t if states or (kind == self.kind and not self.state_names) else 0
             rest = iter(ordered)
             for run in contiguous_runs([row for row, _ in ordered]):
                 self._allocate_states(list(islice(rest, len(run))))
@@ -278,8 +321,7 @@ class Optimizer(NervanaObject):
             if states and [x.shape for x in states] != [w.shape] * len(self.state_names):
                 raise ValueError(
                     f"{self.classnm}: expected {len(self.state_names)} states of the shape of {describe(w)}, "
-                    f"got {describe(*states)}, perhaps of a different optimizer. Empty the "
-                    "list of states to start again."
+                    f"got {describe(*states)}. Empty the list of states to start again."
                 )
         if all(states for _, states in run) and len(contiguous_runs([states for _, states in run])) == 1:
             return
@@ -294,6 +336,11 @@ class Optimizer(NervanaObject):
             for view, old in zip(views, states, strict=False):  # states is empty or complete
                 view[:] = old
             states[:] = views
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number, and not a boolean."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 SMALLEST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
@@ -324,28 +371,56 @@ class ParameterGroup:
 
     def __init__(self, parameters: list[Parameter]) -> None:
         self.parameters = parameters  # keeps the tensors alive, so that their ids are not reused
-        self.rows = merge_contiguous([(*row, *states) for row, states in parameters])
+        # (kind, t) of the parameters: several if some were updated more often, as after a layer was frozen
+        self.updates: list[tuple[str, int]] = []
+        self.rows: list[Row] = []
+        self.row_indices: list[int] = []  # of each row, the index in ``updates``
+        self.members: list[tuple[Tensor, int]] = []  # parameters, with the same index
+        for updates, equal in groupby(parameters, lambda parameter: parameter[0][0].updates):
+            self.updates += [updates] if updates not in self.updates else []
+            run, k = list(equal), self.updates.index(updates)
+            rows = merge_contiguous([(*row, *states) for row, states in run])
+            self.rows += rows
+            self.row_indices += [k] * len(rows)
+            self.members += [(w, k) for (w, _), _ in run]
+        self.set_updates(self.updates)
         self.be = self.rows[0][0].backend
         dtype = "float64" if any(compute_dtype(w) == "float64" for w, *_ in self.rows) else "float32"
         self.square_sums = self.be.zeros((len(self.rows), 1), dtype=dtype)  # sum of squared gradients of each row
         self.square_sum_views = [self.square_sums[i] for i in range(len(self.rows))]
         self.factor: Tensor = self.be.zeros((1, 1), dtype=dtype)
-        self.snapshot = Snapshot([t for w, _, *states in self.rows for t in (w, *states)])
         self.assignments: dict[int, CompiledAssignment] = {}  # the update of each row
         self.constants: Any = None  # scalars compiled into the assignments; None: compile again
         self.attributes: AttributeSnapshot | None = None  # of the optimizer when the assignments were compiled
-        self.host_scalars: dict[str, float] = {}  # the values in ``scalar_table``
-        self.device_scalars: dict[str, Tensor] = {}  # views of ``scalar_table``
+        self.host_scalars: list[dict[str, float]] = []  # the values in ``scalar_table``
+        self.device_scalars: list[dict[str, Tensor]] = []  # views of ``scalar_table``
 
-    def to_device(self, scalars: dict[str, float]) -> dict[str, Tensor]:
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """Copies of the parameters and states, for a step that may fail between two writes."""
+        return Snapshot([t for w, _, *states in self.rows for t in (w, *states)])
+
+    def is_current(self) -> bool:
+        """Return whether no other optimizer has updated a parameter, nor ``set_states`` replaced its states."""
+        return not [w for w, k in self.members if w.updates is not self.updates[k]]
+
+    def set_updates(self, updates: list[tuple[str, int]]) -> None:
+        """Set (kind, t) of the parameters."""
+        self.updates = updates
+        for w, k in self.members:
+            w.updates = updates[k]
+
+    def to_device(self, scalars: list[dict[str, float]]) -> list[dict[str, Tensor]]:
         """Return scalars as tensors (1, 1), so that trees and CUDA graphs are the same in every step."""
         if self.host_scalars != scalars:
+            values = [x for named in scalars for x in named.values()]
             if not self.device_scalars:
-                self.scalar_table = self.be.zeros((len(scalars), 1), dtype=self.factor.info.dtype)
+                self.scalar_table = self.be.zeros((len(values), 1), dtype=self.factor.info.dtype)
                 self.host_table = self.scalar_table.get()
-                self.device_scalars = {name: self.scalar_table[n : n + 1] for n, name in enumerate(scalars)}
-            self.host_scalars = {}  # unknown if the write fails
-            self.host_table[:, 0] = list(scalars.values())
+                views = iter([self.scalar_table[n : n + 1] for n in range(len(values))])
+                self.device_scalars = [{name: next(views) for name in named} for named in scalars]
+            self.host_scalars = []  # unknown if the write fails
+            self.host_table[:, 0] = values
             write_array(self.be, self.scalar_table, self.host_table)
             self.host_scalars = scalars
         return self.device_scalars
@@ -365,6 +440,29 @@ class ParameterGroup:
         if assignment is None or not assignment.update_scalars(values):
             w, _, *states = self.rows[row]
             self.assignments[row] = self.be.compile([w, *states], values)
+
+
+def last_writer(optimizer: Any) -> Any:
+    """Return an optimizer if ``optimize`` does nothing that may fail after the update; None for other classes."""
+    method = getattr(optimizer, "optimize", None)
+    return optimizer if getattr(method, "__module__", "").startswith("neonlite.") else None
+
+
+def pass_last_write(outer: Optimizer, inner: Optimizer) -> None:
+    """Let the write of ``inner`` be the last of the transaction, if that of ``outer``, which calls it, is."""
+    if log.last is outer:
+        log.last = last_writer(inner)
+
+
+def restore_counts(optimizer: Optimizer, t: int, group: ParameterGroup, updates: list[tuple[str, int]]) -> None:
+    """Restore the numbers of updates before a step that failed."""
+    optimizer.t = t
+    group.set_updates(updates)
+
+
+def set_states(w: Tensor, updates: tuple[str, int] | None, states: list[Tensor], values: list[Tensor]) -> None:
+    """Set the list of states of a parameter, and the kind of optimizer and number of updates that they belong to."""
+    w.updates, states[:] = updates, values
 
 
 def get_param_list(layer_list: Iterable[Layer]) -> list[Parameter]:

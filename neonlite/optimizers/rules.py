@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from neonlite.backend import NervanaObject
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import checked_dataclass, from_name, instance
-from neonlite.optimizers.optimizer import Optimizer, Row
+from neonlite.optimizers.optimizer import Optimizer, Row, pass_last_write
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule
 
 if TYPE_CHECKING:
@@ -106,8 +107,8 @@ class RMSProp(Optimizer):
     Parameters
     ----------
     stochastic_round : bool, or float
-        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A float as
-        the only argument by position, as in ``RMSProp(0.01)``, is the learning rate.
+        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A number as
+        the first argument, as in ``RMSProp(0.01)``, is the learning rate.
     decay_rate : float
         Decay rate of m per step, in [0, 1); default: 0.95.
     learning_rate : float
@@ -156,8 +157,8 @@ class Adagrad(Optimizer):
     Parameters
     ----------
     stochastic_round : bool, or float
-        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A float as
-        the only argument by position, as in ``Adagrad(0.01)``, is the learning rate.
+        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A number as
+        the first argument, as in ``Adagrad(0.01)``, is the learning rate.
     learning_rate : float
         Learning rate l before the schedule is applied; default: 0.01.
     epsilon : float
@@ -252,8 +253,8 @@ class Adam(Optimizer):
     Parameters
     ----------
     stochastic_round : bool, or float
-        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A float as
-        the only argument by position, as in ``Adam(0.01)``, is the learning rate.
+        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A number as
+        the first argument, as in ``Adam(0.01)``, is the learning rate.
     learning_rate : float
         Learning rate l before the schedule is applied; default: 0.001.
     beta_1, beta_2 : float
@@ -343,8 +344,9 @@ class AdamW(Adam):
 
     Parameters
     ----------
-    stochastic_round : bool
-        Whether 16-bit parameters are rounded stochastically; default: False.
+    stochastic_round : bool, or float
+        Whether 16-bit parameters are rounded stochastically; default: False. A number as the first argument, as in
+        ``AdamW(0.01)``, is the learning rate.
     learning_rate : float
         Learning rate l before the schedule is applied; default: 0.001.
     beta_1, beta_2 : float
@@ -401,8 +403,8 @@ class ShiftAdaMax(Optimizer):
     Parameters
     ----------
     stochastic_round : bool, or float
-        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A float as
-        the only argument by position, as in ``ShiftAdaMax(0.01)``, is the learning rate.
+        Whether 16-bit parameters are rounded stochastically, in neon the first argument; default: False. A number as
+        the first argument, as in ``ShiftAdaMax(0.01)``, is the learning rate.
     learning_rate : float
         Learning rate l before the schedule is applied; default: 0.002.
     beta_1, beta_2 : float
@@ -457,6 +459,11 @@ class MultiOptimizer(Optimizer):
     name : str, optional
         Name; default: the class name and a counter.
 
+    Attributes
+    ----------
+    map_list : dict of Optimizer to list of Layer
+        The layers of the last ``optimize``, by optimizer.
+
     Raises
     ------
     TypeError
@@ -489,7 +496,8 @@ class MultiOptimizer(Optimizer):
     def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
         layer_list, mapping = list(layer_list), self.optimizer_mapping
         known = {key for layer in layer_list for key in layer_and_class_name(layer)}
-        if unknown := mapping.keys() - {"default"} - known:
+        unknown = mapping.keys() - {"default"} - known
+        if unknown and (unknown := unknown - layer_class_names()):
             have = ", ".join(f"{name} ({classnm})" for name, classnm in map(layer_and_class_name, layer_list))
             raise ValueError(
                 f"MultiOptimizer: expected keys that are names or classes of layers, got {', '.join(sorted(unknown))}. "
@@ -499,15 +507,19 @@ class MultiOptimizer(Optimizer):
         for layer in layer_list:
             key = next(key for key in (*layer_and_class_name(layer), "default") if key in mapping)
             layers[id(mapping[key])].append(layer)
-        atomic(self._update_each, layers, epoch)
+        self.map_list = {optimizer: layers[id(optimizer)] for optimizer in mapping.values()}
+        atomic(self._update_each, layers, epoch, last=self)
 
     def _update_each(self, layers: dict[int, list[Layer]], epoch: float) -> None:
         """Call each optimizer with its layers, and increment ``t``."""
         restore_on_failure(self, "t")
-        for optimizer in {id(x): x for x in self.optimizer_mapping.values()}.values():
-            optimizer.cuda_graphs = self.cuda_graphs
-            optimizer.optimize(layers[id(optimizer)], epoch)
         self.t += 1
+        optimizers = [x for x in {id(x): x for x in self.optimizer_mapping.values()}.values() if layers[id(x)]]
+        for i, optimizer in enumerate(optimizers):
+            optimizer.cuda_graphs = self.cuda_graphs
+            if i == len(optimizers) - 1:
+                pass_last_write(self, optimizer)
+            optimizer.optimize(layers[id(optimizer)], epoch)
 
     def get_state(self) -> dict[str, Any]:
         return {key: optimizer.get_state() for key, optimizer in self.optimizer_mapping.items()}
@@ -515,6 +527,14 @@ class MultiOptimizer(Optimizer):
     def set_state(self, state: dict[str, Any]) -> None:
         for key, optimizer in self.optimizer_mapping.items():
             optimizer.set_state(state[key])
+
+
+def layer_class_names() -> set[str]:
+    """Return the names of all classes of layers, also of those that no network contains."""
+    classes: list[Any] = [NervanaObject]
+    for cls in classes:  # which grows
+        classes += cls.__subclasses__()
+    return {cls.__name__ for cls in classes if hasattr(cls, "configure")}
 
 
 def layer_and_class_name(layer: Layer) -> tuple[str, str]:

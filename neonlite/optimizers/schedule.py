@@ -58,9 +58,6 @@ class Schedule(NervanaObject):
         """Set the name."""
         NervanaObject.__init__(self)
 
-    def __repr__(self) -> str:
-        return f"Schedule(step_config={self.step_config}, change={self.change})"
-
     def get_learning_rate(self, learning_rate: float, epoch: float) -> float:
         """Return the learning rate of an epoch.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -156,7 +157,7 @@ class R2(Metric):
         errors, means, deviations = sums
         is_constant = deviations <= count * (1e-12 * means) ** 2  # up to rounding
         scores = [
-            float(e == 0) if constant else 1 - e / d
+            (e if math.isnan(e) else float(e == 0)) if constant else 1 - e / d
             for e, d, constant in zip(errors.tolist(), deviations.tolist(), is_constant.tolist(), strict=True)
         ]
         return [sum(scores) / len(scores)]

@@ -376,7 +376,7 @@ class Metric(NervanaObject):
 def build_derivative(f: Callable[[Tensor], Any], x: Operand, error: Operand | None = None) -> Operand:
     """Return ``error * df/dx`` as an op-tree; x is a tensor or an op-tree, ``error`` is 1 by default."""
     leaf = x if isinstance(x, Tensor) else x.backend.empty(x.shape, dtype=x.info.dtype)
-    grad = Autodiff(f(leaf), leaf.backend, error).get_grad_op_tree(leaf)
+    grad = Autodiff(f(leaf), leaf.backend, error).gradient_operands([leaf])[0]
     return grad.replace(leaf, x) if isinstance(grad, OpTreeNode) else grad
 
 

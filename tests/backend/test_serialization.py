@@ -782,13 +782,14 @@ def test_params_and_states_are_stored_beside_the_config_of_each_layer(be):
     assert set(file) == {"type", "config"}
     entries = file["config"]["layers"]
     assert [set(x) - {"type", "config"} for x in entries] == [
-        {"params", "states"},
-        {"params", "states"},
+        {"params", "states", "updates"},
+        {"params", "states", "updates"},
         set(),
-        {"params", "states"},
-        {"params", "states"},
+        {"params", "states", "updates"},
+        {"params", "states", "updates"},
     ]
     assert [[len(x) for x in entry["states"]] for entry in entries if "states" in entry] == [[1], [1, 1], [1], [1]]
+    assert entries[1]["updates"] == [["GradientDescentMomentum(velocity)", 1]] * 2
     np.testing.assert_array_equal(entries[0]["states"][0][0], net.layers[0].states[0].get())
     np.testing.assert_array_equal(entries[1]["states"][1][0], net.layers[1].states[1][0].get())
     bare = net.serialize(keep_states=False)["config"]["layers"]
@@ -924,6 +925,7 @@ def test_an_old_file_with_a_separate_bias_layer_loads_into_one_layer(be):
 def test_layers_without_parameters_are_serialized_as_well(be):
     be.bsz = 1
     net = ready(be, Sequential([Linear(3, IdentityInit(), name="fixed"), Linear(2, G, name="fc")]), 3)
+    net["fixed"].trainable = False
     assert [x.name for x in net.layers_to_optimize] == ["fc"]
     assert list(net.get_weights()) == ["fixed.W", "fc.W"]
 

@@ -90,6 +90,12 @@ for shape in (X, Y):
         "max of an operand", lambda be, x, **o: be.max(2 * x, -1, **o), lambda x: 2 * x.max(-1, keepdims=True), shape
     )
 compare("transpose by axes", lambda be, x, **o: be.transpose(x, (2, 0, -2), **o), lambda x: x.transpose(2, 0, 1), Y)
+compare(
+    "transpose by axes of NumPy",
+    lambda be, x, **o: be.transpose(x, tuple(np.asarray([2, 0, -2])), **o),
+    lambda x: x.transpose(2, 0, 1),
+    Y,
+)
 compare("transpose of a row", lambda be, x, **o: be.transpose(x, **o), lambda x: x.T, (1, 4))
 compare("broadcast_to", lambda be, x, **o: be.broadcast_to(x, (4, 2, 3), **o), lambda x: np.ones((4, 2, 1)) * x, (1, 3))
 compare("broadcast a column", lambda be, x, **o: be.broadcast_to(x, (2, 3), **o), lambda x: np.repeat(x, 3, 1), (2, 1))

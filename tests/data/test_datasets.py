@@ -580,7 +580,11 @@ def test_mnist_has_neons_arguments(tmp_path, cpu):
     assert (labels.tolist(), test_labels.tolist(), nclass) == (y.tolist(), y_test.tolist(), 10)
     first = next(iter(data.train_iter))[0].get()
     np.testing.assert_allclose(first, train[:4].T, rtol=1e-6)  # in order
-    assert data.gen_iterators() == {"train": data.train_iter, "valid": data.valid_iter}
+    assert data.gen_iterators() == data.data_dict == {"train": data.train_iter, "valid": data.valid_iter}
+    assert data.get_iterator("train") is data.train_iter
+    assert data.get_iterator("test") is data.test_iter is data.valid_iter
+    with pytest.raises(ValueError, match="mnist: expected one of 'train', 'valid', 'test' for setname, got 'dev'"):
+        data.get_iterator("dev")
     assert MNIST(tmp_path, shuffle=True).train_iter.shuffle
 
     plain = MNIST(tmp_path, normalize=False, subset_pct=50)
@@ -588,13 +592,19 @@ def test_mnist_has_neons_arguments(tmp_path, cpu):
     np.testing.assert_array_equal(plain.train[0], X.reshape(20, 20)[:10])
     np.testing.assert_array_equal(next(iter(plain.train_iter))[0].get(), X.reshape(20, 20)[:4].T)
 
+    padded = MNIST(tmp_path, sym_range=True, size=8)  # 5 x 4
+    expected = np.full((20, 8, 8), -1.0)
+    expected[:, 1:6, 2:6] = X / 127.5 - 1
+    np.testing.assert_allclose(padded.train[0], expected.reshape(20, 64), rtol=1e-5, atol=1e-6)
+    assert padded.lshape == (1, 8, 8)
+
     cropped = MNIST(tmp_path, sym_range=True, size=3)
     assert cropped.lshape == (1, 3, 3)
     expected = X[:, 1:4, 0:3].reshape(20, 9) / 127.5 - 1
     np.testing.assert_allclose(cropped.train[0], expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(next(iter(cropped.train_iter))[0].get(), expected[:4].T, rtol=1e-5, atol=1e-6)
     for wrong, words in (
-        ({"size": 5}, "expected an integer from 1 to 4 for size, got 5"),
+        ({"size": 0}, "expected an integer >= 1 for size, got 0"),
         ({"subset_pct": 0}, "number > 0 and <= 100 for subset_pct"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -191,7 +191,7 @@ def copied(task, x, t, mask):
 
 def repeated(task, x, t, mask):
     sequence, end = said(x, task.vec_size)
-    numbers = range(1, task.repeat_max + 1)
+    numbers = range(1, task.repeat_count_max + 1)
     copies = x[-1, end] * np.std(numbers) + np.mean(numbers)
     assert copies == pytest.approx(round(copies), abs=1e-4)
     assert np.count_nonzero(x[-1]) <= 1
@@ -354,9 +354,9 @@ TASKS_REFUSED = [
         "CopyTask: expected seq_len_min <= seq_len_max, got seq_len_min = 6 and seq_len_max = 5",
     ),
     (
-        lambda: RepeatCopyTask(repeat_max=0),
+        lambda: RepeatCopyTask(repeat_count_max=0),
         ValueError,
-        "RepeatCopyTask: expected an integer >= 1 for repeat_max, got 0",
+        "RepeatCopyTask: expected an integer >= 1 for repeat_count_max, got 0",
     ),
     (lambda: PrioritySortTask(top_k=21), ValueError, "expected an integer from 1 to 20 for top_k, got 21"),
     (lambda: PrioritySortTask(top_k=True), TypeError, "expected an integer from 1 to 20 for top_k"),

@@ -162,6 +162,9 @@ def starting_from_rank_0(comm, folder):
     model = Model(layers)
     model.initialize(dataset, cost)
     result["before"] = model.get_weights()
+    for layer in model.layers_to_optimize:
+        zeros = [[np.zeros(w.shape)] * 2 for w in layer.parameters]
+        layer.set_states(zeros, [(Adam().kind, 50 * comm.rank)] * len(zeros))
     model.fit(dataset, cost, Adam(learning_rate=0.01), 2, distributed=True)
     result["after"] = model.get_weights()
     return result

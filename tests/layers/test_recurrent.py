@@ -966,7 +966,7 @@ def test_a_sequence_of_another_length_names_set_seq_len(cpu):
             (TypeError, ValueError), match=f"reader: expected an integer >= 1 for the number of time steps, got {steps}"
         ):
             layer.set_seq_len(steps)
-    with pytest.raises(RuntimeError, match="reader: expected a configured layer, got one without shapes"):
+    with pytest.raises(ValueError, match="reader: expected a configured layer, got one without shapes"):
         KINDS["GRU"](name="reader").set_seq_len(3)
 
 

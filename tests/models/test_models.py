@@ -428,7 +428,7 @@ def test_times_are_printed_as_a_table(capsys):
     stats = {"fprop": np.array([1.0, 2.0, 6.0]), "bprop hidden": np.array([0.5])}
     Benchmark.print_stats(stats)
     head, first, second = capsys.readouterr().out.splitlines()
-    assert head.split() == ["Mean", "Median", "Min", "Max", "ms"]
+    assert head.split() == ["Mean", "Median", "Amin", "Amax", "ms"]
     assert first.split() == ["fprop", "3.000", "2.000", "1.000", "6.000"]
     assert second.split() == ["bprop", "hidden", *["0.500"] * 4]
     said: list[str] = []
@@ -445,6 +445,19 @@ def test_timings_go_to_a_logger_without_the_first_iterations(caplog):
         ValueError, match="print_stats: expected nskip below 3, the number of iterations of fprop, got 3"
     ):
         Benchmark.print_stats(stats, nskip=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((None,), "durations, .* None"),
+        (([],), "durations"),
+        (({"a": [1.0]}, []), r"one or more functions, got \[\]"),
+    ],
+)
+def test_a_table_of_no_durations_or_functions_is_an_error(arguments: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"print_stats: expected {words}"):
+        Benchmark.print_stats(*arguments)
 
 
 def test_mistakes_in_benchmark_arguments_are_reported():

@@ -142,13 +142,19 @@ def test_a_seed_determines_the_sampled_tokens():
     [
         ([], 1, "at least one token id"),
         ([99], 1, "from 0 to"),
+        ("abc", 1, "a prompt of token ids, got 'abc'. Encode a text"),
+        ([0.5], 1, "an integer from 0 to"),
+        (3, 1, "a prompt of token ids, got 3"),
         ([1], -1, "finite number >= 0 for temperature"),
     ],
 )
 def test_an_invalid_prompt_or_temperature_is_refused(prompt, temperature, words):
     model, _ = trained("rnn", 1)
-    with pytest.raises(ValueError, match=words):
-        next(sample(model, prompt, 1, temperature))
+    with pytest.raises((TypeError, ValueError), match=words):
+        sample(model, prompt, 1, temperature)
+    for length, seed in (("2", 0), (-1, 0), (1, "3")):
+        with pytest.raises((TypeError, ValueError), match="sample: expected an integer >= 0 for"):
+            sample(model, [1], length, seed=seed)
 
 
 # --- on the command line ---------------------------------------------------------------------------------------------

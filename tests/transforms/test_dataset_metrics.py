@@ -467,6 +467,16 @@ def test_a_confusion_matrix_is_plotted_with_class_names_and_counts(tmp_path):
     assert buffer.getvalue()[:4] == b"\x89PNG"
 
 
+def test_the_labels_of_a_confusion_matrix_are_inside_the_picture(tmp_path):
+    from matplotlib import image
+
+    y = onehot(np.arange(10), 10)
+    evaluate(ConfusionMatrix(), y, y).plot(tmp_path / "confusion.png")
+    pixels = image.imread(tmp_path / "confusion.png")[:, :, :3]
+    for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
+        assert (edge > 0.95).all()
+
+
 def test_a_result_is_plotted_into_given_axes():
     from matplotlib.figure import Figure
 

@@ -19,6 +19,7 @@ from threading import get_ident, main_thread
 from typing import Any, ClassVar
 
 from neonlite.backend.runtimes.native import library_folders
+from neonlite.backend.thread_pool import get_num_threads
 
 LIBRARY_FILE = "libdnnl.so.3"  # file name in the packages of pip and conda; 3 is the version of the C API
 API_VERSION = 3
@@ -65,8 +66,6 @@ def load_library() -> Library:
     """Load oneDNN on the first call, and return it; ImportError if it is not installed or has another API version."""
     folders = library_folders()
     path = next((str(folder / LIBRARY_FILE) for folder in folders if (folder / LIBRARY_FILE).exists()), LIBRARY_FILE)
-    # an OpenMP runtime that is already loaded globally takes precedence over oneDNN's
-    global_functions = ctypes.CDLL(None)
     try:
         with short_spin_wait():
             functions = ctypes.CDLL(path)
@@ -78,7 +77,7 @@ def load_library() -> Library:
         raise ImportError(
             f"{LIBRARY_FILE} is not in {', '.join(map(str, folders))}{instead}. Install it: {INSTALL_HINT}"
         ) from None
-    return Library(functions, global_functions, path)
+    return Library(functions, path)
 
 
 @contextmanager
@@ -151,7 +150,7 @@ class MemoryDesc:
 class Library:
     """oneDNN on the CPU: creates its objects and sets its number of threads."""
 
-    def __init__(self, functions: Any, global_functions: Any, path: str) -> None:
+    def __init__(self, functions: Any, path: str) -> None:
         self.functions, self.path = functions, path
         self.version = self._version()
         self.execute, self.set_address = functions.dnnl_primitive_execute, functions.dnnl_memory_set_data_handle
@@ -159,8 +158,10 @@ class Library:
         self.set_address.argtypes = [c_void_p, c_void_p]
         functions.dnnl_primitive_desc_query_md.restype = c_void_p
         functions.dnnl_memory_desc_get_size.restype = c_size_t
-        self.set_threads = getattr(global_functions, "omp_set_num_threads", None) or functions.omp_set_num_threads
-        self.get_threads = getattr(global_functions, "omp_get_max_threads", None) or functions.omp_get_max_threads
+        # an OpenMP runtime that is already loaded globally, as seen by Python itself, takes precedence over oneDNN's
+        loaded = ctypes.pythonapi
+        self.set_threads = getattr(loaded, "omp_set_num_threads", None) or functions.omp_set_num_threads
+        self.get_threads = getattr(loaded, "omp_get_max_threads", None) or functions.omp_get_max_threads
         self.max_threads = 1 << 30
         self.has_signal_stack = False  # whether the main thread has an alternate signal stack
         self.signal_stacks: list[Any] = []  # their memory
@@ -195,15 +196,20 @@ class Library:
         """Whether exp and the logistic function are precise: without AVX2 their relative error is about 1e-5."""
         return bool(self.functions.dnnl_get_effective_cpu_isa() & ISA_AVX2 == ISA_AVX2)
 
+    @property
+    def num_threads(self) -> int:
+        """The number of threads of a primitive, which must be the same when it is created and executed."""
+        return min(get_num_threads(), self.max_threads)
+
     def _limit_after_fork(self) -> None:
         # libgomp in a forked process waits for threads that do not exist there, unless it uses one thread
         self.max_threads = 1
 
-    def use_threads(self, n: int) -> ThreadCount:
-        """Return a context manager that sets the OpenMP threads of this Python thread to ``n``."""
+    def use_threads(self, n: int | None = None) -> ThreadCount:
+        """Return a context manager that sets the OpenMP threads of this Python thread to ``n``, or ``num_threads``."""
         if not self.has_signal_stack and get_ident() == main_thread().ident:
             self.has_signal_stack = install_signal_stack(self.signal_stacks)
-        return ThreadCount(self, min(n, self.max_threads))
+        return ThreadCount(self, self.num_threads if n is None else min(n, self.max_threads))
 
     def call(self, name: str, *args: object) -> None:
         """Call a function; UnsupportedError or RuntimeError if it fails."""
@@ -334,7 +340,7 @@ def install_signal_stack(stacks: list[Any]) -> bool:
     memory. Python's handlers use the alternate stack if there is one, and the kernel delivers signals to the main
     thread if it can.
     """
-    sigaltstack, current = ctypes.CDLL(None).sigaltstack, SignalStack()
+    sigaltstack, current = ctypes.pythonapi.sigaltstack, SignalStack()
     if sigaltstack(None, byref(current)) == 0 and current.flags & SS_DISABLE:
         stacks.append(ctypes.create_string_buffer(SIGNAL_STACK_BYTES))
         sigaltstack(byref(SignalStack(ctypes.addressof(stacks[-1]), 0, SIGNAL_STACK_BYTES)), None)

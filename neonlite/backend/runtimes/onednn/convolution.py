@@ -55,7 +55,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
     dims_array,
     get_library,
 )
-from neonlite.backend.thread_pool import get_num_threads, parallel_for
+from neonlite.backend.thread_pool import parallel_for
 from neonlite.shapes import contiguous_strides
 from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array
@@ -305,12 +305,12 @@ class OneDNNConvolution(NumPyPrimitives):
         if library is None:
             return None
         primitives: Primitives = self.runtime.memory_tracker.thread_cache.setdefault(kind, Primitives())
-        key = factory, sizes, options, min(get_num_threads(), library.max_threads)
+        key = factory, sizes, options, library.num_threads
         try:
             return primitives[key]
         except KeyError:
             primitive = None
-            with suppress(UnsupportedError), library.use_threads(get_num_threads()):
+            with suppress(UnsupportedError), library.use_threads():
                 primitive = factory(library, subject, *options)
             return primitives.remember(key, primitive)
 
@@ -425,7 +425,7 @@ class OneDNNConvolution(NumPyPrimitives):
     ) -> None:
         last = () if scratchpad is None else (aligned_address(scratchpad),)
         starts = [data_address(x).value for x in arrays]
-        with primitive.library.use_threads(get_num_threads()):
+        with primitive.library.use_threads():
             primitive(*starts, *last)
             for k in range(1, count):
                 primitive(*(start + k * stride for start, stride in zip(starts, strides, strict=True)), *last)

@@ -26,10 +26,11 @@ from neonlite.backend.runtimes.onednn.bindings import (
     UnsupportedError,
     get_library,
 )
-from neonlite.backend.thread_pool import get_num_threads
+from neonlite.backend.runtimes.openblas import get_openblas
 from neonlite.typing import NumPyArray as Array
 
-MIN_WORK = 1 << 18  # multiply-adds of all products of a stack up to which NumPy is faster
+MIN_WORK = 1 << 18  # multiply-adds of all products of a stack up to which NumPy is faster, and uses one thread
+MIN_VECTOR_WORK = 1 << 13  # multiply-adds of a matrix-vector product up to which OpenBLAS uses one thread
 FLOAT32 = np.dtype(np.float32)
 
 
@@ -68,7 +69,7 @@ _thread = threading.local()  # primitives of this thread, since one runs in one 
 def get_batched_matmul(library: Library, *stacks: Array) -> Primitive | None:
     """Return this thread's primitive for the product of two stacks into a third, or None if there is no fast one."""
     primitives: Primitives = _thread.__dict__.setdefault("primitives", Primitives())
-    key = get_num_threads(), *((x.shape, x.strides) for x in stacks)
+    key = library.num_threads, *((x.shape, x.strides) for x in stacks)
     with suppress(KeyError):
         return primitives[key]  # type: ignore[no-any-return]
     primitive = None
@@ -91,33 +92,36 @@ class OneDNNMatmul(NumPyPrimitives):
     """Matrix products of float32 by oneDNN if it is installed; NumPy computes small products and other dtypes."""
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Compute ``c = alpha a b + beta c`` of matrices or stacks."""
-        if c.size * a.shape[-1] <= MIN_WORK:
-            return super().gemm(a, b, c, alpha, beta)
+        """Compute ``c = alpha a b + beta c`` of matrices or stacks.
+
+        Products that NumPy computes although oneDNN is used run on one thread of OpenBLAS; see ``openblas.py``.
+        """
         m, n = c.shape[-2:]
-        is_small = m * n * a.shape[-1] <= min_gemm_work()  # one product
-        is_batched = a.ndim == b.ndim == c.ndim == 3 and alpha == 1 and beta == 0
-        is_large = (is_batched or not is_small) and min(m, n) > 1  # not a matrix-vector product
-        library = get_library() if is_large and a.dtype == b.dtype == c.dtype == FLOAT32 else None
+        is_vector = min(m, n) == 1  # one operand is a vector
+        library = None
+        if c.size * a.shape[-1] > (MIN_VECTOR_WORK if is_vector else MIN_WORK):
+            library = get_library() if a.dtype == b.dtype == c.dtype == FLOAT32 else None
         if library is None:
             super().gemm(a, b, c, alpha, beta)
-        elif is_batched and self._can_multiply(a, b, c, alpha) and self._try_batched(library, a, b, c):
             return
-        elif is_small:
-            super().gemm(a, b, c, alpha, beta)
-        elif c.ndim == 3:
+        is_small = is_vector or m * n * a.shape[-1] <= min_gemm_work()  # one product
+        is_batched = not is_vector and a.ndim == b.ndim == c.ndim == 3 and alpha == 1 and beta == 0
+        if is_batched and self._can_multiply(a, b, c, alpha) and self._try_batched(library, a, b, c):
+            return
+        if not is_small and c.ndim == 3:
             for x in range(len(c)):
                 self.gemm(a[x] if a.ndim == 3 else a, b[x] if b.ndim == 3 else b, c[x], alpha, beta)
-        elif (args := sgemm_args(a, b, c)) and self._can_multiply(a, b, c, alpha):
+        elif not is_small and (args := sgemm_args(a, b, c)) and self._can_multiply(a, b, c, alpha):
             self._run_sgemm(library, args, a, b, c, alpha, beta)
         else:
-            super().gemm(a, b, c, alpha, beta)
+            with get_openblas():
+                super().gemm(a, b, c, alpha, beta)
 
     def _try_batched(self, library: Library, a: Array, b: Array, c: Array) -> bool:
         """Multiply two stacks, or their transposes for a column-major c; return whether that was possible."""
         if c.strides[-2] < c.strides[-1]:
             a, b, c = (np.swapaxes(x, 1, 2) for x in (b, a, c))
-        with library.use_threads(get_num_threads()):
+        with library.use_threads():
             if (primitive := get_batched_matmul(library, a, b, c)) is None:
                 return False
             self._execute_batched(primitive, a, b, c)
@@ -144,7 +148,7 @@ class OneDNNMatmul(NumPyPrimitives):
         first, second = (b, a) if args.is_transposed else (a, b)
         lda, ldb, ldc = args.leading_dims
         tail = data_address(first).value, lda, data_address(second).value, ldb, beta, data_address(c).value, ldc
-        with library.use_threads(get_num_threads()):
+        with library.use_threads():
             status = get_sgemm(library)(*args.flags_and_sizes, alpha, *tail)
         if status:
             raise RuntimeError(f"oneDNN {library.version}: dnnl_sgemm: status {status}")

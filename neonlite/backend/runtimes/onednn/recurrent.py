@@ -33,7 +33,6 @@ from neonlite.backend.runtimes.onednn.bindings import (
     Primitive,
 )
 from neonlite.backend.runtimes.onednn.convolution import CACHE_LINE_BYTES, aligned_address
-from neonlite.backend.thread_pool import get_num_threads
 from neonlite.shapes import contiguous_strides
 from neonlite.typing import NumPyArray as Array
 
@@ -261,7 +260,7 @@ class OneDNNRecurrent(OneDNNBatchNorm):
 
     def _execute_steps(self, steps: Sequence[Step], scratchpad: Array) -> None:
         address = aligned_address(scratchpad)
-        with steps[0][0].library.use_threads(get_num_threads()):
+        with steps[0][0].library.use_threads():
             for primitive, arrays in steps:
                 addresses = [aligned_address(x) if x.dtype == np.uint8 else data_address(x).value for x in arrays]
                 primitive(*addresses, *(address,) * primitive.needs_scratchpad)

@@ -26,7 +26,7 @@ from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import LSTM, Affine, BatchNorm, Conv, Dropout, Layer, LookupTable, Pooling, RecurrentLast
-from neonlite.models import Model, training
+from neonlite.models import Model
 from neonlite.optimizers import (
     Adam,
     AdamW,
@@ -590,20 +590,20 @@ def test_a_training_that_is_replayed_has_the_bits_of_one_that_is_run(network: st
 @pytest.mark.parametrize("network", ["mlp", "recurrent"])
 def test_a_replayed_step_that_fails_after_its_launch_is_undone(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = trained(True, network)
-    save, fit, saved = training.save_data_state, Model.fit, []
+    step, fit, steps = Model.train_step, Model.fit, []
 
-    def fail_once(model: Model, dataset: Any) -> None:
-        saved.append(model)
-        if len(saved) == 8:  # in the second epoch: each has four minibatches and an end
+    def fail_once(model: Model, *args: Any) -> float:
+        steps.append(step(model, *args))
+        if len(steps) == 7:  # in the second epoch: each has four minibatches
             raise MemoryError("out of memory")
-        save(model, dataset)
+        return steps[-1]
 
     def fit_twice(self: Model, *args: Any, **options: Any) -> None:
         with pytest.raises(MemoryError, match="out of memory"):
             fit(self, *args, **options)
         fit(self, *args, **options)
 
-    monkeypatch.setattr(training, "save_data_state", fail_once)
+    monkeypatch.setattr(Model, "train_step", fail_once)
     monkeypatch.setattr(Model, "fit", fit_twice)
     results = trained(True, network)
     alike(results, wanted)

@@ -28,6 +28,8 @@ from neonlite.backend.onehot import OneHot
 from neonlite.backend.planning.layout import ImageShape, layout_of
 from neonlite.backend.primitives.reference import ReferencePrimitives
 from neonlite.backend.runtimes import load_runtime, native
+from neonlite.backend.runtimes import openblas as openblas_module
+from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
 from neonlite.backend.runtimes.onednn import bindings, convolution, eltwise, matmul
 from neonlite.backend.runtimes.onednn.batch_norm import OneDNNBatchNorm
 from neonlite.backend.runtimes.onednn.matmul import OneDNNMatmul
@@ -734,31 +736,91 @@ def test_several_threads_convolve_at_once(made: convolution.OneDNNConvolution, c
 
 
 FORKED = """
-import os, signal
+import os, signal, sys
 import numpy as np
 from neonlite import Backend
 from neonlite.backend import thread_pool
-from neonlite.backend.runtimes.onednn.convolution import OneDNNConvolution
 thread_pool.set_threads(2)
 be = Backend("cpu")
-layer = be.conv_layer("float32", 16, 16, 16, 1, 20, 20, 1, 3, 3)
-made = OneDNNConvolution(be.runtime)
-i, f, o = (np.ones(shape, np.float32) for shape in (layer.dimI, layer.dimF, layer.dimO))
-made.conv_fprop(layer, i, f, o, 1.0, 0.0)
+if sys.argv[1] == "product":  # of stacks, as in attention
+    x, out = be.ones((64, 96, 96)), be.empty((64, 96, 96))
+    run, expected = lambda: out.__setitem__(slice(None), be.matmul(x, x)), 96
+else:
+    channels = int(sys.argv[1])
+    layer = be.conv_layer("float32", 64, channels, 16, 1, 28, 28, 1, 5, 5)
+    i, e = be.ones(layer.dimI2), be.ones(layer.dimO2)
+    out, expected = be.empty(layer.dimF2), 64 * 24 * 24
+    run = lambda: be.update_conv(layer, i, e, out)
+run()
 if (child := os.fork()) == 0:
-    signal.alarm(300)
-    o[...] = 0
-    made.conv_fprop(layer, i, f, o, 1.0, 0.0)
-    os._exit(0 if (o == 144).all() else 1)
+    signal.alarm(60)
+    out[:] = 0
+    run()
+    os._exit(0 if (out.get() == expected).all() else 1)
 print(os.waitpid(child, 0)[1])
 """
 
 
 @needs
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes fork here")
-def test_a_forked_process_convolves() -> None:
-    got = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=True)
-    assert got.stdout.split() == ["0"]
+@pytest.mark.parametrize("operation", ["1", "16", "product"])
+def test_a_forked_process_runs_primitives_that_its_parent_has_created(operation: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, operation]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["0"]
+
+
+@pytest.fixture
+def openblas() -> Iterator[Any]:
+    """Return NumPy's OpenBLAS with four threads; afterwards it has as many as before."""
+    found = openblas_module.get_openblas()
+    if not isinstance(found, openblas_module.SingleThreadedBLAS):
+        pytest.skip("NumPy uses another BLAS library here")
+    before = found.get_threads()
+    found.set_threads(4)
+    yield found
+    found.set_threads(before)
+
+
+@needs
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "expected"),
+    [
+        ((70, 70, 70), "float32", 1),  # small: NumPy's
+        ((1, 300, 300), "float32", 1),  # a matrix-vector product
+        ((70, 70, 70), "float64", 4),
+        ((3, 5, 7), "float32", 4),  # too small for a second thread of OpenBLAS
+    ],
+)
+def test_products_of_numpy_beside_onednn_use_one_thread(
+    cpu: Backend, openblas: Any, monkeypatch: pytest.MonkeyPatch, sizes: Any, dtype: str, expected: int
+) -> None:
+    m, k, n = sizes
+    a, b, out = (cpu.ones(shape, dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
+    threads: list[int] = []
+    gemm = NumPyPrimitives.gemm
+    monkeypatch.setattr(NumPyPrimitives, "gemm", lambda *args: threads.append(openblas.get_threads()) or gemm(*args))
+    cpu.compound_dot(a, b, out)
+    assert threads == [expected]
+    assert openblas.get_threads() == 4
+    assert (out.get() == k).all()
+
+
+def test_the_last_thread_that_leaves_restores_the_number_of_threads_of_openblas(openblas: Any) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with openblas:
+            entered.set()
+            leave.wait(60)
+
+    other = threading.Thread(target=stay)
+    with openblas:
+        other.start()
+        entered.wait(60)
+    assert openblas.get_threads() == 1
+    leave.set()
+    other.join()
+    assert openblas.get_threads() == 4
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="tells no process what it has loaded")
@@ -980,11 +1042,11 @@ def test_another_version_is_named() -> None:
     with pytest.raises(
         ImportError, match=r"expected version 3.x, got 2.7.3 in there/libdnnl.so. Install it: pip install"
     ):
-        bindings.Library(SimpleNamespace(dnnl_version=Ask()), None, "there/libdnnl.so")
+        bindings.Library(SimpleNamespace(dnnl_version=Ask()), "there/libdnnl.so")
     with pytest.raises(
         ImportError, match=r"onednn: expected a library with dnnl_version, got there/libx.so. Install it: pip install"
     ):
-        bindings.Library(SimpleNamespace(), None, "there/libx.so")
+        bindings.Library(SimpleNamespace(), "there/libx.so")
 
 
 def test_without_it_numpy_does_all(nowhere: Path, plain: ReferencePrimitives, cpu: Backend) -> None:
