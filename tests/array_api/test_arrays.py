@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.runtimes import RUNTIMES
 
 import neonlite as nl
 from neonlite.array_api.array import MAX_PENDING_OPS, Array
@@ -575,8 +576,9 @@ def test_a_matrix_power_is_an_integer(be: Backend, n: Any) -> None:
     assert be.array_api.linalg.matrix_power(x, np.int64(-1)).tolist()[0] == [0.25, 0]
 
 
-def test_a_remainder_of_0_has_the_sign_of_the_divisor(be: Backend) -> None:
-    xp = be.array_api
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_remainder_of_0_has_the_sign_of_the_divisor(runtime: str) -> None:
+    xp = Backend.allocate_backend(runtime).array_api
     x, y = [[-1.0], [0.0], [-0.0], [2.0]], [0.5, -0.5, np.inf, -np.inf]
     got, expected = xp.remainder(xp.asarray(x), xp.asarray(y)), np.remainder(x, y)
     np.testing.assert_array_equal(got.numpy(), expected)
