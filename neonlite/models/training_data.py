@@ -384,8 +384,8 @@ def target_encoder_for(
     activation = None if transform is None else transform.classnm
     costfunc = cost.costfunc if isinstance(cost, GeneralizedCost) else cost
     expects_probabilities = None if costfunc is None else bool(getattr(costfunc, "activations", ()))
-    num_outputs = num_features(network.out_shape)
-    return choose_target_encoder(where, y, num_outputs, activation, expects_probabilities, is_training)
+    outputs, steps = num_features(network.out_shape), num_steps(network.out_shape)
+    return choose_target_encoder(where, y, outputs, activation, expects_probabilities, is_training, steps)
 
 
 def metric_for(where: str, encoder: TargetEncoder | None, metric: Metric | Cost | str) -> Metric:
