@@ -169,7 +169,7 @@ class Array(Initializer):
 class IdentityInit(Initializer):
     """The identity matrix, for a Linear or 1x1 convolution that copies its inputs.
 
-    A layer whose initializer has the name 'Identity', the default here, is not trained.
+    The layer is trained, unlike in neon. To keep the identity, set ``layer.trainable = False``.
 
     Parameters
     ----------

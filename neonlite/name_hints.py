@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn, TypeVar
 
@@ -85,6 +86,7 @@ ARGUMENTS = {  # of other libraries: here
     "use_bias": "bias",
     "weight_decay": "wdecay",
 }
+ATTRIBUTES = {"requires_grad": "trainable"} | ARGUMENTS  # of other libraries: here
 # The tables below: what to use instead of names of other libraries, as Python code. " or " separates several, and a
 # comment follows after ";". {t} is the name of the object, {name} that of the attribute.
 
@@ -314,6 +316,22 @@ def module_getattr(module: str) -> Callable[[str], object]:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return __getattr__
+
+
+def attribute_hint(name: str, known: list[str]) -> str:
+    """Return a sentence with the attribute to set instead of an unknown one.
+
+    Parameters
+    ----------
+    name : str
+        The unknown name.
+    known : list of str
+        The names that the object has.
+    """
+    similar = get_close_matches(name, known, 1)
+    counterpart = ATTRIBUTES.get(name, "")
+    found = counterpart if counterpart in known else similar[0] if similar else ""
+    return f"Set {found}." if found else "Only attributes of your own classes may have any name."
 
 
 class MissingAttribute:

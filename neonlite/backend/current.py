@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from neonlite.backend.backend import Backend
+from neonlite.backend.known_attributes import check_attribute
 from neonlite.backend.lock import create_lock
 from neonlite.backend.runtimes import canonical, default_runtime
 from neonlite.backend.runtimes.base import Runtime
@@ -21,6 +22,7 @@ from neonlite.typing import DTypeLike
 P = ParamSpec("P")
 T = TypeVar("T")
 
+set_attribute = object.__setattr__
 _current_backend: Backend | None = None
 _creation_lock = create_lock()  # one thread at a time creates the current backend
 
@@ -251,6 +253,11 @@ class NervanaObject(Serializable, metaclass=_BackendMeta):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_constructor(cls)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in self.__dict__:
+            check_attribute(self, name)
+        set_attribute(self, name, value)
 
     @property
     def be(self) -> Backend:

@@ -50,24 +50,27 @@ class GradientReducer:
         self.communicator, self.deterministic = communicator, deterministic
         self.thread: ThreadPoolExecutor | None = None
         self.thread_communicator = communicator
-        limit = bucket_bytes if overlap else 0
+        self.network, self.limit = network, bucket_bytes if overlap else 0
         # buckets in the order in which the backward pass completes them: (their last layer in that order, its buffers)
         self.buckets: list[tuple[Layer, list[Tensor]]] = []
+        self.plan()
+        if len(self.buckets) > 1 and isinstance(communicator, MPICommunicator):
+            self.thread = ThreadPoolExecutor(1, "neonlite-reduce")
+            self.thread_communicator = communicator.duplicate()
+        self.network.gradient_reducer = self
+        self.futures: list[Future[None]] = []  # of the buckets of this step that the thread has
+
+    def plan(self) -> None:
+        """Divide the gradients of the parameters that are trained into buckets."""
+        self.buckets = []
         group: list[Layer] = []
-        for layer in reversed(network.layers if isinstance(network, Sequential) else [network]):
+        for layer in reversed(self.network.layers if isinstance(self.network, Sequential) else [self.network]):
             group.append(layer)
-            if limit and sum(dw.nbytes for (_, dw), _ in trainable_parameters(group)) >= limit:
+            if self.limit and sum(dw.nbytes for (_, dw), _ in trainable_parameters(group)) >= self.limit:
                 self.buckets.append((layer, merge_adjacent(group)))
                 group = []
         if group:
             self.buckets.append((group[-1], merge_adjacent(group)))
-        if len(self.buckets) > 1 and isinstance(communicator, MPICommunicator):
-            self.thread = ThreadPoolExecutor(1, "neonlite-reduce")
-            self.thread_communicator = communicator.duplicate()
-        self.network = network
-        if self.thread is not None:
-            self.network.gradient_reducer = self
-        self.futures: list[Future[None]] = []  # of the buckets of this step that the thread has
 
     def layer_done(self, layer: Layer) -> None:
         """Start to sum the bucket that the gradients of a layer complete, if there is one.
@@ -101,8 +104,8 @@ class GradientReducer:
 
     def close(self) -> None:
         """End the thread."""
+        self.network.gradient_reducer = None
         if self.thread is not None:
-            self.network.gradient_reducer = None
             self.thread.shutdown()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -112,7 +115,7 @@ class GradientReducer:
 def trainable_parameters(layers: Sequence[Layer]) -> list[Parameter]:
     """Return the parameters that optimizers update, of layers and containers."""
     leaves = [leaf for layer in layers for leaf in layer.leaves()]
-    return get_param_list([leaf for leaf in leaves if leaf.has_params and getattr(leaf, "is_trainable", True)])
+    return get_param_list([leaf for leaf in leaves if leaf.trains_parameters])
 
 
 def merge_adjacent(layers: Sequence[Layer]) -> list[Tensor]:

@@ -31,7 +31,7 @@ def accumulates(
     def wrapper(self: AnyLayer, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Deltas:
         if not hasattr(self, "acc_on"):
             raise TypeError(f"Layer.accumulates: expected the bprop of a Layer, got that of {self!r}.")
-        if not self.acc_on:
+        if not (self.acc_on and self._trainable):
             return bprop(self, *args, **kwargs)
         self.be.assign(self.grad_accumulators, self.gradients)
         self.acc_on = False  # a bprop called by this one must not accumulate again

@@ -153,9 +153,9 @@ class Tree(LayerContainer):
 
     def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
         """Record the branches, then the trunk. The errors come from outside the network."""
-        self.branches[0].layers[0].needs_deltas |= self.needs_deltas  # may be a BranchNode
-        for branch, node in zip(self.branches[1:], self.nodes[1:], strict=True):
-            branch.needs_deltas = branch.layers[0].needs_deltas = node.needs_deltas
+        for branch, node in zip(self.branches, [self, *self.nodes[1:]], strict=True):
+            branch.needs_deltas = node.needs_deltas
+            branch.set_needs_deltas()  # of the nodes in it, where the next branches start
         for i in reversed(range(len(self.layers))):
             branch, node, error = self.branches[i], self.nodes[i], planner.external()
             if self.alphas[i] != 1:

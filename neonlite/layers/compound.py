@@ -7,11 +7,13 @@ bias unless it is given.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from neonlite.initializers import Constant, GlorotUniform, Kaiming
 from neonlite.layers.activation import Activation, check_activation
 from neonlite.layers.binary import BinaryLinear
+from neonlite.layers.container import LayerContainer, flatten_layers
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
 from neonlite.layers.display import LayerList
 from neonlite.layers.layer import Layer
@@ -21,6 +23,9 @@ from neonlite.layers.types import ActivationLike, InitLike, WindowSizes
 from neonlite.transforms import GELU, Explin, Rectlin, SiLU
 
 RECTIFIERS = (Rectlin, Explin, SiLU, GELU)  # activations for which weights are initialized by Kaiming
+
+
+NAME_SUFFIXES = ("_bias", "_bnorm", "_sbnorm")  # of the layers with parameters that follow the first one
 
 
 class CompoundLayer(LayerList):
@@ -259,3 +264,17 @@ class Deconv(CompoundLayer):
     ) -> None:
         super().__init__(bias, batch_norm, activation, name)
         self.add_layers(Deconvolution(fshape, strides, padding, dilation, self.use_defaults(init), name=name))
+
+
+def find_layers(where: str, network: LayerContainer, layers: Sequence[str | Layer | Sequence[Layer]]) -> list[Layer]:
+    """Return layers of a network, given layers, lists of layers and names; a name includes the layers of a compound."""
+    if not layers:
+        raise ValueError(f"{where}: expected layers or names of layers, got none. All layers are model.layers.")
+    found: list[Layer] = []
+    for layer in layers:
+        if isinstance(layer, str):
+            names = [layer, *[layer + x for x in NAME_SUFFIXES if layer + x in network]]
+            found += [network[name] for name in names]
+        else:
+            found += flatten_layers(where, [layer])
+    return found

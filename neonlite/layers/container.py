@@ -8,15 +8,28 @@ from functools import partial
 from typing import Any, Self, cast, overload
 
 from neonlite.backend import Tensor
+from neonlite.backend.attribute_snapshot import Untracked
 from neonlite.backend.builtin_classes import has_builtin_method
 from neonlite.backend.validation import checks_arguments
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
+from neonlite.layers.layer_methods import set_trainable
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.summary import walk_layers
 from neonlite.layers.types import Deltas, LayerInput, LayerLike, LayerShapes, Tensors, Terminal
 from neonlite.messages import describe
+
+
+class InputEncoding(Untracked):
+    """How the inputs of a model's network are computed from data: the encoder of ``fit(X, y)``, and preprocessing."""
+
+    def __init__(self, encoder: Any = None, preprocessing: Any = None) -> None:
+        self.encoder, self.preprocessing = encoder, preprocessing
+
+    def replace(self, **parts: Any) -> InputEncoding:
+        """Return a copy with other parts."""
+        return InputEncoding(**(vars(self) | parts))
 
 
 class LayerContainer(Layer):
@@ -40,14 +53,15 @@ class LayerContainer(Layer):
     """
 
     needs_outputs = False
-
-    gradient_reducer: Any = None  # sums gradients over several processes, during ``Model.fit``
+    input_encoding = InputEncoding()  # of the inputs of a model's network
 
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(name)
         self.layers: list[Layer] = layer_list(self.name, layers)
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
+        for layer in self.layers:
+            layer.container = layer.container or self
         names = Counter(layer.name for layer in self.leaves())
         if duplicates := sorted(name for name, times in names.items() if times > 1):
             raise ValueError(
@@ -100,6 +114,20 @@ class LayerContainer(Layer):
     # --- parameters ---
 
     @property
+    def trainable(self) -> bool:
+        """Whether any layer with parameters is trained; setting it sets that of all layers."""
+        return any(layer.trainable for layer in self.leaves() if layer.has_params)
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        set_trainable([self], value)
+
+    @property
+    def trains_parameters(self) -> bool:
+        """Whether ``bprop`` computes gradients of parameters of any layer."""
+        return any(layer.trains_parameters for layer in self.layers)
+
+    @property
     def num_parameters(self) -> int:
         """The number of trainable parameters of all layers of a configured network."""
         return sum(layer.num_parameters for layer in self.leaves())
@@ -120,15 +148,22 @@ class LayerContainer(Layer):
 
     # --- buffers ---
 
+    @property
+    def owns_layers(self) -> bool:
+        """Whether no other container has allocated layers of this one since."""
+        inner = (layer for layer in self.layers if isinstance(layer, LayerContainer))
+        return all(layer.container is self for layer in self.layers) and all(layer.owns_layers for layer in inner)
+
     @checks_arguments
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate all buffers except those of the deltas."""
         self.check_configured()
-        leaves = self.leaves()
-        parameters = [x for x in leaves if isinstance(x, ParameterLayer)]
-        allocate_parameters([x for x in parameters if x.parameters[0] is None])
-        self.can_backprop = False
+        allocate_parameters([x for x in self.leaves() if isinstance(x, ParameterLayer) and not x.is_allocated])
+        for layer in self.layers:
+            layer.container = self
+        self.can_backprop, self.batch_size = False, 0
         self.allocate_layers(**drop_defaults(shared_outputs=shared_outputs, accumulate_updates=accumulate_updates))
+        self.batch_size = self.be.bsz
 
     def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the layers.
@@ -146,6 +181,7 @@ class LayerContainer(Layer):
         planner = DeltaPlanner()
         planner.keep(self.record_bprop(planner, planner.external()))
         planner.allocate(self.buffer)
+        self.has_backward_plan = True
 
     def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
         """Record ``bprop`` of all layers."""
@@ -219,6 +255,9 @@ class Sequential(LayerContainer):
         layers = layer_list(self.classnm, [layers] if is_one else layers, name)
         super().__init__(flatten_layers(self.classnm, layers), name)
         self.input_copies: dict[Any, Any] = {}  # layer -> copy of its inputs, which it may overwrite
+        self.num_frozen = (
+            0  # number of first layers that are not part of bprop, as nothing in or before them is trained
+        )
         self.error_copies: dict[Any, Any] = {}  # layer -> copy of its error, which it may overwrite
 
     @property
@@ -259,12 +298,29 @@ class Sequential(LayerContainer):
 
     def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
         """Record ``bprop`` of the layers, from the last to the first."""
-        self.layers[0].needs_deltas |= self.needs_deltas
+        self.set_needs_deltas()
         self.error_copies = {}
-        for layer in reversed(self.layers):
+        if self.num_frozen == len(self.layers):
+            return None
+        for layer in reversed(self.layers[self.num_frozen :]):
             record = layer.record_bprop if has_builtin_steps(layer) else partial(self.record_custom, layer)
             error = record(planner, error)
         return error
+
+    def set_needs_deltas(self) -> None:
+        """Set which layers compute deltas: those after the first one that is trained, or all for deltas of the inputs.
+
+        Layers before that one are not part of ``bprop``.
+        """
+        first = self.layers[0]
+        if self.prev_layer is None:
+            first.needs_deltas |= self.needs_deltas
+        else:
+            first.needs_deltas = self.needs_deltas
+        trained = (i for i, layer in enumerate(self.layers) if layer.trains_parameters)
+        self.num_frozen = 0 if first.needs_deltas else next(trained, len(self.layers))
+        for i, layer in enumerate(self.layers[1:], 1):
+            layer.needs_deltas = i > self.num_frozen
 
     def record_custom(
         self, layer: Layer, planner: DeltaPlanner, error: PlannedGradient | None
@@ -307,8 +363,8 @@ class Sequential(LayerContainer):
         """Compute all gradients, from the last layer to the first, and return the deltas of the first."""
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
-        deltas: Tensor | Any = error
-        for layer in reversed(self.layers):
+        deltas: Tensor | Any = error if self.num_frozen < len(self.layers) else None
+        for layer in reversed(self.layers[self.num_frozen :]):
             if layer in self.error_copies:
                 self.error_copies[layer][:] = deltas
                 deltas = self.error_copies[layer]

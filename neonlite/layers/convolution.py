@@ -282,7 +282,8 @@ class Convolution(ConvolutionBase):
     @accumulates
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         self.check_error(error)
-        self.be.update_conv(self.nglayer, self.inputs, error, self.dW, grad_bias=self.grad_bias)
+        if self._trainable:
+            self.be.update_conv(self.nglayer, self.inputs, error, self.dW, grad_bias=self.grad_bias)
         if self.deltas is not None:
             self.be.bprop_conv(self.nglayer, self.W, error, self.deltas, alpha=alpha, beta=beta)
         return self.deltas
@@ -323,7 +324,10 @@ class Convolution_bias(Convolution):
         self.bias = self.initial_values(bias)
 
     def parameter_specs(self) -> list[ParameterSpec]:
-        return [*super().parameter_specs(), ParameterSpec("weight_bias", "grad_bias", (self.nglayer.K, 1), self.bias)]
+        return [
+            *super().parameter_specs(),
+            ParameterSpec("weight_bias", "grad_bias", (self.filter_sizes["K"], 1), self.bias),
+        ]
 
     def formula(self, x: Tensor) -> Operand:
         """Return ``W^T columns + weight_bias``."""
@@ -388,7 +392,8 @@ class Deconvolution(ConvolutionBase):
     @accumulates
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         self.check_error(error)
-        self.be.update_conv(self.nglayer, error, self.inputs, self.dW)
+        if self._trainable:
+            self.be.update_conv(self.nglayer, error, self.inputs, self.dW)
         if self.deltas is not None:
             self.be.fprop_conv(self.nglayer, error, self.W, self.deltas, alpha=alpha, beta=beta)
         return self.deltas

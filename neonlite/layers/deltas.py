@@ -216,6 +216,9 @@ def record_bprop(layer: Layer, planner: DeltaPlanner, error: PlannedGradient | N
     if error is None:
         return None
     computes_deltas = layer.needs_deltas and layer.can_compute_deltas
+    if not computes_deltas:  # forget those of an earlier plan
+        layer.owns_delta, layer.deltas = True, None
+        layer.allocate_deltas()
     if layer.returns_error:
         layer.owns_delta, layer.deltas = not computes_deltas, None
         return error if computes_deltas else None

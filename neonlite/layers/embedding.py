@@ -61,7 +61,7 @@ class LookupTable(ParameterLayer):
         self.embedding_dim = integer(f"{self.name}: embedding_dim", embedding_dim)
         if pad_idx is not None:
             pad_idx = integer(f"{self.name}: pad_idx", pad_idx, 0, self.vocab_size - 1)
-        self.update, self.pad_idx = update, pad_idx
+        self._trainable, self.pad_idx = update, pad_idx
         self.token_ids: Tensor | Any = None
 
     def configure(self, in_obj: LayerInput) -> Self:
@@ -83,9 +83,13 @@ class LookupTable(ParameterLayer):
             self.W[self.pad_idx] = 0
 
     @property
-    def is_trainable(self) -> bool:
-        """Whether optimizers update the table."""
-        return self.update and super().is_trainable
+    def update(self) -> bool:
+        """Whether the table is trained: ``trainable``, by neon's name."""
+        return self.trainable
+
+    @update.setter
+    def update(self, value: bool) -> None:
+        self.trainable = value
 
     def shape_for_seq_len(self, S: int) -> LayerShapes:
         self.check_seq_len(S)
@@ -134,5 +138,5 @@ class LookupTable(ParameterLayer):
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute the gradient of W: row i is the sum of the error's columns where the token id is i."""
         self.check_error(error)
-        if self.update:
+        if self._trainable:
             self.be.compound_bprop_lut(self.nin, self.token_ids, error, None, self.dW, self.pad_idx)

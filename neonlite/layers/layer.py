@@ -17,6 +17,7 @@ from neonlite.backend.planning.assignment import MAX_CACHED_ASSIGNMENTS, CachedA
 from neonlite.backend.validation import checks_arguments
 from neonlite.layers import accumulation, deltas, layer_checks, layer_methods
 from neonlite.layers.buffers import iobuf_shape, shape_of_data, with_layout
+from neonlite.layers.inference_copies import InferenceCopies
 from neonlite.layers.summary import summarize
 from neonlite.layers.types import LayerInput, Tensors, Terminal
 from neonlite.layers.weights import WeightOwner
@@ -55,8 +56,12 @@ class Layer(WeightOwner):
     parameters, gradients : list of Tensor
         The trainable tensors, and their gradients in the same order (``WeightOwner``).
     needs_deltas : bool
-        Whether ``bprop`` computes deltas: True if there is a previous layer. Set it before ``allocate_deltas`` to
+        Whether ``bprop`` computes deltas: True if a previous layer is trained. Set it before ``allocate_deltas`` to
         compute the deltas of a first layer, too.
+    trainable : bool
+        Whether the parameters are trained; default True. False freezes them: optimizers leave them unchanged, also by
+        weight decay, and ``bprop`` of a network ends at its first layer with parameters that are trained. For a
+        container, it is that of all layers in it.
 
     Examples
     --------
@@ -82,6 +87,8 @@ class Layer(WeightOwner):
     """
 
     has_params = False
+    has_backward_plan = False  # whether a container has planned the buffers of bprop
+    gradient_reducer: Any = None  # of a container: sums gradients over several processes, during ``Model.fit``
     in_place = False  # whether outputs may overwrite the inputs, and deltas the error
     can_compute_deltas = True  # False if the inputs have none, such as token ids
     returns_error = False  # whether the deltas are a view of the error
@@ -102,6 +109,10 @@ class Layer(WeightOwner):
         self.next_layer: Layer | Any = None
         self.owns_output = True  # False: the outputs overwrite the inputs
         self.owns_delta = True  # False: the deltas overwrite the error
+        self.container: Layer | Any = None  # that has allocated this layer
+        self.batch_size = 0  # of the buffers; 0: they are not allocated
+        self._trainable = True
+        self.inference_copies = InferenceCopies()  # of ``layer(x)`` and ``Model.predict``
         self.can_backprop = False  # whether the last fprop was a training pass
         self.tree: OpTreeNode | None = None  # formula(inputs), if the layer is computed from its formula
         self.clear_trees()
@@ -158,7 +169,7 @@ class Layer(WeightOwner):
         """
         self.check_accumulation(accumulate_updates)
         self.check_configured()
-        self.can_backprop, self.tree = False, None
+        self.can_backprop, self.tree, self.batch_size = False, None, self.be.bsz
         if self.owns_output:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
@@ -273,7 +284,7 @@ class Layer(WeightOwner):
         if self.tree is None:  # a subclass computes its outputs without the formula
             self.tree = self._build_tree(self.inputs)
             self._check_in_place(self.inputs, self.tree)
-        operands = self.tree, self.outputs, error, self.deltas, alpha, beta
+        operands = self.tree, self.outputs, error, self.deltas, alpha, beta, self._trainable
         self.bprop_assignment(self.be, operands, lambda: self.build_backward(error, alpha, beta))
         return self.deltas
 
@@ -285,7 +296,7 @@ class Layer(WeightOwner):
         error, alpha, beta
             As for ``bprop``.
         """
-        tensors, targets = list(self.parameters), list(self.gradients)
+        tensors, targets = (list(self.parameters), list(self.gradients)) if self._trainable else ([], [])
         if self.deltas is not None:
             tensors.append(self.inputs)
             targets.append(self.deltas)
@@ -379,6 +390,22 @@ class Layer(WeightOwner):
             The layer that reads the outputs of this one.
         """
         self.next_layer = layer
+
+    # --- training ---
+
+    @property
+    def trainable(self) -> bool:
+        """Whether the parameters are trained; setting it plans the backward pass again."""
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        layer_methods.set_trainable([self], value)
+
+    @property
+    def trains_parameters(self) -> bool:
+        """Whether ``bprop`` computes gradients of parameters, of this layer or of layers in it."""
+        return self._trainable and self.has_params
 
     # --- methods defined in other modules ---
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from neonlite.autodiff import Autodiff
 from neonlite.backend import Tensor
+from neonlite.backend.batch_size import require_batch_size
 from neonlite.layers.buffers import tensor_shape
 from neonlite.layers.types import LayerInput, LayerShape
 from neonlite.messages import describe
@@ -59,6 +60,11 @@ def check_inputs(layer: Layer, inputs: Tensor) -> None:
         The argument of ``fprop``.
     """
     check_tensor(layer, "inputs", inputs, layer.in_shape)
+    if layer.batch_size not in (0, layer.be.bsz):
+        raise ValueError(
+            f"{layer.name}: expected the batch size {layer.batch_size} of its buffers, got be.bsz = {layer.be.bsz}. "
+            f"Call set_batch_size({layer.be.bsz})."
+        )
     if layer.owns_output and layer.outputs is None:
         raise RuntimeError(f"{layer.name}: expected allocated buffers, got none. Call allocate() before fprop.")
 
@@ -100,7 +106,7 @@ def check_tensor(layer: Layer, label: str, x: Tensor, shape: LayerShape | None) 
         raise not_configured(layer)
     if not isinstance(x, Tensor):
         raise TypeError(f"{layer.name}: expected {label} as a tensor, got {describe(x)}. Create one with be.array(a).")
-    batch_size = layer.be.bsz
+    batch_size = layer.be.bsz or require_batch_size(layer.be, layer.name)
     if x.shape != (expected := tensor_shape(shape, batch_size)):
         steps, rest = divmod(x.shape[1], batch_size)
         has_steps = isinstance(shape, tuple) and len(shape) == x.ndim == 2 and x.shape[0] == shape[0]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.validation import integer
+from neonlite.backend import Tensor
+from neonlite.backend.validation import boolean, integer
 from neonlite.files import printable
-from neonlite.layers.buffers import copy_tensors
+from neonlite.layers.buffers import copy_tensors, num_steps
+from neonlite.layers.inference_copies import MAX_MINIBATCHES
 from neonlite.layers.layer_checks import check_sequence_shape, not_configured
 from neonlite.layers.types import LayerShapes, Tensors
+from neonlite.messages import describe
 
 if TYPE_CHECKING:
     from neonlite.layers.layer import Layer
 
 
 def infer(layer: Layer, x: Tensors) -> Tensors:
-    """Return the outputs at inference, ``fprop(x, inference=True)``. The layer must be configured and allocated.
+    """Return the outputs at inference, as ``fprop(x, inference=True)`` does, for any number of samples N.
 
-    Recurrent states start at zero, as in ``Model.predict``, and those for the next minibatch are unchanged.
+    The layer must be configured, and its parameters allocated. Training, its buffers and ``be.bsz`` are not affected.
+    Recurrent states start at zero, as in ``Model.predict``.
 
     Parameters
     ----------
@@ -32,22 +37,71 @@ def infer(layer: Layer, x: Tensors) -> Tensors:
     Raises
     ------
     RuntimeError
-        If the layer is not configured or not allocated.
+        If the layer is not configured, or its parameters are not allocated.
     """
     layer.check_configured()
-    leaves = layer.leaves()
-    inputs: Any = x if leaves[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
-    states = [(leaf, leaf.get_state()) for leaf in leaves]
-    try:
+    for leaf in layer.leaves():
+        if leaf.has_params and any(p is None for p in leaf.parameters):
+            raise RuntimeError(f"{leaf.name}: expected allocated parameters, got none. Call allocate() first.")
+    n = num_samples(layer, x)
+    with layer.be.lock, layer.be.batch_size(n):
+        copy = layer.inference_copies.of(layer, n, MAX_MINIBATCHES * n)
+        leaves = copy.leaves()
         for leaf in leaves:
             leaf.set_state({})
-        return copy_tensors(layer.fprop(inputs, inference=True))  # type: ignore[no-any-return]
-    finally:
-        for leaf, state in states:
-            leaf.set_state(state)
+        inputs: Any = x if leaves[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
+        return copy_tensors(copy.fprop(inputs, inference=True))  # type: ignore[no-any-return]
+
+
+# --- training ---
+
+
+def set_trainable(layers: Iterable[Layer], value: bool) -> None:
+    """Set whether the parameters of layers, and of layers in them, are trained; plan the backward pass again.
+
+    Parameters
+    ----------
+    layers : iterable of Layer
+        Layers and containers.
+    value : bool
+        Whether they are trained.
+    """
+    roots = {}
+    for layer in layers:
+        for leaf in layer.leaves():
+            leaf._trainable = boolean(f"{leaf.name}.trainable", value)
+        root = layer
+        while root.container is not None:
+            root = root.container
+        roots[id(root)] = root
+    for root in roots.values():
+        if root.has_backward_plan:
+            with root.be.batch_size(root.batch_size):
+                root.allocate_deltas()
+        if root.gradient_reducer is not None:
+            root.gradient_reducer.plan()
 
 
 # --- batch size and number of time steps ---
+
+
+def num_samples(layer: Layer, x: Tensors) -> int:
+    """Return the number of samples N in the inputs of a layer: their columns, divided by the number of time steps.
+
+    Parameters
+    ----------
+    x : Tensor or list of Tensor
+        The inputs, (F, N) or (F, T N).
+    """
+    layer.check_configured()
+    first: Any = x[0] if isinstance(x, list | tuple) and x else x
+    shape = layer.in_shape[0] if first is not x or isinstance(layer.in_shape, list) else layer.in_shape
+    if not isinstance(first, Tensor):
+        layer.leaves()[0].check_tensor("inputs", first, shape)
+    if not first.shape[1]:
+        raise ValueError(f"{layer.name}: expected inputs with one column or more, got {describe(first)}.")
+    num_columns: int = first.shape[1]
+    return max(1, num_columns // num_steps(shape))  # fprop refuses other numbers of columns
 
 
 def set_batch_size(layer: Layer, N: int) -> None:
@@ -60,7 +114,9 @@ def set_batch_size(layer: Layer, N: int) -> None:
     """
     layer.be.bsz = N
     layer.allocate()
+    layer.batch_size = 0  # in case the next allocation fails
     layer.allocate_deltas()
+    layer.batch_size = N
 
 
 def set_seq_len(layer: Layer, S: int) -> None:

@@ -84,7 +84,8 @@ class Linear(ParameterLayer):
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute ``dW = error x^T`` and ``deltas = alpha W^T error + beta deltas``."""
         self.check_error(error)
-        self.be.compound_dot(error, self.get_transpose("inputs", self.inputs), self.dW)
+        if self._trainable:
+            self.be.compound_dot(error, self.get_transpose("inputs", self.inputs), self.dW)
         if self.deltas is not None:
             self.be.compound_dot(self.get_transpose("W", self.W), error, self.deltas, alpha=alpha, beta=beta)
         return self.deltas

@@ -79,6 +79,9 @@ class BatchNorm(NormalizationBase):
     gmean, gvar : Tensor
         The running mean and variance, (nfm, 1).
 
+    trainable : bool
+        If False, training too normalizes with the running statistics, which do not change (as in Keras).
+
     Raises
     ------
     ValueError
@@ -166,7 +169,9 @@ class BatchNorm(NormalizationBase):
     # --- forward and backward pass ---
 
     def formula(self, x: Tensor) -> Operand:
-        """Return the outputs, normalized with the statistics of the minibatch."""
+        """Return the outputs, normalized with the statistics of the minibatch; if frozen, with the running ones."""
+        if not self._trainable:
+            return self.inference_formula(x)
         be, flat = self.be, self.be.reshape(x, self.nfm, -1)
         return self.normalize(x, be.mean(flat, axis=1), be.var(flat, axis=1, binary=self.binary))
 
@@ -189,7 +194,9 @@ class BatchNorm(NormalizationBase):
         return be.reshape(multiply(xhat, self.gamma) + self.beta, x.shape)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        """Compute the outputs; in training also update the running statistics."""
+        """Compute the outputs; in training also update the running statistics, unless the layer is frozen."""
+        if not (inference or self._trainable):
+            return super().fprop(inputs, inference, beta)
         self.set_inputs(inputs, inference)
         if inference:
             return self._fprop_inference(inputs, beta)
@@ -266,6 +273,8 @@ class BatchNorm(NormalizationBase):
         """Compute the gradients of beta and gamma, and ``deltas = alpha dE/dinputs + beta deltas``."""
         self.check_error(error)
         self.deltas = target = self.deltas_buffer if self.owns_delta else error
+        if not self._trainable:
+            return super().bprop(error, alpha, beta)
         if target is None or beta:
             if self.scratch is None:
                 self.scratch = self.be.empty_like(error, name=f"{self.name}.scratch")

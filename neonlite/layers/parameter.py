@@ -132,15 +132,15 @@ class ParameterLayer(Layer):
         return [(spec.name, spec.gradient) for spec in self.parameter_specs()]
 
     @property
-    def is_trainable(self) -> bool:
-        """Whether optimizers update the layer: False if the name of its initializer is 'Identity'."""
-        return getattr(self.init, "name", None) != "Identity"
+    def is_allocated(self) -> bool:
+        """Whether the layer has its parameters."""
+        return self.in_shape is not None and getattr(self, self.parameter_names[0][0]) is not None
 
     @checks_arguments
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         """Allocate the buffer of the outputs, and the parameters unless the network has allocated them."""
         super().allocate(shared_outputs)
-        if getattr(self, self.parameter_specs()[0].name) is None:
+        if not self.is_allocated:
             allocate_parameters([self])
         for spec, parameter in zip(self.parameter_specs(), self.parameters, strict=True):
             meaning, way_out = (

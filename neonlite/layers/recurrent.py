@@ -183,9 +183,9 @@ class RecurrentBase(ParameterLayer):
         super().allocate(shared_outputs, accumulate_updates)
         for direction, suffix in enumerate(("",) if self.num_directions == 1 else ("_f", "_b")):
             for name, part in zip(("W_input", "W_recur", "b"), self.split_weights(self.W, direction), strict=True):
-                setattr(self, f"{name}{suffix}", part)
+                vars(self)[f"{name}{suffix}"] = part
             for name, part in zip(("dW_input", "dW_recur", "db"), self.split_weights(self.dW, direction), strict=True):
-                setattr(self, f"{name}{suffix}", part)
+                vars(self)[f"{name}{suffix}"] = part
         if self.unrolls:  # before the first allocation, keep a state that was loaded from a checkpoint
             self.pending_state = {}
         self.unrolls = [make_unroll(self, direction) for direction in range(self.num_directions)]
@@ -253,11 +253,6 @@ class RecurrentBase(ParameterLayer):
             raise ValueError(
                 f"{self.name}: {self.classnm} expected vectors, got {describe(inputs)} of {inputs.info.dtype}. Put a "
                 "LookupTable before it, or pass tokens as one-hot columns, onehot_input=True"
-            )
-        if self.outputs.shape[1] != self.nsteps * self.be.bsz:
-            raise ValueError(
-                f"{self.name}: expected the batch size {self.outputs.shape[1] // self.nsteps} of its buffers, got "
-                f"be.bsz = {self.be.bsz}. Call set_batch_size({self.be.bsz})"
             )
         if beta:
             raise ValueError(

@@ -65,6 +65,8 @@ class Summary:
         The batch size.
     parameters : int
         The number of parameters.
+    frozen : int
+        The number of those that are not trained.
     flops : int
         FLOPs of a training step: one for each element that an op computes or reduces, 2 m n k for a matrix product.
     bytes_by_purpose : dict
@@ -82,6 +84,7 @@ class Summary:
     bytes_by_purpose: dict[str, int]
     memory: MemoryUsage
     includes: tuple[str, ...] = ()
+    frozen: int = 0
 
     @property
     def peak(self) -> int:
@@ -121,12 +124,22 @@ class Summary:
         width = max(len(purpose) for purpose, _ in totals)
         below = [f"  {purpose.ljust(width)}  {n:>9}" for purpose, n in totals]
         lines = [line(table[0]), rule, *map(line, table[1:-1]), rule, line(table[-1])]
-        return "\n".join([*lines, "", f"Memory of training with minibatches of {self.batch_size}:", *below])
+        return "\n".join([*lines, *self.notes(), "", self.memory_title, *below])
 
     def _repr_html_(self) -> str:
         head, *rows = self.table()
-        memory = f"Memory of training with minibatches of {self.batch_size}:"
-        return str(html_repr.stack(html_repr.table(rows, head), memory, html_repr.table(self.totals())))
+        notes = [*self.notes(), self.memory_title]
+        return str(html_repr.stack(html_repr.table(rows, head), *notes, html_repr.table(self.totals())))
+
+    def notes(self) -> list[str]:
+        """Return the lines of text below the table of layers."""
+        trained = self.parameters - self.frozen
+        return [f"parameters: {trained:,} trained, {self.frozen:,} frozen"] if self.frozen else []
+
+    @property
+    def memory_title(self) -> str:
+        """The line above the totals."""
+        return f"Memory of training with minibatches of {self.batch_size}:"
 
 
 def summarize(
@@ -196,9 +209,10 @@ def summarize(
             optimizer.optimize(net.layers_to_optimize, epoch=0)
     memory = dry_run.memory()
     parameters = sum(p.size for p in net.parameters)
+    frozen = parameters - sum(p.size for layer in net.layers_to_optimize for p in layer.parameters)
     purposes = sum_bytes_by_purpose(net, layers, cost, data, memory)
     includes = tuple(x for x, part in (("cost", cost), ("update", optimizer)) if part is not None)
-    return Summary(rows, be.bsz, parameters, (dry_run.flops or 0) - (before or 0), purposes, memory, includes)
+    return Summary(rows, be.bsz, parameters, (dry_run.flops or 0) - (before or 0), purposes, memory, includes, frozen)
 
 
 def walk_layers(layer: Layer, depth: int = 0) -> Iterator[tuple[int, Any]]:

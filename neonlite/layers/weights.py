@@ -62,8 +62,8 @@ class WeightOwner(BufferOwner):
 
     @property
     def layers_to_optimize(self) -> list[Layer]:
-        """The layers with trainable parameters."""
-        return [layer for layer in self.leaves() if layer.has_params and getattr(layer, "is_trainable", True)]
+        """The layers with parameters that are trained."""
+        return [layer for layer in self.leaves() if layer.trains_parameters]
 
     @property
     def persistent_tensors(self) -> dict[str, Tensor]:

@@ -99,6 +99,7 @@ class DataParallel:
             "deterministic": self.be.deterministic,
             "the parameters": [(w.shape, len(states)) for (w, _), states in parameters_with_states(model)],
             "the layers": description_of(model.layers),
+            "the layers that are trained": [layer.name for layer in model.layers_to_optimize],
             "the data": {"type": dataset.classnm, **config},
             "the encoding of the data": {name: description_of(getattr(dataset, name, None)) for name in encoders},
             "the optimizer": description_of(model.optimizer),

@@ -249,7 +249,7 @@ def map_outputs(
     model.initialize(check_dataset(f"{model.name}: dataset", dataset))
     before = dataset.get_state() if hasattr(dataset, "get_state") else None
     saved_states = [(layer, layer.get_state()) for layer in model.layers.leaves()]
-    previous_batch_size = model.allocated_batch_size
+    previous_batch_size = model.layers.batch_size
     for layer, _ in saved_states:
         layer.set_state({})
     dataset.reset()
@@ -278,7 +278,7 @@ def map_outputs(
         if before is not None:  # it may be the training set
             dataset.set_state({**before, "minibatch": 0})
         for layer, arrays in saved_states:
-            layer.set_state(arrays if model.allocated_batch_size == previous_batch_size else {})
+            layer.set_state(arrays if model.layers.batch_size == previous_batch_size else {})
     if remaining == dataset.ndata:
         raise ValueError(f"{model.name}: expected a data set with at least one row, got {describe(dataset)}")
     return parts

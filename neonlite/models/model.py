@@ -17,6 +17,8 @@ from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import ClassEncoder, TargetEncoder
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Sequential
 from neonlite.layers.buffers import shape_of
+from neonlite.layers.compound import find_layers
+from neonlite.layers.layer_methods import num_samples, set_trainable
 from neonlite.layers.summary import Summary, walk_layers
 from neonlite.layers.types import Deltas, LayerShapes, Tensors
 from neonlite.messages import describe
@@ -47,7 +49,9 @@ class Model(NervanaObject):
     Parameters
     ----------
     layers : list, LayerContainer, str, Path or dict
-        The layers, a container, the path of a checkpoint, or the return value of ``serialize``.
+        The layers, a container, the path of a checkpoint, or the return value of ``serialize``. Layers of another
+        model, such as ``other[:3]``, are shared with it, with their weights; if its first layer is the first one here,
+        its input encoder and preprocessing are used as well.
     dataset : iterator or shape, optional
         Data to allocate buffers for now instead of at the first minibatch.
     weights_only : bool
@@ -131,7 +135,6 @@ class Model(NervanaObject):
         self.finished = False  # a callback sets it to end training, also within an epoch
         self.warned = False  # whether this fit has warned of NaN or infinity
         self.initialized = False
-        self.allocated_batch_size = 0  # the batch size of the buffers
         self.metadata: dict[str, Any] = {}  # JSON data that checkpoints store
         self.data_state: Any = None  # the position of the training set
         self.cuda_graphs = True  # whether a GPU may replay minibatches
@@ -140,8 +143,6 @@ class Model(NervanaObject):
         self.interrupted_callbacks: Any = None  # their states if it was interrupted
         self.data_parallel: DataParallel | None = None  # during a fit in several processes
         self.recorded_steps: RecordedSteps | None = None  # during a fit of a network whose steps can be recorded
-        self.preprocessing: Preprocessing | None = None  # the preprocessing of the training set's inputs
-        self.input_encoder: InputEncoder | None = None  # of the data of fit(X, y)
         self.target_encoder: TargetEncoder | None = None
         self.predictor = Predictor(f"{self.name}.predict")
         self.loaded_state: TrainingState | None = None  # of the checkpoint from which the next fit resumes
@@ -153,8 +154,38 @@ class Model(NervanaObject):
                 state.restore(self, not weights_only)
         else:
             self.layers = layers if isinstance(layers, LayerContainer) else Sequential(layers)
+            self.reuse_layers()
         if dataset is not None:
             self.initialize(dataset)
+
+    def reuse_layers(self) -> None:
+        """Configure a network whose first layers are configured, as those of another model; use its input encoding."""
+        first = self.layers.layers[0]
+        if self.layers.in_shape is None and first.in_shape is not None:
+            source = first.container
+            if source is not None and source.layers[0] is first:
+                self.layers.input_encoding = source.input_encoding
+            self.layers.configure(first.in_shape)
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """The preprocessing of the training set's inputs."""
+        value: Preprocessing | None = self.layers.input_encoding.preprocessing
+        return value
+
+    @preprocessing.setter
+    def preprocessing(self, value: Preprocessing | None) -> None:
+        self.layers.input_encoding = self.layers.input_encoding.replace(preprocessing=value)
+
+    @property
+    def input_encoder(self) -> InputEncoder | None:
+        """The encoder of the inputs of ``fit(X, y)``."""
+        value: InputEncoder | None = self.layers.input_encoding.encoder
+        return value
+
+    @input_encoder.setter
+    def input_encoder(self, value: InputEncoder | None) -> None:
+        self.layers.input_encoding = self.layers.input_encoding.replace(encoder=value)
 
     def __repr__(self) -> str:
         lines = [f"{'  ' * depth}{layer!r}" for depth, layer in walk_layers(self.layers, 1)]
@@ -188,9 +219,9 @@ class Model(NervanaObject):
             The network is configured for another number of time steps.
         """
         shape = shape_of(dataset)
-        if not self.initialized:
+        if not (self.initialized and self.layers.owns_layers):  # another model may have allocated some of its layers
             self.allocate(shape)
-            self.initialized, self.allocated_batch_size = True, self.be.bsz
+            self.initialized = True
         else:
             self.check_seq_len(shape)
         cost = from_name(f"{self.name}.initialize: cost", cost, COSTS)
@@ -259,12 +290,12 @@ class Model(NervanaObject):
         return self.optimizer if isinstance(self.optimizer, LossScaling) else None
 
     def fprop(self, x: Tensors, inference: bool = False) -> Tensor | list[Tensor]:
-        """Run the forward pass.
+        """Run the forward pass, for any number of samples: the batch size is that of the inputs.
 
         Parameters
         ----------
         x : Tensor or list of Tensor
-            The inputs.
+            The inputs, (F, N), or (F, T N) with time steps.
         inference : bool
             Whether layers such as Dropout and BatchNorm use their inference mode. Default: False.
 
@@ -273,22 +304,27 @@ class Model(NervanaObject):
         Tensor or list of Tensor
             The outputs of the network.
         """
-        if not self.initialized and self.layers.in_shape is not None:
-            self.initialize(self.data_shape)
         network: Any = self.layers
-        outputs: Tensor | list[Tensor] = network.fprop(x, inference)
-        return outputs
+        n = num_samples(network, x)
+        if n == self.be.bsz == network.batch_size and self.initialized:
+            return cast("Tensor | list[Tensor]", network.fprop(x, inference))
+        with self.be.batch_size(n):
+            if not self.initialized:
+                self.initialize(self.data_shape)
+            elif n != network.batch_size:
+                network.set_batch_size(n)
+            return cast("Tensor | list[Tensor]", network.fprop(x, inference))
 
     def __call__(self, x: Tensors) -> Tensor | list[Tensor]:
-        """Return the outputs of a minibatch at inference, ``fprop(x, inference=True)``.
+        """Return the outputs at inference, as ``fprop(x, inference=True)`` does, for any number of samples.
 
-        For arrays with any number of samples use ``predict``. Recurrent states start at zero, as in ``predict``, and
-        those for the next minibatch are unchanged.
+        For arrays, which are encoded and preprocessed, use ``predict``. Training, its buffers and ``be.bsz`` are not
+        affected. Recurrent states start at zero, as in ``predict``.
 
         Parameters
         ----------
         x : Tensor or list of Tensor
-            The inputs.
+            The inputs, (F, N), or (F, T N) with time steps.
 
         Returns
         -------
@@ -316,12 +352,10 @@ class Model(NervanaObject):
             raise RuntimeError(
                 f"{self.name}: expected a configured network, got none. Call initialize(dataset) or fit first."
             )
-        if not self.initialized:
-            self.initialize(self.data_shape)
         return cast("Tensor | list[Tensor]", self.layers(x))
 
     def bprop(self, delta: Tensors) -> Deltas:
-        """Run the backward pass: compute the gradients of all parameters.
+        """Run the backward pass of the last ``fprop``: compute the gradients of all parameters that are trained.
 
         Parameters
         ----------
@@ -334,13 +368,54 @@ class Model(NervanaObject):
             The gradient with respect to the inputs, if the first layer computes it.
         """
         network: Any = self.layers
-        deltas: Deltas = network.bprop(delta)
-        return deltas
+        if network.batch_size == self.be.bsz:
+            return cast("Deltas", network.bprop(delta))
+        with self.be.batch_size(network.batch_size):
+            return cast("Deltas", network.bprop(delta))
 
     @property
     def layers_to_optimize(self) -> list[Layer]:
         """The layers with trainable parameters."""
         return list(self.layers.layers_to_optimize)
+
+    @exclusive
+    def freeze(self, *layers: str | Layer | Sequence[Layer]) -> None:
+        """Stop training layers: set their ``trainable`` to False. Their parameters do not change, until ``unfreeze``.
+
+        Parameters
+        ----------
+        *layers : str, Layer or list of Layer
+            Layers or containers, or their names; that of an ``Affine`` or ``Conv`` includes its bias and batch
+            normalization.
+
+        Raises
+        ------
+        KeyError
+            A name is unknown.
+        ValueError
+            No layers were given.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> from neonlite.layers import Affine
+        >>> model = nl.Model([Affine(8, activation="relu", name="hidden"), Affine(2, name="output")])
+        >>> model.freeze("hidden")
+        >>> [layer.name for layer in model.layers_to_optimize]
+        ['output', 'output_bias']
+        """
+        set_trainable(find_layers(f"{self.name}.freeze", self.layers, layers), False)
+
+    @exclusive
+    def unfreeze(self, *layers: str | Layer | Sequence[Layer]) -> None:
+        """Train layers again: set their ``trainable`` to True.
+
+        Parameters
+        ----------
+        *layers : str, Layer or list of Layer
+            As for ``freeze``.
+        """
+        set_trainable(find_layers(f"{self.name}.unfreeze", self.layers, layers), True)
 
     @exclusive
     def set_batch_size(self, N: int) -> None:
@@ -354,9 +429,7 @@ class Model(NervanaObject):
         if self.layers.in_shape is None:
             self.be.bsz = N
         else:
-            self.allocated_batch_size = 0  # in case an allocation fails
             self.layers.set_batch_size(N)
-            self.allocated_batch_size = N
 
     @exclusive
     def set_seq_len(self, S: int) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neonlite.backend.attribute_snapshot import same_objects
 from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.current import on_its_backend
 from neonlite.backend.validation import checks_arguments, integer
@@ -21,7 +19,7 @@ from neonlite.data.iterator import first_true_row, to_array, transpose_hint
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
-from neonlite.layers.layer import Layer
+from neonlite.layers.inference_copies import MAX_MINIBATCHES
 from neonlite.models.evaluation import as_columns
 from neonlite.models.fit_checks import MAX_UNSCALED_INPUT
 from neonlite.models.metric_values import MetricValues
@@ -35,71 +33,6 @@ if TYPE_CHECKING:
     from neonlite.typing import Data
 
 DEFAULT_ROWS = 128  # the rows of a minibatch if the backend has no batch size
-MAX_MINIBATCHES = 2  # the total size of the cached copies, in minibatches
-
-
-class InferenceCopies:
-    """Copies of a network that share its parameters and have their own buffers, one for each batch size.
-
-    A copy is shallow: its layers have the attributes of the original, and ``allocate`` creates new buffers. All copies
-    are recreated after any attribute of a layer has been set to another object.
-    """
-
-    def __init__(self) -> None:
-        self._copies: dict[int, list[Any]] = {}  # batch size -> layers, the network first; least recently used first
-        self._layers: list[tuple[Layer, list[Any]]] = []  # each layer of the network, and its attributes
-        self._nested: list[tuple[Collection[Any], list[Any]]] = []  # each list or dict of layers, and its values
-
-    def of(self, network: Any, n: int, max_rows: int) -> Any:
-        """Return a copy for n rows; cached copies have at most ``max_rows`` rows in total, and ``be.bsz`` must be n."""
-        if not self._is_current(network):
-            self._drop(0)
-        layers = self._copies.pop(n, None)
-        if layers is None:
-            self._drop(max_rows - n)
-            layers = self._copy(network)
-            layers[0].allocate()
-        self._copies[n] = layers
-        return layers[0]
-
-    def _drop(self, max_rows: int) -> None:
-        """Drop the least recently used copies until the others have at most ``max_rows`` rows in total."""
-        while self._copies and sum(self._copies) > max_rows:
-            for layer in self._copies.pop(next(iter(self._copies))):
-                vars(layer).clear()  # layers refer to each other; this frees their memory immediately
-
-    def _is_current(self, network: Any) -> bool:
-        """Return whether all layers have the same attributes as when they were copied."""
-        if not self._layers or self._layers[0][0] is not network:
-            return False
-        current = ((vars(layer).values(), values) for layer, values in self._layers)
-        return all(same_objects(now, before) for now, before in (*current, *self._nested))
-
-    def _copy(self, network: Any) -> list[Any]:
-        """Return shallow copies of a network and its layers, without buffers."""
-        copies: dict[int, Any] = {}
-        self._layers, self._nested = [], []
-
-        def copied(value: Any) -> Any:
-            if isinstance(value, Layer):
-                if id(value) not in copies:
-                    copies[id(value)] = object.__new__(type(value))
-                    self._layers.append((value, list(vars(value).values())))
-                return copies[id(value)]
-            if isinstance(value, MethodType) and isinstance(value.__self__, Layer):
-                return MethodType(value.__func__, copied(value.__self__))
-            if type(value) in (list, tuple, dict):
-                items = value.values() if type(value) is dict else value
-                new = [copied(x) for x in items]
-                if not same_objects(new, items):
-                    self._nested.append((items, list(items)))
-                    return dict(zip(value, new, strict=True)) if type(value) is dict else type(value)(new)
-            return value
-
-        copied(network)
-        for layer, _ in self._layers:  # grows in the loop
-            vars(copies[id(layer)]).update({name: copied(x) for name, x in vars(layer).items()}, _buffers={})
-        return list(copies.values())
 
 
 class Predictor:
@@ -107,7 +40,6 @@ class Predictor:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.copies = InferenceCopies()
 
     def __call__(
         self,
@@ -130,7 +62,7 @@ class Predictor:
             for first, last in pairwise([*range(0, n, size), n]):
                 width = last - first
                 with be.batch_size(width):
-                    copy = self.copies.of(network, width, MAX_MINIBATCHES * size)
+                    copy = network.inference_copies.of(network, width, MAX_MINIBATCHES * size)
                     for layer in copy.leaves():
                         layer.set_state({})  # recurrent states of zeros
                     batch = [x[first:last] for x in arrays]

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from neonlite.backend import Tensor
 from neonlite.backend.onehot import OneHot
 from neonlite.backend.validation import check_number, integer
+from neonlite.layers.inference_copies import InferenceCopies
 from neonlite.layers.recurrent import RecurrentBase
 from neonlite.messages import describe
 from neonlite.models.model import Model
-from neonlite.models.predict import InferenceCopies
 
 
 def sample(model: Model, prompt: Sequence[int], length: int, temperature: float = 1.0, seed: int = 0) -> Iterator[int]:

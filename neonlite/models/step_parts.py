@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from neonlite.backend.transaction import Snapshot, on_failure, restore_on_failure
-from neonlite.layers.buffers import num_steps
+from neonlite.layers.layer_methods import num_samples
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
@@ -32,17 +32,14 @@ def restore_step_on_failure(model: Model) -> None:
 @contextmanager
 def use_batch_size_of(model: Model, x: Tensor | list[Tensor]) -> Iterator[int]:
     """Use the batch size of a minibatch, which may be partial; yield it, and restore the previous one."""
-    previous, shape = model.be.bsz, model.layers.in_shape
-    first = x[0] if isinstance(x, list | tuple) else x
-    if isinstance(x, list | tuple) or isinstance(shape, list):
-        shape = shape[0]
-    width = first.shape[1] // num_steps(shape)
-    if not width or width == previous == model.allocated_batch_size:
+    previous, first = model.be.bsz, x[0] if isinstance(x, list | tuple) else x
+    width = num_samples(model.layers, x) if first.shape[1] else 0
+    if not width or width == previous == model.layers.batch_size:
         yield width
         return
     with model.be.batch_size(width):  # of this thread only
         try:
-            if width != model.allocated_batch_size:  # a partial minibatch, or be.bsz has changed
+            if width != model.layers.batch_size:  # a partial minibatch, or be.bsz has changed
                 model.set_batch_size(width)
             yield width
         finally:

@@ -98,7 +98,7 @@ def train(
         with interrupt.defer():
             model.initialize(dataset, cost)
             if type(optimizer) is not type(model.optimizer) and not (is_own(optimizer) and is_own(model.optimizer)):
-                for (w, _), states in get_param_list(model.layers_to_optimize):
+                for (w, _), states in get_param_list(model.layers.leaves()):
                     w.updates = None
                     states.clear()  # those of another class that defines ``optimize``
             model.optimizer = optimizer

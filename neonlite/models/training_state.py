@@ -20,6 +20,7 @@ from neonlite.data.target_encoders import TargetEncoder
 from neonlite.distributed.communicator import may_become_distributed
 from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
+from neonlite.layers.layer_methods import set_trainable
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.recurrent import other_batch_size
 from neonlite.layers.weights import (
@@ -94,6 +95,7 @@ class TrainingState(NamedTuple):
                 "optimizer": None if optimizer is None else optimizer.get_description(),
                 "optimizer_state": None if optimizer is None else optimizer.get_state(),
                 "updates": {x.name: updates for x in model.layers.leaves() if any(updates := get_updates(x))},
+                "frozen": [layer.name for layer in model.layers.leaves() if not layer.trainable],
                 "data": model.data_state,
                 "callbacks": split_arrays(model.callbacks_state)[0],
                 **{name: getattr(model, name) for name in model.progress_fields},
@@ -261,6 +263,14 @@ class TrainingState(NamedTuple):
             return {}
         return {old.name: new.name for old, new in zip(file_leaves, leaves, strict=True)}
 
+    def frozen_layers(self, network: Any, names: dict[str, str]) -> list[Layer] | None:
+        """Return the layers that are not trained; None for a file of an older version, which does not list them."""
+        if "frozen" not in self.get_field(dict, "training"):
+            return None
+        frozen = self.get_field(list, "training", "frozen")
+        layers = {layer.name: layer for layer in network.leaves()}
+        return self.call_checked("training.frozen", lambda: [layers[names.get(name, name)] for name in frozen])  # type: ignore[no-any-return]
+
     def restore(self, model: Any, load_states: bool = True) -> None:
         """Restore this state in a model. If anything does not match, raise CheckpointError without a change.
 
@@ -286,12 +296,13 @@ class TrainingState(NamedTuple):
             "recurrent": {rename_array(key, "/", 1, names): x for key, x in arrays["recurrent"].items()},
         }
         training = load_states and "training" in self.description
-        new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and x.parameters[0] is None]
+        new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and not x.is_allocated]
         before = be.rng_get_state(), be.compat_mode, network.in_shape
         try:
             if training:
                 self.check_settings(model.resume_settings)
                 progress = self.get_progress(model.progress_fields)
+                frozen = self.frozen_layers(network, names)
                 data = self.get_field((dict, type(None)), "training", "data")
                 optimizer, rng = self.build_optimizer(), tuple(self.get_field(list, "training", "rng_state"))
             if not model.initialized:
@@ -316,8 +327,11 @@ class TrainingState(NamedTuple):
             raise
         if "preprocessing" in self.description:  # optional
             model.preprocessing = preprocessing
-            vars(model).update(encoders)
+            model.input_encoder, model.target_encoder = encoders["input_encoder"], encoders["target_encoder"]
         if training:
+            if frozen is not None:
+                set_trainable(network.leaves(), True)
+                set_trainable(frozen, False)
             for layer, lists in states:
                 layer.set_states(lists, updates[layer.name])
             sizes = {layer.name: array.shape[1] for layer, state in recurrent for array in state.values()}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from neonlite.dtypes import HALF_DTYPES
+from neonlite.op_functions import widen_half
 from neonlite.optree import Operand
 from neonlite.transforms.metric import ColumnMetric, require_columns, split_columns
 from neonlite.transforms.transform import Metric, Outputs, Targets
@@ -29,7 +29,7 @@ class ErrorMetric(ColumnMetric):
         y, t : Tensor or op-tree
             Outputs and targets (F, N).
         """
-        y, t = (self.be.astype(x, "float32") if x.info.dtype in HALF_DTYPES else x for x in (y, t))
+        y, t = (widen_half(self.be, x) for x in (y, t))
         return y - t
 
 

@@ -925,6 +925,7 @@ def test_an_old_file_with_a_separate_bias_layer_loads_into_one_layer(be):
 def test_layers_without_parameters_are_serialized_as_well(be):
     be.bsz = 1
     net = ready(be, Sequential([Linear(3, IdentityInit(), name="fixed"), Linear(2, G, name="fc")]), 3)
+    net["fixed"].trainable = False
     assert [x.name for x in net.layers_to_optimize] == ["fc"]
     assert list(net.get_weights()) == ["fixed.W", "fc.W"]
 

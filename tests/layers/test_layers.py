@@ -296,11 +296,12 @@ def test_a_call_of_a_layer_is_inference(be, rng, which):
     x = data(be, rng, 3)
     want = layer.fprop(x, inference=True).get()
     layer.fprop(x)
+    error = data(be, rng, layer.out_shape).get()
+    deltas = layer.bprop(be.array(error)).get()
     outputs = layer(x)
     layer(data(be, rng, 3))  # does not overwrite them
     np.testing.assert_array_equal(outputs.get(), want)
-    with pytest.raises(RuntimeError, match="expected a training fprop before it"):
-        layer.bprop(data(be, rng, layer.out_shape))
+    np.testing.assert_array_equal(layer.bprop(be.array(error)).get(), deltas)  # of the training fprop
 
 
 def test_a_call_of_a_layer_that_works_in_place_keeps_its_inputs(be):
@@ -319,7 +320,7 @@ def test_a_call_states_which_step_is_missing(be):
         with pytest.raises(RuntimeError, match=r"fc: expected a configured layer.*configure\(shape\), then allocate"):
             layer(be.ones((3, 2)))
         layer.configure(3)
-        with pytest.raises(RuntimeError, match=r"fc: expected allocated buffers, got none. Call allocate\(\)"):
+        with pytest.raises(RuntimeError, match=r"fc: expected allocated parameters, got none. Call allocate\(\)"):
             layer(be.ones((3, 2)))
         layer.allocate()
         assert layer(be.ones((3, 2))).shape == (1, 2)
