@@ -9,11 +9,21 @@ import numpy as np
 import pytest
 
 from neonlite import gen_backend
-from neonlite.callbacks import Callback
+from neonlite.callbacks import Callback, MetricCallback
+from neonlite.data import ArrayIterator
 from neonlite.layers import Affine, Recurrent
 from neonlite.models import Model
 from neonlite.models.training_data import split_rows
-from neonlite.transforms import F1, Accuracy, BLEUScore, ObjectDetection, PrecisionRecall
+from neonlite.optimizers import Adam
+from neonlite.transforms import (
+    F1,
+    Accuracy,
+    BLEUScore,
+    CrossEntropyBinary,
+    CrossEntropyMulti,
+    ObjectDetection,
+    PrecisionRecall,
+)
 
 X = np.random.default_rng(0).normal(size=(60, 4))
 CLASSES = np.arange(60) % 3
@@ -183,3 +193,69 @@ def test_labels_of_time_steps_are_no_one_hot_columns(labels):
             fit(model, sequences, labels, layout="NFT", callbacks=None)
             accuracy = (model.predict(sequences).argmax(axis=1) == labels).mean()
             assert model.evaluate(sequences, labels)["accuracy"] == pytest.approx(accuracy)
+
+
+# --- evaluate and records --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metrics", [[F1(), F1("micro")], ["f1", "f1"], [Accuracy(), Accuracy()]])
+def test_evaluate_rejects_two_metrics_of_one_name_as_one_value_would_be_lost(metrics):
+    model = classifier()
+    fit(model, X, CLASSES, callbacks=None)
+    with pytest.raises(ValueError, match=r"expected metrics of different names, got (F1|f1|Accuracy) twice"):
+        model.evaluate(X, CLASSES, metrics)
+
+
+@pytest.mark.parametrize("options", [{"metrics": [F1(threshold=0.9), F1()]}, {"metrics": "accuracy", "add": True}])
+def test_two_callbacks_that_record_values_of_one_name_fail_before_the_first_step(options):
+    add = options.pop("add", False)
+    others = [MetricCallback(ArrayIterator(X, CLASSES, nclass=3), "accuracy")] if add else []
+    with pytest.raises(ValueError, match=r"expected one callback that records '(F1|Accuracy)', got two"):
+        fit(classifier(), X, CLASSES, validation_split=0.2, callbacks=[NoStep(), *others], **options)
+
+
+def test_metrics_of_two_data_sets_are_recorded_by_different_names():
+    X_test, is_first = X[:10], CLASSES[:10] == 0
+    gen_backend("cpu", rng_seed=0, batch_size=5)
+    model, metric = classifier(), Accuracy()
+    metric.metric_names = ["accuracy, test"]
+    callback = MetricCallback(ArrayIterator(X_test, np.where(is_first, 0, 1), 3, partial_last=True), metric)
+    history = fit(model, X, CLASSES, standardize=False, validation_data=(X, CLASSES), callbacks=callback, batch_size=7)
+    predicted = model.predict(X).argmax(axis=1)
+    np.testing.assert_allclose(history["Accuracy"][-1][1], np.mean(predicted == CLASSES))
+    np.testing.assert_allclose(history["accuracy, test"][-1][1], np.mean(predicted[:10] == np.where(is_first, 0, 1)))
+
+
+@pytest.mark.parametrize("activation", [None, "logistic"])
+def test_without_an_encoder_numbers_are_evaluated_as_numbers_by_default(activation):
+    gen_backend("cpu", rng_seed=0, batch_size=20)
+    targets = (X[:, :1] - X.min()) / np.ptp(X)
+    model, data = Model([Affine(1, activation=activation)]), ArrayIterator(X, targets, make_onehot=False)
+    model.fit(data, "mse", Adam(), num_epochs=1)
+    errors = model.predict(X)[:, :1] - targets
+    r2 = 1 - np.mean(errors**2) / np.var(targets)
+    expected = {"mse": np.mean(errors**2), "mae": np.mean(np.abs(errors)), "r2": r2}
+    for result in model.evaluate(data), model.evaluate(X, targets):
+        assert result == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("activation", "outputs", "cost"), [("softmax", 2, None), ("logistic", 1, "binary")])
+def test_without_an_encoder_classes_are_evaluated_by_their_accuracy_by_default(activation, outputs, cost):
+    gen_backend("cpu", rng_seed=0, batch_size=20)
+    labels = (X[:, 0] > 0).astype(int)
+    is_one_hot = outputs == 2
+    data = ArrayIterator(X, labels, 2) if is_one_hot else ArrayIterator(X, labels[:, None], make_onehot=False)
+    model = Model([Affine(outputs, activation=activation)])
+    model.fit(data, CrossEntropyBinary() if cost else CrossEntropyMulti(), Adam(), num_epochs=1)
+    scores = model.predict(X)
+    predicted = scores.argmax(axis=1) if is_one_hot else scores[:, 0] > 0.5
+    assert model.evaluate(data) == pytest.approx({"accuracy": np.mean(predicted == labels)})
+
+
+def test_errors_of_y_do_not_contradict_themselves():
+    model = classifier()
+    fit(model, X, CLASSES, callbacks=None)
+    with pytest.raises(ValueError, match=r"expected y with one label for each row, \(60,\), got \(60, 3\)$"):
+        model.evaluate(X, ONE_HOT)
+    with pytest.raises(ValueError, match=r"fit: expected y with at least one row, .*got \(\)"):
+        fit(regressor(), X, np.array(5.0))
