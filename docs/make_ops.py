@@ -57,7 +57,11 @@ SYMBOLS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "scatter_add_along_axis": ([(2, 4), (2, 4)], {"axis": 1, "size": 3}),
     **dict.fromkeys(("cumulative_sum", "cumulative_prod", "sort"), ([(2, 3)], {"axis": 1})),
     **dict.fromkeys(("tril", "triu"), ([(2, 3)], {"k": 1})),
-    **dict.fromkeys(("cholesky", "inv", "det", "slogdet_logabsdet", "eigh_values", "eigh_vectors"), ([(3, 3)], {})),
+    **dict.fromkeys(
+        ("cholesky", "inv", "det", "cofactors", "slogdet_logabsdet", "eigh_values", "eigh_vectors"), ([(3, 3)], {})
+    ),
+    "cofactors_backward": ([(3, 3), (3, 3)], {}),
+    "pinv": ([(3, 2), (1, 1)], {}),
     "solve": ([(3, 3), (3, 2)], {}),
     **dict.fromkeys(("qr_q", "qr_r", "svd_u", "svd_s", "svd_vh"), ([(3, 2)], {})),
 }

@@ -7,6 +7,7 @@ can be printed, evaluated together in one plan, and differentiated again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
@@ -16,7 +17,16 @@ from neonlite.backend import Tensor
 from neonlite.backend.tensor_views import view_steps
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.ops import OPS, missing_gradient
-from neonlite.optree import Operand, build, postorder
+from neonlite.optree import Operand, OpTreeNode, build, postorder
+from neonlite.shapes import reduction_shape
+
+
+def is_finite_multiple(dx: Operand, dz: Operand) -> bool:
+    """Return whether a gradient is computed from ``dz`` and finite numbers alone, so that it is 0 where ``dz`` is 0."""
+    return dx is dz or (
+        isinstance(dx, OpTreeNode)
+        and all(x is dz or (isinstance(x, int | float) and math.isfinite(x)) for x in dx.operands)
+    )
 
 
 class Autodiff(GradientRequests):
@@ -55,7 +65,7 @@ class Autodiff(GradientRequests):
 
     def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
         roots = {id(x.root) for x in tensors}
-        grads = self.backpropagate({id(x) for x in self._cache.leaves.values() if id(x.root) in roots})
+        grads = self.backpropagate({id(x) for root in roots for x in self._cache.leaves_of_root.get(root, ())})
         return [self._accumulate_views(x, grads) for x in tensors]
 
     def backpropagate(self, leaves: set[int]) -> dict[int, Operand]:
@@ -71,16 +81,17 @@ class Autodiff(GradientRequests):
         dict
             {id of a leaf or node: its gradient}, by reverse accumulation.
         """
-        nodes, known = list(postorder(self.op_tree)), self._cache.known_values
+        nodes, known = [z for z in postorder(self.op_tree) if z.op != "pair"], self._cache.known_values
         reachable = set(leaves)  # the leaves, and every node that depends on them
         for z in nodes:
             if any(id(x) in reachable for x in z.operands):
                 reachable.add(id(z))
         grads: dict[int, Operand] = {id(self.op_tree): self.next_error}
+        masked: set[int] = set()  # operands of ``where``, and what they are computed from
         for z in reversed(nodes):
             dz = grads.get(id(z))
             rule = z.info.op_def.grad
-            if dz is None or id(z) not in reachable or rule is None or not z.shape:
+            if dz is None or id(z) not in reachable or rule is None:
                 continue
             if rule is missing_gradient:
                 raise NotImplementedError(
@@ -91,11 +102,27 @@ class Autodiff(GradientRequests):
                 values[0] = build(OPS[z.op], z[1], z[2], tuple(z.info.attrs.items()), self.be)
             input_grads = rule(self.be, dz, *values, **z.info.attrs)
             check_input_grads(z, input_grads)
+            is_masked = id(z) in masked or z.op == "where"
             for x, dx in zip(z.operands, input_grads, strict=True):
                 if dx is not None and id(x) in reachable:
+                    if is_masked:
+                        masked.add(id(x))
+                        dx = self._mask(dx, dz, z, x)
                     dx = self._unbroadcast(dx, x)
                     grads[id(x)] = grads[id(x)] + dx if id(x) in grads else dx
         return grads
+
+    def _mask(self, dx: Operand, dz: Operand, z: OpTreeNode, x: Operand) -> Operand:
+        """Return the gradient of an operand of z, with 0 where dz is 0 even if the derivative of z is not finite.
+
+        ``where`` has the gradient 0 at elements that it does not select, and 0 times infinity would be NaN.
+        """
+        kind = z.info.op_def.kind  # type: ignore[union-attr]  # of a node
+        if z.op == "where" or kind not in ("elementwise", "reduction") or is_finite_multiple(dx, dz):
+            return dx
+        if kind == "reduction":
+            dz = self.be.reshape(dz, reduction_shape(x.shape, axis=z.info.attrs["axis"]))
+        return self.be.where(dz, dx, 0)
 
     def _unbroadcast(self, dx: Operand, x: Operand) -> Operand:
         """Return a gradient in the shape and dtype of its operand: summed over broadcast axes, or broadcast."""
@@ -114,7 +141,7 @@ class Autodiff(GradientRequests):
 
     def _accumulate_views(self, x: Tensor, grads: dict[int, Operand]) -> Operand:
         """Return the gradient of a tensor as the sum over all leaves that are views of the same memory."""
-        leaves = [leaf for leaf in self._cache.leaves.values() if leaf.root is x.root and id(leaf) in grads]
+        leaves = [leaf for leaf in self._cache.leaves_of_root.get(id(x.root), ()) if id(leaf) in grads]
         if not leaves:
             return self.be.zeros(x.shape, dtype=x.info.dtype)
         if len(leaves) == 1 and leaves[0] is x:

@@ -209,7 +209,7 @@ class GradientRequests:
                 f"Autodiff: expected a float tensor, got {describe(x)} with dtype {x.info.dtype}. Create it with "
                 "dtype='float32'."
             )
-        if self._cache.allow_unused or any(leaf.root is x.root for leaf in self._cache.leaves.values()):
+        if self._cache.allow_unused or id(x.root) in self._cache.leaves_of_root:
             return
         names = listed(sorted(label(leaf) for leaf in self._cache.leaves.values())) or "no tensor"
         raise ValueError(
@@ -258,7 +258,10 @@ class GradientCache:
         self.known_values = {id(node): tensor for node, tensor in values.items()}
         # references, so that no new node gets an id that is in known_values
         self.known_nodes = [node for node in values if node is not op_tree]
-        self.leaves = {id(x): x for node in postorder(op_tree) for x in node.operands if isinstance(x, Tensor)}
+        self.leaves = {id(x): x for node in postorder(op_tree) for x in node[1:] if isinstance(x, Tensor)}
+        self.leaves_of_root: dict[int, list[Tensor]] = {}
+        for leaf in self.leaves.values():
+            self.leaves_of_root.setdefault(id(leaf.root), []).append(leaf)
         # the last request: the ids of its tensors, the tensors, and their gradients
         self.requested_ids: tuple[int, ...] | None = None
         self.requested: Sequence[Tensor] = ()

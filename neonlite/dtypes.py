@@ -33,7 +33,7 @@ def overflow_message(value: float, dtype: str) -> str:
 def promote_types(x: str, y: str) -> str:
     """Return the common dtype: the float one of a float and an integer, else the smallest that holds both.
 
-    It is int64 for uint64 and a signed integer, although int64 does not hold all values of uint64.
+    It is float64 for uint64 and a signed integer, as in NumPy: no integer dtype holds all values of both.
     """
     if x == y:
         return x
@@ -45,4 +45,4 @@ def promote_types(x: str, y: str) -> str:
     if x in FLOAT_DTYPES or smaller[0] == larger[0]:
         return larger
     signed, unsigned = (x, y) if y[0] == "u" else (y, x)
-    return f"int{min(64, max(dtype_bits(signed), 2 * dtype_bits(unsigned)))}"
+    return "float64" if unsigned == "uint64" else f"int{max(dtype_bits(signed), 2 * dtype_bits(unsigned))}"

@@ -71,6 +71,58 @@ def run_eigh(xp: Namespace, x: NativeArray, factor: int) -> NativeArray:
     return call_linalg(xp.linalg.eigh, symmetrize(x))[factor]
 
 
+def run_cofactors(xp: Namespace, x: NativeArray) -> NativeArray:
+    """Return the cofactor matrices, det(x) x^-T for invertible x, by the singular value decomposition.
+
+    They are det(u) det(vh) u diag(p) vh, where p_i is the product of the other singular values. Computed in float64, as
+    the errors of large singular values are added to small cofactors.
+    """
+    u, s, vh = call_linalg(xp.linalg.svd, xp.astype(x, xp.float64), full_matrices=False)
+    before, after = products_before(xp, s), xp.flip(products_before(xp, xp.flip(s, axis=-1)), axis=-1)
+    return xp.astype(determinant_sign(xp, u, vh) * ((u * (before * after)[..., None, :]) @ vh), x.dtype)
+
+
+def run_cofactors_backward(xp: Namespace, dz: NativeArray, x: NativeArray) -> NativeArray:
+    """Return the gradient of the cofactor matrices with respect to x.
+
+    For w = u^T dz vh^T it is det(u) det(vh) u (diag(p diag(w)) - p w^T) vh, elementwise in p w^T, where p_ij is the
+    product of the singular values other than s_i and s_j, and p_ii = 0.
+    """
+    dtype, x, dz = x.dtype, xp.astype(x, xp.float64), xp.astype(dz, xp.float64)
+    u, s, vh = call_linalg(xp.linalg.svd, x, full_matrices=False)
+    n = s.shape[-1]
+    index = xp.arange(n)
+    is_upper = index[:, None] < index[None, :]
+    columns = xp.where(is_upper, s[..., None, :], xp.ones_like(x))  # in row i, the singular values after s_i
+    before, after = products_before(xp, s), xp.flip(products_before(xp, xp.flip(s, axis=-1)), axis=-1)
+    p = xp.where(is_upper, before[..., :, None] * products_before(xp, columns) * after[..., None, :], xp.zeros_like(x))
+    p, w = p + p.mT, u.mT @ dz @ vh.mT
+    diagonal = xp.sum(p * xp.sum(w * xp.eye(n, dtype=x.dtype), axis=-2, keepdims=True), axis=-1, keepdims=True)
+    dx = determinant_sign(xp, u, vh) * (u @ (xp.eye(n, dtype=x.dtype) * diagonal - p * w.mT) @ vh)
+    return xp.astype(dx, dtype)
+
+
+def determinant_sign(xp: Namespace, u: NativeArray, vh: NativeArray) -> NativeArray:
+    """Return det(u) det(vh) of orthogonal matrices, of shape (..., 1, 1)."""
+    return (xp.sign(xp.linalg.det(u)) * xp.sign(xp.linalg.det(vh)))[..., None, None]
+
+
+def products_before(xp: Namespace, x: NativeArray) -> NativeArray:
+    """Return the product of the elements before each one along the last axis."""
+    return xp.cumulative_prod(xp.concat([xp.ones_like(x[..., :1]), x[..., :-1]], axis=-1), axis=-1)
+
+
+def run_pinv(xp: Namespace, x: NativeArray, y: Any) -> NativeArray:
+    """Return the pseudo-inverse; singular values up to y times the largest one count as 0."""
+    if 0 in x.shape:
+        return xp.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), dtype=x.dtype)
+    u, s, vh = call_linalg(xp.linalg.svd, x, full_matrices=False)
+    s = s[..., None, :]
+    is_significant = s > xp.max(s, axis=-1, keepdims=True) * y
+    divisors = xp.where(is_significant, s, xp.ones_like(s))
+    return (vh.mT * xp.where(is_significant, 1 / divisors, xp.zeros_like(s))) @ u.mT
+
+
 # --- shape rules ---
 
 
@@ -113,6 +165,18 @@ def svd_vh_shape(x: Shape, *, full_matrices: bool = False) -> Shape:
     return (*x[:-2], x[-1] if full_matrices else min(x[-2:]), x[-1])
 
 
+def cofactors_backward_shape(dz: Shape, x: Shape) -> Shape:
+    """(..., n, n), (..., n, n) -> (..., n, n); the batch axes broadcast."""
+    return broadcast_shapes(square_shape(dz), square_shape(x))
+
+
+def pinv_shape(x: Shape, y: Shape) -> Shape:
+    """(..., m, n), (..., 1, 1) -> (..., n, m); the batch axes broadcast."""
+    if y[-2:] != (1, 1):
+        raise ValueError(f"expected a relative threshold (..., 1, 1), one for each matrix, got {y}")
+    return (*broadcast_shapes(x[:-2], y[:-2]), x[-1], x[-2]) if len(x) > 2 or len(y) > 2 else (x[-1], x[-2])
+
+
 def eigenvalues_shape(x: Shape) -> Shape:
     """(..., n, n) -> (..., 1, n)."""
     return (*square_shape(x)[:-2], 1, x[-1])
@@ -148,6 +212,31 @@ def grad_solve(be: Backend, dz: Operand, z: Operand, x: Operand, y: Operand) -> 
 def grad_inv(be: Backend, dz: Operand, z: Operand, x: Operand) -> Gradients:
     """Return -z^T dz z^T."""
     return (-(z.T @ dz @ z.T),)
+
+
+def grad_cofactors_backward(be: Backend, dz: Operand, z: Operand, y: Operand, x: Operand) -> Gradients:
+    """Return the derivatives of H = (<y, c> c - c y^T c) / det(x), where c are the cofactors; H is symmetric in y.
+
+    The one with respect to x, of the third order in det(x), is infinite or NaN where x is singular.
+    """
+
+    def inner(a: Operand, b: Operand) -> Operand:
+        return be.sum(a * b, axis=(-2, -1))
+
+    c, det = be.cofactors(x), be.det(x)
+    dc = (y * inner(dz, c) + dz * inner(y, c) - dz @ c.T @ y - y @ c.T @ dz) / det
+    dx = be.build("cofactors_backward", dc, x) - inner(dz, z) / det * c
+    return be.build("cofactors_backward", dz, x), dx
+
+
+def grad_pinv(be: Backend, dz: Operand, z: Operand, x: Operand, y: object) -> Gradients:
+    """Return -z^T dz z^T + (1 - x z) dz^T z z^T + z^T z dz^T (1 - z x), for matrices of constant rank.
+
+    G. H. Golub and V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems whose
+    variables separate", SIAM Journal on Numerical Analysis 10 (1973).
+    """
+    left, right = dz.T @ z @ z.T, z.T @ z @ dz.T
+    return -(z.T @ dz @ z.T) + (left - x @ z @ left) + (right - right @ z @ x), None
 
 
 def grad_qr_q(be: Backend, dz: Operand, z: Operand, x: Operand, *, mode: str = "reduced") -> Gradients:

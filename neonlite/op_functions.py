@@ -30,6 +30,11 @@ def accumulation_dtype(xp: Namespace, x: NativeArray) -> Any:
     return x.dtype if xp.iinfo(x.dtype).bits == 64 else xp.int64
 
 
+def widen_half(be: Backend, x: Operand) -> Operand:
+    """Return an operand of 16-bit floats cast to float32, in which they are summed; any other operand unchanged."""
+    return be.astype(x, "float32") if x.info.dtype in HALF_DTYPES else x
+
+
 def to_slices(index: SliceSpec) -> tuple[slice, ...]:
     """Return the Python slices of a slice specification."""
 
@@ -133,8 +138,11 @@ def run_floor_divide(xp: Namespace, x: NativeArray, y: NativeArray) -> NativeArr
 
 
 def run_remainder(xp: Namespace, x: NativeArray, y: NativeArray) -> NativeArray:
-    """Return the remainder of x / y, with the sign of y; 0 for integers where y is 0 or -1."""
-    return xp.remainder(x, y if xp.isdtype(y.dtype, "real floating") else safe_divisor(xp, y))
+    """Return the remainder of x / y, with the sign of y, also where it is 0; 0 for integers where y is 0 or -1."""
+    if not xp.isdtype(y.dtype, "real floating"):
+        return xp.remainder(x, safe_divisor(xp, y))
+    z = xp.remainder(x, y)
+    return xp.where(z == 0, xp.copysign(z, y), z)
 
 
 def is_negative_one(xp: Namespace, y: NativeArray) -> NativeArray:
@@ -208,7 +216,28 @@ def grad_pow(be: Backend, dz: Operand, z: Operand, x: Any, y: Any) -> Gradients:
     if isinstance(y, int | float):
         return dz * (y * x ** (y - 1)) if y else None, None
     is_zero = be.where(be.equal(y, 0), be.equal(x, 0), be.equal(z, 0))  # where the gradient with respect to y is 0
-    return dz * (y * x ** be.where(be.equal(y, 0), 1, y - 1)), dz * z * be.log(be.where(is_zero, 1, x))
+    is_regular = be.finite(x) * be.not_equal(x, 0)
+    base = be.where(be.logical_or(be.not_equal(y, 0), is_regular), x, 1)  # so that the first term is not 0 * inf
+    return dz * (y * base ** (y - 1)), dz * z * be.log(be.where(is_zero, 1, x))
+
+
+def grad_hypot(be: Backend, dz: Operand, z: Operand, x: OperandLike, y: OperandLike) -> Gradients:
+    """Return dz x / z and dz y / z; 0 at x = y = 0, a subgradient."""
+    size = be.where(be.equal(z, 0), 1, z)
+    return dz * (x / size), dz * (y / size)
+
+
+def grad_atan2(be: Backend, dz: Operand, z: Operand, x: OperandLike, y: OperandLike) -> Gradients:
+    """Return dz y / (x^2 + y^2) and -dz x / (x^2 + y^2), without overflow; 0 at x = y = 0."""
+    r = be.hypot(x, y)
+    size = be.where(be.equal(r, 0), 1, r)
+    return dz * (y / size / size), -dz * (x / size / size)
+
+
+def grad_logaddexp(be: Backend, dz: Operand, z: Operand, x: Operand, y: Operand) -> Gradients:
+    """Return dz sig(x - y) and dz sig(y - x); half each for two equal infinities."""
+    d = be.where(be.equal(x, y) * be.isinf(x), 0, be.subtract(x, y))
+    return dz * be.sig(d), dz * be.sig(-d)
 
 
 def grad_maximum(be: Backend, dz: Operand, x: OperandLike, y: OperandLike) -> Gradients:
@@ -225,7 +254,7 @@ def grad_minmax_reduction(
     """Pass the gradient to the largest (smallest) element; tied elements share it equally."""
     shape = reduction_shape(x.shape, axis=axis)
     is_extremum = be.equal(x, be.reshape(z, shape))
-    num_ties = be.sum(be.astype(is_extremum, "float32") if x.info.dtype in HALF_DTYPES else is_extremum, axis=axis)
+    num_ties = be.sum(widen_half(be, is_extremum), axis=axis)
     return (be.reshape(dz, shape) / num_ties * is_extremum,)
 
 

@@ -50,13 +50,13 @@ def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> O
     This runs for every node of every tree, so it does little more than a table lookup, and the limits of STATIC_INTS
     are literals.
     """
-    kind = type(a)
+    kind, given = type(a), a
     if kind is OpTreeNode:
         key_a, leaves_a = a[0], a.leaves
     elif kind is int and -9 < a < 9:
         key_a, leaves_a = a, NO_LEAVES
     else:
-        key_a, leaves_a, a = as_leaf(a, b, be)
+        key_a, leaves_a, a = as_leaf(a, b, be, op, True)
     kind = type(b)
     if b is None:
         key_b, leaves_b = None, NO_LEAVES
@@ -65,7 +65,7 @@ def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> O
     elif kind is int and -9 < b < 9:
         key_b, leaves_b = b, NO_LEAVES
     else:
-        key_b, leaves_b, b = as_leaf(b, a, be)
+        key_b, leaves_b, b = as_leaf(b, a, be, op if a is given else None)  # beside an array, an array is a column
 
     leaves: Leaves | None
     # Which leaves of b are also leaves of a. 0: one of the operands has no leaves, or both have the same dict; 1: none;
@@ -119,6 +119,9 @@ def _binary_operator(name: str) -> tuple[Operator, Operator]:
 
 def _in_place(symbol: str, operator: Operator) -> Callable[[Target, OperandLike], Target]:
     def method(self: Target, other: OperandLike) -> Any:
+        n = getattr(other, "shape", ())
+        if len(n) == 1 and self.shape == (*n, 1) and not hasattr(other, "operand"):  # an array beside a column
+            other = self.backend.snapshot(other, self)
         value = operator(self, other)
         return NotImplemented if value is NotImplemented else self._update(symbol, value)
 

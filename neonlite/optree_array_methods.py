@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
+from neonlite.dtypes import LIMITS
 from neonlite.messages import describe
 from neonlite.name_hints import OPERAND, add_hints
 from neonlite.ops import OP_TABLE
@@ -128,7 +129,7 @@ class ArrayMethods(Convertible):
         Parameters
         ----------
         decimals : int, default 0
-            The number of decimal digits to keep.
+            The number of decimal digits to keep; negative ones round to tens, hundreds and so on.
         out : Tensor, optional
             Evaluate into this tensor now, instead of returning an op-tree.
 
@@ -138,12 +139,25 @@ class ArrayMethods(Convertible):
             An op-tree; or ``out``.
         """
         be = self.info.be
-        if decimals == 0 or "int" in self.info.dtype:
+        decimals = decimals.__index__()
+        if "int" in self.info.dtype:
+            return be.multiply(*self._rounded_quotient(10**-decimals), out) if decimals < 0 else be.rint(self, out)
+        if decimals == 0:
             return be.rint(self, out)
         scale = 10.0 ** abs(decimals)
         if decimals > 0:
             return be.divide(be.rint(be.multiply(self, scale)), scale, out)
         return be.multiply(be.rint(be.divide(self, scale)), scale, out)
+
+    def _rounded_quotient(self, divisor: int) -> tuple[Operand, int]:
+        """Return integers divided by a power of ten, rounded, ties to even, and the divisor; 0 if it is too large."""
+        be, dtype = self.info.be, self.info.dtype
+        if divisor > LIMITS[dtype][1]:
+            return be.multiply(self, 0), 0
+        quotient = be.floor_divide(self, divisor)
+        rest, half = be.subtract(self, be.multiply(quotient, divisor)), divisor // 2
+        rounds_up = be.where(be.equal(rest, half), be.remainder(quotient, 2), be.astype(be.greater(rest, half), dtype))
+        return be.add(quotient, rounds_up), divisor
 
     def ravel(self) -> Operand:
         """Return ``be.reshape(t, -1, 1)``: the values in C order, in one column.

@@ -21,8 +21,13 @@ NO_LEAVES: Leaves = {}
 _float_cache: dict[Any, float] = {}
 
 
-def as_leaf(x: Any, other: Any, be: Backend | None) -> tuple[Any, Leaves, Any]:
-    """Return (key, leaves, operand) of an operand that is not a node. An array is copied to a tensor."""
+def as_leaf(
+    x: Any, other: Any, be: Backend | None, op: Op | None = None, is_left: bool = False
+) -> tuple[Any, Leaves, Any]:
+    """Return (key, leaves, operand) of an operand that is not a node. An array is copied to a tensor.
+
+    One of one dimension is a row where NumPy reads it as one: in elementwise ops, and on the left of a product.
+    """
     if type(x) is float:
         x = _float_cache.setdefault(x or str(x), x)  # one object per value, but 0.0 and -0.0 are two
         if len(_float_cache) > MAX_CACHED_FLOATS:
@@ -56,7 +61,8 @@ def as_leaf(x: Any, other: Any, be: Backend | None) -> tuple[Any, Leaves, Any]:
     if not isinstance(x, type) and hasattr(x, "dtype") and hasattr(x, "shape"):
         if x.shape == ():
             return as_leaf(x.item(), other, be) if isinstance(x.item(), int | float) else (NotImplemented, NO_LEAVES, x)
-        x = (be or other.backend).snapshot(x, other)
+        is_row = op is not None and (op.kind in ("elementwise", "structural") or (is_left and op.symbol == "@"))
+        x = (be or other.backend).snapshot(x, other, is_row)
         return x.info, {id(x): x}, x
     if isinstance(x, int | float):  # a subclass: numpy.float64, an IntEnum
         return as_leaf(float(x) if isinstance(x, float) else int(x), other, be)
@@ -65,7 +71,8 @@ def as_leaf(x: Any, other: Any, be: Backend | None) -> tuple[Any, Leaves, Any]:
 
 def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info:
     """Infer the shape and dtype of a new structure. Errors of tree building are raised here."""
-    types = [*operand_types(a), *operand_types(b)]
+    is_pair = op.name == "pair"
+    types = [direct_type(x) for x in (a, b) if x is not None] if is_pair else [*operand_types(a), *operand_types(b)]
     candidates = ([] if be is None else [be]) + [t.be for t in types if isinstance(t, Info)]
     backends = list({id(x): x for x in candidates}.values())
     try:
@@ -83,10 +90,10 @@ def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info
         info = Info(shape=None, op=op.name, **dict(attrs))
         info.op_def, info.attrs, info.be = op, dict(attrs), backends[0]
         # stored for pairs only: an Info that refers to those of its operands would keep a whole tree of Infos alive
-        info.operand_types = tuple(types) if op.name == "pair" else ()
+        info.operand_types = tuple(types) if is_pair else ()
         info.find = info.be.structures.get
         info.num_children = (a is not None) + (b is not None)
-        if op.name == "pair":
+        if is_pair:
             info.shape, info.dtype, info.compute_dtype = (), "", ""
         else:
             shape_fn = op.shape_fn or SHAPE_FN_BY_KIND[op.kind]
@@ -100,6 +107,14 @@ def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info
                     f"expected {' or '.join(op.compute_dtypes)}, got {info.compute_dtype}. Cast x with "
                     "be.astype(x, 'float32')."
                 )
+            is_comparison = op.order_signs is not None and op.result_dtype == "boolean"
+            if (op.integers_only or is_comparison) and "uint64" in operand_dtypes:
+                signed = [x for x in operand_dtypes if isinstance(x, str) and x.startswith("int")]
+                if signed:
+                    raise TypeError(
+                        f"expected operands of one integer dtype, got uint64 and {signed[0]}. Cast one of them with "
+                        "be.astype."
+                    )
             if op.integers_only and info.compute_dtype in FLOAT_DTYPES:
                 raise TypeError(
                     f"expected integers, got {info.compute_dtype}. Cast a float tensor with be.astype(x, 'int32')."
@@ -134,13 +149,22 @@ def infer_dtypes(op: Op, operands: Sequence[str | type], default: str, attrs: di
     return compute_dtype, compute_dtype
 
 
-def operand_types(x: object) -> tuple[Any, ...]:
-    """Return the Info of a tensor or node, or the type of a scalar; of a pair, those of its operands."""
-    if x is None:
-        return ()
-    if info := info_of(x):
-        return info.operand_types if info.op_def is OPS["pair"] else (info,)
-    return (type(x),)
+def operand_types(x: object) -> list[Any]:
+    """Return the Info of a tensor or node, or the type of a scalar; of nested pairs, those of their operands."""
+    out: list[Any] = []
+    stack = [] if x is None else [direct_type(x)]
+    while stack:
+        t = stack.pop()
+        if isinstance(t, Info) and t.op_def is OPS["pair"]:
+            stack += t.operand_types[::-1]
+        else:
+            out.append(t)
+    return out
+
+
+def direct_type(x: object) -> Any:
+    """Return the Info of a tensor or node, also of a pair, or the type of a scalar."""
+    return info_of(x) or type(x)
 
 
 def unknown_op(where: str, name: object) -> TypeError:
@@ -161,9 +185,9 @@ def unchecked_info(op: dict[str, Any], a: Any, b: Any) -> Info:
     info.op_def, info.be = OPS[name], backend_of(a, b)
     info.find = info.be.structures.get
     info.attrs = {k: v for k, v in op.items() if k not in ("op", "shape")}
-    info.operand_types = (*operand_types(a), *operand_types(b))
+    info.operand_types = tuple(direct_type(y) for y in (a, b) if y is not None)
     info.shape, info.num_children = op.get("shape", ()), (a is not None) + (b is not None)
-    operand_dtypes = [t.dtype if isinstance(t, Info) else t for t in info.operand_types]
+    operand_dtypes = [t.dtype if isinstance(t, Info) else t for t in (*operand_types(a), *operand_types(b))]
     info.compute_dtype, info.dtype = infer_dtypes(info.op_def, operand_dtypes, info.be.default_dtype_name, info.attrs)
     return info
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # {ufunc: backend method}, where the names differ
 UFUNCS = {
     "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2",
-    "arctanh": "atanh", "expit": "sig", "float_power": "power", "isfinite": "finite",
+    "arctanh": "atanh", "expit": "sig", "isfinite": "finite",
     "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "sign": "sgn",
 }  # fmt: skip
 # {ufunc: operator}, where the operator chooses the op by the shapes or dtypes of its operands
@@ -76,6 +76,11 @@ def _swapaxes(be: Any, a: Any, axis1: int, axis2: int) -> Any:
 
 def _cumulate(be: Any, method: Callable[..., Any], a: Any, axis: int | None) -> Any:
     return method(be.reshape(a, -1, 1), 0) if axis is None else method(a, axis)
+
+
+def _float_power(be: Any, x1: Any, x2: Any, out: Any = None) -> Any:
+    x = _operand(be, x1)  # scalars and arrays in the default dtype
+    return be.power(be.astype(x, be.default_dtype_name) if "int" in x.info.dtype else x, x2, out)
 
 
 def _einsum(be: Any, *operands: Any, out: Any = None, optimize: object = None) -> Any:
@@ -219,6 +224,7 @@ def array_ufunc(operand: Operand, ufunc: Any, method: str, *inputs: Any, out: An
         function, options = FUNCTIONS[REDUCTIONS[name]], {"axis": 0, **options}
     elif method == "__call__" and ufunc.nout == 1 and not options:
         function = _apply_operator if name in OPERATORS else getattr(type(be), UFUNCS.get(name, name), None)
+        function = _float_power if name == "float_power" else function
     if function is None or any(x is not None for key, x in options.items() if key in ("initial", "where")):
         given = "".join(f", {key}={describe(x)}" for key, x in options.items())
         raise TypeError(

@@ -40,7 +40,7 @@ class Info(dict[str, Any]):
     dtype: str
     compute_dtype: str  # the dtype to which the operands are cast before the op runs
     be: Backend
-    operand_types: tuple[Any, ...]  # of a pair: the Info of each tensor or node, the type of each scalar
+    operand_types: tuple[Any, ...]  # of a pair: the Info of each tensor, node or pair in it, the type of each scalar
     num_children: int  # 0 for a tensor, 1 or 2 for a node
     find: Callable[[Any], Any]  # looks up a structure in the table of the backend
 

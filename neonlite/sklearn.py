@@ -521,7 +521,7 @@ class NeonRegressor(RegressorMixin, NeonEstimator):  # type: ignore[misc]
         numpy.ndarray
             (n,), or (n, K) for several outputs, in the units of the training targets.
         """
-        outputs = self._outputs("NeonRegressor.predict", X).astype(np.float64)
+        outputs = self._outputs("NeonRegressor.predict", X)
         return self.model_.target_encoder.decode(outputs)  # type: ignore[union-attr]
 
     def _validate(self, X: Any, y: Any, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -794,3 +794,90 @@ def test_one_slope_or_the_mean_of_both_is_right_at_a_kink(cpu: Backend) -> None:
     x = cpu.array([[0.0]], name="x")
     assert cpu.check_grad(cpu.maximum(x, 0)).ok
     assert cpu.check_grad(abs(x)).ok
+
+
+# --- where the derivative of an op is infinite, or there is none ------------------------------------------------------
+
+AT = [0.0, -1.0, 2.0, 0.5]
+# expressions that are not finite at some of AT, and the branch that NumPy selects there
+SELECTED: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "log": (lambda xp, x: xp.where(x > 0, xp.log(x), 0), lambda x: math.log(x) if x > 0 else 0),
+    "sqrt": (lambda xp, x: xp.where(x > 0, xp.sqrt(x), x * x), lambda x: math.sqrt(x) if x > 0 else x * x),
+    "1 / x": (lambda xp, x: xp.where(x > 0, 3 * (1 / x), x), lambda x: 3 / x if x > 0 else x),
+    "x ** y": (lambda xp, x: xp.where(x > 0, (x * 1) ** (x / 2), 1), lambda x: x ** (x / 2) if x > 0 else 1),
+    "products": (lambda xp, x: xp.where(x > 0, x * xp.log(x) * xp.exp(-1 / x), 0),
+                 lambda x: x * math.log(x) * math.exp(-1 / x) if x > 0 else 0),
+    "nested": (lambda xp, x: xp.where(x > 1, xp.log(xp.where(x > 0, xp.sqrt(x), 0)), x),
+               lambda x: math.log(math.sqrt(x)) if x > 1 else x),
+    "reduced": (lambda xp, x: xp.where(x > 0, xp.max(xp.log(x) * xp.ones_like(x), axis=0), 0),
+                lambda x: math.log(x) if x > 0 else 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SELECTED)
+def test_an_element_that_where_does_not_select_has_no_gradient_to_any_order(name: str) -> None:
+    be, (tree_of, scalar) = Backend.allocate_backend("cpu", default_dtype="float64"), SELECTED[name]
+    for at in AT:
+        x = be.array([[at]])
+        tree, f = tree_of(be, x), scalar
+        for _ in range(3):
+            tree = Autodiff(tree, be, allow_unused=True).get_grad_op_tree(x)
+            f = slope(f)
+        first = Autodiff(tree_of(be, x), be).get_grad_asnumpyarray(x).item()
+        assert first == pytest.approx(slope(scalar)(at or -1e-200), rel=1e-6, abs=1e-6), at
+        assert math.isfinite(tree.asnumpyarray().item())
+        if at == 0.5:
+            assert tree.asnumpyarray().item() == pytest.approx(f(at), rel=1e-2, abs=1e-2)
+
+
+def slope(f: Callable[[float], float]) -> Callable[[float], float]:
+    """Return the function of central differences of a function."""
+    return lambda x: (f(x + 1e-3 * abs(x)) - f(x - 1e-3 * abs(x))) / (2e-3 * abs(x))
+
+
+def test_only_a_gradient_through_where_is_masked(be: Backend) -> None:
+    x = be.array([[0.5, 2.0]])
+    gradient = Autodiff(be.exp(x) * be.log(x), be).get_grad_op_tree(x)
+    assert "where" not in {node.op for node in postorder(gradient)}
+    assert np.isnan(Autodiff(be.sqrt(x * 0) ** 2, be).get_grad_asnumpyarray(x)).all()  # 0 * inf, without where
+
+
+INF, NAN = math.inf, math.nan
+# values where there is no derivative, and a subgradient; all but the last ones are those of PyTorch
+SUBGRADIENTS: dict[str, tuple[Callable[..., Any], list[list[float]], list[list[float]]]] = {
+    "abs": (lambda xp, x: xp.abs(x), [[0.0]], [[0]]),
+    "std": (lambda xp, x: xp.std(x), [[2.0, 2, 2]], [[0, 0, 0]]),
+    "vector_norm": (lambda xp, x: xp.linalg.vector_norm(x), [[0.0, 0]], [[0, 0]]),
+    "vector_norm 3": (lambda xp, x: xp.linalg.vector_norm(x, ord=3), [[0.0, 0]], [[0, 0]]),
+    "vector_norm 1.5": (lambda xp, x: xp.linalg.vector_norm(x, ord=1.5), [[0.0, 0]], [[0, 0]]),
+    "vector_norm 0.5": (lambda xp, x: xp.linalg.vector_norm(x, ord=0.5), [[0.0, 4]], [[0, 1]]),
+    "vector_norm -1": (lambda xp, x: xp.linalg.vector_norm(x, ord=-1), [[0.0, 4]], [[0, 0]]),
+    "vector_norm inf": (lambda xp, x: xp.linalg.vector_norm(x, ord=INF), [[0.0, 0]], [[0, 0]]),
+    "matrix_norm": (lambda xp, x: xp.linalg.matrix_norm(xp.reshape(x, (2, 1))), [[0.0, 0]], [[0, 0]]),
+    "atan2": (lambda xp, x, y: xp.atan2(x, y), [[0.0], [0.0]], [[0], [0]]),
+    "pow": (lambda xp, x, y: x**y, [[INF, -INF, NAN, 0], [0.0, 0, 0, 0]], [[0] * 4, [INF, NAN, NAN, 0]]),
+    "atan2 of large and small values": (lambda xp, x, y: xp.atan2(x, y), [[1e200, 1e-200], [1e200, 1e-200]],
+                                        [[5e-201, 5e199], [-5e-201, -5e199]]),
+    "hypot": (lambda xp, x, y: xp.hypot(x, y), [[0.0], [0.0]], [[0], [0]]),
+    "logaddexp": (lambda xp, x, y: xp.logaddexp(x, y), [[-INF, INF, -INF, 1], [-INF, INF, 1, 1]],
+                  [[0.5, 0.5, 0, 0.5], [0.5, 0.5, 1, 0.5]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SUBGRADIENTS)
+def test_a_subgradient_is_the_gradient_where_there_is_no_derivative(name: str) -> None:
+    be = Backend.allocate_backend("cpu", default_dtype="float64")
+    xp, (function, values, expected) = be.array_api, SUBGRADIENTS[name]
+    operands = [xp.variable(x) for x in values]
+    gradients = Autodiff(xp.sum(function(xp, *operands)), be).get_grad_op_tree(operands)
+    for gradient, value in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient.numpy(), value, rtol=1e-12)
+
+
+def test_the_second_derivatives_of_std_logaddexp_and_powers_are_those_of_finite_differences() -> None:
+    be = Backend.allocate_backend("cpu", default_dtype="float64")
+    x, y = be.array([[1.0, 2.0, -3.0]]), be.array([[1.0, 0.0, 2.0]])
+    for tree in (be.std(x), be.logaddexp(x, y), (x * x) ** y, be.hypot(x, y), be.atan2(x, y)):
+        (first,) = Autodiff(tree, be).get_grad_op_tree([x])
+        report = check_grad(be, first)
+        assert report.ok, report

@@ -262,7 +262,7 @@ def test_an_array_of_another_shape_is_rejected_with_both_shapes(be):
     for shape in ((3, 2), (1, 3), (6,), (2, 3, 1)):
         with pytest.raises(ValueError, match=r"Array: expected the shape of W \(2, 3\), got \(.*\)\. Weights are"):
             Array(np.ones(shape)).fill(x)
-    with pytest.raises(TypeError, match="expected numbers, got"):
+    with pytest.raises(TypeError, match="expected real numbers, got"):
         Array([["a"]]).fill(x)
     np.testing.assert_array_equal(x.get(), np.zeros((2, 3)))
 

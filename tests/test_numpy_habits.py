@@ -202,6 +202,14 @@ def test_round_gives_numpys_values(be):
     holds(round(be.array(A / 3), 2), np.round(A / 3, 2))
 
 
+def test_float_power_of_integers_is_a_float_as_in_numpy(be):
+    x, values = be.array([[2, 3]], dtype="int64"), np.array([[2, 3]])
+    for exponent in (64, -1, 0.5, be.array([[3, -2]], dtype="int64")):
+        reference = np.array([[3, -2]]) if isinstance(exponent, Tensor) else exponent
+        holds(np.float_power(x, exponent), np.float_power(values, reference).astype(np.float32))
+    holds(np.float_power(2, x), np.float_power(2, values).astype(np.float32))
+
+
 @pytest.mark.parametrize("op", [operator.and_, operator.or_, operator.xor, operator.floordiv, operator.mod])
 def test_operators_of_integers_are_bitwise(be, op):
     x = be.array(N, dtype="int32")

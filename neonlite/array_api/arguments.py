@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from neonlite.array_api.array import Array, from_numpy, from_operand
 from neonlite.array_api.promotion import promote_scalar
 from neonlite.backend import current_backend
+from neonlite.backend.creation import to_host_array
 from neonlite.optree import Operand
 from neonlite.typing import NumPyArray
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
 
 
-def as_array(x: Any, like: Array) -> Array:
+def as_array(x: Any, like: Array, name: str = "asarray") -> Array:
     """Return an argument as an array: of the backend of ``like``, and for a Python scalar of its dtype if that fits."""
     if isinstance(x, np.generic):
         x = x.item()
@@ -28,8 +30,21 @@ def as_array(x: Any, like: Array) -> Array:
             )
         return x
     if isinstance(x, bool | int | float | complex):
-        return from_numpy(like.backend, np.asarray(x, promote_scalar(like.dtype, x, like.backend)))
+        return convert(like.backend, x, promote_scalar(like.dtype, x, like.backend), name)
     return convert(like.backend, x)
+
+
+def as_number(x: Any) -> Any:
+    """Return a scalar of NumPy, or an array of one element, as a Python number."""
+    return x.item() if isinstance(x, Array | np.generic | np.ndarray) else x
+
+
+def as_integers(where: str, x: Any) -> tuple[int, ...]:
+    """Return an integer, or a sequence of integers, as a tuple of Python integers. TypeError for others."""
+    numbers = tuple(x) if hasattr(x, "__iter__") and getattr(x, "shape", None) != () else (x,)
+    if any(isinstance(n, bool | np.bool) or not hasattr(n, "__index__") for n in numbers):
+        raise TypeError(f"{where}: expected an integer or a sequence of integers, got {x!r}")
+    return tuple(operator.index(n) for n in numbers)
 
 
 def check_arrays(name: str, *arguments: Any) -> list[Array]:
@@ -41,15 +56,15 @@ def check_arrays(name: str, *arguments: Any) -> list[Array]:
     return [x if isinstance(x, Array) else convert(be or current_backend(), x) for x in arguments]
 
 
-def convert(be: Backend, x: Any) -> Array:
-    """Return any other object as an array."""
+def convert(be: Backend, x: Any, dtype: np.dtype[Any] | None = None, name: str = "asarray") -> Array:
+    """Return any other object as an array, Python numbers in a dtype; by default, floats in that of the backend."""
     if isinstance(x, Operand):
         return from_operand(x)
-    values = np.asarray(x) if hasattr(x, "__array__") or not hasattr(x, "__dlpack__") else from_dlpack(be, x)
-    if values.dtype.kind not in "biuf":
-        raise TypeError(f"asarray: expected real numbers or booleans, got {values.dtype}: {x!r}")
-    if not hasattr(x, "dtype") and values.dtype.kind == "f":  # Python floats
-        values = values.astype(be.default_dtype_name)
+    if hasattr(x, "__dlpack__") and not hasattr(x, "__array__"):
+        return from_numpy(be, from_dlpack(be, x))
+    values = to_host_array(be, x, dtype and dtype.name, name)
+    if not hasattr(x, "dtype") and (dtype or values.dtype.kind == "f"):  # Python numbers
+        values = values.astype(dtype or be.default_dtype_name)
     return from_numpy(be, values)
 
 

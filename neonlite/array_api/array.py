@@ -14,6 +14,7 @@ import numpy as np
 
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.warn import warn
+from neonlite.dtypes import INT_DTYPES
 from neonlite.messages import describe
 from neonlite.optree import Operand
 from neonlite.optree_array_methods import device_of
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from neonlite.array_namespace import Namespace
     from neonlite.backend.backend import Backend
 
+# NumPy's own object of each dtype, so that dtypes compare by identity
+DTYPE_OF_NAME = {name: np.dtype(name) for name in ("bool", *INT_DTYPES, "float16", "float32", "float64")}
+BOOL = DTYPE_OF_NAME["bool"]
 MAX_PENDING_OPS = 64  # an expression of more ops is evaluated, so that a loop does not build an ever larger one
-BOOL = np.dtype(bool)
 
 
 class Array:
@@ -325,7 +328,12 @@ class Array:
         return self.native().__dlpack_device__()  # type: ignore[no-any-return]
 
     def __copy__(self) -> Array:
-        return new_array(self.operand, self.shape, self.dtype, self.is_live, self.num_ops)
+        if not isinstance(self.operand, Tensor):
+            return same(self)  # evaluated to other memory
+        name = self.operand.info.dtype
+        if self.is_live:  # it has a gradient, and the current values each time
+            return result(self.backend.build("cast", self.operand, to=name), self.ndim, self.dtype, self)
+        return new_array(self.backend.array(self.operand, name), self.shape, self.dtype, False, 0)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Array:
         return self.__copy__()
@@ -349,6 +357,11 @@ def new_array(operand: Operand, shape: Shape, dtype: np.dtype[Any], is_live: boo
     return x
 
 
+def same(x: Array) -> Array:
+    """Return another array of the expression of an array: an assignment to one of them does not change the other."""
+    return new_array(x.operand, x.shape, x.dtype, x.is_live, x.num_ops)
+
+
 def result(operand: Operand, ndim: int, dtype: np.dtype[Any] | None, *arguments: Array) -> Array:
     """Return the array of ``ndim`` dimensions that a function computes from arguments; None: the operand's dtype."""
     shape: Shape = operand.shape
@@ -357,6 +370,13 @@ def result(operand: Operand, ndim: int, dtype: np.dtype[Any] | None, *arguments:
         is_live, num_ops = is_live or x.is_live, num_ops + x.num_ops
     shape = shape[len(shape) - ndim :]
     return new_array(operand, shape, np.dtype(operand.info.dtype) if dtype is None else dtype, is_live, num_ops)
+
+
+def as_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return a dtype as NumPy's own object: in native byte order, and without the metadata that a pickle may add."""
+    dtype = np.dtype(dtype)
+    own: np.dtype[Any] = DTYPE_OF_NAME.get(dtype.name, dtype)
+    return own
 
 
 def padded(shape: Shape) -> Shape:
@@ -374,7 +394,7 @@ def with_shape(operand: Operand, shape: Shape, dtype: np.dtype[Any] | None, *arg
 
 def from_numpy(be: Backend, values: NumPyArray) -> Array:
     """Return an array with a copy of values."""
-    dtype = values.dtype
+    dtype = as_dtype(values.dtype)
     name = be.dtype_name("uint8" if dtype == BOOL else dtype)
     operand = be.array(values.reshape(padded(values.shape)), dtype=name)
     return new_array(operand, values.shape, dtype, False, 0)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.array_api.arguments import check_arrays, convert
+from neonlite.array_api.arguments import as_integers, as_number, check_arrays, convert
 from neonlite.array_api.arguments import from_dlpack as copy_from_dlpack
-from neonlite.array_api.array import Array, check_device, from_numpy, new_array, padded
+from neonlite.array_api.array import Array, as_dtype, check_device, from_numpy, new_array, padded
 from neonlite.array_api.manipulation import stack
 from neonlite.array_api.promotion import to_dtype
 from neonlite.backend import Backend, current_backend
@@ -17,7 +17,7 @@ from neonlite.optree import Operand
 
 
 def _dtype(dtype: Any, default: str) -> np.dtype[Any]:
-    return np.dtype(default if dtype is None else dtype)
+    return as_dtype(default if dtype is None else dtype)
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Array:
@@ -33,7 +33,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     device : str, optional
         The device of the backend.
     copy : bool, optional
-        For compatibility with the standard: arrays share no memory. False is refused for objects that must be copied.
+        Whether an Array is copied to other memory; default False. False is refused for objects that must be copied.
 
     Returns
     -------
@@ -50,22 +50,14 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     check_device(be, device)
     if copy is False and not isinstance(obj, Array | Operand):
         raise ValueError(f"asarray: expected an Array, tensor or op-tree for copy=False, got {type(obj).__name__}.")
-    is_list = isinstance(obj, list | tuple) and not any(isinstance(x, Array) for x in obj)
-    if dtype is not None and (is_list or isinstance(obj, bool | int | float)):
-        return from_numpy(be, _cast_list(obj, np.dtype(dtype)))
+    dtype = None if dtype is None else as_dtype(dtype)
     if isinstance(obj, list | tuple) and any(isinstance(x, Array) for x in obj):
         x = stack([asarray(each) for each in obj])
     elif isinstance(obj, Array) and obj.backend is not be:
         x = from_numpy(be, np.asarray(obj))
     else:
-        x = convert(be, obj) if not isinstance(obj, Array) else obj.__copy__() if copy else obj
-    return x if dtype is None else to_dtype(x, np.dtype(dtype))
-
-
-def _cast_list(obj: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return Python numbers as a NumPy array of a dtype, without rounding large integers on the way."""
-    values = np.asarray(obj)
-    return np.asarray(obj, dtype) if values.dtype.kind in "biu" and dtype.kind in "iuf" else values.astype(dtype)
+        x = convert(be, obj, dtype) if not isinstance(obj, Array) else obj.__copy__() if copy else obj
+    return x if dtype is None else to_dtype(x, dtype)
 
 
 def variable(obj: Any, /, *, dtype: Any = None, name: str | None = None) -> Array:
@@ -102,7 +94,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     device : str, optional
         The device of the backend.
     copy : bool, optional
-        For compatibility with the standard: the values are copied.
+        Whether to copy; False is refused, as the values are always copied.
 
     Returns
     -------
@@ -111,6 +103,8 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     """
     be = current_backend()
     check_device(be, device)
+    if copy is False:
+        raise BufferError("from_dlpack: expected copy=True or None, as the values are copied; got False.")
     return x.__copy__() if isinstance(x, Array) else from_numpy(be, copy_from_dlpack(be, x))
 
 
@@ -187,16 +181,19 @@ def full(
     Array
         The array.
     """
-    return _full(current_backend(), shape, fill_value, dtype, device)
+    return _full("full", current_backend(), shape, fill_value, dtype, device)
 
 
-def _full(be: Backend, shape: int | tuple[int, ...], fill_value: Any, dtype: Any, device: str | None) -> Array:
+def _full(
+    name: str, be: Backend, shape: int | tuple[int, ...], fill_value: Any, dtype: Any, device: str | None
+) -> Array:
     check_device(be, device)
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    value = convert(be, fill_value if dtype is None else _cast_list(fill_value, np.dtype(dtype)))
-    name = value.operand.info.dtype
-    tensor = be.zeros(padded(sizes), dtype=name)
-    if value.numpy():
+    sizes = as_integers(f"{name}: shape", shape)
+    dtype = None if dtype is None else as_dtype(dtype)
+    value = convert(be, fill_value, dtype, name)
+    value = value if dtype is None else to_dtype(value, dtype)
+    tensor = be.zeros(padded(sizes), dtype=value.operand.info.dtype)
+    if any(value.numpy().tobytes()):  # -0.0 is not 0
         tensor[:] = value.operand
     return new_array(tensor, sizes, value.dtype, False, 0)
 
@@ -273,7 +270,7 @@ def full_like(x: Array, /, fill_value: bool | int | float, *, dtype: Any = None,
         The array.
     """
     (x,) = check_arrays("full_like", x)
-    return _full(x.backend, x.shape, fill_value, x.dtype if dtype is None else dtype, device)
+    return _full("full_like", x.backend, x.shape, fill_value, x.dtype if dtype is None else dtype, device)
 
 
 def arange(
@@ -307,11 +304,12 @@ def arange(
     """
     be = current_backend()
     check_device(be, device)
-    start, stop = (0, start) if stop is None else (start, stop)
-    is_integer = all(isinstance(x, int) for x in (start, stop, step))
-    count = max(0, math.ceil((stop - start) / step)) if not is_integer else len(range(start, stop, step))  # type: ignore[arg-type]
-    values = np.asarray([start + step * i for i in range(count)], None if count else float)
-    return from_numpy(be, values.astype(_dtype(dtype, "int64" if is_integer else be.default_dtype_name)))
+    numbers: list[Any] = [as_number(x) for x in ((0, start, step) if stop is None else (start, stop, step))]
+    first, end, distance = numbers
+    is_integer = all(isinstance(x, int) for x in numbers)
+    count = len(range(*numbers)) if is_integer else max(0, math.ceil((end - first) / distance))
+    values = [first + distance * i for i in range(count)]
+    return convert(be, values, _dtype(dtype, "int64" if is_integer else be.default_dtype_name), "arange")
 
 
 def linspace(
@@ -347,7 +345,7 @@ def linspace(
     be = current_backend()
     check_device(be, device)
     dtype = _dtype(dtype, be.default_dtype_name)
-    start, stop = (x.item() if isinstance(x, Array) else x for x in (start, stop))
+    start, stop = as_number(start), as_number(stop)
     return from_numpy(be, np.linspace(start, stop, num, dtype=dtype, endpoint=endpoint))
 
 

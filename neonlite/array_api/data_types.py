@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.array_api.arguments import check_arrays
-from neonlite.array_api.array import Array, describe_array, padded, result
+from neonlite.array_api.arguments import as_integers, check_arrays
+from neonlite.array_api.array import Array, as_dtype, describe_array, padded, result, same
 from neonlite.array_api.promotion import DTYPES, KINDS, DTypes, promote, promote_scalar, to_dtype
 from neonlite.backend import current_backend
 from neonlite.optree_array_methods import device_of
@@ -39,7 +39,8 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: str | None = N
     (x,) = check_arrays("astype", x)
     if device is not None:
         x.to_device(device)
-    return to_dtype(x.__copy__() if copy else x, np.dtype(dtype))
+    dtype = as_dtype(dtype)
+    return x.__copy__() if copy and x.dtype == dtype else to_dtype(x, dtype)
 
 
 def broadcast_to(x: Array, /, shape: tuple[int, ...]) -> Array:
@@ -63,9 +64,9 @@ def broadcast_to(x: Array, /, shape: tuple[int, ...]) -> Array:
         The array does not broadcast to the shape.
     """
     (x,) = check_arrays("broadcast_to", x)
-    shape = tuple(shape)
+    shape = as_integers("broadcast_to: shape", shape)
     if x.shape == shape:
-        return x.__copy__()
+        return same(x)
     if broadcast_shapes(x.shape, shape) != shape:
         raise ValueError(f"broadcast_to: expected an array that broadcasts to {shape}, got {describe_array(x)}")
     return result(x.backend.broadcast_to(x.operand, padded(shape)), len(shape), x.dtype, x)
@@ -104,7 +105,7 @@ def can_cast(from_: Any, to: Any, /) -> bool:
     bool
         Whether it can be cast.
     """
-    return bool(np.can_cast(getattr(from_, "dtype", from_), np.dtype(to)))
+    return bool(np.can_cast(as_dtype(getattr(from_, "dtype", from_)), as_dtype(to)))
 
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
@@ -122,7 +123,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
     """
     scalars = [x for x in arrays_and_dtypes if isinstance(x, bool | int | float | complex)]
     dtypes = [
-        np.dtype(getattr(x, "dtype", x)) for x in arrays_and_dtypes if not isinstance(x, bool | int | float | complex)
+        as_dtype(getattr(x, "dtype", x)) for x in arrays_and_dtypes if not isinstance(x, bool | int | float | complex)
     ]
     if not dtypes:
         raise ValueError("result_type: expected at least one array or dtype, got only Python scalars or nothing")
@@ -153,10 +154,10 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
     if isinstance(kind, str) and kind in KINDS:
-        return np.dtype(dtype).name in KINDS[kind]
+        return as_dtype(dtype).name in KINDS[kind]
     if isinstance(kind, str):
         raise ValueError(f"isdtype: expected one of {', '.join(KINDS)}, or a dtype, got {kind!r}")
-    return bool(np.dtype(dtype) == np.dtype(kind))
+    return as_dtype(dtype) == as_dtype(kind)
 
 
 def finfo(type: Any, /) -> Any:
@@ -195,7 +196,7 @@ class Limits:
     """The limits of a dtype, as Python numbers."""
 
     def __init__(self, info: Any, names: tuple[str, ...], number: Any) -> None:
-        self.bits, self.dtype = int(info.bits), info.dtype
+        self.bits, self.dtype = int(info.bits), as_dtype(info.dtype)
         for name in names:
             setattr(self, name, number(getattr(info, name)))
 

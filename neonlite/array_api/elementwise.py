@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from neonlite.array_api.arguments import as_array, check_arrays
-from neonlite.array_api.array import BOOL, Array, describe_array, new_array, result
-from neonlite.array_api.promotion import DTYPES, promote, promote_scalar, to_dtype
+from neonlite.array_api.arguments import as_array, check_arrays, convert
+from neonlite.array_api.array import BOOL, DTYPE_OF_NAME, Array, as_dtype, describe_array, new_array, result, same
+from neonlite.array_api.promotion import promote, promote_scalar, to_dtype
 from neonlite.ops import OPS, Op
 from neonlite.optree import build
 from neonlite.shapes import broadcast_shapes
@@ -20,7 +21,7 @@ FLOAT, REAL, INTEGER, ANY = "f", "iuf", "iu", "biuf"  # the kinds of dtypes that
 KIND_NAMES = {FLOAT: "floating-point", REAL: "numeric", INTEGER: "integer", "b": "boolean", "biu": "integer or boolean"}
 SCALARS = (bool, int, float)
 NUMBERS = (float, int)
-DTYPE_OF_NAME = {name: np.dtype(name) for name in (*DTYPES, "float16")}
+UINT64, FLOAT64 = DTYPE_OF_NAME["uint64"], DTYPE_OF_NAME["float64"]
 
 
 # --- functions from ops ---
@@ -72,6 +73,7 @@ def binary(
     """
     op = OPS_BY_METHOD[method or name]
     op_of_bools = OPS_BY_METHOD[boolean] if boolean else op
+    compares = returns_bool and op.order_signs is not None
 
     def function(x1: Array | float, x2: Array | float, /) -> Array:
         a: Any
@@ -79,7 +81,14 @@ def binary(
         if type(x1) is Array and type(x2) in NUMBERS and x1._dtype.kind == "f" and "f" in kinds:  # the usual case
             a, b = x1, float(x2)
         else:
-            a, b = promoted(name, kinds, x1, x2, op.order_signs is None)
+            if compares:
+                x1, x2 = as_operands(name, x1, x2)
+                if type(x1) is type(x2) is Array and x1._dtype is not x2._dtype and UINT64 in (x1._dtype, x2._dtype):
+                    signed = x1 if x1._dtype.kind == "i" else x2
+                    if signed._dtype.kind == "i":
+                        is_true = (-1 if signed is x1 else 1) in (op.order_signs or ())
+                        return compare_with_uint64(function, x1, x2, is_true)
+            a, b = promoted(name, kinds, x1, x2, op.order_signs is None, compares)
         if type(a) is type(b) is Array and a._shape != b._shape:
             check_broadcast(name, a, b)
         if type(a) is not Array:
@@ -120,28 +129,48 @@ Array
     return function
 
 
-def promoted(name: str, kinds: str, x1: Any, x2: Any, checks_range: bool = True) -> tuple[Any, Any]:
-    """Return two arguments in their common dtype: arrays, or an array and a Python number, checked unless compared."""
+def as_operands(name: str, x1: Any, x2: Any) -> tuple[Any, Any]:
+    """Return two arguments as arrays, or as an array and a Python number; NumPy's scalars count as Python's."""
     if type(x1) is not Array:
-        x1, x2 = (x.item() if isinstance(x, np.generic) else x for x in (x1, x2))  # NumPy's scalars count as Python's
+        x1, x2 = (x.item() if isinstance(x, np.generic) else x for x in (x1, x2))
         if type(x1) in SCALARS and (type(x2) is Array or type(x2) not in SCALARS):
-            second, first = promoted(name, kinds, x2, x1, checks_range)
-            return first, second
+            return x1, check_arrays(name, x2)[0]
         x1 = as_array(x1, x2) if type(x2) is Array else check_arrays(name, x1)[0]
     if type(x2) is not Array:
         x2 = x2.item() if isinstance(x2, np.generic) else x2
-        if type(x2) in SCALARS:
-            return with_scalar(name, kinds, x1, x2, checks_range)
-        x2 = as_array(x2, x1)
+        x2 = x2 if type(x2) in SCALARS else as_array(x2, x1)
+    return x1, x2
+
+
+def promoted(
+    name: str, kinds: str, x1: Any, x2: Any, checks_range: bool = True, compares: bool = False
+) -> tuple[Any, Any]:
+    """Return two arguments in their common dtype: arrays, or an array and a Python number.
+
+    Integers are compared with floats in NumPy's common dtype, float64 for most, as the result has no floating dtype.
+    """
+    x1, x2 = as_operands(name, x1, x2)
+    if type(x1) is not Array:
+        x2, x1 = with_scalar(name, kinds, x2, x1, checks_range, compares)
+        return x1, x2
+    if type(x2) is not Array:
+        return with_scalar(name, kinds, x1, x2, checks_range, compares)
     if x1._dtype is not x2._dtype:
-        dtype = promote(x1.dtype, x2._dtype)
+        dtype = as_dtype(np.promote_types(x1._dtype, x2._dtype)) if compares else promote(x1._dtype, x2._dtype)
         x1, x2 = to_dtype(x1, dtype), to_dtype(x2, dtype)
     if x1._dtype.kind not in kinds:
         x1, x2 = check_kind(name, kinds, x1), check_kind(name, kinds, x2)
     return x1, x2
 
 
-def with_scalar(name: str, kinds: str, x: Array, scalar: Any, checks_range: bool) -> tuple[Array, Any]:
+def compare_with_uint64(compare: Callable[..., Array], x1: Array, x2: Array, is_true: bool) -> Array:
+    """Compare an array of uint64 with one of signed integers exactly; ``is_true``: the result for negative ones."""
+    signed = x1 if x1._dtype.kind == "i" else x2
+    z = compare(*(to_dtype(maximum(x, 0), UINT64) if x is signed else x for x in (x1, x2)))
+    return where(less(signed, 0), is_true, z)
+
+
+def with_scalar(name: str, kinds: str, x: Array, scalar: Any, checks_range: bool, compares: bool) -> tuple[Array, Any]:
     """Return an array and a Python number in their common dtype."""
     kind = x._dtype.kind
     if kind == "f" and "f" in kinds:
@@ -152,7 +181,7 @@ def with_scalar(name: str, kinds: str, x: Array, scalar: Any, checks_range: bool
             raise OverflowError(
                 f"{name}: expected an integer from {limits.min} to {limits.max} for {x.dtype.name}, got {scalar}"
             )
-    x = to_dtype(x, promote_scalar(x.dtype, scalar, x.backend))
+    x = to_dtype(x, FLOAT64 if compares and type(scalar) is float else promote_scalar(x.dtype, scalar, x.backend))
     if x._dtype.kind not in kinds:
         x = check_kind(name, kinds, x)
     return x, float(scalar) if x._dtype.kind == "f" else scalar
@@ -326,13 +355,14 @@ def floor_divide(x1: Any, x2: Any, /) -> Array:
     Array
         The result, not evaluated yet.
     """
+    x1, x2 = promoted("floor_divide", REAL, x1, x2)
     z = _floor_divide(x1, x2)
     if z.dtype.kind != "f":
         return z
-    quotient = divide(x1, x2)  # NumPy's floor_divide returns NaN where the standard has infinities
-    is_finite = isfinite(x1) if isinstance(x1, Array) else isfinite(z * 0 + x1)
-    is_finite = logical_and(is_finite, isfinite(x2) if isinstance(x2, Array) else isfinite(z * 0 + x2))
-    return where(is_finite, z, floor(quotient))
+    quotient = floor(divide(x1, x2))  # NumPy's floor_divide returns NaN where the standard has infinities
+    for x in (x1, x2):
+        z = where(isfinite(x), z, quotient) if isinstance(x, Array) else z if math.isfinite(x) else quotient
+    return z
 
 
 def reciprocal(x: Array, /) -> Array:
@@ -367,9 +397,33 @@ def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
         The result, of the dtype of x.
     """
     (x,) = check_arrays("clip", x)
-    limited = x.__copy__() if min is None else maximum(x, as_array(min, x) if isinstance(min, bool) else min)
-    limited = limited if max is None else minimum(limited, max)
+    limited = same(x)
+    for limit, function, inward in ((min, maximum, math.ceil), (max, minimum, math.floor)):
+        limit = as_limit(x, limit, inward)
+        limited = limited if limit is None else function(limited, limit)
     return to_dtype(limited, x.dtype)
+
+
+def as_limit(x: Array, limit: Any, inward: Callable[[float], int]) -> Any:
+    """Return a limit of ``clip``, for an array of integers as an integer: rounded into the interval, as in NumPy."""
+    limit = limit.item() if isinstance(limit, np.generic) else limit
+    if type(limit) is bool:
+        return as_array(limit, x)
+    if limit is None or x.dtype.kind not in "iu" or type(limit) is int:
+        return limit
+    if type(limit) is not float:
+        (limit,) = check_arrays("clip", limit)
+        if promote(x.dtype, limit.dtype).kind == "f":
+            raise TypeError(
+                f"clip: expected limits that can be cast to {x.dtype.name}, got {describe_array(limit)}. Cast one of "
+                "the arrays with astype."
+            )
+        return limit
+    if limit == (-math.inf if inward is math.ceil else math.inf):
+        return None
+    if not math.isfinite(limit):
+        raise ValueError(f"clip: expected a limit that leaves integers of {x.dtype.name}, got {limit}")
+    return inward(limit)
 
 
 def where(condition: Array, x1: Any, x2: Any, /) -> Array:
@@ -390,11 +444,12 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
     (condition,) = check_arrays("where", condition)
     if condition.dtype != BOOL:
         raise TypeError(f"where: expected a boolean condition, got {describe_array(condition)}. Use condition != 0.")
-    like = next((x for x in (x1, x2) if not isinstance(x, SCALARS)), None)
-    if like is None:
-        like = as_array(x1 + x2 if not isinstance(x1, bool) else x1, condition)
-    (like,) = check_arrays("where", like)
-    x, y = (as_array(value, like) for value in (x1, x2))
+    if isinstance(x1, SCALARS) and isinstance(x2, SCALARS):
+        both = convert(condition.backend, [x1, x2], name="where")
+        x, y = both[0], both[1]
+    else:
+        (like,) = check_arrays("where", x2 if isinstance(x1, SCALARS) else x1)
+        x, y = (as_array(value, like, "where") for value in (x1, x2))
     dtype = promote(x.dtype, y.dtype)
     x, y = to_dtype(x, dtype), to_dtype(y, dtype)
     node = condition.backend.where(condition.operand, x.operand, y.operand)

@@ -20,6 +20,8 @@ from neonlite.array_api.promotion import check_can_assign, to_dtype
 from neonlite.backend.tensor import Tensor
 from neonlite.shapes import Shape, can_broadcast
 
+MAX_INT64 = np.uint64(2**63 - 1)
+
 
 def is_basic(key: Any) -> bool:
     """Return whether an index has only integers, slices, ``...`` and ``None``."""
@@ -166,5 +168,7 @@ def select_positions(shape: Shape, key: Any) -> np.ndarray[Any, np.dtype[np.int6
     keys = tuple(
         k.astype(np.int64) if isinstance(k, np.ndarray) and k.size == 0 and k.dtype.kind == "f" else k for k in keys
     )
+    # NumPy casts indices to int64: one that it does not hold is out of range
+    keys = tuple(np.minimum(k, MAX_INT64) if getattr(k, "dtype", None) == np.uint64 else k for k in keys)
     positions: np.ndarray[Any, np.dtype[np.int64]] = np.arange(math.prod(shape)).reshape(shape)[keys]
     return np.asarray(positions)

@@ -15,17 +15,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neonlite.array_api.arguments import check_arrays
+from neonlite.array_api.arguments import as_array, check_arrays
 from neonlite.array_api.array import Array, describe_array, from_numpy, with_shape
 from neonlite.array_api.data_types import broadcast_to, finfo
-from neonlite.array_api.elementwise import FLOAT, abs, greater, not_equal, pow, sqrt, where
+from neonlite.array_api.elementwise import FLOAT, abs, equal, greater, not_equal, pow, promoted, where
 from neonlite.array_api.manipulation import axes_of, expand_dims, moveaxis, reshape, stack
-from neonlite.array_api.products import matmul, matrix_transpose, tensordot, vecdot
-from neonlite.array_api.promotion import promote, to_dtype
-from neonlite.array_api.reductions import count_nonzero, numeric
+from neonlite.array_api.products import axis_from_end, matmul, matrix_transpose, tensordot, vecdot
+from neonlite.array_api.promotion import to_dtype
+from neonlite.array_api.reductions import count_nonzero, numeric, root
 from neonlite.array_api.reductions import max as max_of
 from neonlite.array_api.reductions import min as min_of
 from neonlite.array_api.reductions import sum as sum_of
+from neonlite.backend.validation import integer
 from neonlite.shapes import broadcast_shapes
 
 
@@ -102,12 +103,12 @@ def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
         The products.
     """
     x1, x2 = check_arrays("cross", x1, x2)
+    axis = axis_from_end("cross", x1, x2, axis)
     if x1.shape[axis] != 3 or x2.shape[axis] != 3:
         raise ValueError(
             f"linalg.cross: expected size 3 on axis {axis}, got {describe_array(x1)} and {describe_array(x2)}"
         )
     (a, b, c), (d, e, f) = ([moveaxis(x, axis, 0)[i] for i in range(3)] for x in (x1, x2))
-    axis = axis if axis < 0 else axis - x1.ndim
     return stack([b * f - c * e, c * d - a * f, a * e - b * d], axis=axis)
 
 
@@ -221,7 +222,7 @@ def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: Any = "fro") -> Arr
     """
     x = matrices("matrix_norm", x)
     if ord == "fro":
-        return sqrt(sum_of(x * x, axis=(-2, -1), keepdims=keepdims))
+        return root(sum_of(x * x, axis=(-2, -1), keepdims=keepdims))
     if ord in ("nuc", 2, -2):
         reduce = {"nuc": sum_of, 2: max_of, -2: min_of}[ord]
         z = reduce(svdvals(x), axis=-1)
@@ -248,7 +249,7 @@ def matrix_power(x: Array, n: int, /) -> Array:
     Array
         The powers.
     """
-    x = matrices("matrix_power", x, is_square=True)
+    x, n = matrices("matrix_power", x, is_square=True), integer("linalg.matrix_power: n", n, -math.inf)
     if n < 0:
         return matrix_power(inv(x), -n)
     z = broadcast_to(from_numpy(x.backend, np.eye(x.shape[-1], dtype=x.dtype)), x.shape)
@@ -275,16 +276,14 @@ def matrix_rank(x: Array, /, *, rtol: Any = None) -> Array:
         The ranks, int64.
     """
     x = matrices("matrix_rank", x)
-    return count_nonzero(_significant(x, svdvals(x), rtol), axis=-1)
+    s, threshold = svdvals(x), _relative_threshold(x, rtol)
+    return count_nonzero(greater(s, max_of(s, axis=-1, keepdims=True) * threshold if s.shape[-1] else 0.0), axis=-1)
 
 
-def _significant(x: Array, s: Array, rtol: Any) -> Array:
-    """Return which singular values of x are above the threshold."""
+def _relative_threshold(x: Array, rtol: Any) -> Array:
+    """Return rtol, of the shape of the batch of x or a number, as an array with an axis for the singular values."""
     rtol = max(x.shape[-2:]) * finfo(x.dtype).eps if rtol is None else rtol
-    if isinstance(rtol, Array):
-        rtol = expand_dims(rtol, axis=-1)
-    threshold = max_of(s, axis=-1, keepdims=True) * rtol if s.shape[-1] else 0.0
-    return greater(s, threshold)
+    return expand_dims(to_dtype(as_array(rtol, x), x.dtype), axis=-1)
 
 
 def outer(x1: Array, x2: Array, /) -> Array:
@@ -322,10 +321,10 @@ def pinv(x: Array, /, *, rtol: Any = None) -> Array:
         The pseudo-inverses (..., n, m).
     """
     x = matrices("pinv", x)
-    u, s, vh = svd(x, full_matrices=False)
-    is_significant = _significant(x, s, rtol)
-    reciprocals = where(is_significant, 1.0 / where(is_significant, s, 1.0), 0.0)
-    return matmul(vh.mT * expand_dims(reciprocals, axis=-2), u.mT)
+    threshold = _relative_threshold(x, rtol)
+    batch = broadcast_shapes(x.shape[:-2], threshold.shape[:-1])
+    operand = x.backend.pinv(x.operand, expand_dims(threshold, axis=-1).operand)
+    return with_shape(operand, (*batch, x.shape[-1], x.shape[-2]), None, x, threshold)
 
 
 def qr(x: Array, /, *, mode: str = "reduced") -> QRResult:
@@ -386,16 +385,17 @@ def solve(x1: Array, x2: Array, /) -> Array:
     Array
         The solutions, (..., n, k) or (..., n).
     """
-    x1, x2 = matrices("solve", x1, is_square=True), numeric("solve", FLOAT, x2)
+    x1, x2 = check_arrays("solve", x1, x2)
+    x1, x2 = promoted("solve", FLOAT, x1, x2)
+    x1 = matrices("solve", x1, is_square=True)
     right = x2 if x2.ndim > 1 else reshape(x2, (-1, 1))
     if right.shape[-2] != x1.shape[-1]:
         raise ValueError(
             f"linalg.solve: expected (..., n, n) and (..., n, k) or (n,), got {describe_array(x1)} and "
             f"{describe_array(x2)}"
         )
-    dtype = promote(x1.dtype, x2.dtype)
     batch = broadcast_shapes(x1.shape[:-2], right.shape[:-2])
-    left, right = (broadcast_to(to_dtype(x, dtype), (*batch, *x.shape[-2:])) for x in (x1, right))
+    left, right = (broadcast_to(x, (*batch, *x.shape[-2:])) for x in (x1, right))
     shape = right.shape if x2.ndim > 1 else right.shape[:-1]
     return with_shape(left.backend.solve(left.operand, right.operand), shape, None, left, right)
 
@@ -471,6 +471,8 @@ def vector_norm(
 ) -> Array:
     """Return the norms of vectors: the sum of ``|x|^ord``, to the power of 1 / ord.
 
+    The gradient is 0 for a vector of zeros, and for ord < 1 at each element that is 0.
+
     Parameters
     ----------
     x : Array
@@ -493,11 +495,12 @@ def vector_norm(
         return (max_of if ord > 0 else min_of)(abs(x), axis=axes, keepdims=keepdims)
     if ord == 0:
         return sum_of(to_dtype(not_equal(x, 0), x.dtype), axis=axes, keepdims=keepdims)
-    if ord == 2:
-        return sqrt(sum_of(x * x, axis=axes, keepdims=keepdims))
-    powers = abs(x) if ord == 1 else pow(abs(x), float(ord))
-    total = sum_of(powers, axis=axes, keepdims=keepdims)
-    return total if ord == 1 else pow(total, 1 / ord)
+    if ord == 1:
+        return sum_of(abs(x), axis=axes, keepdims=keepdims)
+    powers = x * x if ord == 2 else pow(abs(x), float(ord))
+    if ord < 1:  # the derivative of a power at 0 is infinite
+        powers = where(equal(x, 0.0), 0.0 if ord > 0 else math.inf, powers)
+    return root(sum_of(powers, axis=axes, keepdims=keepdims), ord)
 
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.array_api.arguments import check_arrays
-from neonlite.array_api.array import Array, describe_array, result, with_shape
+from neonlite.array_api.arguments import as_integers, check_arrays
+from neonlite.array_api.array import Array, describe_array, result, same, with_shape
 from neonlite.array_api.data_types import broadcast_arrays, broadcast_to
 from neonlite.array_api.promotion import promote, to_dtype
 from neonlite.shapes import normalize_axes
@@ -20,7 +20,7 @@ Axis = int | Sequence[int] | None
 def axes_of(name: str, x: Array, axis: Axis) -> tuple[int, ...]:
     """Return axes as sorted numbers from 0; IndexError for an axis that the array does not have."""
     try:
-        return normalize_axes(axis, x.ndim) if axis != () else ()
+        return normalize_axes(axis, x.ndim)
     except (IndexError, ValueError, TypeError) as error:
         raise type(error)(f"{name}: {error}, for {describe_array(x)}") from None
 
@@ -30,6 +30,13 @@ def axis_of(name: str, x: Array, axis: int) -> int:
     if not hasattr(axis, "__index__"):
         raise TypeError(f"{name}: expected an integer as axis, got {axis!r}, for {describe_array(x)}")
     return axes_of(name, x, axis)[0]
+
+
+def ordered_axes(name: str, x: Array, axis: Any) -> tuple[int, ...]:
+    """Return an axis, or several, as numbers from 0 in the given order."""
+    axes = as_integers(f"{name}: axis", axis)
+    axes_of(name, x, axes)
+    return tuple(a % x.ndim for a in axes)
 
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
@@ -88,9 +95,10 @@ def expand_dims(x: Array, /, axis: int | tuple[int, ...] = 0) -> Array:
         The array with more axes.
     """
     (x,) = check_arrays("expand_dims", x)
-    ndim = x.ndim + (len(axis) if isinstance(axis, tuple) else 1)
+    axes = as_integers("expand_dims: axis", axis)
+    ndim = x.ndim + len(axes)
     try:
-        axes = normalize_axes(axis, ndim)
+        axes = normalize_axes(axes, ndim)
     except (IndexError, ValueError) as error:
         raise type(error)(f"expand_dims: {error}, for {describe_array(x)}") from None
     sizes = iter(x.shape)
@@ -149,11 +157,9 @@ def moveaxis(x: Array, source: int | tuple[int, ...], destination: int | tuple[i
         The array.
     """
     (x,) = check_arrays("moveaxis", x)
-    sources, targets = ([a] if isinstance(a, int) else list(a) for a in (source, destination))
-    axes_of("moveaxis", x, sources), axes_of("moveaxis", x, targets)
+    sources, targets = ordered_axes("moveaxis", x, source), ordered_axes("moveaxis", x, destination)
     if len(sources) != len(targets):
         raise ValueError(f"moveaxis: expected as many destinations as sources, got {source} and {destination}")
-    sources, targets = [a % x.ndim for a in sources], [a % x.ndim for a in targets]
     order = [i for i in range(x.ndim) if i not in sources]
     for target, axis in sorted(zip(targets, sources, strict=True)):
         order.insert(target, axis)
@@ -176,11 +182,10 @@ def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
         The array.
     """
     (x,) = check_arrays("permute_dims", x)
-    if sorted(axes_of("permute_dims", x, list(axes)) if axes else ()) != list(range(x.ndim)):
+    order = ordered_axes("permute_dims", x, axes)
+    if len(order) != x.ndim:
         raise ValueError(f"permute_dims: expected all axes of {describe_array(x)}, got {axes}")
-    if x.ndim < 2:
-        return x.__copy__()
-    return result(x.backend.transpose(x.operand, tuple(a % x.ndim for a in axes)), x.ndim, x.dtype, x)
+    return result(x.backend.transpose(x.operand, order), x.ndim, x.dtype, x) if x.ndim > 1 else same(x)
 
 
 def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
@@ -236,7 +241,7 @@ def reshape(x: Array, /, shape: tuple[int, ...], *, copy: bool | None = None) ->
         The shape has another number of elements.
     """
     (x,) = check_arrays("reshape", x)
-    sizes = [n.__index__() for n in ([shape] if isinstance(shape, int) else shape)]
+    sizes = [*as_integers("reshape: shape", shape)]
     known = math.prod(n for n in sizes if n != -1)
     if sizes.count(-1) == 1 and known and not x.size % known:
         sizes[sizes.index(-1)] = x.size // known
@@ -265,15 +270,22 @@ def roll(x: Array, /, shift: int | tuple[int, ...], *, axis: Axis = None) -> Arr
     (x,) = check_arrays("roll", x)
     if axis is None:
         return reshape(roll(reshape(x, (-1,)), shift, axis=0), x.shape)
-    axes = [axis] if isinstance(axis, int) else list(axis)
-    shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
+    axes, shifts = as_integers("roll: axis", axis), as_integers("roll: shift", shift)
+    if len(shifts) == 1:
+        shifts *= len(axes)
+    if len(axes) == 1:
+        axes *= len(shifts)
+    if len(axes) != len(shifts):
+        raise ValueError(f"roll: expected one shift for each axis, got shift {shift} and axis {axis}")
+    for i in axes:
+        axis_of("roll", x, i)
     for n, a in zip(shifts, axes, strict=True):
-        i = axis_of("roll", x, a)
+        i = a % x.ndim
         size = x.shape[i]
         if size and n % size:
             head, tail = ((slice(None),) * i + (s,) for s in (slice(size - n % size, None), slice(size - n % size)))
             x = concat([x[head], x[tail]], axis=i)
-    return x.__copy__()
+    return same(x)
 
 
 def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
@@ -337,9 +349,9 @@ def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:
         The array.
     """
     (x,) = check_arrays("tile", x)
-    repetitions = (repetitions,) if isinstance(repetitions, int) else repetitions
-    ndim = max(x.ndim, len(repetitions))
-    counts = (1,) * (ndim - len(repetitions)) + tuple(repetitions)
+    counts = as_integers("tile: repetitions", repetitions)
+    ndim = max(x.ndim, len(counts))
+    counts = (1,) * (ndim - len(counts)) + counts
     shape = (1,) * (ndim - x.ndim) + x.shape
     between = reshape(x, tuple(n for size in shape for n in (1, size)))
     wide = broadcast_to(between, tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
@@ -369,6 +381,12 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
 # --- indexing functions ---
 
 
+def check_indices(name: str, indices: Array) -> None:
+    """Raise TypeError unless an array holds integers."""
+    if indices.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integers as indices, got {describe_array(indices)}")
+
+
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     """Return the elements at indices along an axis.
 
@@ -387,12 +405,12 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
         The elements.
     """
     x, indices = check_arrays("take", x, indices)
+    check_indices("take", indices)
     if axis is None and x.ndim != 1:
         raise ValueError(f"take: expected axis for {describe_array(x)}, got none")
     i = axis_of("take", x, 0 if axis is None else axis)
-    be, pad, n = x.backend, len(x.operand.shape) - x.ndim, x.shape[i]
-    positions = be.where(indices.operand < 0, indices.operand + n, indices.operand)
-    flat = be.take(x.operand, be.reshape(positions, (1, indices.size)), i + pad)
+    be, pad = x.backend, len(x.operand.shape) - x.ndim
+    flat = be.take(x.operand, be.reshape(indices.operand, (1, indices.size)), i + pad)
     return with_shape(flat, (*x.shape[:i], *indices.shape, *x.shape[i + 1 :]), x.dtype, x, indices)
 
 
@@ -414,7 +432,13 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
         The elements, of the shape of the indices.
     """
     x, indices = check_arrays("take_along_axis", x, indices)
+    check_indices("take_along_axis", indices)
     i = axis_of("take_along_axis", x, axis)
+    if x.ndim != indices.ndim:
+        raise ValueError(
+            f"take_along_axis: expected indices of {x.ndim} dimensions, got {describe_array(indices)} for "
+            f"{describe_array(x)}"
+        )
     shape = np.broadcast_shapes((*x.shape[:i], 1, *x.shape[i + 1 :]), (*indices.shape[:i], 1, *indices.shape[i + 1 :]))
     x = broadcast_to(x, (*shape[:i], x.shape[i], *shape[i + 1 :]))
     indices = broadcast_to(indices, (*shape[:i], indices.shape[i], *shape[i + 1 :]))

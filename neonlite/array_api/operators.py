@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.array_api import data_types, elementwise, indexing, manipulation, products, reductions
-from neonlite.array_api.array import Array, describe_array
+from neonlite.array_api.array import Array, describe_array, result
 from neonlite.array_api.creation import asarray
 from neonlite.optree import Operand
 from neonlite.optree_numpy import EVALUATED, REDUCTIONS, evaluated
@@ -94,7 +94,9 @@ def _format(self: Array, spec: str) -> str:
 
 def _round(self: Array, digits: int = 0) -> Array:
     """Return the elements rounded to a number of decimal digits."""
-    return elementwise.round(self * 10.0**digits) / 10.0**digits if digits else elementwise.round(self)
+    if not digits:
+        return elementwise.round(self)
+    return result(reductions.numeric("round", elementwise.REAL, self).operand.round(digits), self.ndim, None, self)
 
 
 def _divmod(self: Array, other: Any) -> tuple[Array, Array]:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from neonlite.array_api.arguments import check_arrays
+from neonlite.array_api.arguments import as_integers, check_arrays
 from neonlite.array_api.array import BOOL, Array, describe_array, result
 from neonlite.array_api.data_types import broadcast_to
 from neonlite.array_api.elementwise import multiply
-from neonlite.array_api.manipulation import axes_of, permute_dims, reshape, squeeze
+from neonlite.array_api.manipulation import axis_of, ordered_axes, permute_dims, reshape, squeeze
 from neonlite.array_api.manipulation import matrix_transpose as matrix_transpose
 from neonlite.array_api.promotion import promote, to_dtype
 from neonlite.array_api.reductions import sum as sum_over
@@ -90,9 +90,17 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
         The other axes of x1, then those of x2.
     """
     x1, x2 = check_numeric("tensordot", x1, x2)
-    if isinstance(axes, int):
-        axes = list(range(x1.ndim - axes, x1.ndim)), list(range(axes))
-    first, second = ([a % x.ndim for a in each] for x, each in zip((x1, x2), axes, strict=True))
+    if hasattr(axes, "__index__"):
+        (n,) = as_integers("tensordot: axes", axes)
+        if not 0 <= n <= min(x1.ndim, x2.ndim):
+            raise ValueError(
+                f"tensordot: expected 0 to {min(x1.ndim, x2.ndim)} axes, got {n}, for {describe_array(x1)} and "
+                f"{describe_array(x2)}"
+            )
+        axes = range(x1.ndim - n, x1.ndim), range(n)
+    elif len(axes) != 2:
+        raise ValueError(f"tensordot: expected a number of axes, or two sequences of axes, got {axes}")
+    first, second = (ordered_axes("tensordot", x, each) for x, each in zip((x1, x2), axes, strict=True))
     rest1, rest2 = ([i for i in range(x.ndim) if i not in each] for x, each in ((x1, first), (x2, second)))
     if [x1.shape[i] for i in first] != [x2.shape[i] for i in second]:
         raise ValueError(
@@ -103,6 +111,17 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
     left = reshape(permute_dims(x1, (*rest1, *first)), (math.prod(shape1), k))
     right = reshape(permute_dims(x2, (*second, *rest2)), (k, math.prod(shape2)))
     return reshape(_matrices(left, right), shape1 + shape2)
+
+
+def axis_from_end(name: str, x1: Array, x2: Array, axis: int) -> int:
+    """Return an axis of two arrays as a negative number; it counts from the start only for as many dimensions."""
+    first, second = (axis_of(name, x, axis) - x.ndim for x in (x1, x2))
+    if first != second:
+        raise ValueError(
+            f"{name}: expected a negative axis for different numbers of dimensions, got {axis}, for "
+            f"{describe_array(x1)} and {describe_array(x2)}"
+        )
+    return first
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
@@ -121,7 +140,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
         The products, without the axis.
     """
     x1, x2 = check_numeric("vecdot", x1, x2)
-    axis = axis if axis < 0 else axes_of("vecdot", x1, axis)[0] - x1.ndim
+    axis = axis_from_end("vecdot", x1, x2, axis)
     if x1.shape[axis] != x2.shape[axis]:
         raise ValueError(
             f"vecdot: expected equal sizes on axis {axis}, got {describe_array(x1)} and {describe_array(x2)}"

@@ -8,31 +8,33 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.array_api.arguments import as_array, check_arrays
-from neonlite.array_api.array import BOOL, Array, describe_array, from_numpy, with_shape
-from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, not_equal, sqrt, subtract
+from neonlite.array_api.array import BOOL, Array, as_dtype, describe_array, from_numpy, same, with_shape
+from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, equal, not_equal, pow, sqrt, subtract, where
 from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, reshape, take
-from neonlite.array_api.promotion import promote, to_dtype
+from neonlite.array_api.promotion import to_dtype
 
 INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
 
-def reduced(method: str, x: Array, axis: Axis, keepdims: bool, dtype: Any = None) -> Array:
+def reduced(method: str, x: Array, axis: Axis, keepdims: bool) -> Array:
     """Return a reduction of an array over axes by a backend method."""
     axes = axes_of(method, x, axis)
+    if not axes:
+        return same(x)
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
     if method not in ("sum", "prod") and not math.prod(x.shape[i] for i in axes):
         raise ValueError(f"{method}: expected at least one element along axis {axis}, got {describe_array(x)}")
     pad = len(x.operand.shape) - x.ndim
-    operand = getattr(x.backend, method)(x.operand, axis=tuple(i + pad for i in axes) or (0,) if pad or axes else ())
+    operand = getattr(x.backend, method)(x.operand, axis=tuple(i + pad for i in axes))
     if not keepdims:
         shape = tuple(n for i, n in enumerate(x.shape) if i not in axes)
-    return with_shape(operand, shape, dtype, x)
+    return with_shape(operand, shape, None, x)
 
 
 def accumulated(x: Array, dtype: Any) -> Array:
     """Return an argument in the dtype of its sum: 64 bits for integers, unless a dtype is given."""
     if dtype is not None:
-        return to_dtype(x, np.dtype(dtype))
+        return to_dtype(x, as_dtype(dtype))
     if x.dtype.kind == "f":
         return x
     return to_dtype(x, UINT64 if x.dtype.kind == "u" and "uint64" in x.backend.runtime.dtypes else INT64)
@@ -68,7 +70,7 @@ def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = F
     """
     (x,) = check_arrays("sum", x)
     x = accumulated(x, dtype)
-    return to_dtype(reduced("sum", x, axis, keepdims), x.dtype) if axis != () else x.__copy__()
+    return to_dtype(reduced("sum", x, axis, keepdims), x.dtype)
 
 
 def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
@@ -86,7 +88,7 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = 
     """
     (x,) = check_arrays("prod", x)
     x = accumulated(x, dtype)
-    return to_dtype(reduced("prod", x, axis, keepdims), x.dtype) if axis != () else x.__copy__()
+    return to_dtype(reduced("prod", x, axis, keepdims), x.dtype)
 
 
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -103,7 +105,7 @@ def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         The largest element.
     """
     x = numeric("max", REAL, x)
-    return reduced("max", x, axis, keepdims) if axis != () else x.__copy__()
+    return reduced("max", x, axis, keepdims)
 
 
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -120,7 +122,7 @@ def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         The smallest element.
     """
     x = numeric("min", REAL, x)
-    return reduced("min", x, axis, keepdims) if axis != () else x.__copy__()
+    return reduced("min", x, axis, keepdims)
 
 
 def count_of(x: Array, axis: Axis) -> int:
@@ -142,7 +144,7 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         The mean.
     """
     x = numeric("mean", FLOAT, x)
-    return x.__copy__() if axis == () else sum(x, axis=axis, keepdims=keepdims) / float(count_of(x, axis))
+    return sum(x, axis=axis, keepdims=keepdims) / float(count_of(x, axis))
 
 
 def var(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdims: bool = False) -> Array:
@@ -168,7 +170,7 @@ def var(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdi
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdims: bool = False) -> Array:
-    """Return the standard deviation over axes, the square root of ``var``.
+    """Return the standard deviation over axes, the square root of ``var``. The gradient is 0 where it is 0.
 
     Parameters
     ----------
@@ -180,7 +182,12 @@ def std(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdi
     Array
         The standard deviation.
     """
-    return sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+    return root(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def root(total: Array, ord: int | float = 2) -> Array:
+    """Return total^(1 / ord), of a sum of powers; the gradient is 0 where it is 0, a subgradient."""
+    return where(equal(total, 0.0), 0.0, sqrt(total) if ord == 2 else pow(total, 1 / ord))
 
 
 def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
@@ -346,7 +353,7 @@ def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array |
         raise ValueError(f"searchsorted: expected one dimension, got {describe_array(x1)}")
     if sorter is not None:
         x1 = take(x1, sorter)
-    dtype = promote(x1.dtype, x2.dtype)
+    dtype = as_dtype(np.promote_types(x1.dtype, x2.dtype))  # NumPy's, in which integers are compared with floats
     x1, x2 = to_dtype(x1, dtype), to_dtype(x2, dtype)
     be = x1.backend
     operand = be.searchsorted(x1.operand, be.reshape(x2.operand, (1, x2.size)), side=side)
@@ -514,7 +521,7 @@ def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """
     (x,) = check_arrays("all", x)
     count = count_nonzero(x, axis=axis, keepdims=keepdims)
-    return count == (1 if axis == () else count_of(x, axis))
+    return count == count_of(x, axis)
 
 
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -561,4 +568,4 @@ def diff(
     head, tail = (slice(None),) * i + (slice(-1),), (slice(None),) * i + (slice(1, None),)
     for _ in range(n):
         x = not_equal(x[tail], x[head]) if x.dtype == BOOL else subtract(x[tail], x[head])
-    return x.__copy__()
+    return same(x)

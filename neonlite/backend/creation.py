@@ -423,7 +423,7 @@ def shared_iobuf_size(be: Backend, shape: ShapeLike, parallelism: str | None = N
     return math.prod(be.shape_of(shape))
 
 
-def snapshot(be: Backend, array: ArrayLike, other: object) -> Tensor:
+def snapshot(be: Backend, array: ArrayLike, other: object, is_row: bool = False) -> Tensor:
     """Copy an array that is an operand of an op to a tensor of a dtype that suits the other operand.
 
     The dtype is the other operand's if that is a float, the array's own if both are integers, else the default.
@@ -434,11 +434,18 @@ def snapshot(be: Backend, array: ArrayLike, other: object) -> Tensor:
         The array.
     other : object
         The other operand.
+    is_row : bool
+        Whether an array of one dimension is a row, as in NumPy, if the other operand is a tensor or op-tree.
 
     Returns
     -------
     Tensor
         The copy.
+
+    Raises
+    ------
+    ValueError
+        The array would be a row of n elements beside a column of n, for which NumPy computes n x n elements.
     """
     values = to_host_array(be, array, be.default_dtype_name)
     dtype = other.info.dtype if isinstance(other, Operand) else be.default_dtype_name
@@ -446,18 +453,35 @@ def snapshot(be: Backend, array: ArrayLike, other: object) -> Tensor:
         dtype = values.dtype.name
     elif dtype not in FLOAT_DTYPES:
         dtype = be.default_dtype_name
-    return be.array(values, dtype)
+    return be.array(as_row(values, other) if is_row and isinstance(other, Operand) else values, dtype)
 
 
-def to_host_array(be: Backend, values: object, dtype: str, target: Tensor | None = None) -> NumPyArray:
-    """Return values as a NumPy array of numbers, to be cast to a dtype.
+def as_row(values: NumPyArray, *others: Operand) -> NumPyArray:
+    """Return an array of one dimension as a row, as NumPy broadcasts it, and any other one unchanged.
+
+    ValueError beside a column of as many elements, n: the result would be n x n.
+    """
+    if values.ndim != 1:
+        return values
+    n = len(values)
+    column = next((x for x in others if n > 1 and x.shape == (n, 1)), None)
+    if column is not None:
+        raise ValueError(
+            f"{describe(column)} and an array ({n},): expected an array of two dimensions beside a column of as many "
+            "elements. Use v[:, None], a column; or v[None, :], the row that NumPy would broadcast to n x n."
+        )
+    return values[None, :]
+
+
+def to_host_array(be: Backend, values: object, dtype: str | None, where: str | Tensor = "be.array") -> NumPyArray:
+    """Return values as a NumPy array of numbers, to be cast to a dtype; None keeps integers exact.
 
     Raises an error for ragged lists, objects and strings, and for Python scalars that do not fit an integer dtype. It
-    names the target, if there is one.
+    names the function, or the target of an assignment.
     """
 
-    def where() -> str:
-        return "be.array" if target is None else f"an assignment to {describe(target)}"
+    def describe_call() -> str:
+        return f"an assignment to {describe(where)}" if isinstance(where, Tensor) else where
 
     if isinstance(values, OpTreeNode):
         values = values.astensor()
@@ -466,12 +490,31 @@ def to_host_array(be: Backend, values: object, dtype: str, target: Tensor | None
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise ValueError(f"{where()}: expected nested lists of equal lengths, got others: {error}") from None
-    if not is_real_array(array):
-        raise TypeError(f"{where()}: expected numbers, got an array of {array.dtype} ({describe(values)})")
+        raise ValueError(f"{describe_call()}: expected nested lists of equal lengths, got others: {error}") from None
+    numbers = None if hasattr(values, "dtype") else _exact_numbers(values, array)
+    if numbers is not None:
+        array = numbers
+        if dtype is None and all(isinstance(x, int | np.integer) for x in array.flat):
+            dtype = "uint64" if array.min() >= 0 else "int64"
+    elif not is_real_array(array):
+        raise TypeError(f"{describe_call()}: expected real numbers, got an array of {array.dtype} ({describe(values)})")
     if dtype in LIMITS and array.size and not hasattr(values, "dtype"):
         low, high = LIMITS[dtype]
-        for x in (array.min().item(), array.max().item()):
+        for x in (array.min(), array.max()):
+            x = x.item() if isinstance(x, np.generic) else x
             if not low - 1 < x < high + 1:  # a float is truncated
-                raise (ValueError if math.isnan(x) else OverflowError)(f"{where()}: {overflow_message(x, dtype)}")
+                raise (ValueError if math.isnan(x) else OverflowError)(
+                    f"{describe_call()}: {overflow_message(x, dtype)}"
+                )
+    if numbers is not None:
+        array = array.astype(dtype if dtype in LIMITS else np.float64)
     return be.runtime.host_values(array)  # type: ignore[no-any-return]
+
+
+def _exact_numbers(values: object, array: NumPyArray) -> NumPyArray | None:
+    """Return nested lists as an array of Python numbers, if NumPy's array of them rounds integers to float64."""
+    if array.dtype.kind not in "fO" or (array.dtype.kind == "f" and not (np.abs(array) >= 2.0**53).any()):
+        return None
+    numbers = np.asarray(values, object)
+    is_numeric = all(isinstance(x, int | float | np.bool | np.integer | np.floating) for x in numbers.flat)
+    return numbers if numbers.shape == array.shape and is_numeric else None

@@ -191,7 +191,7 @@ ALIASES = {"fabs": "absolute", "true_divide": "divide"}
 
 # ops with a hand-written method, and ops that only gradient rules build
 NOT_GENERATED = ("where", "cast", "shift", "concat", "take", "scatter_add", "onehot", "slice_backward")
-NOT_GENERATED += ("scatter_add_along_axis",)
+NOT_GENERATED += ("scatter_add_along_axis", "cofactors_backward")
 
 for _op in OP_TABLE:
     if _op.kind in (*SHAPE_FN_BY_KIND, "library") and _op.name not in NOT_GENERATED:

@@ -9,15 +9,16 @@ from neonlite.backend.tree_operands import (
     as_indices,
     as_operand,
     as_operands,
+    as_rows,
     build_node,
     check_axes,
     check_axis,
-    check_operands,
     reduction_size,
 )
 from neonlite.backend.validation import integer
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.messages import describe
+from neonlite.op_functions import widen_half
 from neonlite.ops import LN2, OPS
 from neonlite.optree import Operand
 from neonlite.optree_inference import unknown_op
@@ -85,7 +86,7 @@ def where(be: Backend, condition: OperandLike, a: OperandLike, b: OperandLike, o
     OpTreeNode or Tensor
         An op-tree of the operands' broadcast shape; or ``out``.
     """
-    check_operands(be, "where", condition, a, b)
+    condition, a, b = as_rows(be, "where", condition, a, b)
     return build_node(be, OPS["where"], condition, build_node(be, OPS["pair"], a, b), out)
 
 
@@ -133,7 +134,7 @@ def transpose(be: Backend, a: OperandLike, axes: Sequence[int] | None = None, ou
         axes = matrix_transpose_axes(a.ndim)
     elif not isinstance(axes, tuple | list):
         raise TypeError(f"be.transpose({describe(a)}): expected a permutation of {a.ndim} axes, got {describe(axes)}")
-    axes = tuple(x % a.ndim if isinstance(x, int) and -a.ndim <= x < a.ndim else x for x in axes)
+    axes = tuple(int(x) % a.ndim if hasattr(x, "__index__") and -a.ndim <= x < a.ndim else x for x in axes)
     return build_node(be, OPS["transpose"], a, None, out, (("axes", axes),))
 
 
@@ -266,6 +267,7 @@ def onehot(be: Backend, indices: ArrayLike, axis: int, out: Tensor | None = None
         raise ValueError(
             f"be.onehot: expected axis 0 (a row per class) or 1 (a column per class), got {describe(axis)}"
         )
+    axis = int(axis)
     if out is not None and nclass is None:
         nclass = out.shape[axis]
     if nclass is not None:
@@ -439,7 +441,7 @@ def clip(be: Backend, a: OperandLike, a_min: OperandLike, a_max: OperandLike, ou
     OpTreeNode or Tensor
         An op-tree of the operands' broadcast shape; or ``out``.
     """
-    check_operands(be, "clip", a, a_min, a_max)
+    a, a_min, a_max = as_rows(be, "clip", a, a_min, a_max)
     return build_node(be, OPS["minimum"], build_node(be, OPS["maximum"], a, a_min), a_max, out)
 
 
@@ -557,6 +559,8 @@ def std(
 ) -> Operand:
     """Return the standard deviation, the square root of ``var``, over one axis, several or all.
 
+    The gradient is 0 where it is 0, a subgradient.
+
     Parameters
     ----------
     a : Tensor, OpTreeNode, scalar or array
@@ -578,7 +582,8 @@ def std(
         An op-tree with the reduced axes of size 1 or removed; or ``out``.
     """
     x, dtype = _to_accumulation_dtype(be, a, axis, "std")
-    return be.astype(be.sqrt(_variance(be, x, axis, keepdims, binary)), dtype, out)
+    variance = _variance(be, x, axis, keepdims, binary)
+    return be.astype(be.where(be.equal(variance, 0), 0, be.sqrt(variance)), dtype, out)
 
 
 def _to_accumulation_dtype(be: Backend, a: OperandLike, axis: AxisLike, method: str) -> tuple[Operand, str]:
@@ -587,7 +592,7 @@ def _to_accumulation_dtype(be: Backend, a: OperandLike, axis: AxisLike, method: 
     if reduction_size(a, axis, method) == 0:
         raise ValueError(f"be.{method}({describe(a)}): expected at least one element along axis {axis}, got none")
     dtype = a.info.dtype if a.info.dtype in FLOAT_DTYPES else be.default_dtype_name
-    return be.astype(a, "float32" if dtype in HALF_DTYPES else dtype), dtype
+    return widen_half(be, be.astype(a, dtype)), dtype
 
 
 def _mean(be: Backend, a: Operand, axis: AxisLike, keepdims: bool = True) -> Operand:
@@ -618,8 +623,9 @@ def softmax(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | None 
     """
     a = as_operand(be, a, "softmax")
     check_axes(a, axis, "softmax")
-    e = build_node(be, OPS["exp"], a - _constant_max(be, a, axis))
-    return build_node(be, OPS["div"], e, be.sum(e, axis=axis), out)
+    x = widen_half(be, a)
+    e = build_node(be, OPS["exp"], x - _constant_max(be, x, axis))
+    return _to_dtype_of(be, a, e / be.sum(e, axis=axis), out)
 
 
 def logsumexp(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | None = None) -> Operand:
@@ -641,10 +647,16 @@ def logsumexp(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | Non
     """
     a = as_operand(be, a, "logsumexp")
     check_axes(a, axis, "logsumexp")
-    m = _constant_max(be, a, axis)
+    x = widen_half(be, a)
+    m = _constant_max(be, x, axis)
     m = be.where(build_node(be, OPS["finite"], m), m, 0)
-    total = be.sum(build_node(be, OPS["exp"], a - m), axis=axis)
-    return build_node(be, OPS["add"], m, build_node(be, OPS["log"], total), out)
+    total = be.sum(build_node(be, OPS["exp"], x - m), axis=axis)
+    return _to_dtype_of(be, a, m + build_node(be, OPS["log"], total), out)
+
+
+def _to_dtype_of(be: Backend, a: Operand, z: Operand, out: Tensor | None) -> Operand:
+    """Return z, computed from ``widen_half(a)``, in the dtype of a 16-bit a."""
+    return be.astype(z, a.info.dtype if a.info.dtype in HALF_DTYPES else z.info.dtype, out)
 
 
 def _constant_max(be: Backend, a: Operand, axis: AxisLike) -> Operand:

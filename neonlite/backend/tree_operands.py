@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from neonlite.backend.creation import as_row, to_host_array
+from neonlite.dtypes import LIMITS
 from neonlite.messages import describe, truncate_message
 from neonlite.ops import Op
 from neonlite.optree import Operand, build
@@ -43,6 +45,20 @@ def as_operand(be: Backend, x: OperandLike, method: str) -> Operand:
     return be.array(x)
 
 
+def as_rows(be: Backend, method: str, *operands: OperandLike) -> list[Any]:
+    """Return the operands of an elementwise function of three, with arrays of one dimension as rows."""
+    check_operands(be, method, *operands)
+    tensors = [x for x in operands if isinstance(x, Operand)]
+
+    def is_vector(x: Any) -> bool:
+        return len(getattr(x, "shape", ())) == 1 and not hasattr(x, "operand")  # an array of the namespace is a row
+
+    return [
+        as_row(to_host_array(be, x, be.default_dtype_name), *tensors) if tensors and is_vector(x) else x
+        for x in operands
+    ]
+
+
 def as_operands(be: Backend, arrays: Sequence[OperandLike], method: str) -> list[Operand]:
     """Return a list of one or more operands, each as a tensor or op-tree."""
     if not isinstance(arrays, list | tuple) or isinstance(arrays, Operand) or not arrays:
@@ -58,6 +74,8 @@ def as_indices(be: Backend, x: ArrayLike, method: str, what: str) -> Operand:
         raise TypeError(
             f"be.{method}: expected integers as {what}, got {describe(x)} with dtype {x.info.dtype}. Use dtype='int32'."
         )
+    if x.info.dtype == "uint64":  # runtimes compute with int64: an index that it does not hold is out of range
+        x = be.astype(be.minimum(x, LIMITS["int64"][1]), "int64")
     return x
 
 
@@ -67,7 +85,7 @@ def _copy_indices(be: Backend, x: ArrayLike, method: str, what: str) -> Tensor:
     array = np.asarray(x)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"be.{method}: expected integers as {what}, got {describe(x)} with dtype {array.dtype}")
-    return be.array(array, dtype="int64")
+    return be.array(array, dtype="uint64" if array.dtype == np.uint64 else "int64")
 
 
 def check_axes(a: Operand, axis: AxisLike, method: str, ndim: int | None = None) -> tuple[int, ...]:

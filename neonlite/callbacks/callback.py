@@ -89,7 +89,7 @@ class CallbackBase:
         """
 
     def get_state(self) -> object:
-        """Return what a checkpoint stores of this callback.
+        """Return what a checkpoint stores of this callback, and what is reset when another training starts.
 
         Returns
         -------
@@ -99,7 +99,7 @@ class CallbackBase:
         return None
 
     def set_state(self, state: object) -> None:
-        """Restore a state from a checkpoint; ``fit`` calls this before training starts.
+        """Restore a state, of a checkpoint or an interrupted training, or the first one; before training starts.
 
         Parameters
         ----------
@@ -138,6 +138,7 @@ class Callback(NervanaObject, CallbackBase):
     """
 
     callbacks: Callbacks
+    initial_state: object = None  # the result of ``get_state`` before the first training
     output_path: str | None = None
     priority = PRIORITY_RECORD
     rank_0_only = False

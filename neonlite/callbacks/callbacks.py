@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -155,7 +156,7 @@ class Callbacks(NervanaObject, CallbackBase):
     # --- adding callbacks ---
 
     def add_callback(self, callback: Callback, insert_pos: int | None = None) -> None:
-        """Add a callback.
+        """Add a callback. One that was added to other ``Callbacks`` before starts with the state that it had then.
 
         Parameters
         ----------
@@ -178,6 +179,10 @@ class Callbacks(NervanaObject, CallbackBase):
             if other.output_path and same_file(callback.output_path, other.output_path):
                 both = f"{other.classnm} and {callback.classnm}"
                 raise ValueError(f"{both}: expected different files, got {callback.output_path} for both")
+        if getattr(callback, "callbacks", None) is None:
+            callback.initial_state = deepcopy(callback.get_state())
+        elif callback.callbacks is not self and callback.initial_state is not None:  # of another training
+            callback.set_state(deepcopy(callback.initial_state))
         callback.callbacks = self
         self.callbacks.insert(len(self.callbacks) if insert_pos is None else insert_pos, callback)
 
@@ -342,6 +347,26 @@ class Callbacks(NervanaObject, CallbackBase):
                 unmatched.remove(callback)
                 callback.set_state(saved)
 
+    def continue_from(self, states: object) -> None:
+        """Restore the states of callbacks of an interrupted ``fit``, ``get_state()["callbacks"]``.
+
+        Parameters
+        ----------
+        states : list
+            The class and state of each callback.
+        """
+        self.set_state({"history": self.history.get_state(), "callbacks": states})
+
+    def check_callbacks(self) -> None:
+        """Raise ValueError if a callback now belongs to other ``Callbacks``."""
+        for callback in self.callbacks:
+            if callback.callbacks is not self:
+                raise ValueError(
+                    f"{callback.classnm}: expected a callback of the training of {self.model.name}, got one that was "
+                    f"added to that of {callback.model.name} since. Use a callback object for each of two trainings "
+                    "that alternate or run at the same time."
+                )
+
     # --- events ---
 
     def _dispatch(self, event: str, *args: int) -> None:
@@ -355,12 +380,14 @@ class Callbacks(NervanaObject, CallbackBase):
         return sorted((x for x in self.callbacks if is_rank_0 or not x.rank_0_only), key=attrgetter("priority"))
 
     def on_train_begin(self, epochs: int) -> None:
+        self.check_callbacks()
         self._dispatch("on_train_begin", epochs)
 
     def on_train_end(self) -> None:
         self._dispatch("on_train_end")
 
     def on_epoch_begin(self, epoch: int) -> None:
+        self.check_callbacks()
         self._dispatch("on_epoch_begin", epoch)
 
     def on_epoch_end(self, epoch: int) -> None:

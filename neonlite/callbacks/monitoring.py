@@ -117,9 +117,10 @@ class MonitorCallback(Callback):
 class EarlyStop(MonitorCallback):
     """End training when a value has not improved for ``patience`` epochs, and restore the best weights.
 
-    Training that was stopped stays stopped, even after a checkpoint is loaded. To continue, call ``fit`` without this
-    callback. If training reaches ``num_epochs`` instead, the model has the best weights as well; another ``fit`` with
-    this callback continues from the last ones, as if training had not been interrupted.
+    If training reaches ``num_epochs`` instead, the model has the best weights as well. With the same ``Callbacks``, or
+    after its checkpoint is loaded, training that was stopped stays stopped, and another ``fit`` with more epochs
+    continues from the last weights, as if training had not been interrupted. In new ``Callbacks``, as in each
+    ``fit(X, y)``, this callback starts again, with the weights of the model.
 
     Parameters
     ----------
@@ -206,7 +207,7 @@ class ReduceOnPlateau(MonitorCallback):
     """Multiply the learning rate by ``factor`` when a value has not improved for ``patience`` epochs.
 
     The rates of the optimizer's schedule are multiplied, whatever the schedule; see ``ReducedSchedule``. A
-    MultiOptimizer reduces the rates of all its optimizers.
+    MultiOptimizer reduces the rates of all its optimizers. When training ends, the optimizer has its first schedule.
 
     Parameters
     ----------
@@ -255,22 +256,34 @@ class ReduceOnPlateau(MonitorCallback):
     def on_train_begin(self, epochs: int) -> None:
         super().on_train_begin(epochs)
         instance("ReduceOnPlateau: optimizer", self.model.optimizer, Optimizer, "an Optimizer, such as Adam(),")
-        self.reduce_schedules()
+        self.reduce_schedules(self.scale)
+
+    def on_train_end(self) -> None:
+        self.reduce_schedules(1)
+
+    def on_interrupt(self) -> None:
+        self.reduce_schedules(1)
 
     def on_plateau(self, epoch: int) -> None:
         self.scale *= self.factor
-        self.reduce_schedules()
+        self.reduce_schedules(self.scale)
         log.info(
             "epoch %d: the learning rate is multiplied by %g: %s has not improved", epoch, self.scale, self.monitor
         )
 
-    def reduce_schedules(self) -> None:
-        """Set the scale of the schedules of all optimizers; an optimizer of a checkpoint is already reduced."""
+    def reduce_schedules(self, scale: float) -> None:
+        """Set the scale of the schedules of all optimizers; an optimizer of a checkpoint is already reduced.
+
+        Parameters
+        ----------
+        scale : float
+            The factor of the rates; 1 restores the schedules.
+        """
         for optimizer in flatten_optimizers(self.model.optimizer):
             schedule = optimizer.schedule
             while isinstance(schedule, ReducedSchedule):
                 schedule = schedule.schedule
-            optimizer.schedule = ReducedSchedule(schedule, self.scale, self.min_rate) if self.scale < 1 else schedule
+            optimizer.schedule = ReducedSchedule(schedule, scale, self.min_rate) if scale < 1 else schedule
 
     def get_state(self) -> dict[str, object]:
         return {**super().get_state(), "scale": self.scale}

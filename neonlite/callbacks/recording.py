@@ -160,6 +160,8 @@ class LossCallback(EvalCallback):
 class MetricCallback(EvalCallback):
     """Record a metric on a validation set, under the names of the metric.
 
+    It is computed before the first step, too, without a record: a metric that cannot be computed is an error then.
+
     Parameters
     ----------
     eval_set : iterator
@@ -183,6 +185,9 @@ class MetricCallback(EvalCallback):
             raise TypeError(
                 f"MetricCallback: expected a metric of named values, such as Accuracy(), got {describe(metric)}"
             )
+
+    def on_train_begin(self, epochs: int) -> None:
+        self.evaluate()  # raises an error if the metric cannot be computed, before the first step
 
     def evaluate(self) -> dict[str, float]:
         values = self.model.eval(self.eval_set, self.metric)

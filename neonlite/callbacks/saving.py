@@ -207,8 +207,8 @@ class TerminateOnNaN(Callback):
 class EarlyStopCallback(Callback):
     """End training when a function of the cost on the validation set returns True.
 
-    Training that was stopped stays stopped, even after a checkpoint is loaded. To continue, call ``fit`` without this
-    callback.
+    With the same ``Callbacks``, or after its checkpoint is loaded, training that was stopped stays stopped. In new
+    ``Callbacks``, as in each ``fit(X, y)``, this callback starts again.
 
     Parameters
     ----------

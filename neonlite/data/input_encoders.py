@@ -67,6 +67,10 @@ class InputEncoder(Serializable):
         """
         raise NotImplementedError
 
+    def feature_units(self) -> tuple[list[float], list[float]] | None:
+        """Return mean and deviation of each encoded feature; None if features are not standardized."""
+        return None
+
     def as_batch(self, X: Any) -> Any:
         """Return data of one sample as a batch of one, or None if it is a batch already.
 
@@ -126,6 +130,9 @@ class ArrayEncoder(InputEncoder):
         mean, deviation = moments(x)
         return cls(layout, x.shape[1:], mean.tolist(), deviation.tolist())
 
+    def feature_units(self) -> tuple[list[float], list[float]] | None:
+        return None if self.mean is None or self.deviation is None else ([*self.mean], [*self.deviation])
+
     def encode(self, where: str, X: Any) -> NDArray[Any]:
         x = numeric_array(where, X)
         sizes = tuple(self.sizes)
@@ -145,7 +152,10 @@ class ArrayEncoder(InputEncoder):
     def as_batch(self, X: Any) -> Any:
         if isinstance(X, str | Mapping) or hasattr(X, "columns"):
             return None
-        x = np.asarray(X)
+        try:
+            x = np.asarray(X)
+        except ValueError:  # lists of several lengths, for which encode raises an error
+            return None
         return x[None] if x.shape == tuple(self.sizes) else None
 
     def __str__(self) -> str:
@@ -203,6 +213,14 @@ class TableEncoder(InputEncoder):
             raise TypeError(f"{where}: expected a data frame with the columns {', '.join(names)}, got {describe(X)}")
         parts = [self._encode_column(where, column, table) for column in self.columns]
         return np.concatenate(parts, axis=1)
+
+    def feature_units(self) -> tuple[list[float], list[float]] | None:
+        units: list[tuple[float, float]] = []
+        for column in self.columns:
+            names = column.get("categories")
+            units += [(column["mean"], column["deviation"])] if names is None else [(0.0, 1.0)] * len(names)
+        mean, deviation = zip(*units, strict=True)
+        return [*mean], [*deviation]
 
     def _encode_column(self, where: str, column: dict[str, Any], table: Columns) -> NDArray[np.float32]:
         name = column["name"]

@@ -49,6 +49,8 @@ class TargetEncoder(Serializable):
     def decode(self, outputs: NDArray[Any]) -> NDArray[Any]:
         """Return what ``Model.predict`` returns for outputs: probabilities, or numbers in the units of the targets.
 
+        Standardized numbers are decoded in float64: their mean may be large, as of years.
+
         Parameters
         ----------
         outputs : numpy.ndarray
@@ -222,15 +224,19 @@ class NumberEncoder(TargetEncoder):
         if not is_real_array(numbers):
             raise TypeError(f"{where}: expected numbers for y, as in the training data, got {describe(y)}")
         check_all_finite(f"{where}: y", numbers, np.float32, way_out="")
-        numbers = numbers[:, None] if numbers.ndim == 1 else numbers
+        numbers = numbers.astype(np.float64)
         if self.mean is None:
-            return numbers.astype(np.float32)
-        standardized: NDArray[Any] = (numbers - np.asarray(self.mean)) / np.asarray(self.deviation)
-        return standardized.astype(np.float32)
+            return numbers[:, None] if numbers.ndim == 1 else numbers
+        rows = numbers.reshape(len(numbers), -1)
+        if rows.shape[1] != len(self.mean):
+            expected = f"{len(self.mean)} columns"
+            raise ValueError(f"{where}: expected {expected} in y, as in the training data, got {np.shape(y)}")
+        standardized: NDArray[np.float64] = (rows - np.asarray(self.mean)) / np.asarray(self.deviation)
+        return standardized
 
     def decode(self, outputs: NDArray[Any]) -> NDArray[Any]:
         if self.mean is not None:
-            outputs = (outputs * np.asarray(self.deviation) + np.asarray(self.mean)).astype(outputs.dtype)
+            outputs = outputs.astype(np.float64) * np.asarray(self.deviation) + np.asarray(self.mean)
         return outputs[:, 0] if self.is_vector and outputs.shape[1] == 1 else outputs
 
     def __str__(self) -> str:
@@ -255,7 +261,12 @@ def class_indices(outputs: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def choose_target_encoder(
-    where: str, y: Any, num_outputs: int, activation: str | None, expects_probabilities: bool | None
+    where: str,
+    y: Any,
+    num_outputs: int,
+    activation: str | None,
+    expects_probabilities: bool | None,
+    is_training: bool = True,
 ) -> TargetEncoder:
     """Return the encoder for training targets.
 
@@ -271,6 +282,9 @@ def choose_target_encoder(
         The class name of the last activation.
     expects_probabilities : bool, optional
         Whether the cost expects probabilities, as cross-entropies do; None without a cost.
+    is_training : bool
+        Whether the encoder depends on the moments and the labels of ``y``. If not, numbers are unchanged, and classes
+        are their indices.
 
     Raises
     ------
@@ -301,7 +315,7 @@ def choose_target_encoder(
                 f"{where}: expected y with a column for each of the {num_outputs} outputs, got {labels.shape}. End the "
                 f"network with Affine({width})."
             )
-        return NumberEncoder.from_data(where, labels, activation is None)
+        return NumberEncoder.from_data(where, labels, is_training and activation is None)
     if is_number and is_float_array(labels) and not (labels == np.floor(labels)).all():
         raise ValueError(
             f"{where}: expected classes for a network that ends with {activation}, got {labels.dtype} from "
@@ -321,6 +335,8 @@ def choose_target_encoder(
             )
         names = [str(x) for x in y.columns] if hasattr(y, "columns") else [str(i) for i in range(num_outputs)]
         return IndicatorEncoder(names)
+    if not is_training and not is_one_hot(labels):
+        return ClassEncoder([*range(max(num_outputs, 2))], "int")
     return ClassEncoder.from_data(where, labels, num_outputs)
 
 

@@ -22,6 +22,7 @@ from neonlite.layers.norm import LayerNorm
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.types import ActivationLike, InitLike, LayerInput
 from neonlite.messages import describe
+from neonlite.op_functions import widen_half
 from neonlite.optree import Operand
 
 SINUSOID_BASE = 10000  # the longest wavelength is 2 pi times this many steps
@@ -76,11 +77,12 @@ def masked_softmax(scores: Operand, mask: Operand | None, axis: int) -> Operand:
     be = scores.backend
     if mask is None:
         return be.softmax(scores, axis)
-    scores = be.where(mask, scores, -math.inf)
+    dtype = scores.info.dtype
+    scores = be.where(mask, widen_half(be, scores), -math.inf)
     largest = be.stop_gradient(be.max(scores, axis=axis))
     e = be.exp(scores - be.where(be.finite(largest), largest, 0))
     total = be.sum(e, axis=axis)
-    return e / be.where(total == 0, 1, total)
+    return be.astype(e / be.where(total == 0, 1, total), dtype)
 
 
 class MultiHeadAttention(ParameterLayer):

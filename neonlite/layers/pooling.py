@@ -10,6 +10,7 @@ from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer
 from neonlite.backend.validation import one_of
 from neonlite.layers.convolution import ImageLayer, pad_images, parse_sizes, window_slices
 from neonlite.layers.types import WindowSizes
+from neonlite.op_functions import widen_half
 from neonlite.optree import Operand
 
 
@@ -88,10 +89,10 @@ class Pooling(ImageLayer):
         if self.op == "max":
             pooled = be.max(be.where(valid_mask, values, -math.inf), axis=0)
         elif self.op == "avg":
-            pooled = be.sum(values, axis=0) / be.sum(valid_mask, axis=0)
+            pooled = be.sum(widen_half(be, values), axis=0) / be.sum(widen_half(be, valid_mask), axis=0)
         else:
-            pooled = be.sqrt(be.sum(be.square(values), axis=0))
-        return be.reshape(pooled, g.dimO2)
+            pooled = be.sqrt(be.sum(be.square(widen_half(be, values)), axis=0))
+        return be.astype(be.reshape(pooled, g.dimO2), x.info.dtype)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.set_inputs(inputs, inference)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from neonlite.backend.lock import exclusive
 from neonlite.callbacks.callback import check_dataset
 from neonlite.data.iterator import ResumableIterator
+from neonlite.data.target_encoders import NumberEncoder, TargetEncoder
 from neonlite.messages import describe
 from neonlite.models.beam_search import BeamSearch
 from neonlite.models.metric_values import MetricValues
@@ -20,6 +21,7 @@ from neonlite.transforms import Cost, Metric, get_metric
 
 if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
+    from neonlite.data.input_encoders import InputEncoder
     from neonlite.models.model import Model
     from neonlite.typing import ArrayLike
 
@@ -35,7 +37,8 @@ def eval(
     """Return a metric of a data set.
 
     Each row counts once, even if the last minibatch wraps around. The metric is that of all rows, whatever the batch
-    size. Only if its class overrides ``__call__``, or if it is a function, it is the mean over the rows.
+    size. Only if its class overrides ``__call__``, or if it is a function, it is the mean over the rows. Numbers that
+    ``fit(X, y)`` standardized are compared in the units of its ``y``, in float64.
 
     Parameters
     ----------
@@ -67,12 +70,17 @@ def eval(
         metric = get_metric(metric)
     if isinstance(metric, type) or not callable(metric):
         raise TypeError(f"{model.name}.eval: expected a metric, such as Accuracy(), got {describe(metric)}")
+    outputs_encoder, targets_encoder = model.target_encoder, getattr(dataset, "target_encoder", None)
+
+    def decode(y: Any, t: Any) -> tuple[Any, Any]:
+        return decode_columns(y, outputs_encoder), decode_columns(t, targets_encoder)
+
     if isinstance(metric, Metric) and metric.is_additive:
-        parts = map_outputs(model, dataset, lambda y, t, columns, n: metric.sums(y, t, columns))
+        parts = map_outputs(model, dataset, lambda y, t, columns, n: metric.sums(*decode(y, t), columns))
         return MetricValues.of(metric.compute(*metric.merge(gather(model, dataset, parts))), metric)
 
     def evaluate(y: Any, t: Any, columns: Any, n: int) -> tuple[int, NDArray[Any]]:
-        return n, np.asarray(metric(y, t, calcrange=columns), np.float64)
+        return n, np.asarray(metric(*decode(y, t), calcrange=columns), np.float64)
 
     values = map_outputs(model, dataset, evaluate)
     return MetricValues.of(mean_over_rows(gather(model, dataset, values)), metric)
@@ -81,6 +89,8 @@ def eval(
 @exclusive
 def eval_cost(model: Model, dataset: NervanaDataIterator) -> float:
     """Return the mean cost over the rows of a data set. Each row counts once.
+
+    It is what training minimizes: numbers that ``fit(X, y)`` standardized are not in the units of its ``y``.
 
     Parameters
     ----------
@@ -97,9 +107,12 @@ def eval_cost(model: Model, dataset: NervanaDataIterator) -> float:
         raise RuntimeError(
             f"{model.name}.eval_cost: expected a cost, got none. Call initialize(dataset, cost) or fit first."
         )
-    cost = model.cost
+    cost, encoder = model.cost, model.target_encoder
+    if getattr(dataset, "target_encoder", None) is not None:
+        encoder = None  # its targets are encoded
 
     def evaluate(y: Any, t: Any, columns: Any, n: int) -> tuple[int, float]:
+        t = encode_columns(f"{model.name}.eval_cost", t, encoder)
         cost.get_cost(y, t)
         parts = cost.pair_outputs(y, t) if hasattr(cost, "pair_outputs") else [(cost, 1.0, y, t)]
         each = [w * float(c.outputs.get()[:, columns].mean()) for c, w, _, target in parts if target is not None]
@@ -110,7 +123,7 @@ def eval_cost(model: Model, dataset: NervanaDataIterator) -> float:
 
 @exclusive
 def get_outputs(model: Model, dataset: NervanaDataIterator) -> NDArray[Any]:
-    """Return the outputs for a data set.
+    """Return the outputs of the network for a data set; ``predict`` returns numbers in the units of ``fit(X, y)``.
 
     Parameters
     ----------
@@ -163,6 +176,45 @@ def get_outputs_beam(
     return np.concatenate(gather(model, dataset, tokens))
 
 
+def check_inputs(where: str, encoder: InputEncoder | None, dataset: object) -> None:
+    """Raise ValueError if the network was trained on standardized rows, and those of an iterator are not."""
+    is_standardized = encoder is not None and encoder.feature_units() is not None
+    if is_standardized and getattr(dataset, "input_encoder", None) is None:
+        raise ValueError(
+            f"{where}: expected arrays or a data frame, whose rows are standardized as those of fit(X, y), got an "
+            f"iterator, {describe(dataset)}, whose rows are not. Pass its arrays, or train with standardize=False."
+        )
+
+
+def as_columns(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return rows (n,), (n, K) or (n, K, T) as columns (K, T n) of a minibatch."""
+    columns: NDArray[Any] = rows.reshape(len(rows), rows.shape[1] if rows.ndim > 1 else 1, -1).transpose(1, 2, 0)
+    return columns.reshape(len(columns), -1)
+
+
+def decode_columns(columns: Any, encoder: TargetEncoder | None) -> Any:
+    """Return outputs or targets (K, n), or (targets, mask), in the units of the user if they are standardized."""
+    if not is_standardized(encoder):
+        return columns
+    if isinstance(columns, list | tuple):
+        return decode_columns(columns[0], encoder), *columns[1:]
+    return columns.backend.array(as_columns(encoder.decode(columns.get().T)), dtype="float64")
+
+
+def encode_columns(where: str, columns: Any, encoder: TargetEncoder | None) -> Any:
+    """Return targets (K, n), or (targets, mask), as they are in training if an encoder standardizes them."""
+    if not is_standardized(encoder):
+        return columns
+    if isinstance(columns, list | tuple):
+        return encode_columns(where, columns[0], encoder), *columns[1:]
+    return columns.backend.array(as_columns(encoder.encode(where, columns.get().T)), dtype=columns.dtype)
+
+
+def is_standardized(encoder: TargetEncoder | None) -> TypeGuard[NumberEncoder]:
+    """Return whether targets are numbers that differ from those of the user."""
+    return isinstance(encoder, NumberEncoder) and encoder.mean is not None
+
+
 def mean_over_rows(values: Sequence[tuple[int, Any]]) -> Any:
     """Return the mean of values, given as (number of rows, mean over these rows)."""
     total: Any = 0
@@ -193,6 +245,7 @@ def map_outputs(
     """
     parts: list[Part] = []
     model.check_can_evaluate()
+    check_inputs(model.name, model.input_encoder, dataset)
     model.initialize(check_dataset(f"{model.name}: dataset", dataset))
     before = dataset.get_state() if hasattr(dataset, "get_state") else None
     saved_states = [(layer, layer.get_state()) for layer in model.layers.leaves()]

@@ -16,6 +16,7 @@ from neonlite.data.target_encoders import ClassEncoder
 from neonlite.distributed.communicator import Communicator, launched_rank_and_size, world
 from neonlite.distributed.optimizer import Distributed
 from neonlite.layers.recurrent import RecurrentBase
+from neonlite.models.evaluation import check_inputs
 from neonlite.models.training import train
 from neonlite.models.training_data import TrainingData, metric_for
 from neonlite.optimizers import Adam
@@ -128,15 +129,19 @@ def fit(
     batch_size : int
         The number of rows of a minibatch; ``be.bsz`` is unchanged. Default: 32.
     cost : Cost or str, optional
-        The cost, such as ``MeanSquared()``. Default: that of the last ``fit``; else ``CrossEntropyMulti()`` for
+        The cost, such as ``MeanSquared()``; that of standardized numbers is recorded as it is minimized, and not in
+        their units. Default: that of the last ``fit``; else ``CrossEntropyMulti()`` for
         classes, ``CrossEntropyBinary()`` for two classes with one output and for several labels, ``MeanSquared()`` for
         numbers.
     validation_split : float
-        The fraction of the rows to validate on, chosen at random, for classes from each of them. Default: 0.
+        The fraction of the rows to validate on, chosen at random: ``round(validation_split * n)`` rows, of each class
+        in proportion. Default: 0. Not together with ``validation_data``.
     validation_data : tuple or iterator, optional
         (X, y) to validate on after each epoch.
     metrics : Metric, str or list of them, optional
-        Metrics to record for the validation data, besides the cost. Default: ``Accuracy()`` for classes.
+        Metrics to record for the validation data, besides the cost, in the units of ``y``. They are computed once
+        before the first step, so that those that cannot be computed raise an error. Default: ``Accuracy()`` for
+        classes.
     sample_weight : array_like, optional
         A factor >= 0 of the cost of each row, (n,).
     class_weight : dict or "balanced", optional
@@ -222,14 +227,20 @@ def fit(
             )
         train_set, validation_set, cost, batch_size = X, validation_data, cost or model.cost, model.be.bsz
     else:
+        if validation_split and validation_data is not None:
+            raise ValueError(
+                f"{where}: expected validation_split or validation_data, got both. Pass the one whose rows are to be "
+                "validated on."
+            )
         data = TrainingData(model, where, X, y, cost, layout, standardize, text_length)
         data.set_weights(sample_weight, class_weight)
         train_set, validation_set = data.split(validation_split, bool(shuffle))
         if isinstance(validation_data, tuple | list):
-            validation_set = data.with_data(*validation_data).validation_set()
+            validation_set = data.with_data(validation_data).validation_set()
         elif validation_data is not None:
             kind = "(X, y), or an iterator,"
             validation_set = with_attributes(f"{where}: validation_data", validation_data, "nbatches", kind)
+            check_inputs(f"{where}: validation_data", data.input_encoder, validation_set)
         for layer in model.layers.leaves():
             if isinstance(layer, RecurrentBase):
                 layer.reset_cells = True  # rows are independent sequences
@@ -242,9 +253,11 @@ def fit(
     if not isinstance(callbacks, Callbacks):
         callbacks = make_callbacks(model, train_set, validation_set, metrics, callbacks, progress_bar)
     with model.be.batch_size(batch_size), shard_minibatches(model, communicator):
-        resumes = (model.minibatch_index or model.loaded_state is not None) and model.data_state is not None
-        if resumes and not can_resume(train_set, model.data_state):  # other data, from their first row
-            model.minibatch_index, model.epoch_cost, model.data_state = 0, 0.0, None
+        # the order of rows continues; an iterator has its position, except within an epoch
+        continues = not is_iterator or model.minibatch_index or model.loaded_state is not None
+        if continues and model.data_state is not None and not can_resume(train_set, model.data_state):
+            model.minibatch_index, model.epoch_cost, model.data_state = 0, 0.0, None  # other data, from the first row
+            train_set.epoch = model.epoch_index  # an order of rows that was not used before
             if model.loaded_state is not None:
                 model.loaded_state = model.loaded_state.without_data()
         optimizer = optimizer or model.optimizer or Adam()

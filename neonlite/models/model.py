@@ -140,6 +140,7 @@ class Model(NervanaObject):
         self.cuda_graphs = True  # whether a GPU may replay minibatches
         self.snapshot: Snapshot | None = None  # of the tensors of layers besides parameters, before the last minibatch
         self.callbacks = CallbackBase()  # the callbacks of the last fit
+        self.interrupted_callbacks: Any = None  # their states if it was interrupted
         self.data_parallel: DataParallel | None = None  # during a fit in several processes
         self.recorded_steps: RecordedSteps | None = None  # during a fit of a network whose steps can be recorded
         self.target_encoder: TargetEncoder | None = None

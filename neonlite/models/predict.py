@@ -20,9 +20,10 @@ from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.inference_copies import MAX_MINIBATCHES
+from neonlite.models.evaluation import as_columns
 from neonlite.models.fit_checks import MAX_UNSCALED_INPUT
 from neonlite.models.metric_values import MetricValues
-from neonlite.models.training_data import metric_for, split_column, target_encoder_for
+from neonlite.models.training_data import check_targets, metric_for, split_column, target_encoder_for
 from neonlite.transforms import Logistic, Softmax
 
 if TYPE_CHECKING:
@@ -155,8 +156,7 @@ def predict(
     X : array_like, data frame, list of str, or iterator
         Data in the format of ``fit(X, y)``, which is encoded as there; else rows (n, F), (n, F, T), (n, C, H, W), or
         flattened; a list of arrays for a network with several inputs. One sample without the axis n, one text, or a
-        dict of one row. An iterator is passed to ``get_outputs``, which returns rows in its order and sequences as
-        (n, T, K).
+        dict of one row. An iterator gives rows in its order.
     preprocessed : bool, optional
         Whether the rows are preprocessed as the training set was, such as by the ``scale`` of an ArrayIterator. If
         not, that preprocessing, which checkpoints store, is applied. Default: only rows of floats are preprocessed,
@@ -168,7 +168,8 @@ def predict(
     -------
     numpy.ndarray
         Probabilities or numbers, (n, K), or (n, K, T) with time steps; (n,) if ``fit`` was given numbers (n,). Without
-        the axis n for one sample.
+        the axis n for one sample. Numbers that ``fit(X, y)`` standardized are in the units of its ``y``, or of ``X``
+        if there was no ``y``, in float64.
 
     Raises
     ------
@@ -187,7 +188,8 @@ def raw_outputs(
     """Return the outputs of the network for rows, and whether ``X`` is one sample."""
     model.check_can_evaluate()
     if hasattr(X, "nbatches"):
-        return model.get_outputs(X), False
+        outputs = model.get_outputs(X)
+        return outputs if outputs.ndim == 2 else outputs.transpose(0, 2, 1), False
     batch_size = model.be.bsz or DEFAULT_ROWS if batch_size is None else integer(f"{where}: batch_size", batch_size)
     if model.input_encoder is not None:
         batch = model.input_encoder.as_batch(X)
@@ -333,22 +335,16 @@ def evaluate(
     if is_single:
         raise ValueError(f"{where}: expected rows (n, ...), got one sample. Pass X[None] and y[None].")
     if encoder is None:
-        encoder = target_encoder_for(where, model.layers, y, None)
+        encoder = target_encoder_for(where, model.layers, y, model.cost, is_training=False)
     targets = encoder.encode(where, y)
+    check_targets(where, model.layers, encoder, targets, y)
     if isinstance(encoder, ClassEncoder):
         targets = one_hot(targets, outputs.shape[1])
-    elif isinstance(encoder, NumberEncoder):  # in their units, and float64, as their mean may be large
-        outputs, targets = (encoder.decode(x.astype(np.float64)) for x in (outputs, targets))
+    outputs, targets = encoder.decode(outputs), encoder.decode(targets)
     if len(targets) != len(outputs):
         raise ValueError(f"{where}: expected X and y with equal numbers of rows, got {len(outputs)} and {len(targets)}")
     columns, t = (model.be.array(as_columns(x), dtype=x.dtype.name) for x in (outputs, targets))
     return {name: as_value(metric(columns, t), metric) for name, metric in computed.items()}
-
-
-def as_columns(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return rows (n,), (n, K) or (n, K, T) as columns (K, T n) of a minibatch."""
-    columns: NDArray[Any] = rows.reshape(len(rows), rows.shape[1] if rows.ndim > 1 else 1, -1).transpose(1, 2, 0)
-    return columns.reshape(len(columns), -1)
 
 
 def as_value(values: Any, metric: Metric) -> Any:

@@ -37,7 +37,7 @@ def use_batch_size_of(model: Model, x: Tensor | list[Tensor]) -> Iterator[int]:
     if not width or width == previous == model.layers.batch_size:
         yield width
         return
-    with model.be.batch_size(previous):  # of this thread only
+    with model.be.batch_size(width):  # of this thread only
         try:
             if width != model.layers.batch_size:  # a partial minibatch, or be.bsz has changed
                 model.set_batch_size(width)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from neonlite.backend import Block
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import checks_arguments, from_name, integer
-from neonlite.callbacks import CallbackBase
+from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.messages import describe
 from neonlite.models.data_parallel import DataParallel, end_data_parallel, ends_data_parallel
 from neonlite.models.fit_checks import check_arguments, check_batch_norm, check_epochs, check_scale
@@ -106,9 +106,13 @@ def train(
         check_batch_norm(model, dataset)
         if model.loaded_state is not None:
             model.loaded_state.resume(dataset, callbacks)
-        elif model.minibatch_index and model.data_state and hasattr(dataset, "set_state"):
-            dataset.set_state(model.data_state)
-        model.loaded_state, model.callbacks = None, callbacks
+        else:
+            if model.minibatch_index and model.data_state and hasattr(dataset, "set_state"):
+                dataset.set_state(model.data_state)
+            interrupted = None if callbacks is model.callbacks else model.interrupted_callbacks
+            if interrupted is not None and isinstance(callbacks, Callbacks):
+                callbacks.continue_from(interrupted)
+        model.loaded_state, model.interrupted_callbacks, model.callbacks = None, None, callbacks
         if (shard := model.be.shard) is not None:
             model.data_parallel = DataParallel(model, dataset, shard, num_epochs, interrupt)
             interrupt.is_agreed = False
@@ -132,11 +136,11 @@ def train(
                         model.data_parallel.check_before_epoch()
                     interrupt.raise_if_pending()
         except BaseException:
-            callbacks.on_interrupt()
+            interrupt_callbacks(model)
             raise
         else:
             if not is_complete:
-                callbacks.on_interrupt()
+                interrupt_callbacks(model)
         finally:
             if model.be.graphs is not None:
                 model.be.graphs.clear()
@@ -144,6 +148,15 @@ def train(
             end_data_parallel(model)
         check_final_weights(model)
         callbacks.on_train_end()
+
+
+def interrupt_callbacks(model: Model) -> None:
+    """Run the event of an interrupted training; keep the states of the callbacks for the ``fit`` that resumes it."""
+    try:
+        model.callbacks.on_interrupt()
+    finally:
+        if isinstance(model.callbacks, Callbacks):
+            model.interrupted_callbacks = model.callbacks.get_state()["callbacks"]
 
 
 def train_epoch(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from neonlite.data.input_encoders import ArrayEncoder, choose_encoder, read_tabl
 from neonlite.data.iterator import row_shape, to_array
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, choose_target_encoder, one_hot
 from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
-from neonlite.layers.buffers import num_features
+from neonlite.layers.buffers import num_features, num_steps
 from neonlite.messages import describe
 from neonlite.models.fit_checks import warn_if_unscaled
 from neonlite.transforms import (
@@ -31,7 +31,7 @@ from neonlite.transforms import (
 )
 from neonlite.transforms.classification_metrics import ClassMetric
 from neonlite.transforms.cost import COSTS
-from neonlite.transforms.metric import LogLoss, Misclassification, TopKMisclassification
+from neonlite.transforms.metric import LogLoss, Misclassification, SequenceMetric, TopKMisclassification
 
 if TYPE_CHECKING:
     from neonlite.data.input_encoders import InputEncoder
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from neonlite.typing import ArrayLike, Data
 
 UINT8_SCALE = 1 / 255
-CLASSIFICATION_METRICS = (ClassMetric, Misclassification, LogLoss, TopKMisclassification)
+CLASSIFICATION_METRICS = (ClassMetric, Misclassification, LogLoss, TopKMisclassification, ROCAUC)
 
 
 class TrainingData:
@@ -90,7 +90,7 @@ class TrainingData:
         rows: Any = X
         num_targets = len(y) if isinstance(y, Sized) else None
         if is_list_of_arrays(rows) and len(rows) == num_targets != len(rows[0]):
-            rows = np.stack(rows)  # an array for each row, and not for each input
+            rows = to_array(where, rows, "X")  # an array for each row, and not for each input
         self.inputs = self._encode_inputs(rows, layout, standardize, text_length)
         self.cost: GeneralizedCost | Cost = from_name(f"{where}: cost", cost, COSTS) or model.cost
         if isinstance(self.cost, GeneralizedCostMask):
@@ -102,6 +102,7 @@ class TrainingData:
             raise ValueError(f"{where}: expected X and y with equal numbers of rows, got {lengths}")
         if y is None:
             self._check_reconstruction()
+            self.target_encoder = self._reconstruction_encoder()
         if self.cost is None:
             self.cost = self._default_cost()
         self.row_weights: NDArray[np.float32] | None = None
@@ -153,6 +154,14 @@ class TrainingData:
                 f"got outputs {shapes[1]} and no y. Pass fit(X, y)."
             )
 
+    def _reconstruction_encoder(self) -> NumberEncoder | None:
+        """Return the encoder of targets that are the inputs: it decodes outputs to the units of ``X``."""
+        encoder, num_outputs = self.input_encoder, self._num_outputs
+        units = None if encoder is None else encoder.feature_units()
+        if self._scale is not None:
+            units = [0.0] * num_outputs, [1 / self._scale] * num_outputs
+        return None if units is None else NumberEncoder(*units)
+
     def _encode_targets(self, y: Any) -> NDArray[Any]:
         network = self.model.layers
         encoder = self.target_encoder
@@ -167,8 +176,16 @@ class TrainingData:
         if encoder is None:
             encoder = target_encoder_for(self.where, network, y, self.cost)
         targets = encoder.encode(self.where, y)
+        check_targets(self.where, network, encoder, targets, y)
         self.target_encoder = encoder
-        return targets
+        return targets.astype(np.int32 if isinstance(encoder, ClassEncoder) else np.float32, copy=False)
+
+    @property
+    def _scale(self) -> float | None:
+        """The factor of inputs of uint8, which are not token ids; None for other inputs."""
+        encoder = self.input_encoder
+        is_scaled = isinstance(encoder, ArrayEncoder) and encoder.layout != "NT" and self.inputs[0].dtype == np.uint8
+        return UINT8_SCALE if is_scaled else None
 
     @property
     def _num_outputs(self) -> int:
@@ -198,9 +215,14 @@ class TrainingData:
         if sample_weight is None and class_weight is None:
             return
         where, n = self.where, self.num_rows
-        weights = np.ones(n) if sample_weight is None else np.asarray(sample_weight)
+        try:
+            weights = np.ones(n) if sample_weight is None else np.asarray(sample_weight)
+        except ValueError:  # lists of several lengths
+            weights = np.empty(0)
         if weights.shape != (n,) or not is_real_array(weights) or not (np.isfinite(weights) & (weights >= 0)).all():
-            raise ValueError(f"{where}: expected {n} finite numbers >= 0 for sample_weight, got {describe(weights)}")
+            raise ValueError(
+                f"{where}: expected {n} finite numbers >= 0 for sample_weight, got {describe(sample_weight)}"
+            )
         if class_weight is not None:
             weights = weights * self._class_factors(class_weight)
         self.row_weights = weights.astype(np.float32)
@@ -213,7 +235,7 @@ class TrainingData:
                 f"{self.where}: expected y with one class for each row for class_weight, got other targets"
             )
         classes = self.target_encoder.classes
-        if class_weight == "balanced":
+        if isinstance(class_weight, str) and class_weight == "balanced":
             counts = np.bincount(self.targets, minlength=len(classes))
             factors = self.num_rows / (np.count_nonzero(counts) * np.maximum(counts, 1))
         elif isinstance(class_weight, Mapping) and class_weight.keys() <= {*classes}:
@@ -242,7 +264,9 @@ class TrainingData:
         if not fraction:
             return self._iterator(self.row_weights, shuffle=shuffle), None
         labels = self.targets if self.targets is not None and self.has_class_indices else np.zeros(self.num_rows)
-        training, validation = split_rows(labels, fraction, self.model.be.rng_seed)
+        seed = (self.model.data_state or {}).get("seed")  # a later fit validates on the same rows
+        seed = self.model.be.rng_seed if seed is None else seed
+        training, validation = split_rows(labels, fraction, seed)
         if not len(validation) or not len(training):
             raise ValueError(
                 f"{self.where}: expected rows both to train and to validate on, got {self.num_rows} rows with "
@@ -250,16 +274,22 @@ class TrainingData:
             )
         return self._iterator(self.row_weights, training, shuffle), self.validation_set(validation)
 
-    def with_data(self, X: Data, y: Data | str | None = None) -> TrainingData:
+    def with_data(self, pair: Sequence[Any]) -> TrainingData:
         """Return other data, encoded in the same way and with the same cost.
 
         Parameters
         ----------
-        X, y
-            As for ``Model.fit``.
+        pair : tuple
+            X and y, as for ``Model.fit``; X alone if the training data has no y.
         """
+        where = f"{self.where}: validation_data"
+        if not 1 <= len(pair) <= 2:
+            raise ValueError(f"{where}: expected (X, y), got {len(pair)} objects. Weights and others are not possible.")
+        if self.targets is not None and (len(pair) < 2 or pair[1] is None):
+            raise ValueError(f"{where}: expected (X, y), as in the training data, got no y")
         encoders = self.input_encoder, self.target_encoder
-        data = TrainingData(self.model, f"{self.where}: validation_data", X, y, self.cost, encoders=encoders)
+        X, y = (*pair, None)[:2]
+        data = TrainingData(self.model, where, X, y, self.cost, encoders=encoders)
         if self.row_weights is not None:
             data.row_weights = np.ones(data.num_rows, np.float32)
         return data
@@ -292,7 +322,6 @@ class TrainingData:
         if targets is not None and isinstance(self.target_encoder, ClassEncoder):
             nclass = num_outputs if self.has_class_indices and num_outputs > 1 else None
             targets = one_hot(targets, num_outputs) if nclass is None else targets
-        is_scaled = isinstance(encoder, ArrayEncoder) and encoder.layout != "NT" and inputs[0].dtype == np.uint8
         with self.model.be.batch_size(1):  # that of training is set later
             iterator = ArrayIterator(
                 inputs if encoder is None else inputs[0],
@@ -302,7 +331,7 @@ class TrainingData:
                 make_onehot=nclass is not None,
                 shuffle=shuffle,
                 partial_last=partial_last,
-                scale=UINT8_SCALE if is_scaled else None,
+                scale=self._scale,
                 sample_weight=None if weights is None else select(weights),
             )
         iterator.input_encoder, iterator.target_encoder = encoder, self.target_encoder
@@ -315,21 +344,48 @@ def is_list_of_arrays(X: object) -> bool:
 
 
 def split_rows(classes: ArrayLike, fraction: float, seed: int | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indices of the rows to train on, and of a random fraction of each class to validate on."""
+    """Return the indices of the rows to train on, and of a random fraction to validate on, the same of each class.
+
+    The numbers of rows of the classes are rounded such that their sum is ``round(fraction * n)``: largest remainders.
+    """
     labels = np.asarray(classes)
-    order = np.random.default_rng(seed).permutation(len(labels))
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(labels))
     groups = [order[labels[order] == label] for label in np.unique(labels)]
-    validation = np.sort(np.concatenate([rows[: round(fraction * len(rows))] for rows in groups]))
+    sizes = np.array([len(rows) for rows in groups])
+    counts = np.floor(fraction * sizes).astype(int)
+    # those with the largest remainders have one more; classes of a single row come last
+    ranking = np.lexsort((rng.random(len(groups)), counts - fraction * sizes, counts + 1 >= sizes))
+    counts[ranking[: round(fraction * len(labels)) - counts.sum()]] += 1
+    validation = np.sort(np.concatenate([rows[:count] for rows, count in zip(groups, counts, strict=True)]))
     return np.setdiff1d(order, validation), validation
 
 
-def target_encoder_for(where: str, network: Layer, y: Any, cost: GeneralizedCost | Cost | None) -> TargetEncoder:
+def check_targets(where: str, network: Layer, encoder: TargetEncoder, targets: NDArray[Any], y: Any) -> None:
+    """Raise ValueError unless targets have a value for each output, or a class for each row or time step."""
+    n, K, T = len(targets), num_features(network.out_shape), num_steps(network.out_shape)
+    is_class = isinstance(encoder, ClassEncoder)
+    if targets.size == n * T * (1 if is_class else K):
+        return
+    outputs = f"a column for each of the {K} output{'s' * (K > 1)}"
+    if T > 1:
+        expected = f"a label for each of {T} time steps, {(n, T)}" if is_class else f"{outputs} and {T} time steps"
+    else:
+        one_hot_columns = f", or {K} columns of zeros and ones, {(n, K)}" if K > 1 else ""
+        expected = f"one label for each row, {(n,)}{one_hot_columns}" if is_class else f"{outputs}, {(n, K)}"
+    raise ValueError(f"{where}: expected y with {expected}, got {np.shape(y)}")
+
+
+def target_encoder_for(
+    where: str, network: Layer, y: Any, cost: GeneralizedCost | Cost | None, is_training: bool = True
+) -> TargetEncoder:
     """Return the encoder of targets for a configured network with one output."""
     transform = getattr(network.get_terminal(), "transform", None)
     activation = None if transform is None else transform.classnm
     costfunc = cost.costfunc if isinstance(cost, GeneralizedCost) else cost
     expects_probabilities = None if costfunc is None else bool(getattr(costfunc, "activations", ()))
-    return choose_target_encoder(where, y, num_features(network.out_shape), activation, expects_probabilities)
+    num_outputs = num_features(network.out_shape)
+    return choose_target_encoder(where, y, num_outputs, activation, expects_probabilities, is_training)
 
 
 def metric_for(where: str, encoder: TargetEncoder | None, metric: Metric | Cost | str) -> Metric:
@@ -337,12 +393,17 @@ def metric_for(where: str, encoder: TargetEncoder | None, metric: Metric | Cost 
     result = get_metric(metric)
     if isinstance(metric, str) and isinstance(result, ConfusionMatrix) and isinstance(encoder, ClassEncoder):
         result.class_names = [*map(str, encoder.classes)]
-    if isinstance(encoder, NumberEncoder) and isinstance(result, CLASSIFICATION_METRICS):
+    is_sequence = isinstance(result, SequenceMetric) and isinstance(encoder, NumberEncoder) and encoder.mean is not None
+    if isinstance(encoder, NumberEncoder) and (is_sequence or isinstance(result, CLASSIFICATION_METRICS)):
         raise ValueError(f'{where}: expected a metric for numbers, such as "mse", "mae" or "r2", got {metric!r}.')
-    if isinstance(metric, str) and isinstance(encoder, IndicatorEncoder):
-        if not isinstance(result, F1 | ROCAUC):
-            raise ValueError(f'{where}: expected a metric for several labels, "f1" or "roc_auc", got {metric!r}.')
-        result.multilabel = True
+    if isinstance(encoder, IndicatorEncoder):
+        if isinstance(metric, str) and isinstance(result, F1 | ROCAUC):
+            result.multilabel = True
+        elif isinstance(metric, str) or (
+            isinstance(result, CLASSIFICATION_METRICS) and not getattr(result, "multilabel", False)
+        ):
+            labels = '"f1", "roc_auc" or F1(multilabel=True)'
+            raise ValueError(f"{where}: expected a metric for several labels, {labels}, got {metric!r}.")
     return result
 
 

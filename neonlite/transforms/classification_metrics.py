@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from neonlite.backend.validation import boolean, check_number, one_of
 from neonlite.messages import describe
 from neonlite.optree import Operand
-from neonlite.transforms.metric import require_columns, split_columns
+from neonlite.transforms.metric import has_nan, require_columns, split_columns
 from neonlite.transforms.transform import Metric, Outputs, Targets
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class ClassMetric(Metric):
         Returns
         -------
         predictions, targets : op-tree
-            (classes, N): 1 where a column is in a class, else 0.
+            (classes, N): 1 where a column is in a class, else 0; NaN for outputs of NaN, unless their weight is 0.
         weights : op-tree
             (1, N).
         """
@@ -52,11 +53,12 @@ class ClassMetric(Metric):
         be, F = self.be, outputs.shape[0]
         if not self.multilabel and F > 1:
             predicted, actual = (be.onehot(be.argmax(x, axis=0), axis=0, nclass=F) for x in (outputs, targets))
-            return predicted, actual, weights
-        predicted, actual = be.greater(outputs, self.threshold), be.greater(targets, 0.5)
-        if self.multilabel:
-            return predicted, actual, weights
-        return be.concat([1 - predicted, predicted]), be.concat([1 - actual, actual]), weights
+        else:
+            predicted, actual = be.greater(outputs, self.threshold), be.greater(targets, 0.5)
+            if not self.multilabel:
+                predicted, actual = (be.concat([1 - x, x]) for x in (predicted, actual))
+        is_nan = be.not_equal(outputs, outputs) if self.multilabel else has_nan(self, outputs)
+        return be.where(is_nan * be.not_equal(weights, 0), math.nan, predicted), actual, weights
 
 
 class F1(ClassMetric):

@@ -47,6 +47,11 @@ def split_columns(owner: Metric, y: Outputs, t: Targets) -> tuple[Any, Any, Any]
     return y, targets, column_weights(owner, targets, mask)
 
 
+def has_nan(owner: Metric, y: Operand) -> Operand:
+    """Return 1 for each column of outputs with NaN, else 0, (1, columns). Such a column is in no class."""
+    return owner.be.max(owner.be.not_equal(y, y), axis=0)
+
+
 def require_columns(owner: Metric, count: float) -> None:
     """Raise ValueError if the total weight of the columns is 0."""
     if not count:
@@ -159,7 +164,8 @@ class TopKMisclassification(ColumnMetric):
         score = self.be.sum(self.be.where(correct, y, 0), axis=0)
         num_above, num_equal = self.be.sum(y > score, axis=0), self.be.sum(self.be.equal(y, score), axis=0)
         top1, topk = (1 - self.be.clip((k - num_above) / num_equal, 0, 1) for k in (1, self.k))
-        return self.be.concat([-self.be.safelog(self.be.sum(y * t, axis=0)), top1, topk])
+        errors = [self.be.maximum(x, has_nan(self, y)) for x in (top1, topk)]
+        return self.be.concat([-self.be.safelog(self.be.sum(y * t, axis=0)), *errors])
 
 
 class Misclassification(ColumnMetric):
@@ -184,9 +190,8 @@ class Misclassification(ColumnMetric):
         self.steps = steps
 
     def metric_values(self, y: Operand, t: Operand) -> Operand:
-        if y.shape[0] == 1:
-            return self.be.not_equal(y > 0.5, t > 0.5)
-        return self.be.not_equal(self.be.argmax(y, axis=0), self.be.argmax(t, axis=0))
+        predicted, actual = (x > 0.5 if y.shape[0] == 1 else self.be.argmax(x, axis=0) for x in (y, t))
+        return self.be.maximum(self.be.not_equal(predicted, actual), has_nan(self, y))
 
 
 class Accuracy(Misclassification):
@@ -244,7 +249,8 @@ class PrecisionRecall(Metric):
         if y.shape[0] != self.num_classes:
             raise ValueError(f"PrecisionRecall: expected num_classes = {self.num_classes} rows, got {describe(y)}")
         if self.binarize:
-            y = self.be.onehot(self.be.argmax(y, axis=0), axis=0, nclass=self.num_classes)
+            classes = self.be.onehot(self.be.argmax(y, axis=0), axis=0, nclass=self.num_classes)
+            y = self.be.where(has_nan(self, y), math.nan, classes)
         return self.be.concat([y * t, y, t])
 
     def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
@@ -405,6 +411,7 @@ class SequenceAccuracy(SequenceMetric):
         count = column_weights(self, t, mask)
         if self.onehot:
             wrong = self.be.not_equal(self.be.argmax(y, axis=0), self.be.argmax(t, axis=0))
+            wrong = self.be.maximum(wrong, has_nan(self, y))
         else:
             wrong = self.be.maximum(self.be.not_equal(y > 0.5, t > 0.5), self.be.not_equal(y, y))  # NaN is always wrong
             if mask is not None and mask.shape == t.shape:
@@ -446,7 +453,8 @@ class EditDistance(SequenceMetric):
         targets, mask = split_mask(t)
         y, t = check_same_shape(self, y, targets)
         count = column_weights(self, t, mask)
-        return self.be.concat([*((x if x.shape[0] == 1 else self.be.argmax(x, axis=0)) * 1.0 for x in (y, t)), count])
+        predicted, correct = ((x if x.shape[0] == 1 else self.be.argmax(x, axis=0)) * 1.0 for x in (y, t))
+        return self.be.concat([self.be.where(has_nan(self, y), math.nan, predicted), correct, count])
 
     def score_sequences(self, values: NDArray[np.float64]) -> MetricResult:
         distances = []
@@ -598,6 +606,8 @@ class BLEUScore(Metric):
             The score, 0 to 100.
         """
         N = integer(f"{self.classnm}: N", N)
+        if isinstance(y, Operand):
+            raise TypeError(f"BLEUScore: expected sentences, strings or lists of words, got {describe(y)}")
         if isinstance(y, str) or isinstance(t, str) or len(y) != len(t):
             raise ValueError(f"BLEUScore: expected as many sentences as lists of references, got {describe(y, t)}")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from neonlite.dtypes import HALF_DTYPES
+from neonlite.op_functions import widen_half
 from neonlite.optree import Operand
 from neonlite.transforms.metric import ColumnMetric, require_columns, split_columns
 from neonlite.transforms.transform import Metric, Outputs, Targets
@@ -28,7 +29,7 @@ class ErrorMetric(ColumnMetric):
         y, t : Tensor or op-tree
             Outputs and targets (F, N).
         """
-        y, t = (self.be.astype(x, "float32") if x.info.dtype in HALF_DTYPES else x for x in (y, t))
+        y, t = (widen_half(self.be, x) for x in (y, t))
         return y - t
 
 
@@ -156,7 +157,7 @@ class R2(Metric):
         errors, means, deviations = sums
         is_constant = deviations <= count * (1e-12 * means) ** 2  # up to rounding
         scores = [
-            float(e == 0) if constant else 1 - e / d
+            (e if math.isnan(e) else float(e == 0)) if constant else 1 - e / d
             for e, d, constant in zip(errors.tolist(), deviations.tolist(), is_constant.tolist(), strict=True)
         ]
         return [sum(scores) / len(scores)]

@@ -106,6 +106,38 @@ def test_copies_and_pickles_have_the_same_value(be: Backend) -> None:
         x[0, 0] = 3.0
 
 
+COPIES: dict[str, Any] = {
+    "asarray": lambda xp, x: xp.asarray(x, copy=True),
+    "copy": lambda xp, x: copy.copy(x),
+    "deepcopy": lambda xp, x: copy.deepcopy(x),
+    "+x": lambda xp, x: +x,
+    "from_dlpack": lambda xp, x: xp.from_dlpack(x),
+    "astype": lambda xp, x: xp.astype(x, x.dtype),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_a_write_to_the_memory_of_an_array_does_not_change_its_copies(be: Backend, name: str, dtype: str) -> None:
+    xp = be.array_api
+    x = xp.asarray([1, 2], dtype=dtype)
+    y = COPIES[name](xp, x)
+    x.tensor()[:] = 9
+    assert (x.tolist(), y.tolist()) == ([9, 9], [1, 2])
+    y.tensor()[:] = 7
+    assert (x.tolist(), y.tolist()) == ([9, 9], [7, 7])
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_of_variables_are_differentiated(be: Backend, name: str) -> None:
+    xp = be.array_api
+    v = xp.variable([1.0, 2.0])
+    y = COPIES[name](xp, v)
+    assert nl.Autodiff(xp.sum(y * y)).get_grad_op_tree(v).tolist() == [2, 4]
+    y.tensor()[:] = 9
+    assert v.tolist() == [1, 2]
+
+
 def test_arrays_go_to_other_libraries_and_come_back(be: Backend) -> None:
     xp = be.array_api
     x = xp.asarray([1.0, 2.0])
@@ -114,6 +146,12 @@ def test_arrays_go_to_other_libraries_and_come_back(be: Backend) -> None:
     assert xp.from_dlpack(np.arange(3)).tolist() == [0, 1, 2]
     if be.runtime.name != "strict":
         assert np.from_dlpack(x + 1).tolist() == [2, 3]
+        shared = np.from_dlpack(x)
+        y = xp.asarray(x, copy=True)
+        shared[0] = 9
+        assert (x.tolist(), y.tolist()) == ([9, 2], [1, 2])
+    with pytest.raises(BufferError, match="expected copy=True or None"):
+        xp.from_dlpack(np.arange(3), copy=False)
 
 
 def test_the_namespace_of_a_backend_creates_arrays_on_it(be: Backend) -> None:

@@ -228,11 +228,13 @@ def test_functions_of_cupy_compute_them(cpu: Backend) -> None:
             "sort",
             "argsort",
             "tril",
-            *sorted(MATRIX_OPS - {"solve"}),
+            *sorted(MATRIX_OPS - {"solve", "pinv", "cofactors_backward"}),
         ]
         return [
             *(getattr(be, name)(t) for name in names),
             be.solve(t, t[:, :2]),
+            be.pinv(t[:, :2], 0.0),
+            be.build("cofactors_backward", t * 2, t),
             be.searchsorted(be.sort(t[:1]), t),
             be.take_along_axis(t, be.argsort(t)),
             be.build("scatter_add_along_axis", t, be.argsort(t), axis=1, size=4),
@@ -407,6 +409,46 @@ def test_equal_eigenvalues_give_no_finite_gradient_of_their_vectors(lin: Backend
     assert not np.isfinite(gradient).all()
 
 
-def test_the_op_that_only_gradients_build_has_no_method() -> None:
-    assert "scatter_add_along_axis" in NOT_GENERATED
-    assert not hasattr(Backend, "scatter_add_along_axis")
+@pytest.mark.parametrize("name", ["scatter_add_along_axis", "cofactors_backward"])
+def test_an_op_that_only_gradients_build_has_no_method(name: str) -> None:
+    assert name in NOT_GENERATED
+    assert not hasattr(Backend, name)
+
+
+# of rank 2, 1 and 0; and with equal singular values
+SINGULAR = [np.array([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]]), np.outer([1.0, 2, -1], [2.0, 0, 1]), np.zeros((3, 3))]
+
+
+@pytest.mark.parametrize("x", [*SINGULAR, np.eye(3), -2 * np.eye(2), np.zeros((1, 1))], ids=str)
+def test_the_gradients_of_a_determinant_are_those_of_its_polynomial(lin: Backend, x: Any) -> None:
+    matrices = np.stack([x, x + np.eye(len(x))])
+    t = lin.array(matrices)
+    (gradient,) = Autodiff(lin.det(t), lin).get_grad_op_tree([t])
+    minors = [[np.delete(np.delete(matrices, i, 1), j, 2) for j in range(len(x))] for i in range(len(x))]
+    expected = [[(-1) ** (i + j) * np.linalg.det(m) for j, m in enumerate(row)] for i, row in enumerate(minors)]
+    close(gradient, np.moveaxis(expected, 2, 0))
+    weights = lin.array(normal(*matrices.shape))
+    second = Autodiff(lin.sum(weights * gradient), lin).get_grad_asnumpyarray(t)
+    close(second, numeric(lambda: lin.sum(weights * gradient).asnumpyarray().item(), t), 1e-7)
+
+
+def test_the_third_derivative_of_a_determinant_is_that_of_its_polynomial(lin: Backend) -> None:
+    x = lin.array(np.eye(3))  # det(1 + h e e^T) for e = (1, 1, 1): d^3/dh^3 of det(1 + h A) is 6 det A
+    a, h = lin.array(normal(3, 3)), lin.array([[0.0]])
+    tree: Any = lin.det(x + h * a)
+    for _ in range(3):
+        tree = Autodiff(tree, lin).get_grad_op_tree(h)
+    close(tree, 6 * np.linalg.det(a.get()), 1e-8)
+
+
+@pytest.mark.parametrize("x", [np.eye(3), np.ones((3, 2)), np.diag([2.0, 2, 0]), SINGULAR[0]], ids=str)
+def test_the_gradient_of_a_pseudo_inverse_is_that_along_matrices_of_its_rank(lin: Backend, x: Any) -> None:
+    m, n = x.shape
+    left, right, h = lin.array(normal(m, m)), lin.array(normal(n, n)), lin.array([[0.0]])
+    path = (lin.array(np.eye(m)) + h * left) @ lin.array(x) @ (lin.array(np.eye(n)) + h * right)
+    weights = lin.array(normal(n, m))
+    value = lin.sum(weights * lin.pinv(path, 1e-6))
+    (first,) = Autodiff(value, lin).get_grad_op_tree([h])
+    close(first, numeric(lambda: value.asnumpyarray().item(), h), 1e-6)
+    close(Autodiff(first, lin).get_grad_op_tree(h), numeric(lambda: first.asnumpyarray().item(), h), 1e-4)
+    close(lin.pinv(lin.array(x), 1e-6), np.linalg.pinv(x, rtol=1e-6))

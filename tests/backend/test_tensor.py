@@ -745,7 +745,7 @@ def test_array_is_a_copy_also_of_tensors_and_trees(be):
 
 @pytest.mark.parametrize("values", ["a", [[1, 2], [3]], None, object(), [1j], ["a"]])
 def test_array_rejects_values_that_are_not_an_array_of_numbers(be, values):
-    with pytest.raises((TypeError, ValueError), match=r"be\.array: expected (numbers|nested lists)"):
+    with pytest.raises((TypeError, ValueError), match=r"be\.array: expected (real numbers|nested lists)"):
         be.array(values)
 
 
@@ -882,3 +882,34 @@ def test_an_operand_of_another_backend_is_named_with_both(cpu):
     x = cpu.ones((2, 2), name="x")
     with pytest.raises(ValueError, match=r"expected operands of <backend cpu \d+>, got x \(2, 2\) on <backend"):
         other.exp(x)
+
+
+# --- large integers ---
+
+
+@pytest.mark.parametrize(
+    "values", [[[1, 2**64 - 1]], [[2573020360226874006, 13687853399390180967]], [[2**53 + 1, 1.5]]]
+)
+def test_integers_of_lists_are_written_exactly(be: Backend, values: list[list[float]]) -> None:
+    if lacks(be, "uint64"):
+        return
+    expected = [[int(x) for x in values[0]]]
+    t = be.zeros((1, 2), dtype="uint64")
+    t[:] = values
+    assert t.get().tolist() == expected
+    assert be.array(values, dtype="uint64").get().tolist() == expected
+    t[:] = [[0, 0]]
+    t[:, 1:] = values[0][1:]
+    assert t.get().tolist() == [[0, expected[0][1]]]
+    t.fill(values[0][1])
+    assert t.get().tolist() == [[expected[0][1]] * 2]
+
+
+@pytest.mark.parametrize("value", [[[1, 2**63]], [[-1, 2**64]], 2**63, [[np.uint64(2**63), 1]]])
+def test_integers_above_int64_are_refused(be: Backend, value: Any) -> None:
+    t = be.array([[3, 4]], dtype="int64")
+    with pytest.raises(OverflowError, match="for int64, got"):
+        t[:] = value
+    with pytest.raises(OverflowError, match="for int64, got"):
+        be.array(value, dtype="int64")
+    assert t.get().tolist() == [[3, 4]]

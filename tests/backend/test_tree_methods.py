@@ -12,6 +12,7 @@ from helpers.reference import numeric_gradient, off
 from helpers.runtimes import RUNTIMES, lacks
 
 from neonlite import Autodiff, Backend
+from neonlite.layers.attention import masked_softmax
 from neonlite.optree import postorder
 
 X, Y, Z = (2, 3), (3, 2, 4), (2, 1, 3, 2)
@@ -89,6 +90,12 @@ for shape in (X, Y):
         "max of an operand", lambda be, x, **o: be.max(2 * x, -1, **o), lambda x: 2 * x.max(-1, keepdims=True), shape
     )
 compare("transpose by axes", lambda be, x, **o: be.transpose(x, (2, 0, -2), **o), lambda x: x.transpose(2, 0, 1), Y)
+compare(
+    "transpose by axes of NumPy",
+    lambda be, x, **o: be.transpose(x, tuple(np.asarray([2, 0, -2])), **o),
+    lambda x: x.transpose(2, 0, 1),
+    Y,
+)
 compare("transpose of a row", lambda be, x, **o: be.transpose(x, **o), lambda x: x.T, (1, 4))
 compare("broadcast_to", lambda be, x, **o: be.broadcast_to(x, (4, 2, 3), **o), lambda x: np.ones((4, 2, 1)) * x, (1, 3))
 compare("broadcast a column", lambda be, x, **o: be.broadcast_to(x, (2, 3), **o), lambda x: np.repeat(x, 3, 1), (2, 1))
@@ -379,6 +386,23 @@ INF = math.inf
 def test_extreme_inputs(be: Backend, what: str, tree: Any, values: list[float], expected: list[float]) -> None:
     out = tree(be, be.array([[v] for v in values])).asnumpyarray()
     np.testing.assert_allclose(out, [[v] for v in expected], 1e-6, 0, err_msg=what)
+
+
+@pytest.mark.parametrize(("runtime", "dtype"), [("cpu", "float16"), ("torch", "float16"), ("torch", "bfloat16")])
+def test_16_bit_sums_over_long_axes_do_not_overflow(runtime: str, dtype: str) -> None:
+    be = Backend.allocate_backend(runtime)
+    if lacks(be, dtype):
+        pytest.skip("ml_dtypes is not installed")
+    n = 70_000  # the largest float16 is 65504
+    x = be.array(np.zeros((n, 1)), dtype=dtype)
+    rtol = 2**-8
+    for tree, expected in [
+        (be.softmax(x), 1 / n), (be.logsumexp(x), math.log(n)), (be.mean(x + 2), 2), (be.var(x + 2), 0),
+        (x - be.logsumexp(x), -math.log(n)), (masked_softmax(x, x + 1, 0), 1 / n),
+        (Autodiff(be.logsumexp(x), be).get_grad_op_tree(x), 1 / n),
+    ]:  # fmt: skip
+        assert tree.dtype == dtype
+        np.testing.assert_allclose(tree.get().astype("float32"), np.full(tree.shape, expected), rtol)
 
 
 def test_the_gradient_of_softmax_and_logsumexp_survives_large_values(be: Backend) -> None:

@@ -12,6 +12,7 @@ from helpers.small_models import Stop, data, fit, normalized, same, start
 
 from neonlite import gen_backend
 from neonlite.callbacks import Callback, Callbacks, EarlyStop, MetricCallback, ReduceOnPlateau
+from neonlite.callbacks.callback import PRIORITY_DISPLAY
 from neonlite.models import Model
 from neonlite.models.checkpoint import CheckpointError
 from neonlite.optimizers import (
@@ -206,13 +207,23 @@ def test_the_rates_of_any_schedule_are_reduced(schedule):
 def test_the_rates_of_all_optimizers_are_reduced_once():
     one, other = GradientDescentMomentum(0.5, 0.9), GradientDescentMomentum(0.25, 0.9)
     optimizer = LossScaling(MultiOptimizer({"default": one, "Bias": other}), scale=1.0)
-    reduce = ReduceOnPlateau(0.5, patience=1, monitor="value", mode="min")
-    run([1, 1, 1], reduce, 3, optimizer)
-    assert (one.get_rate(9), other.get_rate(9)) == (0.125, 0.0625)
-    assert isinstance(one.schedule, ReducedSchedule)
-    assert not isinstance(one.schedule.schedule, ReducedSchedule)
-    run([3, 2, 1], ReduceOnPlateau(0.5, patience=1, monitor="value", mode="min"), 3, one)  # a new training
-    assert one.get_rate(9) == 0.5
+    reduce, seen = ReduceOnPlateau(0.5, patience=1, monitor="value", mode="min"), []
+
+    class Rates(Values):
+        def on_train_begin(self, epochs):
+            self.priority = PRIORITY_DISPLAY  # after the reduction
+
+        def on_epoch_end(self, epoch):
+            assert not isinstance(getattr(one.schedule, "schedule", None), ReducedSchedule)
+            seen.append((one.get_rate(9), other.get_rate(9)))
+
+    model = start()
+    callbacks = Callbacks(model, progress_bar=False)
+    for callback in (reduce, Values([1, 1, 1]), Rates([])):
+        callbacks.add_callback(callback)
+    model.fit(data(), CrossEntropyMulti(), optimizer, 3, callbacks)
+    assert seen == [(0.5, 0.25), (0.25, 0.125), (0.125, 0.0625)]
+    assert (one.get_rate(9), other.get_rate(9)) == (0.5, 0.25)  # the optimizer is as before
 
 
 def test_the_weights_are_those_of_a_schedule_with_the_same_rates():
@@ -298,7 +309,8 @@ def test_resumed_training_is_the_same_as_uninterrupted_training(tmp_path, at, fr
     assert rest.rates[-1] == record.rates[-1]
     assert same(resumed.get_weights(), model.get_weights())
     assert same(Model(path).get_weights(), model.get_weights())  # the last checkpoint has the best weights
-    assert optimizer.schedule.get_learning_rate(0.05, 8) == 0.05 * 0.5**4 * 0.5**5
+    assert [x.scale for x in callbacks.callbacks if isinstance(x, ReduceOnPlateau)] == [0.5**5]
+    assert optimizer.schedule.get_learning_rate(0.05, 8) == 0.05 * 0.5**4  # not reduced after training
 
 
 def test_a_checkpoint_saved_again_before_training_has_the_best_weights(tmp_path):

@@ -187,6 +187,13 @@ def triangle(op: Op) -> Iterator[Case]:
 def matrices(op: Op) -> Iterator[Case]:
     square = [(3, 3), (1, 1), (2, 2), (2, 3, 3), (2, 1, 2, 2)]
     wide = {"qr_q": [], "qr_r": []}.get(op.name, [(2, 3), (2, 2, 3)])  # no gradient of a QR decomposition
+    if op.name == "cofactors_backward":
+        yield from (Case(op.name, (shape, shape), {}) for shape in square)
+        return
+    if op.name == "pinv":
+        shapes = [*square, (3, 2), (2, 4), (2, 3, 2)]
+        yield from (Case(op.name, (shape, 0.0), {}) for shape in shapes)
+        return
     if op.name == "solve":
         yield from (Case(op.name, (x, (*x[:-1], n)), {}) for x in square for n in (1, 2))
         for x, y in [((3, 3), (2, 3, 2)), ((2, 3, 3), (3, 1)), ((2, 1, 2, 2), (3, 2, 1)), ((2, 2, 2), (2, 2))]:
@@ -251,7 +258,7 @@ METHOD_OF |= {
     name: lambda be, x, op=name, **attrs: be.square(getattr(be, op)(x, **attrs)) for name in sorted(SIGN_FREE)
 }
 BUILT = ("slice", "slice_backward", "scatter_add", "reshape", "broadcast", "transpose", "cast")
-BUILT += ("scatter_add_along_axis",)
+BUILT += ("scatter_add_along_axis", "cofactors_backward")
 METHOD_OF |= {name: lambda be, *xs, op=name, **attrs: be.build(op, *xs, **attrs) for name in BUILT}
 
 

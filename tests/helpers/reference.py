@@ -140,6 +140,35 @@ def determinant(a: Any) -> float:
     return math.fsum((-1) ** j * a[0, j] * determinant(np.delete(a[1:], j, axis=1)) for j in range(len(a)))
 
 
+def minor(a: Any, i: int, j: int) -> Any:
+    """Remove row i and column j."""
+    return np.delete(np.delete(a, i, axis=0), j, axis=1)
+
+
+def cofactors(a: Any) -> Any:
+    """The signed determinants of the minors."""
+    out = np.zeros_like(a)
+    for i, j in np.ndindex(*a.shape):
+        out[i, j] = (-1) ** (i + j) * determinant(minor(a, i, j))
+    return out
+
+
+def cofactor_derivatives(d: Any, a: Any) -> Any:
+    """The cofactors of each minor, times the sign of the minor and its factor d."""
+    out = np.zeros_like(a)
+    for k, l in np.ndindex(*a.shape):
+        rows, columns = (np.delete(np.arange(len(a)), i) for i in (k, l))
+        out[np.ix_(rows, columns)] += d[k, l] * (-1) ** (k + l) * cofactors(minor(a, k, l))
+    return out
+
+
+def full_rank_pseudo_inverse(a: Any) -> Any:
+    """The normal equations."""
+    if a.shape[0] < a.shape[1]:
+        return full_rank_pseudo_inverse(a.T).T
+    return solution(a.T @ a, np.array(a.T))
+
+
 def solution(a: Any, b: Any) -> Any:
     """Cramer's rule: a column of the right-hand side in place of each column of the matrix."""
     x = np.zeros_like(b)
@@ -403,6 +432,9 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "solve": of_matrices(solution),
     "inv": of_matrices(lambda a: solution(a, np.eye(len(a)))),
     "det": of_matrices(lambda a: [[determinant(a)]]),
+    "cofactors": of_matrices(cofactors),
+    "cofactors_backward": of_matrices(cofactor_derivatives),
+    "pinv": lambda x, y: of_matrices(full_rank_pseudo_inverse)(x),
     "slogdet_sign": of_matrices(lambda a: [[sign(determinant(a))]]),
     "slogdet_logabsdet": of_matrices(lambda a: [[math.log(abs(determinant(a)))]]),
     # squares, as the signs of the vectors differ between libraries

@@ -320,5 +320,3 @@ def test_a_layer_is_trained_whatever_its_initializer(init):
     before = model.get_weights()
     fit(model)
     assert changed(model, before) == {"a", "c"}
-
-

@@ -35,7 +35,7 @@ from neonlite.ops import OPS
 from neonlite.optree import Operand, OpTreeNode, build
 from neonlite.optree_structure import STATIC_INTS
 from neonlite.optree_walks import lower_to_instructions
-from neonlite.shapes import at_least_2d, can_broadcast
+from neonlite.shapes import can_broadcast
 from neonlite.typing import ArrayLike
 
 if TYPE_CHECKING:
@@ -222,13 +222,11 @@ def write(be: Backend, target: Tensor, value: ArrayLike) -> None:
     if is_small and be.runtime.has_device_memory:  # no copy from the host
         return be.run(target, build(OPS["cast"], value, None, (("to", target.info.dtype),), be))
     values = _reshape_to_target(be, target, value)
-    if values.shape != target.shape:
-        if not can_broadcast(shape := at_least_2d(values.shape), target.shape):
-            raise ValueError(
-                f"assignment to {describe(target)}: expected a value that broadcasts to {target.shape}, got an array "
-                f"{values.shape}"
-            )
-        values = values.reshape(shape)
+    if values.shape != target.shape and not can_broadcast(values.shape, target.shape):
+        raise ValueError(
+            f"assignment to {describe(target)}: expected a value that broadcasts to {target.shape}, got an array "
+            f"{np.shape(value)}"
+        )
     write_array(be, target, values)
 
 
@@ -264,9 +262,11 @@ def _as_tree(be: Backend, target: Tensor, value: Any) -> Any:
 
 
 def _reshape_to_target(be: Backend, target: Tensor, value: Any) -> np.ndarray[Any, Any]:
-    """Return a value as a NumPy array; with fewer than two dimensions, in the target's shape if the sizes agree."""
+    """Return a value as a NumPy array; with one dimension, in the target's shape if the sizes agree, else as a row."""
     values: np.ndarray[Any, Any] = to_host_array(be, value, target.info.dtype, target)
-    return values.reshape(target.shape) if values.ndim < 2 and values.size == target.size else values
+    if values.ndim < 2:
+        return values.reshape(target.shape if values.size == target.size else (1, -1))
+    return values
 
 
 # --- repeated assignments ---

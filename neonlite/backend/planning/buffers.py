@@ -6,6 +6,7 @@ temporaries: they use the memory of a target that is written later, or an offset
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,12 +53,13 @@ def _is_written_last(plan: Plan, v: int) -> bool:
 def find_temporaries(plan: Plan) -> dict[int, int]:
     """Return the values that must be stored outside of their target: {value: the last stage that reads it}."""
     temporaries: dict[int, int] = {}
+    outputs = set(plan.outputs)
     written_directly = {v for v, direct in zip(plan.outputs, plan.is_direct, strict=True) if direct}
     for v, step in plan.numbered_steps:
         if step.kind == "view" or v in written_directly:
             continue
         last = plan.last_read.get(v, -1)
-        if v in plan.outputs:
+        if v in outputs:
             temporaries[v] = len(plan.stages)
         else:
             stage = plan.stages[plan.stage_of[v]]
@@ -75,45 +77,45 @@ def assign_to_targets(plan: Plan) -> dict[int, int]:
     """
     held: dict[int, int] = {}
     last_raise = max((plan.stage_of[v] for v in plan.raising_values), default=-1)
+    temporaries = sorted(plan.temporaries, key=lambda v: plan.stage_of[v])
+    outputs, aliased = set(plan.outputs), {target for target, _, _ in plan.aliases}
     for i, w in enumerate(plan.outputs):
         output = plan.step_of(w)
-        is_aliased = any(target == i for target, _, _ in plan.aliases) or not plan.targets[i].attrs["contiguous"]
+        is_aliased = i in aliased or not plan.targets[i].attrs["contiguous"]
         if is_aliased or not plan.is_direct[i] or not _is_written_last(plan, w):
             continue
         stage_index = plan.stage_of[w]
         # a gemm_sum stage writes its target with the first product already, and then reads other operands
         until = stage_index - 1 if plan.stages[stage_index].kind == "gemm_sum" else stage_index
         occupied_until = -1  # the last stage in which the target's memory is in use
-        for v in sorted(plan.temporaries, key=lambda v: plan.stage_of[v]):
+        for v in temporaries:
             step, first, last = plan.step_of(v), plan.stage_of[v], plan.temporaries[v]
             is_alike = (step.shape, step.dtype) == (output.shape, output.dtype) and v not in plan.viewed_values
             is_free = max(occupied_until, last_raise) < first and last <= until
-            if is_alike and is_free and v not in plan.outputs and v not in held:
+            if is_alike and is_free and v not in outputs and v not in held:
                 held[v], occupied_until = i, last
     return held
 
 
 def assign_offsets(plan: Plan) -> tuple[dict[int, int], int]:
     """Assign each temporary an arena offset; two overlap only if their lifetimes do not."""
-    lifetimes = [(plan.stage_of[v], last, v) for v, last in plan.temporaries.items() if v not in plan.held_in_targets]
+    lifetimes = [
+        (align_bytes(plan.step_of(v).nbytes), plan.stage_of[v], last, v)
+        for v, last in plan.temporaries.items()
+        if v not in plan.held_in_targets
+    ]
     offsets: dict[int, int] = {}
-    for first, last, v in sorted(lifetimes, key=lambda lifetime: -_aligned_bytes(plan, lifetime[2])):
-        occupied = sorted(
-            (offsets[u], offsets[u] + _aligned_bytes(plan, u))
-            for f, t, u in lifetimes
-            if u in offsets and f <= last and first <= t
-        )
+    used: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), sorted
+    for nbytes, first, last, v in sorted(lifetimes, key=lambda lifetime: -lifetime[0]):
         at = 0
-        for low, high in occupied:
-            if at + _aligned_bytes(plan, v) <= low:
-                break
-            at = max(at, high)
+        for low, high, f, t in used:
+            if f <= last and first <= t:
+                if at + nbytes <= low:
+                    break
+                at = max(at, high)
         offsets[v] = at
-    return offsets, max((at + _aligned_bytes(plan, v) for v, at in offsets.items()), default=0)
-
-
-def _aligned_bytes(plan: Plan, v: int) -> int:
-    return align_bytes(plan.step_of(v).nbytes)
+        insort(used, (at, at + nbytes, first, last))
+    return offsets, max((high for _, high, _, _ in used), default=0)
 
 
 def align_bytes(nbytes: int) -> int:

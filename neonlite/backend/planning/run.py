@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.lifecycle import check_open
@@ -172,18 +173,33 @@ def run_plan(
 
 def find_aliases(targets: Sequence[Tensor], operands: Collection[Any]) -> tuple[tuple[int, int, str], ...] | None:
     """Return (target, operand, "exact" or "partial") for each pair that shares memory; None if there is none."""
+    targets_in = _by_allocation(targets)
     aliases: Any = None
     for k, x in enumerate(operands):
         if isinstance(x, Tensor):
-            for i, t in enumerate(targets):
-                if x.allocation is t.allocation and (how := overlap(t, x)) != "none":
+            for i, t in targets_in.get(id(x.allocation), ()):
+                if (how := overlap(t, x)) != "none":
                     aliases = (*(aliases or ()), (i, k, how))
     return aliases  # type: ignore[no-any-return]
 
 
 def targets_alias(targets: Sequence[Tensor]) -> bool:
     """Return whether two of the targets share memory."""
-    return any(overlap(x, y) != "none" for i, x in enumerate(targets) for y in targets[:i])
+    return any(_overlap_any([t for _, t in group]) for group in _by_allocation(targets).values())
+
+
+def _by_allocation(tensors: Sequence[Tensor]) -> dict[int, list[tuple[int, Tensor]]]:
+    """Return the tensors of each allocation, with their numbers."""
+    groups: dict[int, list[tuple[int, Tensor]]] = {}
+    for i, t in enumerate(tensors):
+        groups.setdefault(id(t.allocation), []).append((i, t))
+    return groups
+
+
+def _overlap_any(tensors: Sequence[Tensor]) -> bool:
+    """Return whether the spans of two tensors of one allocation overlap."""
+    spans = sorted(t.span for t in tensors if t.span[0] < t.span[1])
+    return any(low < end for (_, end), (low, _) in pairwise(spans))
 
 
 def split_pairs(targets: Sequence[Tensor], tree: Any) -> Sequence[Any]:

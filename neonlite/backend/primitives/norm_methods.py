@@ -18,8 +18,8 @@ from neonlite.backend.primitives.library_batch_norm import (
 from neonlite.backend.primitives.primitive_operands import as_nhwc_matrices, check_floats, check_tensors
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import check_shape
-from neonlite.dtypes import HALF_DTYPES
 from neonlite.messages import describe
+from neonlite.op_functions import widen_half
 from neonlite.optree import Operand
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def compound_fprop_bn(
         xsum, xvar, gmean, gvar, gamma, beta = _orient_columns(axis, vectors)
         mean: Operand = gmean
         var: Operand = gvar
-        x32, targets, values = _as_float32(be, x), [], []
+        x32, targets, values = widen_half(be, x), [], []
         if not inference:
             mean = be.mean(x32, axis=axis) if compute_batch_sum else xsum * (1.0 / x.shape[axis])
             d = x32 - mean
@@ -120,7 +120,7 @@ def compound_fprop_bn(
             targets = [xsum, xvar, gmean, gvar]
             values = [mean, var, rho * gmean + (1 - rho) * mean, rho * gvar + (1 - rho) * var]
         d = x32 + -mean  # recomputed: reusing the d above would store it in a temporary
-        value = times(times(d, 1 / be.sqrt(_as_float32(be, var) + eps)), gamma) + beta
+        value = times(times(d, 1 / be.sqrt(widen_half(be, var) + eps)), gamma) + beta
         value = be.maximum(value, 0) if relu else value
         return [*targets, y], [*values, value + accumbeta * y if accumbeta else value]
 
@@ -194,10 +194,10 @@ def compound_bprop_bn(
 
     def assignment() -> Assignment:
         grad_gamma, grad_beta, xsum, xvar, gamma = _orient_columns(axis, vectors)
-        error, inv = _as_float32(be, delta_in), 1 / be.sqrt(_as_float32(be, xvar) + eps)
-        xhat = times(_as_float32(be, x) - xsum, inv)
+        error, inv = widen_half(be, delta_in), 1 / be.sqrt(widen_half(be, xvar) + eps)
+        xhat = times(widen_half(be, x) - xsum, inv)
         gamma_sum, beta_sum = be.sum(xhat * error, axis=axis), be.sum(error, axis=axis)
-        xhat = times(_as_float32(be, x) + -xsum, inv)  # recomputed, as d in the forward pass
+        xhat = times(widen_half(be, x) + -xsum, inv)  # recomputed, as d in the forward pass
         error = error - (times(xhat, gamma_sum) + beta_sum) * (1.0 / x.shape[axis])
         return [grad_gamma, grad_beta, delta_out], [gamma_sum, beta_sum, times(times(error, gamma), inv)]
 
@@ -220,11 +220,6 @@ def _assign_cached(
         cached(be, operands, assignment)
     else:
         be.assign(*assignment())
-
-
-def _as_float32(be: Backend, x: Operand) -> Any:
-    """Return 16-bit floats as float32, in which sums and squares are computed."""
-    return be.astype(x, "float32") if x.info.dtype in HALF_DTYPES else x
 
 
 def _check_features(
