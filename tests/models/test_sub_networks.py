@@ -36,7 +36,12 @@ def test_a_model_and_its_layers_take_any_number_of_rows_after_fit(n, bsz):
     relu = np.maximum(0, hidden + weights["hidden_bias.W"])
     z = np.exp(weights["out.W"] @ relu + weights["out_bias.W"])
     want = z / z.sum(axis=0)
-    calls = model(be.array(x)), model.fprop(be.array(x), inference=True), model.fprop(be.array(x)), model.layers(be.array(x))
+    calls = (
+        model(be.array(x)),
+        model.fprop(be.array(x), inference=True),
+        model.fprop(be.array(x)),
+        model.layers(be.array(x)),
+    )
     for y in calls:
         np.testing.assert_allclose(y.get(), want, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(model["hidden"](be.array(x)).get(), hidden, rtol=1e-4, atol=1e-5)
