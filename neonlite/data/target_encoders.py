@@ -234,7 +234,7 @@ class NumberEncoder(TargetEncoder):
 
     def decode(self, outputs: NDArray[Any]) -> NDArray[Any]:
         if self.mean is not None:
-            outputs = outputs.astype(np.float64) * np.asarray(self.deviation) + np.asarray(self.mean)
+            outputs = outputs * np.asarray(self.deviation) + np.asarray(self.mean)
         return outputs[:, 0] if self.is_vector and outputs.shape[1] == 1 else outputs
 
     def __str__(self) -> str:
