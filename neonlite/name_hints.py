@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn, TypeVar
 
@@ -328,6 +327,8 @@ def attribute_hint(name: str, known: list[str]) -> str:
     known : list of str
         The names that the object has.
     """
+    from difflib import get_close_matches  # not loaded by ``import neonlite``
+
     similar = get_close_matches(name, known, 1)
     counterpart = ATTRIBUTES.get(name, "")
     found = counterpart if counterpart in known else similar[0] if similar else ""
