@@ -332,7 +332,7 @@ def attribute_hint(name: str, known: list[str]) -> str:
     similar = get_close_matches(name, known, 1)
     counterpart = ATTRIBUTES.get(name, "")
     found = counterpart if counterpart in known else similar[0] if similar else ""
-    return f"Set {found}." if found else "Only attributes of your own classes may have any name."
+    return f"Set {found}." if found else "Only objects of custom classes may have attributes of any name."
 
 
 class MissingAttribute:

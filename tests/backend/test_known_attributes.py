@@ -57,7 +57,7 @@ def be_of_four():
         (Adam, "lr", "Set learning_rate"),
         (Adam, "learn_rate", "Set learning_rate"),
         (lambda: nl.Model([Linear(3)]), "optimiser", "Set optimizer"),
-        (lambda: Linear(3), "qqqqqq", "Only attributes of your own classes may have any name"),
+        (lambda: Linear(3), "qqqqqq", "Only objects of custom classes may have attributes of any name"),
     ],
 )
 def test_the_error_names_the_attribute_of_neonlite(make, name, hint):
