@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.validation import check_number, from_name
 from neonlite.data import ArrayIterator
+from neonlite.data.columns import read_column
 from neonlite.data.input_encoders import ArrayEncoder, choose_encoder, read_table
 from neonlite.data.iterator import row_shape, to_array
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, choose_target_encoder, one_hot
@@ -215,10 +216,9 @@ class TrainingData:
         if sample_weight is None and class_weight is None:
             return
         where, n = self.where, self.num_rows
-        try:
-            weights = np.ones(n) if sample_weight is None else np.asarray(sample_weight)
-        except ValueError:  # lists of several lengths
-            weights = np.empty(0)
+        weights = (
+            np.ones(n) if sample_weight is None else read_column(where, sample_weight, of=" of sample_weight").values
+        )
         if weights.shape != (n,) or not is_real_array(weights) or not (np.isfinite(weights) & (weights >= 0)).all():
             raise ValueError(
                 f"{where}: expected {n} finite numbers >= 0 for sample_weight, got {describe(sample_weight)}"
