@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn, TypeVar
 
@@ -328,10 +327,12 @@ def attribute_hint(name: str, known: list[str]) -> str:
     known : list of str
         The names that the object has.
     """
+    from difflib import get_close_matches  # not loaded by ``import neonlite``
+
     similar = get_close_matches(name, known, 1)
     counterpart = ATTRIBUTES.get(name, "")
     found = counterpart if counterpart in known else similar[0] if similar else ""
-    return f"Set {found}." if found else "Only attributes of your own classes may have any name."
+    return f"Set {found}." if found else "Only objects of custom classes may have attributes of any name."
 
 
 class MissingAttribute:

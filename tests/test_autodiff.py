@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -881,3 +882,42 @@ def test_the_second_derivatives_of_std_logaddexp_and_powers_are_those_of_finite_
         (first,) = Autodiff(tree, be).get_grad_op_tree([x])
         report = check_grad(be, first)
         assert report.ok, report
+
+
+# --- many operands ----------------------------------------------------------------------------------------------------
+
+
+def calls_of(function: Callable[[], Any]) -> int:
+    """Return how many Python functions a call calls."""
+    count = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(trace)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+MANY: dict[str, Callable[[Backend, list[Any]], Any]] = {
+    "concat": lambda be, xs: be.concat(xs).get(),
+    "stack": lambda be, xs: be.stack(xs).get(),
+    "assign": lambda be, xs: be.assign(xs, [x * 2 for x in xs]),
+    "gradient of concat": lambda be, xs: Autodiff(be.sum(be.concat(xs)), be).get_grad_tensor(xs),
+    "gradient of a sum": lambda be, xs: Autodiff(sum(x * x for x in xs[1:]) + xs[0], be).get_grad_tensor(xs),
+    "lists": lambda be, xs: OpTreeNode.list_to_optree(be.concat(xs).optree_to_list()),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_a_tree_of_many_operands_takes_time_proportional_to_their_number(cpu: Backend, name: str) -> None:
+    def calls(n: int) -> int:
+        xs = [cpu.array([[float(i)]]) for i in range(n)]
+        return calls_of(lambda: MANY[name](cpu, xs))
+
+    calls(20)
+    assert calls(1600) < 5 * calls(400)

@@ -550,3 +550,56 @@ def test_what_works_does_not_warn(be):
         t = be.array(A)
         np.exp(t).sum().item()
         t[t > 0] = np.mean(t)
+
+
+# --- arrays of one dimension ---
+
+MATRIX, VECTOR = np.arange(1.0, 10).reshape(3, 3), np.array([1.0, 2, 4])
+ROWS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda x, v: x + v, "reflected": lambda x, v: v - x, "/": lambda x, v: x / v, "**": lambda x, v: v**x,
+    "<": lambda x, v: x < v, "tree": lambda x, v: (x * 2) * v, "np.multiply": np.multiply, "np.maximum": np.maximum,
+    "np.where": lambda x, v: np.where(x > 2, v, x), "where scalar": lambda x, v: np.where(x > 2, 0.5, v),
+    "np.clip": lambda x, v: np.clip(x, v, v + 1), "row": lambda x, v: x[:1] + v,
+    "of another size": lambda x, v: x[:, :1] * v[:2],
+    "v @ x": lambda x, v: v @ x, "element": lambda x, v: x[:1, :1] + v,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_array_of_one_dimension_broadcasts_as_in_numpy(be: Backend, name: str) -> None:
+    got, expected = ROWS[name](be.array(MATRIX), VECTOR), ROWS[name](MATRIX, VECTOR)
+    np.testing.assert_allclose(got.get(), np.atleast_2d(expected), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "f", [np.add, lambda x, v: v < x, lambda x, v: np.where(x > 1, v, 0), lambda x, v: x.clip(v, 9)]
+)
+def test_an_array_beside_a_column_of_as_many_elements_is_refused(be: Backend, f: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match=r"an array \(3,\): expected .* Use v\[:, None\], a column; or v\[None, :\]"):
+        f(be.array(VECTOR), VECTOR)
+    assert f(be.array(VECTOR), VECTOR[:, None]).shape == (3, 1)
+
+
+def test_an_array_of_one_dimension_is_written_as_a_row_or_to_a_column(be: Backend) -> None:
+    t, column, other = be.zeros((3, 3)), be.zeros((3, 1)), be.zeros((3, 3))
+    t[1:], column[:] = VECTOR, VECTOR
+    t += VECTOR
+    t[0] -= VECTOR
+    column *= VECTOR
+    be.assign([other, t[:1]], [VECTOR, VECTOR])
+    np.testing.assert_array_equal(t.get(), [VECTOR, 2 * VECTOR, 2 * VECTOR])
+    np.testing.assert_array_equal(column.get(), VECTOR[:, None] ** 2)
+    np.testing.assert_array_equal(other.get(), [VECTOR] * 3)
+    with pytest.raises(ValueError, match=r"got an array \(3,\)"):
+        be.zeros((3, 2))[:] = VECTOR
+
+
+def test_an_array_of_one_dimension_without_a_tensor_is_a_column(be: Backend) -> None:
+    assert (
+        be.array(VECTOR).shape
+        == be.add(VECTOR, VECTOR).shape
+        == be.exp(VECTOR).shape
+        == be.add(VECTOR, 1).shape
+        == (3, 1)
+    )
+    np.testing.assert_allclose((be.array(MATRIX) @ VECTOR).get(), (MATRIX @ VECTOR)[:, None], rtol=1e-6)

@@ -129,8 +129,30 @@ def write_in_place(x: Array, key: Any, v: Array) -> bool:
     return True
 
 
+class _Probe:
+    """An object that counts the references to itself during an item assignment, where nothing else refers to it."""
+
+    count = 0
+
+    def __setitem__(x, key: Any, value: Any) -> None:  # named as the parameter of assign
+        _Probe.count = sys.getrefcount(x)
+
+
+_Probe()[0] = None
+
+
 def assign(x: Array, key: Any, value: Any) -> None:
-    """Write a value, cast to the dtype of x, to ``x[key]``."""
+    """Write a value, cast to the dtype of x, to ``x[key]``.
+
+    ValueError if nothing else refers to x, as in ``y[i][j] = value``, where x is a copy ``y[i]``.
+    """
+    # Python 3.14 does not count the use of a local variable of the caller as a reference
+    if sys.getrefcount(x) == _Probe.count and id(x) not in map(id, sys._getframe(1).f_locals.values()):
+        raise ValueError(
+            f"x[i][j] = value: expected an array that a name refers to, got the result of an expression, "
+            f"{describe_array(x)}. Arrays share no memory, so it would be lost. Use one index, x[i, j] = value, "
+            "or x[...] = where(condition, value, x)."
+        )
     v = as_array(value, x)
     check_can_assign(x, v, value)
     v = to_dtype(v, x.dtype)

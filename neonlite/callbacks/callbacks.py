@@ -16,6 +16,7 @@ from neonlite.callbacks.callback import Callback, CallbackBase, check_dataset, c
 from neonlite.callbacks.history import History
 from neonlite.callbacks.progress import ProgressBarCallback, TrainLoggerCallback
 from neonlite.callbacks.recording import (
+    EvalCallback,
     HistCallback,
     LossCallback,
     MetricCallback,
@@ -358,8 +359,17 @@ class Callbacks(NervanaObject, CallbackBase):
         self.set_state({"history": self.history.get_state(), "callbacks": states})
 
     def check_callbacks(self) -> None:
-        """Raise ValueError if a callback now belongs to other ``Callbacks``."""
+        """Raise ValueError if a callback now belongs to other ``Callbacks``, or two record values of one name."""
+        recorded: set[str] = set()
         for callback in self.callbacks:
+            names = callback.record_names if isinstance(callback, EvalCallback) else []
+            for name in recorded.intersection(names):
+                raise ValueError(
+                    f"{callback.classnm}: expected one callback that records {name!r}, got two, of which the second "
+                    "would replace the values of the first. Rename the values of a metric, such as "
+                    'metric.metric_names = ["accuracy, test"].'
+                )
+            recorded.update(names)
             if callback.callbacks is not self:
                 raise ValueError(
                     f"{callback.classnm}: expected a callback of the training of {self.model.name}, got one that was "

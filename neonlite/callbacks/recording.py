@@ -127,6 +127,11 @@ class EvalCallback(Callback):
         super().__init__(epoch_freq)
         self.eval_set = check_dataset(f"{self.classnm}: eval_set", eval_set)
 
+    @property
+    def record_names(self) -> list[str]:
+        """The names of the values that it records, which no other callback may record."""
+        return []
+
     def evaluate(self) -> dict[str, float]:
         """Return the values to record, by name."""
         raise NotImplementedError(f"{self.classnm}: implement evaluate()")
@@ -152,6 +157,10 @@ class LossCallback(EvalCallback):
     epoch_freq : int or list of int
         Evaluate every ``epoch_freq`` epochs, or in the epochs of these indices. Default: 1.
     """
+
+    @property
+    def record_names(self) -> list[str]:
+        return ["cost, validation"]
 
     def evaluate(self) -> dict[str, float]:
         return {"cost, validation": self.model.eval_cost(self.eval_set)}
@@ -185,6 +194,10 @@ class MetricCallback(EvalCallback):
             raise TypeError(
                 f"MetricCallback: expected a metric of named values, such as Accuracy(), got {describe(metric)}"
             )
+
+    @property
+    def record_names(self) -> list[str]:
+        return [*self.metric.metric_names]
 
     def on_train_begin(self, epochs: int) -> None:
         self.evaluate()  # raises an error if the metric cannot be computed, before the first step

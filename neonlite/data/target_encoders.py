@@ -108,8 +108,6 @@ class ClassEncoder(TargetEncoder):
     @classmethod
     def from_data(cls, where: str, y: NDArray[Any], num_outputs: int) -> ClassEncoder:
         """Return the encoder for training labels: numbers from 0 to K - 1 are K classes, others those that occur."""
-        if y.ndim == 2 and y.shape[1] == num_outputs and is_one_hot(y):
-            return cls([*range(num_outputs)], "int", one_hot=True)
         kind = next(name for name, kinds in LABEL_KINDS.items() if y.dtype.kind in kinds)
         labels, num_classes = set(y.ravel().tolist()), max(num_outputs, 2)
         if labels <= {*range(num_classes)}:
@@ -129,7 +127,7 @@ class ClassEncoder(TargetEncoder):
     def encode(self, where: str, y: Any) -> NDArray[Any]:
         labels = label_array(where, y)
         if self.one_hot:
-            if labels.ndim != 2 or labels.shape[1] != len(self.classes) or not is_one_hot(labels):
+            if labels.ndim != 2 or labels.shape[1] != len(self.classes) or not is_one_hot_array(labels):
                 raise ValueError(
                     f"{where}: expected one-hot targets {(len(labels), len(self.classes))}, as in the training data, "
                     f"got {describe(y)}"
@@ -238,7 +236,7 @@ class NumberEncoder(TargetEncoder):
 
     def decode(self, outputs: NDArray[Any]) -> NDArray[Any]:
         if self.mean is not None:
-            outputs = outputs.astype(np.float64) * np.asarray(self.deviation) + np.asarray(self.mean)
+            outputs = outputs * np.asarray(self.deviation) + np.asarray(self.mean)
         return outputs[:, 0] if self.is_vector and outputs.shape[1] == 1 else outputs
 
     def __str__(self) -> str:
@@ -269,6 +267,7 @@ def choose_target_encoder(
     activation: str | None,
     expects_probabilities: bool | None,
     is_training: bool = True,
+    num_steps: int = 1,
 ) -> TargetEncoder:
     """Return the encoder for training targets.
 
@@ -287,6 +286,8 @@ def choose_target_encoder(
     is_training : bool
         Whether the encoder depends on the moments and the labels of ``y``. If not, numbers are unchanged, and classes
         are their indices.
+    num_steps : int
+        The number of time steps of an output: with several, the columns of (n, T) are classes of time steps.
 
     Raises
     ------
@@ -328,8 +329,9 @@ def choose_target_encoder(
             f"{where}: expected an output for each class for a network that ends with Softmax, got one, which is "
             "always 1. End the network with Affine(2, activation=Softmax()) or Affine(1, activation=Logistic())."
         )
-    is_indicator = is_number and labels.ndim == 2 and labels.shape[1] == num_outputs > 1 and is_zero_or_one(labels)
-    if is_indicator and not (activation == "Softmax" and is_one_hot(labels)):
+    has_columns = is_number and labels.ndim == 2 and labels.shape[1] == num_outputs > 1 == num_steps
+    is_one_hot = has_columns and is_one_hot_array(labels)
+    if has_columns and is_zero_or_one(labels) and not (activation == "Softmax" and is_one_hot):
         if activation == "Softmax":
             raise ValueError(
                 f"{where}: expected one class for each row for a network that ends with Softmax, got several. For "
@@ -337,8 +339,8 @@ def choose_target_encoder(
             )
         names = [str(x) for x in y.columns] if hasattr(y, "columns") else [str(i) for i in range(num_outputs)]
         return IndicatorEncoder(names)
-    if not is_training and not is_one_hot(labels):
-        return ClassEncoder([*range(max(num_outputs, 2))], "int")
+    if is_one_hot or not is_training:
+        return ClassEncoder([*range(max(num_outputs, 2))], "int", is_one_hot)
     return ClassEncoder.from_data(where, labels, num_outputs)
 
 
@@ -371,6 +373,6 @@ def is_zero_or_one(y: NDArray[Any]) -> bool:
     return bool(((y == 0) | (y == 1)).all())
 
 
-def is_one_hot(y: NDArray[Any]) -> bool:
+def is_one_hot_array(y: NDArray[Any]) -> bool:
     """Return whether each row (K,) has a single 1, and zeros."""
     return bool(y.ndim == 2 and is_real_array(y) and is_zero_or_one(y) and (y.sum(axis=1) == 1).all())

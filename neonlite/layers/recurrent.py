@@ -726,14 +726,28 @@ class BiBNRNN(BiRNN):
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)
-        shape = self.num_directions * self.nout, 1
-        if self.gmean is None:
-            self.gmean = self.be.zeros(shape, name=f"{self.name}.gmean")
-            self.gvar = self.be.zeros(shape, name=f"{self.name}.gvar")
+        self.init_params(self.nfm)
         n = self.nout
         for unroll in self.unrolls:
             rows = slice(unroll.direction * n, (unroll.direction + 1) * n)
             unroll.input_norm = InputNorm(unroll, self.rho, self.eps, self.gmean[rows], self.gvar[rows])
+
+    @property
+    def nfm(self) -> int:
+        """The number of features that are normalized, of both directions."""
+        return self.num_directions * self.nout
+
+    def init_params(self, nfm: int) -> None:
+        """Allocate the running statistics unless they exist.
+
+        Parameters
+        ----------
+        nfm : int
+            The number of features.
+        """
+        if self.gmean is None:
+            self.gmean = self.be.zeros((nfm, 1), name=f"{self.name}.gmean")
+            self.gvar = self.be.zeros((nfm, 1), name=f"{self.name}.gvar")
 
     @property
     def persistent_tensors(self) -> dict[str, Tensor]:

@@ -23,7 +23,13 @@ from neonlite.layers.inference_copies import MAX_MINIBATCHES
 from neonlite.models.evaluation import as_columns
 from neonlite.models.fit_checks import MAX_UNSCALED_INPUT
 from neonlite.models.metric_values import MetricValues
-from neonlite.models.training_data import check_targets, metric_for, split_column, target_encoder_for
+from neonlite.models.training_data import (
+    check_targets,
+    expects_probabilities,
+    metric_for,
+    split_column,
+    target_encoder_for,
+)
 from neonlite.transforms import Logistic, Softmax
 
 if TYPE_CHECKING:
@@ -302,8 +308,8 @@ def evaluate(
     y : array_like, data frame or str, optional
         As for ``fit``; numbers are compared in their units.
     metrics : Metric, str or list of them, optional
-        Such as ``["accuracy", "f1"]``; see ``neonlite.transforms.get_metric``. Default: "accuracy" for classes, "f1"
-        for several labels, "mse", "mae" and "r2" for numbers.
+        Such as ``["accuracy", "f1"]``, each name once; see ``neonlite.transforms.get_metric``. Default: "accuracy"
+        for classes, "f1" for several labels, "mse", "mae" and "r2" for numbers.
     batch_size : int, optional
         The number of rows that are computed at once. Default: ``be.bsz``, or 128.
 
@@ -315,16 +321,22 @@ def evaluate(
     Raises
     ------
     ValueError
-        Unknown metrics, or labels that are not classes of the model.
+        Unknown metrics, two of one name, or labels that are not classes of the model.
     """
     where = f"{model.name}.evaluate"
     encoder = model.target_encoder
     if metrics is None:
+        is_number = isinstance(encoder, NumberEncoder) or (encoder is None and not predicts_classes(model))
         is_indicator = isinstance(encoder, IndicatorEncoder)
-        metrics = ["mse", "mae", "r2"] if isinstance(encoder, NumberEncoder) else "f1" if is_indicator else "accuracy"
+        metrics = ["mse", "mae", "r2"] if is_number else "f1" if is_indicator else "accuracy"
     given: list[Any] = list(metrics) if isinstance(metrics, list | tuple) else [metrics]
-    metrics_given = [(x, metric_for(where, encoder, x)) for x in given]
-    computed = {x if isinstance(x, str) else x.classnm: metric for x, metric in metrics_given}
+    computed: dict[str, Metric] = {}
+    for x in given:
+        metric = metric_for(where, encoder, x)
+        name = x if isinstance(x, str) else x.classnm
+        if name in computed:
+            raise ValueError(f"{where}: expected metrics of different names, got {name} twice. Call evaluate for each.")
+        computed[name] = metric
     if isinstance(X, NervanaDataIterator):
         return {name: as_value(model.eval(X, metric), metric) for name, metric in computed.items()}
     if y is None:
@@ -345,6 +357,14 @@ def evaluate(
         raise ValueError(f"{where}: expected X and y with equal numbers of rows, got {len(outputs)} and {len(targets)}")
     columns, t = (model.be.array(as_columns(x), dtype=x.dtype.name) for x in (outputs, targets))
     return {name: as_value(metric(columns, t), metric) for name, metric in computed.items()}
+
+
+def predicts_classes(model: Model) -> bool:
+    """Return whether the outputs are probabilities of classes, by the last activation and the cost."""
+    transform, cost = getattr(model.layers.get_terminal(), "transform", None), model.cost
+    if isinstance(transform, Softmax):
+        return True
+    return isinstance(transform, Logistic) if cost is None else expects_probabilities(cost)
 
 
 def as_value(values: Any, metric: Metric) -> Any:

@@ -89,7 +89,7 @@ class TrainingData:
         if isinstance(y, str):
             X, y = split_column(where, X, y)
         rows: Any = X
-        num_targets = len(y) if isinstance(y, Sized) else None
+        num_targets = len(y) if isinstance(y, Sized) and getattr(y, "ndim", None) != 0 else None
         if is_list_of_arrays(rows) and len(rows) == num_targets != len(rows[0]):
             rows = to_array(where, rows, "X")  # an array for each row, and not for each input
         self.inputs = self._encode_inputs(rows, layout, standardize, text_length)
@@ -371,7 +371,7 @@ def check_targets(where: str, network: Layer, encoder: TargetEncoder, targets: N
     if T > 1:
         expected = f"a label for each of {T} time steps, {(n, T)}" if is_class else f"{outputs} and {T} time steps"
     else:
-        one_hot_columns = f", or {K} columns of zeros and ones, {(n, K)}" if K > 1 else ""
+        one_hot_columns = f", or {K} columns of zeros and ones, {(n, K)}" if K > 1 and np.shape(y) != (n, K) else ""
         expected = f"one label for each row, {(n,)}{one_hot_columns}" if is_class else f"{outputs}, {(n, K)}"
     raise ValueError(f"{where}: expected y with {expected}, got {np.shape(y)}")
 
@@ -382,10 +382,14 @@ def target_encoder_for(
     """Return the encoder of targets for a configured network with one output."""
     transform = getattr(network.get_terminal(), "transform", None)
     activation = None if transform is None else transform.classnm
-    costfunc = cost.costfunc if isinstance(cost, GeneralizedCost) else cost
-    expects_probabilities = None if costfunc is None else bool(getattr(costfunc, "activations", ()))
-    num_outputs = num_features(network.out_shape)
-    return choose_target_encoder(where, y, num_outputs, activation, expects_probabilities, is_training)
+    is_probability = None if cost is None else expects_probabilities(cost)
+    outputs, steps = num_features(network.out_shape), num_steps(network.out_shape)
+    return choose_target_encoder(where, y, outputs, activation, is_probability, is_training, steps)
+
+
+def expects_probabilities(cost: object) -> bool:
+    """Return whether a cost expects probabilities, as cross-entropies do."""
+    return bool(getattr(cost.costfunc if isinstance(cost, GeneralizedCost) else cost, "activations", ()))
 
 
 def metric_for(where: str, encoder: TargetEncoder | None, metric: Metric | Cost | str) -> Metric:

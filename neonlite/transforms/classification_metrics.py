@@ -26,7 +26,7 @@ class ClassMetric(Metric):
 
     y and t are (classes, N): the class of a column is its argmax. One row is the probability of class 1, of two: a
     column is in class 1 if it is above ``threshold``. With ``multilabel``, rows are independent labels, each of which a
-    column has if its value is above ``threshold``.
+    column has if its value is above ``threshold``. With outputs of NaN, the metric is NaN.
     """
 
     multilabel = False

@@ -172,7 +172,8 @@ class Misclassification(ColumnMetric):
     """The fraction of columns where ``argmax(y)`` differs from ``argmax(t)``, y and t (classes, N).
 
     One row, y and t (1, N), is the probability of the second of two classes, which is predicted above 0.5. If several
-    elements are largest, the first one is used. With targets (t, mask), columns are weighted by the mask.
+    elements are largest, the first one is used. A column with NaN is wrong. With targets (t, mask), columns are
+    weighted by the mask.
 
     Parameters
     ----------
@@ -198,7 +199,8 @@ class Accuracy(Misclassification):
     """The fraction of columns where ``argmax(y)`` equals ``argmax(t)``, y and t (classes, N).
 
     One row, y and t (1, N), is the probability of the second of two classes, which is predicted above 0.5. If several
-    elements are largest, the first one is used. With targets (t, mask), columns are weighted by the mask.
+    elements are largest, the first one is used. A column with NaN is wrong. With targets (t, mask), columns are
+    weighted by the mask.
 
     Parameters
     ----------

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.runtimes import RUNTIMES
 
 import neonlite as nl
 from neonlite.array_api.array import MAX_PENDING_OPS, Array
@@ -511,3 +512,75 @@ def test_numpy_functions_call_those_of_the_namespace(be: Backend) -> None:
     assert np.allclose(x, x + 1e-9)
     assert (np.shape(x), np.ndim(x), np.size(x)) == ((2, 2), 2, 4)
     assert (np.ones((2, 2), np.float32) + x).tolist() == [[2, 3], [4, 5]]
+
+
+# --- assignments to the result of an expression ---
+
+CHAINED = ["x[1:3][0] = 1", "x[1:3][x[1:3] > 0] = 5", "x[1:3][0] += 1", "(x + 1)[0] = 1", "xp.zeros(3)[0] = 1"]
+
+
+@pytest.mark.parametrize("statement", CHAINED)
+def test_an_assignment_that_would_be_lost_is_refused(be: Backend, statement: str) -> None:
+    xp, scope = be.array_api, {}
+    exec(f"def assign(xp, x):\n    {statement}", scope)
+    x = xp.arange(6.0)
+    with pytest.raises(ValueError, match=r"x\[i\]\[j\] = value: .* Use one index, x\[i, j\] = value"):
+        scope["assign"](xp, x)
+    with pytest.raises(ValueError, match="would be lost"):
+        exec(statement, {"xp": xp, "x": x})
+    assert x.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_array_that_something_refers_to_is_written(be: Backend) -> None:
+    xp = be.array_api
+    x = xp.arange(4.0)
+    y = x[1:3]
+    y[0] = 7
+    y[:] += 1
+    holder, listed = {"y": x[:2]}, [x[2:]]
+    holder["y"][0], listed[0][1] = 5, 6
+
+    def write(parameter: Array) -> list[float]:
+        parameter[0] = 9
+        y[1] = -1  # of the enclosing function
+        return parameter.tolist()
+
+    assert write(x[:2]) == [9, 1]
+    assert (y.tolist(), holder["y"].tolist(), listed[0].tolist()) == ([8, -1], [5, 1], [2, 6])
+    for row in (rows := [xp.zeros(2), xp.zeros(2)]):
+        row[1] = 1
+    assert [row.tolist() for row in rows] == [[0, 1], [0, 1]]
+    assert x.tolist() == [0, 1, 2, 3]
+
+
+# --- arguments of linear algebra ---
+
+
+def test_the_threshold_of_each_matrix_may_be_an_array_of_any_library(be: Backend) -> None:
+    xp, values = be.array_api, np.array([np.diag([1.0, 0.5, 0.01])] * 3)
+    x, rtol = xp.asarray(values), [0.001, 0.1, 0.7]
+    for argument in (np.array(rtol), rtol, xp.asarray(rtol), xp.asarray(np.array(rtol))):
+        assert xp.linalg.matrix_rank(x, rtol=argument).tolist() == [3, 2, 1]
+        expected = np.linalg.pinv(values, rtol=np.array(rtol))
+        np.testing.assert_allclose(xp.linalg.pinv(x, rtol=argument).numpy(), expected, rtol=1e-5, atol=1e-5)
+    one = np.float64(0.1)
+    assert xp.linalg.matrix_rank(x[0], rtol=one) == xp.linalg.matrix_rank(x[0], rtol=np.array(one)) == 2
+    assert xp.linalg.pinv(xp.zeros((0, 3))).shape == (3, 0)
+
+
+@pytest.mark.parametrize("n", [0.5, 2.0, True, "2"])
+def test_a_matrix_power_is_an_integer(be: Backend, n: Any) -> None:
+    x = be.array_api.asarray([[4.0, 0], [0, 9]])
+    with pytest.raises(TypeError, match="matrix_power: expected an integer for n, got"):
+        be.array_api.linalg.matrix_power(x, n)
+    assert be.array_api.linalg.matrix_power(x, np.int64(-1)).tolist()[0] == [0.25, 0]
+
+
+def test_a_remainder_of_0_has_the_sign_of_the_divisor_on_every_runtime() -> None:
+    x, y = [[-1.0], [0.0], [-0.0], [2.0]], [0.5, -0.5, np.inf, -np.inf]
+    expected = np.remainder(x, y)
+    for runtime in RUNTIMES:
+        xp = Backend.allocate_backend(runtime).array_api
+        got = xp.remainder(xp.asarray(x), xp.asarray(y))
+        np.testing.assert_array_equal(got.numpy(), expected)
+        np.testing.assert_array_equal(xp.signbit(got).numpy(), np.signbit(expected))

@@ -1,4 +1,4 @@
-"""Networks of every layer and of the zoo; a new process loads their checkpoints: ``python saved_networks.py FOLDER``."""
+"""Networks of every layer and of the zoo; ``python saved_networks.py FOLDER`` loads their checkpoints."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Any]] = {  # layers, and the shape 
     "BinaryAffine": (lambda: [L.BinaryAffine(4, G, batch_norm=True, activation="tanh"), L.BinaryLinear(3, G)], 5),
     "norms": (lambda: [L.Affine(4, G, batch_norm=True), L.BatchNormAutodiff(), L.LayerNorm(), L.ShiftBatchNorm()], 5),
     "Conv": (lambda: [L.Conv((3, 3, 4), activation="relu"), L.Pooling(2), L.Affine(2)], IMAGE),
-    "Convolutions": (lambda: [L.Convolution((3, 3, 4), init=G), L.Convolution_bias((2, 2, 3), init=G, bias=G), L.LRN(3)],
-        IMAGE),
+    "Convolutions": (
+        lambda: [L.Convolution((3, 3, 4), init=G), L.Convolution_bias((2, 2, 3), init=G, bias=G), L.LRN(3)], IMAGE),
     "Conv in 3-D": (lambda: [L.Conv((2, 2, 2, 3), bias=True)], (2, 4, 4, 4)),
     "Deconv": (lambda: [L.Deconv((3, 3, 4), strides=2, activation="relu"), L.Conv((1, 1, 2))], IMAGE),
     "Reshape": (lambda: [L.Reshape((2, 4, 4)), L.Conv((3, 3, 4), batch_norm=True)], 32),

@@ -598,8 +598,11 @@ def test_a_summary_counts_parameters_and_memory(cpu):
     cpu.bsz = 6
     net, cost, optimizer = ready()
     summary = net.summary((1, 7), cost, optimizer)
-    net.leaves()[3].mask = cpu.ones((1, 42))
-    assert net.summary((1, 7), cost, optimizer).parameters == summary.parameters  # with a mask, which is retained
+    attention = next(x for x in net.leaves() if isinstance(x, MultiHeadAttention))
+    attention.mask = cpu.ones((1, 42))
+    assert net.summary((1, 7), cost, optimizer).parameters == summary.parameters
+    assert attention.mask.shape == (1, 42)
+    attention.mask = None
     embedding, norm, head = 11 * 8, 2 * 8, 11 * 8 + 11
     block = 4 * 8 * 8 + 4 * 8 + 2 * norm + 2 * 8 * 32 + 32 + 8
     assert summary.parameters == embedding + 2 * block + norm + head

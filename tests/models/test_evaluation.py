@@ -12,7 +12,7 @@ from neonlite.data import ArrayIterator
 from neonlite.layers import Affine, Recurrent
 from neonlite.models import Model
 from neonlite.optimizers import Adam
-from neonlite.transforms import MeanSquared, Metric
+from neonlite.transforms import MeanSquared, Metric, SequenceAccuracy
 
 EPOCH: dict[str, Any] = {"epochs": 1, "progress_bar": False}
 
@@ -161,6 +161,10 @@ def test_iterators_and_arrays_give_the_same_axes_for_sequences(rng):
     X, y = rng.normal(size=(12, 2, 5)), rng.integers(0, 3, (12, 5))
     model = Model([Recurrent(4, activation="tanh"), Affine(3, activation="softmax")])
     model.fit(X, y, layout="NFT", **EPOCH)
+    targets = (y[:, None] == np.arange(3)[:, None]).astype(float)
+    data = ArrayIterator(X, targets, lshape=(2, 5), make_onehot=False, partial_last=True)
+    accuracy = (model.predict(X).argmax(axis=1) == y).all(axis=1).mean()
+    assert model.evaluate(data, metrics=SequenceAccuracy(onehot=True)) == {"SequenceAccuracy": accuracy}
     data = ArrayIterator(X, lshape=(2, 5), partial_last=True)
     for method in (model.predict, model.predict_proba, model.predict_classes):
         np.testing.assert_allclose(method(data), method(X), rtol=1e-5)

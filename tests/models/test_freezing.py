@@ -10,6 +10,7 @@ import pytest
 import neonlite as nl
 from neonlite import gen_backend
 from neonlite.callbacks import Callback
+from neonlite.distributed.gradients import GradientReducer
 from neonlite.layers import (
     Affine,
     BatchNorm,
@@ -320,3 +321,20 @@ def test_a_layer_is_trained_whatever_its_initializer(init):
     before = model.get_weights()
     fit(model)
     assert changed(model, before) == {"a", "c"}
+
+
+def test_the_buckets_of_gradients_of_several_processes_are_those_of_the_layers_that_are_trained():
+    gen_backend("cpu", rng_seed=1, batch_size=2)
+    model = Model([Linear(3, name="a"), Linear(2, name="b")])
+    model.initialize(4)
+    communicator: Any = object()
+    reducer = GradientReducer(communicator, model.layers)
+
+    def size() -> int:
+        return sum(buffer.size for _, buffers in reducer.buckets for buffer in buffers)
+
+    sizes = [size()]
+    for change in (lambda: model.freeze("a"), lambda: model.unfreeze("a"), reducer.close, lambda: model.freeze("a")):
+        change()
+        sizes.append(size())
+    assert sizes == [18, 6, 18, 18, 18]

@@ -346,11 +346,11 @@ class Incomparable:
 def test_an_attribute_that_cannot_be_compared_counts_as_changed(runs: list[Linear]) -> None:
     def change(model: Model, count: int) -> None:
         if count == 10:
-            model.layers.layers[0].tag = Incomparable()
+            model.layers.layers[0]._tag = Incomparable()
 
     def layers() -> list[Any]:
         linear: Any = Linear(7)
-        linear.tag = Incomparable()
+        linear._tag = Incomparable()
         return [linear, Affine(3)]
 
     assert_same(train(layers(), True, MeanSquared, act=change), train(layers(), False, MeanSquared, act=change))

@@ -24,6 +24,7 @@ from neonlite.transforms import (
     ConfusionMatrix,
     CrossEntropyBinary,
     CrossEntropyMulti,
+    EditDistance,
     LogLoss,
     MeanAbsoluteError,
     MeanSquared,
@@ -32,6 +33,7 @@ from neonlite.transforms import (
     Misclassification,
     MultiMetric,
     PrecisionRecall,
+    SequenceAccuracy,
     SmoothL1Loss,
     TopKMisclassification,
     get_metric,
@@ -492,3 +494,60 @@ def test_a_result_is_plotted_into_given_axes():
     assert [bar.get_width() for bar in right.patches] == [1, 1]
     with pytest.raises(TypeError, match=r"MetricValues.plot: expected a result of eval with a Metric"):
         (matrix + 0).plot(left)
+
+
+# --- NaN -------------------------------------------------------------------------------------------------------------
+
+SCORES = np.array([[0.9, 0.05, 0.05], [0.1, 0.8, 0.1], [0.1, 0.2, 0.7], [0.7, 0.2, 0.1]])
+CLASSES = np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]])
+NAN_METRICS: dict[str, tuple[Any, int, float]] = {  # metric, rows of outputs, value with one NaN in four columns
+    "accuracy": (Accuracy(), 3, 0.75),
+    "accuracy of two classes": (Accuracy(), 1, 0.75),
+    "misclassification": (Misclassification(), 3, 0.25),
+    "top 1": (TopKMisclassification(1), 3, 0.25),
+    "top 2": (TopKMisclassification(2), 3, 0.25),
+    "sequence accuracy": (SequenceAccuracy(onehot=True), 3, 0.75),
+    "sequence accuracy of bits": (SequenceAccuracy(), 3, 0.75),
+    "edit distance": (EditDistance(), 3, 0.25),
+    **{
+        type(metric).__name__ + str(rows) + str(i): (metric, rows, np.nan)
+        for rows in (1, 3)
+        for i, metric in enumerate(
+            [F1(), F1("micro"), F1("weighted"), F1(multilabel=True), ConfusionMatrix(), LogLoss(), R2(), ROCAUC()]
+        )
+    },
+    "f1 of each class": (F1(None, class_names=["a", "b", "c"]), 3, np.nan),
+    "f1 of the second class": (F1("binary"), 1, np.nan),
+    "precision and recall": (PrecisionRecall(3, binarize=True), 3, np.nan),
+    "mean squared error": (MeanSquaredError(), 3, np.nan),
+    "mean absolute error": (MeanAbsoluteError(), 3, np.nan),
+    "cost": (get_metric(CrossEntropyMulti()), 3, np.nan),
+}
+
+
+@pytest.mark.parametrize("name", NAN_METRICS)
+@pytest.mark.parametrize("nan", [slice(0, 1), slice(-1, None), slice(None)])
+def test_an_output_of_nan_is_never_right(name, nan):
+    metric, rows, expected = NAN_METRICS[name]
+    be = gen_backend("cpu", batch_size=4)
+    y, t = SCORES[:, :rows].T.copy(), CLASSES[:, :rows].T
+    y[nan, 0] = np.nan
+    values = np.asarray(metric(be.array(y), be.array(t)))
+    if name.startswith("top"):
+        values = values[1:]  # after the log loss
+    if np.isnan(expected):
+        assert np.isnan(values).any()
+    else:
+        assert np.allclose(values, expected)
+
+
+@pytest.mark.parametrize(
+    "metric", [Accuracy(), F1(), F1("micro"), ConfusionMatrix(), R2(), ROCAUC(), SequenceAccuracy(onehot=True)]
+)
+def test_an_output_of_nan_that_the_mask_excludes_is_ignored(metric):
+    be = gen_backend("cpu", batch_size=4)
+    y, t = SCORES.T.copy(), CLASSES.T
+    y[:, 3] = np.nan
+    masked = metric(be.array(y), (be.array(t), be.array([[1.0, 1, 1, 0]])))
+    be = gen_backend("cpu", batch_size=3)
+    np.testing.assert_allclose(masked, metric(be.array(SCORES.T[:, :3]), be.array(t[:, :3])))

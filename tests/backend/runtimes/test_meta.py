@@ -174,6 +174,8 @@ def order_and_linear_algebra(be: Backend) -> None:
     be.take_along_axis(x, be.argsort(x, axis=0), axis=0).astensor()
     a = be.dot(x.T, x) + be.tril(be.triu(be.ones((4, 4))))
     be.solve(a, x.T).astensor()
+    be.pinv(x, 0.0).astensor()
+    be.build("cofactors_backward", a, a).astensor()
     for op in OP_TABLE:
         if op.compute_dtypes and op.arity == 1:
             getattr(be, op.method)(a).astensor()

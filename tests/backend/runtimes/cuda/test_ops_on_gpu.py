@@ -74,9 +74,13 @@ def matrices(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
     """Return the ops of linear algebra, in float64 for operands of another dtype than float32 or float64."""
     x, y = (a if a.info.dtype in ("float32", "float64") else be.astype(a, "float64") for a in (x, y))
     a = be.dot(x, x.T) + 16 * be.tril(be.triu(be.ones(SHAPE, dtype=x.info.dtype)))
-    names = [op.name for op in OP_TABLE if op.compute_dtypes and op.name not in ("solve", "cholesky", "det")]
-    trees = [be.solve(a, y), be.cholesky(a, upper=True), be.det(a * 0.01), *(getattr(be, name)(a) for name in names)]
-    return trees
+    names = [op.name for op in OP_TABLE if op.compute_dtypes and op.arity == 1 and op.name not in ("cholesky", "det")]
+    small = be.build("slice", a, index=((0, 4, 1), (0, 4, 1)))
+    names.remove("cofactors")  # of a small matrix, as they are products of singular values
+    return [
+        *(be.solve(a, y), be.cholesky(a, upper=True), be.det(a * 0.01), be.pinv(a, 0.0), be.cofactors(small)),
+        *(be.build("cofactors_backward", small, small), *(getattr(be, name)(a) for name in names)),
+    ]
 
 
 def draws(be: Backend, x: Any, y: Any, p: Any) -> list[Any]:
