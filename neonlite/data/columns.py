@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
 
-ASTYPE_STR = "For categories or classes, convert it: astype(str)"
 WAYS_OUT = {  # by the kind of a NumPy dtype
-    "M": f"{ASTYPE_STR}; for numbers, such as to the days since a date, or to the month.",
-    "m": f"{ASTYPE_STR}; for numbers, divide it by a unit, such as np.timedelta64(1, 'D').",
+    "M": "Convert it to numbers, such as the days since a date, or for categories and classes: astype(str).",
+    "m": "Convert it to numbers: divide it by a unit, such as np.timedelta64(1, 'D').",
     "c": "Pass the real and the imaginary part as two columns.",
     "S": "Decode it: astype(str).",
     "V": "Pass each field as a column.",
@@ -36,73 +35,70 @@ class Column(NamedTuple):
         return is_real_array(self.values) and not self.is_category
 
 
-def read_column(where: str, x: Any, name: str | None = None, of: str = "") -> Column:
+def read_column(where: str, x: Any, name: str | None = None, of: str = "X") -> Column:
     """Return numbers or texts; raise TypeError for others, and ValueError for missing values except NaN of floats.
 
-    ``name``: of a column, for messages; ``of``: instead of it, such as " of y".
+    ``name``: of a column, for messages; ``of``: of the argument, if it is not a column.
     """
     refuse_unread(where, x)
-    place = of or ("" if name is None else f" in column {name!r}")
-    array = to_numpy(where, x, place)
-    dtype = getattr(x, "dtype", None)
-    is_category = hasattr(dtype, "categories") or type(dtype).__name__ in ("Categorical", "Enum", "CategoricalDtype")
+    place = f"for {of}" if name is None else f"in column {name!r}"
+    array, dtype = to_numpy(where, x, place), getattr(x, "dtype", None)
+    is_category = hasattr(dtype, "categories") or type(dtype).__name__ == "Categorical"  # of pandas and polars
     if np.ma.is_masked(x):
-        row = int(np.argmax(np.ma.getmaskarray(x).reshape(len(array), -1).any(axis=1)))
+        row = int(np.ma.getmaskarray(x).reshape(len(array), -1).any(axis=1).argmax())
         fail_missing(where, "a masked value", name, of, row)
     if array.dtype.kind in "OT":
-        array = read_objects(where, array, name, of)
+        flat, width = array.ravel().tolist(), array.size // max(len(array), 1)
+        for i, value in enumerate(flat):
+            if is_missing(value):
+                fail_missing(where, str(value), name, of, i // width)
+        array = from_objects(where, flat, place).reshape(array.shape)
     if array.dtype.kind == "U" or is_real_array(array):
         return Column(array, is_category)
     way_out = WAYS_OUT.get(array.dtype.kind, "")
-    raise TypeError(f"{where}: expected numbers or texts{place or ' in X'}, got {array.dtype}. {way_out}".rstrip())
+    raise TypeError(f"{where}: expected numbers or texts {place}, got {array.dtype}. {way_out}".rstrip())
 
 
-def read_objects(where: str, array: NDArray[Any], name: str | None, of: str) -> NDArray[Any]:
-    """Return an array of Python objects as one of numbers or texts."""
-    flat, place = array.ravel().tolist(), of or ("" if name is None else f" in column {name!r}")
-    width = max(array.size // max(len(array), 1), 1)
-    for i, value in enumerate(flat):
-        if is_missing(value):
-            fail_missing(where, str(value), name, of, i // width)
-    kinds = {type(value) for value in flat}
+def from_objects(where: str, values: list[Any], place: str) -> NDArray[Any]:
+    """Return Python objects as an array of numbers or texts; raise TypeError for others, and for several types."""
+    kinds = {type(value) for value in values}
     if all(issubclass(kind, str) for kind in kinds):
-        return np.array(flat, dtype=str).reshape(array.shape)
-    if any(issubclass(kind, bool | np.bool_) for kind in kinds) and len(kinds) == 1:
-        return array.astype(bool)
-    is_number = all(issubclass(kind, int | float | np.integer | np.floating) for kind in kinds)
-    if is_number and not (bool in kinds and len(kinds) > 1):
-        numbers = np.array(flat).reshape(array.shape)
+        return np.array(values, dtype=str)
+    if kinds in ({bool}, {np.bool_}):
+        return np.array(values, dtype=bool)
+    if bool not in kinds and all(issubclass(kind, int | float | np.integer | np.floating) for kind in kinds):
+        numbers = np.array(values)
         if is_real_array(numbers):
             return numbers
     names = sorted(kind.__name__ for kind in kinds)
     if len(names) > 1:
-        expected, way_out = f"values of one type{place or ' in X'}", ASTYPE_STR + "."
-    else:
-        way_out = WAYS_OUT_OF_TYPES.get(names[0], "Use a column for each value.")
-        expected = f"numbers or texts{place or ' in X'}"
-    raise TypeError(f"{where}: expected {expected}, got {', '.join(names)}. {way_out}")
+        raise TypeError(
+            f"{where}: expected values of one type {place}, got {', '.join(names)}. For categories or classes, convert "
+            "them: astype(str)."
+        )
+    way_out = WAYS_OUT_OF_TYPES.get(names[0], "Use a column for each value.")
+    raise TypeError(f"{where}: expected numbers or texts {place}, got {names[0]}. {way_out}")
 
 
 def to_numpy(where: str, x: Any, place: str) -> NDArray[Any]:
-    """Return data as an array, without converting numbers and missing values beside texts to texts."""
+    """Return data as an array, in which numbers and missing values beside texts are not converted to texts."""
     try:
         if type(x).__module__.partition(".")[0] == "pyarrow":
             return np.asarray(x.to_numpy(zero_copy_only=False))
         array = np.asarray(x.to_numpy() if hasattr(x, "to_numpy") else x)
-        if (
-            array.dtype.kind in "US"
-            and not isinstance(x, np.ndarray)
-            and any(not isinstance(value, str | bytes) for value in elements(x))
-        ):
+        if array.shape != getattr(x, "shape", array.shape):  # structs of polars
+            raise TypeError(f"{where}: expected numbers or texts {place}, got {x.dtype}. {WAYS_OUT['V']}")
+        is_text = array.dtype.kind in "US" and isinstance(x, list | tuple)
+        if is_text and not all(isinstance(value, str) for value in elements(x)):
             array = np.array(x, dtype=object)
     except ValueError as error:
-        raise ValueError(f"{where}: expected rows of one length{place}: {error}") from None
+        raise ValueError(f"{where}: expected rows of one length {place}: {error}") from None
     return array
 
 
-def elements(x: Any) -> Iterator[Any]:
+def elements(x: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
     """Yield the elements of nested lists."""
-    for value in x if isinstance(x, list | tuple) else ():
+    for value in x:
         if isinstance(value, list | tuple):
             yield from elements(value)
         else:
@@ -111,10 +107,14 @@ def elements(x: Any) -> Iterator[Any]:
 
 def fail_missing(where: str, value: str, name: str | None, of: str, row: int) -> None:
     """Raise ValueError for a missing value."""
-    column = "" if name is None else f" in column {name!r}, row {row}"
-    place = column or f" in row {row}"
-    replace = "." if of else ", or replace the values."
-    raise ValueError(f"{where}: expected a value in every row{of}, got {value}{place}. Remove these rows{replace}")
+    if name is None:
+        raise ValueError(
+            f"{where}: expected a value in every row of {of}, got {value} in row {row}. Remove these rows."
+        )
+    raise ValueError(
+        f"{where}: expected a value in every row, got {value} in column {name!r}, row {row}. Remove these rows, or "
+        "replace the values."
+    )
 
 
 def is_missing(value: Any) -> bool:
@@ -167,4 +167,4 @@ def finite_numbers(where: str, name: str, values: NDArray[Any]) -> NDArray[np.fl
 def check_no_nan(where: str, y: NDArray[Any]) -> None:
     """Raise ValueError for NaN in targets."""
     if is_float_array(y) and (missing := np.isnan(y.reshape(len(y), -1)).any(axis=1)).any():
-        fail_missing(where, "nan", None, " of y", int(missing.argmax()))
+        fail_missing(where, "nan", None, "y", int(missing.argmax()))

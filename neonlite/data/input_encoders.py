@@ -375,8 +375,8 @@ def choose_encoder(
             if texts := only_texts(table):
                 return TextEncoder.from_data(where, texts, vocab_size, length)
             raise TypeError(
-                f"{where}: expected texts or token ids (n, T) for a network that starts with a LookupTable, got a table "
-                f"with the columns {', '.join(table)}. Pass the column of texts, or an array of ids."
+                f"{where}: expected texts or token ids (n, T) for a network that starts with a LookupTable, got a "
+                f"table with the columns {', '.join(table)}. Pass the column of texts, or an array of ids."
             )
         return TableEncoder.from_data(where, table, standardize is not False)
     x = numeric_array(where, X)
@@ -423,20 +423,19 @@ def numeric_array(where: str, X: Any) -> NDArray[Any]:
 def as_texts(where: str, X: Any) -> list[str] | None:
     """Return a list of texts, if the data is one: a list, an array or a column of texts."""
     refuse_unread(where, X)
-    if isinstance(X, Mapping | Column) or is_frame(X):
-        return None
-    is_sequence = isinstance(X, list | tuple) and any(isinstance(x, str) for x in X)
-    kind = getattr(getattr(X, "dtype", None), "kind", "O" if hasattr(X, "to_numpy") else "")
-    if not is_sequence and (kind not in "OUT" or getattr(X, "ndim", 1) != 1 or isinstance(X, list | tuple)):
-        return None
-    if is_sequence and any(isinstance(x, list | tuple) for x in X):
-        return None
-    if not is_sequence:
-        values = to_numpy(where, X, "")
-        if values.ndim != 1 or not any(isinstance(x, str) for x in values.tolist()):
+    if isinstance(X, list | tuple):
+        if not any(isinstance(x, str) for x in X) or any(isinstance(x, list | tuple) for x in X):
             return None
-    values = read_column(where, X, of=" of X").values
-    return values.tolist() if values.dtype.kind == "U" else None
+    elif (
+        not hasattr(X, "dtype")
+        or is_frame(X)
+        or (isinstance(X, np.ndarray) and (X.ndim != 1 or X.dtype.kind not in "OUT"))
+        or not any(isinstance(x, str) for x in to_numpy(where, X, "for X").ravel().tolist())
+    ):
+        return None
+    values = read_column(where, X).values
+    texts: list[str] = values.tolist()
+    return texts if values.ndim == 1 and values.dtype.kind == "U" else None
 
 
 def only_texts(table: Mapping[str, Column] | None) -> list[str] | None:
@@ -448,24 +447,27 @@ def only_texts(table: Mapping[str, Column] | None) -> list[str] | None:
     return texts
 
 
-def read_table(where: str, X: Any) -> dict[str, Column] | None:
+def table_columns(where: str, X: Any) -> dict[str, Any] | None:
     """Return the columns of a data frame, a dict of columns, or rows of mixed types; None for other data."""
     refuse_unread(where, X)
     if isinstance(X, Mapping) or is_frame(X):
-        columns = frame_columns(where, X)
-    else:
-        array = X if isinstance(X, np.ndarray) else None
-        if array is None and isinstance(X, list | tuple) and X and isinstance(X[0], list | tuple):
-            if not any(isinstance(x, str) or x is None for x in X[0]):
-                return None
-            array = np.array(X, dtype=object)
-        if array is None or array.ndim != 2 or array.dtype.kind not in "OUT":
+        return frame_columns(where, X)
+    array = X if isinstance(X, np.ndarray) else None
+    if array is None and isinstance(X, list | tuple) and X and isinstance(X[0], list | tuple):
+        if not any(isinstance(x, str) or x is None for x in X[0]):
             return None
-        columns = {str(i): array[:, i] for i in range(array.shape[1])}
-    table = {
-        name: column if isinstance(column, Column) else read_column(where, column, name)
-        for name, column in columns.items()
-    }
+        array = np.array(X, dtype=object)
+    if array is None or array.ndim != 2 or array.dtype.kind not in "OUT":
+        return None
+    return {str(i): array[:, i] for i in range(array.shape[1])}
+
+
+def read_table(where: str, X: Any) -> dict[str, Column] | None:
+    """Return the columns of a table as numbers and texts; None for other data."""
+    columns = table_columns(where, X)
+    if columns is None:
+        return None
+    table = {name: read_column(where, column, name) for name, column in columns.items()}
     lengths = {len(column.values) for column in table.values() if column.values.ndim == 1}
     if len(lengths) != 1 or not all(column.values.ndim == 1 for column in table.values()) or lengths == {0}:
         shapes = ", ".join(f"{name} {column.values.shape}" for name, column in table.items())

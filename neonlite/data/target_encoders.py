@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.backend.serialization import Serializable
 from neonlite.backend.validation import boolean, check_numbers, one_of, sequence
-from neonlite.data.columns import Column, check_no_nan, frame_columns, is_frame, read_column, refuse_unread
+from neonlite.data.columns import check_no_nan, frame_columns, is_frame, read_column, refuse_unread
 from neonlite.data.input_encoders import check_deviations, moments
 from neonlite.data.iterator import check_all_finite
 from neonlite.messages import describe
@@ -352,16 +352,14 @@ def label_array(where: str, y: Any) -> NDArray[Any]:
     refuse_unread(where, y)
     if isinstance(y, Mapping):
         raise TypeError(f"{where}: expected an array or a data frame for y, got {describe(y)}")
-    if isinstance(y, Column):
-        array = y.values
-    elif is_frame(y):
+    if is_frame(y):
         columns = [read_column(where, column, name).values for name, column in frame_columns(where, y).items()]
         kinds = {"text" if column.dtype.kind == "U" else "number" for column in columns}
         if len(kinds) > 1:
             raise TypeError(f"{where}: expected columns of numbers, or of texts, for y, got both")
         array = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
     else:
-        array = read_column(where, y, of=" of y").values
+        array = read_column(where, y, of="y").values
     if not 1 <= array.ndim <= 3 or not array.size:
         raise ValueError(f"{where}: expected y with at least one row, (n,), (n, K) or (n, K, T), got {array.shape}")
     check_no_nan(where, array)
