@@ -341,7 +341,7 @@ class NeonClassifier(ClassifierMixin, NeonEstimator):  # type: ignore[misc]
             self._check_classes(where, find_classes(labels))
         else:
             self.classes_ = find_classes(labels)
-        return self._fit(where, X, labels, sample_weight)
+        return self._fit(where, X, self._as_targets(labels), sample_weight)
 
     def partial_fit(
         self,
@@ -374,7 +374,7 @@ class NeonClassifier(ClassifierMixin, NeonEstimator):  # type: ignore[misc]
             raise ValueError(f"{where}: expected all labels as classes in the first call, got None.")
         else:
             self.classes_ = np.unique(np.asarray(classes))
-        return self._partial_fit(where, X, labels, sample_weight)
+        return self._partial_fit(where, X, self._as_targets(labels), sample_weight)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the most probable class of each row; for several labels, zeros and ones.
@@ -429,10 +429,17 @@ class NeonClassifier(ClassifierMixin, NeonEstimator):  # type: ignore[misc]
             return model
         if len(self.classes_) < 2:
             raise ValueError(f"{where}: expected at least two classes, got 1 class, {self.classes_.tolist()}.")
-        model, labels = self._new_model(where, len(self.classes_), Softmax()), self.classes_.tolist()
-        kind = np.asarray(labels).dtype.kind
-        model.target_encoder = ClassEncoder(labels, next(name for name, kinds in LABEL_KINDS.items() if kind in kinds))
+        model, labels = self._new_model(where, len(self.classes_), Softmax()), self._as_targets(self.classes_)
+        kind = next(name for name, kinds in LABEL_KINDS.items() if labels.dtype.kind in kinds)
+        model.target_encoder = ClassEncoder(labels.tolist(), kind)
         return model
+
+    def _as_targets(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Return labels that the model takes: indices of the classes for those of other types, such as dates."""
+        if labels.ndim == 2:
+            return labels
+        plain = np.asarray(labels.tolist()) if labels.dtype.kind == "O" else labels
+        return plain if plain.dtype.kind in "".join(LABEL_KINDS.values()) else np.searchsorted(self.classes_, labels)
 
     def _cost(self, y: NDArray[Any]) -> Cost:
         return CrossEntropyBinary() if y.ndim == 2 else CrossEntropyMulti()

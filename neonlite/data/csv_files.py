@@ -140,6 +140,7 @@ def read_csv(path: Path) -> CSVTable:
     delimiter = max(DELIMITERS, key=lambda x: count_fields(text, x))
     rows: list[list[str]] = []
     lines: list[int] = []
+    limit = csv.field_size_limit(len(text) + 1)  # a field may be as long as the file
     try:
         for line, row in records(text, delimiter):
             if rows and len(row) != len(rows[0]):
@@ -151,6 +152,8 @@ def read_csv(path: Path) -> CSVTable:
     except csv.Error as error:
         line = 1 + (lines[-1] if lines else 0)
         raise ValueError(f"{path}: line {line} or later: expected fields with matching quotes: {error}") from None
+    finally:
+        csv.field_size_limit(limit)
     if not rows:
         raise ValueError(f"{path}: expected the names of columns and rows of data, got an empty file")
     names = rows[0]

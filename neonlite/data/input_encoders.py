@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +14,19 @@ from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.serialization import Serializable
 from neonlite.backend.validation import check_number, check_numbers, integer, one_of, sequence
 from neonlite.backend.warn import warn
+from neonlite.data.columns import (
+    Column,
+    finite_numbers,
+    frame_columns,
+    is_frame,
+    read_column,
+    refuse_unread,
+    to_numpy,
+)
 from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
 from neonlite.data.tokens import PAD, UNK, get_tokenizer
 from neonlite.layers.types import LayerShape
 from neonlite.messages import describe
-
-Columns: TypeAlias = "Mapping[str, NDArray[Any]]"
 
 LAYOUTS = {2: ("NF", "NT"), 3: ("NHW", "NFT", "NTF"), 4: ("NCHW", "NHWC"), 5: ("NCDHW",)}  # by the number of axes
 LAYOUT_DOC = (
@@ -181,23 +187,25 @@ class TableEncoder(InputEncoder):
         integer(f"{self.classnm}: the number of features", self.shape)
 
     @classmethod
-    def from_data(cls, where: str, table: Columns, standardize: bool) -> TableEncoder:
+    def from_data(cls, where: str, table: Mapping[str, Column], standardize: bool) -> TableEncoder:
         """Return the encoder for the columns of training data."""
         columns: list[dict[str, Any]] = []
-        for name, values in table.items():
+        for name, source in table.items():
             column: dict[str, Any] = {"name": name}
-            if (numbers := as_numbers(where, name, values)) is not None:
+            values = source.values
+            if source.is_numeric:
+                numbers = finite_numbers(where, name, values)
                 mean, deviation = moments(numbers) if standardize else (np.zeros(()), np.ones(()))
                 column |= {"mean": float(mean), "deviation": float(deviation)}
             else:
-                categories = sorted({str(x) for x in values})
+                categories = sorted({str(x) for x in values.tolist()})
                 if len(categories) > MAX_CATEGORIES or (len(categories) > 20 and len(categories) > len(values) / 2):
                     raise ValueError(
                         f"{where}: expected a column of numbers or of categories, got column {name!r} with "
                         f"{len(categories)} different values in {len(values)} rows, such as {categories[0]!r}. Leave "
                         f"it out: X.drop(columns={name!r}), or convert it to numbers."
                     )
-                if all(map(is_number, categories)):
+                if all(map(is_number, categories)) and not source.is_category:
                     warn(
                         f"{where}: column {name!r} has numbers as text, such as {categories[0]!r}, and becomes "
                         "categories. For numbers, convert it with astype(float)."
@@ -222,20 +230,20 @@ class TableEncoder(InputEncoder):
         mean, deviation = zip(*units, strict=True)
         return [*mean], [*deviation]
 
-    def _encode_column(self, where: str, column: dict[str, Any], table: Columns) -> NDArray[np.float32]:
+    def _encode_column(self, where: str, column: dict[str, Any], table: Mapping[str, Column]) -> NDArray[np.float32]:
         name = column["name"]
         if name not in table:
             raise ValueError(f"{where}: expected a column {name!r}, as in the training data, got {', '.join(table)}")
+        values = table[name].values
         if "categories" not in column:
-            numbers = as_numbers(where, name, table[name])
-            if numbers is None:
-                raise ValueError(f"{where}: expected numbers in column {name!r}, got {describe(str(table[name][0]))}")
+            if not is_real_array(values):
+                raise ValueError(f"{where}: expected numbers in column {name!r}, got {describe(str(values[0]))}")
+            numbers = finite_numbers(where, name, values)
             standardized: NDArray[Any] = (numbers - column["mean"]) / column["deviation"]
             return standardized.astype(np.float32)[:, None]
-        as_numbers(where, name, table[name])  # raises an error for missing values
         index = {category: i for i, category in enumerate(column["categories"])}
-        encoded = np.zeros((len(table[name]), len(index)), np.float32)
-        for row, value in enumerate(table[name]):
+        encoded = np.zeros((len(values), len(index)), np.float32)
+        for row, value in enumerate(values.tolist()):
             if str(value) not in index:
                 raise ValueError(
                     f"{where}: expected in column {name!r} one of the categories of the training data, "
@@ -302,7 +310,7 @@ class TextEncoder(InputEncoder):
         return cls([*cls.SPECIAL, *frequent[: max_tokens - 2]], length, tokenizer)
 
     def encode(self, where: str, X: Any) -> NDArray[Any]:
-        texts = as_texts(where, X)
+        texts = as_texts(where, X) or only_texts(read_table(where, X))
         if texts is None:
             raise TypeError(f"{where}: expected a list of texts, as in the training data, got {describe(X)}")
         ids = np.zeros((len(texts), 1, self.length), np.int32)
@@ -312,6 +320,8 @@ class TextEncoder(InputEncoder):
         return ids
 
     def as_batch(self, X: Any) -> Any:
+        if isinstance(X, Mapping) and len(X) == 1:
+            (X,) = X.values()
         return [X] if isinstance(X, str) else None
 
     def __str__(self) -> str:
@@ -361,6 +371,13 @@ def choose_encoder(
         return TextEncoder.from_data(where, texts, vocab_size, length)
     table = read_table(where, X)
     if table is not None:
+        if vocab_size is not None:
+            if texts := only_texts(table):
+                return TextEncoder.from_data(where, texts, vocab_size, length)
+            raise TypeError(
+                f"{where}: expected texts or token ids (n, T) for a network that starts with a LookupTable, got a "
+                f"table with the columns {', '.join(table)}. Pass the column of texts, or an array of ids."
+            )
         return TableEncoder.from_data(where, table, standardize is not False)
     x = numeric_array(where, X)
     layout = find_layout(where, x, layout, expected, vocab_size is not None)
@@ -394,82 +411,68 @@ def find_layout(where: str, x: NDArray[Any], layout: str | None, expected: Any, 
 
 
 def numeric_array(where: str, X: Any) -> NDArray[Any]:
-    """Return numeric data as an array (n, ...)."""
-    if hasattr(X, "collect"):  # of polars
-        raise TypeError(f"{where}: expected data, got the {type(X).__name__}. Pass X.collect().")
-    if hasattr(X, "toarray"):  # of SciPy
-        raise TypeError(f"{where}: expected a dense array, got the sparse {type(X).__name__}. Pass X.toarray().")
-    if isinstance(X, str | PathLike):
-        raise TypeError(f"{where}: expected data, got the path {str(X)!r}. Read it first: pandas.read_csv(path).")
-    return to_array(where, X, "X")
+    """Return numeric data as an array (n, ...); booleans become numbers."""
+    refuse_unread(where, X)
+    if isinstance(X, str):
+        raise TypeError(f"{where}: expected data, got the path {X!r}. Read it first: pandas.read_csv(path).")
+    array = to_array(where, X, "X")
+    is_boolean = array.dtype == np.uint8 and np.asarray(X).dtype == bool
+    return array.astype(np.float32) if is_boolean else array
 
 
 def as_texts(where: str, X: Any) -> list[str] | None:
-    """Return a list of texts, if the data is one: a list, array or column of str."""
+    """Return a list of texts, if the data is one: a list, an array or a column of texts."""
+    refuse_unread(where, X)
     if isinstance(X, list | tuple):
-        is_texts = bool(X) and all(isinstance(x, str) for x in X)
-        if not is_texts and any(isinstance(x, str) for x in X) and any(is_missing(x) for x in X if np.ndim(x) == 0):
-            row = next(i for i, x in enumerate(X) if np.ndim(x) == 0 and is_missing(x))
-            raise ValueError(
-                f"{where}: expected a text in every row of X, got {X[row]} in row {row}. Remove these rows."
-            )
-        return list(X) if is_texts else None
-    values = X.to_numpy() if hasattr(X, "to_numpy") else X
-    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "OUT":
+        if not any(isinstance(x, str) for x in X) or any(isinstance(x, list | tuple) for x in X):
+            return None
+    elif (
+        not hasattr(X, "dtype")
+        or is_frame(X)
+        or (isinstance(X, np.ndarray) and (X.ndim != 1 or X.dtype.kind not in "OUT"))
+        or not any(isinstance(x, str) for x in to_numpy(where, X, "for X").ravel().tolist())
+    ):
         return None
-    return as_texts(where, values.tolist())
+    values = read_column(where, X).values
+    texts: list[str] = values.tolist()
+    return texts if values.ndim == 1 and values.dtype.kind == "U" else None
 
 
-def read_table(where: str, X: Any) -> dict[str, NDArray[Any]] | None:
+def only_texts(table: Mapping[str, Column] | None) -> list[str] | None:
+    """Return the texts of a table with one column, if they are texts."""
+    columns = [*table.values()] if table is not None else []
+    texts: list[str] | None = None
+    if len(columns) == 1 and columns[0].values.dtype.kind == "U":
+        texts = columns[0].values.tolist()
+    return texts
+
+
+def table_columns(where: str, X: Any) -> dict[str, Any] | None:
     """Return the columns of a data frame, a dict of columns, or rows of mixed types; None for other data."""
-    if isinstance(X, Mapping):
-        columns = {str(name): np.asarray(column) for name, column in X.items()}
-    elif hasattr(X, "columns") and hasattr(X, "__getitem__"):
-        columns = {str(name): X[name].to_numpy() for name in X.columns}
-    else:
-        array = X if isinstance(X, np.ndarray) else None
-        if array is None and isinstance(X, list | tuple) and X and isinstance(X[0], list | tuple):
-            if not any(isinstance(x, str) or x is None for x in X[0]):
-                return None
-            array = np.array(X, dtype=object)
-        if array is None or array.ndim != 2 or array.dtype.kind not in "OUT":
+    refuse_unread(where, X)
+    if isinstance(X, Mapping) or is_frame(X):
+        return frame_columns(where, X)
+    array = X if isinstance(X, np.ndarray) else None
+    if array is None and isinstance(X, list | tuple) and X and isinstance(X[0], list | tuple):
+        if not any(isinstance(x, str) or x is None for x in X[0]):
             return None
-        columns = {str(i): array[:, i] for i in range(array.shape[1])}
-    lengths = {len(column) for column in columns.values() if column.ndim == 1}
-    if len(lengths) != 1 or not all(column.ndim == 1 for column in columns.values()) or lengths == {0}:
-        shapes = ", ".join(f"{name} {column.shape}" for name, column in columns.items())
+        array = np.array(X, dtype=object)
+    if array is None or array.ndim != 2 or array.dtype.kind not in "OUT":
+        return None
+    return {str(i): array[:, i] for i in range(array.shape[1])}
+
+
+def read_table(where: str, X: Any) -> dict[str, Column] | None:
+    """Return the columns of a table as numbers and texts; None for other data."""
+    columns = table_columns(where, X)
+    if columns is None:
+        return None
+    table = {name: read_column(where, column, name) for name, column in columns.items()}
+    lengths = {len(column.values) for column in table.values() if column.values.ndim == 1}
+    if len(lengths) != 1 or not all(column.values.ndim == 1 for column in table.values()) or lengths == {0}:
+        shapes = ", ".join(f"{name} {column.values.shape}" for name, column in table.items())
         raise ValueError(f"{where}: expected a table with columns of one length, at least 1, got {shapes or 'none'}")
-    return columns
-
-
-def as_numbers(where: str, name: str, values: NDArray[Any]) -> NDArray[np.float64] | None:
-    """Return a column of numbers, None for other columns; raise ValueError for missing values, NaN and infinity."""
-    if values.dtype.kind in "mM":
-        raise TypeError(
-            f"{where}: expected numbers or categories in column {name!r}, got {values.dtype}. Convert it, such as to "
-            "days or to the month."
-        )
-    if not is_real_array(values):
-        missing = [i for i, x in enumerate(values) if is_missing(x)]
-        if missing:
-            raise ValueError(
-                f"{where}: expected a value in every row, got {values[missing[0]]} in column {name!r}, row "
-                f"{missing[0]}. Remove these rows, or replace the values."
-            )
-        if values.dtype.kind != "O" or not all(isinstance(x, int | float | np.number | np.bool_) for x in values):
-            return None
-    numbers = values.astype(np.float64)
-    if not np.isfinite(numbers).all():
-        row = int(np.isfinite(numbers).argmin())
-        raise ValueError(
-            f"{where}: expected finite numbers, got {numbers[row]} in column {name!r}, row {row}. Remove "
-            "these rows, or replace the values."
-        )
-    too_large = np.abs(numbers) > np.finfo(np.float32).max
-    if too_large.any():
-        row = int(too_large.argmax())
-        raise ValueError(f"{where}: expected float32 numbers, got {numbers[row]:g} in column {name!r}, row {row}.")
-    return numbers
+    return table
 
 
 def is_number(text: str) -> bool:
@@ -478,11 +481,6 @@ def is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
-
-
-def is_missing(value: Any) -> bool:
-    """Return whether a value of a column is None, NaN, or the missing value of pandas."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 
 def moments(x: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

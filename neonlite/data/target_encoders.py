@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.backend.serialization import Serializable
 from neonlite.backend.validation import boolean, check_numbers, one_of, sequence
-from neonlite.data.input_encoders import check_deviations, is_missing, moments
+from neonlite.data.columns import check_no_nan, frame_columns, is_frame, read_column, refuse_unread
+from neonlite.data.input_encoders import check_deviations, moments
 from neonlite.data.iterator import check_all_finite
 from neonlite.messages import describe
 
@@ -142,8 +143,9 @@ class ClassEncoder(TargetEncoder):
             ) from None
 
     def classes_of(self, where: str, outputs: NDArray[Any]) -> NDArray[Any]:
-        labels: NDArray[Any] = np.array(self.classes, dtype=self.dtype)[class_indices(outputs)]
-        return labels
+        is_large = self.dtype == "int" and max(self.classes) >= 2**63
+        labels: NDArray[Any] = np.array(self.classes, dtype="uint64" if is_large else self.dtype)
+        return labels[class_indices(outputs)]
 
     def __str__(self) -> str:
         return f"{len(self.classes)} classes: {', '.join(map(str, self.classes))}"
@@ -347,32 +349,20 @@ def choose_target_encoder(
 
 def label_array(where: str, y: Any) -> NDArray[Any]:
     """Return labels or numbers as an array (n,), (n, K), (n, T) or (n, K, T), without missing values."""
+    refuse_unread(where, y)
     if isinstance(y, Mapping):
         raise TypeError(f"{where}: expected an array or a data frame for y, got {describe(y)}")
-    if hasattr(y, "columns"):
-        columns = [y[name].to_numpy() for name in y.columns]
+    if is_frame(y):
+        columns = [read_column(where, column, name).values for name, column in frame_columns(where, y).items()]
+        kinds = {"text" if column.dtype.kind == "U" else "number" for column in columns}
+        if len(kinds) > 1:
+            raise TypeError(f"{where}: expected columns of numbers, or of texts, for y, got both")
         array = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
     else:
-        try:
-            array = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
-        except ValueError as error:
-            raise ValueError(f"{where}: expected rows of one length for y: {error}") from None
+        array = read_column(where, y, of="y").values
     if not 1 <= array.ndim <= 3 or not array.size:
         raise ValueError(f"{where}: expected y with at least one row, (n,), (n, K) or (n, K, T), got {array.shape}")
-    if array.dtype.kind in "Of":
-        missing = [i for i, x in enumerate(array.reshape(len(array), -1)[:, 0].tolist()) if is_missing(x)]
-        if missing:
-            raise ValueError(
-                f"{where}: expected a value in every row of y, got {array[missing[0]]} in row {missing[0]}. Remove "
-                "these rows."
-            )
-    if array.dtype.kind == "O":
-        if len(kinds := {type(x) for x in array.ravel().tolist()}) > 1:
-            names = ", ".join(sorted(kind.__name__ for kind in kinds))
-            raise TypeError(f"{where}: expected labels or numbers of one type for y, got {names}")
-        array = np.asarray(array.tolist())
-    if array.dtype.kind not in "UT" and not is_real_array(array):
-        raise TypeError(f"{where}: expected labels or numbers for y, got {array.dtype}")
+    check_no_nan(where, array)
     return array
 
 

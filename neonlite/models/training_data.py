@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.validation import check_number, from_name
 from neonlite.data import ArrayIterator
-from neonlite.data.input_encoders import ArrayEncoder, choose_encoder, read_table
+from neonlite.data.columns import read_column
+from neonlite.data.input_encoders import ArrayEncoder, choose_encoder, table_columns
 from neonlite.data.iterator import row_shape, to_array
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, choose_target_encoder, one_hot
 from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
@@ -215,10 +216,7 @@ class TrainingData:
         if sample_weight is None and class_weight is None:
             return
         where, n = self.where, self.num_rows
-        try:
-            weights = np.ones(n) if sample_weight is None else np.asarray(sample_weight)
-        except ValueError:  # lists of several lengths
-            weights = np.empty(0)
+        weights = np.ones(n) if sample_weight is None else read_column(where, sample_weight, of="sample_weight").values
         if weights.shape != (n,) or not is_real_array(weights) or not (np.isfinite(weights) & (weights >= 0)).all():
             raise ValueError(
                 f"{where}: expected {n} finite numbers >= 0 for sample_weight, got {describe(sample_weight)}"
@@ -413,7 +411,7 @@ def metric_for(where: str, encoder: TargetEncoder | None, metric: Metric | Cost 
 
 def split_column(where: str, X: Any, name: str) -> tuple[Any, Any]:
     """Return the other columns of a table, and the column of a name."""
-    table = read_table(where, X)
+    table = table_columns(where, X)
     if table is None or name not in table:
         columns = f"one of the columns {', '.join(table)}" if table is not None else "a data frame with that column"
         raise ValueError(f"{where}: expected {columns} for y={name!r}, got {describe(X) if table is None else name!r}")

@@ -183,7 +183,10 @@ def test_rows_of_mixed_types_are_a_table():
         (["a", "b", np.nan, "c"], "got nan in column 'x', row 2"),
         (np.array([1.0, 2.0, np.nan, 3.0]), "expected finite numbers, got nan in column 'x', row 2"),
         ([str(i) * 9 for i in range(60)], r"got column 'x' with 60 different values in 60 rows.*X.drop\(columns='x'\)"),
-        (np.array(["2020-01-01"] * 4, "datetime64[D]"), "got datetime64.*Convert it"),
+        (
+            np.array(["2020-01-01"] * 4, "datetime64[D]"),
+            "expected numbers or texts in column 'x', got datetime64.*Convert it to numbers",
+        ),
         (np.zeros((4, 2)), r"expected a table with columns of one length, at least 1, got x \(4, 2\)"),
     ],
 )
@@ -345,10 +348,10 @@ def test_integers_are_not_guessed_to_be_classes_or_numbers():
         ),
         ([1.0, np.nan], 1, None, "expected a value in every row of y, got nan in row 1"),
         (["a", None], 2, "Softmax", "expected a value in every row of y, got None in row 1"),
-        (np.array(["a", 1], object), 2, "Softmax", "expected labels or numbers of one type for y, got int, str"),
+        (np.array(["a", 1], object), 2, "Softmax", "expected values of one type for y, got int, str"),
         ([[1], [2, 3]], 2, "Softmax", "expected rows of one length for y"),
         ([], 2, "Softmax", r"expected y with at least one row, .* got \(0,\)"),
-        (np.zeros(3, complex), 1, None, "expected labels or numbers for y, got complex128"),
+        (np.zeros(3, complex), 1, None, "expected numbers or texts for y, got complex128. Pass the real"),
         ({"a": [1]}, 1, None, "expected an array or a data frame for y"),
     ],
 )

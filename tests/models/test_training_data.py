@@ -146,7 +146,7 @@ def test_a_metric_of_one_kind_of_targets_is_rejected_by_evaluate_too():
         (classifier, (X, CLASSES), {"validation_data": (X[:2], RAGGED)}, "rows of one length for y"),
         (classifier, (X, CLASSES), {"class_weight": np.ones(3)}, 'expected "balanced", or a dict with the labels'),
         (classifier, (X, CLASSES), {"class_weight": [1, 2, 3]}, 'expected "balanced", or a dict with the labels'),
-        (classifier, (X[:2], [0, 1]), {"sample_weight": RAGGED}, "expected 2 finite numbers >= 0 for sample_weight"),
+        (classifier, (X[:2], [0, 1]), {"sample_weight": RAGGED}, "expected rows of one length for sample_weight"),
         (classifier, (RAGGED, [0, 1]), {}, "rows of X to have one length"),
         (classifier, ([np.ones((2, 3)), np.ones((3, 3)), X[:4, :3]], CLASSES[:3]), {}, "rows of X to have one length"),
         (classifier, (X[:2], RAGGED), {}, "rows of one length for y"),

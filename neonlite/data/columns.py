@@ -1,0 +1,170 @@
+"""Columns of data: numbers or texts of NumPy, from lists, arrays, and columns of pandas, polars and Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neonlite.backend.bfloat16 import is_float_array, is_real_array
+
+WAYS_OUT = {  # by the kind of a NumPy dtype
+    "M": "Convert it to numbers, such as the days since a date, or for categories and classes: astype(str).",
+    "m": "Convert it to numbers: divide it by a unit, such as np.timedelta64(1, 'D').",
+    "c": "Pass the real and the imaginary part as two columns.",
+    "S": "Decode it: astype(str).",
+    "V": "Pass each field as a column.",
+}
+WAYS_OUT_OF_TYPES = dict.fromkeys(("date", "datetime", "time", "Timestamp", "Period", "Interval"), WAYS_OUT["M"])
+WAYS_OUT_OF_TYPES |= dict.fromkeys(("timedelta", "Timedelta"), WAYS_OUT["m"])
+WAYS_OUT_OF_TYPES |= {"complex": WAYS_OUT["c"], "bytes": WAYS_OUT["S"], "Decimal": "Convert it: astype(float)."}
+
+
+class Column(NamedTuple):
+    """A column, or an array of several axes: numbers or texts, and whether they were declared as categories."""
+
+    values: NDArray[Any]
+    is_category: bool = False
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the values are numbers that were not declared as categories."""
+        return is_real_array(self.values) and not self.is_category
+
+
+def read_column(where: str, x: Any, name: str | None = None, of: str = "X") -> Column:
+    """Return numbers or texts; raise TypeError for others, and ValueError for missing values except NaN of floats.
+
+    ``name``: of a column, for messages; ``of``: of the argument, if it is not a column.
+    """
+    refuse_unread(where, x)
+    place = f"for {of}" if name is None else f"in column {name!r}"
+    array, dtype = to_numpy(where, x, place), getattr(x, "dtype", None)
+    is_category = hasattr(dtype, "categories") or type(dtype).__name__ == "Categorical"  # of pandas and polars
+    if np.ma.is_masked(x):
+        row = int(np.ma.getmaskarray(x).reshape(len(array), -1).any(axis=1).argmax())
+        fail_missing(where, "a masked value", name, of, row)
+    if array.dtype.kind in "OT":
+        flat, width = array.ravel().tolist(), array.size // max(len(array), 1)
+        for i, value in enumerate(flat):
+            if is_missing(value):
+                fail_missing(where, str(value), name, of, i // width)
+        array = from_objects(where, flat, place).reshape(array.shape)
+    if array.dtype.kind == "U" or is_real_array(array):
+        return Column(array, is_category)
+    way_out = WAYS_OUT.get(array.dtype.kind, "")
+    raise TypeError(f"{where}: expected numbers or texts {place}, got {array.dtype}. {way_out}".rstrip())
+
+
+def from_objects(where: str, values: list[Any], place: str) -> NDArray[Any]:
+    """Return Python objects as an array of numbers or texts; raise TypeError for others, and for several types."""
+    kinds = {type(value) for value in values}
+    if all(issubclass(kind, str) for kind in kinds):
+        return np.array(values, dtype=str)
+    if kinds in ({bool}, {np.bool_}):
+        return np.array(values, dtype=bool)
+    if bool not in kinds and all(issubclass(kind, int | float | np.integer | np.floating) for kind in kinds):
+        numbers = np.array(values)
+        if is_real_array(numbers):
+            return numbers
+    names = sorted(kind.__name__ for kind in kinds)
+    if len(names) > 1:
+        raise TypeError(
+            f"{where}: expected values of one type {place}, got {', '.join(names)}. For categories or classes, convert "
+            "them: astype(str)."
+        )
+    way_out = WAYS_OUT_OF_TYPES.get(names[0], "Use a column for each value.")
+    raise TypeError(f"{where}: expected numbers or texts {place}, got {names[0]}. {way_out}")
+
+
+def to_numpy(where: str, x: Any, place: str) -> NDArray[Any]:
+    """Return data as an array, in which numbers and missing values beside texts are not converted to texts."""
+    try:
+        if type(x).__module__.partition(".")[0] == "pyarrow":
+            return np.asarray(x.to_numpy(zero_copy_only=False))
+        array = np.asarray(x.to_numpy() if hasattr(x, "to_numpy") else x)
+        if array.shape != getattr(x, "shape", array.shape):  # structs of polars
+            raise TypeError(f"{where}: expected numbers or texts {place}, got {x.dtype}. {WAYS_OUT['V']}")
+        is_text = array.dtype.kind in "US" and isinstance(x, list | tuple)
+        if is_text and not all(isinstance(value, str) for value in elements(x)):
+            array = np.array(x, dtype=object)
+    except ValueError as error:
+        raise ValueError(f"{where}: expected rows of one length {place}: {error}") from None
+    return array
+
+
+def elements(x: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+    """Yield the elements of nested lists."""
+    for value in x:
+        if isinstance(value, list | tuple):
+            yield from elements(value)
+        else:
+            yield value
+
+
+def fail_missing(where: str, value: str, name: str | None, of: str, row: int) -> None:
+    """Raise ValueError for a missing value."""
+    if name is None:
+        raise ValueError(
+            f"{where}: expected a value in every row of {of}, got {value} in row {row}. Remove these rows."
+        )
+    raise ValueError(
+        f"{where}: expected a value in every row, got {value} in column {name!r}, row {row}. Remove these rows, or "
+        "replace the values."
+    )
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value of a column is None, NaN, or the missing value of pandas."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | np.floating) and bool(value != value)
+
+
+def refuse_unread(where: str, x: Any) -> None:
+    """Raise TypeError for data that must be read or converted first."""
+    if type(x).__name__ == "LazyFrame":
+        raise TypeError(f"{where}: expected data, got the LazyFrame of polars. Pass X.collect().")
+    if hasattr(x, "toarray"):  # of SciPy
+        raise TypeError(f"{where}: expected a dense array, got the sparse {type(x).__name__}. Pass X.toarray().")
+    if isinstance(x, PathLike):
+        raise TypeError(f"{where}: expected data, got the path {str(x)!r}. Read it first: pandas.read_csv(path).")
+
+
+def is_frame(x: Any) -> bool:
+    """Return whether data is a data frame of pandas or polars, or a table of Arrow."""
+    return hasattr(x, "columns") and hasattr(x, "__getitem__") and not isinstance(x, Mapping)
+
+
+def frame_columns(where: str, x: Any) -> dict[str, Any]:
+    """Return the columns of a frame or a dict by name; raise ValueError if two have one name."""
+    names = [*x] if isinstance(x, Mapping) else [*getattr(x, "column_names", x.columns)]
+    texts = [str(name) for name in names]
+    if repeated := sorted({text for text in texts if texts.count(text) > 1}):
+        raise ValueError(f"{where}: expected different names of columns, got {', '.join(repeated)} more than once.")
+    return {text: x[name] for text, name in zip(texts, names, strict=True)}
+
+
+def finite_numbers(where: str, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a column of numbers in float64; raise ValueError for NaN, infinity and what exceeds float32."""
+    numbers = values.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        row = int(np.isfinite(numbers).argmin())
+        raise ValueError(
+            f"{where}: expected finite numbers, got {numbers[row]} in column {name!r}, row {row}. Remove "
+            "these rows, or replace the values."
+        )
+    too_large = np.abs(numbers) > np.finfo(np.float32).max
+    if too_large.any():
+        row = int(too_large.argmax())
+        raise ValueError(f"{where}: expected float32 numbers, got {numbers[row]:g} in column {name!r}, row {row}.")
+    return numbers
+
+
+def check_no_nan(where: str, y: NDArray[Any]) -> None:
+    """Raise ValueError for NaN in targets."""
+    if is_float_array(y) and (missing := np.isnan(y.reshape(len(y), -1)).any(axis=1)).any():
+        fail_missing(where, "nan", None, "y", int(missing.argmax()))
