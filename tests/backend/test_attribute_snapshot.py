@@ -39,7 +39,7 @@ def test_a_network_of_built_in_layers_has_no_custom_class(cpu: Backend) -> None:
 def test_a_change_in_a_nested_container_is_found() -> None:
     layer: Any = Linear(2, Constant(1.0))
     containers: list[Any] = [{"a": 1}, [1, {"b": [2]}], {3}]
-    layer.extra = containers
+    layer.init = containers
     changes = [
         lambda: containers[0].update(a=2),
         lambda: containers[1][1]["b"].append(4),
@@ -62,7 +62,7 @@ def test_a_subclass_of_a_built_in_class_is_custom_unless_it_declares_can_replay(
 
 def test_a_method_is_custom_if_it_is_not_one_of_the_class_of_its_object() -> None:
     layer = Linear(2, Constant(1.0))
-    layer.extra = layer.fprop  # type: ignore[attr-defined]
+    layer.init = layer.fprop  # type: ignore[assignment]
     assert AttributeSnapshot([layer]).custom_class == ""
-    layer.extra = MethodType(lambda self: 1, layer)  # type: ignore[attr-defined]
+    layer.init = MethodType(lambda self: 1, layer)  # type: ignore[assignment]
     assert "lambda" in AttributeSnapshot([layer]).custom_class

@@ -495,7 +495,9 @@ def test_stages_that_reduce_the_same_rows_or_columns_are_one_kernel(
 ) -> None:
     half = "bfloat16" if shape[0] == 6 else "float16"
     for dtype in ("float32", half) if len(shape) == 2 else ("float64",):
-        assert check_formula(name, numbers(*shape), axis, dtype) == 1
+        # the copy of x in float32, for softmax and logsumexp, is reduced in the same stage, but by another kernel
+        is_widened = name == "several" and dtype == "float16"
+        assert check_formula(name, numbers(*shape), axis, dtype) == 1 + is_widened
 
 
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "whole"])
