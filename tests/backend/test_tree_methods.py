@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.reference import numeric_gradient, off
-from helpers.runtimes import RUNTIMES, lacks
+from helpers.runtimes import ABSENT, RUNTIMES, lacks
 
 from neonlite import Autodiff, Backend
 from neonlite.layers.attention import masked_softmax
@@ -390,6 +390,8 @@ def test_extreme_inputs(be: Backend, what: str, tree: Any, values: list[float], 
 
 @pytest.mark.parametrize(("runtime", "dtype"), [("cpu", "float16"), ("torch", "float16"), ("torch", "bfloat16")])
 def test_16_bit_sums_over_long_axes_do_not_overflow(runtime: str, dtype: str) -> None:
+    if runtime not in RUNTIMES:
+        pytest.skip(ABSENT[runtime])
     be = Backend.allocate_backend(runtime)
     if lacks(be, dtype):
         pytest.skip("ml_dtypes is not installed")
