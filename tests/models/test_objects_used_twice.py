@@ -78,6 +78,13 @@ CALLBACKS: dict[str, Callable[[Any], Callback]] = {
 every_callback = pytest.mark.parametrize("name", CALLBACKS)
 
 
+@pytest.fixture(autouse=True)
+def _needs_tensorboard(request: pytest.FixtureRequest) -> None:
+    """Skip the tests of TensorBoardLogger without tensorboardX."""
+    if "TensorBoardLogger" in request.node.name:
+        pytest.importorskip("tensorboardX")
+
+
 def outcome(model: nl.Model, history: Any, callback: Callback) -> Any:
     """Return what a training leaves: its history, the number of epochs, and the state of a callback."""
     state = callback.get_state()
