@@ -548,7 +548,7 @@ def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     """Return whether a column of a CSV file has classes, and its labels or numbers; print what was decided."""
     values = table.numbers(target) if task == "regress" else table.values(target)
     kind, n = values.dtype.kind, len({*values.tolist()})
-    is_few = kind == "i" and n <= min(MAX_INTEGER_CLASSES, len(values) / 2)
+    is_few = kind in "iu" and n <= min(MAX_INTEGER_CLASSES, len(values) / 2)
     is_classes = task == "classify" or (task is None and (kind == "U" or is_few))
     found = "numbers with decimals" if kind == "f" else f"{'few' if is_few else 'many'} different integers"
     other = "numbers: --task regress" if is_classes else "classes: --task classify"

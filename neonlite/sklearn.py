@@ -17,6 +17,7 @@ from neonlite.backend import Backend, use_backend
 from neonlite.backend.runtimes import default_runtime
 from neonlite.backend.validation import boolean, check_number, from_name, integer, sequence
 from neonlite.callbacks import CallbackBase, EarlyStop
+from neonlite.data.columns import check_unmasked, frame_columns, is_frame, read_column
 from neonlite.data.target_encoders import LABEL_KINDS, ClassEncoder, IndicatorEncoder
 from neonlite.layers import Affine, Dropout, Layer
 from neonlite.layers.activation import check_activation
@@ -216,11 +217,13 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _weights(self, X: NDArray[Any], y: NDArray[Any], sample_weight: Any) -> NDArray[Any] | None:
         """Return the weights of the rows, or None."""
+        check_unmasked(f"{type(self).__name__}.fit", sample_weight, of="sample_weight")
         return None if sample_weight is None else _check_sample_weight(sample_weight, X)
 
     def _outputs(self, where: str, X: ArrayLike) -> NDArray[np.float32]:
         """Return the outputs of the network, computed in minibatches of one size, so that they depend on a row only."""
         check_is_fitted(self)
+        check_data(where, X)
         rows = validate_data(self, X, dtype=DTYPES, reset=False)
         n = len(rows)
         padded = np.concatenate([rows, np.zeros((-n % PREDICT_ROWS, rows.shape[1]), rows.dtype)])
@@ -411,6 +414,7 @@ class NeonClassifier(ClassifierMixin, NeonEstimator):  # type: ignore[misc]
         return self._outputs("NeonClassifier.predict_proba", X)
 
     def _validate(self, X: Any, y: Any, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+        check_data(f"{type(self).__name__}.fit", X, y)
         X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, reset=reset)
         check_classification_targets(y)
         if type_of_target(y) == "multilabel-indicator":
@@ -532,6 +536,7 @@ class NeonRegressor(RegressorMixin, NeonEstimator):  # type: ignore[misc]
         return self.model_.target_encoder.decode(outputs)  # type: ignore[union-attr]
 
     def _validate(self, X: Any, y: Any, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+        check_data(f"{type(self).__name__}.fit", X, y)
         X, y = validate_data(self, X, y, dtype=DTYPES, multi_output=True, y_numeric=True, reset=reset)
         if y.dtype.kind in "OUS":
             try:
@@ -547,6 +552,16 @@ class NeonRegressor(RegressorMixin, NeonEstimator):  # type: ignore[misc]
 
     def _cost(self, y: NDArray[Any]) -> Cost:
         return MeanSquared()
+
+
+def check_data(where: str, X: Any, y: Any = None) -> None:
+    """Raise TypeError or ValueError for what scikit-learn converts to numbers: masked values, dates and durations."""
+    check_unmasked(where, X)
+    check_unmasked(where, y, of="y")
+    for name, column in frame_columns(where, X).items() if is_frame(X) else ():
+        read_column(where, column, name)
+    if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+        read_column(where, X)
 
 
 def find_classes(y: NDArray[Any]) -> NDArray[Any]:

@@ -180,6 +180,7 @@ def test_without_a_validation_set_the_metrics_are_those_of_the_training_rows(cap
         ([*range(30)], None, "numbers of t (many different integers; for classes: --task classify)"),
         ([*range(21)] * 3, None, "numbers of t (many different integers; for classes: --task classify)"),
         ([0.5, 1.5] * 15, None, "numbers of t (numbers with decimals; for classes: --task classify)"),
+        ([2**63, 2**63 + 1] * 15, None, "classes of t (few different integers; for numbers: --task regress)"),
         (["no", "yes"] * 15, None, "classes of t (text)"),
         ([0, 1, 2] * 10, "regress", "numbers of t (--task regress)"),
         ([0.5, 1.5] * 15, "classify", "classes of t (--task classify)"),

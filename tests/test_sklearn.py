@@ -260,6 +260,27 @@ def test_data_frames_with_categories_need_a_column_transformer():
         NeonClassifier().fit(frame, y)
 
 
+@pytest.mark.parametrize("argument", ["X", "y", "sample_weight"])
+@both
+def test_masked_values_are_refused(cls, argument):
+    data = {"X": np.eye(4), "y": np.array([0, 1, 0, 1]), "sample_weight": np.ones(4)}
+    data[argument] = np.ma.array(data[argument])
+    data[argument][1:2] = np.ma.masked
+    with pytest.raises(ValueError, match=f"every row of {argument}, got a masked value in row 1"):
+        cls(**SMALL).fit(**data)
+
+
+@pytest.mark.parametrize("is_frame", [False, True])
+@both
+def test_dates_are_no_features(cls, is_frame):
+    days = np.array(["2020-01-01", "2021-01-01"] * 2, "M8[s]")[:, None]
+    X = pd.DataFrame(days, columns=["day"]) if is_frame else days
+    with pytest.raises(TypeError, match=r"got datetime64.* Convert it to numbers"):
+        cls(**SMALL).fit(X, [0, 1, 0, 1])
+    with pytest.raises(TypeError, match=r"got datetime64.* Convert it to numbers"):
+        cls(**SMALL).fit([[0.0], [1.0]], [0, 1]).predict(X)
+
+
 def test_feature_names_are_checked():
     frame = pd.DataFrame({"a": [0.0, 1, 2, 3], "b": [3.0, 1, 2, 0]})
     model = NeonRegressor(**SMALL).fit(frame, frame["a"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -36,25 +36,25 @@ class Column(NamedTuple):
 
 
 def read_column(where: str, x: Any, name: str | None = None, of: str = "X") -> Column:
-    """Return numbers or texts; raise TypeError for others, and ValueError for missing values except NaN of floats.
+    """Return numbers or texts; raise TypeError for others, and ValueError for missing and masked values.
 
     ``name``: of a column, for messages; ``of``: of the argument, if it is not a column.
     """
     refuse_unread(where, x)
+    check_unmasked(where, x, name, of)
     place = f"for {of}" if name is None else f"in column {name!r}"
-    array, dtype = to_numpy(where, x, place), getattr(x, "dtype", None)
-    is_category = hasattr(dtype, "categories") or type(dtype).__name__ == "Categorical"  # of pandas and polars
-    if np.ma.is_masked(x):
-        row = int(np.ma.getmaskarray(x).reshape(len(array), -1).any(axis=1).argmax())
-        fail_missing(where, "a masked value", name, of, row)
+    array = to_numpy(where, x, place)
+    if is_float_array(array) and (is_nan := np.isnan(array)).any():
+        fail_missing(where, "nan", name, of, int(np.argwhere(np.atleast_1d(is_nan))[0, 0]))
     if array.dtype.kind in "OT":
-        flat, width = array.ravel().tolist(), array.size // max(len(array), 1)
+        flat = [value.item() if getattr(value, "ndim", None) == 0 else value for value in array.ravel().tolist()]
+        width = array.size // max(len(np.atleast_1d(array)), 1)
         for i, value in enumerate(flat):
             if is_missing(value):
                 fail_missing(where, str(value), name, of, i // width)
         array = from_objects(where, flat, place).reshape(array.shape)
     if array.dtype.kind == "U" or is_real_array(array):
-        return Column(array, is_category)
+        return Column(array, is_categorical(x))
     way_out = WAYS_OUT.get(array.dtype.kind, "")
     raise TypeError(f"{where}: expected numbers or texts {place}, got {array.dtype}. {way_out}".rstrip())
 
@@ -64,12 +64,16 @@ def from_objects(where: str, values: list[Any], place: str) -> NDArray[Any]:
     kinds = {type(value) for value in values}
     if all(issubclass(kind, str) for kind in kinds):
         return np.array(values, dtype=str)
-    if kinds in ({bool}, {np.bool_}):
+    if kinds == {bool}:
         return np.array(values, dtype=bool)
-    if bool not in kinds and all(issubclass(kind, int | float | np.integer | np.floating) for kind in kinds):
+    if bool not in kinds and all(issubclass(kind, int | float | np.floating) for kind in kinds):
         numbers = np.array(values)
-        if is_real_array(numbers):
+        if numbers.dtype.kind in "iu" or (is_float_array(numbers) and kinds != {int}):
             return numbers
+        raise TypeError(
+            f"{where}: expected integers of int64, or of uint64, {place}, got {min(values)} to {max(values)}. For "
+            "numbers, convert them: astype(float); for categories or classes: astype(str)."
+        )
     names = sorted(kind.__name__ for kind in kinds)
     if len(names) > 1:
         raise TypeError(
@@ -82,39 +86,48 @@ def from_objects(where: str, values: list[Any], place: str) -> NDArray[Any]:
 
 def to_numpy(where: str, x: Any, place: str) -> NDArray[Any]:
     """Return data as an array, in which numbers and missing values beside texts are not converted to texts."""
+    if isinstance(x, Set | Iterator):
+        raise TypeError(f"{where}: expected numbers or texts {place}, got a {type(x).__name__}. Pass a list of them.")
     try:
         if type(x).__module__.partition(".")[0] == "pyarrow":
-            return np.asarray(x.to_numpy(zero_copy_only=False))
-        array = np.asarray(x.to_numpy() if hasattr(x, "to_numpy") else x)
-        if array.shape != getattr(x, "shape", array.shape):  # structs of polars
-            raise TypeError(f"{where}: expected numbers or texts {place}, got {x.dtype}. {WAYS_OUT['V']}")
-        is_text = array.dtype.kind in "US" and isinstance(x, list | tuple)
-        if is_text and not all(isinstance(value, str) for value in elements(x)):
-            array = np.array(x, dtype=object)
+            if is_categorical(x):  # to_numpy gives the nulls of a chunked dictionary other values
+                x = x.cast(x.type.value_type)
+            array = np.asarray(x.to_numpy(zero_copy_only=False))
+        elif hasattr(x, "to_numpy"):
+            array = np.asarray(x.to_numpy())
+        else:
+            array = np.asarray(x)  # an error for rows of several lengths
+            array = np.array(x, dtype=object) if isinstance(x, list | tuple) else array
     except ValueError as error:
         raise ValueError(f"{where}: expected rows of one length {place}: {error}") from None
+    except Exception as error:  # of the library, for what NumPy does not have
+        raise TypeError(f"{where}: expected numbers or texts {place}: {error}") from error
+    if array.shape != getattr(x, "shape", array.shape):  # arrays and structs of polars
+        raise TypeError(f"{where}: expected numbers or texts {place}, got {x.dtype}. Use a column for each value.")
     return array
 
 
-def elements(x: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
-    """Yield the elements of nested lists."""
-    for value in x:
-        if isinstance(value, list | tuple):
-            yield from elements(value)
-        else:
-            yield value
+def is_categorical(x: Any) -> bool:
+    """Return whether a column of pandas, polars or Arrow was declared as categories."""
+    dtype = getattr(x, "dtype", None)
+    arrow_type = getattr(dtype, "pyarrow_dtype", getattr(x, "type", None))
+    names = {type(dtype).__name__, type(arrow_type).__name__}
+    return hasattr(dtype, "categories") or not names.isdisjoint({"Categorical", "DictionaryType"})
+
+
+def check_unmasked(where: str, x: Any, name: str | None = None, of: str = "X") -> None:
+    """Raise ValueError for masked values, of a masked array or of those in a list."""
+    rows = x if isinstance(x, list | tuple) else [x]
+    if any(isinstance(row, np.ma.MaskedArray) and np.ma.is_masked(row) for row in rows):
+        row = next(i for i, row in enumerate(rows if rows is x else np.ma.atleast_1d(x)) if np.ma.is_masked(row))
+        fail_missing(where, "a masked value", name, of, row)
 
 
 def fail_missing(where: str, value: str, name: str | None, of: str, row: int) -> None:
-    """Raise ValueError for a missing value."""
-    if name is None:
-        raise ValueError(
-            f"{where}: expected a value in every row of {of}, got {value} in row {row}. Remove these rows."
-        )
-    raise ValueError(
-        f"{where}: expected a value in every row, got {value} in column {name!r}, row {row}. Remove these rows, or "
-        "replace the values."
-    )
+    """Raise ValueError for a missing value of a column, or of an argument."""
+    of, place = (f" of {of}", f"row {row}") if name is None else ("", f"column {name!r}, row {row}")
+    way_out = "Remove these rows, or replace the values."
+    raise ValueError(f"{where}: expected a value in every row{of}, got {value} in {place}. {way_out}")
 
 
 def is_missing(value: Any) -> bool:
@@ -149,7 +162,7 @@ def frame_columns(where: str, x: Any) -> dict[str, Any]:
 
 
 def finite_numbers(where: str, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return a column of numbers in float64; raise ValueError for NaN, infinity and what exceeds float32."""
+    """Return a column of numbers in float64; raise ValueError for infinity and what exceeds float32."""
     numbers = values.astype(np.float64)
     if not np.isfinite(numbers).all():
         row = int(np.isfinite(numbers).argmin())
@@ -162,9 +175,3 @@ def finite_numbers(where: str, name: str, values: NDArray[Any]) -> NDArray[np.fl
         row = int(too_large.argmax())
         raise ValueError(f"{where}: expected float32 numbers, got {numbers[row]:g} in column {name!r}, row {row}.")
     return numbers
-
-
-def check_no_nan(where: str, y: NDArray[Any]) -> None:
-    """Raise ValueError for NaN in targets."""
-    if is_float_array(y) and (missing := np.isnan(y.reshape(len(y), -1)).any(axis=1)).any():
-        fail_missing(where, "nan", None, "y", int(missing.argmax()))

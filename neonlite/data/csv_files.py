@@ -23,7 +23,7 @@ MISSING_VALUES = {"", "na", "n/a", "nan", "null", "none", "?"}  # in a column of
 MAX_MIXED_VALUES = 20  # different values of a column of categories of which most are numbers
 # no leading zeros, which codes such as 01067 have
 NUMBER = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,17})", re.ASCII)
+INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,19})", re.ASCII)  # of 20 digits at most, as of uint64
 
 
 class CSVTable:
@@ -69,7 +69,7 @@ class CSVTable:
         return np.array(fields)
 
     def numbers(self, name: str) -> NDArray[Any]:
-        """Return a column of numbers, int64 or float64; raise ValueError for other fields."""
+        """Return a column of numbers, int64, uint64 or float64; raise ValueError for other fields."""
         fields = self.fields(name)
         for row, text in enumerate(fields):
             if is_number(text):
@@ -79,7 +79,8 @@ class CSVTable:
                 self.fail(row, f"expected a number in column {name!r}, got {got}. {remedy(name)}")
             hint = " Numbers have a decimal point." if is_number(text.replace(",", ".")) else ""
             self.fail(row, f"expected a number in column {name!r}, got {describe(text)}.{hint}")
-        return np.array(fields, np.int64 if all(map(INTEGER.fullmatch, fields)) else np.float64)
+        numbers = np.array([int(x) if INTEGER.fullmatch(x) else float(x) for x in fields])
+        return numbers if numbers.dtype.kind in "iu" else numbers.astype(np.float64)
 
     def values(self, name: str) -> NDArray[Any]:
         """Return a column of numbers if all of its fields are numbers or missing values, else one of text."""

@@ -412,7 +412,6 @@ def find_layout(where: str, x: NDArray[Any], layout: str | None, expected: Any, 
 
 def numeric_array(where: str, X: Any) -> NDArray[Any]:
     """Return numeric data as an array (n, ...); booleans become numbers."""
-    refuse_unread(where, X)
     if isinstance(X, str):
         raise TypeError(f"{where}: expected data, got the path {X!r}. Read it first: pandas.read_csv(path).")
     array = to_array(where, X, "X")

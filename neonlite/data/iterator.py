@@ -16,6 +16,7 @@ from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.backend.shard import complete_batch_size
 from neonlite.backend.validation import check_number, integer
 from neonlite.data.augment import Augmentation, check_augmentations
+from neonlite.data.columns import WAYS_OUT, check_unmasked, refuse_unread
 from neonlite.data.epoch import PURPOSE_AUGMENT, Epoch
 from neonlite.data.minibatch_buffers import MinibatchBuffers, RowSource, scaling_dtype, uses_host_memory
 from neonlite.data.prefetch import prefetch
@@ -452,15 +453,17 @@ class ArrayIterator(ResumableIterator):
 
 def to_array(name: str, x: object, label: str) -> NDArray[Any]:
     """Convert data to a numeric array, without a copy if it is one. Raise TypeError or ValueError if that fails."""
+    refuse_unread(name, x)
+    check_unmasked(name, x, of=label)
     try:
         array = np.asarray(x)
     except ValueError as error:
         raise ValueError(f"{name}: expected the rows of {label} to have one length: {error}") from None
-    if np.ma.is_masked(x):
-        raise ValueError(f"{name}: expected {label} without masked values. Replace them: {label}.filled(value).")
     if not is_real_array(array):
         is_text = label == "y" and array.dtype.kind in "UT"
         way_out = ". Number the labels: np.unique(y, return_inverse=True)[1], or use Model.fit(X, y)" if is_text else ""
+        if array.dtype.kind in WAYS_OUT:
+            way_out = f". {WAYS_OUT[array.dtype.kind]}"
         raise TypeError(f"{name}: expected {label} to be a numeric array, got {array.dtype}: {describe(x)}{way_out}")
     if array.ndim < (2 if label == "X" else 1) or not array.size:
         shapes = "(n, F), (n, F, T) or (n, C, H, W)" if label == "X" else "(n,), (n, 1) or (n, K)"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.backend.serialization import Serializable
 from neonlite.backend.validation import boolean, check_numbers, one_of, sequence
-from neonlite.data.columns import check_no_nan, frame_columns, is_frame, read_column, refuse_unread
+from neonlite.data.columns import frame_columns, is_frame, read_column, refuse_unread
 from neonlite.data.input_encoders import check_deviations, moments
 from neonlite.data.iterator import check_all_finite
 from neonlite.messages import describe
@@ -362,7 +362,6 @@ def label_array(where: str, y: Any) -> NDArray[Any]:
         array = read_column(where, y, of="y").values
     if not 1 <= array.ndim <= 3 or not array.size:
         raise ValueError(f"{where}: expected y with at least one row, (n,), (n, K) or (n, K, T), got {array.shape}")
-    check_no_nan(where, array)
     return array
 
 

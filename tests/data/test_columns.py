@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import neonlite as nl
+from neonlite.data import ArrayIterator
 from neonlite.data.columns import read_column
 from neonlite.data.input_encoders import TableEncoder, choose_encoder
 from neonlite.data.target_encoders import choose_target_encoder
@@ -54,6 +55,17 @@ NUMPY: dict[str, tuple[Any, str]] = {
     "void": (np.zeros(4, "V3"), r"got \|V3"),
     "object of several types": (objects(1, "1", 2, "2"), "expected values of one type .* got int, str"),
     "list of several types": ([1, "1", 2, "2"], "expected values of one type .* got int, str"),
+    "list of booleans and integers": ([True, 2] * 2, "expected values of one type .* got bool, int"),
+    "object of booleans of NumPy": (objects(True, np.False_, True, False), NUMBER),
+    "list of arrays without axes": ([np.array(1), np.array(2)] * 2, NUMBER),
+    "list of integers above 64 bits": ([2**64, 1] * 2, r"expected integers of int64, or of uint64, .* got 1 to 18"),
+    "list of integers of two types": ([2**63, -1] * 2, "expected integers of int64, or of uint64, .* got -1 to 9"),
+    "list of dates of NumPy": ([*DAYS], "got date. Convert it to numbers"),
+    "list with a masked value": ([np.ma.masked, 1.0, 2.0, 3.0], "got a masked value in .*row 0"),
+    "NaN without axes": (np.array(np.nan), "got nan in .*row 0"),
+    "object without axes": (np.array(None), "got None in .*row 0"),
+    "set": ({"a", "b"}, "got a set. Pass a list"),
+    "generator": ((x for x in "abab"), "got a generator. Pass a list"),
     "object with None": (objects("a", None, "b", "a"), "got None"),
     "object with NaN": (objects("a", "b", np.nan, "a"), "got nan"),
     "list with NaN": (["a", "b", float("nan"), "a"], "got nan"),
@@ -86,6 +98,7 @@ def pandas_columns() -> dict[str, tuple[Any, str]]:
         "Int64 with NA": (pd.Series([1, None, 2, 3], dtype="Int64"), "row 1"),
         "string with NA": (pd.Series(["a", None, "b", "a"], dtype="string"), "row 1"),
         "Categorical with NaN": (pd.Series(["a", None, "b", "a"], dtype="category"), "row 1"),
+        "Categorical of int with NaN": (pd.Series([1, None, 2, 1], dtype="category"), "row 1"),
         "datetime": (pd.Series(days), "Convert it to numbers"),
         "datetime with NaT": (pd.Series([days[0], pd.NaT, days[1], days[0]]), "Convert it to numbers|got NaT"),
         "datetime with time zone": (pd.Series(days.tz_localize("UTC")), "Convert it to numbers"),
@@ -114,14 +127,62 @@ def polars_columns() -> dict[str, tuple[Any, str]]:
         "Duration": (pl.Series([datetime.timedelta(1)] * 4), "Convert it to numbers"),
         "Time": (pl.Series([datetime.time(1)] * 4), "Convert it to numbers"),
         "List": (pl.Series([[1], [2, 3], [1], [2]]), "got ndarray. Use a column"),
-        "Struct": (pl.Series([{"a": 1}] * 4), "Pass each field"),
+        "Struct": (pl.Series([{"a": 1}] * 4), "Use a column for each value"),
+        "Array": (pl.Series([[1, 2]] * 4, dtype=pl.Array(pl.Int64, 2)), "Use a column for each value"),
+        "Decimal": (pl.Series([decimal.Decimal(1)] * 4), r"got Decimal. Convert it: astype\(float\)"),
+        "Int128": (pl.Series([1, 2] * 2, dtype=pl.Int128), "in column 'x': cannot convert|for y: cannot convert"),
         "Binary": (pl.Series([b"a", b"b"] * 2), "got bytes. Decode it"),
         "Object": (pl.Series([{1}, {2}, {1}, {2}], dtype=pl.Object), "got set. Use a column"),
     }
 
 
-LIBRARIES = {"numpy": lambda: NUMPY, "pandas": pandas_columns, "polars": polars_columns}
+def arrow_columns() -> dict[str, tuple[Any, str]]:
+    pa, pd = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
+    columns = {
+        "int8": (pa.array([1, 2] * 2, pa.int8()), NUMBER),
+        "halffloat": (pa.array([1.0, 2] * 2, pa.float16()), NUMBER),
+        "bool": (pa.array([True, False] * 2), NUMBER),
+        "string": (pa.array(["a", "b"] * 2), CATEGORY),
+        "large_string": (pa.array(["a", "b"] * 2, pa.large_string()), CATEGORY),
+        "dictionary of string": (pa.array(["a", "b"] * 2).dictionary_encode(), CATEGORY),
+        "dictionary of int": (pa.array([1, 2] * 2).dictionary_encode(), CATEGORY),
+        "int with null": (pa.array([1, None, 2, 3]), "row 1"),
+        "string with null": (pa.array(["a", None, "b", "a"]), "row 1"),
+        "dictionary with null": (pa.array([1, None, 2, 1]).dictionary_encode(), "row 1"),
+        "null": (pa.nulls(4), "row 0"),
+        "date32": (pa.array([datetime.date(2020, 1, 1)] * 4), "Convert it to numbers"),
+        "timestamp": (pa.array([datetime.datetime(2020, 1, 1)] * 4), "Convert it to numbers"),
+        "duration": (pa.array([datetime.timedelta(1)] * 4), "Convert it to numbers"),
+        "decimal128": (pa.array([decimal.Decimal(1)] * 4), "got Decimal. Convert it"),
+        "list": (pa.array([[1], [2, 3]] * 2), "Use a column for each value"),
+        "struct": (pa.array([{"a": 1}] * 4), "got dict. Use a column"),
+        "binary": (pa.array([b"a", b"b"] * 2), "got bytes. Decode it"),
+    }
+    frames = {
+        f"{name} of pandas": (pd.Series(column, dtype=pd.ArrowDtype(column.type)), expected)
+        for name, (column, expected) in columns.items()
+        if name
+        in (
+            "int8",
+            "string",
+            "dictionary of string",
+            "dictionary of int",
+            "int with null",
+            "string with null",
+            "dictionary with null",
+        )
+    }
+    chunks = {f"chunked {name}": (pa.chunked_array([x, x[:0]]), expected) for name, (x, expected) in columns.items()}
+    return columns | frames | chunks
+
+
+LIBRARIES = {"numpy": lambda: NUMPY, "pandas": pandas_columns, "polars": polars_columns, "arrow": arrow_columns}
 every_library = pytest.mark.parametrize("library", LIBRARIES)
+
+
+def values_of(column: Any) -> list[Any]:
+    """Return the values of a column as objects of Python."""
+    return column.to_pylist() if hasattr(column, "to_pylist") else [*column]
 
 
 @every_library
@@ -136,13 +197,13 @@ def test_each_dtype_is_a_number_or_a_category_in_X_or_refused(library):
         assert ("categories" in encoder.columns[0]) == (expected == CATEGORY), name
         encoded = encoder.encode("fit", {"x": column})
         if expected == NUMBER:
-            values = np.array([float(x) for x in column])
+            values = np.array([float(x) for x in values_of(column)])
             wanted = ((values - values.mean()) / values.std())[:, None]
         else:
-            values = [str(x) for x in column]
+            values = [str(x) for x in values_of(column)]
             wanted = [[x == category for category in sorted(set(values))] for x in values]
         np.testing.assert_allclose(encoded, wanted, atol=1e-3 if name == "float16" else 1e-6, err_msg=name)
-        row = encoder.as_batch({"x": column[0]})
+        row = encoder.as_batch({"x": values_of(column)[0]})
         np.testing.assert_array_equal(encoder.encode("predict", row), encoded[:1], err_msg=name)
 
 
@@ -153,12 +214,13 @@ def test_each_dtype_of_labels_is_returned_or_refused(library):
             with pytest.raises((TypeError, ValueError), match=expected):
                 choose_target_encoder("fit", column, 2, "Softmax", None)
             continue
-        if any(x != int(x) for x in column if expected == NUMBER):
+        column_values = values_of(column)
+        if any(x != int(x) for x in column_values if expected == NUMBER):
             continue  # numbers with fractions are not classes
         encoder = choose_target_encoder("fit", column, 2, "Softmax", None)
         indices = encoder.encode("fit", column)
         labels = encoder.classes_of("predict", np.eye(len(encoder.classes))[indices])
-        assert labels.tolist() == [*column], name
+        assert labels.tolist() == column_values, name
 
 
 def test_numbers_are_targets_whatever_their_dtype():
@@ -204,11 +266,40 @@ def test_boolean_arrays_are_numbers_and_uint8_is_scaled(kind):
     assert (model.preprocessing is None) == (kind is bool)
 
 
-def test_masked_weights_are_refused():
+@pytest.mark.parametrize("argument", ["X", "y", "sample_weight"])
+@pytest.mark.parametrize("is_list", [False, True])
+def test_masked_values_are_refused(argument, is_list):
     nl.gen_backend("cpu")
-    weights = np.ma.array([1.0, 2, 3, 4], mask=[False, True, False, False])
-    with pytest.raises(ValueError, match="expected a value in every row of sample_weight, got a masked value in row 1"):
-        nl.Model([Affine(1)]).fit(np.eye(4), np.arange(4.0), sample_weight=weights, progress_bar=False)
+    data = {"X": np.eye(4), "y": np.eye(4), "sample_weight": np.ones(4)}
+    data[argument] = np.ma.array(data[argument], mask=np.zeros_like(data[argument]))
+    data[argument][1:2] = np.ma.masked
+    if is_list:
+        data[argument] = [*data[argument]]
+    with pytest.raises(ValueError, match=f"expected a value in every row of {argument}, got a masked value in row 1"):
+        nl.Model([Affine(4)]).fit(**data, progress_bar=False)
+
+
+@pytest.mark.parametrize("weight", [np.nan, None])
+def test_a_missing_weight_is_refused_with_its_row(weight):
+    nl.gen_backend("cpu")
+    with pytest.raises(ValueError, match=r"every row of sample_weight, got (nan|None) in row 2"):
+        nl.Model([Affine(1)]).fit(np.eye(4), np.ones(4), sample_weight=[1.0, 1.0, weight, 1.0], progress_bar=False)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.ones((4, 2), complex), "got complex128.*Pass the real and the imaginary part"),
+        (np.zeros((4, 2), "M8[D]"), "got datetime64.*Convert it to numbers"),
+        (np.ones((4, 2), "S1"), "got .S1.*Decode it"),
+    ],
+)
+@pytest.mark.parametrize("is_iterator", [False, True])
+def test_arrays_of_other_dtypes_are_refused_with_the_conversion(X, message, is_iterator):
+    nl.gen_backend("cpu", batch_size=4)
+    y = np.ones((4, 1))
+    with pytest.raises(TypeError, match=f"(?s){message}"):
+        ArrayIterator(X, y, make_onehot=False) if is_iterator else nl.Model([Affine(1)]).fit(X, y)
 
 
 def test_a_table_of_texts_is_read_as_texts_by_a_lookup_table(tmp_path):

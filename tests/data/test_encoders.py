@@ -181,7 +181,7 @@ def test_rows_of_mixed_types_are_a_table():
     [
         ([1.0, None, 2.0, 3.0], "got None in column 'x', row 1. Remove these rows, or replace"),
         (["a", "b", np.nan, "c"], "got nan in column 'x', row 2"),
-        (np.array([1.0, 2.0, np.nan, 3.0]), "expected finite numbers, got nan in column 'x', row 2"),
+        (np.array([1.0, 2.0, np.nan, 3.0]), "expected a value in every row, got nan in column 'x', row 2"),
         ([str(i) * 9 for i in range(60)], r"got column 'x' with 60 different values in 60 rows.*X.drop\(columns='x'\)"),
         (
             np.array(["2020-01-01"] * 4, "datetime64[D]"),
