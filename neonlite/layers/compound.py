@@ -277,4 +277,8 @@ def find_layers(where: str, network: LayerContainer, layers: Sequence[str | Laye
             found += [network[name] for name in names]
         else:
             found += flatten_layers(where, [layer])
+    members = {id(leaf) for leaf in network.leaves()}
+    for layer in found:
+        if not all(id(leaf) in members for leaf in layer.leaves()):
+            raise ValueError(f"{where}: expected layers of {network.name}, got {layer.name}, which is not one of them.")
     return found

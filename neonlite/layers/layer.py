@@ -363,7 +363,7 @@ class Layer(WeightOwner):
             As for ``fprop``.
         """
         self.check_inputs(inputs)
-        self.inputs, self.tree, self.can_backprop = inputs, None, not inference
+        vars(self).update(inputs=inputs, tree=None, can_backprop=not inference)  # faster than three assignments
 
     # --- position in the network ---
 

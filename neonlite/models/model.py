@@ -396,7 +396,7 @@ class Model(NervanaObject):
         KeyError
             A name is unknown.
         ValueError
-            No layers were given.
+            No layers were given, or one that is not of this model.
 
         Examples
         --------

@@ -193,6 +193,8 @@ def test_unknown_names_and_values_and_none_at_all_are_errors():
     model = Model(three())
     with pytest.raises(KeyError, match="expected the name of a layer"):
         model.freeze("hidden")
+    with pytest.raises(ValueError, match=r"freeze: expected layers of .*, got a, which is not one of them"):
+        model.freeze(Model(three())["a"])
     with pytest.raises(ValueError, match=r"freeze: expected layers or names of layers, got none"):
         model.freeze()
     with pytest.raises(TypeError, match="expected layers and lists of layers"):
