@@ -77,7 +77,7 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (ValueError, "model.fit(['good', 'bad'] * 30, y, **quick)", "starts with a LookupTable for texts. Add one"),
     (ValueError, "Model([Affine(3)]).fit(X, y, **quick)", "got labels such as x. | Affine(3, activation=Softmax())"),
     (ValueError, "Model([Affine(1, activation='softmax')]).fit(X, index % 2, **quick)", "always 1. | Logistic())"),
-    (ValueError, "model.fit(np.ma.masked_array(X, X > 1), y, **quick)", "every row of X, got a masked value | replace the values"),
+    (ValueError, "model.fit(np.ma.masked_array(X, X > 1), y, **quick)", "every row of X, got a masked | replace"),
     (ValueError, "model.fit(['good', None] * 30, y, **quick)", "expected a value in every row of X | None in row 1"),
     (ValueError, "model.fit({'a': [1e300, 2.0]}, [0, 1], **quick)", "float32 numbers, got 1e+300 in column 'a', row 0"),
     (TypeError, "model.fit(X, y, num_epochs=3)", "For arrays pass epochs= instead: fit(X, y, epochs=10)"),
