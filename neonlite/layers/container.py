@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import partial
+from itertools import count
 from typing import Any, Self, cast, overload
 
 from neonlite.backend import Tensor
@@ -32,6 +32,11 @@ class InputEncoding(Untracked):
         return InputEncoding(**(vars(self) | parts))
 
 
+def unique_name(name: str, taken: Container[str]) -> str:
+    """Return a name, with a number if it is taken."""
+    return name if name not in taken else next(x for n in count(1) if (x := f"{name}_{n}") not in taken)
+
+
 class LayerContainer(Layer):
     """Base class of layers that contain other layers.
 
@@ -41,7 +46,7 @@ class LayerContainer(Layer):
     Parameters
     ----------
     layers : iterable of Layer
-        The layers; their names must be unique.
+        The layers. If layers have one name, the later ones get a number: "a", "a_1".
     name : str, optional
         Name, unique in a network.
 
@@ -62,11 +67,27 @@ class LayerContainer(Layer):
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
         for layer in self.layers:
             layer.container = layer.container or self
-        names = Counter(layer.name for layer in self.leaves())
-        if duplicates := sorted(name for name, times in names.items() if times > 1):
-            raise ValueError(
-                f"{self.name}: expected unique layer names, got {', '.join(duplicates)} twice. Pass name=."
-            )
+        self._number_equal_names()
+
+    def _number_equal_names(self) -> None:
+        """Add a number to the name of a layer that an earlier one has: a, a_bias, then a_1, a_1_bias.
+
+        ValueError for a layer that occurs twice, and for one of another network, which keeps its name.
+        """
+        leaves = self.leaves()
+        names = {layer.name for layer in leaves}
+        named: dict[str, Layer] = {}
+        numbered: dict[str, str] = {}  # name -> the last one with a number
+        for layer in leaves:
+            name = layer.name
+            if name in named:
+                if named[name] is layer or layer.root is not self:
+                    raise ValueError(f"{self.name}: expected unique layer names, got {name} twice. Pass name=.")
+                first = next((x for x in numbered if name.startswith(f"{x}_")), "")  # whose bias or activation this is
+                layer.name = unique_name(numbered.get(first, "") + name.removeprefix(first), names)
+                numbered[name] = layer.name
+                names.add(layer.name)
+            named[layer.name] = layer
 
     def __iter__(self) -> Iterator[Layer]:
         return iter(self.layers)

@@ -391,6 +391,14 @@ class Layer(WeightOwner):
         """
         self.next_layer = layer
 
+    @property
+    def root(self) -> Layer:
+        """The network that this layer belongs to, or the layer itself."""
+        layer: Layer = self
+        while layer.container is not None:
+            layer = layer.container
+        return layer
+
     # --- training ---
 
     @property

@@ -70,10 +70,7 @@ def set_trainable(layers: Iterable[Layer], value: bool) -> None:
     for layer in layers:
         for leaf in layer.leaves():
             leaf._trainable = boolean(f"{leaf.name}.trainable", value)
-        root = layer
-        while root.container is not None:
-            root = root.container
-        roots[id(root)] = root
+        roots[id(layer.root)] = layer.root
     for root in roots.values():
         if root.has_backward_plan:
             with root.be.batch_size(root.batch_size):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -73,6 +74,9 @@ class TrainingState(NamedTuple):
             raise RuntimeError(
                 f"{model.name}: expected a configured network, got none. Call initialize(dataset) or fit first."
             )
+        names = Counter(layer.name for layer in model.layers.leaves())
+        if repeated := [name for name, n in names.items() if n > 1]:
+            raise ValueError(f"{model.name}: expected unique layer names to save, got {', '.join(repeated)} twice.")
         be, optimizer, preprocessing, shape = model.be, model.optimizer, model.preprocessing, model.layers.in_shape
         encoders = {"inputs": model.input_encoder, "targets": model.target_encoder}
         description: dict[str, Any] = {

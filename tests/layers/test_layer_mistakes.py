@@ -82,10 +82,6 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
         lambda: evaluate_cost(CrossEntropyMulti(), Softmax(), 1),
         r"loss, at fc_Softmax 3: .* with be.onehot\(labels, axis=0, nclass=F\)",
     ),
-    (
-        lambda: network(Linear(3, init, name="a"), Linear(4, init, name="a")),
-        "net: expected unique layer names, got a twice. Pass name=",
-    ),
 ]
 
 

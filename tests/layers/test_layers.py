@@ -985,14 +985,8 @@ def test_layer_names_in_a_network_are_unique(cpu):
     with pytest.raises(ValueError, match="net: expected one or more layers, got none"):
         Sequential([[], ()], name="net")
     layer = Linear(3, Gaussian(), name="a")
-    again = Linear(3, Gaussian(), name="a")
-    for layers in (
-        [layer, layer],
-        [layer, Dropout(), again],
-        [layer, Sequential([again])],
-        [Affine(3, None), layer] * 2,
-    ):
-        with pytest.raises(ValueError, match=r"net: expected unique layer names, got .*a.* twice"):
+    for layers in ([layer, layer], [Affine(3, None), layer] * 2):
+        with pytest.raises(ValueError, match=r"net: expected unique layer names, got .* twice. Pass name="):
             Sequential(layers, name="net")
     for thing in (Tanh(), Linear, "Linear", 3, None):
         with pytest.raises(TypeError, match="expected layers and lists of layers, got "):

@@ -338,7 +338,7 @@ DESCRIPTIONS: dict[str, tuple[str, Any]] = {  # name -> the field, and its value
     "outputs below 0": ("layers", put(*FIRST, "nout", value=-8)),
     "outputs that are no number": ("layers", put(*FIRST, "nout", value="8")),
     "outputs without end": ("layers", put(*FIRST, "nout", value=float("inf"))),
-    "a name for two": ("layers", put(*FIRST, "name", value="out")),
+    "a name for two": ("weights", put(*FIRST, "name", value="out")),
     "a name that is a list": ("layers", put(*FIRST, "name", value=[])),
     "a fraction that is no number": ("layers", put(*NETWORK, 3, "config", "keep", value=float("nan"))),
     "no layer at all": ("layers", put(*NETWORK, value=[])),
@@ -873,3 +873,11 @@ def test_nan_and_infinity_are_saved_and_loaded(tmp_path):
     again = Model(tmp_path / "m.nan")
     assert np.isnan(again.total_cost)
     assert np.isnan(again.get_weights()["hidden.W"]).all()
+
+
+def test_layers_that_were_given_one_name_are_not_saved(tmp_path, model):
+    first, second = model.layers.leaves()[:2]
+    second.name = first.name
+    with pytest.raises(ValueError, match=f"expected unique layer names to save, got {first.name} twice"):
+        model.save_params(tmp_path / "m")
+    assert not [*tmp_path.iterdir()]
