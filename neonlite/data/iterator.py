@@ -85,8 +85,9 @@ class ResumableIterator(NervanaDataIterator):
     """Base class of iterators over indexed rows, with a position that can be saved and restored.
 
     Iterating once over it is one epoch. The tensors of a minibatch are reused: the next minibatch overwrites them. If
-    you leave a loop early, the next loop starts the epoch again. To resume after the last minibatch that was yielded,
-    save ``get_state()`` and pass it to ``set_state``; the remaining minibatches are bit-identical.
+    you leave a loop early, the next loop starts the epoch again; two loops at a time are an error. To resume after the
+    last minibatch that was yielded, save ``get_state()`` and pass it to ``set_state``; the remaining minibatches are
+    bit-identical.
     """
 
     start = 0  # number of rows of this epoch that the last minibatch of the previous epoch used
@@ -125,7 +126,13 @@ class ResumableIterator(NervanaDataIterator):
                 if epoch.shard is not None:
                     self.be.thread_bsz.minibatch_shard = epoch.shard.of(epoch.global_columns(k))
                 yield pair
-        self.epoch, self.start, self.minibatch = epoch.index + 1, epoch.next_start, 0
+                if (self.epoch, self.minibatch) != (epoch.index, k + 1):
+                    raise RuntimeError(
+                        f"{self.name}: expected one loop at a time, got another one during minibatch {k}. They share "
+                        "the tensors and the position: use an iterator for each, or restore the position by get_state "
+                        "and set_state."
+                    )
+        self.epoch, self.start, self.minibatch, self._next_minibatch = epoch.index + 1, epoch.next_start, 0, 0
 
     def make_prefetcher(self, epoch: Epoch) -> Callable[[int], object] | None:
         """Return a function that computes values for minibatch k in a background thread, or None.

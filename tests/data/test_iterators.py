@@ -595,3 +595,33 @@ def test_a_value_beyond_the_range_of_the_dtype_is_named(dtype, array, words):
     else:
         with pytest.raises(ValueError, match=words):
             ArrayIterator(array)
+
+
+# --- two loops -------------------------------------------------------------------------------------------------------
+
+
+def test_two_loops_over_one_iterator_at_a_time_are_an_error(cpu):
+    cpu.bsz = 4
+    message = "expected one loop at a time, got another one during minibatch 0"
+    it = ArrayIterator(rows(12), shuffle=True)
+    with pytest.raises(RuntimeError, match=message):
+        [_ for _ in it for _ in it]
+    with pytest.raises(RuntimeError, match=message):
+        list(zip(it, it, strict=True))
+    for _ in it:  # a loop that was left early is no other loop
+        break
+    assert len(epoch(it)) == 3
+
+
+def test_a_loop_whose_position_is_restored_continues(cpu):
+    cpu.bsz = 4
+    it, alone = (ArrayIterator(rows(12), shuffle=True) for _ in range(2))
+    for _ in range(2):
+        expected, seen = epoch(alone), []
+        for x, _ in it:
+            seen.append(indices(x))
+            state = it.get_state()
+            for _ in it:
+                pass
+            it.set_state(state)
+        assert seen == expected

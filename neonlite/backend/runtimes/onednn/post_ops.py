@@ -36,9 +36,8 @@ from neonlite.typing import NumPyArray as Array
 
 MAX_CHAIN_OPS = 16
 MAX_CACHED_CHAINS = 1024
-MIN_WORK_PER_THREAD = (
-    1 << 16
-)  # elements times cost of the ops; with less, other processes delay a second thread more than it gains
+# elements times cost of the ops; with less, a busy process delays a second thread by more than that gains
+MIN_WORK_PER_THREAD = 1 << 16
 ARITHMETIC = {"add": 0x1FFF0, "mul": 0x1FFF1, "div": 0x1FFF4, "sub": 0x1FFF5}
 MIN_MAX = {"maximum": 0x1FFF2, "minimum": 0x1FFF3}
 BINARY_ALG = ARITHMETIC | MIN_MAX
