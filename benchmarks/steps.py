@@ -8,12 +8,14 @@ python benchmarks/steps.py --only conv --runtime mkl --threads 1
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,9 +32,11 @@ from neonlite.initializers import Constant, GlorotUniform
 from neonlite.layers import Activation, Affine, Conv, Deconv, GeneralizedCost, MergeSum, Pooling, Sequential, SkipNode
 from neonlite.transforms import CrossEntropyMulti, MeanSquared, Rectlin, Softmax
 
-# imported before MKL, or PyTorch would use MKL's OpenMP library
-torch: Any = import_module("torch") if find_spec("torch") else None
 RUNTIMES = ["cpu", *(["mkl"] if find_spec("mkl") else [])]
+# a process that measures neonlite alone loads no other OpenMP library
+IS_ALONE = "--alone" in sys.argv and sys.argv[sys.argv.index("--alone") + 1] in RUNTIMES
+# imported before MKL, or PyTorch would use MKL's OpenMP library
+torch: Any = import_module("torch") if find_spec("torch") and not IS_ALONE else None
 N = 128  # batch size
 CHARACTERS = {"char lstm": "lstm", "char gru": "gru", "char transformer": "transformer"}
 # maximum time relative to PyTorch
@@ -40,6 +44,7 @@ LIMITS = {"mlp 784-100-10": 0.75, "lenet": 1.1, "cifar": 1.0, "autoencoder": 1.1
 LIMITS |= {"char lstm": 1.0, "char gru": 1.0, "char transformer": 1.0}
 MEMORY = {"resnet": 0.8}  # maximum memory relative to PyTorch
 MAX_SLOWDOWN = 1.3  # by a busy process, relative to PyTorch's
+ALONE, ROUNDS_ALONE = 0.7, 3  # seconds of a pass, and rounds, of each peer in a separate process
 NEAR = 1e-4  # relative tolerance of losses after ``STEPS`` steps from the same weights
 STEPS = 5
 PASSES = ("step", "loss", "infer")
@@ -66,7 +71,8 @@ hidden units, beside `nn.TransformerEncoderLayer`.
 memory before, with both libraries loaded. It includes allocations, workspaces and compiled kernels.
 Times are medians over rounds, in each of which every peer runs once, in random order, and with two threads after a
 rest; "× torch" is the time relative to PyTorch, the median of the ratios of all rounds. "busy × quiet", with two
-threads, is the time beside one process that computes all the time, relative to the time without it."""
+threads, is the time beside one process that computes all the time, relative to the time without it, of each peer in a
+separate process: the mean over 0.7 seconds, the median of three ratios."""
 
 # A network is a shape, its layers, and its cost. "affine 100" has a bias and Rectlin, "norm 100" a batch norm and
 # Rectlin, "conv 5 16" 16 filters of 5 x 5, a bias and Rectlin; "deconv 3 8 2 1" has stride 2 and padding 1.
@@ -371,6 +377,8 @@ def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) ->
         losses = compare(name, peers(case, runtimes, RATE))
         works = peers(case, runtimes, STILL)
         taken = peaks(name, list(works), threads) if effort is FULL and Path("/proc/self/clear_refs").exists() else {}
+        with_torch = [*runtimes, "torch"] if torch else runtimes
+        slower = slowdowns(name, with_torch, threads) if effort is FULL and threads > 1 else {}
         for pass_name in PASSES:
             times, quiet = measure(
                 {p: getattr(work, pass_name) for p, work in works.items()}, effort, REST * (threads > 1)
@@ -385,10 +393,7 @@ def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) ->
             row |= {f"{peer} s": statistics.median(t) for peer, t in times.items()}
             if best := min((p for p in times if p.startswith("torch")), key=lambda p: row[f"{p} s"], default=None):
                 row |= {f"{peer} / torch": ratio(times[best], times[peer]) for peer in runtimes}
-            if threads > 1:
-                row |= slowdowns(
-                    {p: getattr(works[p], pass_name) for p in (*runtimes, *filter(None, [best]))}, times, effort
-                )
+            row |= slower.get(pass_name, {})
             if pass_name == PASSES[0] and taken:
                 row |= {f"{peer} bytes": taken[peer] for peer in taken}
             found.append(row)
@@ -396,15 +401,36 @@ def rows(names: list[str], runtimes: list[str], threads: int, effort: Effort) ->
     return found
 
 
-def slowdowns(works: dict[str, Work], alone: dict[str, list[float]], effort: Effort) -> dict[str, float]:
-    """Return the time of each peer beside a busy process, relative to its time without; "torch" is its fastest peer."""
-    with busy_process():
-        times, _ = measure(works, effort._replace(case=effort.case / 2), REST)
-    return {
-        f"{'torch' if peer.startswith('torch') else peer} slowdown": statistics.median(t)
-        / statistics.median(alone[peer])
-        for peer, t in times.items()
-    }
+def alone(name: str, peer: str, threads: int) -> dict[str, float]:
+    """Return the mean seconds of each pass of a peer in this process."""
+    thread_pool.set_threads(threads)
+    if torch:
+        torch.set_num_threads(threads)
+    work = peers(case_of(name), [peer] if peer in RUNTIMES else RUNTIMES[:1], STILL)[peer]
+    found = {}
+    for pass_name in PASSES:
+        run = getattr(work, pass_name)
+        calls = max(3, round(ALONE / min(seconds(run, 1), seconds(run, 3))))
+        found[pass_name] = seconds(run, calls)
+    return found
+
+
+def slowdowns(name: str, found: list[str], threads: int) -> dict[str, dict[str, float]]:
+    """Return for each pass the time of each peer beside a busy process, relative to its time without one.
+
+    Each peer runs in a separate process, as its threads would wait for those of another OpenMP library, or share them.
+    """
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for _ in range(ROUNDS_ALONE):
+        for peer in found:
+            command = [sys.executable, __file__, "--alone", peer, "--only", name, "--threads", str(threads)]
+            run = partial(subprocess.run, command, check=True, capture_output=True, text=True)
+            quiet = json.loads(run().stdout)
+            with busy_process():
+                busy = json.loads(run().stdout)
+            for pass_name in PASSES:
+                ratios.setdefault((pass_name, peer), []).append(busy[pass_name] / quiet[pass_name])
+    return {p: {f"{peer} slowdown": statistics.median(ratios[p, peer]) for peer in found} for p in PASSES}
 
 
 def line(row: dict[str, Any], runtimes: list[str]) -> list[str]:
@@ -435,7 +461,11 @@ def main() -> None:
     parser.add_argument("--runtime", choices=RUNTIMES, help="only this runtime; write nothing")
     parser.add_argument("--threads", type=int, help="only this number of threads; write nothing")
     parser.add_argument("--peak", metavar="PEER", help="print the peak memory in bytes of this peer for --only")
+    parser.add_argument("--alone", metavar="PEER", help="print the mean seconds of each pass of this peer for --only")
     options = parser.parse_args()
+    if options.alone:
+        print(json.dumps(alone(options.only, options.alone, options.threads or 1)))
+        return
     if options.peak:
         print(peak(options.only, options.peak, options.threads or 1))
         return
