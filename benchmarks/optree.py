@@ -35,17 +35,22 @@ from _table import (
     measure,
     ratio,
     save,
+    seconds,
 )
 
 import neonlite as nl
 from neonlite.backend import thread_pool
+from neonlite.backend.thread_pool import get_num_threads
 
-torch: Any = import_module("torch") if find_spec("torch") else None
-numexpr: Any = import_module("numexpr") if find_spec("numexpr") else None
-jax: Any = import_module("jax") if find_spec("jax") else None
+# a process that measures neonlite alone loads no other OpenMP library
+IS_ALONE = "--alone" in sys.argv and sys.argv[sys.argv.index("--alone") + 1] == "neonlite"
+torch: Any = import_module("torch") if find_spec("torch") and not IS_ALONE else None
+numexpr: Any = import_module("numexpr") if find_spec("numexpr") and not IS_ALONE else None
+jax: Any = import_module("jax") if find_spec("jax") and not IS_ALONE else None
 absent: dict[str, str] = {name: "not installed" for name in ("torch", "numexpr", "jax") if not globals()[name]}
 
 EPS = 1e-3
+ALONE, ROUNDS_ALONE = 0.5, 3  # seconds, and rounds, of each peer in a separate process
 BUSY_SIZES, MAX_SLOWDOWN = (10_000, 1_000_000), 1.3  # elements of cases that are measured beside a busy process, too
 NUMPY, EAGER, COMPILED = "numpy", "torch eager", "torch.compile"
 PEERS = NUMPY, EAGER, COMPILED, "numexpr", "jax.jit"  # columns of the overview
@@ -121,6 +126,8 @@ class Operands:
             return []
         t, out = self.torch[0], self.torch_out
         peers = [Peer(EAGER, lambda: fresh(t), lambda: last(t, out))]
+        if "--alone" in sys.argv:
+            return peers
         torch.compiler.reset()  # it stops compiling a function after eight shapes
         try:
             into = torch.compile(lambda x, y: y.copy_(fresh(x)), dynamic=False)
@@ -342,17 +349,32 @@ def compare(name: str, make: Callable[..., Made], shape: tuple[int, int], target
             if theirs:
                 words, met = target.check(ratio(times["neonlite", output], theirs))
                 verdicts.append(verdict(f"{output}: {words}", met))
-    if BUSY_SIZES[0] <= shape[0] * shape[1] <= BUSY_SIZES[1] and (EAGER, "given") in works:
-        verdicts.append(beside_a_busy_process(works, times, effort))
+    if BUSY_SIZES[0] <= shape[0] * shape[1] <= BUSY_SIZES[1] and (EAGER, "given") in works and effort is FULL:
+        verdicts.append(beside_a_busy_process(f"{name} {shape}"))
     return {"case": f"{name}, {shape} float32", "quiet": quiet, "rows": rows, "targets": verdicts}
 
 
-def beside_a_busy_process(works: dict[Any, Work], alone: dict[Any, list[float]], effort: Effort) -> dict[str, Any]:
-    """Measure neonlite and PyTorch beside a process that computes all the time, and compare their slowdowns."""
-    peers = ("neonlite", "given"), (EAGER, "given")
-    with busy_process():
-        times, _ = measure({peer: works[peer] for peer in peers}, effort._replace(case=effort.case / 4))
-    ours, theirs = (statistics.median(times[peer]) / statistics.median(alone[peer]) for peer in peers)
+def alone(case: str, peer: str) -> float:
+    """Return the mean seconds of a peer, into a given output, in this process."""
+    make, shape = next((make, shape) for name, make, shape, _ in CASES if f"{name} {shape}" == case)
+    work = next(p.given for p in make(nl.Backend("cpu"), shape)[0] if p.name == peer)
+    return seconds(work, max(3, round(ALONE / min(seconds(work, 1), seconds(work, 3)))))
+
+
+def beside_a_busy_process(case: str) -> dict[str, Any]:
+    """Return whether a process that computes all the time slows neonlite down as little as PyTorch.
+
+    Each runs in a separate process, as its threads would wait for those of another OpenMP library, or share them.
+    """
+    slower: dict[str, list[float]] = {"neonlite": [], EAGER: []}
+    for _ in range(ROUNDS_ALONE):
+        for peer, ratios in slower.items():
+            command = [sys.executable, __file__, "--alone", peer, "--only", case, "--threads", str(get_num_threads())]
+            run = partial(subprocess.run, command, check=True, capture_output=True, text=True)
+            quiet = float(run().stdout)
+            with busy_process():
+                ratios.append(float(run().stdout) / quiet)
+    ours, theirs = map(statistics.median, slower.values())
     words = f"beside a busy process: at most {MAX_SLOWDOWN:g} × the slowdown of {EAGER}, {theirs:.1f}: {ours:.1f}"
     return verdict(words, ours <= MAX_SLOWDOWN * theirs)
 
@@ -513,12 +535,16 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", metavar="WORD", help="the cases with this word in their name; nothing written"
     )
+    parser.add_argument("--alone", metavar="PEER", help="print the mean seconds of this peer for the case --only")
     options = parser.parse_args()
     thread_pool.set_threads(options.threads)
     if torch:
         torch.set_num_threads(options.threads)
     if numexpr:
         numexpr.set_num_threads(options.threads)
+    if options.alone:
+        print(alone(options.only, options.alone))
+        return
     effort, shrink = (QUICK, 100) if options.quick else (FULL, 1)
     jobs: dict[str, Callable[[], Any]] = {}
     for name, make, shape, targets in CASES:
