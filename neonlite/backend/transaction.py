@@ -8,8 +8,7 @@ every step recomputes, such as outputs and gradients, need neither; nor does the
 
 from __future__ import annotations
 
-# what ``signal`` wraps: its conversions of handlers to enums take longer than a small update
-import _signal  # type: ignore[import-not-found]
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -87,9 +86,9 @@ def begin_last_write(owner: object) -> bool:
         return False
     log.is_writing = True
     is_main = threading.current_thread() is threading.main_thread()
-    if is_main and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         log.defers_interrupt = True
-        _signal.signal(_signal.SIGINT, note_interrupt)
+        signal.signal(signal.SIGINT, note_interrupt)
     return True
 
 
@@ -101,7 +100,7 @@ def note_interrupt(*_: object) -> None:
 def raise_deferred_interrupt() -> None:
     """Raise KeyboardInterrupt if Ctrl-C was pressed during the last write, and defer it no longer."""
     log.defers_interrupt = False
-    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     is_interrupted, log.is_interrupted = log.is_interrupted, False
     if is_interrupted:
         raise KeyboardInterrupt
