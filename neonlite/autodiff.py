@@ -117,7 +117,7 @@ class Autodiff(GradientRequests):
 
         ``where`` has the gradient 0 at elements that it does not select, and 0 times infinity would be NaN.
         """
-        kind = z.info.op_def.kind  # type: ignore[union-attr]  # of a node
+        kind = OPS[z.op].kind
         if z.op == "where" or kind not in ("elementwise", "reduction") or is_finite_multiple(dx, dz):
             return dx
         if kind == "reduction":

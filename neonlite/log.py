@@ -1,6 +1,7 @@
 """The logger of neonlite, with neon's level DISPLAY."""
 
 import logging
+from typing import Any
 
 DISPLAY = 41  # above ERROR, so that messages are shown without a configuration of logging
 
@@ -8,7 +9,7 @@ DISPLAY = 41  # above ERROR, so that messages are shown without a configuration 
 class DisplayLogger(logging.LoggerAdapter[logging.Logger]):
     """The logger "neonlite" of the standard library, with neon's method ``display``."""
 
-    def display(self, msg: object, *args: object, **kwargs: object) -> None:
+    def display(self, msg: object, *args: object, **kwargs: Any) -> None:
         """Log a message that is shown by default.
 
         Parameters
@@ -20,7 +21,7 @@ class DisplayLogger(logging.LoggerAdapter[logging.Logger]):
         **kwargs
             Passed to ``logging.Logger.log``.
         """
-        self.log(DISPLAY, msg, *args, **kwargs)  # type: ignore[arg-type]
+        self.log(DISPLAY, msg, *args, **kwargs)
 
 
 logging.addLevelName(DISPLAY, "DISPLAY")

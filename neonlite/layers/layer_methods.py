@@ -50,7 +50,8 @@ def infer(layer: Layer, x: Tensors) -> Tensors:
         for leaf in leaves:
             leaf.set_state({})
         inputs: Any = x if leaves[0].owns_output else copy_tensors(x)  # else the outputs overwrite them
-        return copy_tensors(copy.fprop(inputs, inference=True))  # type: ignore[no-any-return]
+        outputs: Tensors = copy_tensors(copy.fprop(inputs, inference=True))
+        return outputs
 
 
 # --- training ---

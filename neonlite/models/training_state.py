@@ -273,7 +273,8 @@ class TrainingState(NamedTuple):
             return None
         frozen = self.get_field(list, "training", "frozen")
         layers = {layer.name: layer for layer in network.leaves()}
-        return self.call_checked("training.frozen", lambda: [layers[names.get(name, name)] for name in frozen])  # type: ignore[no-any-return]
+        found: list[Layer] = self.call_checked("training.frozen", lambda: [layers[names.get(x, x)] for x in frozen])
+        return found
 
     def restore(self, model: Any, load_states: bool = True) -> None:
         """Restore this state in a model. If anything does not match, raise CheckpointError without a change.
