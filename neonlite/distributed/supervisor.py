@@ -83,8 +83,9 @@ def unused_files(files: set[Path]) -> set[Path]:
     for process in Path("/proc").glob("[0-9]*") if files else ():
         with suppress(OSError):  # the process has ended, or is that of another user
             # descriptors first: a process closes that of a file after it has mapped it
-            unused -= {Path(os.readlink(link)) for link in (process / "fd").iterdir()}
-        with suppress(OSError):
+            for link in (process / "fd").iterdir():
+                with suppress(OSError):  # it is closed
+                    unused.discard(Path(os.readlink(link)))
             maps = (process / "maps").read_text()
             unused -= {path for path in unused if str(path) in maps}
     return unused
