@@ -13,6 +13,7 @@ import codecs
 import os
 import pickle
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -153,7 +154,9 @@ class Launcher:
     Parameters
     ----------
     folder : str
-        A folder that is removed also if this process is killed.
+        The path of a new folder for the command, which is removed also if this process is killed. Default: none.
+    call : bytes
+        Is written to the file ``call`` in the folder.
 
     Attributes
     ----------
@@ -163,11 +166,11 @@ class Launcher:
         The last characters of standard error, if it was read.
     """
 
-    def __init__(self, folder: str = "") -> None:
-        self.folder = folder
+    def __init__(self, folder: str = "", call: bytes = b"") -> None:
+        self.folder, self.call = folder, call
         self.process: subprocess.Popen[bytes] | None = None
         self.signal_number: int | None = None
-        self.is_forwarded = False
+        self.is_started = self.is_forwarded = False
         self.last_errors = ""
 
     def run(self, command: Sequence[str], env: Mapping[str, str], streams: Sequence[TextIO] = ()) -> int:
@@ -193,6 +196,11 @@ class Launcher:
             self.process = subprocess.Popen(
                 command, env=env, stdin=subprocess.PIPE, stdout=pipe, stderr=pipe, start_new_session=True
             )
+            if self.folder:  # not before there is a process that removes it
+                os.mkdir(self.folder, 0o700)
+                write_atomic(Path(self.folder) / "call", self.call)
+            self.send(supervisor.START)
+            self.is_started = True
             self.forward_signal()  # that has arrived before
             pipes = (self.process.stdout, self.process.stderr)
             readers = [threading.Thread(target=self.copy, args=x) for x in zip(pipes, streams, strict=False)]
@@ -221,12 +229,15 @@ class Launcher:
 
     def forward_signal(self) -> None:
         """Forward the signal to the processes, once."""
-        if self.process and self.signal_number and not self.is_forwarded:
+        if self.is_started and self.signal_number and not self.is_forwarded:
             self.is_forwarded = True
-            number = signal.SIGTERM if self.signal_number == SIGHUP else self.signal_number
-            if self.process.stdin:
-                with suppress(OSError, ValueError):  # it has ended
-                    os.write(self.process.stdin.fileno(), bytes([number]))
+            self.send(signal.SIGTERM if self.signal_number == SIGHUP else self.signal_number)
+
+    def send(self, number: int) -> None:
+        """Send a byte to the supervisor, unless it has ended."""
+        if self.process and self.process.stdin:
+            with suppress(OSError, ValueError):
+                os.write(self.process.stdin.fileno(), bytes([number]))
 
     def kill(self) -> None:
         """Kill all processes, unless they have ended."""
@@ -295,10 +306,10 @@ def launch(fn: Callable[..., Any], n: int, *args: Any, hosts: str | None = None,
     python_path = os.pathsep.join(path or os.getcwd() for path in sys.path)
     command = mpiexec_command([sys.executable, "-c", RUN_CALL], n, hosts)
     env = environment(n, hosts) | {"PYTHONPATH": python_path}
-    with tempfile.TemporaryDirectory(prefix="neonlite-", dir=os.getcwd() if hosts else None) as name:
-        files, launcher = Path(name), Launcher(name)
-        write_atomic(files / "call", call)
-        status = launcher.run([*command, name, str(n)], env, (sys.stdout, sys.stderr))
+    files = Path(os.getcwd() if hosts else tempfile.gettempdir()) / f"neonlite-{secrets.token_hex(8)}"
+    launcher = Launcher(str(files), call)
+    try:
+        status = launcher.run([*command, str(files), str(n)], env, (sys.stdout, sys.stderr))
         if status and launcher.signal_number:
             raise KeyboardInterrupt if launcher.signal_number == signal.SIGINT else SystemExit(status)
         for error in sorted(files.glob("error-*")):  # the first one: the others may result from it
@@ -310,6 +321,8 @@ def launch(fn: Callable[..., Any], n: int, *args: Any, hosts: str | None = None,
                 f"end of the standard error:\n{launcher.last_errors}"
             )
         return pickle.loads((files / "result").read_bytes())
+    finally:
+        shutil.rmtree(files, ignore_errors=True)
 
 
 def dump(value: object, kind: str) -> bytes:

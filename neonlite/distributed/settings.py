@@ -53,8 +53,8 @@ def differ(x: Any, y: Any) -> bool:
     """Return whether two nested values differ; 1 and "1" do, the order of the keys of a dict does not matter."""
     if isinstance(x, dict) and isinstance(y, dict):
         return x.keys() != y.keys() or any(differ(x[key], y[key]) for key in x)
-    if isinstance(x, list | tuple) and isinstance(y, list | tuple):
-        return type(x) is not type(y) or len(x) != len(y) or any(map(differ, x, y))
+    if isinstance(x, list) and isinstance(y, list):
+        return len(x) != len(y) or any(map(differ, x, y))
     return repr(x) != repr(y)
 
 
@@ -63,7 +63,7 @@ def first_difference(x: Any, y: Any, path: str = "") -> tuple[str, object, objec
     pairs: list[tuple[object, Any, Any]] = []
     if isinstance(x, dict) and isinstance(y, dict) and x.keys() == y.keys():
         pairs = [(key, x[key], y[key]) for key in x]
-    elif isinstance(x, list | tuple) and isinstance(y, list | tuple) and len(x) == len(y):
+    elif isinstance(x, list) and isinstance(y, list) and len(x) == len(y):
         pairs = [(i, *pair) for i, pair in enumerate(zip(x, y, strict=True))]
     for key, a, b in pairs:
         if differ(a, b):

@@ -1,8 +1,8 @@
 """Supervisor of mpiexec: signals, the end of all processes with the launching one, and the files that they leave.
 
 The launcher runs this file as a script, ``supervisor.py FOLDER COMMAND...``, which needs only the standard library.
-Each byte on standard input is the number of a signal for the command; the end of standard input kills it. So all
-processes end with the launching one, also after SIGKILL.
+The command starts after the first byte on standard input. Each other byte is the number of a signal for the command;
+the end of standard input kills it. So all processes end with the launching one, also after SIGKILL.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
+START = 0  # the first byte on standard input
 MPICH_PREFIX = "mpich_"
 END_SECONDS = 5.0  # for the processes of a command that was killed or has failed
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # options of Linux's prctl
@@ -37,6 +38,9 @@ def supervise(folder: str, command: Sequence[str]) -> int:
             prctl(SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
 
     before = shared_memory_files()
+    if not os.read(0, 1):
+        shutil.rmtree(folder, ignore_errors=True)
+        return 128 + signal.SIGKILL
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_supervisor if is_linux else None)
     is_killed = threading.Event()
 

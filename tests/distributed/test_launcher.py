@@ -1,5 +1,6 @@
 """Processes started by MPI: results, output, errors, signals, and that none is left behind."""
 
+import contextlib
 import io
 import os
 import re
@@ -397,6 +398,84 @@ def test_an_interrupt_of_one_rank_ends_all_at_once(tmp_path):
     assert re.search(
         r"rank 1 .* was interrupted \(KeyboardInterrupt\), but rank 0 waits for it in barrier", done.stderr
     )
+
+
+LAUNCH_UNTIL_IT_ENDS = """
+import os, signal, sys, time
+import numpy as np
+from neonlite.distributed import launch, world
+
+def work(kind, step):
+    comm = world()
+    for i in range(100_000):
+        comm.all_reduce(np.ones(1000))
+        if i == step and comm.rank == 1:
+            if kind == "exit":
+                os._exit(0)
+            if kind == "kill":
+                os.kill(os.getpid(), 9)
+            if kind == "raise":
+                raise ValueError
+            if kind == "interrupt":
+                raise KeyboardInterrupt
+            if kind == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if kind == "hang":
+                time.sleep(1000)
+
+launch(work, 2, sys.argv[1], int(sys.argv[2]))
+"""
+
+
+def unused_shared_memory():
+    """Return the files of MPICH in shared memory that no process has mapped or open."""
+    files = {str(path) for path in Path("/dev/shm").glob("mpich_*")}
+    for process in Path("/proc").glob("[0-9]*"):
+        for folder in ("fd", "map_files"):
+            try:
+                links = os.listdir(process / folder)
+            except OSError:
+                continue
+            for link in links:
+                with contextlib.suppress(OSError):
+                    files.discard(os.readlink(process / folder / link))
+    return files
+
+
+@pytest.mark.slow
+def test_fifty_abnormal_ends_leave_no_file_and_no_process(tmp_path):
+    """Errors of a rank, after a random number of steps, and signals to the launching process, at random times."""
+    if sys.platform != "linux":
+        pytest.skip("shared memory of Linux")
+    rng = np.random.default_rng(0)
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "script.py").write_text(LAUNCH_UNTIL_IT_ENDS)
+    before = unused_shared_memory()
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "NEONLITE_TIMEOUT": "1", "NAME_OF_TEST": str(tmp_path)}
+    kinds = ["exit", "kill", "raise", "interrupt", "stop", "hang", "SIGINT", "SIGTERM", "SIGKILL", "SIGKILL"]
+
+    def processes():
+        environments = [path for path in Path("/proc").glob("[0-9]*/environ") if path.stat().st_uid == os.geteuid()]
+        return [path for path in environments if f"NAME_OF_TEST={tmp_path}" in text_of(path)]
+
+    def text_of(path):
+        try:
+            return path.read_text()
+        except OSError:
+            return ""
+
+    for kind in kinds * 5:
+        command = [sys.executable, "script.py", kind, str(rng.integers(1000))]
+        hangup = signal.signal(signal.SIGINT, signal.default_int_handler)  # not ignored, which children inherit
+        process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
+        signal.signal(signal.SIGINT, hangup)
+        if kind.startswith("SIG"):
+            time.sleep(rng.uniform(0.3, 2.5))  # before, while and after the ranks connect
+            process.send_signal(getattr(signal, kind))
+        assert process.wait(60) != 0
+        assert wait_for(lambda: not processes(), 20), kind
+        assert list((tmp_path / "tmp").iterdir()) == [], kind
+        assert unused_shared_memory() <= before, kind
 
 
 # --- the network ---

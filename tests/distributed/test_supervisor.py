@@ -26,7 +26,9 @@ sys.exit(received[0])
 
 def supervise(folder, *command, **pipes):
     arguments = [sys.executable, "-I", "-S", supervisor.__file__, str(folder), sys.executable, "-c", *command]
-    return subprocess.Popen(arguments, stdin=subprocess.PIPE, text=True, **pipes)
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE, text=True, **pipes)
+    os.write(process.stdin.fileno(), bytes([supervisor.START]))
+    return process
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,14 @@ def test_the_end_of_standard_input_kills_the_command_and_removes_the_folder(tmp_
     assert not (tmp_path / "folder").exists()
 
 
+def test_the_end_of_standard_input_before_the_start_removes_the_folder(tmp_path):
+    (tmp_path / "folder").mkdir()
+    code = "open('started', 'w')"
+    command = [sys.executable, "-I", "-S", supervisor.__file__, "folder", sys.executable, "-c", code]
+    assert subprocess.run(command, cwd=tmp_path, stdin=subprocess.DEVNULL, timeout=30, check=False).returncode == 137
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_files_of_shared_memory_that_a_process_has_open_or_mapped_are_in_use(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "SHARED_MEMORY", tmp_path)
     names = "mpich_shm_1_0", "mpich_shm_2_0", "mpich_shm_3_0", "other"
@@ -76,12 +86,14 @@ def test_a_job_removes_the_files_that_it_leaves_and_no_others(tmp_path):
     (tmp_path / "mpich_before").touch()
     create = "import os; open('mpich_left', 'w'); open('other', 'w'); os.rename('used', 'mpich_used')"
     code = (
-        "import pathlib, sys; from neonlite.distributed import supervisor; supervisor.SHARED_MEMORY = pathlib.Path.cwd()\n"
+        "import pathlib, sys\nfrom neonlite.distributed import supervisor\n"
+        "supervisor.SHARED_MEMORY = pathlib.Path.cwd()\n"
         "assert supervisor.supervise('', [sys.executable, '-c', sys.argv[1]]) == 0"
     )
     with (tmp_path / "used").open("w"):
         command = [sys.executable, "-c", code, create]
         with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE) as process:
+            os.write(process.stdin.fileno(), bytes([supervisor.START]))
             assert process.wait(60) == 0
         assert sorted(path.name for path in tmp_path.iterdir()) == ["mpich_before", "mpich_used", "other"]
 
