@@ -117,7 +117,8 @@ def mpiexec_command(arguments: Sequence[str], n: int, hosts: str | None = None) 
         options += [(("-hosts", "-f"), ("--host", "--hostfile"))[is_open_mpi][is_file], hosts]
     else:
         check_shared_memory(n)
-        options += [] if is_open_mpi else ["-launcher", "fork", "-hosts", "localhost"]  # also within a job of Slurm
+        # also within a job of Slurm, whose hosts MPICH uses otherwise
+        options += ["-launcher", "fork", "-hosts", "localhost"] if "HYDRA" in version else []
     shell = ["sh", "-c", RANK_SHELL, "sh"] if os.name == "posix" else []
     return [mpiexec, *options, "-n", str(n), *shell, *arguments]
 
