@@ -411,6 +411,7 @@ UNEXPECTED: list[Any] = [
 def test_unexpected_messages_change_nothing(start, receiver):
     ranks = start(timeout=60)
     lines = [json.dumps(message) for message in UNEXPECTED] + ["[" * 60000, '{"rank": ' + "9" * 5000 + "}", "{", "\x00"]
+    lines.append(json.dumps(HEARTBEAT | {"rank": (2, 1)[receiver], "host": "that of another rank than the sender"}))
     ranks.run("before = repr({r: dict(s.heartbeat()) for r, s in monitor.ranks.items()})", receiver)
     sender = 1 - receiver
     connection = "monitor.ranks[1 - rank].connection"

@@ -81,21 +81,31 @@ def test_files_of_shared_memory_that_a_process_has_open_or_mapped_are_in_use(tmp
     assert supervisor.unused_files({unused, opened, mapped}) == {unused, opened, mapped}
 
 
+def supervise_in(folder, code):
+    """Return the exit status of Python code under a supervisor for which a folder is the shared memory."""
+    call = (
+        "import pathlib, sys\nfrom neonlite.distributed import supervisor\n"
+        "supervisor.SHARED_MEMORY = pathlib.Path.cwd()\n"
+        "sys.exit(supervisor.supervise('', [sys.executable, '-c', sys.argv[1]]))"
+    )
+    with subprocess.Popen([sys.executable, "-c", call, code], cwd=folder, stdin=subprocess.PIPE) as process:
+        os.write(process.stdin.fileno(), bytes([supervisor.START]))
+        return process.wait(60)
+
+
 def test_a_job_removes_the_files_that_it_leaves_and_no_others(tmp_path):
     """One file was there before, and one that appears meanwhile is used by another process: this one."""
     (tmp_path / "mpich_before").touch()
     create = "import os; open('mpich_left', 'w'); open('other', 'w'); os.rename('used', 'mpich_used')"
-    code = (
-        "import pathlib, sys\nfrom neonlite.distributed import supervisor\n"
-        "supervisor.SHARED_MEMORY = pathlib.Path.cwd()\n"
-        "assert supervisor.supervise('', [sys.executable, '-c', sys.argv[1]]) == 0"
-    )
     with (tmp_path / "used").open("w"):
-        command = [sys.executable, "-c", code, create]
-        with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE) as process:
-            os.write(process.stdin.fileno(), bytes([supervisor.START]))
-            assert process.wait(60) == 0
+        assert supervise_in(tmp_path, create) == 0
         assert sorted(path.name for path in tmp_path.iterdir()) == ["mpich_before", "mpich_used", "other"]
+
+
+def test_a_job_that_has_failed_removes_the_files_of_processes_that_end_after_it(tmp_path):
+    late = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1)'], stdout=open('mpich_used', 'w'))"
+    assert supervise_in(tmp_path, f"import subprocess, sys; {late}; sys.exit(3)") == 3
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_too_little_shared_memory_is_an_error_with_the_sizes_and_the_files_that_no_process_uses(monkeypatch):
