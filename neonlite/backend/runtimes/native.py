@@ -21,6 +21,24 @@ MIN_GEMM_WORK = 1 << 20  # multiply-adds of a product up to which NumPy is faste
 ONE_THREAD_FACTOR = 4  # times as many with one thread
 
 
+_max_openmp_threads = 1 << 30
+
+
+def openmp_threads() -> int:
+    """Return the number of threads of oneDNN and MKL: that of ``get_num_threads``, and 1 in a forked process."""
+    return min(get_num_threads(), _max_openmp_threads)
+
+
+def _limit_after_fork() -> None:
+    # libgomp in a forked process waits for threads that do not exist there, unless it uses one thread
+    global _max_openmp_threads
+    _max_openmp_threads = 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_limit_after_fork)
+
+
 def min_gemm_work() -> int:
     """Return the number of multiply-adds up to which NumPy computes a product faster than MKL and oneDNN."""
     return MIN_GEMM_WORK * (ONE_THREAD_FACTOR if get_num_threads() == 1 else 1)
