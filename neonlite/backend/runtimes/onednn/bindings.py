@@ -10,20 +10,18 @@ import ctypes
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from importlib import import_module
 from threading import get_ident, main_thread
 from typing import Any, ClassVar
 
-from neonlite.backend.runtimes.native import library_folders, openmp_threads
+from neonlite.backend.runtimes.native import library_folders, openmp_threads, short_spin_wait
 
 LIBRARY_FILE = "libdnnl.so.3"  # file name in the packages of pip and conda; 3 is the version of the C API
 API_VERSION = 3
 INSTALL_HINT = 'pip install "neonlite[onednn]"'
-SPINCOUNT_VAR = "GOMP_SPINCOUNT"  # iterations for which an idle thread of libgomp waits before it sleeps
 SS_DISABLE, SIGNAL_STACK_BYTES = 2, 1 << 16  # SS_DISABLE is defined in signal.h
 MAX_NDIMS = 12  # DNNL_MAX_NDIMS
 MAX_CACHED_PRIMITIVES = 2048  # over all threads; one takes about 75 kB, most of it outside of Python
@@ -77,23 +75,6 @@ def load_library() -> Library:
             f"{LIBRARY_FILE} is not in {', '.join(map(str, folders))}{instead}. Install it: {INSTALL_HINT}"
         ) from None
     return Library(functions, path)
-
-
-@contextmanager
-def short_spin_wait() -> Iterator[None]:
-    """Load libgomp with a short spin count, so that idle OpenMP threads sleep instead of busy-waiting.
-
-    By default they spin for milliseconds, and take the CPU from threads of other processes. OMP_WAIT_POLICY and
-    GOMP_SPINCOUNT in the environment take precedence.
-    """
-    if any(name in os.environ for name in ("OMP_WAIT_POLICY", SPINCOUNT_VAR)):
-        yield
-        return
-    os.environ[SPINCOUNT_VAR] = "6000"  # about the time between two calls of a small network
-    try:
-        yield
-    finally:
-        os.environ.pop(SPINCOUNT_VAR, None)
 
 
 @cache
