@@ -49,7 +49,7 @@ from neonlite.layers import (
 from neonlite.transforms import Rectlin
 
 RUNTIMES = [name for name, package in (("cpu", "numpy"), ("mkl", "mkl"), ("torch", "torch")) if find_spec(package)]
-LIMIT = 20  # seconds after which a child hangs
+LIMIT = 120  # seconds after which a child hangs
 PAUSE = 0.003  # seconds between two forks beside a fit
 NEAR = 1e-3  # relative tolerance of the child's results, since it uses another number of threads
 Row = dict[str, Any]
@@ -59,7 +59,7 @@ The parent trains a network with the primitive on two threads, predicts, and for
 its predictions must be those of the parent. "beside a fit": another thread of the parent trains the network, and the
 child's predictions must be finite. "pool": worker processes of
 `multiprocessing` by each start method, of `joblib` and of PyTorch's DataLoader, which load a model from bytes, or were
-forked with it, and predict. A child hangs if it has not ended after 20 seconds; "wrong" counts other results and
+forked with it, and predict. A child hangs if it has not ended after 120 seconds; "wrong" counts other results and
 errors."""
 
 
