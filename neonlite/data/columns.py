@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from os import PathLike
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
+from neonlite.messages import listed
 
 WAYS_OUT = {  # by the kind of a NumPy dtype
     "M": "Convert it to numbers, such as the days since a date, or for categories and classes: astype(str).",
@@ -156,8 +158,8 @@ def frame_columns(where: str, x: Any) -> dict[str, Any]:
     """Return the columns of a frame or a dict by name; raise ValueError if two have one name."""
     names = [*x] if isinstance(x, Mapping) else [*getattr(x, "column_names", x.columns)]
     texts = [str(name) for name in names]
-    if repeated := sorted({text for text in texts if texts.count(text) > 1}):
-        raise ValueError(f"{where}: expected different names of columns, got {', '.join(repeated)} more than once.")
+    if repeated := sorted(text for text, count in Counter(texts).items() if count > 1):
+        raise ValueError(f"{where}: expected different names of columns, got {listed(repeated)} more than once.")
     return {text: x[name] for text, name in zip(texts, names, strict=True)}
 
 
