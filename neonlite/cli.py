@@ -374,7 +374,7 @@ def run_train(args: argparse.Namespace) -> None:
     if args.save:
         check_replaceable("--save", args.save)
     if is_csv and args.processes > 1 and is_stream(args.dataset):
-        raise ValueError(f"-n {args.processes}: expected a file, which each process reads; {args.dataset} is a stream")
+        raise ValueError(f"-n {args.processes}: expected a file, which each process reads; {args.dataset} is a FIFO")
     rank, size = join_processes(args)
     (train_on_csv if is_csv else train_on_dataset)(args, rank, size)
 

@@ -90,7 +90,7 @@ def open_input(path: str | os.PathLike[str]) -> BinaryIO:
         if not poll.poll(1000 * MAX_FIFO_SECONDS):
             with suppress(BlockingIOError):  # a process has opened the FIFO, and has not written yet
                 os.read(descriptor, 1)
-                raise OSError(f"{path}: expected a process that writes to the FIFO, got none in {MAX_FIFO_SECONDS} s")
+                raise OSError(f"{path}: expected a process that writes to it, a FIFO, got none in {MAX_FIFO_SECONDS} s")
         os.set_blocking(descriptor, True)
         return open(descriptor, "rb")
     except BaseException:
@@ -148,7 +148,7 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
                 raise
             if time.monotonic() > end:
                 raise OSError(
-                    f"{path}: expected a process that reads the FIFO, got none in {MAX_FIFO_SECONDS} s"
+                    f"{path}: expected a process that reads it, a FIFO, got none in {MAX_FIFO_SECONDS} s"
                 ) from None
         time.sleep(0.05)
     with open(descriptor, "wb") as file:
