@@ -30,7 +30,7 @@ MAX_MIXED_VALUES = 20  # different values of a column of categories of which mos
 MAX_TEXTS = 1 << 16  # different texts of a column, whose codes are uint16
 MAX_FIELD_CHARS = 1 << 22
 MAX_LINE_CHARS = 1 << 26
-BLOCK_FIELDS, MIN_BLOCK_ROWS = 1 << 17, 16  # of rows that are parsed before they are appended to the columns
+BLOCK_FIELDS, MIN_BLOCK_ROWS = 1 << 17, 8  # of rows that are parsed before they are appended to the columns
 # no leading zeros, which codes such as 01067 have
 NUMBER_PATTERN = r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 NUMBER = re.compile(NUMBER_PATTERN, re.ASCII)
@@ -70,7 +70,7 @@ class CSVColumn:
             for text in dict.fromkeys(fields):
                 index.setdefault(text, len(index))
             if len(index) > MAX_CATEGORIES and not self.is_text:
-                self.is_text = not holds_numbers(index)
+                self.is_text = not is_number_column(index)
                 if not self.is_text:
                     self._convert_to_numbers()
         if self.numbers is not None:
@@ -106,7 +106,7 @@ class CSVColumn:
 
     def has_numbers(self) -> bool:
         """Return whether the column should be read as numbers."""
-        return self.numbers is not None or holds_numbers(self.index)
+        return self.numbers is not None or is_number_column(self.index)
 
     def read_numbers(self) -> NDArray[Any] | tuple[int, str]:
         """Return numbers in int64, uint64 or float64, or row and text of the first field that is not a number."""
@@ -357,7 +357,7 @@ def count_fields(lines: Iterable[str], delimiter: str) -> int:
         return 0
 
 
-def holds_numbers(texts: Collection[str]) -> bool:
+def is_number_column(texts: Collection[str]) -> bool:
     """Return whether texts are numbers and missing values, or many different texts of which most are numbers."""
     numbers = {text for text in texts if is_number(text)}
     is_mixed = len(texts) > MAX_MIXED_VALUES and len(numbers) > len(texts) / 2
