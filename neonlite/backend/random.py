@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neonlite.backend.bfloat16 import is_real_array
+from neonlite.backend.lock import create_lock, free_after_fork
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -144,7 +145,7 @@ class RandomStreams:
     def __init__(self, seed: int | None = None, parallel_for: ParallelFor | None = None) -> None:
         self.seed = _check_seed(seed)
         self._parallel_for = parallel_for
-        self._lock = threading.Lock()
+        self._lock = create_lock()
         self._thread_cache = threading.local()
         self._blocks = dict.fromkeys(PURPOSES, 0)
         self._host: np.random.RandomState | None = None
@@ -373,7 +374,9 @@ class RandomStreams:
 
     def _make_host(self) -> np.random.RandomState:
         if self._host is None:
-            self._host = np.random.RandomState(philox(self.seed, _HOST_KEY, 1))
+            generator = philox(self.seed, _HOST_KEY, 1)
+            free_after_fork(generator.lock)
+            self._host = np.random.RandomState(generator)
         return self._host
 
     # --- state ---

@@ -6,12 +6,12 @@ the structure of the op-trees, the Infos of the targets and which tensors share 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.lifecycle import check_open
+from neonlite.backend.lock import create_lock
 from neonlite.backend.memory import OutOfMemoryError, translate_error
 from neonlite.backend.planning import layout
 from neonlite.backend.planning.plan import Plan
@@ -38,7 +38,7 @@ class PlanCache:
         self.plans: dict[Any, Plan] = {}
         self.nbytes = 0
         self.num_compiled = 0  # plans made so far; also the time in ``Plan.last_used``
-        self.lock = threading.Lock()  # held while the cache changes; lookups need no lock
+        self.lock = create_lock()  # held while the cache changes; lookups need no lock
 
     def __len__(self) -> int:
         return len(self.plans)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from neonlite.backend.errstate import IgnoreFPErrors
+from neonlite.backend.lock import create_lock
 from neonlite.messages import describe
 from neonlite.typing import AxisLike, NativeArray, NumPyArray, ShapeLike
 
@@ -31,7 +32,7 @@ class FlopCounter:
 
     def __init__(self) -> None:
         self.flops = 0
-        self.lock = threading.Lock()
+        self.lock = create_lock()
         self.local = threading.local()
 
     def add(self, n: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ class TorchRuntime(Runtime):
         import torch
 
         self.xp, self.torch = namespace, torch
+        limit_threads_after_fork(torch)
         super().__init__(device_id)
         self.dtypes += ("bfloat16",) * is_available()
 
@@ -46,3 +49,10 @@ class TorchRuntime(Runtime):
     def version_info(self) -> str:
         """Return the version and the number of threads."""
         return f"PyTorch {self.torch.__version__}, {self.torch.get_num_threads()} threads"
+
+
+@cache
+def limit_threads_after_fork(torch: Any) -> None:
+    """Let PyTorch use one thread in forked processes: its OpenMP library waits for threads that do not exist there."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))

@@ -8,11 +8,11 @@ points to the faulty call.
 from __future__ import annotations
 
 import os
-import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neonlite.backend.lock import create_lock
 from neonlite.typing import NativeArray
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class BoundsChecker:
         self.check_ids: dict[str, int] = {}  # message -> id of the check, from 1
         self.error_record: NativeArray = None
         self.is_pending = False  # whether a kernel may have written to the record since it was read
-        self.lock = threading.Lock()
+        self.lock = create_lock()
 
     def register(self, message: str) -> int:
         """Return the id of a check. In its message, {} stands for the index."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.lock import create_lock
 from neonlite.backend.planning.buffers import ALIGNMENT_BYTES
 from neonlite.backend.planning.layout import ImageOperand
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
@@ -81,7 +82,7 @@ class SimulatedDriver:
         start = -raw.ctypes.data % ALIGNMENT_BYTES
         return raw[start : start + nbytes]
 
-    lock = threading.Lock()  # thread indices are global variables of a kernel's library
+    lock = create_lock()  # thread indices are global variables of a kernel's library
     stack_memory = np.empty(MAX_BLOCK_THREADS << 15, np.uint8)  # stacks of the simulated threads
 
     local = threading.local()
