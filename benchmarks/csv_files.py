@@ -26,7 +26,7 @@ Each file is read in a separate process, one of each peer per round, in random o
 to an array for each column, without imports; the memory is the peak of the resident memory minus that before, relative
 to the bytes of the arrays. At most 10,000 rows of a file differ. A file of mixed columns has 70 % of numbers with six
 decimals, 15 % of integers and 15 % of categories. The arrays of all peers are equal: numbers are rounded correctly
-(pandas: `float_precision="round_trip"`), and texts are arrays of `str` of the longest text. "text" is the size of the
+(pandas: `float_precision="round_trip"`), and texts are arrays of `StringDType`. "text" is the size of the
 decompressed file. neonlite reads with the module csv of Python, so that its results do not depend on what is installed.
 """
 
@@ -50,7 +50,8 @@ seconds = time.perf_counter() - start
 peak = kilobytes("VmHWM") - before
 crc = 0
 for x in arrays:
-    crc = zlib.crc32(f"{{x.dtype.kind}}{{x.dtype.itemsize}}".encode() + np.ascontiguousarray(x).tobytes(), crc)
+    data = "\\0".join(x.tolist()).encode() if x.dtype.kind == "T" else np.ascontiguousarray(x).tobytes()
+    crc = zlib.crc32(x.dtype.kind.encode() + data, crc)
 print(json.dumps({{"s": seconds, "peak": peak * 1024, "arrays": sum(x.nbytes for x in arrays), "crc": crc}}))
 """
 OURS = """
@@ -59,7 +60,7 @@ OURS = """
 PANDAS = """
     frame = pd.read_csv(path, float_precision="round_trip")
     columns = [frame[name].to_numpy() for name in frame.columns]
-    return [x if x.dtype.kind in "if" else x.astype(str) for x in columns]"""
+    return [x if x.dtype.kind in "if" else x.astype(np.dtypes.StringDType()) for x in columns]"""
 PEERS = {
     "neonlite": PROGRAM.format(imports="from neonlite.data.csv_files import read_csv", read=OURS),
     "pandas": PROGRAM.format(imports="import pandas as pd", read=PANDAS),

@@ -563,10 +563,10 @@ def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     values = table.numbers(target) if task == "regress" else table.values(target)
     kind, n = values.dtype.kind, len({*values.tolist()})
     is_few = kind in "iu" and n <= min(MAX_INTEGER_CLASSES, len(values) / 2)
-    is_classes = task == "classify" or (task is None and (kind == "U" or is_few))
+    is_classes = task == "classify" or (task is None and (kind == "T" or is_few))
     found = "numbers with decimals" if kind == "f" else f"{'few' if is_few else 'many'} different integers"
     other = "numbers: --task regress" if is_classes else "classes: --task classify"
-    reason = f"--task {task}" if task else "text" if kind == "U" else f"{found}; for {other}"
+    reason = f"--task {task}" if task else "text" if kind == "T" else f"{found}; for {other}"
     say(f"{table.path}: {len(table)} rows; predicting {'classes' if is_classes else 'numbers'} of {target} ({reason})")
     if not is_classes:
         return False, values.astype("float64")

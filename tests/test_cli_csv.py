@@ -304,10 +304,10 @@ def test_delimiters_quotes_and_byte_order_marks_are_recognized(tmp_path, delimit
         (["1", "-2", "+3"], "i", [1, -2, 3]),
         (["1", "2.5", "-.5e1", "3."], "f", [1, 2.5, -5, 3]),
         (["9" * 19, "1"], "f", [1e19, 1]),
-        (["01", "02"], "U", ["01", "02"]),
-        (["1", "two"], "U", ["1", "two"]),
-        (["1_000", "2"], "U", ["1_000", "2"]),
-        (["NA", "x"], "U", ["NA", "x"]),
+        (["01", "02"], "T", ["01", "02"]),
+        (["1", "two"], "T", ["1", "two"]),
+        (["1_000", "2"], "T", ["1_000", "2"]),
+        (["NA", "x"], "T", ["NA", "x"]),
     ],
 )
 def test_a_column_is_numbers_if_all_of_its_fields_are(tmp_path, fields, kind, expected):

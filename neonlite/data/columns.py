@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.messages import listed
 
+TEXT = np.dtypes.StringDType()  # whose elements take the memory of their text, not that of the longest text
 WAYS_OUT = {  # by the kind of a NumPy dtype
     "M": "Convert it to numbers, such as the days since a date, or for categories and classes: astype(str).",
     "m": "Convert it to numbers: divide it by a unit, such as np.timedelta64(1, 'D').",
@@ -55,7 +56,7 @@ def read_column(where: str, x: Any, name: str | None = None, of: str = "X") -> C
             if is_missing(value):
                 fail_missing(where, str(value), name, of, i // width)
         array = from_objects(where, flat, place).reshape(array.shape)
-    if array.dtype.kind == "U" or is_real_array(array):
+    if array.dtype.kind in "UT" or is_real_array(array):
         return Column(array, is_categorical(x))
     way_out = WAYS_OUT.get(array.dtype.kind, "")
     raise TypeError(f"{where}: expected numbers or texts {place}, got {array.dtype}. {way_out}".rstrip())
@@ -65,7 +66,7 @@ def from_objects(where: str, values: list[Any], place: str) -> NDArray[Any]:
     """Return Python objects as an array of numbers or texts; raise TypeError for others, and for several types."""
     kinds = {type(value) for value in values}
     if all(issubclass(kind, str) for kind in kinds):
-        return np.array(values, dtype=str)
+        return np.array(values, dtype=TEXT)
     if kinds == {bool}:
         return np.array(values, dtype=bool)
     if bool not in kinds and all(issubclass(kind, int | float | np.floating) for kind in kinds):

@@ -19,6 +19,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.data.columns import TEXT
 from neonlite.data.file_formats import read_chunks
 from neonlite.data.input_encoders import MAX_CATEGORIES, TableEncoder
 from neonlite.data.target_encoders import ClassEncoder, TargetEncoder
@@ -196,7 +197,7 @@ class CSVTable:
         if "" in column.index:
             row, _ = column.first_row([""])
             self.fail(row, f"expected a value in column {name!r}, got an empty field. {remedy(name)}")
-        return column.decode(np.array([*column.index]))
+        return column.decode(np.array([*column.index], TEXT))
 
     def numbers(self, name: str) -> NDArray[Any]:
         """Return a column of numbers, int64, uint64 or float64; raise ValueError for other fields."""
@@ -237,7 +238,8 @@ class CSVTable:
             row, text = column.first_row(unknown)
             expected = f"one of the values of the training data, {describe(list(known))}"
             self.fail(row, f"expected in column {name!r} {expected}, got {describe(text)}")
-        return column.decode(np.array([known[text] for text in column.index]))
+        values = [known[text] for text in column.index]
+        return column.decode(np.array(values, TEXT if isinstance(values[0], str) else None))
 
     def fail(self, row: int, message: str) -> NoReturn:
         """Raise ValueError with the line of a row."""

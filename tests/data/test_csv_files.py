@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from neonlite.data import csv_files, file_formats
+from neonlite.data.columns import read_column
 from neonlite.data.csv_files import format_csv, read_csv
+from neonlite.data.input_encoders import TableEncoder
 
 pd = pytest.importorskip("pandas")
 N = 300
@@ -183,6 +185,21 @@ def test_memory_is_at_most_three_times_that_of_the_arrays(tmp_path, monkeypatch,
         tracemalloc.stop()
     assert [len(array) for array in arrays] == [20_000] * 6
     assert peak < 3 * sum(array.nbytes for array in arrays)
+
+
+def test_a_long_text_among_short_ones_takes_its_own_memory_only(tmp_path):
+    columns = {"a": ["y" * 20_000, *["x"] * 20_000], "b": [*range(20_001)]}
+    write(tmp_path / "t.csv", columns)
+    tracemalloc.start()
+    try:
+        table = read_csv(tmp_path / "t.csv")
+        encoder = TableEncoder.from_data("f", {"a": read_column("f", table.values("a"), "a")}, True)
+        values = table.inputs(encoder)["a"]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert values.tolist() == columns["a"]
+    assert peak < 30e6  # the longest text for each row: 1.6 GB
 
 
 def test_many_columns_are_read(tmp_path):
