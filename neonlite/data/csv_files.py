@@ -91,7 +91,7 @@ class CSVColumn:
 
     def _append_numbers(self, numbers: array[Any], fields: Sequence[str]) -> array[Any]:
         """Return numbers with those of fields appended, or unchanged once there was an invalid field."""
-        block = None if self.invalid else parse_numbers(fields)
+        block = parse_numbers(fields)
         if block is None:
             invalid = ((len(numbers) + i, text) for i, text in enumerate(fields) if not is_number(text))
             self.invalid = self.invalid or next(invalid)

@@ -73,8 +73,10 @@ def random_columns() -> dict[str, list[Any]]:
 @pytest.mark.usefixtures("blocks", "few_categories")
 def test_numbers_and_texts_are_those_of_pandas_in_blocks_of_any_size(tmp_path, name, end):
     columns = random_columns()
-    write(tmp_path / name, columns, end, csv.QUOTE_NONNUMERIC)
+    reader = csv.reader(io.StringIO(write(tmp_path / name, columns, end, csv.QUOTE_NONNUMERIC), newline=""))
+    starts = [1 + reader.line_num for _ in reader]
     table = read_csv(tmp_path / name)
+    assert [table.line(row) for row in range(N)] == starts[:-1]
     assert (table.names, len(table)) == ([*columns], N)
     for column, fields in columns.items():
         values = table.values(column)
