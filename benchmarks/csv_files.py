@@ -82,6 +82,7 @@ CASES = [
     Case("mixed", 1_000_000, 20, 15, 3),
     Case("mixed", 100_000, 20, None, 3),
     Case("mixed", 10_000, 200, None, 3),
+    Case("mixed", 500, 4_000, None, 3),
     Case("numbers", 1, 100_000, 10),
     Case("two rows, .csv.gz", 2_000_000, 3, None, 3),
 ]

@@ -35,7 +35,7 @@ BLOCK_FIELDS, MIN_BLOCK_ROWS = 1 << 17, 8  # of rows that are parsed before they
 # no leading zeros, which codes such as 01067 have
 NUMBER_PATTERN = r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 NUMBER = re.compile(NUMBER_PATTERN, re.ASCII)
-NUMBERS = re.compile(rf"(?:(?>{NUMBER_PATTERN})\0)*+", re.ASCII)  # a null character, which no file has, ends each
+NUMBERS = re.compile(rf"(?:(?>{NUMBER_PATTERN})\0)*+", re.ASCII)  # each with a null character at its end
 INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,19})", re.ASCII)  # of 20 digits at most, as of uint64
 MAX_INT64_CHARS = 18  # an integer of at most as many characters fits into int64
 FORMULA = re.compile("\\s*[=+@\uff0b\uff0d\uff1d\uff20-]|[\t\r\n]")  # also in the full width of East Asian texts
@@ -44,10 +44,10 @@ TYPECODES = {"i": "q", "u": "Q", "f": "d"}  # of the module array, by the kind o
 
 
 class CSVColumn:
-    """The fields of a column of a CSV file: a code for each text, or numbers.
+    """The fields of a column of a CSV file: one text of them all, a code for each text, or numbers.
 
-    The fields have codes until there are more than MAX_CATEGORIES different texts. These decide whether all fields are
-    numbers from then on.
+    At most MAX_CATEGORIES fields are one text. More have codes until there are more than MAX_CATEGORIES different ones.
+    These decide whether all fields are numbers from then on.
 
     Parameters
     ----------
@@ -55,17 +55,37 @@ class CSVColumn:
         Whether the fields have codes even if all of them are numbers.
     """
 
-    __slots__ = ("codes", "index", "invalid", "is_text", "numbers")
+    __slots__ = ("codes", "index", "invalid", "is_text", "joined", "num_joined", "numbers")
 
     def __init__(self, is_text: bool) -> None:
         self.is_text = is_text
+        self.joined, self.num_joined = "", 0  # fields, each with a null character, which no file contains, at its end
         self.index: dict[str, int] = {}  # text -> code
         self.codes = array("H")
         self.numbers: array[Any] | None = None
         self.invalid: tuple[int, str] | None = None  # row and text of the first field that is not a number
 
     def append(self, fields: Sequence[str]) -> int | None:
-        """Append fields, or return the position of the first one that exceeds MAX_TEXTS."""
+        """Append fields, or return the row of the first one that exceeds MAX_TEXTS."""
+        if self.num_joined + len(fields) <= MAX_CATEGORIES and not self.index and self.numbers is None:
+            self.joined += "\0".join([*fields, ""])
+            self.num_joined += len(fields)
+            return None
+        if self.joined:
+            fields = [*self.joined.split("\0")[:-1], *fields]
+            self.joined = ""
+        return self._append(fields)
+
+    def encoded(self) -> CSVColumn:
+        """Return the column with codes or numbers, which are not stored for a short one."""
+        if not self.joined:
+            return self
+        column = CSVColumn(self.is_text)
+        column._append(self.joined.split("\0")[:-1])
+        return column
+
+    def _append(self, fields: Sequence[str]) -> int | None:
+        """Append fields as codes or numbers; return as ``append`` does."""
         if self.numbers is None:
             index = self.index
             for text in dict.fromkeys(fields):
@@ -77,7 +97,7 @@ class CSVColumn:
         if self.numbers is not None:
             self.numbers = self._append_numbers(self.numbers, fields)
         elif len(self.index) > MAX_TEXTS:
-            return next(i for i, text in enumerate(fields) if self.index[text] >= MAX_TEXTS)
+            return next(row for row, x in enumerate(fields, len(self.codes)) if self.index[x] >= MAX_TEXTS)
         else:
             self.codes.extend(map(self.index.__getitem__, fields))
         return None
@@ -147,10 +167,8 @@ class CSVTable:
         self.path, self.columns = path, columns
         self.names = [*columns]
         self.length = self.last_line = 0
-        self.starts: tuple[array[int], array[int]] = (
-            array("q"),
-            array("q"),
-        )  # the rows that do not start one line below the previous one, and lines
+        # the rows that do not start one line below the previous row, and their lines
+        self.starts: tuple[array[int], array[int]] = array("q"), array("q")
 
     def __len__(self) -> int:
         return self.length
@@ -164,7 +182,7 @@ class CSVTable:
             excess = column.append(fields) if column else None
             if excess is not None:
                 expected = f"numbers, or at most {MAX_TEXTS:,} different texts, in column {name!r}"
-                self.fail(self.length + excess, f"expected {expected}, got more. Leave it out: --ignore {name}")
+                self.fail(excess, f"expected {expected}, got more. Leave it out: --ignore {name}")
         self.length, self.last_line = self.length + len(rows), lines[-1]
 
     def line(self, row: int) -> int:
@@ -187,7 +205,7 @@ class CSVTable:
         column = self.columns[name]
         if column is None:
             raise ValueError(f"{self.path}: expected a column that was read, got {name!r}")
-        return column
+        return column.encoded()
 
     def texts(self, name: str) -> NDArray[Any]:
         """Return a column of text; raise ValueError for an empty field, and if it was not read as text."""
