@@ -1,4 +1,4 @@
-"""Forks: does a child process that uses neonlite after its parent did, hang?
+"""Forks: child processes that use neonlite after their parent did, and whether they hang.
 
 python benchmarks/forks.py            # an hour: writes results/forks.json and results/forks.md
 python benchmarks/forks.py --quick    # one minute: writes nothing
@@ -229,7 +229,7 @@ POOLS = ("fork", "forkserver", "spawn", "joblib", "DataLoader")
 
 
 def case(runtime: str, name: str, count: int, beside_fit: bool) -> Row:
-    """Run a case in a process of its own, as each needs its own threads and current backend."""
+    """Run a case in a separate process, with separate threads and backends."""
     arguments = [sys.executable, __file__, "--case", json.dumps([runtime, name, count, beside_fit])]
     start = time.perf_counter()
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONWARNINGS": "ignore"}
