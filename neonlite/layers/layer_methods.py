@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import Tensor
+from neonlite.backend.interrupt import defers_interrupt
 from neonlite.backend.validation import boolean, integer
 from neonlite.files import printable
 from neonlite.layers.buffers import copy_tensors, num_steps
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from neonlite.layers.layer import Layer
 
 
+@defers_interrupt
 def infer(layer: Layer, x: Tensors) -> Tensors:
     """Return the outputs at inference, as ``fprop(x, inference=True)`` does, for any number of samples N.
 
@@ -75,7 +77,7 @@ def set_trainable(layers: Iterable[Layer], value: bool) -> None:
     for root in roots.values():
         if root.has_backward_plan:
             with root.be.batch_size(root.batch_size):
-                root.allocate_deltas()
+                allocate_backward(root)
         if root.gradient_reducer is not None:
             root.gradient_reducer.plan()
 
@@ -111,10 +113,26 @@ def set_batch_size(layer: Layer, N: int) -> None:
         The new batch size.
     """
     layer.be.bsz = N
-    layer.allocate()
-    layer.batch_size = 0  # in case the next allocation fails
+    allocate_buffers(layer)
+
+
+def allocate_buffers(layer: Layer, **options: bool) -> None:
+    """Allocate all buffers for ``be.bsz``.
+
+    Parameters
+    ----------
+    options
+        Arguments of ``layer.allocate``.
+    """
+    layer.allocate(**options)
+    allocate_backward(layer)
+
+
+def allocate_backward(layer: Layer) -> None:
+    """Allocate the buffers of ``bprop``. After an error the layer has no batch size, so all are allocated again."""
+    batch_size, layer.batch_size = layer.batch_size, 0
     layer.allocate_deltas()
-    layer.batch_size = N
+    layer.batch_size = batch_size
 
 
 def set_seq_len(layer: Layer, S: int) -> None:
@@ -130,9 +148,9 @@ def set_seq_len(layer: Layer, S: int) -> None:
     ValueError
         If the inputs have no time steps.
     """
+    layer.batch_size = 0
     layer.configure(layer.shape_for_seq_len(S))
-    layer.allocate()
-    layer.allocate_deltas()
+    allocate_buffers(layer)
 
 
 def shape_for_seq_len(layer: Layer, S: int) -> LayerShapes:

@@ -75,6 +75,7 @@ class RecurrentBase(ParameterLayer):
         self.activations: list[Transform] = []
         self.activation = self.check_activation("activation", Tanh() if activation is None else activation)
         self.split_inputs = False
+        self.nsteps = 0  # the number of time steps; 0 before ``configure``
         self.is_reset = True  # start from zeros, not from the state of a previous minibatch
         self.pending_state: dict[str, Any] = {}  # from set_state; the next fprop copies it to its buffers
         self.unrolls: list[Any] = []  # an Unroll for each direction
@@ -164,7 +165,10 @@ class RecurrentBase(ParameterLayer):
                 f"(C, H, W), got the shape {self.in_shape}. Give the data set a shape (F, T), or put Reshape((F, T)) "
                 "before this layer"
             )
-        *sizes, self.nsteps = self.in_shape
+        *sizes, steps = self.in_shape
+        if self.nsteps not in (0, steps):
+            self.reset()
+        self.nsteps = steps
         self.nin = math.prod(sizes)
         if self.split_inputs and self.nin % 2:
             raise ValueError(
@@ -186,7 +190,7 @@ class RecurrentBase(ParameterLayer):
                 vars(self)[f"{name}{suffix}"] = part
             for name, part in zip(("dW_input", "dW_recur", "db"), self.split_weights(self.dW, direction), strict=True):
                 vars(self)[f"{name}{suffix}"] = part
-        if self.unrolls:  # before the first allocation, keep a state that was loaded from a checkpoint
+        if self.unrolls and self.pending_batch_size != self.be.bsz:  # that of a checkpoint may be resumed with another
             self.pending_state = {}
         self.unrolls = [make_unroll(self, direction) for direction in range(self.num_directions)]
         common = {*self.input_layouts} & {*getattr(self.next_layer, "input_layouts", ())}
@@ -399,11 +403,15 @@ class RecurrentBase(ParameterLayer):
                 f"got {shapes}"
             )
 
+    @property
+    def pending_batch_size(self) -> int:
+        """The batch size of the pending state; 0 if there is none."""
+        return next((x.shape[1] for x in self.pending_state.values()), 0)
+
     def restore_state(self) -> None:
         """Copy the pending state to the final states; warn and use zeros if it is for another batch size."""
-        other_sizes = {self.pending_state[name].shape[1] for name in self.state_names} - {self.be.bsz}
-        if other_sizes:
-            warn(other_batch_size([self.name], other_sizes.pop(), self.be.bsz))
+        if self.pending_batch_size != self.be.bsz:
+            warn(other_batch_size([self.name], self.pending_batch_size, self.be.bsz))
             return self.set_state({})
         for name, t in zip(self.state_names, self.final_states, strict=True):
             t[:] = self.pending_state[name]
@@ -746,8 +754,8 @@ class BiBNRNN(BiRNN):
             The number of features.
         """
         if self.gmean is None:
-            self.gmean = self.be.zeros((nfm, 1), name=f"{self.name}.gmean")
-            self.gvar = self.be.zeros((nfm, 1), name=f"{self.name}.gvar")
+            names = ("gmean", "gvar")
+            vars(self).update({name: self.be.zeros((nfm, 1), name=f"{self.name}.{name}") for name in names})
 
     @property
     def persistent_tensors(self) -> dict[str, Tensor]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import Block
+from neonlite.backend.interrupt import DeferredInterrupt
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import checks_arguments, from_name, integer
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.messages import describe
 from neonlite.models.data_parallel import DataParallel, end_data_parallel, ends_data_parallel
 from neonlite.models.fit_checks import check_arguments, check_batch_norm, check_epochs, check_scale
-from neonlite.models.interrupt import DeferredInterrupt
 from neonlite.models.nonfinite import check_final_weights, check_step_cost
 from neonlite.models.recorded_steps import RecordedSteps, can_record
 from neonlite.models.step_parts import compute_cost as compute_cost
@@ -94,7 +94,7 @@ def train(
     if isinstance(optimizer, Optimizer):
         optimizer.cuda_graphs = cuda_graphs
     model.finished = model.warned = False
-    with DeferredInterrupt() as interrupt, ends_data_parallel(model):
+    with DeferredInterrupt(is_training=True) as interrupt, ends_data_parallel(model):
         with interrupt.defer():
             model.initialize(dataset, cost)
             if type(optimizer) is not type(model.optimizer) and not (is_own(optimizer) and is_own(model.optimizer)):
