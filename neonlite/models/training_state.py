@@ -351,20 +351,17 @@ class TrainingState(NamedTuple):
             for layer, state in recurrent:
                 restore_on_failure(layer, *layer.progress)
                 layer.set_state({} if layer.name in lost else state)
-            new_values = dict(progress, data_state=data, optimizer=optimizer, loaded_state=self._replace(arrays=of_callbacks))
+            new_values = dict(
+                progress, data_state=data, optimizer=optimizer, loaded_state=self._replace(arrays=of_callbacks)
+            )
             restore_on_failure(model, *new_values)
             vars(model).update(new_values)
             if lost:
                 text = other_batch_size([*lost], next(iter(lost.values())), be.bsz)
                 warn(f"{self.file}: {text}")
 
-    def without_data(self) -> TrainingState:
-        """Return the state without the position in the training data."""
-        training = self.get_field(dict, "training") | {"data": None}
-        return self._replace(description=self.description | {"training": training})
-
     def resume(self, dataset: Any, callbacks: Any) -> None:
-        """Restore the position of the training data, and the state of the callbacks."""
+        """Restore the position of the training data, unless that is None, and the state of the callbacks."""
         data = self.get_field((dict, type(None)), "training", "data")
         if data is not None and hasattr(dataset, "set_state"):
             try:
