@@ -75,7 +75,7 @@ def set_trainable(layers: Iterable[Layer], value: bool) -> None:
             leaf._trainable = boolean(f"{leaf.name}.trainable", value)
         roots[id(layer.root)] = layer.root
     for root in roots.values():
-        if root.has_backward_plan:
+        if root.has_backward_plan and root.batch_size:  # else all buffers are allocated before the next minibatch
             with root.be.batch_size(root.batch_size):
                 allocate_backward(root)
         if root.gradient_reducer is not None:

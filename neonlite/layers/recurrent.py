@@ -184,14 +184,15 @@ class RecurrentBase(ParameterLayer):
         return [ParameterSpec("W", "dW", self.weight_shape, RecurrentInitializer(self))]
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        if self.unrolls:  # before the first allocation, keep a state that was loaded from a checkpoint
+            state = self.get_state()
+            self.pending_state = state if batch_size_of(state) == self.be.bsz else {}
         super().allocate(shared_outputs, accumulate_updates)
         for direction, suffix in enumerate(("",) if self.num_directions == 1 else ("_f", "_b")):
             for name, part in zip(("W_input", "W_recur", "b"), self.split_weights(self.W, direction), strict=True):
                 vars(self)[f"{name}{suffix}"] = part
             for name, part in zip(("dW_input", "dW_recur", "db"), self.split_weights(self.dW, direction), strict=True):
                 vars(self)[f"{name}{suffix}"] = part
-        if self.unrolls and self.pending_batch_size != self.be.bsz:  # that of a checkpoint may be resumed with another
-            self.pending_state = {}
         self.unrolls = [make_unroll(self, direction) for direction in range(self.num_directions)]
         common = {*self.input_layouts} & {*getattr(self.next_layer, "input_layouts", ())}
         self.layout = "columns" if "columns" in common and shared_outputs is None else "CHWN"
@@ -403,19 +404,19 @@ class RecurrentBase(ParameterLayer):
                 f"got {shapes}"
             )
 
-    @property
-    def pending_batch_size(self) -> int:
-        """The batch size of the pending state; 0 if there is none."""
-        return next((x.shape[1] for x in self.pending_state.values()), 0)
-
     def restore_state(self) -> None:
         """Copy the pending state to the final states; warn and use zeros if it is for another batch size."""
-        if self.pending_batch_size != self.be.bsz:
-            warn(other_batch_size([self.name], self.pending_batch_size, self.be.bsz))
+        if (saved := batch_size_of(self.pending_state)) != self.be.bsz:
+            warn(other_batch_size([self.name], saved, self.be.bsz))
             return self.set_state({})
         for name, t in zip(self.state_names, self.final_states, strict=True):
             t[:] = self.pending_state[name]
         self.is_reset, self.pending_state = False, {}
+
+
+def batch_size_of(state: dict[str, Any]) -> int:
+    """Return the batch size of a recurrent state, arrays (output_size, N) by name; 0 if it is empty."""
+    return next((x.shape[1] for x in state.values()), 0)
 
 
 def other_batch_size(names: Sequence[str], saved: int, current: int) -> str:
