@@ -122,8 +122,8 @@ class Injector:
 
     def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         name = frame.f_code.co_filename
-        if (not name.startswith(SOURCE) and name != GENERATED) or frame.f_code.co_name == "__del__":
-            return None  # an error in __del__ is ignored
+        if (not name.startswith(SOURCE) and name != GENERATED) or frame.f_code.co_name in ("__del__", "__setattr__"):
+            return None  # an error in __del__ is ignored; __setattr__ calls only that of object
         if name in CANNOT_FAIL:
             return None
         if log.is_writing:

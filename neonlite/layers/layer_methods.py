@@ -124,14 +124,20 @@ def allocate_buffers(layer: Layer, **options: bool) -> None:
     options
         Arguments of ``layer.allocate``.
     """
+    layer.batch_size = 0  # until the end, so that all buffers are allocated again after an error
     layer.allocate(**options)
     allocate_backward(layer)
 
 
 def allocate_backward(layer: Layer) -> None:
-    """Allocate the buffers of ``bprop``. After an error the layer has no batch size, so all are allocated again."""
+    """Allocate the buffers of ``bprop``. After an error the layer has no batch size, as in ``allocate_buffers``."""
     batch_size, layer.batch_size = layer.batch_size, 0
-    layer.allocate_deltas()
+    try:
+        layer.allocate_deltas()
+    except BaseException:
+        for leaf in layer.leaves():
+            leaf.set_state(leaf.get_state())  # an allocation resets all but a state that was set
+        raise
     layer.batch_size = batch_size
 
 
@@ -148,8 +154,8 @@ def set_seq_len(layer: Layer, S: int) -> None:
     ValueError
         If the inputs have no time steps.
     """
-    layer.batch_size = 0
-    layer.configure(layer.shape_for_seq_len(S))
+    shape, layer.batch_size = layer.shape_for_seq_len(S), 0
+    layer.configure(shape)
     allocate_buffers(layer)
 
 

@@ -184,9 +184,9 @@ class RecurrentBase(ParameterLayer):
         return [ParameterSpec("W", "dW", self.weight_shape, RecurrentInitializer(self))]
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        if self.unrolls:  # before the first allocation, keep a state that was loaded from a checkpoint
-            state = self.get_state()
-            self.pending_state = state if batch_size_of(state) == self.be.bsz else {}
+        # before the first allocation, keep a state that was loaded from a checkpoint
+        if self.unrolls and batch_size_of(self.pending_state) != self.be.bsz:
+            self.pending_state = {}
         super().allocate(shared_outputs, accumulate_updates)
         for direction, suffix in enumerate(("",) if self.num_directions == 1 else ("_f", "_b")):
             for name, part in zip(("W_input", "W_recur", "b"), self.split_weights(self.W, direction), strict=True):
