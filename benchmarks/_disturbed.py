@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import numpy as np
 from _failures import Injector, Row, State, differences
 
-import neonlite as nl
 from neonlite import gen_backend
+from neonlite.backend import current_backend
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.data import ArrayIterator
 from neonlite.layers import (
@@ -41,7 +41,9 @@ from neonlite.models.training_state import TrainingState
 from neonlite.optimizers import Adam
 
 ROWS, BATCH, EPOCHS = 52, 16, 2  # an epoch has three minibatches of 16 rows and one of 4
-STEPS_BEFORE = 6  # steps of training before an evaluation: one full minibatch of the second epoch is left, and a partial
+STEPS_BEFORE = (
+    6  # steps of training before an evaluation: one full minibatch of the second epoch is left, and a partial
+)
 Rows = Any
 
 
@@ -123,7 +125,8 @@ class Case:
         del training["optimizer"], training["callbacks"]  # a generated name; durations
         found["training"] = repr(training).encode()
         position = self.train.get_state() | {"minibatch": 0}  # that of the iterator; ``fit`` restores that of the model
-        found["data"] = repr([position, self.be.bsz, self.be.rng_get_state(), nl.backend.current_backend() is self.be]).encode()
+        is_current = current_backend() is self.be
+        found["data"] = repr([position, self.be.bsz, self.be.rng_get_state(), is_current]).encode()
         return found
 
     def is_lock_free(self) -> bool:

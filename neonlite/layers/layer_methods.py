@@ -116,7 +116,7 @@ def set_batch_size(layer: Layer, N: int) -> None:
     allocate_buffers(layer)
 
 
-def allocate_buffers(layer: Layer, **options: bool) -> None:
+def allocate_buffers(layer: Layer, **options: Any) -> None:
     """Allocate all buffers for ``be.bsz``.
 
     Parameters

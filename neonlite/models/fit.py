@@ -257,7 +257,7 @@ def fit(
     with interrupt, model.be.batch_size(batch_size), shard_minibatches(model, communicator):
         # the order of rows continues; an iterator has its position, except within an epoch
         continues = not is_iterator or model.minibatch_index or model.loaded_state is not None
-        is_other = continues and model.data_state is not None and not can_resume(train_set, model.data_state)
+        is_other = bool(continues) and model.data_state is not None and not can_resume(train_set, model.data_state)
         optimizer, epochs = optimizer or model.optimizer or Adam(), model.epoch_index + epochs
         train(model, train_set, cost, optimizer, epochs, interrupt, callbacks, cuda_graphs, is_other)
     history: History = callbacks.history
