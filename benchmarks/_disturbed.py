@@ -1,8 +1,8 @@
 """Calls that are disturbed: an error at a random line, or Ctrl-C at a random time; then the same call again.
 
-``disturbed`` fits, evaluates, predicts with, saves and loads seven networks. After a disturbed call the model must be in
-its state before the call, or in that of the complete call. The same call must then return the same bits as without the
-disturbance, and the lock of the backend must be free.
+``disturbed`` fits, evaluates, predicts with, saves and loads seven networks. After a disturbed call the model must be
+in its state before the call, or in that of the complete call. The same call must then return the same bits as without
+the disturbance, and the lock of the backend must be free.
 """
 
 from __future__ import annotations
