@@ -107,6 +107,7 @@ def test_so_does_one_that_cannot_reallocate_its_buffers_after_it(monkeypatch):
     with pytest.raises(MemoryError):
         fit(model, train)
     assert (model.epoch_index, model.minibatch_index) == (0, 3)
+    assert model.layers["lstm"].get_state() == {}  # not that of the partial minibatch
     fit(model, train)
     assert weights(model) == weights(straight)
 
