@@ -5,19 +5,20 @@
 
 from __future__ import annotations
 
+import dis
 import linecache
 import random
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 
 import neonlite
 from neonlite import gen_backend
-from neonlite.backend.lock import FairLock
 from neonlite.backend.transaction import log
 from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator
@@ -84,12 +85,28 @@ SETUPS: dict[str, Callable[[], Training]] = {
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
+CANNOT_FAIL = [f"{SOURCE}/backend/{name}.py" for name in ("lock", "interrupt")]
+FAILING_OPS = ("CALL", "BINARY_OP", "BUILD_", "MAKE_FUNCTION", "GET_ITER", "FORMAT_VALUE", "RAISE_VARARGS")
+
+
+@cache
+def failing_lines(code: CodeType) -> frozenset[int]:
+    """Return the numbers of the lines of a function that call or create something, except those of ``with``."""
+    lines, number = set(), 0
+    for instruction in dis.get_instructions(code):
+        number = instruction.positions.lineno or number if instruction.positions else number
+        if instruction.opname.startswith(FAILING_OPS):
+            lines.add(number)
+    return frozenset(n for n in lines if not linecache.getline(code.co_filename, n).lstrip().startswith("with "))
+
+
 class Injector:
     """Raise an error at one of the lines of neonlite that run between ``start`` and ``stop``.
 
-    Lines of ``with``, and the exit of the backend's lock, are left out: an error raised there by a trace function would
-    leave locks held, which no real error does. So are those from the last write of a transaction on, which is a single
-    assignment without an allocation.
+    Lines of ``with``, and the modules of locks and of signals, are left out: an error raised there by a trace function
+    would leave locks held, which no real error does. So are lines that call and create nothing, such as the assignment
+    of an attribute, and those from the last write of a transaction on, which is a single assignment without an
+    allocation.
     """
 
     def __init__(self) -> None:
@@ -105,13 +122,13 @@ class Injector:
 
     def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         name = frame.f_code.co_filename
-        if (not name.startswith(SOURCE) and name != GENERATED) or frame.f_code.co_name == "__del__":
-            return None  # an error in __del__ is ignored
-        if frame.f_code is FairLock.__exit__.__code__:
+        if (not name.startswith(SOURCE) and name != GENERATED) or frame.f_code.co_name in ("__del__", "__setattr__"):
+            return None  # an error in __del__ is ignored; __setattr__ calls only that of object
+        if name in CANNOT_FAIL:
             return None
         if log.is_writing:
             return self.trace
-        if event == "line" and not linecache.getline(name, frame.f_lineno).lstrip().startswith("with "):
+        if event == "line" and frame.f_lineno in failing_lines(frame.f_code):
             self.lines += 1
             if self.lines == self.at:
                 self.at, self.where = -1, f"{name.removeprefix(SOURCE)}:{frame.f_lineno}"

@@ -1,6 +1,6 @@
 """Survival: training processes that are killed, interrupted, run for long, and predict in several threads.
 
-python benchmarks/survival.py            # fifty minutes: writes results/survival.json and results/survival.md
+python benchmarks/survival.py            # hours: writes results/survival.json and results/survival.md
 python benchmarks/survival.py --quick    # one minute: writes nothing
 python benchmarks/survival.py --only interrupted
 python benchmarks/survival.py --only soak --minutes 5
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _disturbed import disturbed
 from _failures import failing
 from _table import machine, markdown, save
 from _trainings import BETWEEN, EVALUATING, SAVING, STARTING, STEP, Activity
@@ -65,6 +66,11 @@ Weights, running statistics, recurrent states, optimizer states and counters, an
 those after the step, bit by bit; `fit`, called again, must continue with the bits of the training without errors. Lines
 of `with`, where a trace function would skip the exit of the context, and `__del__` are left out; so is the last write
 of a step: a single assignment, whose memory is allocated before.
+**disturbed**: calls for seven networks (perceptron, convolution, batch norm and dropout, LSTM with recurrent state,
+attention, autoencoder, branches), with an error at a random line, as in "failing", or a SIGINT at a random time: fit
+from its set-up on, with a partial last minibatch, evaluation, prediction, saving and loading. Afterwards the model must
+be in its state before the call, or, if it loads, in that of the complete call. The same call must then return the same
+bits, training must end with those of an undisturbed one, and another thread must be able to acquire the lock.
 **soak**: one process that changes shapes, trains new models, and creates and deletes backends; the growth of the
 resident memory after a warm-up of a third of the time, and of at least four tasks per second of the whole time. Free
 memory that glibc keeps is returned to the system before each sample (malloc_trim). Up to 20 MB are allowed.
@@ -568,6 +574,13 @@ TABLES: dict[str, tuple[list[str], Callable[[Row], list[str]]]] = {
             format_held(r),
         ],
     ),
+    "disturbed": (
+        ["disturbed", "networks", "times", "wrong", "held"],
+        lambda r: [
+            *(r["what"], str(r["networks"]), f"{r['times']:,}", str(len(r["wrong"]))),
+            format_held(r),
+        ],
+    ),
     "memory": (
         ["memory", "steps", "initial", "growth", "held"],
         lambda r: [
@@ -593,6 +606,7 @@ def full(minutes: float = 20) -> dict[str, Callable[[], list[Row]]]:
         "killed while saving": killed_while_saving,
         "interrupted": lambda: interrupted() + interrupted(25, "wide", 4) + interrupted(50, "wide", 6, twice=True),
         "failing": failing,
+        "disturbed": disturbed,
         "memory": memory,
         "predicted": predicted,
         "soak": lambda: soak(minutes),
@@ -607,6 +621,7 @@ def quick() -> dict[str, Callable[[], list[Row]]]:
         "killed while saving": lambda: killed_while_saving(8),
         "interrupted": lambda: interrupted(8, epochs=4) + interrupted(8, "wide", 2, twice=True),
         "failing": lambda: failing(60, 5),
+        "disturbed": lambda: disturbed(2),
         "memory": lambda: memory(2000, 500, ["mlp"], ["cpu"]),
         "predicted": lambda: predicted(8, 50, ["cpu"]),
         "soak": lambda: soak(1, ["cpu"], cached_primitives=128, most=50 * MB),

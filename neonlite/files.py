@@ -226,14 +226,14 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -
     """
     file, before = _target("write_atomic", _path("write_atomic", path))
     _remove_leftovers(file)
-    part, descriptor = _create(file, mode if before is None else 0o600)
+    part, file_object = _create(file, mode if before is None else 0o600)
     try:
-        with os.fdopen(descriptor, "wb") as file_object:
+        with file_object:
             file_object.write(data)
             file_object.flush()
             if before is not None:
-                os.chmod(descriptor if os.chmod in os.supports_fd else part, before)
-            os.fsync(descriptor)
+                os.chmod(file_object.fileno() if os.chmod in os.supports_fd else part, before)
+            os.fsync(file_object.fileno())
             if os.name == "nt":  # where an open file cannot be replaced
                 file_object.close()
             os.replace(part, file)
@@ -274,16 +274,26 @@ def _stem(file: Path) -> str:
     return os.fsencode(file.name)[:MAX_STEM_BYTES].decode(errors="ignore")
 
 
-def _create(file: Path, mode: int) -> tuple[Path, int]:
-    """Create and lock a temporary file in the folder of a file; return its path and descriptor."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+def _create(file: Path, mode: int) -> tuple[Path, BinaryIO]:
+    """Create and lock a temporary file in the folder of a file; return its path and the open file.
+
+    After an error it is closed, so that it is not locked, and the next write removes it.
+    """
+
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), mode)
+
     while True:
         part = file.with_name(f"{_stem(file)}.{os.urandom(8).hex()}{PART}")
-        descriptor = os.open(part, flags, mode)
-        _lock(descriptor)
-        if os.name == "nt" or os.fstat(descriptor).st_nlink:  # no other process removed it as a leftover
-            return part, descriptor
-        os.close(descriptor)
+        file_object = open(part, "xb", opener=opener)  # noqa: SIM115 - the caller closes it
+        try:
+            _lock(file_object.fileno())
+            if os.name == "nt" or os.fstat(file_object.fileno()).st_nlink:  # no other process removed it as a leftover
+                return part, file_object
+        except BaseException:
+            file_object.close()
+            raise
+        file_object.close()
 
 
 def _lock(descriptor: int, wait: bool = True) -> bool:

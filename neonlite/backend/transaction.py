@@ -8,7 +8,6 @@ every step recomputes, such as outputs and gradients, need neither; nor does the
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from operator import is_
 from typing import Any, TypeVar
 
 from neonlite.backend.attribute_snapshot import Untracked
+from neonlite.backend.interrupt import DeferredInterrupt, uninterrupted
 from neonlite.backend.tensor import Tensor
 
 T = TypeVar("T")
@@ -29,8 +29,10 @@ class Log(threading.local):
     undo: list[tuple[Callable[..., Any], Any]] | None = None  # None outside of transactions
     last: object = None  # the object whose write is the last statement of the transaction that may fail
     is_writing = False  # whether this write has begun
-    defers_interrupt = False  # whether Ctrl-C is deferred to the end of the transaction
-    is_interrupted = False  # whether it was pressed since
+
+    def __init__(self) -> None:
+        self.interrupt = DeferredInterrupt()  # defers every Ctrl-C from this write to the end of the transaction
+        self.interrupt.is_deferring = True
 
 
 log = Log()
@@ -65,14 +67,14 @@ def atomic(fn: Callable[..., T], *args: Any, last: object = None) -> T:
         log.undo = None
     except BaseException:
         log.undo = None
-        with ExitStack() as stack:  # runs all callbacks, also if one raises
+        with uninterrupted(), ExitStack() as stack:  # runs all callbacks, also if one raises
             for call, arguments in undo:
                 stack.callback(call, *arguments)
         raise
     finally:
-        log.last, log.is_writing = None, False
-        if log.defers_interrupt:
-            raise_deferred_interrupt()
+        is_writing, log.last, log.is_writing = log.is_writing, None, False
+        if is_writing:
+            log.interrupt.__exit__(None, None, None)
     return result
 
 
@@ -84,26 +86,10 @@ def begin_last_write(owner: object) -> bool:
     """
     if log.last is not owner:
         return False
-    log.is_writing = True
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        log.defers_interrupt = True
-        signal.signal(signal.SIGINT, note_interrupt)
+    if not log.is_writing:
+        log.is_writing = True
+        log.interrupt.__enter__()
     return True
-
-
-def note_interrupt(*_: object) -> None:
-    """Note Ctrl-C, the handler of SIGINT during the last write."""
-    log.is_interrupted = True
-
-
-def raise_deferred_interrupt() -> None:
-    """Raise KeyboardInterrupt if Ctrl-C was pressed during the last write, and defer it no longer."""
-    log.defers_interrupt = False
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    is_interrupted, log.is_interrupted = log.is_interrupted, False
-    if is_interrupted:
-        raise KeyboardInterrupt
 
 
 def on_failure(undo: Callable[..., Any], *args: Any) -> None:

@@ -96,6 +96,7 @@ class ResumableIterator(NervanaDataIterator):
     shuffle = partial_last = False
     seed: int | None = None  # seed for shuffling and augmentation, that of the backend at construction
     _next_minibatch = 0  # index of the first minibatch of the next loop
+    _batch_size = 0  # of the minibatches that ``minibatch`` counts; be.bsz may be that of a partial minibatch
 
     @property
     def nbatches(self) -> int:
@@ -117,6 +118,7 @@ class ResumableIterator(NervanaDataIterator):
     def __iter__(self) -> Iterator[Minibatch]:
         self.minibatch, self._next_minibatch = self._next_minibatch, 0
         epoch = self._current_epoch()
+        self._batch_size = epoch.batch_size
         steps = range(self.minibatch, epoch.nbatches)
         compute = self.make_prefetcher(epoch)
         with closing(prefetch(compute, steps) if compute else (None for _ in steps)) as prefetched:
@@ -190,7 +192,8 @@ class ResumableIterator(NervanaDataIterator):
             Integers, flags and None, which can be saved as JSON.
         """
         position = {"epoch": self.epoch, "start": self.start, "minibatch": self.minibatch, "seed": self.seed}
-        return {**position, **self._config()}
+        counted = {"batch_size": self._batch_size} if self.minibatch else {}
+        return {**position, **self._config(), **counted}
 
     def set_state(self, state: IteratorState) -> None:
         """Restore a position and the seed.
@@ -226,6 +229,7 @@ class ResumableIterator(NervanaDataIterator):
             raise ValueError(f"{self.name}: expected the state to be integers within the data, got {state!r}.")
         self.epoch, self.start, self.seed = state["epoch"], state["start"], state["seed"]
         self._next_minibatch = self.minibatch = state["minibatch"]
+        self._batch_size = state["batch_size"]
 
 
 class ArrayIterator(ResumableIterator):

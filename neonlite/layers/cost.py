@@ -121,8 +121,8 @@ class GeneralizedCost(BufferOwner):
     def allocate(self) -> None:
         """Allocate the buffers for the current batch size and number of time steps."""
         shape = self.network.out_shape
-        self.outputs = self.buffer("outputs", (1, num_steps(shape)))
-        self.deltas = self.buffer("deltas", iobuf_shape(shape))
+        outputs, deltas = self.buffer("outputs", (1, num_steps(shape))), self.buffer("deltas", iobuf_shape(shape))
+        vars(self).update(outputs=outputs, deltas=deltas)
 
     def set_shortcut(self, shortcut: bool) -> None:
         """Set whether the last layer receives the error of its inputs instead of its outputs.

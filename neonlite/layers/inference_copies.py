@@ -55,13 +55,14 @@ class InferenceCopies(Untracked):
     def _copy(self, network: Any) -> list[Any]:
         """Return shallow copies of a network and its layers, without buffers."""
         copies: dict[int, Any] = {}
-        self._layers, self._nested = [], []
+        layers: list[tuple[WeightOwner, list[Any]]] = []
+        nested: list[tuple[Collection[Any], list[Any]]] = []
 
         def copied(value: Any) -> Any:
             if isinstance(value, WeightOwner):
                 if id(value) not in copies:
                     copies[id(value)] = object.__new__(type(value))
-                    self._layers.append((value, list(vars(value).values())))
+                    layers.append((value, list(vars(value).values())))
                 return copies[id(value)]
             if isinstance(value, MethodType) and isinstance(value.__self__, WeightOwner):
                 return MethodType(value.__func__, copied(value.__self__))
@@ -69,11 +70,12 @@ class InferenceCopies(Untracked):
                 items = value.values() if type(value) is dict else value
                 new = [copied(x) for x in items]
                 if not same_objects(new, items):
-                    self._nested.append((items, list(items)))
+                    nested.append((items, list(items)))
                     return dict(zip(value, new, strict=True)) if type(value) is dict else type(value)(new)
             return value
 
         copied(network)
-        for layer, _ in self._layers:  # grows in the loop
+        for layer, _ in layers:  # grows in the loop
             vars(copies[id(layer)]).update({name: copied(x) for name, x in vars(layer).items()}, _buffers={})
+        self._layers, self._nested = layers, nested
         return list(copies.values())

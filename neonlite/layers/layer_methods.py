@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import Tensor
+from neonlite.backend.interrupt import defers_interrupt
 from neonlite.backend.validation import boolean, integer
 from neonlite.files import printable
 from neonlite.layers.buffers import copy_tensors, num_steps
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from neonlite.layers.layer import Layer
 
 
+@defers_interrupt
 def infer(layer: Layer, x: Tensors) -> Tensors:
     """Return the outputs at inference, as ``fprop(x, inference=True)`` does, for any number of samples N.
 
@@ -73,9 +75,9 @@ def set_trainable(layers: Iterable[Layer], value: bool) -> None:
             leaf._trainable = boolean(f"{leaf.name}.trainable", value)
         roots[id(layer.root)] = layer.root
     for root in roots.values():
-        if root.has_backward_plan:
+        if root.has_backward_plan and root.batch_size:  # else all buffers are allocated before the next minibatch
             with root.be.batch_size(root.batch_size):
-                root.allocate_deltas()
+                allocate_backward(root)
         if root.gradient_reducer is not None:
             root.gradient_reducer.plan()
 
@@ -111,10 +113,32 @@ def set_batch_size(layer: Layer, N: int) -> None:
         The new batch size.
     """
     layer.be.bsz = N
-    layer.allocate()
-    layer.batch_size = 0  # in case the next allocation fails
-    layer.allocate_deltas()
-    layer.batch_size = N
+    allocate_buffers(layer)
+
+
+def allocate_buffers(layer: Layer, **options: Any) -> None:
+    """Allocate all buffers for ``be.bsz``.
+
+    Parameters
+    ----------
+    options
+        Arguments of ``layer.allocate``.
+    """
+    layer.batch_size = 0  # until the end, so that all buffers are allocated again after an error
+    layer.allocate(**options)
+    allocate_backward(layer)
+
+
+def allocate_backward(layer: Layer) -> None:
+    """Allocate the buffers of ``bprop``. After an error the layer has no batch size, as in ``allocate_buffers``."""
+    batch_size, layer.batch_size = layer.batch_size, 0
+    try:
+        layer.allocate_deltas()
+    except BaseException:
+        for leaf in layer.leaves():
+            leaf.set_state(leaf.get_state())  # an allocation resets all but a state that was set
+        raise
+    layer.batch_size = batch_size
 
 
 def set_seq_len(layer: Layer, S: int) -> None:
@@ -130,9 +154,9 @@ def set_seq_len(layer: Layer, S: int) -> None:
     ValueError
         If the inputs have no time steps.
     """
-    layer.configure(layer.shape_for_seq_len(S))
-    layer.allocate()
-    layer.allocate_deltas()
+    shape, layer.batch_size = layer.shape_for_seq_len(S), 0
+    layer.configure(shape)
+    allocate_buffers(layer)
 
 
 def shape_for_seq_len(layer: Layer, S: int) -> LayerShapes:

@@ -139,8 +139,8 @@ class BatchNorm(NormalizationBase):
             The number of features or channels.
         """
         if self.gmean is None:
-            for name in ("gmean", "gvar", "xmean", "xvar"):
-                setattr(self, name, self.be.zeros((nfm, 1), name=f"{self.name}.{name}"))
+            names = ("gmean", "gvar", "xmean", "xvar")
+            vars(self).update({name: self.be.zeros((nfm, 1), name=f"{self.name}.{name}") for name in names})
         self.allparams = [self.beta, self.gamma, self.gmean, self.gvar]
 
     def init_buffers(self, inputs: Tensor) -> None:

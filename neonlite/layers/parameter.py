@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self, overload
 
 from neonlite.backend import Tensor
+from neonlite.backend.transaction import atomic, on_failure
 from neonlite.backend.validation import check_shape, checks_arguments, from_name
 from neonlite.initializers import initializer_names
 from neonlite.layers.layer import Layer
@@ -203,8 +204,13 @@ class ParameterLayer(Layer):
         """
         if missing := [name for name in self.persistent_tensors if name not in params]:
             raise KeyError(f"{self.name}: expected an array {missing[0]}, got only {', '.join(params)}")
-        for name in self.persistent_tensors:
-            setattr(self, name, params[name])
+
+        def write() -> None:
+            for name, tensor in self.persistent_tensors.items():
+                on_failure(tensor.__setitem__, slice(None), tensor.get())
+                setattr(self, name, params[name])
+
+        atomic(write)
 
 
 def allocate_parameters(layers: Sequence[ParameterLayer]) -> None:
@@ -212,18 +218,27 @@ def allocate_parameters(layers: Sequence[ParameterLayer]) -> None:
     specs = [(layer, spec) for layer in layers for spec in layer.parameter_specs()]
     if not specs:
         return
-    be = specs[0][0].be
+    atomic(allocate_and_fill, specs)
+
+
+def allocate_and_fill(specs: Sequence[tuple[ParameterLayer, ParameterSpec]]) -> None:
+    """Allocate and initialize parameters, then set the attributes of all layers; no attribute is set after an error."""
+    be, start = specs[0][0].be, 0
+    on_failure(be.rng_set_state, be.rng_get_state())  # the next attempt draws the same numbers
     total = sum(math.prod(spec.shape) for _, spec in specs)
     flat, gradients = be.zeros((total, 1), name="parameters"), be.zeros((total, 1), name="gradients")
-    start = 0
+    allocated = []
     for layer, spec in specs:
         size = math.prod(spec.shape)
         for attribute, buffer in ((spec.name, flat), (spec.gradient, gradients)):
             view = buffer[start : start + size].reshape(spec.shape)
             view.name = f"{layer.name}.{attribute}"
-            layer.__dict__[attribute] = view
-        fill_parameter(getattr(layer, spec.name), spec.init)
+            allocated.append((layer, attribute, view))
+        fill_parameter(allocated[-2][2], spec.init)
         start += size
+    for layer, attribute, view in allocated:
+        on_failure(vars(layer).update, {attribute: None})
+        vars(layer)[attribute] = view
 
 
 def check_init(where: str, init: Any) -> None:

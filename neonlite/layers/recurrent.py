@@ -75,6 +75,7 @@ class RecurrentBase(ParameterLayer):
         self.activations: list[Transform] = []
         self.activation = self.check_activation("activation", Tanh() if activation is None else activation)
         self.split_inputs = False
+        self.nsteps = 0  # the number of time steps; 0 before ``configure``
         self.is_reset = True  # start from zeros, not from the state of a previous minibatch
         self.pending_state: dict[str, Any] = {}  # from set_state; the next fprop copies it to its buffers
         self.unrolls: list[Any] = []  # an Unroll for each direction
@@ -164,7 +165,10 @@ class RecurrentBase(ParameterLayer):
                 f"(C, H, W), got the shape {self.in_shape}. Give the data set a shape (F, T), or put Reshape((F, T)) "
                 "before this layer"
             )
-        *sizes, self.nsteps = self.in_shape
+        *sizes, steps = self.in_shape
+        if self.nsteps not in (0, steps):
+            self.reset()
+        self.nsteps = steps
         self.nin = math.prod(sizes)
         if self.split_inputs and self.nin % 2:
             raise ValueError(
@@ -180,14 +184,15 @@ class RecurrentBase(ParameterLayer):
         return [ParameterSpec("W", "dW", self.weight_shape, RecurrentInitializer(self))]
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        # before the first allocation, keep a state that was loaded from a checkpoint
+        if self.unrolls and batch_size_of(self.pending_state) != self.be.bsz:
+            self.pending_state = {}
         super().allocate(shared_outputs, accumulate_updates)
         for direction, suffix in enumerate(("",) if self.num_directions == 1 else ("_f", "_b")):
             for name, part in zip(("W_input", "W_recur", "b"), self.split_weights(self.W, direction), strict=True):
                 vars(self)[f"{name}{suffix}"] = part
             for name, part in zip(("dW_input", "dW_recur", "db"), self.split_weights(self.dW, direction), strict=True):
                 vars(self)[f"{name}{suffix}"] = part
-        if self.unrolls:  # before the first allocation, keep a state that was loaded from a checkpoint
-            self.pending_state = {}
         self.unrolls = [make_unroll(self, direction) for direction in range(self.num_directions)]
         common = {*self.input_layouts} & {*getattr(self.next_layer, "input_layouts", ())}
         self.layout = "columns" if "columns" in common and shared_outputs is None else "CHWN"
@@ -401,13 +406,17 @@ class RecurrentBase(ParameterLayer):
 
     def restore_state(self) -> None:
         """Copy the pending state to the final states; warn and use zeros if it is for another batch size."""
-        other_sizes = {self.pending_state[name].shape[1] for name in self.state_names} - {self.be.bsz}
-        if other_sizes:
-            warn(other_batch_size([self.name], other_sizes.pop(), self.be.bsz))
+        if (saved := batch_size_of(self.pending_state)) != self.be.bsz:
+            warn(other_batch_size([self.name], saved, self.be.bsz))
             return self.set_state({})
         for name, t in zip(self.state_names, self.final_states, strict=True):
             t[:] = self.pending_state[name]
         self.is_reset, self.pending_state = False, {}
+
+
+def batch_size_of(state: dict[str, Any]) -> int:
+    """Return the batch size of a recurrent state, arrays (output_size, N) by name; 0 if it is empty."""
+    return next((x.shape[1] for x in state.values()), 0)
 
 
 def other_batch_size(names: Sequence[str], saved: int, current: int) -> str:
@@ -746,8 +755,8 @@ class BiBNRNN(BiRNN):
             The number of features.
         """
         if self.gmean is None:
-            self.gmean = self.be.zeros((nfm, 1), name=f"{self.name}.gmean")
-            self.gvar = self.be.zeros((nfm, 1), name=f"{self.name}.gvar")
+            names = ("gmean", "gvar")
+            vars(self).update({name: self.be.zeros((nfm, 1), name=f"{self.name}.{name}") for name in names})
 
     @property
     def persistent_tensors(self) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from neonlite.backend import Tensor, serialization
+from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import checks_arguments
 from neonlite.initializers import compute_dtype
 from neonlite.layers.buffers import BufferOwner
@@ -151,8 +152,7 @@ class WeightOwner(BufferOwner):
         entries = [TensorEntry(*key, tensors.get(key), values.get(key)) for key in names]
         hint = "get_weights() returns the valid names" if partial else "partial=True accepts a subset"
         check_entries(self, entries, hint)
-        for key, value in values.items():
-            tensors[key][:] = to_host_array(value)
+        atomic(write_arrays, [(tensors[key], to_host_array(value)) for key, value in values.items()])
 
     @checks_arguments
     def serialize(self, keep_states: bool = True) -> dict[str, Any]:
@@ -217,11 +217,19 @@ class WeightOwner(BufferOwner):
             if load_states and layer is not None and "states" in (entry or {}):
                 entries += state_entries(layer, entry["states"])
         check_entries(self, entries)
-        for layer, entry in matches:
-            for key, tensor in layer.persistent_tensors.items():
-                tensor[:] = to_host_array(entry["params"][key])
-            if load_states and "states" in entry:
-                layer.set_states(entry["states"], entry.get("updates"))
+        arrays = [
+            (tensor, to_host_array(entry["params"][key]))
+            for layer, entry in matches
+            for key, tensor in layer.persistent_tensors.items()
+        ]
+
+        def load() -> None:
+            for layer, entry in matches:
+                if load_states and "states" in entry:
+                    layer.set_states(entry["states"], entry.get("updates"))
+            write_arrays(arrays)
+
+        atomic(load)
 
     def set_states(
         self, states: Sequence[Sequence[ArrayLike]], updates: Sequence[tuple[str, int] | None] | None = None
@@ -244,16 +252,25 @@ class WeightOwner(BufferOwner):
         pairs = parameter_states(self)
         check_entries(self, state_entries(self, states))
         checked = check_updates(self.name, updates, len(pairs))
+        new = []
         for ((w, _), tensors), values, update in zip(pairs, states, checked, strict=True):
-            w.updates = update
-            if len(tensors) != len(values):
-                tensors[:] = [self.be.zeros(w.shape, dtype=compute_dtype(w)) for _ in values]
-            for tensor, value in zip(tensors, values, strict=True):
-                tensor[:] = to_host_array(value)
+            arrays = [self.be.array(to_host_array(x), dtype=compute_dtype(w)) for x in values]
+            new.append((w, tensors, update, arrays))
+        for w, tensors, update, arrays in new:
+            restore_on_failure(w, "updates")
+            on_failure(tensors.__setitem__, slice(None), [*tensors])
+            w.updates, tensors[:] = update, arrays
 
     def get_param_attrs(self) -> dict[str, bool]:
         """Return neon's flags for parameters distributed over devices, as keyword arguments of ``be.array``."""
         return {"parallel": self.parallelism in ("Data", "Model"), "distributed": self.parallelism == "Model"}
+
+
+def write_arrays(pairs: Sequence[tuple[Tensor, NumPyArray]]) -> None:
+    """Write arrays to tensors, within a transaction, which restores the old values if it fails."""
+    for tensor, array in pairs:
+        on_failure(tensor.__setitem__, slice(None), tensor.get())
+        tensor[:] = array
 
 
 # --- layers and entries ----------------------------------------------------------------------------------------------

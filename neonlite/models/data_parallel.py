@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend.interrupt import ENDING, DeferredInterrupt
 from neonlite.backend.shard import Shard
 from neonlite.data.iterator import ResumableIterator
 from neonlite.distributed.gradients import GradientReducer
@@ -20,7 +21,6 @@ from neonlite.distributed.settings import backend_settings, check_same, differ
 from neonlite.layers.parameter import ParameterLayer
 from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe
-from neonlite.models.interrupt import ENDING, DeferredInterrupt
 from neonlite.optimizers import get_param_list
 
 if TYPE_CHECKING:

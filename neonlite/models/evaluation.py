@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend.interrupt import defers_interrupt, raise_interrupt
 from neonlite.backend.lock import exclusive
+from neonlite.backend.transaction import atomic, on_failure
 from neonlite.callbacks.callback import check_dataset
 from neonlite.data.iterator import ResumableIterator
 from neonlite.data.target_encoders import NumberEncoder, TargetEncoder
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 
 
+@defers_interrupt
 @exclusive
 def eval(
     model: Model,
@@ -86,6 +89,7 @@ def eval(
     return MetricValues.of(mean_over_rows(gather(model, dataset, values)), metric)
 
 
+@defers_interrupt
 @exclusive
 def eval_cost(model: Model, dataset: NervanaDataIterator) -> float:
     """Return the mean cost over the rows of a data set. Each row counts once.
@@ -121,6 +125,7 @@ def eval_cost(model: Model, dataset: NervanaDataIterator) -> float:
     return float(mean_over_rows(gather(model, dataset, map_outputs(model, dataset, evaluate))))
 
 
+@defers_interrupt
 @exclusive
 def get_outputs(model: Model, dataset: NervanaDataIterator) -> NDArray[Any]:
     """Return the outputs of the network for a data set; ``predict`` returns numbers in the units of ``fit(X, y)``.
@@ -146,6 +151,7 @@ def get_outputs(model: Model, dataset: NervanaDataIterator) -> NDArray[Any]:
     return np.concatenate(gather(model, dataset, map_outputs(model, dataset, read)))
 
 
+@defers_interrupt
 @exclusive
 def get_outputs_beam(
     model: Model, dataset: NervanaDataIterator, num_beams: int = 0, steps: int | None = None
@@ -243,42 +249,55 @@ def map_outputs(
     ``run(x)`` computes the outputs; default: inference. In a ``fit`` in several processes, these are the columns of
     this process. Afterwards, also after an error, the data set and the layers have their previous states.
     """
-    parts: list[Part] = []
     model.check_can_evaluate()
     check_inputs(model.name, model.input_encoder, dataset)
     model.initialize(check_dataset(f"{model.name}: dataset", dataset))
-    before = dataset.get_state() if hasattr(dataset, "get_state") else None
-    saved_states = [(layer, layer.get_state()) for layer in model.layers.leaves()]
-    previous_batch_size = model.layers.batch_size
-    for layer, _ in saved_states:
-        layer.set_state({})
-    dataset.reset()
-    remaining = dataset.ndata
+    return atomic(evaluate_minibatches, model, dataset, function, run)
+
+
+def evaluate_minibatches(
+    model: Model, dataset: Any, function: Callable[[Any, Any, Any, int], Part], run: Callable[..., Any] | None
+) -> list[Part]:
+    """Return the values for ``map_outputs``; restore the data set and the layers, or let the transaction do it."""
+    parts: list[Part] = []
     sharded = isinstance(dataset, ResumableIterator)
-    try:
-        for x, t in dataset:
-            if remaining <= 0:
-                break
-            with use_batch_size_of(model, x) as width:
-                shard = model.be.minibatch_shard if sharded else None
-                first_column, columns_of_all = (0, width) if shard is None else (shard.start, shard.total)
-                n = max(0, min(remaining - first_column, width))
-                remaining -= columns_of_all
-                if not n:
-                    continue
-                y = model.fprop(x, inference=True) if run is None else run(x)
-                first = y[0] if isinstance(y, list) else y
-                steps = first.shape[1] // width
-                columns: Any = slice(0, None)
-                if n < width:
-                    columns = slice(0, n) if steps == 1 else [s * width + i for s in range(steps) for i in range(n)]
-                parts.append(function(y, t, columns, n))
-    finally:
+    if sharded:
+        dataset.minibatch = 0  # its epoch starts again, also with another batch size than before
+    before = dataset.get_state() if hasattr(dataset, "get_state") else None
+    has_batch_size = model.layers.batch_size in (0, model.be.bsz)  # else the next minibatch starts from zeros
+    states = [(layer, layer.get_state() if has_batch_size else {}) for layer in model.layers.leaves()]
+
+    def restore() -> None:
         dataset.reset()
         if before is not None:  # it may be the training set
             dataset.set_state({**before, "minibatch": 0})
-        for layer, arrays in saved_states:
-            layer.set_state(arrays if model.layers.batch_size == previous_batch_size else {})
+        for layer, arrays in states:
+            layer.set_state(arrays)
+
+    on_failure(restore)
+    for layer, _ in states:
+        layer.set_state({})
+    dataset.reset()
+    remaining = dataset.ndata
+    for x, t in dataset:
+        raise_interrupt()
+        if remaining <= 0:
+            break
+        with use_batch_size_of(model, x) as width:
+            shard = model.be.minibatch_shard if sharded else None
+            first_column, columns_of_all = (0, width) if shard is None else (shard.start, shard.total)
+            n = max(0, min(remaining - first_column, width))
+            remaining -= columns_of_all
+            if not n:
+                continue
+            y = model.fprop(x, inference=True) if run is None else run(x)
+            first = y[0] if isinstance(y, list) else y
+            steps = first.shape[1] // width
+            columns: Any = slice(0, None)
+            if n < width:
+                columns = slice(0, n) if steps == 1 else [s * width + i for s in range(steps) for i in range(n)]
+            parts.append(function(y, t, columns, n))
     if remaining == dataset.ndata:
         raise ValueError(f"{model.name}: expected a data set with at least one row, got {describe(dataset)}")
+    restore()
     return parts

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
 from neonlite.backend.current import on_its_backend
+from neonlite.backend.interrupt import DeferredInterrupt
 from neonlite.backend.validation import checks_arguments, integer, with_attributes
 from neonlite.backend.warn import warn
 from neonlite.callbacks import Callback, CallbackBase, Callbacks, MetricCallback
@@ -210,8 +211,8 @@ def fit(
     if num_epochs is not None:
         if X is not None and not is_iterator and not hasattr(X, "ndata"):
             check_dataset(f"{model.name}.fit: dataset", X, ". For arrays pass epochs= instead: fit(X, y, epochs=10)")
-        with shard_minibatches(model, communicator):
-            train(model, X, cost, optimizer, num_epochs, callbacks, cuda_graphs)
+        with DeferredInterrupt(is_training=True) as interrupt, shard_minibatches(model, communicator):
+            train(model, X, cost, optimizer, num_epochs, interrupt, callbacks, cuda_graphs)
         return None
     where = f"{model.name}.fit"
     epochs = integer(f"{where}: epochs", DEFAULT_EPOCHS if epochs is None else epochs)
@@ -252,16 +253,13 @@ def fit(
         raise ValueError(f"{where}: expected validation data for metrics, got none. Pass validation_split=0.2.")
     if not isinstance(callbacks, Callbacks):
         callbacks = make_callbacks(model, train_set, validation_set, metrics, callbacks, progress_bar)
-    with model.be.batch_size(batch_size), shard_minibatches(model, communicator):
+    interrupt = DeferredInterrupt(is_training=True)
+    with interrupt, model.be.batch_size(batch_size), shard_minibatches(model, communicator):
         # the order of rows continues; an iterator has its position, except within an epoch
         continues = not is_iterator or model.minibatch_index or model.loaded_state is not None
-        if continues and model.data_state is not None and not can_resume(train_set, model.data_state):
-            model.minibatch_index, model.epoch_cost, model.data_state = 0, 0.0, None  # other data, from the first row
-            train_set.epoch = model.epoch_index  # an order of rows that was not used before
-            if model.loaded_state is not None:
-                model.loaded_state = model.loaded_state.without_data()
-        optimizer = optimizer or model.optimizer or Adam()
-        train(model, train_set, cost, optimizer, model.epoch_index + epochs, callbacks, cuda_graphs)
+        is_other = bool(continues) and model.data_state is not None and not can_resume(train_set, model.data_state)
+        optimizer, epochs = optimizer or model.optimizer or Adam(), model.epoch_index + epochs
+        train(model, train_set, cost, optimizer, epochs, interrupt, callbacks, cuda_graphs, is_other)
     history: History = callbacks.history
     return history
 

@@ -18,7 +18,7 @@ from neonlite.data.target_encoders import ClassEncoder, TargetEncoder
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Sequential
 from neonlite.layers.buffers import shape_of
 from neonlite.layers.compound import find_layers
-from neonlite.layers.layer_methods import num_samples, set_trainable
+from neonlite.layers.layer_methods import allocate_buffers, num_samples, set_trainable
 from neonlite.layers.summary import Summary, walk_layers
 from neonlite.layers.types import Deltas, LayerShapes, Tensors
 from neonlite.messages import describe
@@ -220,6 +220,7 @@ class Model(NervanaObject):
         """
         shape = shape_of(dataset)
         if not (self.initialized and self.layers.owns_layers):  # another model may have allocated some of its layers
+            self.initialized = False
             self.allocate(shape)
             self.initialized = True
         else:
@@ -230,9 +231,8 @@ class Model(NervanaObject):
             is_same = type(current) is self.cost_wrapper and current.costfunc is cost
             cost = current if is_same else self.cost_wrapper(cost)
         if cost is not None and cost is not current:
-            self.cost = cost
-            self.cost.initialize(self.layers)
-            self._initialized_cost = self.cost
+            cost.initialize(self.layers)
+            self.cost = self._initialized_cost = cost
 
     def check_seq_len(self, shape: LayerShapes) -> None:
         """Raise ValueError if data has another number of time steps than the network is configured for.
@@ -261,8 +261,7 @@ class Model(NervanaObject):
             The shape of one sample, for each input.
         """
         self.layers.configure(shape)
-        self.layers.allocate()
-        self.layers.allocate_deltas()
+        allocate_buffers(self.layers)
 
     @property
     def resume_settings(self) -> dict[str, Any]:

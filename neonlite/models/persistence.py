@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from neonlite.backend.interrupt import defers_interrupt
 from neonlite.backend.lock import exclusive
 from neonlite.backend.validation import checks_arguments
 from neonlite.backend.warn import warn
@@ -37,6 +38,7 @@ def get_weights(model: Model) -> dict[str, NDArray[Any]]:
     return weights
 
 
+@defers_interrupt
 @exclusive
 @checks_arguments
 def set_weights(model: Model, weights: Mapping[str, ArrayLike], partial: bool = False) -> None:
@@ -57,6 +59,7 @@ def set_weights(model: Model, weights: Mapping[str, ArrayLike], partial: bool = 
     model.layers.set_weights(weights, partial)
 
 
+@defers_interrupt
 @checks_arguments
 def save_params(model: Model, path: str | Path, keep_states: bool = True, check_finite: bool = True) -> str:
     """Save a checkpoint.
@@ -117,6 +120,7 @@ def check_savable(model: Model, keep_states: bool = True) -> None:
     TrainingState.describe(model, keep_states)
 
 
+@defers_interrupt
 @exclusive
 @checks_arguments
 def load_params(model: Model, path: str | Path | dict[str, Any], load_states: bool = True) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.current import on_its_backend
+from neonlite.backend.interrupt import defers_interrupt, raise_interrupt
 from neonlite.backend.validation import checks_arguments, integer
 from neonlite.backend.warn import warn
 from neonlite.data import ArrayIterator, NervanaDataIterator
@@ -66,6 +67,7 @@ class Predictor:
         outputs, n, size = [], len(arrays[0]), batch_size
         with be.lock:  # so that all rows use the same weights
             for first, last in pairwise([*range(0, n, size), n]):
+                raise_interrupt()
                 width = last - first
                 with be.batch_size(width):
                     copy = network.inference_copies.of(network, width, MAX_MINIBATCHES * size)
@@ -148,6 +150,7 @@ def ones_off(sizes: Iterable[int]) -> list[int]:
     return [n for n in sizes if n != 1]
 
 
+@defers_interrupt
 @checks_arguments
 def predict(
     model: Model, X: Data | NervanaDataIterator, preprocessed: bool | None = None, batch_size: int | None = None
@@ -231,6 +234,7 @@ def is_one_sample(X: Any, shape: LayerShapes | None) -> bool:
         return False
 
 
+@defers_interrupt
 def predict_proba(model: Model, X: Data | NervanaDataIterator, batch_size: int | None = None) -> NDArray[Any]:
     """Return the probabilities of the classes.
 
@@ -263,6 +267,7 @@ def predict_proba(model: Model, X: Data | NervanaDataIterator, batch_size: int |
     return outputs[0] if is_single else outputs
 
 
+@defers_interrupt
 def predict_classes(model: Model, X: Data | NervanaDataIterator, batch_size: int | None = None) -> NDArray[Any]:
     """Return the most probable class of each row, as a label of ``fit(X, y)``.
 
@@ -291,6 +296,7 @@ def predict_classes(model: Model, X: Data | NervanaDataIterator, batch_size: int
     return classes[0] if is_single else classes
 
 
+@defers_interrupt
 @on_its_backend
 def evaluate(
     model: Model,

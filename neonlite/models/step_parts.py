@@ -44,6 +44,9 @@ def use_batch_size_of(model: Model, x: Tensor | list[Tensor]) -> Iterator[int]:
             yield width
         finally:
             if width != previous:
+                model.layers.batch_size = 0  # that of no buffers, if the reallocation fails
+                for layer in model.layers.leaves():
+                    layer.set_state({})  # those of this batch size
                 model.set_batch_size(previous)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import Block
+from neonlite.backend.interrupt import DeferredInterrupt
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import checks_arguments, from_name, integer
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.messages import describe
 from neonlite.models.data_parallel import DataParallel, end_data_parallel, ends_data_parallel
 from neonlite.models.fit_checks import check_arguments, check_batch_norm, check_epochs, check_scale
-from neonlite.models.interrupt import DeferredInterrupt
 from neonlite.models.nonfinite import check_final_weights, check_step_cost
 from neonlite.models.recorded_steps import RecordedSteps, can_record
 from neonlite.models.step_parts import compute_cost as compute_cost
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from neonlite.models.model import Model
     from neonlite.transforms import Cost
 
+# what ``fit`` sets before its first step, besides the progress
+START_FIELDS = ("data_state", "loaded_state", "interrupted_callbacks", "callbacks", "ndata", "target_encoder")
+
 
 @checks_arguments
 def train(
@@ -37,8 +40,10 @@ def train(
     cost: GeneralizedCost | Multicost | Cost | str,
     optimizer: Optimizer | str,
     num_epochs: int,
+    interrupt: DeferredInterrupt,
     callbacks: CallbackBase | None = None,
     cuda_graphs: bool = True,
+    is_other_data: bool = False,
 ) -> None:
     """Train until ``num_epochs`` epochs are complete, or a callback sets ``finished``.
 
@@ -56,12 +61,17 @@ def train(
         The optimizer, such as Adam(), or its name, such as "adam", for one with its defaults.
     num_epochs : int
         The total number of epochs, including those of earlier calls; 0 trains nothing.
+    interrupt : DeferredInterrupt
+        Defers signals.
     callbacks : Callbacks or CallbackBase, optional
         The callbacks, such as Callbacks(model).
     cuda_graphs : bool
         Whether a GPU may replay minibatches and updates as CUDA graphs; see ``be.replay``. This needs layers of
         neonlite, or layers that set ``can_replay = True``. On a CPU, whether the steps of fully connected networks are
         recorded and repeated without the Python code of their layers, with the same results. Default: True.
+    is_other_data : bool
+        Whether the position in the data of the last ``fit`` is not one of this data set: the current epoch then starts
+        again, at the first row. Default: False.
 
     Raises
     ------
@@ -94,7 +104,7 @@ def train(
     if isinstance(optimizer, Optimizer):
         optimizer.cuda_graphs = cuda_graphs
     model.finished = model.warned = False
-    with DeferredInterrupt() as interrupt, ends_data_parallel(model):
+    with ends_data_parallel(model):
         with interrupt.defer():
             model.initialize(dataset, cost)
             if type(optimizer) is not type(model.optimizer) and not (is_own(optimizer) and is_own(model.optimizer)):
@@ -104,25 +114,14 @@ def train(
             model.optimizer = optimizer
         check_scale(model, dataset)
         check_batch_norm(model, dataset)
-        if model.loaded_state is not None:
-            model.loaded_state.resume(dataset, callbacks)
-        else:
-            if model.minibatch_index and model.data_state and hasattr(dataset, "set_state"):
-                dataset.set_state(model.data_state)
-            interrupted = None if callbacks is model.callbacks else model.interrupted_callbacks
-            if interrupted is not None and isinstance(callbacks, Callbacks):
-                callbacks.continue_from(interrupted)
-        model.loaded_state, model.interrupted_callbacks, model.callbacks = None, None, callbacks
-        if (shard := model.be.shard) is not None:
-            model.data_parallel = DataParallel(model, dataset, shard, num_epochs, interrupt)
-            interrupt.is_agreed = False
-        model.ndata = dataset.ndata
-        for name in ("preprocessing", "input_encoder", "target_encoder"):  # what predict applies
-            setattr(model, name, getattr(dataset, name, None))
-        callbacks.on_train_begin(num_epochs)
-        check_epochs(model, num_epochs)
-        if model.data_parallel is not None:
-            model.data_parallel.check_before_epoch()
+        before = {name: getattr(model, name) for name in (*model.progress_fields, *START_FIELDS)}
+        encoding = model.layers.input_encoding
+        try:
+            start_training(model, dataset, callbacks, num_epochs, interrupt, is_other_data)
+        except BaseException:
+            vars(model).update(before)  # the next fit starts from there, too
+            model.layers.input_encoding = encoding
+            raise
         is_complete = True  # the last epoch
         try:
             model.recorded_steps = RecordedSteps(model) if can_record(model) else None
@@ -148,6 +147,39 @@ def train(
             end_data_parallel(model)
         check_final_weights(model)
         callbacks.on_train_end()
+
+
+def start_training(
+    model: Model,
+    dataset: Any,
+    callbacks: CallbackBase,
+    num_epochs: int,
+    interrupt: DeferredInterrupt,
+    is_other_data: bool,
+) -> None:
+    """Set the position in the data, and the states of the callbacks; connect the processes; run ``on_train_begin``."""
+    if is_other_data:
+        model.minibatch_index, model.epoch_cost, model.data_state = 0, 0.0, None
+        dataset.epoch = model.epoch_index  # an order of rows that was not used before
+    if model.loaded_state is not None:
+        model.loaded_state.resume(None if is_other_data else dataset, callbacks)
+    else:
+        if model.minibatch_index and model.data_state and hasattr(dataset, "set_state"):
+            dataset.set_state(model.data_state)
+        interrupted = None if callbacks is model.callbacks else model.interrupted_callbacks
+        if interrupted is not None and isinstance(callbacks, Callbacks):
+            callbacks.continue_from(interrupted)
+    model.loaded_state, model.interrupted_callbacks, model.callbacks = None, None, callbacks
+    if (shard := model.be.shard) is not None:
+        model.data_parallel = DataParallel(model, dataset, shard, num_epochs, interrupt)
+        interrupt.is_agreed = False
+    model.ndata = dataset.ndata
+    for name in ("preprocessing", "input_encoder", "target_encoder"):  # what predict applies
+        setattr(model, name, getattr(dataset, name, None))
+    callbacks.on_train_begin(num_epochs)
+    check_epochs(model, num_epochs)
+    if model.data_parallel is not None:
+        model.data_parallel.check_before_epoch()
 
 
 def interrupt_callbacks(model: Model) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from neonlite.backend.lock import exclusive
 from neonlite.backend.serialization import find_class
 from neonlite.backend.shard import complete_batch_size
+from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import check_keys, one_of
 from neonlite.backend.warn import warn
 from neonlite.data.input_encoders import InputEncoder
@@ -282,6 +283,10 @@ class TrainingState(NamedTuple):
         A network that is not configured is configured with the input shape of the file; its weights are allocated, but
         not its minibatch buffers.
         """
+        atomic(self._restore, model, load_states)
+
+    def _restore(self, model: Any, load_states: bool) -> None:
+        """Restore this state in a model, within a transaction: read and check everything first, then write."""
         arrays: dict[str, dict[str, NDArray[Any]]] = {
             kind: {} for kind in ("weights", "states", "recurrent", "preprocessing", "callbacks")
         }
@@ -302,39 +307,39 @@ class TrainingState(NamedTuple):
         }
         training = load_states and "training" in self.description
         new = [x for x in network.leaves() if isinstance(x, ParameterLayer) and not x.is_allocated]
-        before = be.rng_get_state(), be.compat_mode, network.in_shape
-        try:
-            if training:
-                self.check_settings(model.resume_settings)
-                progress = self.get_progress(model.progress_fields)
-                frozen = self.frozen_layers(network, names)
-                data = self.get_field((dict, type(None)), "training", "data")
-                optimizer, rng = self.build_optimizer(), tuple(self.get_field(list, "training", "rng_state"))
-            if not model.initialized:
-                be.compat_mode = self.call_checked(
-                    "backend.compat_mode", get_compat_mode, self.get_field(dict, "backend")
-                )
-                self.call_checked("layers, in_shape", configure, network, self.in_shape)
-            self.call_checked("weights", allocate_for_weights, network, new, arrays["weights"])
-            if training:
-                states = self.call_checked("states", match_optimizer_states, network, arrays["states"])
-                updates = self.get_updates(network, optimizer, names)
-            recurrent = self.call_checked("recurrent", match_recurrent_states, network, arrays["recurrent"])
-            if training:
-                self.call_checked("training.rng_state", be.rng_set_state, rng)
-            self.call_checked("weights", network.set_weights, arrays["weights"])
-        except BaseException:
-            release_weights(new)
-            be.rng_set_state(before[0])
-            be.compat_mode, network.in_shape = before[1:]
-            if before[2] is not None:
-                network.configure(before[2])
-            raise
+        on_failure(release_weights, new)
+        if training:
+            self.check_settings(model.resume_settings)
+            progress = self.get_progress(model.progress_fields)
+            frozen = self.frozen_layers(network, names)
+            data = self.get_field((dict, type(None)), "training", "data")
+            optimizer, rng = self.build_optimizer(), tuple(self.get_field(list, "training", "rng_state"))
+        if not model.initialized:
+            if network.in_shape is None:
+                restore_on_failure(network, "in_shape")
+            else:
+                on_failure(network.configure, network.in_shape)
+            restore_on_failure(be, "compat_mode")
+            be.compat_mode = self.call_checked("backend.compat_mode", get_compat_mode, self.get_field(dict, "backend"))
+            self.call_checked("layers, in_shape", configure, network, self.in_shape)
+        on_failure(be.rng_set_state, be.rng_get_state())
+        self.call_checked("weights", allocate_for_weights, network, new, arrays["weights"])
+        if training:
+            states = self.call_checked("states", match_optimizer_states, network, arrays["states"])
+            updates = self.get_updates(network, optimizer, names)
+        recurrent = self.call_checked("recurrent", match_recurrent_states, network, arrays["recurrent"])
+        if training:
+            self.call_checked("training.rng_state", be.rng_set_state, rng)
+        self.call_checked("weights", network.set_weights, arrays["weights"])
         if "preprocessing" in self.description:  # optional
+            restore_on_failure(network, "input_encoding")
+            restore_on_failure(model, "target_encoder")
             model.preprocessing = preprocessing
             model.input_encoder, model.target_encoder = encoders["input_encoder"], encoders["target_encoder"]
         if training:
             if frozen is not None:
+                on_failure(set_trainable, [x for x in network.leaves() if not x.trainable], False)
+                on_failure(set_trainable, network.leaves(), True)
                 set_trainable(network.leaves(), True)
                 set_trainable(frozen, False)
             for layer, lists in states:
@@ -344,21 +349,19 @@ class TrainingState(NamedTuple):
             is_alone = not may_become_distributed()
             lost = {name: n for name, n in sizes.items() if be.bsz and n != be.bsz and is_alone}
             for layer, state in recurrent:
+                restore_on_failure(layer, *layer.progress)
                 layer.set_state({} if layer.name in lost else state)
-            vars(model).update(
+            new_values = dict(
                 progress, data_state=data, optimizer=optimizer, loaded_state=self._replace(arrays=of_callbacks)
             )
+            restore_on_failure(model, *new_values)
+            vars(model).update(new_values)
             if lost:
                 text = other_batch_size([*lost], next(iter(lost.values())), be.bsz)
                 warn(f"{self.file}: {text}")
 
-    def without_data(self) -> TrainingState:
-        """Return the state without the position in the training data."""
-        training = self.get_field(dict, "training") | {"data": None}
-        return self._replace(description=self.description | {"training": training})
-
     def resume(self, dataset: Any, callbacks: Any) -> None:
-        """Restore the position of the training data, and the state of the callbacks."""
+        """Restore the position of the training data, unless that is None, and the state of the callbacks."""
         data = self.get_field((dict, type(None)), "training", "data")
         if data is not None and hasattr(dataset, "set_state"):
             try:

@@ -28,6 +28,7 @@ from neonlite.transforms import CrossEntropyMulti, Rectlin, Softmax
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import survival
+from _disturbed import NETWORKS, disturbed
 from _failures import SETUPS, failing
 
 RUNTIMES = survival.RUNTIMES
@@ -82,6 +83,13 @@ def test_so_does_ctrl_c_twice():
 @pytest.mark.parametrize("name", SETUPS)
 def test_training_after_an_error_at_any_line_of_a_step_is_bit_identical(name):
     assert held(failing(60, 5, [name]))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_call_that_an_error_or_ctrl_c_ends_changes_nothing_and_works_when_it_is_repeated(name):
+    assert held(disturbed(3, [name], seed=int(os.environ.get("NEONLITE_TEST_SEED", "0"))))
 
 
 @pytest.mark.slow

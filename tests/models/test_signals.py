@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from helpers.small_models import data, same, start
 
+from neonlite.backend import interrupt
 from neonlite.callbacks import CallbackBase, Callbacks
-from neonlite.models import Model, interrupt
+from neonlite.models import Model
 from neonlite.models.checkpoint import read_checkpoint
 from neonlite.optimizers import Adam
 from neonlite.transforms import CrossEntropyMulti
@@ -171,7 +172,7 @@ def test_a_signal_at_the_very_end_of_a_training_is_not_lost(number, monkeypatch)
         fit(model, data(), Adam(), SignalAt("end", number))
     assert model.epoch_index == 3
     assert ended.type is KeyboardInterrupt or ended.value.code == 128 + number
-    with pytest.raises((KeyboardInterrupt, SystemExit)), interrupt.DeferredInterrupt():
+    with pytest.raises((KeyboardInterrupt, SystemExit)), interrupt.DeferredInterrupt(is_training=True):
         os.kill(os.getpid(), number)
 
 

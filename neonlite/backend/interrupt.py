@@ -1,13 +1,17 @@
-"""Defer Ctrl-C (SIGINT), SIGTERM and SIGHUP until the current training step is complete."""
+"""Defer Ctrl-C and the signals that end a process, until the work in progress is in a consistent state."""
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # The signals that end training, and their default handlers.
 ENDING = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -29,23 +33,31 @@ class Terminated(SystemExit):
 
 
 class DeferredInterrupt:
-    """Context manager that defers Ctrl-C, SIGTERM and SIGHUP until ``raise_if_pending`` or its end.
+    """Context manager that defers Ctrl-C until ``raise_if_pending`` or its end; in training, SIGTERM and SIGHUP too.
 
     A second signal is raised immediately, except within ``defer``. Ctrl-C raises KeyboardInterrupt, the others
-    ``Terminated``. Signals that are ignored, such as SIGHUP under nohup, or that have another handler, are not
-    affected; nor are signals outside of the main thread, where Python does not deliver them.
+    ``Terminated``. Signals that are ignored, such as SIGHUP under nohup, or that have another handler, such as that of
+    an outer DeferredInterrupt, are not affected; nor are signals outside of the main thread, where Python does not
+    deliver them.
+
+    Parameters
+    ----------
+    is_training : bool
+        Whether signals end training, after a complete step, and not before the end of an evaluation within it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_training: bool = False) -> None:
+        self.is_training = is_training
         self.pending_signal: int | None = None  # a signal number
         self.is_deferring = False
         self.is_agreed = True  # with several processes: whether all know of the pending signal
         self.previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> DeferredInterrupt:
+        self.pending_signal = None
         if threading.current_thread() is threading.main_thread():
-            for number, default in ENDING.items():
-                if signal.getsignal(number) == default:
+            for number in ENDING if self.is_training else (signal.SIGINT,):
+                if signal.getsignal(number) == ENDING[number]:
                     self.previous_handlers[number] = signal.signal(number, self.handle_signal)
         return self
 
@@ -58,11 +70,11 @@ class DeferredInterrupt:
     @contextmanager
     def defer(self) -> Iterator[None]:
         """Defer every signal while the context is active."""
-        self.is_deferring = True
+        before, self.is_deferring = self.is_deferring, True
         try:
             yield
         finally:
-            self.is_deferring = False
+            self.is_deferring = before
 
     def raise_if_pending(self) -> None:
         """Raise KeyboardInterrupt or Terminated if a signal is pending, and several processes have agreed on it."""
@@ -81,8 +93,9 @@ class DeferredInterrupt:
         self.pending_signal, self.is_agreed = signum, True
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        for number, handler in self.previous_handlers.items():
-            signal.signal(number, handler)
+        self.is_deferring = True
+        while self.previous_handlers:
+            signal.signal(*self.previous_handlers.popitem())
         self.is_agreed = True
         if error is None:
             self.raise_if_pending()
@@ -95,3 +108,41 @@ class DeferredInterrupt:
 def ended_by(number: int) -> BaseException:
     """Return the exception to raise for a signal."""
     return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
+
+
+def active_interrupt() -> DeferredInterrupt | None:
+    """Return the object that defers Ctrl-C in this thread, or None."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    return owner if isinstance(owner, DeferredInterrupt) else None
+
+
+def defers_interrupt(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function to raise KeyboardInterrupt only where it calls ``raise_interrupt``, and at its end.
+
+    So Ctrl-C does not end a context manager halfway, which would leave a lock, a batch size or a backend set. A second
+    Ctrl-C is raised immediately.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        with DeferredInterrupt():
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def raise_interrupt() -> None:
+    """Raise KeyboardInterrupt if Ctrl-C was pressed; within a training do nothing, which ends after a step."""
+    active = active_interrupt()
+    if active is not None and not active.is_training:
+        active.raise_if_pending()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Defer every Ctrl-C to the end of the context."""
+    active = active_interrupt()
+    with DeferredInterrupt() if active is None else nullcontext(active) as interrupt, interrupt.defer():
+        yield
