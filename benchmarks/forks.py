@@ -235,9 +235,9 @@ def case(runtime: str, name: str, count: int, beside_fit: bool) -> Row:
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONWARNINGS": "ignore"}
     try:
         run = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=LIMIT * 10 + count)
-        ends = json.loads(run.stdout.splitlines()[-1]) if run.returncode == 0 else ["failed: " + run.stderr[-300:]]
+        ends, errors = json.loads(run.stdout.splitlines()[-1]) if run.returncode == 0 else ["failed"], run.stderr[-300:]
     except subprocess.TimeoutExpired:
-        ends = ["hangs"]
+        ends, errors = ["hangs"], ""
     row = {
         "runtime": runtime,
         "case": name,
@@ -245,7 +245,8 @@ def case(runtime: str, name: str, count: int, beside_fit: bool) -> Row:
         "children": count,
         "hangs": ends.count("hangs"),
     }
-    return {**row, "wrong": len(ends) - ends.count("hangs"), "ends": ends[:3], "seconds": time.perf_counter() - start}
+    row |= {"wrong": len(ends) - ends.count("hangs"), "seconds": time.perf_counter() - start}
+    return row | {"ends": ends[:3], "errors": errors} if ends else row
 
 
 def cases(count: int) -> Iterator[tuple[str, str, int, bool]]:

@@ -79,19 +79,25 @@ def test_ctrl_c_at_any_time_leaves_the_lock_free() -> None:
     assert acquired_elsewhere(lock)
 
 
-def test_a_waiting_thread_is_next() -> None:
-    lock, order = FairLock(), []
-    for _ in range(10):
-        thread = threading.Thread(target=lambda: lock.acquire(60.0) and (order.append("waiting"), lock.release()))
-        with lock:
-            thread.start()
-            time.sleep(0.02)
-        for _ in range(100):
+def test_a_lock_is_passed_to_a_waiting_thread_before_its_last_holder():
+    for _ in range(20):
+        lock, order = FairLock(), []
+
+        def other(lock: FairLock = lock, order: list[str] = order) -> None:
             with lock:
-                order.append("again")
+                order.append("other")
+
+        thread = threading.Thread(target=other)
+        with lock, lock:  # twice in one thread
+            thread.start()
+            end = time.monotonic() + 300
+            while lock._gate.acquire(blocking=False):  # until the other thread waits for the lock
+                lock._gate.release()
+                assert time.monotonic() < end
+        with lock:
+            order.append("this")
         thread.join()
-        assert order.index("waiting") == 0
-        order.clear()
+        assert order == ["other", "this"]
 
 
 class Steps:

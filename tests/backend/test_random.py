@@ -644,11 +644,11 @@ def test_a_draw_counts_its_blocks_under_the_lock():
 
     class RecordingDict(dict):
         def __setitem__(self, purpose, blocks):
-            locked.append(streams._lock.locked())
+            locked.append(streams._lock._is_owned())
             super().__setitem__(purpose, blocks)
 
         def __getitem__(self, purpose):
-            locked.append(streams._lock.locked())
+            locked.append(streams._lock._is_owned())
             return super().__getitem__(purpose)
 
     streams = RandomStreams(60)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from neonlite import Backend, gen_backend
-from neonlite.backend.lock import FairLock
 from neonlite.backend.tensor import Tensor
 from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator, HDF5Iterator, NervanaDataIterator
@@ -441,27 +439,6 @@ def test_only_the_training_thread_sees_the_batch_size_of_a_partial_minibatch(be)
     model.predict(np.ones((5, 2)))
     assert layer.seen == {(4, 4), (1, 4)}
     assert be.bsz == 4
-
-
-def test_a_lock_is_passed_to_a_waiting_thread_before_its_last_holder():
-    for _ in range(20):
-        lock, order = FairLock(), []
-
-        def other(lock: FairLock = lock, order: Any = order) -> None:
-            with lock:
-                order.append("other")
-
-        thread = threading.Thread(target=other)
-        with lock, lock:  # twice in one thread
-            thread.start()
-            end = time.monotonic() + 300
-            while not lock._gate.locked() and time.monotonic() < end:
-                time.sleep(0)
-            assert lock._gate.locked()  # the other thread waits for it
-        with lock:
-            order.append("this")
-        thread.join()
-        assert order == ["other", "this"]
 
 
 # --- preprocessing ---------------------------------------------------------------------------------------------------
