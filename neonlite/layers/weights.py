@@ -139,6 +139,18 @@ class WeightOwner(BufferOwner):
         TypeError
             If ``weights`` is not a dict with names.
         """
+        tensors, values = self.check_weights(weights, partial)
+        for key, value in values.items():
+            tensors[key][:] = to_host_array(value)
+
+    def check_weights(self, weights: Any, partial: bool = False) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Return tensors and arrays by (layer, name); raise the errors of ``set_weights``.
+
+        Parameters
+        ----------
+        weights, partial
+            As for ``set_weights``.
+        """
         if not (isinstance(weights, Mapping) and all(isinstance(key, str) for key in weights)):
             raise TypeError(
                 f"{self.name}.set_weights: expected a dict of arrays by name, as from get_weights(), got "
@@ -151,8 +163,7 @@ class WeightOwner(BufferOwner):
         entries = [TensorEntry(*key, tensors.get(key), values.get(key)) for key in names]
         hint = "get_weights() returns the valid names" if partial else "partial=True accepts a subset"
         check_entries(self, entries, hint)
-        for key, value in values.items():
-            tensors[key][:] = to_host_array(value)
+        return tensors, values
 
     @checks_arguments
     def serialize(self, keep_states: bool = True) -> dict[str, Any]:
