@@ -204,6 +204,8 @@ class TrainingState(NamedTuple):
         """Return the encoders of inputs and targets, by attribute of a model; None if there are none."""
         encoders: dict[str, Any] = {"input_encoder": None, "target_encoder": None}
         described = self.get_field(dict, "encoders") if "encoders" in self.description else {}
+        if unknown := described.keys() - {"inputs", "targets"}:
+            raise CheckpointError(f"{self.file}: encoders: expected inputs and targets, got {', '.join(unknown)}")
         if "inputs" in described:
             encoders["input_encoder"] = self.build_object(InputEncoder, "encoders", "inputs", parts=())
         if "targets" in described:
