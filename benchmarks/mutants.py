@@ -420,7 +420,7 @@ NO_WEIGHTS = r"layers\.config\.layers\.\d+$"  # a layer, which is a setting as w
 def unknowable(change: Change) -> str | None:
     """Return the kind of an entry with another value that nothing contradicts; None if something does."""
     path, what, is_value = change
-    if (what in ("delete", "rename", "clear", "exchange", "copy") or what.endswith("-> None")) and re.match(
+    if (what in ("delete", "rename", "clear", "exchange", "copy") or what.endswith(("-> None", "-> {}"))) and re.match(
         OPTIONAL, path
     ):
         return "left out, as in older files"
