@@ -296,7 +296,7 @@ def mutate_position(parent: Any, key: Any, rng: random.Random) -> tuple[str, boo
 
 
 def is_same_type(x: Any, y: Any) -> bool:
-    return type(x) is type(y) or {type(x), type(y)} == {int, float}
+    return type(x) is type(y) or {type(x), type(y)} == {int, float} or (type(x) is bool and y in (0, 1))
 
 
 def other_value(value: Any, rng: random.Random) -> tuple[Any, str, bool]:
@@ -355,7 +355,7 @@ def mutate_array(arrays: Arrays, rng: random.Random) -> Change:
         array = np.array(array)
         index = rng.randrange(max(array.size, 1))
         numbers = [float("nan"), float("inf")] if what == "nan" else [0, -1, 1e30, rng.gauss(0, 1)]
-        if array.size:
+        if array.size and array.dtype.kind == "f":
             array.reshape(-1)[index] = rng.choice(numbers)
         arrays[key] = array
         return key, what, True
@@ -426,6 +426,8 @@ def unknowable(change: Change) -> str | None:
         return "left out, as in older files"
     if re.match(r"encoders.inputs.config.vocabulary", path) and what in ("half", "delete"):
         return "a vocabulary smaller than the table"
+    if re.match(r"layers\..*config\.\w+$", path) and what.startswith("None -> "):
+        return "settings of layers"
     if re.match(NO_WEIGHTS, path):
         return "layers without weights"
     if path.startswith("training.data") and what in ("more", "rename"):
