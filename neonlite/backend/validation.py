@@ -43,7 +43,11 @@ def check_number(
     # isinstance of the abstract classes Real and Integral takes longer than all the rest
     if not isinstance(value, float | int | Real) or isinstance(value, bool):
         raise TypeError(expected(name, "a number", value))
-    if not math.isfinite(x := float(value)) or not (low <= x < high and above < x <= at_most):
+    try:
+        x = float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        x = math.inf
+    if not math.isfinite(x) or not (low <= x < high and above < x <= at_most):
         limits = ((">=", low), (">", above), ("<", high), ("<=", at_most))
         bounds = [f"{symbol} {limit:g}" for symbol, limit in limits if math.isfinite(limit)]
         raise ValueError(expected(name, f"a finite number {' and '.join(bounds)}".rstrip(), value))
@@ -219,6 +223,16 @@ def sequence(name: str, value: Any, kind: str = "a list", way_out: str = "", cou
     if count not in (None, len(value)):
         raise ValueError(expected(name, kind, value) + way_out)
     return value
+
+
+def distinct(name: str, values: Any, kind: type[T]) -> list[T]:
+    """Return a list of one or more different values of exactly one type; TypeError or ValueError otherwise."""
+    result: list[T] = [*sequence(name, values)]
+    if not all(type(x) is kind for x in result):
+        raise TypeError(expected(name, f"values of type {kind.__name__}", result))
+    if not result or len({*result}) != len(result):
+        raise ValueError(expected(name, "one or more different values", result))
+    return result
 
 
 def check_keys(name: str, value: Any, names: Iterable[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
+from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.validation import boolean, check_number, instance, integer, one_of
 from neonlite.callbacks.callback import PRIORITY_STOP, Callback
 from neonlite.callbacks.recording import MetricCallback
@@ -200,6 +201,11 @@ class EarlyStop(MonitorCallback):
         super().set_state(state)
         if isinstance(state, dict):
             self.stopped = boolean("EarlyStop: stopped", state["stopped"])
+            for name in ("best_weights", "last_weights"):
+                if state[name] is not None:
+                    arrays = self.model.layers.check_weights(state[name])[1].values()
+                    if not all(map(is_float_array, arrays)):
+                        raise ValueError(f"EarlyStop: expected floats for {name}, got {describe(state[name])}")
             self.best_weights, self.last_weights = state["best_weights"], state["last_weights"]
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.serialization import Serializable
-from neonlite.backend.validation import check_number, check_numbers, integer, one_of, sequence
+from neonlite.backend.validation import check_number, check_numbers, distinct, integer, one_of, sequence
 from neonlite.backend.warn import warn
 from neonlite.data.columns import (
     Column,
@@ -123,7 +123,8 @@ class ArrayEncoder(InputEncoder):
         self.shape = shape[0] if layout == "NF" else (1, *shape) if layout in ("NT", "NHW") else shape
         self.mean, self.deviation = mean, deviation
         if mean is not None or deviation is not None:
-            n = self.sizes[0] if layout == "NF" else 0
+            one_of(f"{self.classnm}: layout", layout, ("NF",), " if there are mean and deviation.")
+            n = len(sequence(f"{self.classnm}: mean", mean, count=self.sizes[0]))
             self.mean = check_numbers(f"{self.classnm}: mean", mean, n, "feature")
             self.deviation = check_deviations(f"{self.classnm}: deviation", deviation, n)
 
@@ -183,8 +184,8 @@ class TableEncoder(InputEncoder):
     def __init__(self, columns: Sequence[Mapping[str, Any]], name: str | None = None) -> None:
         super().__init__(name)
         self.columns = [check_column(f"{self.classnm}: columns", x) for x in sequence("TableEncoder: columns", columns)]
+        distinct(f"{self.classnm}: names of columns", [column["name"] for column in self.columns], str)
         self.shape = sum(len(column.get("categories", "1")) for column in self.columns)
-        integer(f"{self.classnm}: the number of features", self.shape)
 
     @classmethod
     def from_data(cls, where: str, table: Mapping[str, Column], standardize: bool) -> TableEncoder:
@@ -287,8 +288,8 @@ class TextEncoder(InputEncoder):
         self, vocabulary: Sequence[str], length: int, tokenizer: str = "words", name: str | None = None
     ) -> None:
         super().__init__(name)
-        self.vocabulary = [*sequence(f"{self.classnm}: vocabulary", vocabulary)]
-        if self.vocabulary[:2] != self.SPECIAL or not all(isinstance(x, str) for x in self.vocabulary):
+        self.vocabulary = distinct(f"{self.classnm}: vocabulary", vocabulary, str)
+        if self.vocabulary[:2] != self.SPECIAL:
             raise ValueError(f"{self.classnm}: expected a vocabulary that starts with {self.SPECIAL}")
         self.length = integer(f"{self.classnm}: length", length)
         self.tokenizer = one_of(f"{self.classnm}: tokenizer", tokenizer, ("words", "characters"))
@@ -500,6 +501,7 @@ def tokenize(text: str, tokenizer: str) -> Sequence[str]:
 
 def check_deviations(name: str, values: Any, count: int) -> list[float]:
     """Return positive finite numbers; TypeError or ValueError otherwise."""
+    sequence(name, values, count=count)
     return [check_number(name, x, above=0) for x in check_numbers(name, values, count, "feature")]
 
 
@@ -513,9 +515,6 @@ def check_column(name: str, column: Any) -> dict[str, Any]:
             "mean": check_number(f"{name}: mean", column["mean"]),
             "deviation": check_number(f"{name}: deviation", column["deviation"], above=0),
         }
-    categories = column.get("categories")
-    if column.keys() != {"name", "categories"} or not isinstance(categories, list) or not categories:
+    if column.keys() != {"name", "categories"}:
         raise ValueError(f"{name}: expected mean and deviation, or categories, got {describe(column)}")
-    if not all(isinstance(x, str) for x in categories) or len(set(categories)) != len(categories):
-        raise ValueError(f"{name}: expected different strings for categories, got {describe(categories)}")
-    return {"name": column["name"], "categories": categories}
+    return {"name": column["name"], "categories": distinct(f"{name}: categories", column["categories"], str)}

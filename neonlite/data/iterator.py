@@ -81,6 +81,23 @@ class NervanaDataIterator(NervanaObject):
         return [f"{self.ndata:,} rows of shape {self.shape}", *classes]
 
 
+POSITION = ("epoch", "start", "minibatch", "seed", "ndata", "batch_size", "shuffle", "partial_last")
+
+
+def check_position(name: str, state: IteratorState) -> None:
+    """Raise ValueError unless the state of an iterator, with the keys of ``POSITION``, is a position in its data."""
+    counts = [state[key] for key in ("epoch", "start", "minibatch", "ndata", "batch_size")]
+    seed, flags = state["seed"], (state["shuffle"], state["partial_last"])
+    is_valid = all(type(n) is int and n >= 0 for n in (*counts, 0 if seed is None else seed))
+    if not is_valid or not all(type(x) is bool for x in flags) or not is_within(*counts[1:]):
+        raise ValueError(f"{name}: expected the state to be integers within the data, got {state!r}.")
+
+
+def is_within(start: int, minibatch: int, ndata: int, batch_size: int) -> bool:
+    """Return whether there is such a row and such a minibatch."""
+    return start < ndata and minibatch <= -(-ndata // max(batch_size, 1))
+
+
 class ResumableIterator(NervanaDataIterator):
     """Base class of iterators over indexed rows, with a position that can be saved and restored.
 
@@ -219,14 +236,7 @@ class ResumableIterator(NervanaDataIterator):
             differences.append(f"seed = {state['seed']!r}, here {self.seed!r}")
         if differences:
             raise ValueError(f"{self.name}: expected a state of this iterator, got one with {'; '.join(differences)}.")
-        keys = ("epoch", "start", "minibatch", *(("seed",) if self.seed is not None else ()))
-        invalid = [key for key in keys if type(state[key]) is not int or state[key] < 0]
-        if (
-            invalid
-            or state["start"] >= self.ndata
-            or state["minibatch"] > -(-self.ndata // max(complete_batch_size(self.be), 1))
-        ):
-            raise ValueError(f"{self.name}: expected the state to be integers within the data, got {state!r}.")
+        check_position(self.name, state)
         self.epoch, self.start, self.seed = state["epoch"], state["start"], state["seed"]
         self._next_minibatch = self.minibatch = state["minibatch"]
         self._batch_size = state["batch_size"]

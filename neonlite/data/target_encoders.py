@@ -10,20 +10,28 @@ from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.backend.serialization import Serializable
-from neonlite.backend.validation import boolean, check_numbers, one_of, sequence
+from neonlite.backend.validation import boolean, check_numbers, distinct, one_of, sequence
 from neonlite.data.columns import frame_columns, is_frame, read_column, refuse_unread
 from neonlite.data.input_encoders import check_deviations, moments
 from neonlite.data.iterator import check_all_finite
 from neonlite.messages import describe
 
 LABEL_KINDS = {"str": "UT", "int": "iu", "float": "f", "bool": "b"}  # Python type -> NumPy's kinds
+LABEL_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 
 
 class TargetEncoder(Serializable):
     """Base class of target encoders.
 
     The constructor arguments of subclasses are JSON data, which checkpoints store.
+
+    Attributes
+    ----------
+    num_outputs : int or None
+        The number of outputs of a network for these targets, with two for two classes; None if it is not known.
     """
+
+    num_outputs: int | None = None
 
     def encode(self, where: str, y: Any) -> NDArray[Any]:
         """Return targets: class indices (n,) or (n, T), or values (n, K) or (n, K, T).
@@ -96,14 +104,15 @@ class ClassEncoder(TargetEncoder):
 
     def __init__(self, classes: Sequence[Any], dtype: str, one_hot: bool = False, name: str | None = None) -> None:
         super().__init__(name)
-        self.classes = [*sequence(f"{self.classnm}: classes", classes)]
         self.dtype = one_of(f"{self.classnm}: dtype", dtype, LABEL_KINDS)
+        self.classes: list[Any] = distinct(f"{self.classnm}: classes", classes, LABEL_TYPES[self.dtype])
         self.one_hot = boolean(f"{self.classnm}: one_hot", one_hot)
-        if not self.classes or not all(isinstance(x, str | int | float | bool) for x in self.classes):
-            raise TypeError(f"{self.classnm}: expected strings or numbers for classes, got {describe(self.classes)}")
+        self.num_outputs = len(self.classes)
+        if self.one_hot and (self.dtype != "int" or self.classes != [*range(self.num_outputs)]):
+            raise ValueError(f"{self.classnm}: expected classes from 0 for one-hot data, got {describe(self.classes)}")
         self._index = {label: i for i, label in enumerate(self.classes)}
-        if len(self._index) != len(self.classes):
-            raise ValueError(f"{self.classnm}: expected different classes, got {describe(self.classes)}")
+        is_large = self.dtype == "int" and max(self.classes) >= 2**63
+        self._labels: NDArray[Any] = np.array(self.classes, dtype="uint64" if is_large else self.dtype)
 
     @classmethod
     def from_data(cls, where: str, y: NDArray[Any], num_outputs: int) -> ClassEncoder:
@@ -143,9 +152,8 @@ class ClassEncoder(TargetEncoder):
             ) from None
 
     def classes_of(self, where: str, outputs: NDArray[Any]) -> NDArray[Any]:
-        is_large = self.dtype == "int" and max(self.classes) >= 2**63
-        labels: NDArray[Any] = np.array(self.classes, dtype="uint64" if is_large else self.dtype)
-        return labels[class_indices(outputs)]
+        labels: NDArray[Any] = self._labels[class_indices(outputs)]
+        return labels
 
     def __str__(self) -> str:
         return f"{len(self.classes)} classes: {', '.join(map(str, self.classes))}"
@@ -164,9 +172,8 @@ class IndicatorEncoder(TargetEncoder):
 
     def __init__(self, names: Sequence[str], name: str | None = None) -> None:
         super().__init__(name)
-        self.names = [*sequence(f"{self.classnm}: names", names)]
-        if not self.names or not all(isinstance(x, str) for x in self.names):
-            raise TypeError(f"{self.classnm}: expected strings for names, got {describe(self.names)}")
+        self.names = distinct(f"{self.classnm}: names", names, str)
+        self.num_outputs = len(self.names)
 
     def encode(self, where: str, y: Any) -> NDArray[Any]:
         indicators = label_array(where, y)
@@ -205,8 +212,10 @@ class NumberEncoder(TargetEncoder):
         super().__init__(name)
         self.mean, self.deviation = mean, deviation
         self.is_vector = boolean(f"{self.classnm}: is_vector", is_vector)
+        self.num_outputs = 1 if self.is_vector else None
         if mean is not None or deviation is not None:
-            n = len(sequence(f"{self.classnm}: mean", mean))
+            n = self.num_outputs or len(sequence(f"{self.classnm}: mean", mean))
+            self.num_outputs = n
             self.mean = check_numbers(f"{self.classnm}: mean", mean, n, "output")
             self.deviation = check_deviations(f"{self.classnm}: deviation", deviation, n)
 

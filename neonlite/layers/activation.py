@@ -7,7 +7,7 @@ from typing import Any, Self
 from neonlite.backend import Tensor
 from neonlite.backend.builtin_classes import is_builtin
 from neonlite.backend.shard import draw_minibatch_mask
-from neonlite.backend.validation import check_number, from_name, instance
+from neonlite.backend.validation import check_number, from_name, instance, integer
 from neonlite.layers import layer_checks
 from neonlite.layers.buffers import num_steps
 from neonlite.layers.layer import Layer
@@ -48,6 +48,8 @@ class Activation(Layer):
         super().configure(in_obj)
         self.transform.be = self.be
         self.shortcut = False  # set by the cost if this is the last layer
+        if (axis := getattr(self.transform, "axis", None)) is not None:
+            integer(f"{self.name}: axis of {self.transform.classnm}", axis, -2, 1)  # outputs have two axes
         self.out_shape = self.in_shape
         return self
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import count
 from typing import Any, Self, cast, overload
@@ -30,11 +31,6 @@ class InputEncoding(Untracked):
     def replace(self, **parts: Any) -> InputEncoding:
         """Return a copy with other parts."""
         return InputEncoding(**(vars(self) | parts))
-
-
-def unique_name(name: str, taken: Container[str]) -> str:
-    """Return a name, with a number if it is taken."""
-    return name if name not in taken else next(x for n in count(1) if (x := f"{name}_{n}") not in taken)
 
 
 class LayerContainer(Layer):
@@ -78,13 +74,16 @@ class LayerContainer(Layer):
         names = {layer.name for layer in leaves}
         named: dict[str, Layer] = {}
         numbered: dict[str, str] = {}  # name -> the last one with a number
+        counters: dict[str, Iterator[int]] = defaultdict(lambda: count(1))  # name -> the numbers that were not used yet
         for layer in leaves:
             name = layer.name
             if name in named:
                 if named[name] is layer or layer.root is not self:
                     raise ValueError(f"{self.name}: expected unique layer names, got {name} twice. Pass name=.")
-                first = next((x for x in numbered if name.startswith(f"{x}_")), "")  # whose bias or activation this is
-                layer.name = unique_name(numbered.get(first, "") + name.removeprefix(first), names)
+                base = name.rpartition("_")[0]  # of the layer whose bias or activation this is
+                base = numbered.get(base, base) + name[len(base) :]
+                candidates = (f"{base}_{n}" for n in counters[base])
+                layer.name = base if base not in names else next(x for x in candidates if x not in names)
                 numbered[name] = layer.name
                 names.add(layer.name)
             named[layer.name] = layer

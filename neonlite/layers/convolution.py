@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, Self
 
 from neonlite.backend import Backend, Tensor
-from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LayerObject
+from neonlite.backend.primitives.geometry import ConvLayer, DeconvLayer, LayerObject, PoolLayer
 from neonlite.initializers import GlorotUniform
 from neonlite.layers.accumulation import accumulates
 from neonlite.layers.layer import Layer
@@ -70,6 +70,7 @@ class ImageLayer(Layer):
         except (TypeError, ValueError) as error:
             message = str(error).split(": ", 1)[-1]  # without the name of the backend's function
             raise type(error)(f"{self.name}: {message} (input shape {self.in_shape})") from None
+        self.check_growth()
         K, M, P, Q = self.output_dims
         self.out_shape = (K, P, Q) if M == 1 and len(self.in_shape) == 3 else (K, M, P, Q)
         return self
@@ -78,6 +79,23 @@ class ImageLayer(Layer):
         super().allocate(shared_outputs, accumulate_updates)
         if self.be.bsz != self.nglayer.N:
             self.nglayer = self.make_layer_object(self.be.bsz)
+
+    def check_growth(self) -> None:
+        """Raise ValueError for images much larger than the inputs, which no weight of a file would contradict."""
+        g: Any = self.nglayer
+        if not isinstance(g, ConvLayer | PoolLayer):
+            return
+        dilations = (1, 1, 1) if isinstance(g, PoolLayer) else g.dilation
+        sizes = list(self.input_sizes().values())[1:]
+        axes = zip(sizes, g.TRS, g.padding[-3:], g.strides[-3:], dilations, strict=True)
+        for n, window, padding, stride, dilation in axes:
+            limits = {"padding": (padding, 2 * (n + window)), "dilation": (dilation, 2 * (n + window))}
+            if isinstance(g, DeconvLayer):
+                limits["strides"] = (stride, max(4 * window, 8))
+            for label, (value, limit) in limits.items():
+                if value > limit:
+                    where = f"{self.name}: expected {label} of at most {limit}"
+                    raise ValueError(f"{where} for {n} pixels and a window of {window}, got {value}.")
 
     def input_sizes(self, names: str = "CDHW") -> dict[str, int]:
         """Return the sizes of the inputs by name.

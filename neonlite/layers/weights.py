@@ -140,6 +140,17 @@ class WeightOwner(BufferOwner):
         TypeError
             If ``weights`` is not a dict with names.
         """
+        tensors, values = self.check_weights(weights, partial)
+        atomic(write_arrays, [(tensors[key], to_host_array(value)) for key, value in values.items()])
+
+    def check_weights(self, weights: Any, partial: bool = False) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Return tensors and arrays by (layer, name); raise the errors of ``set_weights``.
+
+        Parameters
+        ----------
+        weights, partial
+            As for ``set_weights``.
+        """
         if not (isinstance(weights, Mapping) and all(isinstance(key, str) for key in weights)):
             raise TypeError(
                 f"{self.name}.set_weights: expected a dict of arrays by name, as from get_weights(), got "
@@ -152,7 +163,7 @@ class WeightOwner(BufferOwner):
         entries = [TensorEntry(*key, tensors.get(key), values.get(key)) for key in names]
         hint = "get_weights() returns the valid names" if partial else "partial=True accepts a subset"
         check_entries(self, entries, hint)
-        atomic(write_arrays, [(tensors[key], to_host_array(value)) for key, value in values.items()])
+        return tensors, values
 
     @checks_arguments
     def serialize(self, keep_states: bool = True) -> dict[str, Any]:

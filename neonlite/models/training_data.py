@@ -12,7 +12,7 @@ from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.validation import check_number, from_name
 from neonlite.data import ArrayIterator
 from neonlite.data.columns import read_column
-from neonlite.data.input_encoders import ArrayEncoder, choose_encoder, table_columns
+from neonlite.data.input_encoders import MAX_TEXT_TOKENS, ArrayEncoder, TextEncoder, choose_encoder, table_columns
 from neonlite.data.iterator import row_shape, to_array
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, choose_target_encoder, one_hot
 from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
@@ -107,6 +107,7 @@ class TrainingData:
         if self.cost is None:
             self.cost = self._default_cost()
         self.row_weights: NDArray[np.float32] | None = None
+        check_encoders(where, model.layers, self.input_encoder, self.target_encoder)
 
     # --- encoding ---
 
@@ -357,6 +358,31 @@ def split_rows(classes: ArrayLike, fraction: float, seed: int | None) -> tuple[N
     counts[ranking[: round(fraction * len(labels)) - counts.sum()]] += 1
     validation = np.sort(np.concatenate([rows[:count] for rows, count in zip(groups, counts, strict=True)]))
     return np.setdiff1d(order, validation), validation
+
+
+def check_encoders(where: str, network: Layer, inputs: InputEncoder | None, targets: TargetEncoder | None) -> None:
+    """Raise ValueError unless encoders fit each other and a configured network: its inputs, outputs and vocabulary."""
+    shape, out_shape = network.in_shape, network.out_shape
+    if inputs is not None and inputs.shape != shape:
+        raise ValueError(f"{where}: inputs: expected rows of shape {shape}, as the network, got {inputs.shape}")
+    if isinstance(inputs, TextEncoder):
+        first, limit = network.leaves()[0], max(4 * MAX_TEXT_TOKENS, network.num_parameters)
+        if not isinstance(first, LookupTable) or len(inputs.vocabulary) > first.vocab_size:
+            got = f"a vocabulary of {len(inputs.vocabulary)} for {first!r}"
+            raise ValueError(f"{where}: inputs: expected a LookupTable with a row for each token, got {got}")
+        if inputs.length > limit:  # the weights do not depend on it, but the memory for a text does
+            raise ValueError(
+                f"{where}: inputs: expected texts of at most {limit} tokens, the number of parameters if it is larger, "
+                f"got a length of {inputs.length}. Pass a smaller text_length."
+            )
+    if targets is None:
+        return
+    if isinstance(out_shape, list):
+        raise ValueError(f"{where}: targets: expected a network with one output, got {len(out_shape)}")
+    K = num_features(out_shape)
+    count = targets.num_outputs
+    if count is not None and count != (2 if K == 1 and isinstance(targets, ClassEncoder) else K):
+        raise ValueError(f"{where}: targets: expected {targets.num_outputs} outputs for {targets}, got {K}")
 
 
 def check_targets(where: str, network: Layer, encoder: TargetEncoder, targets: NDArray[Any], y: Any) -> None:

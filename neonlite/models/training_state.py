@@ -10,16 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.lock import exclusive
-from neonlite.backend.serialization import find_class
+from neonlite.backend.serialization import constructor_arguments, find_class
 from neonlite.backend.shard import complete_batch_size
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import check_keys, one_of
 from neonlite.backend.warn import warn
 from neonlite.data.input_encoders import InputEncoder
+from neonlite.data.iterator import POSITION, check_position
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import TargetEncoder
 from neonlite.distributed.communicator import may_become_distributed
+from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
 from neonlite.layers.layer_methods import set_trainable
@@ -37,6 +40,7 @@ from neonlite.layers.weights import (
 )
 from neonlite.messages import truncate_message
 from neonlite.models.checkpoint import CheckpointError, read_checkpoint
+from neonlite.models.training_data import check_encoders
 from neonlite.optimizers import Optimizer, Schedule
 from neonlite.optimizers.loss_scaling import flatten_optimizers
 from neonlite.transforms import Transform
@@ -201,12 +205,17 @@ class TrainingState(NamedTuple):
         """Return the encoders of inputs and targets, by attribute of a model; None if there are none."""
         encoders: dict[str, Any] = {"input_encoder": None, "target_encoder": None}
         described = self.get_field(dict, "encoders") if "encoders" in self.description else {}
+        if unknown := described.keys() - {"inputs", "targets"}:
+            raise CheckpointError(f"{self.file}: encoders: expected inputs and targets, got {', '.join(unknown)}")
         if "inputs" in described:
             encoders["input_encoder"] = self.build_object(InputEncoder, "encoders", "inputs", parts=())
-            if encoders["input_encoder"].shape != self.in_shape:
-                raise CheckpointError(f"{self.file}: encoders.inputs: expected inputs of shape {self.in_shape}")
         if "targets" in described:
             encoders["target_encoder"] = self.build_object(TargetEncoder, "encoders", "targets", parts=())
+        for encoder, name in zip(encoders.values(), ("inputs", "targets"), strict=True):
+            if encoder is not None:  # an argument that is missing would have its default
+                config = self.get_field(dict, "encoders", name, "config")
+                arguments = constructor_arguments(type(encoder))
+                self.call_checked(f"encoders.{name}", check_keys, "the arguments", config, arguments)
         return encoders
 
     def get_progress(self, kinds: dict[str, type]) -> dict[str, Any]:
@@ -313,6 +322,8 @@ class TrainingState(NamedTuple):
             progress = self.get_progress(model.progress_fields)
             frozen = self.frozen_layers(network, names)
             data = self.get_field((dict, type(None)), "training", "data")
+            if data is not None and {*POSITION} <= data.keys():  # else of an iterator of another library
+                self.call_checked("training.data", check_position, "the position", data)
             optimizer, rng = self.build_optimizer(), tuple(self.get_field(list, "training", "rng_state"))
         if not model.initialized:
             if network.in_shape is None:
@@ -324,9 +335,16 @@ class TrainingState(NamedTuple):
             self.call_checked("layers, in_shape", configure, network, self.in_shape)
         on_failure(be.rng_set_state, be.rng_get_state())
         self.call_checked("weights", allocate_for_weights, network, new, arrays["weights"])
+        self.call_checked("weights", network.check_weights, arrays["weights"])
         if training:
             states = self.call_checked("states", match_optimizer_states, network, arrays["states"])
             updates = self.get_updates(network, optimizer, names)
+            self.call_checked("states", check_numbers_of_states, dict(states), updates)
+        floats = {key: x for key, x in of_callbacks.items() if is_float_array(x)}
+        datatype = self.get_field(str, "backend", "datatype")
+        self.call_checked("arrays", check_dtypes, {**arrays, "callbacks": floats}, datatype)
+        if "preprocessing" in self.description:
+            self.call_checked("encoders", check_encoders, network.name, network, *encoders.values())
         recurrent = self.call_checked("recurrent", match_recurrent_states, network, arrays["recurrent"])
         if training:
             self.call_checked("training.rng_state", be.rng_set_state, rng)
@@ -466,6 +484,26 @@ def release_weights(layers: list[Any]) -> None:
     for layer in layers:
         for name in (*layer.persistent_tensors, *(spec.gradient for spec in layer.parameter_specs())):
             setattr(layer, name, None)
+
+
+def check_dtypes(arrays: dict[str, dict[str, NDArray[Any]]], datatype: str) -> None:
+    """Raise ValueError unless weights and states have the dtype of the backend, or that in which it computes."""
+    dtypes = ("float64",) if datatype == "float64" else ("float32", one_of("datatype", datatype, FLOAT_DTYPES))
+    for kind, named in arrays.items():
+        for name, array in named.items():
+            if array.dtype.name not in dtypes:
+                raise ValueError(
+                    f"{kind}/{name}: expected {' or '.join(dict.fromkeys(dtypes))}, got {array.dtype.name}"
+                )
+
+
+def check_numbers_of_states(states: dict[Any, list[list[Any]]], updates: dict[str, Any]) -> None:
+    """Raise ValueError unless each parameter that was updated has all states of its optimizer."""
+    for layer, lists in states.items():
+        for values, update in zip(lists, updates[layer.name], strict=True):
+            names = [] if update is None else Optimizer.names_of_states(update[0])
+            if update is not None and len(values) != len(names) and (values or update[1]):
+                raise ValueError(f"{layer.name}: expected the states {', '.join(names) or 'none'}, got {len(values)}")
 
 
 def match_optimizer_states(network: Any, arrays: dict[str, NDArray[Any]]) -> list[tuple[Any, list[list[Any]]]]:

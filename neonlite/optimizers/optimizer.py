@@ -194,6 +194,21 @@ class Optimizer(NervanaObject):
         """The class and the names of its states. Parameters with states of another kind start with new ones."""
         return f"{self.classnm}({', '.join(self.state_names)})"
 
+    @staticmethod
+    def names_of_states(kind: str) -> list[str]:
+        """Return the names of the states of a ``kind``; ValueError for a text that is not one.
+
+        Parameters
+        ----------
+        kind : str
+            Such as "Adam(mean, mean_square)".
+        """
+        classnm, _, names = kind.removesuffix(")").partition("(")
+        states = names.split(", ") if names else []
+        if kind != f"{classnm}({', '.join(states)})" or not all(map(str.isidentifier, (classnm, *states))):
+            raise ValueError(f"expected the kind of an optimizer, such as 'Adam(mean, mean_square)', got {kind!r:.80}")
+        return states
+
     def optimize(self, layer_list: Iterable[Layer], epoch: float) -> None:
         """Update the parameters of layers. If it raises an error, parameters, states and ``t`` are unchanged.
 

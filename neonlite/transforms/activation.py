@@ -64,7 +64,7 @@ class Rectlin(Transform):
 
     def __init__(self, slope: float = 0, name: str | None = None) -> None:
         super().__init__(name)
-        self.slope = slope
+        self.slope = check_number(f"{self.classnm}: slope", slope)
 
     @property
     def has_grad_from_output(self) -> bool:
@@ -102,7 +102,7 @@ class Rectlinclip(Rectlin):
 
     def __init__(self, slope: float = 0, name: str | None = None, xcut: float = 20.0) -> None:
         super().__init__(slope, name)
-        self.xcut = xcut
+        self.xcut = check_number(f"{self.classnm}: xcut", xcut)
 
     def __call__(self, x: Operand) -> Operand:
         return self.be.minimum(super().__call__(x), self.xcut)

@@ -372,6 +372,10 @@ TRAININGS: dict[str, tuple[str, Any]] = {
     "chance of another kind": ("training.rng_state", put("training", "rng_state", 0, value="mt19937")),
     "chance that is a dict": ("training.rng_state", put("training", "rng_state", value={})),
     "data that are a list": ("training.data", put("training", "data", value=[])),
+    "data far beyond": ("training.data", put("training", "data", "minibatch", value=10**9)),
+    "a row beyond the data": ("training.data", put("training", "data", "start", value=60)),
+    "a seed that is a fraction": ("training.data", put("training", "data", "seed", value=0.5)),
+    "a flag that is a number": ("training.data", put("training", "data", "shuffle", value=1)),
     "no optimizer": ("training.optimizer", drop("training", "optimizer")),
     "an optimizer of no class": ("training.optimizer", put("training", "optimizer", value=described("os.system"))),
     "a layer for an optimizer": (
@@ -774,7 +778,6 @@ STATES: dict[str, tuple[Any, str]] = {
         "m: training.callbacks: expected a dict with recorded",
     ),
     "of data of another size": (put("training", "data", "ndata", value=61), "m: training.data: blobs: .*ndata = 61"),
-    "of data far beyond": (put("training", "data", "minibatch", value=10**9), "m: training.data: .*within the data"),
     "of data without a seed": (put("training", "data", "seed", value=None), "m: training.data: .*seed = None"),
     "of other data": (put("training", "data", value={}), "m: training.data: blobs: expected the state to be the dict"),
 }
