@@ -1,4 +1,4 @@
-"""Forks: does a child process that uses neonlite after its parent did, hang?
+"""Forks: child processes that use neonlite after their parent did, and whether they hang.
 
 python benchmarks/forks.py            # an hour: writes results/forks.json and results/forks.md
 python benchmarks/forks.py --quick    # one minute: writes nothing
@@ -49,7 +49,7 @@ from neonlite.layers import (
 from neonlite.transforms import Rectlin
 
 RUNTIMES = [name for name, package in (("cpu", "numpy"), ("mkl", "mkl"), ("torch", "torch")) if find_spec(package)]
-LIMIT = 20  # seconds after which a child hangs
+LIMIT = 120  # seconds after which a child hangs
 PAUSE = 0.003  # seconds between two forks beside a fit
 NEAR = 1e-3  # relative tolerance of the child's results, since it uses another number of threads
 Row = dict[str, Any]
@@ -59,7 +59,7 @@ The parent trains a network with the primitive on two threads, predicts, and for
 its predictions must be those of the parent. "beside a fit": another thread of the parent trains the network, and the
 child's predictions must be finite. "pool": worker processes of
 `multiprocessing` by each start method, of `joblib` and of PyTorch's DataLoader, which load a model from bytes, or were
-forked with it, and predict. A child hangs if it has not ended after 20 seconds; "wrong" counts other results and
+forked with it, and predict. A child hangs if it has not ended after 120 seconds; "wrong" counts other results and
 errors."""
 
 
@@ -229,7 +229,7 @@ POOLS = ("fork", "forkserver", "spawn", "joblib", "DataLoader")
 
 
 def case(runtime: str, name: str, count: int, beside_fit: bool) -> Row:
-    """Run a case in a process of its own, as each needs its own threads and current backend."""
+    """Run a case in a separate process, with separate threads and backends."""
     arguments = [sys.executable, __file__, "--case", json.dumps([runtime, name, count, beside_fit])]
     start = time.perf_counter()
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONWARNINGS": "ignore"}

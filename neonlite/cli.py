@@ -24,7 +24,8 @@ from typing import Any, NoReturn
 from neonlite.argparser import positive_int
 from neonlite.backend import gen_backend
 from neonlite.backend.runtimes import info, list_runtimes
-from neonlite.files import check_writable, printable, same_file, write_atomic
+from neonlite.files import check_output, check_writable, is_stream, printable, same_file, write_atomic, write_output
+from neonlite.messages import listed
 from neonlite.version import __version__
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
@@ -177,6 +178,12 @@ def make_parser() -> argparse.ArgumentParser:
     predict.add_argument("dataset", type=Path, metavar="CSV", help="the rows; columns that are not inputs are ignored")
     predict.add_argument("--proba", action="store_true", help="print the probability of each class")
     predict.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
+    predict.add_argument(
+        "--safe-cells",
+        action="store_true",
+        help="for spreadsheets: quote all cells, and write ' before those that are formulas for them, which start with "
+        "=, +, -, @, a tab or a line break and are not numbers",
+    )
     add_common_options(predict)
 
     sample = add_command(run_sample, "sample", "generate text with a network trained on text")
@@ -352,6 +359,8 @@ def print_error(message: str) -> None:
 
 def run_train(args: argparse.Namespace) -> None:
     """Train a network on a data set or a CSV file."""
+    from neonlite.models.checkpoint import check_replaceable
+
     if args.plot and not find_spec("matplotlib"):
         raise ImportError('--plot needs matplotlib: pip install "neonlite[viz]"')
     is_csv = isinstance(args.dataset, Path)
@@ -362,6 +371,10 @@ def run_train(args: argparse.Namespace) -> None:
     if args.plot:
         args.plot = check_plot_path(args.plot)
     check_distinct_files(args)
+    if args.save:
+        check_replaceable("--save", args.save)
+    if is_csv and args.processes > 1 and is_stream(args.dataset):
+        raise ValueError(f"-n {args.processes}: expected a file, which each process reads; {args.dataset} is a FIFO")
     rank, size = join_processes(args)
     (train_on_csv if is_csv else train_on_dataset)(args, rank, size)
 
@@ -495,10 +508,11 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
     from neonlite.models.training_data import split_rows
     from neonlite.models.zoo import csv_mlp
 
-    table = read_csv(args.dataset)
     target, ignored = args.target, args.ignore or []
+    label = target if args.task == "classify" else None
+    table = read_csv(args.dataset, lambda name: None if name in ignored else "text" if name == label else "any")
     if target is None:
-        raise ValueError(f"--target: expected the column to predict, one of {', '.join(table.names)}, got none")
+        raise ValueError(f"--target: expected the column to predict, one of {listed(table.names)}, got none")
     table.check_names(target, option="--target")
     table.check_names(*ignored, option="--ignore")
     if target in ignored:
@@ -549,10 +563,10 @@ def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     values = table.numbers(target) if task == "regress" else table.values(target)
     kind, n = values.dtype.kind, len({*values.tolist()})
     is_few = kind in "iu" and n <= min(MAX_INTEGER_CLASSES, len(values) / 2)
-    is_classes = task == "classify" or (task is None and (kind == "U" or is_few))
+    is_classes = task == "classify" or (task is None and (kind == "T" or is_few))
     found = "numbers with decimals" if kind == "f" else f"{'few' if is_few else 'many'} different integers"
     other = "numbers: --task regress" if is_classes else "classes: --task classify"
-    reason = f"--task {task}" if task else "text" if kind == "U" else f"{found}; for {other}"
+    reason = f"--task {task}" if task else "text" if kind == "T" else f"{found}; for {other}"
     say(f"{table.path}: {len(table)} rows; predicting {'classes' if is_classes else 'numbers'} of {target} ({reason})")
     if not is_classes:
         return False, values.astype("float64")
@@ -757,22 +771,21 @@ def check_csv_model(args: argparse.Namespace, model: Any) -> str:
 
 def evaluate_csv(args: argparse.Namespace, model: Any) -> str:
     """Return metrics of a network for the rows of a CSV file."""
-    from neonlite.data.csv_files import read_csv
+    from neonlite.data.csv_files import encoded_kinds, read_csv
 
-    target, table = check_csv_model(args, model), read_csv(args.dataset)
-    return format_metrics(model, table.inputs(model.input_encoder), table.targets(target, model.target_encoder))
+    target, encoder = check_csv_model(args, model), model.input_encoder
+    kinds = {target: "any" if model.classes is None else "text", **encoded_kinds(encoder)}
+    table = read_csv(args.dataset, kinds.get)
+    return format_metrics(model, table.inputs(encoder), table.targets(target, model.target_encoder))
 
 
 def run_predict(args: argparse.Namespace) -> None:
     """Print the predictions of a network for the rows of a CSV file."""
-    import csv
-    import io
-
-    from neonlite.data.csv_files import read_csv
+    from neonlite.data.csv_files import encoded_kinds, format_csv, read_csv
     from neonlite.models import Model
 
     if args.output:
-        check_writable("--output", args.output)
+        check_output("--output", args.output)
         for what, path in ("the data", args.dataset), ("the checkpoint", args.file):
             if same_file(path, args.output):
                 raise ValueError(f"--output and {what} are one file, {path}; expected two files")
@@ -781,19 +794,20 @@ def run_predict(args: argparse.Namespace) -> None:
     header = [check_csv_model(args, model)]
     if args.proba and model.classes is None:
         raise ValueError(f"{args.file}: expected a network that predicts classes for --proba, got numbers")
-    X = read_csv(args.dataset).inputs(model.input_encoder)
+    encoder = model.input_encoder
+    X = read_csv(args.dataset, encoded_kinds(encoder).get).inputs(encoder)
     if args.proba:
         header, rows = [str(label) for label in model.classes], model.predict_proba(X)
     else:
         rows = (model.predict(X) if model.classes is None else model.predict_classes(X)).reshape(-1, 1)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([map(str, row) for row in rows])
+    text = format_csv([header, *(map(str, row) for row in rows)], args.safe_cells)
     if args.output:
-        write_atomic(args.output, text.getvalue().encode())
-    else:
-        say(text.getvalue(), end="")
+        write_output(args.output, text.encode())
+    elif sys.stdout and sys.stdout.isatty():
+        say(text, end="")
+    elif sys.stdout:  # the bytes of --output, whatever the encoding of standard output is
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())
 
 
 def run_sample(args: argparse.Namespace) -> None:

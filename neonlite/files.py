@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import select
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 MAX_FILE_BYTES = 1 << 30  # default limit of a file read as a whole, after decompression; see max_file_bytes()
+MAX_FIFO_SECONDS = 10  # to wait for a process that opens the other end of a FIFO
+O_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # not on Windows
 PART = ".part"  # the suffix of temporary files
 # of the first part of NAME.RANDOM.part, the name of a temporary file; file systems allow names of 255 bytes
 MAX_STEM_BYTES = 255 - len(f".{'0' * 16}{PART}")
@@ -55,7 +60,101 @@ def max_file_bytes() -> int:
     return int(limit)
 
 
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def open_input(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file or a stream for reading.
+
+    Parameters
+    ----------
+    path : str or Path
+        The path.
+
+    Returns
+    -------
+    file object
+        The open file.
+
+    Raises
+    ------
+    OSError
+        No process writes to the FIFO, or the operating system reports an error.
+    """
+    if not is_stream(path) or not O_NONBLOCK:
+        return open(path, "rb")
+    descriptor = os.open(path, os.O_RDONLY | O_NONBLOCK)  # else it waits, for ever if no process writes to a FIFO
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        if not poll.poll(1000 * MAX_FIFO_SECONDS):
+            with suppress(BlockingIOError):  # a process has opened the FIFO, and has not written yet
+                os.read(descriptor, 1)
+                raise OSError(f"{path}: expected a process that writes to it, a FIFO, got none in {MAX_FIFO_SECONDS} s")
+        os.set_blocking(descriptor, True)
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
 # --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def is_stream(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path names a FIFO, a pipe such as /dev/stdin, or a character device such as a terminal."""
+    return os.path.exists(path) and stat.S_IFMT(os.stat(path).st_mode) in (stat.S_IFIFO, stat.S_IFCHR)
+
+
+def check_output(what: str, path: str | os.PathLike[str]) -> None:
+    """Raise an error unless ``write_output`` can write to a path; see ``check_writable``.
+
+    Parameters
+    ----------
+    what : str
+        The argument's name, for error messages.
+    path : str or Path
+        The path of a stream, or of a file, which need not exist.
+    """
+    if not is_stream(path):
+        check_writable(what, path)
+
+
+def write_output(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write bytes to a stream, or to a file by ``write_atomic``.
+
+    Parameters
+    ----------
+    path : str or Path
+        The path.
+    data : bytes
+        The contents.
+
+    Raises
+    ------
+    OSError
+        No process reads the FIFO, or the operating system reports an error.
+    """
+    if not is_stream(path):
+        write_atomic(path, data)
+        return
+    end = time.monotonic() + MAX_FIFO_SECONDS
+    while True:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | O_NONBLOCK)
+            break
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > end:
+                raise OSError(
+                    f"{path}: expected a process that reads it, a FIFO, got none in {MAX_FIFO_SECONDS} s"
+                ) from None
+        time.sleep(0.05)
+    with open(descriptor, "wb") as file:
+        if O_NONBLOCK:
+            os.set_blocking(descriptor, True)
+        file.write(data)
 
 
 def same_file(one: Any, other: Any) -> bool:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from neonlite import gen_backend
+from neonlite import files, gen_backend
 from neonlite.cli import main
 from neonlite.data.csv_files import read_csv
 from neonlite.models import Model
@@ -39,6 +41,11 @@ def write_csv(path: Path, header: list[str], rows: list[list[Any]], delimiter: s
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, delimiter=delimiter).writerows([header, *rows])
     return str(path)
+
+
+def read_rows(path: str | Path) -> list[list[str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return [*csv.reader(file)]
 
 
 def run_main(capsys: Any, *arguments: str) -> str:
@@ -105,7 +112,7 @@ def shuffled(rows: list[list[Any]]) -> list[list[Any]]:
 
 
 def test_labels_probabilities_and_metrics_equal_those_of_fit(capsys, tmp_path, flowers):
-    file, rows = str(tmp_path / "m.neon"), read_csv(Path(flowers)).rows
+    file, (_, *rows) = str(tmp_path / "m.neon"), read_rows(flowers)
     options = [
         "--seed",
         "3",
@@ -200,9 +207,9 @@ def test_the_task_is_decided_by_the_target_and_printed(capsys, tmp_path, values,
 
 
 def test_ignored_columns_may_have_any_content_and_need_not_exist_later(capsys, tmp_path, flowers):
-    table = read_csv(Path(flowers))
-    rows = [[*row, f"id {i}" if i else ""] for i, row in enumerate(table.rows)]
-    path, file = write_csv(tmp_path / "with_id.csv", [*table.names, "id"], rows), str(tmp_path / "m")
+    names, *rows = read_rows(flowers)
+    rows = [[*row, f"id {i}" if i else ""] for i, row in enumerate(rows)]
+    path, file = write_csv(tmp_path / "with_id.csv", [*names, "id"], rows), str(tmp_path / "m")
     err = error_line(capsys, "train", path, "--target", "side", *FEW)
     assert "line 2: expected a value in column 'id', got an empty field." in err
     assert "or train without the column: --ignore id\n" in err
@@ -236,7 +243,7 @@ def test_control_characters_of_a_file_are_escaped(capsys, tmp_path):
     rows = [[i, f"a\x1b[2J{i % 2}"] for i in range(20)]
     path, file = write_csv(tmp_path / "t.csv", ["x", "t\x9b"], rows), str(tmp_path / "m")
     text = run_main(capsys, "train", path, "--target", "t\x9b", "-e", "1", "--save", file, *FEW)
-    text += run_main(capsys, "predict", file, path, "-b", "cpu") + run_main(capsys, "eval", file, path, "-b", "cpu")
+    text += run_main(capsys, "eval", file, path, "-b", "cpu")
     text += error_line(capsys, "train", path, "--target", "t\x1b", *FEW)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
     assert r"a\x1b[2J0" in text
@@ -286,8 +293,9 @@ def test_delimiters_quotes_and_byte_order_marks_are_recognized(tmp_path, delimit
     for name in "t.csv", "t.csv.gz":
         table = read_csv(tmp_path / name)
         assert table.names == header
-        assert table.rows == [rows[0], [*rows[1][:2], "spaces"]]
-        assert table.lines == [2, 4]
+        columns = [table.values(name).tolist() for name in header]
+        assert columns == [[1, -2500], [*list(zip(*rows, strict=True))[1]], ["é", "spaces"]]
+        assert [table.line(row) for row in range(len(table))] == [2, 4]
 
 
 @pytest.mark.parametrize(
@@ -296,10 +304,10 @@ def test_delimiters_quotes_and_byte_order_marks_are_recognized(tmp_path, delimit
         (["1", "-2", "+3"], "i", [1, -2, 3]),
         (["1", "2.5", "-.5e1", "3."], "f", [1, 2.5, -5, 3]),
         (["9" * 19, "1"], "f", [1e19, 1]),
-        (["01", "02"], "U", ["01", "02"]),
-        (["1", "two"], "U", ["1", "two"]),
-        (["1_000", "2"], "U", ["1_000", "2"]),
-        (["NA", "x"], "U", ["NA", "x"]),
+        (["01", "02"], "T", ["01", "02"]),
+        (["1", "two"], "T", ["1", "two"]),
+        (["1_000", "2"], "T", ["1_000", "2"]),
+        (["NA", "x"], "T", ["NA", "x"]),
     ],
 )
 def test_a_column_is_numbers_if_all_of_its_fields_are(tmp_path, fields, kind, expected):
@@ -397,3 +405,136 @@ def test_invalid_options_are_reported(capsys, option):
     with pytest.raises(SystemExit):
         main(["train", "t.csv", "--target", "t", *option.split()])
     assert f"argument {option.split()[0]}: expected " in capsys.readouterr().err
+
+
+# --- streams, and what is written ------------------------------------------------------------------------------------
+
+LABELS = ["c\rr", "\u05d0\u200f", "plain", "=1+1", "two\nlines", "a,b"]
+posix = pytest.mark.skipif(os.name == "nt", reason="FIFOs of POSIX")
+
+
+@pytest.fixture
+def labelled(tmp_path) -> tuple[str, str, list[str]]:
+    """Return a model that predicts every label, the file of its rows, and their labels."""
+    labels = [LABELS[i % 6] for i in range(60)]
+    path, file = tmp_path / "t.csv", str(tmp_path / "m.neon")
+    with path.open("w", newline="", encoding="utf-8") as opened:
+        csv.writer(opened, quoting=csv.QUOTE_ALL).writerows([["x", "t"], *zip("abcdef" * 10, labels, strict=True)])
+    options = ["--hidden", "8", "--lr", "0.1", "-e", "40", "--save", file, "--validation-split", "0"]
+    assert main(["train", str(path), "--target", "t", *options, *FEW]) == 0
+    return file, str(path), labels
+
+
+def test_predictions_are_one_text_in_a_file_in_a_pipe_and_for_other_readers(capfdbinary, tmp_path, labelled):
+    pd = pytest.importorskip("pandas")
+    file, path, labels = labelled
+    output = tmp_path / "o.csv"
+    capfdbinary.readouterr()
+    for option in ([], ["--proba"]):
+        assert main(["predict", file, path, "-b", "cpu", "-o", str(output), *option]) == 0
+        assert capfdbinary.readouterr().out == b""
+        assert main(["predict", file, path, "-b", "cpu", *option]) == 0
+        assert capfdbinary.readouterr().out == output.read_bytes()
+        rows = read_rows(output)
+        assert len(rows) == 61
+        assert [*pd.read_csv(output, dtype=str).columns] == rows[0]
+        expected = sorted(LABELS) if option else ["t"]
+        assert rows[0] == expected
+    assert main(["predict", file, path, "-b", "cpu", "-o", str(output)]) == 0
+    assert read_rows(output)[1:] == [[label] for label in labels]
+    assert pd.read_csv(output, dtype=str)["t"].tolist() == labels
+
+
+def test_predictions_are_escaped_on_a_terminal_only(capsys, monkeypatch, labelled):
+    file, path, _ = labelled
+    capsys.readouterr()
+    assert "\r" in run_main(capsys, "predict", file, path, "-b", "cpu")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    text = run_main(capsys, "predict", file, path, "-b", "cpu")
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200f]", text)
+    assert r'"c\rr"' in text
+
+
+def test_formulas_are_escaped_with_safe_cells_only(capsys, labelled):
+    file, path, _ = labelled
+    capsys.readouterr()
+    for option, label in ([], "=1+1"), (["--safe-cells"], "'=1+1"):
+        labels, (header, *_) = (
+            [*csv.reader(io.StringIO(run_main(capsys, "predict", file, path, "-b", "cpu", *options), newline=""))]
+            for options in (option, [*option, "--proba"])
+        )
+        assert [row[0] for row in labels[4::6]] == [label] * 10
+        assert label in header
+
+
+@posix
+def test_fifos_are_read_and_written(capsys, tmp_path, labelled):
+    file, path, _ = labelled
+    capsys.readouterr()
+    expected = run_main(capsys, "predict", file, path, "-b", "cpu")
+    rows, output = tmp_path / "rows", tmp_path / "output"
+    for fifo in rows, output:
+        os.mkfifo(fifo)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(rows.write_bytes, Path(path).read_bytes())
+        read = pool.submit(output.read_bytes)
+        assert run_main(capsys, "predict", file, str(rows), "-b", "cpu", "-o", str(output)) == ""
+        assert read.result().decode() == expected
+        pool.submit(rows.write_bytes, Path(path).read_bytes())
+        assert " on 60 rows\n" in run_main(capsys, "eval", file, str(rows), "-b", "cpu")
+        pool.submit(rows.write_bytes, Path(path).read_bytes())
+        assert ": 60 rows; " in run_main(capsys, "train", str(rows), "--target", "t", "-e", "1", *FEW)
+    assert rows.is_fifo()
+    assert output.is_fifo()
+
+
+@posix
+def test_the_pipe_of_a_shell_is_read_and_written(capfdbinary, labelled):
+    file, path, _ = labelled
+    command = [sys.executable, "-m", "neonlite.cli", "predict", file, "/dev/stdin", "-b", "cpu"]
+    outputs = [
+        subprocess.run([*command, *option], input=Path(path).read_bytes(), capture_output=True, check=True).stdout
+        for option in ([], ["-o", "/dev/stdout"])
+    ]
+    capfdbinary.readouterr()
+    assert main(["predict", file, path, "-b", "cpu"]) == 0
+    assert outputs == [capfdbinary.readouterr().out] * 2
+
+
+@posix
+def test_a_fifo_without_another_process_ends_with_an_error(capsys, monkeypatch, tmp_path, labelled):
+    monkeypatch.setattr(files, "MAX_FIFO_SECONDS", 0.1)
+    file, path, _ = labelled
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reads, writes = f"{fifo}: expected a process that reads it", f"{fifo}: expected a process that writes to it"
+    assert writes in error_line(capsys, "predict", file, str(fifo), "-b", "cpu")
+    assert reads in error_line(capsys, "predict", file, path, "-b", "cpu", "-o", str(fifo))
+    assert "expected two files" in error_line(capsys, "predict", file, str(fifo), "-o", str(fifo))
+    assert f"-n 2: expected a file, which each process reads; {fifo} is a FIFO" in error_line(
+        capsys, "train", str(fifo), "--target", "t", "-n", "2"
+    )
+    assert fifo.is_fifo()
+
+
+# --- the file of --save ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"a text", b"{}", b"\x02\0\0\0\0\0\0\0{}", b"a,b\n1,2\n" * 999])
+@pytest.mark.parametrize("dataset", ["iris", "csv"])
+def test_a_file_that_is_no_checkpoint_is_not_replaced(capsys, tmp_path, flowers, content, dataset):
+    other = tmp_path / "notes.txt"
+    other.write_bytes(content)
+    arguments = [flowers, "--target", "side"] if dataset == "csv" else [dataset]
+    err = error_line(capsys, "train", *arguments, "-e", "1", "--save", str(other), *FEW)
+    assert f"--save: expected a new file, or a checkpoint, which is replaced; {other} is another file." in err
+    assert capsys.readouterr().out == ""
+    assert other.read_bytes() == content
+
+
+def test_a_checkpoint_and_an_empty_file_are_replaced(capsys, tmp_path, flowers):
+    file = tmp_path / "m"
+    file.touch()
+    for epochs in "12":
+        run_main(capsys, "train", flowers, "--target", "side", "-e", epochs, "--save", str(file), *FEW)
+        assert Model(file).epoch_index == int(epochs)

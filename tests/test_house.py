@@ -198,6 +198,8 @@ def test_no_array_library_above_the_backend(module):
         libraries -= {"numpy", "numpy.typing"}
     if module == "neonlite.distributed.communicator":
         libraries -= {"cupy", "cupy.cuda"}  # for NCCL
+    if module == "neonlite.distributed.supervisor":
+        libraries -= {"ctypes"}  # for Linux's prctl
     assert not libraries or level(module) == LEVELS["neonlite.backend"], f"{module} imports {libraries}"
 
 

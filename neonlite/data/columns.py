@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from os import PathLike
 from typing import Any, NamedTuple
@@ -10,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
+from neonlite.messages import listed
 
+TEXT = np.dtypes.StringDType()  # whose elements take the memory of their text, not that of the longest text
 WAYS_OUT = {  # by the kind of a NumPy dtype
     "M": "Convert it to numbers, such as the days since a date, or for categories and classes: astype(str).",
     "m": "Convert it to numbers: divide it by a unit, such as np.timedelta64(1, 'D').",
@@ -53,7 +56,7 @@ def read_column(where: str, x: Any, name: str | None = None, of: str = "X") -> C
             if is_missing(value):
                 fail_missing(where, str(value), name, of, i // width)
         array = from_objects(where, flat, place).reshape(array.shape)
-    if array.dtype.kind == "U" or is_real_array(array):
+    if array.dtype.kind in "UT" or is_real_array(array):
         return Column(array, is_categorical(x))
     way_out = WAYS_OUT.get(array.dtype.kind, "")
     raise TypeError(f"{where}: expected numbers or texts {place}, got {array.dtype}. {way_out}".rstrip())
@@ -63,7 +66,7 @@ def from_objects(where: str, values: list[Any], place: str) -> NDArray[Any]:
     """Return Python objects as an array of numbers or texts; raise TypeError for others, and for several types."""
     kinds = {type(value) for value in values}
     if all(issubclass(kind, str) for kind in kinds):
-        return np.array(values, dtype=str)
+        return np.array(values, dtype=TEXT)
     if kinds == {bool}:
         return np.array(values, dtype=bool)
     if bool not in kinds and all(issubclass(kind, int | float | np.floating) for kind in kinds):
@@ -156,8 +159,8 @@ def frame_columns(where: str, x: Any) -> dict[str, Any]:
     """Return the columns of a frame or a dict by name; raise ValueError if two have one name."""
     names = [*x] if isinstance(x, Mapping) else [*getattr(x, "column_names", x.columns)]
     texts = [str(name) for name in names]
-    if repeated := sorted({text for text in texts if texts.count(text) > 1}):
-        raise ValueError(f"{where}: expected different names of columns, got {', '.join(repeated)} more than once.")
+    if repeated := sorted(text for text, count in Counter(texts).items() if count > 1):
+        raise ValueError(f"{where}: expected different names of columns, got {listed(repeated)} more than once.")
     return {text: x[name] for text, name in zip(texts, names, strict=True)}
 
 

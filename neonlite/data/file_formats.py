@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from neonlite.files import max_file_bytes, printable
+from neonlite.files import max_file_bytes, open_input, printable
 from neonlite.messages import truncate_message
 
 Bytes = NDArray[np.uint8]
@@ -33,7 +33,7 @@ LIMIT_HINT = " Set the environment variable NEONLITE_MAX_FILE_BYTES=N to allow N
 @contextmanager
 def open_decompressed(path: Path) -> Iterator[Any]:
     """Open a file for reading, through gzip if it is a .gz. Raise ValueError if the .gz is damaged."""
-    with open(path, "rb") as file:
+    with open_input(path) as file:
         if path.suffix != ".gz":
             yield file
             return
@@ -53,19 +53,26 @@ def read_up_to(file: IO[bytes], max_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:
-    """Return the bytes of a file, decompressed if it is a .gz.
+def read_chunks(path: Path, max_bytes: int | None = None) -> Iterator[bytes]:
+    """Yield the bytes of a file in chunks, decompressed if it is a .gz.
 
     ``max_bytes``: largest decompressed size; default: ``max_file_bytes()``. Raise ValueError for a larger file, without
     decompressing the rest.
     """
     limit = max_file_bytes() if max_bytes is None else max_bytes
+    count = 0
     with open_decompressed(path) as file:
-        data = read_up_to(file, limit)
-    if len(data) > limit:
-        hint = LIMIT_HINT if max_bytes is None else ""
-        raise ValueError(f"{path}: expected at most {limit:,} bytes, got more.{hint}")
-    return data
+        while chunk := file.read(min(CHUNK_BYTES, limit + 1 - count)):
+            count += len(chunk)
+            if count > limit:
+                hint = LIMIT_HINT if max_bytes is None else ""
+                raise ValueError(f"{path}: expected at most {limit:,} bytes, got more.{hint}")
+            yield chunk
+
+
+def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:
+    """Return the bytes of a file, as ``read_chunks`` yields them."""
+    return b"".join(read_chunks(path, max_bytes))
 
 
 def read_idx(path: Path, ndim: int) -> NDArray[Any]:

@@ -434,14 +434,14 @@ def as_texts(where: str, X: Any) -> list[str] | None:
         return None
     values = read_column(where, X).values
     texts: list[str] = values.tolist()
-    return texts if values.ndim == 1 and values.dtype.kind == "U" else None
+    return texts if values.ndim == 1 and values.dtype.kind in "UT" else None
 
 
 def only_texts(table: Mapping[str, Column] | None) -> list[str] | None:
     """Return the texts of a table with one column, if they are texts."""
     columns = [*table.values()] if table is not None else []
     texts: list[str] | None = None
-    if len(columns) == 1 and columns[0].values.dtype.kind == "U":
+    if len(columns) == 1 and columns[0].values.dtype.kind in "UT":
         texts = columns[0].values.tolist()
     return texts
 

@@ -354,7 +354,7 @@ def label_array(where: str, y: Any) -> NDArray[Any]:
         raise TypeError(f"{where}: expected an array or a data frame for y, got {describe(y)}")
     if is_frame(y):
         columns = [read_column(where, column, name).values for name, column in frame_columns(where, y).items()]
-        kinds = {"text" if column.dtype.kind == "U" else "number" for column in columns}
+        kinds = {"text" if column.dtype.kind in "UT" else "number" for column in columns}
         if len(kinds) > 1:
             raise TypeError(f"{where}: expected columns of numbers, or of texts, for y, got both")
         array = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -24,7 +26,8 @@ from neonlite.backend import Backend, Tensor
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.shard import Shard, use_shard
 from neonlite.backend.validation import check_number
-from neonlite.distributed.monitor import Monitor
+from neonlite.distributed.monitor import LOOPBACK, Monitor
+from neonlite.distributed.supervisor import MPICH_PREFIX, SHARED_MEMORY, shared_memory_files, unused_files
 from neonlite.dtypes import HALF_DTYPES
 from neonlite.messages import describe
 
@@ -38,6 +41,7 @@ INSTALL_COMMAND = 'pip install "neonlite[mpi]"'
 DEFAULT_TIMEOUT = 30.0  # seconds
 MPI_ERROR_SECONDS = 2.0  # before an error of MPI itself is reported
 MAX_GATHERED_BYTES = 1 << 16  # up to here, gathering all buffers to sum them in order is faster than two exchanges
+SHARED_BYTES = 1_100_000  # of shared memory that MPICH needs for a process
 MAX_LOCAL_BYTES = 4 << 20  # of one message between the processes of a host: MPICH sums 40 MB 3 times as fast in parts
 # variables that MPI's launchers set for each process: MPICH and Intel MPI, PMIx (Open MPI, Slurm)
 RANK_VARIABLES, SIZE_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"), ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -70,9 +74,10 @@ class Communicator:
 
     rank, size, local_rank = 0, 1, 0
     overlap = False
+    _address = LOOPBACK  # on which the monitor of rank 0 listens
 
     def __init__(self, timeout: float = DEFAULT_TIMEOUT) -> None:
-        self.monitor = Monitor(self.rank, self.size, self._exchange, timeout)
+        self.monitor = Monitor(self.rank, self.size, self._exchange, timeout, self._address)
 
     def _exchange(self, value: Any) -> Any:
         """Return the object of rank 0, before there is a monitor."""
@@ -210,6 +215,11 @@ class MPICommunicator(Communicator):
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.hosts = self.comm.allgather(socket.gethostname())
         self.local_rank = self.hosts[: self.rank].count(self.hosts[self.rank])
+        unlink_shared_memory(self.comm)
+        processes_of_host = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        if processes_of_host.Get_size() < self.size:
+            self._address = ""  # all addresses of the host
+        processes_of_host.Free()
         self.buffers: dict[tuple[int, np.dtype[Any]], list[NDArray[Any]]] = {}  # of ordered sums
         super().__init__(timeout)
 
@@ -328,6 +338,35 @@ class NcclCommunicator(MPICommunicator):
         return buffer
 
 
+def unlink_shared_memory(comm: MPI.Comm) -> None:
+    """Remove the names of MPICH's shared memory, which is then freed with the last process, however it ends."""
+    comm.Barrier()  # all processes have opened it
+    with suppress(OSError):  # not Linux
+        for name in re.findall(
+            rf"{SHARED_MEMORY}/{MPICH_PREFIX}\w+$", Path("/proc/self/maps").read_text(), re.MULTILINE
+        ):
+            Path(name).unlink(missing_ok=True)
+
+
+def check_shared_memory(n: int) -> None:
+    """Raise OSError if the shared memory of this host is too full for n processes: MPI would die of SIGBUS."""
+    try:
+        status = os.statvfs(SHARED_MEMORY)
+    except (OSError, AttributeError):  # not Linux
+        return
+    free, total, needed = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize, n * SHARED_BYTES
+    if free < needed:
+        left = unused_files(shared_memory_files())
+        hint = (
+            f", such as {len(left)} of MPICH ({', '.join(sorted(path.name for path in left)[:2])}, ...)" if left else ""
+        )
+        raise OSError(
+            f"{SHARED_MEMORY}: expected {needed / 1e6:.1f} MB of free shared memory for {n} processes, got "
+            f"{free / 1e6:.1f} of {total / 1e6:.1f} MB. Remove the files that no process uses{hint}, or increase it: "
+            f"docker run --shm-size=1g, or mount -o remount,size=1g {SHARED_MEMORY}."
+        )
+
+
 def add_in_order(parts: Any, out: Any) -> None:
     """Compute ``out = (parts[0] + parts[1]) + parts[2] + ...``; out may be parts[0]."""
     out[...] = parts[0]
@@ -415,6 +454,8 @@ def connect(timeout: float) -> Communicator:
     """Return a new communicator of all processes."""
     if not is_launched() and "mpi4py.MPI" not in sys.modules:
         return Communicator(timeout)
+    if "mpi4py.MPI" not in sys.modules:
+        check_shared_memory(int(os.environ.get("MPI_LOCALNRANKS", 1)))
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -466,8 +507,8 @@ def end_all_on_error(communicator: Communicator) -> None:
     previous, monitor = sys.excepthook, communicator.monitor
 
     def handle(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, KeyboardInterrupt):  # of all processes, after the same step
-            monitor.close()
+        if isinstance(error, KeyboardInterrupt):  # of all processes, after the same step; else the monitor ends them
+            monitor.close("was interrupted (KeyboardInterrupt)")
             if communicator.rank == 0:
                 previous(kind, error, trace)
         else:

@@ -3,7 +3,8 @@
 mpiexec starts the processes, the ranks. It runs in a new session, so that Ctrl-C in a terminal reaches only the
 launching process, which forwards it: mpiexec of MPICH passes SIGINT and SIGTERM to every rank once, on all hosts, and
 waits. SIGHUP would end mpiexec, so it is forwarded as SIGTERM. A second signal kills all ranks. mpiexec of Open MPI
-does not pass signals to the ranks: it ends them at once.
+does not pass signals to the ranks: it ends them at once. Between the launching process and mpiexec is that of
+``supervisor.py``, which remains if the launching process is killed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import codecs
 import os
 import pickle
+import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -24,13 +27,18 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from neonlite.backend.validation import function, integer
-from neonlite.distributed.communicator import INSTALL_COMMAND
+from neonlite.distributed import supervisor
+from neonlite.distributed.communicator import INSTALL_COMMAND, check_shared_memory, unlink_shared_memory
 from neonlite.files import write_atomic
 from neonlite.messages import describe
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+SIGNAL_SECONDS = 2.0  # until a signal that has ended one rank of ``launch`` has ended all others, or it is an error
 MAX_ERROR_CHARACTERS = 2000  # of standard error, in the error after the death of a process
 SIGHUP = getattr(signal, "SIGHUP", None)  # not on Windows
 FORWARDED_SIGNALS = [number for number in (signal.SIGINT, signal.SIGTERM, SIGHUP) if number]
@@ -39,10 +47,9 @@ FORWARDED_SIGNALS = [number for number in (signal.SIGINT, signal.SIGTERM, SIGHUP
 # delay gives their monitors the time to print an error. Signals go to the process group: the shell must survive them.
 RANK_SHELL = 'trap : INT TERM; "$@"; s=$?; case $s in [0-2] | 129 | 130 | 143) ;; *) sleep 2 ;; esac; exit $s'
 
-# Linux ends mpiexec, and with it all ranks, when the launching process ends: prctl(PR_SET_PDEATHSIG, SIGKILL).
-WITH_PARENT_DEATH_SIGNAL = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
-
 RUN_CALL = "import sys; from neonlite.distributed.launcher import run_call; run_call(sys.argv[1], int(sys.argv[2]))"
+HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]+)?")  # with the number of processes
+UCX_TRANSPORTS = "self,sm"  # of one host: shared memory; UCX listens on all network interfaces otherwise
 
 
 # --- run ---
@@ -52,8 +59,8 @@ def run(arguments: Sequence[str], n: int, hosts: str | None = None) -> int:
     """Run a command in n processes and wait for all of them.
 
     Ctrl-C, SIGTERM and SIGHUP are forwarded to all processes once, so that a training ends after the current step; a
-    second one kills them. If this process is killed, all others end (MPICH on Linux). OMP_NUM_THREADS is set to the
-    CPUs of this host divided by ``n``, unless it is set or ``hosts`` is given.
+    second one kills them. If this process is killed, all others end (MPICH). OMP_NUM_THREADS is set to the CPUs of this
+    host divided by ``n``, and UCX_TLS to shared memory, unless they are set or ``hosts`` is given.
 
     Parameters
     ----------
@@ -75,6 +82,10 @@ def run(arguments: Sequence[str], n: int, hosts: str | None = None) -> int:
         mpi4py is not installed.
     FileNotFoundError
         There is no mpiexec, or no host file.
+    ValueError
+        ``hosts`` contains other text than host names.
+    OSError
+        The shared memory of this host is full.
 
     Examples
     --------
@@ -102,23 +113,51 @@ def mpiexec_command(arguments: Sequence[str], n: int, hosts: str | None = None) 
     is_open_mpi = "Open" in version  # "mpiexec (Open MPI) 5.0", "mpiexec (OpenRTE) 4.1"
     options = ["--bind-to", "none"] if is_open_mpi else []  # its default is one CPU for each process
     if hosts is not None:
-        is_file = os.path.isfile(hosts)
-        if os.sep in hosts and not is_file:
-            raise FileNotFoundError(f"mpiexec: expected the names of hosts or the path of a host file, got {hosts!r}")
+        is_file = check_hosts(hosts)
         options += [(("-hosts", "-f"), ("--host", "--hostfile"))[is_open_mpi][is_file], hosts]
+    else:
+        check_shared_memory(n)
+        # also within a job of Slurm, whose hosts MPICH uses otherwise
+        options += ["-launcher", "fork", "-hosts", "localhost"] if "HYDRA" in version else []
     shell = ["sh", "-c", RANK_SHELL, "sh"] if os.name == "posix" else []
     return [mpiexec, *options, "-n", str(n), *shell, *arguments]
 
 
+def check_hosts(hosts: str) -> bool:
+    """Return whether ``hosts`` is a host file; raise ValueError if a name could be read as an option of ssh."""
+    is_file = os.path.isfile(hosts)
+    if os.sep in hosts and not is_file:
+        raise FileNotFoundError(f"mpiexec: expected the names of hosts or the path of a host file, got {hosts!r}")
+    names = hosts.split(",")
+    if is_file:
+        lines = [line.partition("#")[0].split() for line in Path(hosts).read_text().splitlines()]
+        names = [words[0] for words in lines if words]
+    for name in names or [""]:
+        if not HOST_NAME.fullmatch(name):
+            where = f" in the host file {hosts}" if is_file else ""
+            raise ValueError(
+                f"hosts: expected names of letters, digits, '.', '-' and '_' that start with a letter, digit or '_', "
+                f"such as host1:2,host2:2 for two processes on each, got {name!r}{where}."
+            )
+    return is_file
+
+
 def environment(n: int, hosts: str | None) -> dict[str, str]:
-    """Return the environment of the processes, in which the CPUs of this host are divided among them."""
+    """Return the environment of the processes: on this host, they share its CPUs, and communicate in its memory."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = {} if hosts else {"OMP_NUM_THREADS": str(max(1, cpus // n))}
-    return threads | dict(os.environ)
+    defaults = {} if hosts else {"OMP_NUM_THREADS": str(max(1, cpus // n)), "UCX_TLS": UCX_TRANSPORTS}
+    return defaults | dict(os.environ)
 
 
 class Launcher:
     """Runs mpiexec, and forwards signals to it.
+
+    Parameters
+    ----------
+    folder : str
+        The path of a new folder for the command, which is removed also if this process is killed. Default: none.
+    call : bytes
+        Is written to the file ``call`` in the folder.
 
     Attributes
     ----------
@@ -128,10 +167,11 @@ class Launcher:
         The last characters of standard error, if it was read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str = "", call: bytes = b"") -> None:
+        self.folder, self.call = folder, call
         self.process: subprocess.Popen[bytes] | None = None
         self.signal_number: int | None = None
-        self.is_forwarded = False
+        self.is_started = self.is_forwarded = False
         self.last_errors = ""
 
     def run(self, command: Sequence[str], env: Mapping[str, str], streams: Sequence[TextIO] = ()) -> int:
@@ -146,8 +186,7 @@ class Launcher:
         streams : sequence of text streams
             Standard output and standard error are written to these two. Default: those of this process.
         """
-        if sys.platform == "linux":
-            command = [sys.executable, "-I", "-S", "-c", WITH_PARENT_DEATH_SIGNAL, *command]
+        command = [sys.executable, "-I", "-S", supervisor.__file__, self.folder, *command]
         pipe = subprocess.PIPE if streams else None
         previous_handlers = {}
         try:
@@ -156,8 +195,13 @@ class Launcher:
                     if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                         previous_handlers[number] = signal.signal(number, self.handle_signal)
             self.process = subprocess.Popen(
-                command, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+                command, env=env, stdin=subprocess.PIPE, stdout=pipe, stderr=pipe, start_new_session=True
             )
+            if self.folder:  # not before there is a process that removes it
+                os.mkdir(self.folder, 0o700)
+                write_atomic(Path(self.folder) / "call", self.call)
+            self.send(supervisor.START)
+            self.is_started = True
             self.forward_signal()  # that has arrived before
             pipes = (self.process.stdout, self.process.stderr)
             readers = [threading.Thread(target=self.copy, args=x) for x in zip(pipes, streams, strict=False)]
@@ -167,8 +211,8 @@ class Launcher:
             for reader in readers:
                 reader.join()
         finally:
-            if self.process and self.process.poll() is None:
-                self.process.kill()
+            if self.process:
+                self.kill()
                 self.process.wait()
             for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
@@ -181,14 +225,26 @@ class Launcher:
         if self.signal_number is None:
             self.signal_number = signum
             self.forward_signal()
-        elif self.process:
-            self.process.kill()  # the ranks end with mpiexec
+        else:
+            self.kill()
 
     def forward_signal(self) -> None:
         """Forward the signal to the processes, once."""
-        if self.process and self.signal_number and not self.is_forwarded:
+        if self.is_started and self.signal_number and not self.is_forwarded:
             self.is_forwarded = True
-            self.process.send_signal(signal.SIGTERM if self.signal_number == SIGHUP else self.signal_number)
+            self.send(signal.SIGTERM if self.signal_number == SIGHUP else self.signal_number)
+
+    def send(self, number: int) -> None:
+        """Send a byte to the supervisor, unless it has ended."""
+        if self.process and self.process.stdin:
+            with suppress(OSError, ValueError):
+                os.write(self.process.stdin.fileno(), bytes([number]))
+
+    def kill(self) -> None:
+        """Kill all processes, unless they have ended."""
+        if self.process and self.process.stdin:
+            with suppress(OSError):
+                self.process.stdin.close()  # the supervisor kills mpiexec, and the ranks end with it
 
     def copy(self, pipe: IO[bytes], stream: TextIO) -> None:
         """Copy standard output or standard error of the processes to a stream, until its end."""
@@ -249,13 +305,12 @@ def launch(fn: Callable[..., Any], n: int, *args: Any, hosts: str | None = None,
     n, fn = integer("launch: n", n), function("launch: fn", fn)
     call = dump((fn, args, kwargs), f"a function and arguments that can be pickled, got {describe(fn)}")
     python_path = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    with tempfile.TemporaryDirectory(prefix="neonlite-", dir=os.getcwd() if hosts else None) as name:
-        files = Path(name)
-        write_atomic(files / "call", call)
-        command = mpiexec_command([sys.executable, "-c", RUN_CALL, name, str(n)], n, hosts)
-        launcher = Launcher()
-        env = environment(n, hosts) | {"PYTHONPATH": python_path}
-        status = launcher.run(command, env, (sys.stdout, sys.stderr))
+    command = mpiexec_command([sys.executable, "-c", RUN_CALL], n, hosts)
+    env = environment(n, hosts) | {"PYTHONPATH": python_path}
+    files = Path(os.getcwd() if hosts else tempfile.gettempdir()) / f"neonlite-{secrets.token_hex(8)}"
+    launcher = Launcher(str(files), call)
+    try:
+        status = launcher.run([*command, str(files), str(n)], env, (sys.stdout, sys.stderr))
         if status and launcher.signal_number:
             raise KeyboardInterrupt if launcher.signal_number == signal.SIGINT else SystemExit(status)
         for error in sorted(files.glob("error-*")):  # the first one: the others may result from it
@@ -267,6 +322,8 @@ def launch(fn: Callable[..., Any], n: int, *args: Any, hosts: str | None = None,
                 f"end of the standard error:\n{launcher.last_errors}"
             )
         return pickle.loads((files / "result").read_bytes())
+    finally:
+        shutil.rmtree(files, ignore_errors=True)
 
 
 def dump(value: object, kind: str) -> bytes:
@@ -283,11 +340,21 @@ def dump(value: object, kind: str) -> bytes:
         ) from error
 
 
+def is_entered_by_all(comm: MPI.Comm) -> bool:
+    """Return whether all ranks call this function within some seconds: a signal has ended all of them."""
+    request, end = comm.Ibarrier(), time.monotonic() + SIGNAL_SECONDS
+    while not (is_complete := request.Test()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return bool(is_complete)
+
+
 def run_call(folder: str, n: int) -> None:
     """Run the call of ``launch`` in a rank, and write its result or its error to the folder of the call."""
     from mpi4py import MPI
 
     rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+    unlink_shared_memory(MPI.COMM_WORLD)
+    ending = MPI.COMM_WORLD.Dup()
     for stream in (sys.stdout, sys.stderr):  # write complete lines, also with PYTHONUNBUFFERED
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     files = Path(folder)
@@ -302,11 +369,10 @@ def run_call(folder: str, n: int) -> None:
             data = dump(result, f"a result that can be pickled, got {describe(result)}")
             kind = RuntimeError
             write_atomic(files / "result", data)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
     except BaseException as error:
-        if isinstance(error, SystemExit) and error.code in [128 + number for number in FORWARDED_SIGNALS]:
-            raise
+        status = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else getattr(error, "code", None)
+        if status in [128 + number for number in FORWARDED_SIGNALS] and is_entered_by_all(ending):
+            sys.exit(status)
         text = "".join(traceback.format_exception(error))
         message = str(error) if kind is TypeError else f"launch: rank {rank} has raised an error:\n\n{text}"
         write_atomic(files / f"error-{time.time_ns()}-{rank}", pickle.dumps((kind, message)))

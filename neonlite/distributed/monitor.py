@@ -22,7 +22,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+LOOPBACK = "127.0.0.1"
 MAX_LINE_BYTES = 65536
+MAX_POSITION_CHARACTERS = 1000
+MAX_STRANGERS = 32  # connections that have not sent the secret word yet; the oldest ones are closed
+HELLO_SECONDS = 5.0  # until a connection must have sent the secret word
+CLOSED_SECONDS = 0.5  # after which ranks that wait for one that has ended its training are an error
 MAX_HEARTBEAT_SECONDS = 1.0
 CONNECT_SECONDS = 5.0  # for each address
 ANSWER_SECONDS = 1.0  # a rank that raises asks rank 0 whether to print the error; without an answer, it does
@@ -35,6 +40,7 @@ class Connection:
     def __init__(self, sock: socket.socket, rank: int | None = None) -> None:
         sock.setblocking(False)
         self.socket, self.rank = sock, rank  # rank of the other process; on rank 0, from its first heartbeat on
+        self.opened_at = time.monotonic()
         self.is_trusted = rank is not None  # on rank 0, after the secret word
         self.incomplete_line = b""
 
@@ -70,6 +76,7 @@ class RankState:
     left: int = 0
     operation: str = ""
     is_closed: bool = False
+    ending: str = "has ended its training"
     reporter: int = 1
     heard_at: float = 0.0
     waiting_since: float = 0.0
@@ -97,10 +104,16 @@ def diagnose(ranks: Collection[RankState], clock: float, timeout: float) -> str:
     """Return an error if a rank has waited in a collective operation for more than ``timeout`` seconds, else "".
 
     The error names the ranks for which it waits: they have sent no heartbeat for ``timeout`` seconds, have entered
-    fewer collective operations, or have ended their training. If all ranks wait, the communication itself hangs.
+    fewer collective operations, or have ended their training. If all ranks wait, the communication itself hangs. A rank
+    that has ended its training never enters another operation, so that waiting for it is an error almost at once.
     """
     running = [r for r in ranks if not r.is_closed]
-    waiting = [r for r in running if r.entered > r.left and r.heard_at - r.waiting_since > timeout]
+    entered_by_closed = min((r.entered for r in ranks if r.is_closed), default=float("inf"))
+
+    def has_waited(r: RankState, seconds: float) -> bool:
+        return r.entered > r.left and r.heard_at - r.waiting_since > seconds
+
+    waiting = [r for r in running if has_waited(r, CLOSED_SECONDS if r.entered > entered_by_closed else timeout)]
     if not waiting:
         return ""
     first = max(waiting, key=lambda r: r.entered)
@@ -109,8 +122,8 @@ def diagnose(ranks: Collection[RankState], clock: float, timeout: float) -> str:
         if not r.is_closed and clock - r.heard_at > timeout:
             cause = f"has sent no heartbeat for {timeout:g} s (it is stopped, or in C code that holds the GIL)"
         elif r.is_closed and r.entered < first.entered:
-            cause = f"has ended its training, but rank {first.rank} waits for it in {first.operation}"
-        elif r.entered == r.left < first.entered:
+            cause = f"{r.ending}, but rank {first.rank} waits for it in {first.operation}"
+        elif r.entered == r.left < first.entered and has_waited(first, timeout):
             cause = f"has not reached the next {first.operation} for {timeout:g} s"
         else:
             continue
@@ -160,6 +173,8 @@ class Monitor:
         Called once by every rank; returns the argument of rank 0, as MPI's bcast.
     timeout : float
         Seconds that a rank may keep others waiting: more than the longest step, evaluation or checkpoint of one rank.
+    address : str
+        The address on which rank 0 listens. Default: all of its host; for one host, use that of the loopback interface.
 
     Attributes
     ----------
@@ -169,10 +184,12 @@ class Monitor:
     Raises
     ------
     RuntimeError
-        If rank 0 cannot be reached.
+        If rank 0 cannot be reached, or the other ranks do not connect to it.
     """
 
-    def __init__(self, rank: int, size: int, exchange: Callable[[Any], Any], timeout: float = 30.0) -> None:
+    def __init__(
+        self, rank: int, size: int, exchange: Callable[[Any], Any], timeout: float = 30.0, address: str = ""
+    ) -> None:
         if not timeout > 0:
             raise ValueError(f"Monitor: expected timeout > 0, got {timeout}. It is in seconds.")
         self.rank, self.size, self.timeout = rank, size, timeout
@@ -190,7 +207,7 @@ class Monitor:
             return
         self._selector = selectors.DefaultSelector()
         if rank == 0:
-            self._listener = Connection(socket.create_server(("", 0), backlog=max(size, 128)))
+            self._listener = Connection(socket.create_server((address, 0), backlog=max(size, 128)))
             self._add(self._listener)
             self._server = server_info(self.state.host, self._listener.socket)
             exchange(self._server)
@@ -202,8 +219,11 @@ class Monitor:
         self._thread = threading.Thread(target=self._run, name="neonlite-monitor", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
-        if rank == 0:
-            self._all_connected.wait()
+        # the thread reports missing ranks after the timeout
+        if rank == 0 and not self._all_connected.wait(2 * timeout + REPORT_SECONDS):
+            raise RuntimeError(
+                f"Monitor: expected connections of {size - 1} ranks, got none of {self._missing_ranks()}."
+            )
 
     def waiting(self, what: str) -> Waiting:
         """Return a context manager for a collective operation, such as "all_reduce"."""
@@ -220,15 +240,24 @@ class Monitor:
         finally:
             os._exit(1)
 
-    def close(self) -> None:
-        """End the training of this rank: it may exit. Does not wait for other ranks, and can be called repeatedly."""
+    def close(self, ending: str = RankState.ending) -> None:
+        """End the training of this rank: it may exit. Does not wait for other ranks, and can be called repeatedly.
+
+        An error says ``ending`` of this rank if others wait for it.
+        """
         if not self.state.is_closed:
-            self.state.is_closed = True
+            self.state.ending, self.state.is_closed = ending, True
             self._send_heartbeat()
 
     # --- the thread ---
 
     def _run(self) -> None:
+        try:
+            self._monitor()
+        except Exception as error:  # without this thread, a failure would let all ranks wait forever
+            self.fail(error)
+
+    def _monitor(self) -> None:
         now = next_heartbeat = time.monotonic()
         while not self._is_finished():
             events = self._selector.select(max(0.0, next_heartbeat - now))
@@ -253,7 +282,7 @@ class Monitor:
         others = [r for r, state in self.ranks.items() if r and state.connection and not state.is_closed]
         if self._all_connected.is_set():  # else 1: a rank that has not connected receives no other choice
             self.state.reporter = min(others, default=1)
-        self.state.position = str(self.position)
+        self.state.position = str(self.position)[:MAX_POSITION_CHARACTERS]
         self.state.update({}, self._clock)
         self._send(self.state.heartbeat())
 
@@ -269,13 +298,16 @@ class Monitor:
             self._end()
         error = ""
         if self.rank == 0 and not self._all_connected.is_set():
+            self._close_strangers()
             if self._clock > self.timeout:
-                missing = ", ".join(str(r) for r, state in self.ranks.items() if r and not state.connection)
-                error = f"rank {missing} has not connected to {self.state} for {self.timeout:g} s"
+                error = f"rank {self._missing_ranks()} has not connected to {self.state} for {self.timeout:g} s"
         elif self.rank == 0 or self._clock - self.ranks[0].heard_at > self.timeout:
             error = diagnose(self.ranks.values(), self._clock, self.timeout)
         if error:
             self._report(error)
+
+    def _missing_ranks(self) -> str:
+        return ", ".join(str(r) for r, state in self.ranks.items() if r and not state.connection)
 
     # --- connections ---
 
@@ -283,7 +315,7 @@ class Monitor:
         """Return a connection to rank 0."""
         host, port = self._server["host"], self._server["port"]
         failures = []
-        for address in [*["127.0.0.1"][: host == self.state.host], host, *self._server["addresses"]]:
+        for address in [*[LOOPBACK][: host == self.state.host], host, *self._server["addresses"]]:
             try:
                 return Connection(self._open_socket(address, port), rank=0)
             except OSError as error:
@@ -313,19 +345,31 @@ class Monitor:
         self._selector.unregister(connection.socket)
         connection.socket.close()
 
+    def _close_strangers(self, limit: int = MAX_STRANGERS) -> None:
+        """Close the connections that have not sent the secret word in time, and the oldest ones beyond a number."""
+        connections = [key.data for key in self._selector.get_map().values()]
+        strangers = [x for x in connections if not x.is_trusted and x is not self._listener]
+        strangers.sort(key=lambda x: x.opened_at)
+        deadline = time.monotonic() - HELLO_SECONDS
+        for i, connection in enumerate(strangers):
+            if i < len(strangers) - limit or connection.opened_at < deadline:
+                self._remove(connection)
+
     def _read(self, connection: Connection) -> None:
         """Process what has arrived on a connection."""
         if connection.socket.fileno() == -1:  # closed after another event of the same iteration
             return
         if self.rank == 0 and connection is self._listener:
-            with suppress(OSError):
+            try:
                 self._add(Connection(connection.socket.accept()[0]))
+                self._close_strangers()
+            except OSError:  # no more files can be opened
+                self._close_strangers(0)
             return
         lines = connection.receive()
         for line in lines or ():
             if connection.is_trusted:
-                with suppress(ValueError):  # an incomplete message: the buffer of the sender was full
-                    self._process(json.loads(line), connection)
+                self._process(self._parse(line), connection)
             elif secrets.compare_digest(line, self._server["hello"].encode()):
                 connection.is_trusted = True
                 with suppress(OSError):
@@ -336,6 +380,22 @@ class Monitor:
         if lines is None:
             self._remove(connection)
             self._process_end(connection)
+
+    def _parse(self, line: bytes) -> dict[str, Any]:
+        """Return a message, or {} if it is none: an incomplete one, as the buffer of the sender was full."""
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            return {}
+        if not isinstance(message, dict):
+            return {}
+        own = self.state.heartbeat()
+        examples: list[dict[str, Any]] = [{"end": True}, {"request": 0}, {"answer": True}, own]
+        is_message = any(
+            message.keys() == example.keys() and all(type(message[name]) is type(x) for name, x in example.items())
+            for example in examples
+        )
+        return message if is_message and message.get("rank", message.get("request", 0)) in self.ranks else {}
 
     def _process(self, message: dict[str, Any], connection: Connection) -> None:
         """Process a message: the end of all ranks, a request to report an error, its answer, or a heartbeat."""
@@ -348,7 +408,7 @@ class Monitor:
         elif "answer" in message:
             self._may_report = message["answer"]
             self._answered.set()
-        else:
+        elif message and connection.rank in (None, message["rank"]):
             state = self.ranks[message["rank"]]
             state.update(message, self._clock)
             if connection.rank is None:
@@ -426,10 +486,12 @@ class Monitor:
 
 def server_info(host: str, listener: socket.socket) -> dict[str, Any]:
     """Return how to connect to the monitor of rank 0, and the secret words of both sides."""
-    addresses = []
+    address = listener.getsockname()[0]
+    addresses = [address] if address == LOOPBACK else []
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # selects the network interface of the default route; sends nothing
-        addresses.append(probe.getsockname()[0])
+        if not addresses:
+            probe.connect(("192.0.2.1", 9))  # selects the network interface of the default route; sends nothing
+            addresses.append(probe.getsockname()[0])
     words = {"hello": secrets.token_hex(16), "welcome": secrets.token_hex(16)}
     return {"host": host, "process": os.getpid(), "port": listener.getsockname()[1], "addresses": addresses, **words}
 

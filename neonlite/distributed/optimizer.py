@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,6 +11,7 @@ from neonlite.backend.shard import Shard, use_shard
 from neonlite.backend.validation import checked_dataclass, from_name
 from neonlite.distributed.communicator import Communicator, world
 from neonlite.distributed.gradients import merge_adjacent
+from neonlite.distributed.settings import backend_settings, check_same
 from neonlite.messages import describe
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.optimizer import pass_last_write
@@ -40,7 +41,7 @@ class Distributed(Optimizer):
     TypeError
         If ``optimizer`` is not an optimizer.
     ValueError
-        In the first ``optimize``, if the weights or the optimizers of the processes differ.
+        In the first ``optimize``, if the versions, runtimes, weights or optimizers of the processes differ.
 
     Examples
     --------
@@ -109,10 +110,11 @@ class Distributed(Optimizer):
         self.wrapped.set_state(state)
 
 
-def check_equal(communicator: Communicator, optimizer: Optimizer, layers: Iterable[Layer]) -> None:
-    """Raise ValueError on all processes if their optimizers or weights differ."""
+def check_equal(communicator: Communicator, optimizer: Optimizer, layers: Sequence[Layer]) -> None:
+    """Raise ValueError on all processes if their versions, runtimes, optimizers or weights differ."""
     import zlib
 
+    check_same(communicator, "Distributed", backend_settings(layers[0].be))
     others = communicator.all_gather_objects(str({**optimizer.get_description()["config"], "name": ""}))
     if ranks := [rank for rank, other in enumerate(others) if other != others[0]]:
         raise ValueError(

@@ -47,6 +47,27 @@ def write_checkpoint(path: str | Path, description: dict[str, Any], arrays: Arra
     write_atomic(path, save(arrays, {FORMAT: text}))  # one entry: safetensors does not preserve the order of several
 
 
+def check_replaceable(what: str, path: Path) -> None:
+    """Raise ValueError if a file exists at a path that is neither empty nor a checkpoint.
+
+    ``what``: the argument's name, for the error message.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file() or not path.stat().st_size:
+        return
+    try:
+        with safe_open(path, "numpy") as tensors:
+            if any(name.startswith("neonlite ") for name in tensors.metadata() or {}):
+                return
+    except (SafetensorError, OSError):
+        pass
+    raise ValueError(
+        f"{what}: expected a new file, or a checkpoint, which is replaced; {path} is another file. Remove it, or pass "
+        "another path"
+    )
+
+
 def read_checkpoint(path: str | Path) -> tuple[dict[str, Any], Arrays]:
     """Return the description and the arrays of a file.
 

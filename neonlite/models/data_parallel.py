@@ -6,7 +6,6 @@ gradients. So everything but the parts of the minibatches is the same on all of 
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -18,11 +17,11 @@ from neonlite.backend.interrupt import ENDING, DeferredInterrupt
 from neonlite.backend.shard import Shard
 from neonlite.data.iterator import ResumableIterator
 from neonlite.distributed.gradients import GradientReducer
+from neonlite.distributed.settings import backend_settings, check_same, differ
 from neonlite.layers.parameter import ParameterLayer
 from neonlite.layers.weights import parameter_states
 from neonlite.messages import describe
 from neonlite.optimizers import get_param_list
-from neonlite.version import __version__
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
@@ -91,12 +90,8 @@ class DataParallel:
         model = self.model
         config = {k: v for k, v in dataset.get_state().items() if k not in ("epoch", "start", "minibatch", "seed")}
         encoders = ("preprocessing", "input_encoder", "target_encoder")
-        facts = {
-            "the version of neonlite": __version__,
-            "the version of Python": platform.python_version(),
-            "the version of NumPy": np.__version__,
-            "the dtype": self.be.default_dtype_name,
-            "deterministic": self.be.deterministic,
+        settings = {
+            **backend_settings(self.be),
             "the parameters": [(w.shape, len(states)) for (w, _), states in parameters_with_states(model)],
             "the layers": description_of(model.layers),
             "the layers that are trained": [layer.name for layer in model.layers_to_optimize],
@@ -109,15 +104,7 @@ class DataParallel:
                 describe_callback(x) for x in getattr(model.callbacks, "callbacks", ()) if not x.rank_0_only
             ],
         }
-        everywhere = self.communicator.all_gather_objects(facts)
-        for name in facts:
-            values = [other[name] for other in everywhere]
-            if ranks := [rank for rank, value in enumerate(values) if str(value) != str(values[0])]:
-                part, first, other = first_difference(values[0], values[ranks[0]])
-                raise ValueError(
-                    f"{model.name}.fit: expected {name} to be the same on all processes, got {part}{first} on rank 0 "
-                    f"and {other} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}."
-                )
+        check_same(self.communicator, f"{model.name}.fit", settings)
 
     def broadcast(self, dataset: Any) -> None:
         """Set weights, optimizer states, random streams, and the positions in data and training to those of rank 0."""
@@ -208,8 +195,7 @@ class DataParallel:
         ranks = [
             rank
             for rank, (values, other) in enumerate(everywhere)
-            if not np.allclose(values, everywhere[0][0], ROUNDING, 0, equal_nan=True)
-            or str(other) != str(everywhere[0][1])
+            if not np.allclose(values, everywhere[0][0], ROUNDING, 0, equal_nan=True) or differ(other, everywhere[0][1])
         ]
         if ranks:
             raise RuntimeError(
@@ -241,18 +227,6 @@ def end_data_parallel(model: Model) -> None:
     parallel, model.data_parallel = model.data_parallel, None
     if parallel is not None:
         parallel.close()
-
-
-def first_difference(x: Any, y: Any, path: str = "") -> tuple[str, object, object]:
-    """Return the first elements in which nested lists and dicts differ, after their keys, as in "config.rho = "."""
-    if isinstance(x, dict) and isinstance(y, dict) and x.keys() == y.keys():
-        pairs = [(str(key), x[key], y[key]) for key in x]
-    elif isinstance(x, list) and isinstance(y, list) and len(x) == len(y):
-        pairs = [(str(i), *pair) for i, pair in enumerate(zip(x, y, strict=True))]
-    else:
-        return f"{path} = " if path else "", x, y
-    key, x, y = next(pair for pair in pairs if str(pair[1]) != str(pair[2]))
-    return first_difference(x, y, f"{path}.{key}" if path else key)
 
 
 def description_of(x: Any) -> Any:

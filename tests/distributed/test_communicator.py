@@ -144,6 +144,13 @@ def test_objects_are_broadcast_and_gathered(ranks, n):
 
 
 @needs_mpi
+@RANKS
+def test_the_shared_memory_of_connected_ranks_has_no_name_that_an_abnormal_end_could_leave(ranks, n):
+    for result in ranks("objects", n):
+        assert all(name.endswith(" (deleted)") for name in result["shared memory"])
+
+
+@needs_mpi
 @pytest.mark.parametrize("n", [2, 3])
 def test_no_rank_passes_a_barrier_before_all_have_reached_it(ranks, n):
     for files in ranks("barriers", n):

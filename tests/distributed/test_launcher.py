@@ -1,5 +1,6 @@
 """Processes started by MPI: results, output, errors, signals, and that none is left behind."""
 
+import contextlib
 import io
 import os
 import re
@@ -301,6 +302,208 @@ def test_no_rank_is_left_if_the_launching_process_is_killed(start_script):
     assert none_is_left(ids)
 
 
+# --- what a job leaves ---
+
+LAUNCH_PLAIN_MPI = """
+import os, sys, time
+from pathlib import Path
+from neonlite.distributed import launch
+
+def work(folder, kind):
+    import re
+    from mpi4py import MPI
+    rank = MPI.COMM_WORLD.rank
+    MPI.COMM_WORLD.Barrier()
+    shared = re.findall("/dev/shm/mpich_[a-z0-9_]+", Path("/proc/self/maps").read_text())
+    assert shared
+    (folder / "shared").write_text(shared[0])
+    (folder / f"pid-{rank}").write_text(f"{os.getpid()} ")
+    if rank == 1:
+        if kind == "exit":
+            os._exit(3)
+        if kind == "kill":
+            os.kill(os.getpid(), 9)
+        if kind == "raise":
+            raise ValueError
+        if kind == "interrupt":
+            raise KeyboardInterrupt
+    time.sleep(60)
+
+launch(work, 2, Path(sys.argv[1]), sys.argv[2])
+"""
+
+
+@pytest.fixture
+def start_launch(tmp_path):
+    """Return a function that launches a function on two ranks, and returns the process and the ids of the ranks."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "script.py").write_text(LAUNCH_PLAIN_MPI)
+    started = []
+
+    def start(kind):
+        command = [sys.executable, "script.py", str(tmp_path), kind]
+        env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+        started.append(subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True))
+        ids = wait_for(lambda: pids(tmp_path))
+        assert ids
+        return started[0], ids
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def nothing_is_left(folder, ids):
+    """Return whether all ranks have ended, and left neither temporary files nor shared memory."""
+    shared = Path((folder / "shared").read_text())
+    return wait_for(
+        lambda: not any(map(is_running, ids)) and not list((folder / "tmp").iterdir()) and not shared.exists(), 15
+    )
+
+
+@pytest.mark.parametrize("kind", ["exit", "kill", "raise", "interrupt"])
+def test_a_rank_that_ends_abnormally_ends_the_job_and_leaves_nothing(start_launch, tmp_path, kind):
+    process, ids = start_launch(kind)
+    assert process.wait(20) != 0
+    assert nothing_is_left(tmp_path, ids)
+
+
+def test_a_launching_process_that_is_killed_leaves_nothing(start_launch, tmp_path):
+    process, ids = start_launch("sleep")
+    process.kill()
+    assert nothing_is_left(tmp_path, ids)
+
+
+def test_processes_of_mpi_that_are_killed_before_they_are_connected_leave_no_shared_memory(tmp_path):
+    """They have not called ``world()``, which removes the names of the files."""
+    (tmp_path / "script.py").write_text(
+        "import os, re, pathlib, time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+        "maps = pathlib.Path('/proc/self/maps').read_text()\n"
+        "name = re.findall('/dev/shm/mpich_[a-z0-9_]+$', maps, re.M)[0]\n"
+        "pathlib.Path('shared').write_text(name) if MPI.COMM_WORLD.rank else os.kill(os.getpid(), 9)\ntime.sleep(60)"
+    )
+    assert subprocess.run([*CLI, "-n", "2", "script.py"], cwd=tmp_path, timeout=60, check=False).returncode != 0
+    assert not Path((tmp_path / "shared").read_text()).exists()
+
+
+def test_an_interrupt_of_one_rank_ends_all_at_once(tmp_path):
+    code = "from neonlite.distributed import world\nc = world()\nif c.rank: raise KeyboardInterrupt\nc.barrier()\n"
+    (tmp_path / "script.py").write_text(code)
+    env = {**os.environ, "NEONLITE_TIMEOUT": "1000"}
+    done = subprocess.run(
+        [*CLI, "-n", "2", "script.py"], cwd=tmp_path, env=env, timeout=60, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert re.search(
+        r"rank 1 .* was interrupted \(KeyboardInterrupt\), but rank 0 waits for it in barrier", done.stderr
+    )
+
+
+LAUNCH_UNTIL_IT_ENDS = """
+import os, signal, sys, time
+import numpy as np
+from neonlite.distributed import launch, world
+
+def work(kind, step):
+    comm = world()
+    for i in range(100_000):
+        comm.all_reduce(np.ones(1000))
+        if i == step and comm.rank == 1:
+            if kind == "exit":
+                os._exit(0)
+            if kind == "kill":
+                os.kill(os.getpid(), 9)
+            if kind == "raise":
+                raise ValueError
+            if kind == "interrupt":
+                raise KeyboardInterrupt
+            if kind == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if kind == "hang":
+                time.sleep(1000)
+
+launch(work, 2, sys.argv[1], int(sys.argv[2]))
+"""
+
+
+def unused_shared_memory():
+    """Return the files of MPICH in shared memory that no process has mapped or open."""
+    files = {str(path) for path in Path("/dev/shm").glob("mpich_*")}
+    for process in Path("/proc").glob("[0-9]*"):
+        for folder in ("fd", "map_files"):
+            try:
+                links = os.listdir(process / folder)
+            except OSError:
+                continue
+            for link in links:
+                with contextlib.suppress(OSError):
+                    files.discard(os.readlink(process / folder / link))
+    return files
+
+
+@pytest.mark.slow
+def test_fifty_abnormal_ends_leave_no_file_and_no_process(tmp_path):
+    """Errors of a rank, after a random number of steps, and signals to the launching process, at random times."""
+    if sys.platform != "linux":
+        pytest.skip("shared memory of Linux")
+    rng = np.random.default_rng(0)
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "script.py").write_text(LAUNCH_UNTIL_IT_ENDS)
+    before = unused_shared_memory()
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "NEONLITE_TIMEOUT": "1", "NAME_OF_TEST": str(tmp_path)}
+    kinds = ["exit", "kill", "raise", "interrupt", "stop", "hang", "SIGINT", "SIGTERM", "SIGKILL", "SIGKILL"]
+
+    def processes():
+        environments = [path for path in Path("/proc").glob("[0-9]*/environ") if path.stat().st_uid == os.geteuid()]
+        return [path for path in environments if f"NAME_OF_TEST={tmp_path}" in text_of(path)]
+
+    def text_of(path):
+        try:
+            return path.read_text()
+        except OSError:
+            return ""
+
+    for kind in kinds * 5:
+        command = [sys.executable, "script.py", kind, str(rng.integers(1000))]
+        hangup = signal.signal(signal.SIGINT, signal.default_int_handler)  # not ignored, which children inherit
+        process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
+        signal.signal(signal.SIGINT, hangup)
+        if kind.startswith("SIG"):
+            time.sleep(rng.uniform(0.3, 2.5))  # before, while and after the ranks connect
+            process.send_signal(getattr(signal, kind))
+        assert process.wait(60) != 0
+        assert wait_for(lambda: not processes(), 20), kind
+        assert list((tmp_path / "tmp").iterdir()) == [], kind
+        assert unused_shared_memory() <= before, kind
+
+
+# --- the network ---
+
+
+def test_the_ranks_of_one_host_listen_on_the_loopback_address_alone():
+    """Also mpiexec listens, on all addresses; its children inherit the socket."""
+
+    def listening():
+        from neonlite.distributed import monitor, world
+
+        addresses = []
+        server_info = monitor.server_info
+        monitor.server_info = lambda host, listener: (
+            addresses.append(listener.getsockname()[0]) or server_info(host, listener)
+        )
+        world().barrier()
+
+        def sockets(process):
+            links = [os.readlink(path) for path in Path(f"/proc/{process}/fd").iterdir() if path.is_symlink()]
+            rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+            return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links}
+
+        return addresses, world().all_gather_objects(sorted(sockets("self") - sockets(os.getppid())))
+
+    assert launch(listening, 2) == (["127.0.0.1"], [[], []])
+
+
 # --- run, and its command line ---
 
 
@@ -359,11 +562,31 @@ def test_hosts_are_options_of_the_installed_mpi(mpi, monkeypatch, tmp_path):
 
     bind = [] if mpi == "mpich" else ["--bind-to", "none"]
     names, file = ("-hosts", "-f") if mpi == "mpich" else ("--host", "--hostfile")
-    assert options() == [*bind, "-n", "3"]
+    here = ["-launcher", "fork", "-hosts", "localhost"] if mpi == "mpich" else bind
+    assert options() == [*here, "-n", "3"]
     assert options("host1:2,host2") == [*bind, names, "host1:2,host2", "-n", "3"]
     assert options(str(tmp_path / "hosts.txt")) == [*bind, file, str(tmp_path / "hosts.txt"), "-n", "3"]
     with pytest.raises(FileNotFoundError, match="expected the names of hosts or the path of a host file"):
         options(str(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize(
+    "hosts", ["-oProxyCommand=id", "host1,-l", "host1:2,", "", "host 1", "host1:x", "a;b", "host1:2:3", "$(id)"]
+)
+@pytest.mark.parametrize("is_file", [False, True])
+def test_hosts_are_names_and_no_options_of_ssh(hosts, is_file, tmp_path):
+    if is_file:
+        (tmp_path / "hosts.txt").write_text("# a comment\nhost1:2 slots=2\n\n" + "\n".join(hosts.split(",")))
+        if hosts in ("host1:2,", "", "host 1"):  # an empty line, and a name with options
+            return
+    with pytest.raises(ValueError, match="hosts: expected names of letters, digits"):
+        mpiexec_command(["program"], 2, str(tmp_path / "hosts.txt") if is_file else hosts)
+
+
+def test_a_host_file_without_a_host_is_an_error(tmp_path):
+    (tmp_path / "hosts.txt").write_text("# none\n")
+    with pytest.raises(ValueError, match=r"got '' in the host file"):
+        mpiexec_command(["program"], 2, str(tmp_path / "hosts.txt"))
 
 
 def test_the_cpus_are_divided_among_the_ranks_unless_the_environment_sets_the_threads(monkeypatch):
@@ -373,3 +596,11 @@ def test_the_cpus_are_divided_among_the_ranks_unless_the_environment_sets_the_th
     assert "OMP_NUM_THREADS" not in environment(2, "host1,host2")
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert environment(3, None)["OMP_NUM_THREADS"] == "5"
+
+
+def test_ucx_uses_shared_memory_on_one_host_unless_the_environment_sets_its_transports(monkeypatch):
+    monkeypatch.delenv("UCX_TLS", raising=False)
+    assert environment(2, None)["UCX_TLS"] == "self,sm"
+    assert "UCX_TLS" not in environment(2, "host1,host2")
+    monkeypatch.setenv("UCX_TLS", "all")
+    assert environment(2, None)["UCX_TLS"] == "all"

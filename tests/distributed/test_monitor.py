@@ -52,7 +52,9 @@ def until(condition):
 exit_seconds = 0.0
 atexit.register(lambda: time.sleep(exit_seconds))  # after the handler of the monitor
 
-if sys.stdin.readline() == "start\\n":
+while (line := sys.stdin.readline()) not in ("start\\n", ""):
+    exec(line)
+if line:
     monitor = module.Monitor(rank, size, exchange, timeout)
     print("ready", flush=True)
     for line in sys.stdin:
@@ -236,13 +238,14 @@ def test_ranks_that_all_wait_report_that_communication_hangs(start):
 
 
 @pytest.mark.parametrize("closed", [0, 1])
-def test_waiting_for_a_rank_that_has_closed_its_monitor_ends_all_ranks(start, closed):
-    ranks = start()
-    ranks.run("monitor.close()", closed)
+@pytest.mark.parametrize("ending", ["has ended its training", "was interrupted"])
+def test_waiting_for_a_rank_that_has_closed_its_monitor_ends_all_ranks_at_once(start, closed, ending):
+    ranks = start(timeout=60)
+    ranks.run(f"monitor.close({ending!r})", closed)
     others = {0, 1, 2} - {closed}
     ranks.begin(WAIT, *others)
-    error = f"{name(ranks, closed)} has ended its training, but rank . waits for it in all_reduce; .* {STEP}."
-    assert is_one_error(ranks.end(TIMEOUT + SLACK), error)
+    error = f"{name(ranks, closed)} {ending}, but rank . waits for it in all_reduce; .* {STEP}."
+    assert is_one_error(ranks.end(2 + SLACK), error)  # heartbeats are sent once a second
 
 
 def test_waiting_and_pauses_below_the_timeout_are_no_error(start):
@@ -356,6 +359,100 @@ def test_strangers_that_connect_are_ignored(start):
     ranks.end_normally()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process")
+@pytest.mark.parametrize("max_files", [30, 1000])
+def test_idle_connections_do_not_keep_ranks_from_connecting(start, max_files):
+    import resource
+
+    ranks = start(connect=False, timeout=30)
+    resource.prlimit(ranks.processes[0].pid, resource.RLIMIT_NOFILE, (max_files, max_files))
+    ranks.send(ranks.processes[0], "start")
+    while not ranks.server.exists():
+        time.sleep(0.01)
+    port = json.loads(ranks.server.read_text())["port"]
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(100)]
+    try:
+        for rank in (1, 2):
+            ranks.send(ranks.processes[rank], "start")
+        ranks.expect("ready")
+    finally:
+        for connection in idle:
+            connection.close()
+    ranks.run("monitor.close()")
+    ranks.end_normally()
+
+
+def test_a_connection_without_the_secret_word_is_closed_after_some_seconds(start):
+    ranks = start(connect=False, timeout=30)
+    ranks.send(ranks.processes[0], "module.HELLO_SECONDS = 0.1")
+    for rank in (0, 1):
+        ranks.send(ranks.processes[rank], "start")
+    ranks.expect("ready", 1)
+    with socket.create_connection(("127.0.0.1", json.loads(ranks.server.read_text())["port"]), timeout=30) as silent:
+        assert receive(silent) == b""  # before rank 2 has connected
+    ranks.send(ranks.processes[2], "start")
+    ranks.expect("ready", 0, 2)
+    ranks.run("monitor.close()")
+    ranks.end_normally()
+
+
+HEARTBEAT = RankState(1).heartbeat()
+UNEXPECTED: list[Any] = [
+    *[None, True, 0, -1.5, "text", [], {}, ["end"], {"request": 9}, {"request": -1}, {"request": "1"}, {"request": []}],
+    *[{"request": 1, "rank": 1}, {"answer": 1}, {"end": 1}, {"end": "x"}, {"rank": 1}, {"rank": 9}, {"rank": []}],
+    *[HEARTBEAT | {"rank": x} for x in (3, -1, 1.0, "1", None, True, [], {})],
+    *[HEARTBEAT | {name: x} for name in HEARTBEAT for x in (None, [], {}, 1.5)],
+    {**HEARTBEAT, "heard_at": 1e9},
+    {name: x for name, x in HEARTBEAT.items() if name != "host"},
+]
+
+
+@pytest.mark.parametrize("receiver", [0, 1])
+def test_unexpected_messages_change_nothing(start, receiver):
+    ranks = start(timeout=60)
+    lines = [json.dumps(message) for message in UNEXPECTED] + ["[" * 60000, '{"rank": ' + "9" * 5000 + "}", "{", "\x00"]
+    lines.append(json.dumps(HEARTBEAT | {"rank": (2, 1)[receiver], "host": "that of another rank than the sender"}))
+    ranks.run("before = repr({r: dict(s.heartbeat()) for r, s in monitor.ranks.items()})", receiver)
+    sender = 1 - receiver
+    connection = "monitor.ranks[1 - rank].connection"
+    ranks.run(f"{connection}.socket.setblocking(True)", sender)
+    for line in lines:
+        ranks.run(f"{connection}.socket.sendall({line!r}.encode() + bytes([10]))", sender)
+    ranks.run(f"{connection}.socket.setblocking(False)", sender)
+    ranks.run("monitor.position = 'the last step'", sender)
+    ranks.run("until(lambda: monitor.ranks[1 - rank].position == 'the last step')", receiver)
+    ranks.run(f"monitor.position = {STEP!r}", sender)
+    ranks.run(f"until(lambda: monitor.ranks[1 - rank].position == {STEP!r})", receiver)
+    ranks.run("assert repr({r: dict(s.heartbeat()) for r, s in monitor.ranks.items()}) == before", receiver)
+    ranks.run("monitor.close()")
+    ranks.end_normally()
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_an_error_of_the_thread_ends_all_ranks(start, culprit):
+    ranks = start(timeout=60)
+    ranks.begin("monitor._check = lambda: 1 / 0", culprit)
+    errors = ranks.end(2 + SLACK)
+    assert errors.startswith(f"neonlite: rank {culprit}, {STEP}:\nTraceback")
+    assert errors.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_rank_0_does_not_wait_forever_if_its_thread_does_nothing(monkeypatch):
+    monkeypatch.setattr(Monitor, "_run", lambda self: None)
+    monkeypatch.setattr(Monitor, "_at_exit", lambda self: None)
+    monkeypatch.setattr(monitor, "REPORT_SECONDS", 0.0)
+    with pytest.raises(RuntimeError, match=r"expected connections of 2 ranks, got none of 1, 2"):
+        Monitor(0, 3, lambda value: value, timeout=0.05)
+
+
+def test_a_long_position_is_shortened(start):
+    ranks = start()
+    ranks.run("monitor.position = 'é' * 100_000", 1)
+    ranks.run("until(lambda: monitor.ranks[1].position == 'é' * 1000)", 0)
+    ranks.run("monitor.close()")
+    ranks.end_normally()
+
+
 def receive(connection: socket.socket) -> bytes:
     try:
         return connection.recv(100)
@@ -415,6 +512,19 @@ def test_ranks_that_are_behind_are_named_and_those_that_wait_are_not():
     error = diagnose(states((5, 4), *[(4, 4)] * 6), 100.0, 30.0)
     assert re.findall(r"rank (\d)", error) == ["1", "2", "3", "4"]
     assert error.endswith("(and 2 more ranks)")
+
+
+def test_waiting_for_a_closed_rank_is_an_error_before_the_timeout_that_names_it_alone():
+    ranks = states((5, 4), (4, 4), (4, 4))
+    for r in ranks:
+        r.waiting_since = 99.0
+    assert diagnose(ranks, 100.0, 30.0) == ""
+    ranks[2].is_closed = True
+    error = diagnose(ranks, 100.0, 30.0)
+    assert re.findall(r"rank (\d) .*? has ended its training, but rank 0 waits for it in op5", error) == ["2"]
+    assert "rank 1" not in error
+    ranks[2].entered = ranks[2].left = 5  # it has done its part of this operation
+    assert diagnose(ranks, 100.0, 30.0) == ""
 
 
 def test_ranks_that_wait_in_different_operations_are_listed():

@@ -26,7 +26,7 @@ from neonlite.optimizers import Adam, get_param_list
 IN_TWO = (
     "deterministic fastest on_runtimes partial_rounding running_statistics starting_from_rank_0 overlapping metrics "
     "weighted files uninterrupted first_part second_part last_part endings early_stop signals mismatches "
-    "after_an_error custom_loops other_weights no_batch_size loaded_on_rank_0 loaded_before_connecting"
+    "after_an_error custom_loops other_runtimes other_weights no_batch_size loaded_on_rank_0 loaded_before_connecting"
 )
 IN_THREE = (
     "deterministic fastest unequal partial_rounding running_statistics starting_from_rank_0 overlapping metrics "
@@ -414,6 +414,7 @@ def test_a_signal_to_one_rank_ends_all_after_the_same_step(ranks, name, raised, 
 DIFFERENCES = {
     "data": ["the data", "ndata = 60", "61"],
     "shuffle": ["the data", "shuffle = True", "False"],
+    "runtime": ["the runtime", "cpu", "strict"],
     "dtype": ["the dtype", "float32", "float64"],
     "layer size": ["the parameters", "(16, 6)", "(17, 6)"],
     "optimizer": ["the optimizer", "Adam", "GradientDescentMomentum"],
@@ -428,6 +429,7 @@ DIFFERENCES = {
     "metric": ["the callbacks without rank_0_only", "Accuracy", "MeanSquared"],
     "callbacks": ["the callbacks without rank_0_only", "", "Callback"],
     "labels": ["the encoding of the data", "a0", "b0"],
+    "types of labels": ["the encoding of the data", "classes.0 = 0", "'0'"],
     "scale": ["the encoding of the data", "mean", ""],
 }
 
@@ -501,6 +503,12 @@ def test_a_loop_with_its_own_minibatches_divides_by_the_columns_of_all(ranks, n)
             model.bprop(model.cost.get_errors(model.fprop(x), t))
             rule.optimize(model.layers_to_optimize, epoch)
     assert distance(weights[0], model.get_weights()) <= 1e-6
+
+
+def test_a_distributed_optimizer_refuses_different_runtimes(ranks):
+    for message in ranks("other_runtimes", 2):
+        expected = "Distributed: expected the runtime to be the same on all processes, got cpu on rank 0 and strict on"
+        assert message == f"ValueError: {expected} rank 1."
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -94,6 +95,13 @@ def tensors(comm, folder):
     return result
 
 
+def shared_memory():
+    """Return the names of MPICH's files in shared memory that this process has mapped."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    return sorted({line.partition("/dev/shm/")[2] for line in lines if "/dev/shm/mpich_" in line})
+
+
 def objects(comm, folder):
     value = {"rank": comm.rank, "list": [None, "text", comm.rank / 7]}
     return {
@@ -102,6 +110,7 @@ def objects(comm, folder):
         "gathered": comm.all_gather_objects(value),
         "duplicate": comm.duplicate().all_reduce(np.array([comm.rank])).tolist(),
         "world": communicator.world() is comm,
+        "shared memory": shared_memory(),
     }
 
 

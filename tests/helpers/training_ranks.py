@@ -534,11 +534,11 @@ def mismatches(comm, folder):
         cost = cost or GeneralizedCost(CrossEntropyMulti())
         model.fit(dataset, cost, rule, epochs, callbacks=others, distributed=True)
 
-    def fit_arrays(label="a", standardize=True):
+    def fit_arrays(label="a{}".format, standardize=True):
         start(comm)
         X, y = rows(60, 6)
         Model([affine(CLASSES, "out", Softmax())], name="model").fit(
-            X, [f"{label}{k}" for k in y], standardize=standardize, progress_bar=False, distributed=True
+            X, [label(k) for k in y], standardize=standardize, progress_bar=False, distributed=True
         )
 
     class SetRate(Callback):
@@ -554,6 +554,7 @@ def mismatches(comm, folder):
     for name, difference in {
         "data": {"n": 61},
         "shuffle": {"shuffle": False},
+        "runtime": {"runtime": "strict"},
         "dtype": {"datatype": "float64"},
         "layer size": {"width": 17},
         "optimizer": {"rule": "sgd"},
@@ -568,8 +569,9 @@ def mismatches(comm, folder):
         "callbacks": {"callbacks": [Callback()]},
     }.items():
         result[name] = message(lambda difference=difference: fit(**(difference if differs else {})))
-    for name, difference in {"labels": {"label": "b"}, "scale": {"standardize": False}}.items():
+    for name, difference in {"labels": {"label": "b{}".format}, "scale": {"standardize": False}}.items():
         result[name] = message(lambda difference=difference: fit_arrays(**(difference if differs else {})))
+    result["types of labels"] = message(lambda: fit_arrays(label=str if differs else int))
     for kind in (SetRate, SetWeights):
         result[kind.__name__] = message(lambda kind=kind: fit(callbacks=[kind()]))
     start(comm)
@@ -673,6 +675,15 @@ def custom_loops(comm, folder):
     model.fit(dataset, cost, Distributed(optimizer("sgd")), EPOCHS["mlp"])
     result["fit"] = model.get_weights()
     return result
+
+
+def other_runtimes(comm, folder):
+    be = gen_backend("strict" if comm.rank else "cpu", rng_seed=0, batch_size=4)
+    layers, dataset, cost = problem("mlp")
+    model, rule = Model(layers), Distributed(Adam(learning_rate=0.01))
+    with comm.sharded(be):
+        model.initialize(dataset, cost)
+        return message(lambda: rule.optimize(model.layers_to_optimize, 0))
 
 
 def other_weights(comm, folder):

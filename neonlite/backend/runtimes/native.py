@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import site
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import c_void_p
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,43 @@ OBJECT_HEADER_BYTES = object.__basicsize__  # size of PyObject_HEAD, which prece
 OVERLAP_MAX_WORK = 1000  # max_work of np.may_share_memory
 MIN_GEMM_WORK = 1 << 20  # multiply-adds of a product up to which NumPy is faster, with several threads
 ONE_THREAD_FACTOR = 4  # times as many with one thread
+
+# environment variables: for libgomp iterations, about the time between two calls of a small network; for Intel's OpenMP
+# milliseconds
+SPIN_WAITS = {"GOMP_SPINCOUNT": "6000", "KMP_BLOCKTIME": "1"}
+
+_max_openmp_threads = 1 << 30
+
+
+def openmp_threads() -> int:
+    """Return the number of threads of oneDNN and MKL: that of ``get_num_threads``, and 1 in a forked process."""
+    return min(get_num_threads(), _max_openmp_threads)
+
+
+def _limit_after_fork() -> None:
+    # libgomp in a forked process waits for threads that do not exist there, unless it uses one thread
+    global _max_openmp_threads
+    _max_openmp_threads = 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_limit_after_fork)
+
+
+@contextmanager
+def short_spin_wait() -> Iterator[None]:
+    """Load an OpenMP library whose idle threads soon sleep instead of busy-waiting.
+
+    By default they spin for up to 200 ms, and take the CPU from threads of other processes. Variables that are set in
+    the environment take precedence.
+    """
+    names = () if "OMP_WAIT_POLICY" in os.environ else SPIN_WAITS.keys() - os.environ.keys()
+    os.environ.update({name: SPIN_WAITS[name] for name in names})
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
 
 
 def min_gemm_work() -> int:

@@ -21,9 +21,9 @@ from neonlite.backend.runtimes.native import (
     matrix_order,
     may_share_memory,
     min_gemm_work,
+    openmp_threads,
 )
 from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
-from neonlite.backend.thread_pool import get_num_threads
 from neonlite.typing import NumPyArray as Array
 
 LIBRARY_PATTERNS = ("libmkl_rt.so.?", "mkl_rt.?.dll")  # file names in the packages of pip and conda
@@ -190,7 +190,7 @@ class MKLMatmul(NumPyPrimitives):
             or (near_b[0] < b_start - c_start < near_b[1] and may_share_memory(b, c))
         ):
             return False
-        previous = self.set_threads(get_num_threads())  # MKL's number of threads for this Python thread
+        previous = self.set_threads(openmp_threads())  # MKL's number of threads for this Python thread
         call(*head, scalar(alpha), at_a, *args_a, at_b, *args_b, scalar(beta), at_c, *args_c)
         starts = a_start, b_start, c_start
         for x in range(1, num_calls):

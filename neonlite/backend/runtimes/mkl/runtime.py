@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 from neonlite.backend.runtimes.mkl.gemm import MKLMatmul, load_library
+from neonlite.backend.runtimes.native import short_spin_wait
 from neonlite.backend.runtimes.numpy.runtime import NumPyRuntime
 from neonlite.backend.runtimes.onednn import matmul
 from neonlite.backend.runtimes.onednn.bindings import version_info
@@ -27,9 +28,11 @@ class MKLRuntime(NumPyRuntime):
 
     def __init__(self, device_id: int = 0) -> None:
         super().__init__(device_id)
-        load_library()  # first, as it selects MKL's threading layer
-        import mkl
+        with short_spin_wait():
+            load_library()  # first, as it selects MKL's threading layer
+            import mkl
 
+            mkl.get_max_threads()  # starts OpenMP
         self.mkl = mkl
         # MKL's conditional numerical reproducibility can be set only before its first product. It costs nothing on
         # Intel CPUs, so it is set here. Other CPUs have only the "compatible" branch, which is three times slower.

@@ -10,21 +10,18 @@ import ctypes
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from importlib import import_module
 from threading import get_ident, main_thread
 from typing import Any, ClassVar
 
-from neonlite.backend.runtimes.native import library_folders
-from neonlite.backend.thread_pool import get_num_threads
+from neonlite.backend.runtimes.native import library_folders, openmp_threads, short_spin_wait
 
 LIBRARY_FILE = "libdnnl.so.3"  # file name in the packages of pip and conda; 3 is the version of the C API
 API_VERSION = 3
 INSTALL_HINT = 'pip install "neonlite[onednn]"'
-SPINCOUNT_VAR = "GOMP_SPINCOUNT"  # iterations for which an idle thread of libgomp waits before it sleeps
 SS_DISABLE, SIGNAL_STACK_BYTES = 2, 1 << 16  # SS_DISABLE is defined in signal.h
 MAX_NDIMS = 12  # DNNL_MAX_NDIMS
 MAX_CACHED_PRIMITIVES = 2048  # over all threads; one takes about 75 kB, most of it outside of Python
@@ -78,23 +75,6 @@ def load_library() -> Library:
             f"{LIBRARY_FILE} is not in {', '.join(map(str, folders))}{instead}. Install it: {INSTALL_HINT}"
         ) from None
     return Library(functions, path)
-
-
-@contextmanager
-def short_spin_wait() -> Iterator[None]:
-    """Load libgomp with a short spin count, so that idle OpenMP threads sleep instead of busy-waiting.
-
-    By default they spin for milliseconds, and take the CPU from threads of other processes. OMP_WAIT_POLICY and
-    GOMP_SPINCOUNT in the environment take precedence.
-    """
-    if any(name in os.environ for name in ("OMP_WAIT_POLICY", SPINCOUNT_VAR)):
-        yield
-        return
-    os.environ[SPINCOUNT_VAR] = "6000"  # about the time between two calls of a small network
-    try:
-        yield
-    finally:
-        os.environ.pop(SPINCOUNT_VAR, None)
 
 
 @cache
@@ -162,11 +142,8 @@ class Library:
         loaded = ctypes.pythonapi
         self.set_threads = getattr(loaded, "omp_set_num_threads", None) or functions.omp_set_num_threads
         self.get_threads = getattr(loaded, "omp_get_max_threads", None) or functions.omp_get_max_threads
-        self.max_threads = 1 << 30
         self.has_signal_stack = False  # whether the main thread has an alternate signal stack
         self.signal_stacks: list[Any] = []  # their memory
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._limit_after_fork)
         if CAPACITY not in os.environ:
             self.call("set_primitive_cache_capacity", MAX_CACHED_PRIMITIVES)
         self.engine, self.stream = c_void_p(), c_void_p()
@@ -196,20 +173,15 @@ class Library:
         """Whether exp and the logistic function are precise: without AVX2 their relative error is about 1e-5."""
         return bool(self.functions.dnnl_get_effective_cpu_isa() & ISA_AVX2 == ISA_AVX2)
 
-    @property
-    def num_threads(self) -> int:
-        """The number of threads of a primitive, which must be the same when it is created and executed."""
-        return min(get_num_threads(), self.max_threads)
-
-    def _limit_after_fork(self) -> None:
-        # libgomp in a forked process waits for threads that do not exist there, unless it uses one thread
-        self.max_threads = 1
-
     def use_threads(self, n: int | None = None) -> ThreadCount:
-        """Return a context manager that sets the OpenMP threads of this Python thread to ``n``, or ``num_threads``."""
+        """Return a context manager that sets the OpenMP threads of this Python thread to ``n`` or all.
+
+        A primitive must be created and executed with the same number.
+        """
         if not self.has_signal_stack and get_ident() == main_thread().ident:
             self.has_signal_stack = install_signal_stack(self.signal_stacks)
-        return ThreadCount(self, self.num_threads if n is None else min(n, self.max_threads))
+        threads = openmp_threads()
+        return ThreadCount(self, threads if n is None else min(n, threads))
 
     def call(self, name: str, *args: object) -> None:
         """Call a function; UnsupportedError or RuntimeError if it fails."""

@@ -32,7 +32,7 @@ from neonlite.backend.planning.layout import (
 )
 from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer
 from neonlite.backend.primitives.pooling import saved_operand
-from neonlite.backend.runtimes.native import data_address
+from neonlite.backend.runtimes.native import data_address, openmp_threads
 from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
 from neonlite.backend.runtimes.onednn.bindings import (
     ARG_BIAS,
@@ -305,7 +305,7 @@ class OneDNNConvolution(NumPyPrimitives):
         if library is None:
             return None
         primitives: Primitives = self.runtime.memory_tracker.thread_cache.setdefault(kind, Primitives())
-        key = factory, sizes, options, library.num_threads
+        key = factory, sizes, options, openmp_threads()
         try:
             return primitives[key]
         except KeyError:

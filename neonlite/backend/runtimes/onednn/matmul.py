@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neonlite.backend.runtimes.native import ROW_MAJOR, data_address, matrix_order, may_share_memory, min_gemm_work
+from neonlite.backend.runtimes.native import (
+    ROW_MAJOR,
+    data_address,
+    matrix_order,
+    may_share_memory,
+    min_gemm_work,
+    openmp_threads,
+)
 from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
 from neonlite.backend.runtimes.onednn.bindings import (
     ARG_DST,
@@ -69,7 +76,7 @@ _thread = threading.local()  # primitives of this thread, since one runs in one 
 def get_batched_matmul(library: Library, *stacks: Array) -> Primitive | None:
     """Return this thread's primitive for the product of two stacks into a third, or None if there is no fast one."""
     primitives: Primitives = _thread.__dict__.setdefault("primitives", Primitives())
-    key = library.num_threads, *((x.shape, x.strides) for x in stacks)
+    key = openmp_threads(), *((x.shape, x.strides) for x in stacks)
     with suppress(KeyError):
         return primitives[key]  # type: ignore[no-any-return]
     primitive = None

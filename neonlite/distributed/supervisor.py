@@ -1,0 +1,99 @@
+"""Supervisor of mpiexec: signals, the end of all processes with the launching one, and the files that they leave.
+
+The launcher runs this file as a script, ``supervisor.py FOLDER COMMAND...``, which needs only the standard library.
+The command starts after the first byte on standard input. Each other byte is the number of a signal for the command;
+the end of standard input kills it. So all processes end with the launching one, also after SIGKILL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")
+START = 0  # the first byte on standard input
+MPICH_PREFIX = "mpich_"
+END_SECONDS = 5.0  # for the processes of a command that was killed or has failed
+SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # options of Linux's prctl
+
+
+def supervise(folder: str, command: Sequence[str]) -> int:
+    """Run a command, and return its exit status; remove ``folder`` if the launching process has ended or killed it."""
+    is_linux = sys.platform == "linux"
+    prctl = ctypes.CDLL(None).prctl if is_linux else None
+    if prctl:
+        prctl(SET_CHILD_SUBREAPER, 1)  # the ranks are children of this process when mpiexec has ended
+
+    def end_with_supervisor() -> None:
+        if prctl:
+            prctl(SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+
+    before = shared_memory_files()
+    if not os.read(0, 1):
+        shutil.rmtree(folder, ignore_errors=True)
+        return 128 + signal.SIGKILL
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_supervisor if is_linux else None)
+    is_killed = threading.Event()
+
+    def forward() -> None:
+        while byte := os.read(0, 1):
+            process.send_signal(byte[0])
+        is_killed.set()
+        process.kill()
+
+    threading.Thread(target=forward, daemon=True).start()
+    status = process.wait()
+    if status:
+        wait_for_children()
+    for path in unused_files(shared_memory_files() - before):
+        path.unlink(missing_ok=True)
+    if is_killed.is_set() and folder:
+        shutil.rmtree(folder, ignore_errors=True)
+    return status if status >= 0 else 128 - status
+
+
+def wait_for_children() -> None:
+    """Wait until the remaining processes have ended, for some seconds at most."""
+    end = time.monotonic() + END_SECONDS
+    with suppress(OSError, AttributeError):  # no child is left; Windows has no WNOHANG
+        while time.monotonic() < end:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.02)
+
+
+def shared_memory_files() -> set[Path]:
+    """Return the files of MPICH in shared memory that belong to this user."""
+    files = set()
+    with suppress(OSError):
+        for path in SHARED_MEMORY.glob(f"{MPICH_PREFIX}*"):
+            with suppress(OSError):
+                if path.stat().st_uid == os.geteuid():
+                    files.add(path)
+    return files
+
+
+def unused_files(files: set[Path]) -> set[Path]:
+    """Return the files that no process has open or mapped; those of other running jobs are not among them."""
+    unused = set(files)
+    for process in Path("/proc").glob("[0-9]*") if files else ():
+        with suppress(OSError):  # the process has ended, or is that of another user
+            # descriptors first: a process closes that of a file after it has mapped it
+            for link in (process / "fd").iterdir():
+                with suppress(OSError):  # it is closed
+                    unused.discard(Path(os.readlink(link)))
+            maps = (process / "maps").read_text()
+            unused -= {path for path in unused if str(path) in maps}
+    return unused
+
+
+if __name__ == "__main__":
+    sys.exit(supervise(sys.argv[1], sys.argv[2:]))
