@@ -374,11 +374,3 @@ def disturbed(
             row = {"what": f"{call}, {title}", "networks": len(names), "times": n, "wrong": wrong[call]}
             rows.append(row | {"held": not wrong[call]})
     return rows
-
-
-if __name__ == "__main__":
-    options = [int(sys.argv[1]) if len(sys.argv) > 1 else 20]
-    for row in disturbed(*options, **({"names": sys.argv[2].split(";")} if len(sys.argv) > 2 else {})):
-        print(row["what"], row["networks"], row["times"], "ok" if row["held"] else len(row["wrong"]))
-        for line in row["wrong"][:8]:
-            print("   ", line)

@@ -32,6 +32,12 @@ class Terminated(SystemExit):
         super().__init__(128 + number)
 
 
+class Active:
+    """The object that defers Ctrl-C in the main thread, or None."""
+
+    interrupt: DeferredInterrupt | None = None
+
+
 class DeferredInterrupt:
     """Context manager that defers Ctrl-C until ``raise_if_pending`` or its end; in training, SIGTERM and SIGHUP too.
 
@@ -55,10 +61,12 @@ class DeferredInterrupt:
 
     def __enter__(self) -> DeferredInterrupt:
         self.pending_signal = None
-        if threading.current_thread() is threading.main_thread():
+        if active_interrupt() is None and threading.current_thread() is threading.main_thread():
             for number in ENDING if self.is_training else (signal.SIGINT,):
                 if signal.getsignal(number) == ENDING[number]:
                     self.previous_handlers[number] = signal.signal(number, self.handle_signal)
+            if signal.SIGINT in self.previous_handlers:
+                Active.interrupt = self
         return self
 
     def handle_signal(self, signum: int, frame: FrameType | None) -> None:
@@ -94,6 +102,8 @@ class DeferredInterrupt:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.is_deferring = True
+        if Active.interrupt is self:
+            Active.interrupt = None
         while self.previous_handlers:
             signal.signal(*self.previous_handlers.popitem())
         self.is_agreed = True
@@ -112,10 +122,7 @@ def ended_by(number: int) -> BaseException:
 
 def active_interrupt() -> DeferredInterrupt | None:
     """Return the object that defers Ctrl-C in this thread, or None."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
-    return owner if isinstance(owner, DeferredInterrupt) else None
+    return Active.interrupt if threading.current_thread() is threading.main_thread() else None
 
 
 def defers_interrupt(function: Callable[P, T]) -> Callable[P, T]:

@@ -229,9 +229,10 @@ class StopAfter(CallbackBase):
         self.model.finished = not self.steps
 
 
+@pytest.mark.parametrize("method", ["allocate", "set_batch_size"])
 @pytest.mark.parametrize("at", [0, 1], ids=["before the partial minibatch", "after it"])
 @pytest.mark.parametrize("call", ["eval", "eval_cost", "get_outputs"])
-def test_an_evaluation_that_runs_out_of_memory_keeps_the_recurrent_state_of_training(monkeypatch, call, at):
+def test_an_evaluation_that_runs_out_of_memory_keeps_the_recurrent_state_of_training(monkeypatch, call, at, method):
     def run(fails: bool) -> dict[str, bytes]:
         model, train = start(*lstm()), data(lshape=(2, 3))
         fit(model, train, StopAfter(model, 4))  # the next minibatch has the same batch size
@@ -239,7 +240,7 @@ def test_an_evaluation_that_runs_out_of_memory_keeps_the_recurrent_state_of_trai
         calls = {"eval": lambda: model.eval(train, "accuracy"), "eval_cost": lambda: model.eval_cost(train)}
         calls["get_outputs"] = lambda: model.get_outputs(train)
         if fails:
-            FailOnce(monkeypatch, model.layers, "allocate", at=at)
+            FailOnce(monkeypatch, model.layers if method == "allocate" else model, method, at=at)
             with pytest.raises(MemoryError):
                 calls[call]()
             monkeypatch.undo()
