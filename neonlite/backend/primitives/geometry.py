@@ -60,7 +60,7 @@ def axis_window_offsets(size: int, count: int, window: int, stride: int, padding
     An output uses an offset if the input there is inside the image.
     """
     offsets = []
-    for k in range(window):
+    for k in range(max(0, padding - (count - 1) * stride), min(window, size + padding)):  # those inside the image
         first = max(0, -(-(padding - k) // stride))
         last = min(count - 1, (size - 1 + padding - k) // stride)
         if first <= last:

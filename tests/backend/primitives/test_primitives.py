@@ -263,6 +263,14 @@ def test_caffes_windows_may_hang_over_the_end(be: Backend, op: str) -> None:
     assert wider > 1
 
 
+def test_normalization_over_more_channels_than_there_are_takes_all(be: Backend) -> None:
+    layer = be.lrn_layer("float32", 4, C=3, H=2, W=2, J=10**9)  # a loop over 10**9 channels would not end
+    x, y, denominator = be.array(np.arange(48.0).reshape(12, 4)), be.empty(layer.dimO2), be.empty(layer.dimO2)
+    be.fprop_lrn(layer, x, y, denominator, alpha=1.0, beta=0.0, ascale=1e9, bpower=0.5)
+    images = np.arange(48.0).reshape(3, 4, 4)
+    np.testing.assert_allclose(y.get(), (images / np.sqrt(1 + (images**2).sum(0))).reshape(12, 4), rtol=1e-5)
+
+
 @both_dtypes
 def test_normalization_over_channels_is_the_textbooks(be: Backend, dtype: str) -> None:
     for case in tried(be, NORM):
