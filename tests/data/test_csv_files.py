@@ -171,11 +171,18 @@ def test_texts_lines_and_fields_have_limits(tmp_path, monkeypatch, name):
     assert csv.field_size_limit() == limit
 
 
-@pytest.mark.parametrize("fields", [["1", "2", "x", "y"], [f"{i}.5" for i in range(20_000)]])
-def test_memory_is_at_most_three_times_that_of_the_arrays(tmp_path, monkeypatch, fields):
+@pytest.mark.parametrize(
+    ("fields", "rows", "width"),
+    [
+        (["1", "2", "x", "y"], 20_000, 6),
+        ([f"{i}.5" for i in range(20_000)], 20_000, 6),
+        ([f"{i}.25" for i in range(900)], 900, 90),
+    ],
+)
+def test_memory_is_at_most_three_times_that_of_the_arrays(tmp_path, monkeypatch, fields, rows, width):
     monkeypatch.setattr(csv_files, "BLOCK_FIELDS", 1 << 10)
     monkeypatch.setattr(file_formats, "CHUNK_BYTES", 1 << 14)
-    columns = {f"c{i}": fields * (20_000 // len(fields)) for i in range(6)}
+    columns = {f"c{i}": fields * (rows // len(fields)) for i in range(width)}
     write(tmp_path / "t.csv.gz", columns)
     read_csv(tmp_path / "t.csv.gz")
     tracemalloc.start()
@@ -185,7 +192,7 @@ def test_memory_is_at_most_three_times_that_of_the_arrays(tmp_path, monkeypatch,
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert [len(array) for array in arrays] == [20_000] * 6
+    assert [len(array) for array in arrays] == [rows] * width
     assert peak < 3 * sum(array.nbytes for array in arrays)
 
 
