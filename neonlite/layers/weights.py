@@ -143,7 +143,9 @@ class WeightOwner(BufferOwner):
         tensors, values = self.check_weights(weights, partial)
         atomic(write_arrays, [(tensors[key], to_host_array(value)) for key, value in values.items()])
 
-    def check_weights(self, weights: Any, partial: bool = False) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    def check_weights(
+        self, weights: object, partial: bool = False
+    ) -> tuple[dict[tuple[str, str], Tensor], dict[tuple[str, str], ArrayLike]]:
         """Return tensors and arrays by (layer, name); raise the errors of ``set_weights``.
 
         Parameters
@@ -265,12 +267,14 @@ class WeightOwner(BufferOwner):
         checked = check_updates(self.name, updates, len(pairs))
         new = []
         for ((w, _), tensors), values, update in zip(pairs, states, checked, strict=True):
-            arrays = [self.be.array(to_host_array(x), dtype=compute_dtype(w)) for x in values]
-            new.append((w, tensors, update, arrays))
-        for w, tensors, update, arrays in new:
+            is_same = len(tensors) == len(values)
+            new_tensors = [*tensors] if is_same else [self.be.zeros(w.shape, dtype=compute_dtype(w)) for _ in values]
+            new.append((w, tensors, update, new_tensors, [to_host_array(x) for x in values]))
+        for w, tensors, update, new_tensors, arrays in new:
             restore_on_failure(w, "updates")
             on_failure(tensors.__setitem__, slice(None), [*tensors])
-            w.updates, tensors[:] = update, arrays
+            write_arrays([*zip(new_tensors, arrays, strict=True)])
+            w.updates, tensors[:] = update, new_tensors
 
     def get_param_attrs(self) -> dict[str, bool]:
         """Return neon's flags for parameters distributed over devices, as keyword arguments of ``be.array``."""
