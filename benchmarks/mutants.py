@@ -543,6 +543,8 @@ def outcomes(kind: str, first: int, last: int) -> Iterator[dict[str, Any]]:
             process.kill()
         thread.join()
         status = process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
         if current is None and first < last:
             raise RuntimeError(f"{' '.join(command)} ended with {status}")
         if current is not None:
