@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from _table import machine, markdown, save
@@ -210,7 +210,7 @@ def pools(runtime: str, kind: str, count: int, beside_fit: bool) -> list[str]:
             elif kind == "DataLoader":
                 from torch.utils.data import DataLoader
 
-                found = [np.asarray(batch)[0] for batch in DataLoader(Rows(), num_workers=2)]  # type: ignore
+                found = [np.asarray(batch)[0] for batch in DataLoader(cast(Any, Rows()), num_workers=2)]
             else:
                 with multiprocessing.get_context(kind).Pool(2) as pool:
                     found = pool.map_async(predict_rows, [sent] * 4).get(LIMIT)
