@@ -8,6 +8,7 @@ weights and columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from typing import Any, Self
@@ -70,7 +71,6 @@ class ImageLayer(Layer):
         except (TypeError, ValueError) as error:
             message = str(error).split(": ", 1)[-1]  # without the name of the backend's function
             raise type(error)(f"{self.name}: {message} (input shape {self.in_shape})") from None
-        self.check_growth()
         K, M, P, Q = self.output_dims
         self.out_shape = (K, P, Q) if M == 1 and len(self.in_shape) == 3 else (K, M, P, Q)
         return self
@@ -80,22 +80,13 @@ class ImageLayer(Layer):
         if self.be.bsz != self.nglayer.N:
             self.nglayer = self.make_layer_object(self.be.bsz)
 
-    def check_growth(self) -> None:
-        """Raise ValueError for images much larger than the inputs, which no weight of a file would contradict."""
+    @property
+    def padded_size(self) -> int:
+        """The number of pixels of all channels of an image with its padding."""
         g: Any = self.nglayer
-        if not isinstance(g, ConvLayer | PoolLayer):
-            return
-        dilations = (1, 1, 1) if isinstance(g, PoolLayer) else g.dilation
-        sizes = list(self.input_sizes().values())[1:]
-        axes = zip(sizes, g.TRS, g.padding[-3:], g.strides[-3:], dilations, strict=True)
-        for n, window, padding, stride, dilation in axes:
-            limits = {"padding": (padding, 2 * (n + window)), "dilation": (dilation, 2 * (n + window))}
-            if isinstance(g, DeconvLayer):
-                limits["strides"] = (stride, max(4 * window, 8))
-            for label, (value, limit) in limits.items():
-                if value > limit:
-                    where = f"{self.name}: expected {label} of at most {limit}"
-                    raise ValueError(f"{where} for {n} pixels and a window of {window}, got {value}.")
+        C, *sizes = self.input_sizes().values()
+        paddings = g.padding[-3:] if isinstance(g, ConvLayer | PoolLayer) else (0, 0, 0)
+        return C * math.prod(n + 2 * padding for n, padding in zip(sizes, paddings, strict=True))
 
     def input_sizes(self, names: str = "CDHW") -> dict[str, int]:
         """Return the sizes of the inputs by name.

@@ -25,6 +25,8 @@ from neonlite.distributed.communicator import may_become_distributed
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
+from neonlite.layers.buffers import num_elements
+from neonlite.layers.convolution import ImageLayer
 from neonlite.layers.layer_methods import set_trainable
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.recurrent import other_batch_size
@@ -46,6 +48,7 @@ from neonlite.optimizers.loss_scaling import flatten_optimizers
 from neonlite.transforms import Transform
 
 MAX_ERROR_CHARS = 1000  # a file may contain strings of any length
+MAX_GROWTH, SMALL_ROW = 300, 2**16  # limits of ``check_sizes``
 ARRAY_KEY = "numpy.ndarray"  # of a reference to an array in the state of the callbacks
 
 
@@ -305,6 +308,7 @@ class TrainingState(NamedTuple):
                 raise CheckpointError(f"{self.file}: expected arrays {'/..., '.join(arrays)}/..., got {name}")
             arrays[kind][rest] = array
         be, network = model.be, model.layers
+        is_new = network.in_shape is None  # the network has the input shape of the file
         preprocessing = self.preprocessing(arrays["preprocessing"])
         encoders = self.build_encoders()
         of_callbacks = {f"callbacks/{key}": x for key, x in arrays["callbacks"].items()}
@@ -326,13 +330,15 @@ class TrainingState(NamedTuple):
                 self.call_checked("training.data", check_position, "the position", data)
             optimizer, rng = self.build_optimizer(), tuple(self.get_field(list, "training", "rng_state"))
         if not model.initialized:
-            if network.in_shape is None:
+            if is_new:
                 restore_on_failure(network, "in_shape")
             else:
                 on_failure(network.configure, network.in_shape)
             restore_on_failure(be, "compat_mode")
             be.compat_mode = self.call_checked("backend.compat_mode", get_compat_mode, self.get_field(dict, "backend"))
             self.call_checked("layers, in_shape", configure, network, self.in_shape)
+            if is_new:
+                self.call_checked("layers, in_shape", check_sizes, network)
         on_failure(be.rng_set_state, be.rng_get_state())
         self.call_checked("weights", allocate_for_weights, network, new, arrays["weights"])
         self.call_checked("weights", network.check_weights, arrays["weights"])
@@ -420,6 +426,23 @@ def configure(network: Any, shape: Any) -> None:
     network.configure(shape)
     if isinstance(shape, list) and not isinstance(network.in_shape, list):
         raise ValueError(f"expected the shape of one input, got {shape}")
+
+
+def check_sizes(network: Any) -> None:
+    """Raise ValueError if a file is small and its network large, as by a padding of a million pixels.
+
+    The outputs of a layer for one row, and an image with its padding, may have ``MAX_GROWTH`` times as many elements
+    as the row and all parameters.
+    """
+    shapes = network.in_shape if isinstance(network.in_shape, list) else [network.in_shape]
+    limit = max(SMALL_ROW, MAX_GROWTH * (sum(map(num_elements, shapes)) + network.num_parameters))
+    for layer in network.leaves():
+        size = max(num_elements(layer.out_shape), layer.padded_size if isinstance(layer, ImageLayer) else 0)
+        if size > limit:
+            raise ValueError(
+                f"{layer.name}: expected at most {limit} elements for a row, got {size}. If this is intended, create "
+                "and configure the network in Python, and load the file with load_params."
+            )
 
 
 def match_recurrent_states(network: Any, arrays: dict[str, NDArray[Any]]) -> list[tuple[Any, dict[str, NDArray[Any]]]]:

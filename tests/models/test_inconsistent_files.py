@@ -14,7 +14,7 @@ import pytest
 from neonlite import cleanup_backend, gen_backend
 from neonlite.callbacks import EarlyStop
 from neonlite.initializers import Constant, Gaussian
-from neonlite.layers import Affine, Conv, LookupTable, Pooling, RecurrentMean, Sequential
+from neonlite.layers import Affine, Conv, Deconv, LookupTable, Pooling, RecurrentMean, Sequential
 from neonlite.models import CheckpointError, Model
 from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
 from neonlite.optimizers import Adam
@@ -159,9 +159,19 @@ FAULTS: dict[str, tuple[Any, str, Change]] = {  # the model, the entry that the 
     "a kind that is none": (numbers, "states: ", training("updates", "out", value=[["Adam(mean", 1]])),
     "a minibatch beyond the data": (numbers, "training.data: ", training("data", "minibatch", value=10**6)),
     "a seed that is a word": (numbers, "training.data: ", training("data", "seed", value="x")),
-    "a padding of a million pixels": (images, "layers, in_shape: conv: .*padding of at most 16", layer(padding=10**6)),
+    "a padding of a million pixels": (images, "layers, in_shape: conv: .*at most 65536 elements", layer(padding=10**6)),
+    "strides without weights": (
+        *(images, "layers, in_shape: up1: expected at most 65536 elements for a row, got 25934402"),
+        lambda d, a: large_network(d),
+    ),
     "a dilation with its padding": (images, "layers, in_shape: conv: ", layer(padding=10**6, dilation=10**6)),
 }
+
+
+def large_network(d: Any) -> None:
+    """Replace the convolution by transposed ones, whose few weights make large images."""
+    layers = [Deconv((1, 1, 2), Gaussian(), strides=30, name=f"up{i}") for i in range(2)]
+    d["layers"]["config"]["layers"][:1] = Sequential(layers).get_description()["config"]["layers"]
 
 
 def rename_column(d: Any) -> None:
@@ -188,6 +198,22 @@ def test_weights_of_an_early_stop_that_are_not_those_of_the_network_are_refused_
         with pytest.raises(CheckpointError, match=r"m: training.callbacks: "):
             model.fit(X, X[:, :2], epochs=1, validation_split=0.25, callbacks=[EarlyStop(9)], progress_bar=False)
         assert all(np.array_equal(x, before[name]) for name, x in model.get_weights().items())
+
+
+def test_a_network_with_outputs_of_any_size_is_loaded_into_one_that_was_created_in_python(tmp_path):
+    def create() -> Model:
+        return Model([Deconv((1, 1, 1), Gaussian(), strides=100, name="up"), Pooling("all", op="avg"), dense(2)])
+
+    gen_backend("cpu", rng_seed=1)
+    model, X = create(), np.ones((2, 1, 5, 5), np.float32)
+    model.fit(X, np.eye(2), epochs=1, layout="NCHW", progress_bar=False)
+    model.save_params(tmp_path / "m")
+    with pytest.raises(CheckpointError, match=r"up: expected at most 65536 elements.*load_params"):
+        Model(tmp_path / "m")
+    loaded = create()
+    loaded.layers.configure((1, 5, 5))
+    loaded.load_params(tmp_path / "m")
+    assert np.array_equal(loaded.predict(X), model.predict(X))
 
 
 def test_a_text_may_have_as_many_tokens_as_the_network_has_parameters():
