@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import NoReturn, TypeVar
 
@@ -14,101 +15,227 @@ MODULES = (
     "visualize",
 )  # fmt: skip
 
-# names of other libraries: names in neonlite
-CLASSES = {
+# The names of one function in NumPy, the array-API standard, PyTorch, SciPy and neon. All of them are methods of the
+# backend if one is; NumPy functions of arrays call the function of ``neonlite.array_api`` of one of these names.
+SYNONYMS = (
+    "abs absolute fabs", "acos arccos", "acosh arccosh", "asin arcsin", "asinh arcsinh", "atan arctan", "atan2 arctan2",
+    "atanh arctanh", "bitwise_invert invert bitwise_not", "bitwise_left_shift left_shift",
+    "bitwise_right_shift right_shift", "concat concatenate cat", "divide true_divide div", "isfinite finite",
+    "max amax", "min amin", "multiply mul", "negative neg", "asarray array tensor", "permute_dims permute", "pow power",
+    "remainder mod", "round around", "sigmoid sig expit", "sign sgn", "subtract sub",
+)  # fmt: skip
+
+# The tables below: what to use instead of names of other libraries, as Python code. " or " separates several, and a
+# comment follows after ";". {t} is the name of the object, {name} that of the attribute.
+
+CLASSES = {  # after "neonlite."; names match in any case, and without underscores
     "layers.Affine": "Dense LazyLinear",
-    "layers.Conv": "Conv1D Conv1d Conv2D Conv2d Convolution2D",
-    "layers.Deconv": "Conv2DTranspose ConvTranspose2d",
-    "layers.Pooling": "AveragePooling2D AvgPool2d MaxPool2d MaxPooling2D",
+    "layers.Affine; it reads images, too": "Flatten",
+    "layers.Affine; it maps each time step": "TimeDistributed",
+    "layers.Conv": "Conv1D Conv2D Convolution2D",
+    "layers.Deconv": "Conv2DTranspose ConvTranspose ConvTranspose2d UpSampling2D Upsample",
+    "layers.Conv((3, 3, 8), padding=1)": "ZeroPad2d ZeroPadding2D",
+    "layers.Pooling": "AveragePooling2D AvgPool AvgPool2d MaxPool MaxPool2d MaxPooling2D",
     "layers.Pooling('all', op='avg')": "AdaptiveAvgPool2d GlobalAveragePooling2D",
+    "layers.Pooling('all')": "AdaptiveMaxPool2d GlobalMaxPooling2D",
     "layers.BatchNorm": "BatchNorm1d BatchNorm2d BatchNormalization",
     "layers.LayerNorm": "LayerNormalization",
     "layers.Dropout": "Dropout1d Dropout2d SpatialDropout2D",
-    "layers.LookupTable": "Embedding",
-    "layers.Recurrent": "RNN SimpleRNN",
+    "layers.LookupTable": "Embed Embedding",
+    "layers.Recurrent": "RNN RNNCell SimpleRNN",
+    "layers.LSTM": "LSTMCell OptimizedLSTMCell",
+    "layers.GRU": "GRUCell",
     "layers.BiLSTM": "Bidirectional",
-    "layers.MultiHeadAttention": "MultiheadAttention",
-    "layers.TransformerBlock": "TransformerEncoderLayer",
+    "layers.MultiHeadAttention": "MultiHeadDotProductAttention SelfAttention",
+    "layers.TransformerBlock": "Transformer TransformerEncoder TransformerEncoderLayer",
     "layers.MergeSum": "Add",
     "layers.MergeBroadcast": "Concatenate",
-    "layers.Affine, which reads images too": "Flatten",
-    "models.Model": "Functional Module NeuralNetwork",
+    "layers.Sequential": "ModuleList",
+    "layers.Layer": "Lambda Module Parameter",
+    "models.Model": "Functional NeuralNetwork",
+    "models.Model; it reads the shape of the inputs from the data": "Input InputLayer",
     "optimizers.GradientDescentMomentum": "SGD",
-    "optimizers.RMSProp": "RMSprop",
-    "optimizers.StepSchedule": "MultiStepLR StepLR",
-    "optimizers.CosineSchedule": "CosineAnnealingLR CosineDecay",
+    "optimizers.GradientDescentMomentum(0.1, nesterov=True)": "Nesterov",
+    "optimizers.GradientDescentMomentum(0.1, wdecay=0.0001)": "L2 l2_loss",
+    "optimizers.Adam; gradient_clip_norm and gradient_clip_value limit gradients": (
+        "clip_by_global_norm clip_grad_norm clip_grad_value"
+    ),
+    "optimizers.Schedule": "LambdaLR LearningRateSchedule LearningRateScheduler LRScheduler",
+    "optimizers.StepSchedule": "MultiStepLR PiecewiseConstant PiecewiseConstantDecay StepLR",
+    "optimizers.CosineSchedule": "CosineAnnealingLR CosineDecay CosineDecaySchedule",
     "optimizers.ExpSchedule": "ExponentialDecay ExponentialLR",
-    "transforms.Rectlin": "ReLU Relu",
-    "transforms.Rectlin(slope=0.01)": "LeakyReLU LeakyRelu",
+    "optimizers.PolySchedule": "PolynomialDecay PolynomialLR PolynomialSchedule",
+    "optimizers.WarmupSchedule": "LinearLR WarmupCosineDecaySchedule",
+    "optimizers.LossScaling": "GradScaler LossScaleOptimizer",
+    "transforms.Rectlin": "ReLU",
+    "transforms.Rectlinclip(xcut=6)": "ReLU6",
+    "transforms.Rectlin(slope=0.01)": "LeakyReLU",
     "transforms.Explin": "ELU",
     "transforms.Logistic": "Sigmoid",
     "transforms.SiLU": "Swish",
-    "transforms.MeanSquared": "MSELoss MeanSquaredError",
-    "transforms.SmoothL1Loss": "Huber HuberLoss",
-    "transforms.CrossEntropyMulti": "CategoricalCrossentropy CrossEntropyLoss NLLLoss SparseCategoricalCrossentropy",
-    "transforms.CrossEntropyBinary": "BCELoss BCEWithLogitsLoss BinaryCrossentropy",
-    "initializers.Gaussian": "Normal RandomNormal",
+    "transforms.Softmax; CrossEntropyMulti takes its logarithm": "LogSoftmax",
+    "transforms.MeanSquared": "MSE MSELoss SquaredError",
+    "transforms.SmoothL1Loss": "Huber HuberLoss L1Loss",
+    "transforms.MeanAbsoluteError": "MAE",
+    "transforms.CrossEntropyMulti": (
+        "CategoricalCrossentropy CrossEntropy CrossEntropyLoss NLLLoss SoftmaxCrossEntropy "
+        "SoftmaxCrossEntropyWithIntegerLabels SparseCategoricalCrossentropy"
+    ),
+    "transforms.CrossEntropyBinary": (
+        "BCELoss BCEWithLogitsLoss BinaryCrossentropy SigmoidBinaryCrossEntropy BinaryCrossEntropyWithLogits"
+    ),
+    "transforms.Accuracy": "AccuracyScore BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy",
+    "transforms.TopKMisclassification(k=5)": "TopKCategoricalAccuracy",
+    "transforms.PrecisionRecall(num_classes=3)": "Precision Recall",
+    "transforms.F1": "F1Score",
+    "transforms.ROCAUC": "AUC ROCAUCScore",
+    "transforms.R2": "R2Score",
+    "transforms.Normalizer": "Normalization Normalize Rescaling",
+    "initializers.Gaussian": "Normal RandomNormal TruncatedNormal",
     "initializers.Uniform": "RandomUniform",
     "initializers.GlorotUniform": "XavierUniform",
+    "initializers.Xavier": "GlorotNormal LecunNormal XavierNormal",
     "initializers.Kaiming": "HeNormal HeUniform KaimingNormal KaimingUniform",
     "initializers.Constant": "Ones Zeros",
     "initializers.Orthonormal": "Orthogonal",
     "callbacks.EarlyStop": "EarlyStopping",
     "callbacks.ReduceOnPlateau": "ReduceLROnPlateau",
-    "callbacks.SerializeModelCallback": "ModelCheckpoint",
+    "callbacks.SerializeModelCallback": "BackupAndRestore ModelCheckpoint",
+    "callbacks.ProgressBarCallback": "ProgbarLogger tqdm",
+    "callbacks.Callback": "LambdaCallback",
     "callbacks.TensorBoardLogger": "SummaryWriter TensorBoard",
     "callbacks.TerminateOnNaN": "TerminateOnNan",
-    "data.ArrayIterator": "DataLoader TensorDataset",
+    "data.ArrayIterator": "DataLoader ImageDataGenerator TensorDataset",
+    "data.ArrayIterator(images, labels, nclass=10, scale=1 / 255)": "ToTensor",
+    "data.Crop": "CenterCrop RandomCrop",
     "data.Flip": "RandomFlip RandomHorizontalFlip",
-    "gen_backend": "device set_device",
+    "data.fashion": "FashionMNIST",
+    "data.iris": "load_iris",
+    "data.digits": "load_digits",
+    "data.Text": "TextVectorization Tokenizer",
+    "data.pad_data": "pad_sequence pad_sequences",
+    "data.NervanaDataIterator": "IterableDataset",
+    "gen_backend": "set_device",
     "backend.thread_pool.set_threads": "set_num_threads",
 }
-ARGUMENTS = {  # of other libraries: here
-    "betas": "beta_1",
-    "callback": "callbacks",
-    "filters": "fshape",
-    "hidden_size": "output_size",
-    "kernel_initializer": "init",
-    "kernel_size": "fshape",
-    "loss": "cost",
-    "lr": "learning_rate",
-    "max_norm": "gradient_clip_norm",
-    "momentum": "momentum_coef",
-    "n_epochs": "epochs",
-    "nb_epoch": "epochs",
-    "out_features": "nout",
-    "p": "dropout",
-    "pool_size": "fshape",
-    "rate": "dropout",
-    "stride": "strides",
-    "units": "nout",
-    "use_bias": "bias",
-    "weight_decay": "wdecay",
+ARGUMENTS = {  # of constructors, fit, gen_backend and backend methods
+    "nout": "features num_classes num_outputs out_features units",
+    "output_size": "hidden_size num_units units",
+    "hidden": "dim_feedforward hidden_dim intermediate_size mlp_dim",
+    "width": "d_model embed_dim",
+    "heads": "nhead num_attention_heads num_heads",
+    "vocab_size": "input_dim num_embeddings vocabulary_size",
+    "embedding_dim": "dim embedding_size features output_dim",
+    "fshape; (height, width, filters)": "filters kernel_size out_channels",
+    "fshape": "kernel_size pool_size window_shape",
+    "strides": "stride subsample",
+    "padding": "pad",
+    "dilation": "dilation_rate kernel_dilation",
+    "dropout": "p prob rate",
+    "activation": "act activation_fn nonlinearity",
+    "gate_activation": "recurrent_activation",
+    "init": "initializer kernel_init kernel_initializer weight_init",
+    "init_inner": "recurrent_initializer",
+    "bias": "bias_initializer use_bias",
+    "batch_norm": "batchnorm bn use_batch_norm",
+    "rho": "decay momentum",
+    "eps": "epsilon",
+    "epsilon": "eps",
+    "slope": "alpha negative_slope",
+    "scale": "std stddev",
+    "loc": "mean",
+    "low": "a minval",
+    "high": "b maxval",
+    "val": "value",
+    "learning_rate": "eta learning_rate_init lr step_size",
+    "optimizer; as in nl.optimizers.Adam(0.01)": "eta learning_rate lr",
+    "momentum_coef": "mom momentum",
+    "decay_rate": "alpha rho",
+    "beta_1; and beta_2": "betas",
+    "beta_1": "b1 beta1",
+    "beta_2": "b2 beta2",
+    "wdecay": "decay l2 weight_decay",
+    "gradient_clip_norm": "clip_norm clipnorm global_clipnorm max_grad_norm max_norm",
+    "gradient_clip_value": "clip_value clipvalue",
+    "schedule": "learning_rate_schedule lr_schedule lr_scheduler scheduler",
+    "cost": "criterion loss loss_fn",
+    "epochs": "max_epochs max_iter n_epochs nb_epoch num_epochs num_train_epochs",
+    "num_epochs": "epochs",
+    "batch_size": "bs minibatch_size",
+    "callbacks": "callback",
+    "metrics": "metric",
+    "metric": "metrics",
+    "validation_split": "val_split validation_fraction",
+    "validation_data": "eval_set val_data validation",
+    "X": "data features input inputs x",
+    "y": "labels target targets",
+    "progress_bar": "disp show_progress verbose",
+    "patience; a number of epochs": "n_iter_no_change",
+    "restore_best": "restore_best_weights",
+    "monitor": "metric",
+    "min_rate": "min_lr",
+    "save_path": "checkpoint_path file filename filepath path",
+    "folder": "log_dir logdir",
+    "path": "file filename filepath",
+    "partial_last; drop_last=True is partial_last=False": "drop_last drop_remainder",
+    "nclass": "depth n_classes num_classes",
+    "rng_seed": "random_seed random_state seed",
+    "backend": "device runtime",
+    "device_id": "device device_index gpu",
+    "datatype": "default_dtype dtype",
+    "deterministic": "use_deterministic_algorithms",
+    "axis": "axes dim dims",
+    "keepdims": "keep_dims keepdim",
+    "a_min": "clip_value_min min min_value",
+    "a_max": "clip_value_max max max_value",
+    "shape": "size",
 }
-ATTRIBUTES = {"requires_grad": "trainable"} | ARGUMENTS  # of other libraries: here
-# The tables below: what to use instead of names of other libraries, as Python code. " or " separates several, and a
-# comment follows after ";". {t} is the name of the object, {name} that of the attribute.
+OMITTED_ARGUMENTS = {  # of other libraries, which have no counterpart
+    "layers read the size of their inputs from the data": (
+        "in_channels in_features input_dim input_shape input_size input_width normalized_shape num_features num_input"
+    ),
+    "a recurrent layer returns all time steps; for the last one, add RecurrentLast()": "return_sequences",
+    "Stack layers in a list instead: [LSTM(4), LSTM(4)]": "num_layers",
+    "use BiLSTM or BiRNN instead": "bidirectional",
+    "data has the axes (C, H, W, N), and fit takes layout='NHWC'": "batch_first channels_last data_format layout",
+    "a backend has one device: nl.gen_backend('gpu')": "device pin_memory",
+    "every tensor has gradients: nl.Autodiff(f, be).get_grad_tensor(x)": "requires_grad",
+    "convert the result instead: be.astype(x, 'float64')": "dtype",
+    "the seed is that of the backend: nl.gen_backend(rng_seed=1)": "generator key random_state rng seed",
+    "decay the weights in the optimizer: GradientDescentMomentum(0.1, wdecay=0.0001)": "kernel_regularizer",
+    "minibatches are prepared in the same process": "num_workers",
+    "the standard deviation of a sample is be.sqrt(be.var(x) * n / (n - 1))": "correction ddof unbiased",
+    "memory is reused automatically": "inplace",
+    "there are no groups": "groups",
+}
+ATTRIBUTES = {"trainable": "requires_grad requires_grad_"} | ARGUMENTS  # to set
 
 MODEL = {
-    "model.fit(X, y)": "compile partial_fit train train_on_batch",
+    "model.fit(X, y)": "compile partial_fit train_on_batch",
+    "model.fit(X, y); layers have no mode to set, and model(x) and predict run them at inference": "train",
     "model.evaluate(X, y)": "score test test_on_batch",
     "model.predict(X)": "predict_on_batch transform",
     "model(x) or model.predict(X)": "apply call forward",
     "model.bprop(error)": "backward",
     "model.bprop(error); it overwrites the gradients": "zero_grad",
     "model.save_params(path)": "dump export save save_weights to_file",
-    "nl.Model(path) or model.load_params(path)": "from_pretrained load load_model",
-    "model.get_weights() or model.save_params(path)": "named_parameters state_dict",
+    "nl.Model(path) or model.load_params(path)": "from_pretrained load load_model load_variables",
+    "model.get_weights() or model.save_params(path)": "named_parameters params state_dict",
     "model.set_weights(weights) or model.load_params(path)": "load_state_dict",
-    "model.layers.parameters": "parameters trainable_variables trainable_weights weights",
+    "model.layers.parameters": "parameters trainable_params trainable_variables trainable_weights variables weights",
     "model.layers.num_parameters": "count_params num_params num_parameters",
-    "model[name] or model[0]": "get_layer get_submodule",
+    "model[name] or model[0]": "get_submodule",
     "list(model)": "children modules named_children named_modules",
     "nl.Model([*layers, nl.layers.Affine(10)])": "add add_module append",
-    "model.initialize(shape)": "build configure",
+    "model.initialize(shape)": "build configure init",
     "model.copy()": "clone deepcopy",
     "model.layers.in_shape": "input input_shape",
     "model.layers.out_shape": "output output_shape",
+    "model.get_description() or model.serialize()": "get_config to_json",
+    "model.freeze(name) or model.unfreeze(name)": "requires_grad requires_grad_ trainable",
+    "model.summary()": "plot_model tabulate",
+    "model.cost": "loss",
+    "model.finished": "stop_training",
     "from neonlite.models.sample import sample; for a language model": "generate sample",
     "nl.gen_backend(runtime); before you create the model": "cpu cuda device double float half to",
 }
@@ -119,81 +246,138 @@ LAYER = {
     "layer.W": "kernel weight",
     "layer.parameters": "trainable_variables trainable_weights variables weights",
     "layer.gradients": "grad grads",
-    "layer.get_weights()": "named_parameters state_dict",
+    "layer.get_weights()": "named_parameters params state_dict",
     "layer.set_weights(weights)": "load_state_dict",
     "layer.num_parameters": "count_params",
-    "layer.in_shape": "input_shape",
-    "layer.out_shape": "output_shape units",
+    "layer.in_shape": "in_channels in_features input_shape input_size",
+    "layer.out_shape": "hidden_size out_channels out_features output_shape units",
+    "layer.outputs": "output",
+    "layer.get_description()": "get_config",
+    "layer.trainable": "requires_grad requires_grad_",
+}
+LAYER_LIST = {  # a list of layers, such as Affine
+    "nl.Model([block])": "apply backward bprop build call configure forward fprop",
+    "block[0].W; once a model is trained": "W get_weights kernel parameters state_dict weight weights",
 }
 OPTIMIZER = {
     "optimizer.optimize(model.layers_to_optimize, epoch=0)": "apply apply_gradients minimize step update",
     "optimizer.learning_rate": "lr",
-    "optimizer.get_state()": "get_weights state_dict",
+    "optimizer.get_state()": "get_weights init state_dict",
     "optimizer.set_state(state)": "load_state_dict set_weights",
     "model.bprop(error); it overwrites the gradients": "zero_grad",
     "nl.optimizers.MultiOptimizer({'default': optimizer})": "add_param_group param_groups",
+    "optimizer.get_description()": "defaults get_config",
+}
+SCHEDULE = {
+    "schedule.get_learning_rate(0.1, epoch=1)": "apply call get_last_lr get_lr",
+    "nl.optimizers.Adam(0.1, schedule=schedule); optimize sets the rate of each epoch": "step",
+}
+COST = {
+    "cost(y, t)": "apply call forward get_cost",
+    "cost.bprop(y, t)": "grad",
+    "cost(y, t).get()": "item",
+}
+GENERALIZED_COST = {
+    "generalized_cost.get_cost(y, t)": "apply call forward item",
+    "generalized_cost.get_errors(y, t); then model.bprop": "backward bprop grad",
+}
+METRIC = {
+    "metric(y, t); fit and evaluate average it over the data": (
+        "apply call forward reset reset_state reset_states result update update_state"
+    ),
+}
+TRANSFORM = {
+    "transform(x)": "apply call forward",
+    "transform.bprop(x)": "derivative grad",
+}
+INITIALIZER = {
+    "initializer.fill(x)": "apply call init initialize initialize_array",
 }
 DATA = {
-    "nl.data.ArrayIterator(X, y, nclass=3)": "batch from_tensor_slices take",
+    "nl.data.ArrayIterator(X, y, nclass=3)": "batch cache from_tensor_slices prefetch repeat take",
+    "nl.data.ArrayIterator(images, y, nclass=3, augment=function); with your function": "map",
     "next(iter(data))": "as_numpy_iterator get_batch next next_batch",
     "data.nbatches": "num_batches steps_per_epoch",
     "data.ndata": "num_examples num_samples",
     "nl.gen_backend(batch_size=3)": "batch_size",
 }
+DTYPES = {
+    "'{name}'; as in be.zeros(shape, dtype='{name}')": (
+        "bfloat16 float16 float32 float64 int16 int32 int64 int8 uint16 uint32 uint64 uint8"
+    ),
+    "'float16'; as in be.zeros(shape, dtype='float16')": "half",
+    "'float32'; as in be.zeros(shape, dtype='float32')": "float float_ single",
+    "'float64'; as in be.zeros(shape, dtype='float64')": "double",
+    "'int64'; as in be.zeros(shape, dtype='int64')": "int int_ long",
+    "'uint8'; booleans are 0 and 1": "bool bool_",
+    "'float32'; there are no complex numbers": "cfloat complex complex64 complex128",
+}
 BACKEND = {
-    "be.array(values)": "as_tensor asarray constant tensor variable Variable",
-    "be.array(values) or be.from_dlpack(a)": "from_numpy",
+    "be.array(values)": "as_tensor constant device_put variable Variable",
+    "be.array(a) or be.from_dlpack(a)": "from_numpy",
     "be.array(np.{name}(n))": "arange eye hamming identity",
     "be.array(np.{name}(0, 1, n))": "linspace logspace",
     "be.zeros(shape) + value": "full",
     "be.zeros_like(x) + value": "full_like",
-    "be.rand(shape)": "random random_uniform uniform",
+    "be.rand(shape)": "random_uniform uniform",
+    "be.rand(shape) or be.randn(shape)": "random",
+    "be.rand(shape) < 0.5": "bernoulli",
     "be.randn(shape)": "normal random_normal standard_normal",
     "be.rand(x.shape)": "rand_like",
     "be.randn(x.shape)": "randn_like",
-    "nl.gen_backend(rng_seed=1)": "manual_seed seed",
+    "be.array(be.rng.randint(0, 9, shape))": "randint",
+    "be.rng.permutation(n)": "permutation randperm",
+    "be.rng.shuffle(a)": "shuffle",
+    "be.rng.choice(n)": "categorical choice multinomial",
+    "nl.gen_backend(rng_seed=1)": "PRNGKey default_rng fold_in key manual_seed seed set_random_seed set_seed",
     "nl.gen_backend(runtime)": "cuda device set_device",
-    "be.concat([x, x], axis=0)": "cat concatenate vstack",
-    "be.concat([x, x], axis=1)": "hstack",
-    "be.transpose(x, axes)": "moveaxis permute permute_dims swapaxes",
-    "be.reshape(x, shape)": "expand_dims flatten ravel squeeze unsqueeze view",
-    "be.matmul(x, x)": "bmm mm",
-    "be.einsum('ij,kj->ik', x, x)": "inner outer tensordot trace vdot",
-    "be.max(x)": "amax",
-    "be.min(x)": "amin",
+    "be.backend_choices()": "device_count devices list_devices list_physical_devices local_device_count",
+    "be.concat([x, x], axis=0)": "append row_stack tile vstack",
+    "be.concat([x, x], axis=1)": "column_stack hstack",
+    "be.take(x, np.repeat(np.arange(n), 2), axis=0)": "repeat repeat_interleave",
+    "be.take(x, np.arange(n)[::-1], axis=0)": "flip flipud",
+    "be.take(x, np.arange(n)[::-1], axis=1)": "fliplr",
+    "be.take(x, np.roll(np.arange(n), 1), axis=0)": "roll",
+    "be.array(np.pad(x.get(), 1))": "pad",
+    "[x[i] for i in range(n)]": "array_split chunk hsplit split unbind unstack vsplit",
+    "np.{name}(values, values)": "meshgrid",
+    "be.einsum('ii->i', x)": "diag diagonal",
+    "be.einsum('ii->', x)": "trace",
+    "be.transpose(x, (1, 0))": "moveaxis rollaxis swapaxes",
+    "be.reshape(x, shape)": "atleast_2d expand_dims squeeze unsqueeze view",
+    "be.reshape(x, -1, 1)": "flatten ravel",
+    "be.array(x)": "clone copy",
+    "be.matmul(x, x)": "bmm mm mv tensordot",
+    "be.matmul(x, x); ops compute whole batches": "pmap vectorize vmap",
+    "be.einsum('ik,jk->ij', x, x)": "inner",
+    "x.ravel() @ x.ravel().T": "outer",
+    "be.sum(x * x)": "vdot",
+    "be.max(x)": "reduce_max",
+    "be.min(x)": "reduce_min",
+    "be.max(x) - be.min(x)": "ptp",
     "be.max(x != 0)": "any",
     "be.min(x != 0)": "all",
-    "be.sqrt(be.sum(be.square(x)))": "norm",
+    "be.sum(x != 0)": "count_nonzero",
+    "be.sqrt(be.sum(be.square(x)))": "global_norm norm",
     "be.sum(x)": "add_n reduce_sum",
+    "be.sum(be.where(be.isnan(x), 0, x))": "nansum",
+    "be.where(be.isnan(x), 0, x)": "nan_to_num",
     "be.mean(x)": "average reduce_mean",
     "be.cumulative_sum(x, axis=0)": "cumsum",
     "be.cumulative_prod(x, axis=0)": "cumprod",
-    "be.absolute(x)": "abs",
-    "be.sgn(x)": "sign",
-    "be.negative(x)": "neg",
-    "be.power(x, 2)": "pow",
-    "be.subtract(x, x)": "sub",
-    "be.multiply(x, x)": "mul",
-    "be.divide(x, x)": "div",
-    "be.remainder(x, x)": "fmod mod",
-    "be.rint(x) or x.round(2)": "around round round_",
+    "x[:, 1:] - x[:, :-1]": "diff",
+    "x - x * be.trunc(x / x)": "fmod",
+    "be.rint(x)": "round_",
     "be.reciprocal(be.sqrt(x))": "rsqrt",
-    "be.finite(x)": "isfinite is_finite",
+    "be.finite(x)": "is_finite",
     "be.clip(x, 0, 1)": "clamp clip_by_value",
-    "be.acos(x)": "arccos",
-    "be.acosh(x)": "arccosh",
-    "be.asin(x)": "arcsin",
-    "be.asinh(x)": "arcsinh",
-    "be.atan(x)": "arctan",
-    "be.atan2(x, x)": "arctan2",
-    "be.atanh(x)": "arctanh",
     "be.astype(x, 'float64')": "cast",
     "be.sort(x, descending=True)": "top_k topk",
-    "be.onehot(indices, axis=0, nclass=3)": "one_hot",
+    "be.onehot(indices, axis=0, nclass=3)": "one_hot to_categorical",
     "be.take(x, indices, axis=0)": "embedding gather index_select",
-    "be.where(x > 0, x, 0)": "masked_fill select",
-    "be.sig(x)": "expit logistic sigmoid",
-    "be.maximum(x, 0)": "relu",
+    "be.where(x > 0, x, 0)": "cond masked_fill select",
+    "be.sig(x)": "logistic",
+    "be.minimum(be.maximum(x, 0), 6)": "relu6",
     "be.maximum(x, 0.01 * x)": "leaky_relu",
     "be.where(x > 0, x, be.expm1(x))": "elu",
     "x * 0.5 * (1 + be.erf(x / 2**0.5))": "gelu",
@@ -202,97 +386,241 @@ BACKEND = {
     "be.log(be.sig(x))": "log_sigmoid logsigmoid",
     "x - be.logsumexp(x, axis=0)": "log_softmax",
     "nl.layers.Conv or be.fprop_conv": "conv conv1d conv2d",
-    "nl.layers.Pooling or be.fprop_pool": "avg_pool2d max_pool2d pool",
+    "nl.layers.Pooling or be.fprop_pool": "avg_pool avg_pool2d max_pool max_pool2d pool",
     "nl.layers.Dropout or be.make_binary_mask": "dropout",
+    "nl.layers.Affine or be.dot(x, x)": "linear",
     "nl.layers.BatchNorm": "batch_norm",
-    "nl.transforms.CrossEntropyMulti": "cross_entropy softmax_cross_entropy",
+    "nl.layers.LayerNorm": "layer_norm",
+    "nl.layers.MultiHeadAttention": "dot_product_attention scaled_dot_product_attention",
+    "nl.layers.Recurrent; or a Python loop that builds an op-tree": "fori_loop scan while_loop",
+    "nl.transforms.CrossEntropyMulti": (
+        "cross_entropy nll_loss softmax_cross_entropy softmax_cross_entropy_with_integer_labels"
+    ),
+    "nl.transforms.CrossEntropyBinary": "binary_cross_entropy binary_cross_entropy_with_logits sigmoid_cross_entropy",
     "be.mean(be.square(x - x))": "mse_loss",
+    "be.mean(be.absolute(x - x))": "l1_loss",
     "nl.Autodiff(f, be).get_grad_tensor(x)": (
         "backward grad gradient gradients GradientTape jacobian jacrev value_and_grad vjp"
     ),
-    "be.stop_gradient(x)": "detach no_grad",
+    "nl.Autodiff(f, be).get_grad_op_tree(x); it can be differentiated again": "hessian jacfwd jvp linearize",
+    "be.stop_gradient(x)": "detach inference_mode no_grad",
     "x.shape": "shape",
-    "np.{name}(x.get())": "median unique",
+    "x.size": "numel size",
+    "x.ndim": "ndim rank",
+    "np.{name}(x.get())": "argwhere cov median nanmean nonzero unique",
+    "np.{name}(indices.get().ravel())": "bincount",
     "np.{name}(x.get(), 0.5)": "percentile quantile",
-    "np.allclose(x, x)": "allclose array_equal isclose",
-    "x.get()": "to_numpy",
-    "be.array(np.load('x.npy'))": "load",
-    "np.save('x.npy', x)": "save",
-    "be.compile or be.plan": "jit",
-}
+    "np.{name}(x.get(), x.get())": "cross isin kron",
+    "np.{name}(x, x)": "allclose array_equal isclose",
+    "x.get()": "block_until_ready device_get synchronize to_numpy",
+    "be.array(np.{name}('x.npy'))": "load",
+    "be.array(np.{name}('x.txt'))": "genfromtxt loadtxt",
+    "np.{name}('x.npy', x)": "save",
+    "nl.Model(path)": "load_model",
+    "np.{name}('x.npz', x=x)": "savez",
+    "np.{name}('x.txt', x)": "savetxt",
+    "np.{name}(precision=4)": "set_printoptions",
+    "np.{name}": "e inf nan newaxis pi",
+    "be.compile or be.plan": "jit make_jaxpr",
+    "be.cholesky, be.inv, be.solve, be.det; or be.array_api.linalg": "linalg",
+    "[p.get() for p in model.layers.parameters]": "tree_map",
+} | DTYPES
 NAMESPACE = {  # of the module neonlite; besides, the methods of Backend, and the names in BACKEND
-    "nl.layers": "functional nn",
-    "nl.optimizers": "optim optimizer",
-    "nl.transforms": "activations losses metrics",
-    "nl.data": "dataset datasets utils",
-    "from neonlite.models import zoo": "applications model_zoo zoo",
-    "nl.Model(path) or np.load(file)": "load load_model",
+    "nl.layers": "layer flax functional keras linen nn",
+    "nl.optimizers": "lr_scheduler optax optim optimizer schedules",
+    "nl.transforms": "activations loss losses metrics",
+    "nl.initializers": "init",
+    "nl.data": "dataset datasets io preprocessing sequence utils",
+    "nl.array_api": "jnp lax np numpy",
+    "nl.Autodiff": "autograd",
+    "from neonlite.models import zoo": "applications hub model_zoo zoo",
+    "nl.Model(path) or np.load(file)": "load",
     "model.save_params(path) or np.save(file, x)": "save save_model",
-    "be.backend_choices()": "list_devices list_physical_devices",
-    "'{name}'; as in be.zeros(shape, dtype='{name}')": (
-        "bfloat16 float16 float32 float64 int16 int32 int64 int8 uint16 uint32 uint64 uint8"
-    ),
+    "model.summary()": "plot_model",
+    "model.fit(X, y, validation_split=0.2)": "random_split train_test_split",
+    "nl.optimizers.GradientDescentMomentum(0.1, wdecay=0.0001)": "regularizers",
+    "nl.optimizers.Adam(0.01, param_clip_value=1)": "constraints",
+    "[p.get() for p in model.layers.parameters]": "tree tree_util",
 }
 OPERAND = {
-    "be.{name}({t})": "argsort cholesky cumulative_prod cumulative_sum det inv logsumexp softmax sort tril triu",
     "be.{name}({t}, x)": "dot matmul solve",
     "be.searchsorted({t}.ravel(), x); of sorted values": "searchsorted",
     "be.{name}({t}, indices)": "take_along_axis",
+    "be.{name}({t})": "argsort cholesky cumulative_prod cumulative_sum det inv logsumexp softmax sort tril triu",
     "{t} @ x": "bmm mm",
     "be.cumulative_sum({t}, axis=0)": "cumsum",
     "be.cumulative_prod({t}, axis=0)": "cumprod",
-    "be.einsum('ij,kj->ik', {t}, x)": "diagonal inner outer tensordot trace vdot",
-    "out[:] = value; with a tensor out": "assign copy_ fill fill_ itemset put set zero_",
+    "be.einsum('ii->i', {t})": "diagonal",
+    "be.einsum('ii->', {t})": "trace",
+    "be.einsum('ik,jk->ij', {t}, x)": "inner",
+    "{t}.ravel() @ x.ravel().T": "outer",
+    "be.sum({t} * x)": "vdot",
+    "be.matmul({t}, x)": "tensordot",
+    "out[:] = value; with a tensor out": "assign at copy_ fill fill_ itemset put set zero_",
     "out += value; with a tensor out": "add_ assign_add sub_ mul_",
     "{t}.reshape(shape)": "expand_dims resize squeeze unsqueeze view",
     "be.transpose({t}, axes)": "moveaxis permute permute_dims swapaxes t",
     "be.broadcast_to({t}, shape) or be.concat([{t}, {t}])": "expand repeat tile",
     "be.where(mask, {t}, value)": "choose masked_fill putmask",
     "be.take({t}, indices, axis=0)": "compress gather index_select take",
+    "be.take({t}, np.arange(n)[::-1], axis=0)": "flip",
+    "[{t}.astensor()[i] for i in range(n)]": "chunk split unbind",
     "{t}; all dtypes are real": "conj conjugate imag real",
     "{t}.astype('float64')": "double",
     "{t}.astype('float32')": "float",
     "{t}.astype('float16')": "half",
     "{t}.astype('int64')": "int long",
+    "{t}.astype('uint8')": "bool",
     "{t}.astype(dtype)": "cast type",
     "{t}.clip(0, 1)": "clamp clip_by_value",
-    "be.sig({t})": "sigmoid",
-    "be.maximum({t}, 0)": "relu",
     "abs({t})": "abs",
     "-{t}": "neg",
     "{t} ** 2": "pow",
-    "{t}.astensor(); a new tensor": "clone copy",
+    "{t}.astensor(); a new tensor": "clone contiguous copy",
+    "{t}.size": "numel nelement",
+    "{t}.ndim": "dim",
     "nl.Autodiff(f, be).get_grad_tensor(x)": "backward grad requires_grad requires_grad_",
     "be.stop_gradient({t})": "detach no_grad",
     "nl.gen_backend(runtime); before you create tensors": "cuda to",
-    "{t}.get(); a NumPy array": "base cpu ctypes data flat numpy to_numpy values",
+    "{t}.device": "is_cuda",
+    "{t}.get(); a NumPy array": "base block_until_ready cpu ctypes data eval flat to_numpy values",
+    "np.{name}({t}.get())": "median unique",
     "be.sqrt(be.sum(be.square({t})))": "norm",
+    "be.maximum({t}, 0)": "relu",
     "{t}.max() - {t}.min()": "ptp",
     "{t}.get().{name}; of a NumPy array": (
-        "argpartition byteswap dump dumps flags getfield itemsize nbytes nonzero partition "
-        "setfield setflags strides tobytes tofile"
+        "argpartition byteswap dump dumps flags getfield itemsize nbytes nonzero partition setfield setflags strides "
+        "tobytes tofile"
     ),
+}
+ARRAY_API = {  # of neonlite.array_api and its arrays x; besides, its functions
+    "x[...] = value": "assign at fill fill_ itemset put",
+    "x[mask]": "compress delete extract masked_select",
+    "xp.float32": "bfloat16 complex64 float16 half single",
+    "xp.float64": "complex128 double float",
+    "xp.int64": "int long",
+    "xp.asarray(values)": "as_tensor device_put from_numpy",
+    "xp.asarray(x, copy=True)": "clone copy",
+    "xp.concat([x, x], axis=0)": "append row_stack vstack",
+    "xp.concat([x, x], axis=1)": "column_stack hstack",
+    "xp.stack([x, x], axis=2)": "dstack",
+    "xp.unstack(x)": "array_split chunk hsplit split unbind vsplit",
+    "xp.reshape(x, (-1,))": "flatten ravel",
+    "xp.reshape(x, shape)": "atleast_2d resize view",
+    "xp.expand_dims(x, axis=0)": "unsqueeze",
+    "xp.moveaxis(x, 0, 1)": "rollaxis swapaxes",
+    "xp.permute_dims(x, (1, 0))": "permute transpose",
+    "xp.matrix_transpose(x)": "t",
+    "xp.cumulative_sum(x, axis=0)": "cumsum",
+    "xp.cumulative_prod(x, axis=0)": "cumprod",
+    "xp.round(x)": "rint",
+    "xp.mean(x)": "average",
+    "xp.max(x) - xp.min(x)": "ptp",
+    "x @ x": "bmm dot mm",
+    "x @ x.T": "inner",
+    "be.einsum('ik,jk->ij', x, x)": "einsum",
+    "xp.linalg.vector_norm(x) or xp.linalg.matrix_norm(x)": "norm",
+    "xp.linalg.diagonal(x)": "diag",
+    "xp.eye(n)": "identity",
+    "xp.unique_values(x)": "unique",
+    "xp.nonzero(x)": "argwhere flatnonzero",
+    "xp.where(x > 0, x, 0)": "choose masked_fill select",
+    "xp.where(xp.isnan(x), 0, x)": "nan_to_num",
+    "xp.sum(xp.where(xp.isnan(x), 0, x))": "nansum",
+    "xp.take(x, xp.arange(n), axis=0)": "gather index_select",
+    "xp.clip(x, 0, 1)": "clamp",
+    "xp.maximum(x, 0)": "relu",
+    "1 / (1 + xp.exp(-x))": "expit logistic sig sigmoid",
+    "xp.exp(x) / xp.sum(xp.exp(x), axis=0)": "softmax",
+    "xp.log(xp.sum(xp.exp(x)))": "logsumexp",
+    "xp.astype(x, xp.float64)": "cast type",
+    "xp.asarray(be.rand(shape))": "rand random uniform",
+    "xp.asarray(be.randn(shape))": "normal randn",
+    "xp.asarray(np.{name}(0, 1, n))": "logspace",
+    "xp.asarray(np.pad(x.numpy(), 1))": "pad",
+    "xp.asarray(be.rng.randint(0, 9, shape))": "randint",
+    "np.{name}(indices.numpy().ravel())": "bincount",
+    "np.{name}(x.numpy())": "cov histogram median nanmean",
+    "np.{name}(x.numpy(), 0.5)": "percentile quantile",
+    "np.{name}(x.numpy(), x.numpy())": "allclose array_equal isclose kron",
+    "x.numpy()": "cpu detach get to_numpy",
+    "x.size": "numel",
+    "x.ndim": "dim",
+    "nl.Autodiff(xp.sum(x * x).operand, be)": "backward grad requires_grad",
+    "nl.gen_backend(runtime); before you create arrays": "cuda to",
 }
 
 
-def look_up(table: dict[str, str], name: str) -> str | None:
-    """Return what to use instead of a name, from one of the tables above, or None if it is unknown."""
-    return next((counterpart for counterpart, names in table.items() if name in names.split()), None)
+def synonyms(name: str) -> list[str]:
+    """Return the other names of a function, from ``SYNONYMS``."""
+    return [x for names in SYNONYMS if name in names.split() for x in names.split() if x != name]
+
+
+def look_up(table: dict[str, str], name: str, accepted: Collection[str] | None = None) -> str | None:
+    """Return what to use instead of a name, from one of the tables above, or None if it is unknown.
+
+    Parameters
+    ----------
+    table : dict
+        {what to use: names}.
+    name : str
+        The name.
+    accepted : collection of str, optional
+        The arguments or attributes that can be used; by default, what the table says.
+    """
+    for counterpart, names in table.items():
+        if name in names.split() and (accepted is None or counterpart.partition(";")[0] in accepted):
+            return counterpart.replace("{name}", name)
+    return None
+
+
+def normalize(name: str) -> str:
+    """Return the name of a class without underscores, in lower case: "glorotuniform" for ``glorot_uniform_``."""
+    return name.replace("_", "").lower()
 
 
 def find_class(name: str) -> str | None:
-    """Return what to use instead of a name, after "neonlite.", or None if it is unknown."""
-    return look_up(CLASSES, name) or next(
-        (f"{m}.{name}" for m in MODULES if name in getattr(import_module(f"neonlite.{m}"), "__all__", ())), None
-    )
+    """Return what to use instead of the name of a class, after "neonlite.", or None if it is unknown."""
+    own = {f"{m}.{x}": x for m in MODULES for x in getattr(import_module(f"neonlite.{m}"), "__all__", ())}
+    tables = own, CLASSES, *({x: normalize(names) for x, names in table.items()} for table in (own, CLASSES))
+    names = name, name, normalize(name), normalize(name)
+    return next(filter(None, map(look_up, tables, names)), None)
 
 
-def find_in_namespace(name: str) -> str | None:
-    """Return what to use instead of a name of the module ``neonlite``, or None if it is unknown."""
-    if (counterpart := look_up(NAMESPACE, name) or look_up(BACKEND, name)) is not None:
-        return counterpart.replace("{name}", name)
-    backend = sys.modules["neonlite"].Backend
-    return f"be.{name}" if callable(getattr(backend, name, None)) else None
+def find_in_backend(name: str) -> str | None:
+    """Return what to use instead of the name of a function, or None if it is unknown."""
+    counterpart = look_up(BACKEND, name)
+    if counterpart is None and callable(getattr(sys.modules["neonlite"].Backend, name, None)):
+        return f"be.{name}"
+    return counterpart
+
+
+def find_in_array_api(name: str) -> str | None:
+    """Return what to use instead of a name of ``neonlite.array_api`` or its linalg, or None if it is unknown."""
+    xp = sys.modules["neonlite.array_api"]
+    for x in (name, *synonyms(name)):
+        for prefix, module in (("xp", xp), ("xp.linalg", xp.linalg)):
+            if x in module.__all__:
+                return f"{prefix}.{x}"
+    return look_up(ARRAY_API, name) or look_up(BACKEND, name)
+
+
+def find_name(module: str, name: str) -> str | None:
+    """Return what to use instead of a name that a module does not have, or None if it is unknown."""
+    if module.startswith("neonlite.array_api"):
+        return find_in_array_api(name)
+    classes = (f"neonlite.{x}" for x in (find_class(name),) if x)
+    if module == "neonlite":
+        return look_up(NAMESPACE, name) or find_in_backend(name) or next(classes, None)
+    return next(classes, None) or find_in_backend(name)
+
+
+def use(counterpart: str, given: str = "") -> str:
+    """Return a sentence that says what to use, and how to create the objects in it, except the given one."""
+    created = {"be": "be = nl.gen_backend()", "xp": "xp = nl.array_api"}
+    code = counterpart.partition(";")[0]
+    needed = [creation for x, creation in created.items() if re.search(rf"\b{x}\.", code) and x != given]
+    return f"Use {counterpart}{', with ' if needed else ''}{' and '.join(needed)}."
 
 
 def module_getattr(module: str) -> Callable[[str], object]:
@@ -305,16 +633,37 @@ def module_getattr(module: str) -> Callable[[str], object]:
     """
 
     def __getattr__(name: str) -> object:
-        if not name.startswith("_"):
+        counterpart = None if name.startswith("_") else find_name(module, name)
+        if counterpart is not None and not module.startswith("neonlite.array_api"):
             # an AttributeError would not reach the user of "from module import name"
-            if module == "neonlite" and (counterpart := find_in_namespace(name)) is not None:
-                backend = ", with be = nl.gen_backend()" if "be." in counterpart else ""
-                raise ImportError(f"{module} has no {name}. Use {counterpart}{backend}.")
-            if (counterpart := find_class(name)) is not None:
-                raise ImportError(f"{module} has no {name}. Use neonlite.{counterpart}.")
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            raise ImportError(f"{module} has no {name}. {use(counterpart)}")
+        if counterpart is not None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}. {use(counterpart)}")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
 
     return __getattr__
+
+
+def argument_hint(name: str, accepted: list[str]) -> str:
+    """Return a sentence with the argument to pass instead of an unknown one, or an empty string.
+
+    Parameters
+    ----------
+    name : str
+        The unknown name.
+    accepted : list of str
+        The names that the function accepts.
+    """
+    from difflib import get_close_matches  # not loaded by ``import neonlite``
+
+    counterpart = look_up(ARGUMENTS, name, accepted)
+    if counterpart is not None:
+        argument, _, comment = counterpart.partition("; ")
+        return f"Did you mean {argument!r}?" + (f" It is {comment}." if comment else "")
+    if (reason := look_up(OMITTED_ARGUMENTS, name)) is not None:
+        return f"Leave it out: {reason}."
+    similar = get_close_matches(name, accepted, 1)
+    return f"Did you mean {similar[0]!r}?" if similar else ""
 
 
 def attribute_hint(name: str, known: list[str]) -> str:
@@ -330,8 +679,7 @@ def attribute_hint(name: str, known: list[str]) -> str:
     from difflib import get_close_matches  # not loaded by ``import neonlite``
 
     similar = get_close_matches(name, known, 1)
-    counterpart = ATTRIBUTES.get(name, "")
-    found = counterpart if counterpart in known else similar[0] if similar else ""
+    found = (look_up(ATTRIBUTES, name, known) or next(iter(similar), "")).partition(";")[0]
     return f"Set {found}." if found else "Only objects of custom classes may have attributes of any name."
 
 
@@ -345,9 +693,9 @@ class MissingAttribute:
         self.name, self.counterpart = name, counterpart
 
     def __get__(self, obj: object, owner: type) -> NoReturn:
-        counterpart = self.counterpart.replace("{name}", self.name)
-        counterpart = counterpart.replace("{t}", "tree" if issubclass(owner, tuple) else "t")
-        raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}. Use {counterpart}.")
+        counterpart = self.counterpart.replace("{t}", "tree" if issubclass(owner, tuple) else "t")
+        hint = use(counterpart.replace("{name}", self.name), given="be")
+        raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}. {hint}")
 
 
 def add_hints(table: dict[str, str]) -> Callable[[type[T]], type[T]]:

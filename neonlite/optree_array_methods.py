@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from neonlite.dtypes import LIMITS
 from neonlite.messages import describe
-from neonlite.name_hints import OPERAND, add_hints
+from neonlite.name_hints import OPERAND, add_hints, synonyms
 from neonlite.ops import OP_TABLE
 from neonlite.optree_methods import Convertible
 from neonlite.typing import AxisLike, DTypeLike, OperandLike
@@ -245,9 +245,8 @@ for _name, (_doc, _axis) in REDUCTIONS.items():
 
 # --- attributes of NumPy and PyTorch that are named otherwise ---
 
-_elementwise = {
-    form: " ".join(op.method for op in OP_TABLE if op.kind == "elementwise" and op.arity == arity)
-    for arity, form in enumerate(("be.{name}({t})", "be.{name}({t}, x)", "be.{name}({t}, x, y)"), 1)
-}
-for _table in (_elementwise, OPERAND):
-    add_hints(_table)(ArrayMethods)
+add_hints(OPERAND)(ArrayMethods)
+for _op in OP_TABLE:
+    if _op.kind == "elementwise":
+        _call = f"be.{_op.method}({', '.join(['{t}', 'x', 'y'][: _op.arity])})"
+        add_hints({_call: " ".join([_op.method, *synonyms(_op.method)])})(ArrayMethods)

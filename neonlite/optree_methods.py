@@ -83,6 +83,10 @@ class Convertible:
         """Return a copy of the value as a NumPy array."""
         raise NotImplementedError
 
+    def numpy(self) -> NumPyArray:
+        """Return a copy of the value as a NumPy array; PyTorch's name of ``get``."""
+        return self.get()
+
     def item(self, *index: int | tuple[int, ...]) -> float:
         """Return the value of a tensor or op-tree with one element, or of the element with an index.
 

@@ -18,12 +18,6 @@ from neonlite.optree_structure import info_of
 if TYPE_CHECKING:
     from neonlite.optree import Operand
 
-# {ufunc: backend method}, where the names differ
-UFUNCS = {
-    "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2",
-    "arctanh": "atanh", "expit": "sig", "isfinite": "finite",
-    "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "sign": "sgn",
-}  # fmt: skip
 # {ufunc: operator}, where the operator chooses the op by the shapes or dtypes of its operands
 OPERATORS = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor", "invert": "invert", "matmul": "matmul"}
 # {ufunc: method of an operand} for ufunc.reduce
@@ -87,12 +81,11 @@ def _einsum(be: Any, *operands: Any, out: Any = None, optimize: object = None) -
     return be.einsum(*operands, out=out)
 
 
-# {function: backend method}, where the order of the arguments is the same
-SAME_ARGUMENTS = {
-    "broadcast_to": "broadcast_to", "concatenate": "concat", "dot": "dot", "linalg.cholesky": "cholesky",
-    "linalg.det": "det", "linalg.inv": "inv", "linalg.solve": "solve", "stack": "stack", "take": "take",
-    "take_along_axis": "take_along_axis", "tril": "tril", "triu": "triu", "where": "where",
-}  # fmt: skip
+# functions with a backend method of the same name, without "linalg.", and the same order of arguments
+SAME_ARGUMENTS = (
+    "around broadcast_to concatenate dot linalg.cholesky linalg.det linalg.inv linalg.solve round stack take "
+    "take_along_axis tril triu where"
+)
 # {function: what it returns}, with NumPy's names and order of arguments
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _reduction_with_dtype(name) for name in ("mean", "prod", "std", "sum", "var")},
@@ -100,7 +93,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "amax": _reduction("max"),
     "amin": _reduction("min"),
     "argsort": lambda be, a, axis=-1: be.argsort(a, axis),
-    "around": lambda be, a, decimals=0, out=None: a.round(decimals, out),
     "clip": _clip,
     "copy": lambda be, a: be.array(a, a.info.dtype),
     "cumprod": lambda be, a, axis=None: _cumulate(be, be.cumulative_prod, a, axis),
@@ -112,7 +104,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ones_like": lambda be, a, dtype=None: be.ones_like(a, dtype or a.info.dtype),
     "ravel": lambda be, a: be.reshape(a, -1, 1),
     "reshape": lambda be, a, shape: be.reshape(a, shape),
-    "round": lambda be, a, decimals=0, out=None: a.round(decimals, out),
     "shape": lambda be, a: a.shape,
     "size": lambda be, a, axis=None: math.prod(a.shape) if axis is None else a.shape[axis],
     "sort": lambda be, a, axis=-1: be.sort(a, axis),
@@ -153,7 +144,8 @@ def array_function(
     if name in EVALUATED.split():
         return func(*evaluated(args), **evaluated(kwargs))
     be: Any = operand.backend
-    function = getattr(type(be), SAME_ARGUMENTS[name]) if name in SAME_ARGUMENTS else FUNCTIONS.get(name)
+    is_method = name in SAME_ARGUMENTS.split()
+    function = getattr(type(be), name.removeprefix("linalg.")) if is_method else FUNCTIONS.get(name)
     if function is None:
         raise TypeError(
             f"np.{name}({describe(operand)}): expected a NumPy function that has a backend method, such as np.sum. "
@@ -223,7 +215,7 @@ def array_ufunc(operand: Operand, ufunc: Any, method: str, *inputs: Any, out: An
     if method == "reduce" and name in REDUCTIONS and inputs[0] is operand:
         function, options = FUNCTIONS[REDUCTIONS[name]], {"axis": 0, **options}
     elif method == "__call__" and ufunc.nout == 1 and not options:
-        function = _apply_operator if name in OPERATORS else getattr(type(be), UFUNCS.get(name, name), None)
+        function = _apply_operator if name in OPERATORS else getattr(type(be), name, None)
         function = _float_power if name == "float_power" else function
     if function is None or any(x is not None for key, x in options.items() if key in ("initial", "where")):
         given = "".join(f", {key}={describe(x)}" for key, x in options.items())

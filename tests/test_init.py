@@ -52,8 +52,8 @@ def test_dir_lists_the_lazy_names_without_importing_them():
 
 
 def test_an_unknown_name_raises_attribute_error():
-    with pytest.raises(AttributeError, match="module 'neonlite' has no attribute 'layer'"):
-        nl.layer  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'neonlite' has no attribute 'layr'"):
+        nl.layr  # noqa: B018
     assert not hasattr(nl, "no_such_name")
 
 

@@ -17,7 +17,9 @@ Array([ 5., 10.], dtype=float32)
 
 from __future__ import annotations
 
+import inspect
 import math
+from typing import TYPE_CHECKING
 
 # fmt: off
 # ruff: isort: off
@@ -42,17 +44,18 @@ from neonlite.array_api.manipulation import (
     concat, expand_dims, flip, meshgrid, moveaxis, permute_dims, repeat, reshape, roll, squeeze, stack, take,
     take_along_axis, tile, tril, triu, unstack,
 )
-from neonlite.array_api.operators import install, missing_function
+from neonlite.array_api.operators import install
 from neonlite.array_api.products import matmul, matrix_transpose, tensordot, vecdot
 from neonlite.array_api.promotion import DTYPES
 from neonlite.array_api.reductions import (
     all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, max, mean, min,
     nonzero, prod, searchsorted, sort, std, sum, unique_all, unique_counts, unique_inverse, unique_values, var,
 )
+from neonlite.name_hints import module_getattr
 # fmt: on
 
-_functions = {**vars(linalg), **globals()}
-install({name: function for name, function in _functions.items() if callable(function) and name[0] != "_"})
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(__name__)
 
 __array_api_version__ = "2024.12"
 
@@ -61,10 +64,6 @@ int8, int16, int32, int64 = (DTYPES[f"int{n}"] for n in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (DTYPES[f"uint{n}"] for n in (8, 16, 32, 64))
 float32, float64 = DTYPES["float32"], DTYPES["float64"]
 e, inf, nan, newaxis, pi = math.e, math.inf, math.nan, None, math.pi
-
-
-def __getattr__(name: str) -> None:
-    raise missing_function(name)
 
 
 # fmt: off
@@ -87,3 +86,9 @@ __all__ = [
     "unique_values", "unstack", "var", "variable", "vecdot", "where", "zeros", "zeros_like",
 ]
 # fmt: on
+
+globals().pop("array")  # the module, so that xp.array is an error with a hint
+install(
+    {name: x for name, x in globals().items() if name in __all__ and inspect.isfunction(x)},
+    {name: getattr(linalg, name) for name in linalg.__all__},
+)

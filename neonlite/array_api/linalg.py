@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from neonlite.array_api.reductions import max as max_of
 from neonlite.array_api.reductions import min as min_of
 from neonlite.array_api.reductions import sum as sum_of
 from neonlite.backend.validation import integer
+from neonlite.name_hints import module_getattr
 from neonlite.shapes import broadcast_shapes
 
 
@@ -508,3 +509,6 @@ __all__ = [
     "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve", "svd", "svdvals",
     "tensordot", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(__name__)

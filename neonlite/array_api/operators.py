@@ -12,6 +12,7 @@ import numpy as np
 from neonlite.array_api import data_types, elementwise, indexing, manipulation, products, reductions
 from neonlite.array_api.array import Array, describe_array, result
 from neonlite.array_api.creation import asarray
+from neonlite.name_hints import ARRAY_API, add_hints, find_in_array_api, synonyms
 from neonlite.optree import Operand
 from neonlite.optree_numpy import EVALUATED, REDUCTIONS, evaluated
 
@@ -28,24 +29,6 @@ METHODS = {
     reductions: ("all", "any", "argmax", "argmin", "cumulative_sum", "max", "mean", "min", "prod", "std", "sum", "var"),
     manipulation: ("squeeze",),
 }
-# names of NumPy's functions that differ from those of the standard
-NUMPY_NAMES = {
-    "true_divide": "divide", "absolute": "abs", "power": "pow", "arcsin": "asin", "arccos": "acos", "arctan": "atan",
-    "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "arctan2": "atan2", "invert": "bitwise_invert",
-    "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "mod": "remainder", "rint": "round",
-    "concatenate": "concat", "amax": "max", "amin": "min", "cumsum": "cumulative_sum", "cumprod": "cumulative_prod",
-    "around": "round",
-}  # fmt: skip
-# for functions of NumPy that are not in the standard, what to use
-COUNTERPARTS = {
-    "append": "concat", "array_split": "slices", "average": "mean", "copy": "asarray(x, copy=True)", "delete": "a mask",
-    "complex64": "float32", "complex128": "float64", "dot": "x @ y", "dstack": "stack",
-    "einsum": "tensordot or vecdot", "fill": "x[...] = value",
-    "flatten": "reshape(x, (-1,))", "hstack": "concat", "itemset": "x[i] = value",
-    "inner": "vecdot", "norm": "linalg.vector_norm or linalg.matrix_norm", "ptp": "max(x) - min(x)",
-    "ravel": "reshape(x, (-1,))", "rollaxis": "moveaxis", "split": "slices", "swapaxes": "permute_dims",
-    "unique": "unique_values", "vstack": "concat",
-}  # fmt: skip
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # those of the namespace, by name
 USUAL_OPERANDS = {Array, float, int}
 OPERANDS = (Array, bool, int, float, Operand, np.ndarray, np.generic)
@@ -124,24 +107,9 @@ def _reduce(self: Array) -> tuple[Callable[..., Array], tuple[Any]]:
     return asarray, (self.numpy(),)
 
 
-def _hint(name: str) -> str:
-    """Return what to use instead of a name of NumPy's, for an error message."""
-    counterpart = COUNTERPARTS.get(name) or NUMPY_NAMES.get(name, name if name in FUNCTIONS else "")
-    return f". Use {counterpart} of neonlite.array_api." if counterpart else ""
-
-
-def _missing(self: Array, name: str) -> None:
-    raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{_hint(name)}", name=name, obj=self)
-
-
-def missing_function(name: str) -> AttributeError:
-    """Return the exception for a name that the namespace does not have."""
-    return AttributeError(f"module 'neonlite.array_api' has no attribute {name!r}{_hint(name)}", name=name)
-
-
 def find_function(name: str) -> Callable[..., Any] | None:
     """Return the function of the namespace for the name of one of NumPy, or None."""
-    return FUNCTIONS.get(NUMPY_NAMES.get(name, name))
+    return next((FUNCTIONS[x] for x in (name, *synonyms(name)) if x in FUNCTIONS), None)
 
 
 def array_ufunc(self: Array, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
@@ -170,7 +138,7 @@ def array_function(self: Array, function: Callable[..., Any], types: Any, args: 
         return function(*evaluated(args), **evaluated(kwargs))
     ours, name = find_function(function.__name__), f"{function.__module__}.{function.__name__}".replace("numpy", "np")
     if ours is None:
-        counterpart = COUNTERPARTS.get(function.__name__)
+        counterpart = find_in_array_api(function.__name__)
         way_out = f"Use {counterpart}, or pass np.asarray(x)" if counterpart else "For NumPy's, pass np.asarray(x)"
         raise TypeError(f"{name}: expected a function of the array-API standard, as in neonlite.array_api. {way_out}.")
     if name in ("np.diagonal", "np.trace") and args[0].ndim != 2:
@@ -192,9 +160,16 @@ def array_function(self: Array, function: Callable[..., Any], types: Any, args: 
     return ours(*args, **kwargs)
 
 
-def install(functions: dict[str, Callable[..., Any]]) -> None:
-    """Define the operators and methods; ``functions`` are those of the namespace by name."""
-    FUNCTIONS.update(functions, transpose=_transpose)
+def required_arguments(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments that a call of a function needs, with x for the standard's x1."""
+    parameters = inspect.signature(function).parameters.values()
+    return [x.name.replace("x1", "x") for x in parameters if x.default is x.empty and x.kind is not x.VAR_KEYWORD]
+
+
+def install(functions: dict[str, Callable[..., Any]], linalg: dict[str, Callable[..., Any]]) -> None:
+    """Define the operators and methods; the functions are those of the namespace and its ``linalg`` by name."""
+    FUNCTIONS.update(linalg | functions, rint=elementwise.round, transpose=_transpose)
+    FUNCTIONS.update(cumprod=reductions.cumulative_prod, cumsum=reductions.cumulative_sum)
     for name, function in (BINARY | COMPARISONS).items():
         _binary(name, getattr(elementwise, function))
     _binary("matmul", products.matmul)
@@ -204,10 +179,14 @@ def install(functions: dict[str, Callable[..., Any]]) -> None:
         for method in names:
             setattr(Array, method, _with_positional_axis(getattr(module, method)))
     methods: dict[str, Any] = {"__getitem__": indexing.get, "__setitem__": indexing.assign, "__reduce__": _reduce}
-    methods |= {"__getattr__": _missing, "__format__": _format, "__round__": _round, "__divmod__": _divmod}
+    methods |= {"__format__": _format, "__round__": _round, "__divmod__": _divmod}
     methods["__rdivmod__"] = _reflected_divmod
     methods |= {"astype": data_types.astype, "clip": elementwise.clip, "reshape": _reshape, "round": _round}
     methods |= {"__array_ufunc__": array_ufunc, "__array_function__": array_function}
     for name, method in methods.items():
         setattr(Array, name, method)
+    add_hints(ARRAY_API)(Array)
+    for prefix, group in {"xp": functions, "xp.linalg": linalg}.items():
+        calls = {name: required_arguments(function) for name, function in group.items()}
+        add_hints({f"{prefix}.{name}({', '.join(x)})": name for name, x in calls.items() if x[:1] == ["x"]})(Array)
     Array.__hash__ = None  # type: ignore[assignment]  # as in NumPy: == compares elements

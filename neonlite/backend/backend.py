@@ -170,7 +170,7 @@ class Backend(OpMethods, Untracked):
     empty = creation.empty
     zeros = creation.zeros
     ones = creation.ones
-    array = creation.array
+    array = asarray = tensor = creation.array
     from_dlpack = creation.from_dlpack
     empty_like = creation.empty_like
     zeros_like = creation.zeros_like
@@ -189,19 +189,21 @@ class Backend(OpMethods, Untracked):
     build = tree_methods.build
     where = tree_methods.where
     shift = tree_methods.shift
-    transpose = tree_methods.transpose
+    transpose = permute = permute_dims = tree_methods.transpose
     reshape = tree_methods.reshape
     broadcast_to = tree_methods.broadcast_to
     astype = tree_methods.astype
     take = tree_methods.take
     onehot = tree_methods.onehot
-    concat = tree_methods.concat
+    concat = concatenate = cat = tree_methods.concat
     stack = tree_methods.stack
     rand = tree_methods.rand
     randn = tree_methods.randn
     einsum = tree_methods.einsum
     reciprocal = tree_methods.reciprocal
     clip = tree_methods.clip
+    relu = tree_methods.relu
+    round = around = tree_methods.round
     sig2 = tree_methods.sig2
     tanh2 = tree_methods.tanh2
     mean = tree_methods.mean

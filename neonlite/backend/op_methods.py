@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.tree_operands import as_indices, as_operand, build_node, check_axes, check_axis
 from neonlite.backend.validation import boolean, integer, one_of
+from neonlite.name_hints import synonyms
 from neonlite.ops import OP_TABLE, SHAPE_FN_BY_KIND, Op
 from neonlite.optree import Operand, build
 from neonlite.typing import AxisLike, OperandLike
@@ -187,8 +188,6 @@ def make_docstring(op: Op, method: Callable[..., Any]) -> str:
     return "\n".join(lines)
 
 
-ALIASES = {"fabs": "absolute", "true_divide": "divide"}
-
 # ops with a hand-written method, and ops that only gradient rules build
 NOT_GENERATED = ("where", "cast", "shift", "concat", "take", "scatter_add", "onehot", "slice_backward")
 NOT_GENERATED += ("scatter_add_along_axis", "cofactors_backward")
@@ -196,5 +195,6 @@ NOT_GENERATED += ("scatter_add_along_axis", "cofactors_backward")
 for _op in OP_TABLE:
     if _op.kind in (*SHAPE_FN_BY_KIND, "library") and _op.name not in NOT_GENERATED:
         setattr(OpMethods, _op.method, make_method(_op))
-for _alias, _method_name in ALIASES.items():
-    setattr(OpMethods, _alias, getattr(OpMethods, _method_name))
+for _name, _method in list(vars(OpMethods).items()):
+    for _alias in synonyms(_name):
+        setattr(OpMethods, _alias, _method)

@@ -445,6 +445,44 @@ def clip(be: Backend, a: OperandLike, a_min: OperandLike, a_max: OperandLike, ou
     return build_node(be, OPS["minimum"], build_node(be, OPS["maximum"], a, a_min), a_max, out)
 
 
+def round(be: Backend, a: OperandLike, decimals: int = 0, out: Tensor | None = None) -> Operand:
+    """Return the values rounded to a number of decimal digits, ties to even.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    decimals : int, default 0
+        The number of decimal digits to keep; negative ones round to tens, hundreds and so on.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of the operand's shape; or ``out``.
+    """
+    return as_operand(be, a, "round").round(decimals, out)
+
+
+def relu(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
+    """Return ``max(a, 0)``, the rectified linear unit.
+
+    Parameters
+    ----------
+    a : Tensor, OpTreeNode, scalar or array
+        The operand.
+    out : Tensor, optional
+        Evaluate into this tensor now, instead of returning an op-tree.
+
+    Returns
+    -------
+    OpTreeNode or Tensor
+        An op-tree of the operand's shape; or ``out``.
+    """
+    return build_node(be, OPS["maximum"], a, 0, out)
+
+
 def sig2(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
     """Return ``1 / (1 + 2^-a)``.
 

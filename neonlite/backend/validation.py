@@ -15,7 +15,7 @@ import numpy as np
 
 from neonlite.backend.serialization import Serializable
 from neonlite.messages import describe
-from neonlite.name_hints import ARGUMENTS
+from neonlite.name_hints import argument_hint
 from neonlite.optree_structure import info_of
 
 P = ParamSpec("P")
@@ -136,14 +136,10 @@ def check_constructor(cls: type) -> None:
 
 
 def reject_options(where: str, accepted: list[str], options: list[str]) -> NoReturn:
-    """Raise TypeError with the names of the arguments that a function has, and the nearest of them."""
-    import difflib
-
+    """Raise TypeError with the names of the arguments that a function has, and the one to pass instead."""
     accepted = [name for name in accepted if name not in ("self", "model")]
-    usual = ARGUMENTS.get(options[0], "")
-    similar = [usual] if usual in accepted else difflib.get_close_matches(options[0], accepted, 1)
-    way_out = f". Did you mean {similar[0]!r}?" if similar else "."
-    raise TypeError(f"{where}: expected the options {', '.join(accepted)}, got {', '.join(options)}{way_out}")
+    hint = argument_hint(options[0], accepted)
+    raise TypeError(f"{where}: expected the options {', '.join(accepted)}, got {', '.join(options)}. {hint}".rstrip())
 
 
 def check_boolean_fields(obj: Any) -> None:

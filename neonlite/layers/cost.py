@@ -13,12 +13,14 @@ from neonlite.backend.warn import warn
 from neonlite.layers.buffers import BufferOwner, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer
 from neonlite.messages import describe
+from neonlite.name_hints import GENERALIZED_COST, add_hints
 from neonlite.optree import Operand
 from neonlite.transforms import Cost, Softmax
 from neonlite.transforms.cost import COSTS
 from neonlite.typing import NativeArray
 
 
+@add_hints(GENERALIZED_COST)
 class GeneralizedCost(BufferOwner):
     """The mean of a cost function over the columns of the outputs, and its derivative.
 

@@ -6,8 +6,10 @@ from typing import Any
 
 from neonlite import html_repr
 from neonlite.backend.validation import check_constructor
+from neonlite.name_hints import LAYER_LIST, add_hints
 
 
+@add_hints(LAYER_LIST)
 class LayerList(list[Any]):
     """Base class of lists of layers, such as Affine: a list that prints with its class."""
 

@@ -556,6 +556,26 @@ class Model(NervanaObject):
         found: Layer | list[Layer] = self.layers[key]
         return found
 
+    def get_layer(self, name: str) -> Layer:
+        """Return the layer with a name, as ``model[name]`` does.
+
+        Parameters
+        ----------
+        name : str
+            The name of a layer or container.
+
+        Returns
+        -------
+        Layer
+            The layer.
+
+        Raises
+        ------
+        KeyError
+            No layer has this name.
+        """
+        return self[name]
+
     def __contains__(self, item: object) -> bool:
         return item in self.layers
 

@@ -13,8 +13,10 @@ from typing import Any
 from neonlite.backend import NervanaObject
 from neonlite.backend.validation import check_attributes, check_number, checked_dataclass, with_attributes
 from neonlite.messages import describe
+from neonlite.name_hints import SCHEDULE, add_hints
 
 
+@add_hints(SCHEDULE)
 class Schedule(NervanaObject):
     """Constant learning rate, and base class of schedules, which implement ``get_learning_rate``.
 

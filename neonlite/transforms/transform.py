@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from neonlite.autodiff import Autodiff
 from neonlite.backend import NervanaObject, Tensor
 from neonlite.messages import describe
+from neonlite.name_hints import COST, METRIC, TRANSFORM, add_hints
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.typing import OperandLike
 
@@ -22,6 +23,7 @@ Outputs = Operand | Sequence[Operand]  # outputs of a metric; several for Object
 Targets: TypeAlias = "Operand | Sequence[Targets]"  # of a metric: targets, (targets, mask), or those of several outputs
 
 
+@add_hints(TRANSFORM)
 class Transform(NervanaObject):
     """Base class of activation functions: ``f(x)`` returns an op-tree of x's shape.
 
@@ -130,6 +132,7 @@ class Transform(NervanaObject):
         return x
 
 
+@add_hints(COST)
 class Cost(NervanaObject):
     """Base class of cost functions: ``cost(y, t)`` of outputs and targets (F, N) is one value per column, (1, N).
 
@@ -209,6 +212,7 @@ class Cost(NervanaObject):
         return build_derivative(lambda y: self(y, constant), y)
 
 
+@add_hints(METRIC)
 class Metric(NervanaObject):
     """Base class of metrics: ``metric(y, t)`` returns a float, or an array with one element per metric name.
 
