@@ -18,7 +18,6 @@ from neonlite.backend import (
     random_methods,
     replay_methods,
     shape_dtype,
-    tree_methods,
     utility_methods,
 )
 from neonlite.backend.attribute_snapshot import Untracked
@@ -184,32 +183,7 @@ class Backend(OpMethods, Untracked):
     tensor_info = shape_dtype.tensor_info
     register_export = creation.register_export
 
-    # --- op-trees ---
-
-    build = tree_methods.build
-    where = tree_methods.where
-    shift = tree_methods.shift
-    transpose = tree_methods.transpose
-    reshape = tree_methods.reshape
-    broadcast_to = tree_methods.broadcast_to
-    astype = tree_methods.astype
-    take = tree_methods.take
-    onehot = tree_methods.onehot
-    concat = tree_methods.concat
-    stack = tree_methods.stack
-    rand = tree_methods.rand
-    randn = tree_methods.randn
-    einsum = tree_methods.einsum
-    reciprocal = tree_methods.reciprocal
-    clip = tree_methods.clip
-    sig2 = tree_methods.sig2
-    tanh2 = tree_methods.tanh2
-    mean = tree_methods.mean
-    var = tree_methods.var
-    std = tree_methods.std
-    softmax = tree_methods.softmax
-    logsumexp = tree_methods.logsumexp
-    binarize = tree_methods.binarize
+    # --- op-trees, beside the methods of OpMethods ---
 
     define_op = classmethod(custom_ops.define_op)
     elementwise_kernel = classmethod(custom_ops.elementwise_kernel)
