@@ -18,6 +18,7 @@ Array([ 5., 10.], dtype=float32)
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 # fmt: off
 # ruff: isort: off
@@ -63,8 +64,10 @@ float32, float64 = DTYPES["float32"], DTYPES["float64"]
 e, inf, nan, newaxis, pi = math.e, math.inf, math.nan, None, math.pi
 
 
-def __getattr__(name: str) -> None:
-    raise missing_function(name)
+if not TYPE_CHECKING:  # for a checker, other names are errors
+
+    def __getattr__(name):
+        raise missing_function(name)
 
 
 # fmt: off

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -40,6 +39,7 @@ from neonlite.typing import DTypeLike
 if TYPE_CHECKING:
     from neonlite.array_namespace import Namespace
     from neonlite.backend.shard import Shard
+    from neonlite.gradcheck import check_grad
 
 _backend_ids = itertools.count(1)
 
@@ -75,7 +75,8 @@ class Backend(OpMethods, Untracked):
         The runtime is not installed.
     """
 
-    check_grad: Callable[..., Any]  # set by neonlite.gradcheck, which imports this module
+    if TYPE_CHECKING:
+        check_grad = check_grad  # set by neonlite.gradcheck, which imports this module
     array_api: Namespace  # set by neonlite.array_namespace
 
     @checks_arguments
