@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from neonlite import array_api
 from neonlite.backend.op_methods import OpMethods
 
@@ -106,7 +104,7 @@ def render_member(name: str, value: object) -> str:
         return "    @staticmethod\n" + define(name, render(parameters), qualify(signature.return_annotation), value)
     if value is array_api.Array:
         return "    Array = _Array\n"
-    type_name = f"np.dtype[np.{value.name}]" if isinstance(value, np.dtype) else type(value).__name__
+    type_name = f"np.dtype[np.{value}]" if hasattr(value, "itemsize") else type(value).__name__
     return f"    {name}: {type_name.replace('NoneType', 'None')}\n"
 
 
