@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, Self, TypeGuard, overload
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
 from neonlite.backend import Backend, Tensor, current_backend
 from neonlite.backend.tensor_views import overlap
@@ -13,6 +13,12 @@ from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import describe, label, listed
 from neonlite.optree import Operand, OpTreeNode, postorder
 from neonlite.typing import NumPyArray
+
+if TYPE_CHECKING:
+    from neonlite.array_api import Array
+
+# what to differentiate with respect to: one or several tensors, or variables of neonlite.array_api
+Variables: TypeAlias = "Tensor | Array | Sequence[Tensor] | Sequence[Array]"
 
 
 class GradientRequests:
@@ -25,30 +31,29 @@ class GradientRequests:
 
     def __new__(
         cls,
-        op_tree: OpTreeNode,
+        op_tree: OpTreeNode | Array,
         be: Backend | None = None,
-        next_error: Operand | None = None,
+        next_error: Operand | Array | None = None,
         values: dict[OpTreeNode, Tensor] | None = None,
         allow_unused: bool = False,
     ) -> Self:
         """Return the existing object for the same arguments, or a new one."""
-        if is_array(op_tree):
-            op_tree = op_tree.operand if isinstance(op_tree.operand, OpTreeNode) else op_tree.operand * 1
-        next_error = next_error.operand if is_array(next_error) else next_error
-        instance("Autodiff: op_tree", op_tree, OpTreeNode, "an op-tree")
+        tree, error = operand_of(op_tree), operand_of(next_error)
+        tree = tree * 1 if is_array(op_tree) and isinstance(tree, Tensor) else tree
+        instance("Autodiff: op_tree", tree, OpTreeNode, "an op-tree")
         known = tuple((id(node), id(tensor)) for node, tensor in (values or {}).items())
-        key = (id(be), id(next_error), known, allow_unused)
-        memo = op_tree.__dict__.get("autodiff")  # stored on the node, so it is freed with the tree
+        key = (id(be), id(error), known, allow_unused)
+        memo = tree.__dict__.get("autodiff")  # stored on the node, so it is freed with the tree
         if memo is not None and memo[0] == key:
             _, cache, handle = memo
             if (existing := handle()) is not None:
                 return existing  # type: ignore[no-any-return]
         else:
             be = current_backend() if be is None else be
-            cache = GradientCache(op_tree, be, next_error, values or {}, allow_unused)
+            cache = GradientCache(tree, be, error, values or {}, allow_unused)
         self = super().__new__(cls)
-        self.op_tree, self.be, self.next_error, self._cache = op_tree, cache.be, cache.next_error, cache
-        op_tree.__dict__["autodiff"] = (key, cache, weakref.ref(self))
+        self.op_tree, self.be, self.next_error, self._cache = tree, cache.be, cache.next_error, cache
+        tree.__dict__["autodiff"] = (key, cache, weakref.ref(self))
         return self
 
     def __repr__(self) -> str:
@@ -61,7 +66,7 @@ class GradientRequests:
 
     # --- results ---
 
-    def back_prop_grad(self, tensors: Tensor | Sequence[Tensor], gradients: Tensor | Sequence[Tensor]) -> None:
+    def back_prop_grad(self, tensors: Variables, gradients: Tensor | Sequence[Tensor]) -> None:
         """Evaluate the gradients with respect to some tensors into given tensors, all in one plan.
 
         All gradients are computed before any is written, so a gradient may overwrite ``next_error`` or a tensor of the
@@ -100,8 +105,12 @@ class GradientRequests:
     @overload
     def get_grad_op_tree(self, tensors: Tensor) -> OpTreeNode: ...
     @overload
+    def get_grad_op_tree(self, tensors: Array) -> Array: ...
+    @overload
     def get_grad_op_tree(self, tensors: Sequence[Tensor]) -> list[OpTreeNode]: ...
-    def get_grad_op_tree(self, tensors: Tensor | Sequence[Tensor]) -> OpTreeNode | list[OpTreeNode]:
+    @overload
+    def get_grad_op_tree(self, tensors: Sequence[Array]) -> list[Array]: ...
+    def get_grad_op_tree(self, tensors: Variables) -> OpTreeNode | Array | list[OpTreeNode] | list[Array]:
         """Return the gradients as op-trees.
 
         Parameters
@@ -121,10 +130,10 @@ class GradientRequests:
         return trees if isinstance(tensors, list | tuple) else trees[0]
 
     @overload
-    def get_grad_tensor(self, tensors: Tensor) -> Tensor: ...
+    def get_grad_tensor(self, tensors: Tensor | Array) -> Tensor: ...
     @overload
-    def get_grad_tensor(self, tensors: Sequence[Tensor]) -> list[Tensor]: ...
-    def get_grad_tensor(self, tensors: Tensor | Sequence[Tensor]) -> Tensor | list[Tensor]:
+    def get_grad_tensor(self, tensors: Sequence[Tensor] | Sequence[Array]) -> list[Tensor]: ...
+    def get_grad_tensor(self, tensors: Variables) -> Tensor | list[Tensor]:
         """Evaluate the gradients into new tensors.
 
         Parameters
@@ -141,10 +150,10 @@ class GradientRequests:
         return result if isinstance(tensors, list | tuple) else result[0]
 
     @overload
-    def get_grad_asnumpyarray(self, tensors: Tensor) -> NumPyArray: ...
+    def get_grad_asnumpyarray(self, tensors: Tensor | Array) -> NumPyArray: ...
     @overload
-    def get_grad_asnumpyarray(self, tensors: Sequence[Tensor]) -> list[NumPyArray]: ...
-    def get_grad_asnumpyarray(self, tensors: Tensor | Sequence[Tensor]) -> NumPyArray | list[NumPyArray]:
+    def get_grad_asnumpyarray(self, tensors: Sequence[Tensor] | Sequence[Array]) -> list[NumPyArray]: ...
+    def get_grad_asnumpyarray(self, tensors: Variables) -> NumPyArray | list[NumPyArray]:
         """Evaluate the gradients into NumPy arrays.
 
         Parameters
@@ -271,6 +280,11 @@ class GradientCache:
 def is_array(x: object) -> TypeGuard[Any]:
     """Return whether x is an array of ``neonlite.array_api``, which has its op-tree in ``operand``."""
     return type(x).__module__ == "neonlite.array_api.array"
+
+
+def operand_of(x: object) -> Any:
+    """Return the op-tree or tensor of an array, and any other object unchanged."""
+    return x.operand if is_array(x) else x
 
 
 def as_list(x: Any) -> list[Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neonlite import html_repr
 from neonlite.autodiff import Autodiff
-from neonlite.autodiff_requests import as_list, is_array
+from neonlite.autodiff_requests import Variables, as_list, operand_of
 from neonlite.backend import Backend, Tensor
 from neonlite.backend.tensor_views import replay_view
 from neonlite.backend.validation import instance
@@ -18,6 +18,9 @@ from neonlite.messages import label
 from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode, build, postorder
 from neonlite.optree_structure import RandomSource
+
+if TYPE_CHECKING:
+    from neonlite.array_api import Array
 
 STEP_SIZE = 1e-3  # of the central difference in float64, relative to the magnitude of each element
 STEPS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # tried if the gradient and the first difference disagree
@@ -101,7 +104,7 @@ class GradientReport:
 
 
 def check_grad(
-    be: Backend, tree: OpTreeNode, tensors: Tensor | Sequence[Tensor] | None = None, tolerance: float = 1e-6
+    be: Backend, tree: OpTreeNode | Array, tensors: Variables | None = None, tolerance: float = 1e-6
 ) -> GradientReport:
     """Compare the gradients of an op-tree with finite differences, op by op and for the whole tree.
 
@@ -150,30 +153,27 @@ def check_grad(
     """
     if not be.runtime.has_values:
         raise RuntimeError(f"be.check_grad: expected a backend with values, got {be!r}")
-    if is_array(tree):
-        tree = tree.operand
-    tensors = None if tensors is None else [x.operand if is_array(x) else x for x in as_list(tensors)]
-    hint = f"; be.check_grad(1 * {tree.name or 't'}) checks a tensor" if isinstance(tree, Tensor) else ""
-    instance("be.check_grad: tree", tree, OpTreeNode, "an op-tree", hint)
+    root = operand_of(tree)
+    hint = f"; be.check_grad(1 * {root.name or 't'}) checks a tensor" if isinstance(root, Tensor) else ""
+    instance("be.check_grad: tree", root, OpTreeNode, "an op-tree", hint)
     reference_be = Backend(type(be.runtime)(be.runtime.device_id), rng_seed=0, default_dtype="float64")
     copies: dict[int, Any] = {}
     nodes: list[Any] = []
-    for node in postorder(tree):
+    for node in postorder(root):
         a, b = (_copy_operand(x, reference_be, copies) for x in node[1:])
         copies[id(node)] = build(OPS[node.op], a, b, tuple(node.attrs.items()), reference_be)
         nodes.append(copies[id(node)])
-    root = copies[id(tree)]
     if tensors is None:
-        leaves = {id(x): x for node in postorder(tree) for x in node.operands if isinstance(x, Tensor)}
+        leaves = {id(x): x for node in postorder(root) for x in node.operands if isinstance(x, Tensor)}
         tensors = [x for x in leaves.values() if x.info.dtype in FLOAT_DTYPES]
     rows = []
     for node in {node.key(): node for node in nodes}.values():  # merge equal sub-trees
         if node.op != "pair" and node.info.op_def.grad is not None:
             rows += _check_op_gradient(reference_be, node, tolerance)
-    for x in as_list(tensors):
+    for x in map(operand_of, as_list(tensors)):
         rows.append(
             _compare_directional(
-                reference_be, root, _copy_operand(x, reference_be, copies), "the tree", label(x), tolerance
+                reference_be, copies[id(root)], _copy_operand(x, reference_be, copies), "the tree", label(x), tolerance
             )
         )
     reference_be.cleanup_backend()

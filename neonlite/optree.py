@@ -26,7 +26,7 @@ from neonlite.optree_inference import NO_LEAVES, as_leaf, infer_info, unchecked_
 from neonlite.optree_structure import Attrs, Info, Leaves
 from neonlite.optree_walks import Triple, matrix_transpose_axes
 from neonlite.optree_walks import postorder as postorder
-from neonlite.typing import NumPyArray, OperandLike, ShapeLike
+from neonlite.typing import DTypeLike, NumPyArray, OperandLike, ShapeLike
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -259,12 +259,18 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
 
     build = classmethod(optree_methods.build_by_name)
 
+    if TYPE_CHECKING:  # of an op-tree, the result is an op-tree
+
+        def astype(self, dtype: DTypeLike) -> OpTreeNode: ...
+        def ravel(self) -> OpTreeNode: ...
+        def flatten(self) -> OpTreeNode: ...
+
     @property
     def name(self) -> None:  # type: ignore[override]
         """None: nodes have no name."""
         return None
 
-    def reshape(self, *shape: ShapeLike) -> Operand:
+    def reshape(self, *shape: ShapeLike) -> OpTreeNode:
         """Return ``be.reshape(tree, *shape)``.
 
         Parameters
@@ -278,6 +284,9 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
             The tree in another shape.
         """
         return self.backend.reshape(self, *shape)
+
+    def _permute(self, axes: tuple[int, ...]) -> OpTreeNode:
+        return self.backend.transpose(self, axes)
 
     @property
     def T(self) -> OpTreeNode:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Self, overload
 
 from neonlite.dtypes import LIMITS
 from neonlite.messages import describe
 from neonlite.name_hints import OPERAND, add_hints, synonyms
 from neonlite.ops import OP_TABLE
 from neonlite.optree_methods import Convertible
-from neonlite.typing import AxisLike, DTypeLike, OperandLike
+from neonlite.typing import AxisLike, DTypeLike, NestedLists, OperandLike
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
     from neonlite.backend.tensor import Tensor
-    from neonlite.optree import Operand
+    from neonlite.optree import Operand, OpTreeNode
 
 
 def device_of(be: Backend) -> str:
@@ -34,9 +34,15 @@ class ArrayMethods(Convertible):
 
     if TYPE_CHECKING:  # generated below
 
-        def _reduction(self, axis: AxisLike = None, out: Tensor | None = None, keepdims: bool = True) -> Operand: ...
+        @overload
+        def _reduction(self, axis: AxisLike = ..., out: None = None, keepdims: bool = True) -> OpTreeNode: ...
+        @overload
+        def _reduction(self, axis: AxisLike = ..., *, out: Tensor, keepdims: bool = True) -> Tensor: ...
+        @overload
+        def _reduction(self, axis: AxisLike, out: Tensor, keepdims: bool = True) -> Tensor: ...
+        def _reduction(self, axis: object = None, out: object = None, keepdims: bool = True) -> object: ...
 
-        all = any = argmax = argmin = max = mean = min = std = sum = var = _reduction
+        all = any = argmax = argmin = max = mean = min = prod = std = sum = var = _reduction
 
     @property
     def size(self) -> int:
@@ -44,7 +50,7 @@ class ArrayMethods(Convertible):
         return math.prod(self.info.shape)
 
     @property
-    def mT(self) -> Operand:
+    def mT(self) -> Self:
         """The operand with its last two axes exchanged, like ``T``."""
         return self.T
 
@@ -53,7 +59,7 @@ class ArrayMethods(Convertible):
         """The device of the backend: "cpu", or as in "cuda:0"."""
         return device_of(self.info.be)
 
-    def to_device(self, device: str) -> ArrayMethods:
+    def to_device(self, device: str) -> Self:
         """Return the operand itself, which is on the device of its backend.
 
         Parameters
@@ -93,9 +99,15 @@ class ArrayMethods(Convertible):
         """
         return self.info.be.astype(self, dtype)
 
+    @overload
+    def clip(self, min: OperandLike | None = None, max: OperandLike | None = None, out: None = None) -> OpTreeNode: ...
+    @overload
+    def clip(self, min: OperandLike | None = None, max: OperandLike | None = None, *, out: Tensor) -> Tensor: ...
+    @overload
+    def clip(self, min: OperandLike | None, max: OperandLike | None, out: Tensor | None) -> OpTreeNode | Tensor: ...
     def clip(
         self, min: OperandLike | None = None, max: OperandLike | None = None, out: Tensor | None = None
-    ) -> Operand:
+    ) -> OpTreeNode | Tensor:
         """Return the values limited to an interval.
 
         Parameters
@@ -116,14 +128,21 @@ class ArrayMethods(Convertible):
             There is no bound.
         """
         be = self.info.be
-        if min is None and max is None:
-            raise ValueError(f"{describe(self)}.clip: expected min, max or both, got neither")
-        if min is None or max is None:
-            limit: Callable[..., Operand] = be.maximum if max is None else be.minimum
-            return limit(self, min if max is None else max, out)
+        if min is None:
+            if max is None:
+                raise ValueError(f"{describe(self)}.clip: expected min, max or both, got neither")
+            return be.minimum(self, max, out)
+        if max is None:
+            return be.maximum(self, min, out)
         return be.clip(self, min, max, out)
 
-    def round(self, decimals: int = 0, out: Tensor | None = None) -> Operand:
+    @overload
+    def round(self, decimals: int = 0, out: None = None) -> OpTreeNode: ...
+    @overload
+    def round(self, decimals: int = 0, *, out: Tensor) -> Tensor: ...
+    @overload
+    def round(self, decimals: int, out: Tensor | None) -> OpTreeNode | Tensor: ...
+    def round(self, decimals: int = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
         """Return the values rounded, ties to even.
 
         Parameters
@@ -171,7 +190,7 @@ class ArrayMethods(Convertible):
 
     flatten = ravel
 
-    def tolist(self) -> list[object]:
+    def tolist(self) -> NestedLists:
         """Return the values as nested lists of Python scalars.
 
         Returns
@@ -179,7 +198,7 @@ class ArrayMethods(Convertible):
         list
             The values.
         """
-        values: list[object] = self.get().tolist()
+        values: NestedLists = self.get().tolist()
         return values
 
     def __index__(self) -> int:
@@ -193,10 +212,10 @@ class ArrayMethods(Convertible):
     def __complex__(self) -> NoReturn:
         raise TypeError(f"complex({describe(self)}): expected real numbers; there is no complex dtype. Use float(t).")
 
-    def __round__(self, ndigits: int | None = None) -> Operand:
+    def __round__(self, ndigits: int | None = None) -> OpTreeNode:
         return self.round(ndigits or 0)
 
-    def __pos__(self) -> ArrayMethods:
+    def __pos__(self) -> Self:
         return self
 
 

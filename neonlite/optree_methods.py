@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from neonlite.messages import describe
 from neonlite.ops import OPS
@@ -51,11 +51,17 @@ class Convertible:
         return len(self.info.shape)
 
     @property
-    def T(self) -> Operand:
+    def T(self) -> Self:
         """The operand with its last two axes exchanged."""
         raise NotImplementedError
 
-    def transpose(self, *axes: int | Sequence[int] | Tensor | None, out: Tensor | None = None) -> Operand:
+    @overload
+    def transpose(self, *axes: int | Sequence[int] | None, out: None = None) -> Self: ...
+    @overload
+    def transpose(self, *axes: int | Sequence[int] | None, out: Tensor) -> Tensor: ...
+    @overload
+    def transpose(self, out: Tensor, /) -> Tensor: ...
+    def transpose(self, *axes: int | Sequence[int] | Tensor | None, out: Tensor | None = None) -> Self | Tensor:
         """Return ``T``, or the operand with its axes permuted, or evaluate it into ``out``.
 
         Parameters
@@ -76,8 +82,9 @@ class Convertible:
         value = self.T if order is None else self._permute(tuple(order))
         return value if out is None else self.backend.assign([out], [value])[0]
 
-    def _permute(self, axes: tuple[int, ...]) -> Operand:
-        return self.backend.transpose(self, axes)
+    def _permute(self, axes: tuple[int, ...]) -> Self:
+        """Return the operand with its axes in another order."""
+        raise NotImplementedError
 
     def get(self) -> NumPyArray:
         """Return a copy of the value as a NumPy array."""

@@ -53,4 +53,5 @@ AxisIndex = SupportsIndex | slice | EllipsisType | Array | Sequence[int]
 IndexLike = AxisIndex | tuple[AxisIndex, ...]  # t[i], t[..., i:j], t[[0, 2]], t[mask]
 Namespace: TypeAlias = Any  # an array-API namespace; the standard has no type for it
 NativeArray: TypeAlias = Any  # an array of the runtime's library; the array-API standard has no type for it
+NestedLists: TypeAlias = Any  # lists of lists of numbers, as many levels as there are dimensions
 NumPyArray: TypeAlias = "np.ndarray[Any, Any]"

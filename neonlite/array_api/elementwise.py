@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from neonlite.shapes import broadcast_shapes
 OPS_BY_METHOD = {op.method: op for op in OPS.values()}
 FLOAT, REAL, INTEGER, ANY = "f", "iuf", "iu", "biuf"  # the kinds of dtypes that a function accepts
 KIND_NAMES = {FLOAT: "floating-point", REAL: "numeric", INTEGER: "integer", "b": "boolean", "biu": "integer or boolean"}
+P = ParamSpec("P")
 SCALARS = (bool, int, float)
 NUMBERS = (float, int)
 UINT64, FLOAT64 = DTYPE_OF_NAME["uint64"], DTYPE_OF_NAME["float64"]
@@ -29,7 +30,7 @@ UINT64, FLOAT64 = DTYPE_OF_NAME["uint64"], DTYPE_OF_NAME["float64"]
 
 def unary(
     name: str, kinds: str, method: str = "", boolean: str = "", returns_bool: bool = False
-) -> Callable[..., Array]:
+) -> Callable[[Array], Array]:
     """Return the elementwise function of one array that computes an op.
 
     Parameters
@@ -63,7 +64,7 @@ def unary(
 
 def binary(
     name: str, kinds: str, method: str = "", boolean: str = "", returns_bool: bool = False
-) -> Callable[..., Array]:
+) -> Callable[[Array | float, Array | float], Array]:
     """Return the elementwise function of two arrays, or an array and a Python number, that computes an op.
 
     Parameters
@@ -110,7 +111,7 @@ def binary(
     return described(function, name, op)
 
 
-def described(function: Callable[..., Array], name: str, op: Op) -> Callable[..., Array]:
+def described(function: Callable[P, Array], name: str, op: Op) -> Callable[P, Array]:
     """Return a function with its name, and a docstring from the op table."""
     parameters = ", ".join(inspect.signature(function).parameters)
     function.__name__ = function.__qualname__ = name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,7 +17,6 @@ from neonlite.backend import (
     random_methods,
     replay_methods,
     shape_dtype,
-    tree_methods,
     utility_methods,
 )
 from neonlite.backend.attribute_snapshot import Untracked
@@ -41,6 +39,7 @@ from neonlite.typing import DTypeLike
 if TYPE_CHECKING:
     from neonlite.array_namespace import Namespace
     from neonlite.backend.shard import Shard
+    from neonlite.gradcheck import check_grad
 
 _backend_ids = itertools.count(1)
 
@@ -76,7 +75,8 @@ class Backend(OpMethods, Untracked):
         The runtime is not installed.
     """
 
-    check_grad: Callable[..., Any]  # set by neonlite.gradcheck, which imports this module
+    if TYPE_CHECKING:
+        check_grad = check_grad  # set by neonlite.gradcheck, which imports this module
     array_api: Namespace  # set by neonlite.array_namespace
 
     @checks_arguments
@@ -184,34 +184,7 @@ class Backend(OpMethods, Untracked):
     tensor_info = shape_dtype.tensor_info
     register_export = creation.register_export
 
-    # --- op-trees ---
-
-    build = tree_methods.build
-    where = tree_methods.where
-    shift = tree_methods.shift
-    transpose = permute = permute_dims = tree_methods.transpose
-    reshape = tree_methods.reshape
-    broadcast_to = tree_methods.broadcast_to
-    astype = tree_methods.astype
-    take = tree_methods.take
-    onehot = tree_methods.onehot
-    concat = concatenate = cat = tree_methods.concat
-    stack = tree_methods.stack
-    rand = tree_methods.rand
-    randn = tree_methods.randn
-    einsum = tree_methods.einsum
-    reciprocal = tree_methods.reciprocal
-    clip = tree_methods.clip
-    relu = tree_methods.relu
-    round = around = tree_methods.round
-    sig2 = tree_methods.sig2
-    tanh2 = tree_methods.tanh2
-    mean = tree_methods.mean
-    var = tree_methods.var
-    std = tree_methods.std
-    softmax = tree_methods.softmax
-    logsumexp = tree_methods.logsumexp
-    binarize = tree_methods.binarize
+    # --- op-trees, beside the methods of OpMethods ---
 
     define_op = classmethod(custom_ops.define_op)
     elementwise_kernel = classmethod(custom_ops.elementwise_kernel)

@@ -13,7 +13,7 @@ from neonlite.backend.validation import expected, function, integer, one_of, seq
 from neonlite.messages import describe
 from neonlite.op_functions import Gradients
 from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
-from neonlite.optree import Operand
+from neonlite.optree import OpTreeNode
 from neonlite.shapes import Shape, at_least_2d, broadcast_shapes
 from neonlite.typing import NativeArray
 
@@ -31,7 +31,7 @@ def define_op(
     doc: str = "a user-defined op",
     shape_fn: Callable[..., tuple[int, ...]] | None = None,
     result_dtype: str = "same",
-) -> Callable[..., Operand]:
+) -> Callable[..., OpTreeNode]:
     """Define a custom op.
 
     A custom op can be defined again under its name, for example in a notebook cell. Existing op-trees keep
@@ -121,7 +121,7 @@ def elementwise_kernel(
     grad: Callable[..., Gradients] | None = missing_gradient,
     doc: str = "a user-defined op",
     result_dtype: str = "same",
-) -> Callable[..., Operand]:
+) -> Callable[..., OpTreeNode]:
     """Define a custom elementwise op from a CUDA expression.
 
     Parameters
@@ -188,7 +188,7 @@ def raw_kernel(
     run: Callable[..., NativeArray] | None = None,
     grad: Callable[..., Gradients] | None = missing_gradient,
     doc: str = "a user-defined op",
-) -> Callable[..., Operand]:
+) -> Callable[..., OpTreeNode]:
     """Define a custom op from the source of a CUDA kernel.
 
     Parameters
@@ -258,7 +258,7 @@ def checked_shape_fn(shape_fn: Callable[..., Any]) -> Callable[..., Shape]:
     return checked
 
 
-def checked_run(run: Callable[..., Any], shape_fn: Callable[..., Shape]) -> Callable[..., Operand]:
+def checked_run(run: Callable[..., Any], shape_fn: Callable[..., Shape]) -> Callable[..., OpTreeNode]:
     """Return a forward function with its result checked: an array of real numbers of the shape of the rule."""
 
     def checked(xp: Any, *operands: Any) -> Any:

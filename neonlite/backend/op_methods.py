@@ -1,6 +1,6 @@
-"""Backend methods generated from the op table, one per op.
+"""Backend methods that build op-trees: those of tree_methods.py, and one per op, generated from the op table.
 
-``make_method`` creates the function with its name, signature and docstring. ``python -m neonlite.backend.stubgen``
+``make_method`` creates the function with its name, signature and docstring. ``python -m neonlite.stubgen``
 writes the type stub op_methods.pyi, for editors and type checkers.
 """
 
@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from neonlite.backend import tree_methods
 from neonlite.backend.tree_operands import as_indices, as_operand, build_node, check_axes, check_axis
 from neonlite.backend.validation import boolean, integer, one_of
 from neonlite.name_hints import synonyms
 from neonlite.ops import OP_TABLE, SHAPE_FN_BY_KIND, Op
-from neonlite.optree import Operand, build
+from neonlite.optree import Operand, OpTreeNode, build
 from neonlite.typing import AxisLike, OperandLike
 
 if TYPE_CHECKING:
@@ -27,13 +28,40 @@ CHOICES = {"side": ("left", "right"), "mode": ("reduced", "complete")}  # the va
 
 
 class OpMethods:
-    """The generated methods. Methods with more parameters than operands are written by hand in tree_methods.py."""
+    """The methods that build op-trees. Those below have more parameters than operands, or are functions of ops."""
 
     num_redefinitions = 0  # of custom ops; a captured graph is invalid once it changes
 
+    build = tree_methods.build
+    where = tree_methods.where
+    shift = tree_methods.shift
+    transpose = tree_methods.transpose
+    reshape = tree_methods.reshape
+    broadcast_to = tree_methods.broadcast_to
+    astype = tree_methods.astype
+    take = tree_methods.take
+    onehot = tree_methods.onehot
+    concat = tree_methods.concat
+    stack = tree_methods.stack
+    rand = tree_methods.rand
+    randn = tree_methods.randn
+    einsum = tree_methods.einsum
+    reciprocal = tree_methods.reciprocal
+    clip = tree_methods.clip
+    relu = tree_methods.relu
+    round = tree_methods.round
+    sig2 = tree_methods.sig2
+    tanh2 = tree_methods.tanh2
+    mean = tree_methods.mean
+    var = tree_methods.var
+    std = tree_methods.std
+    softmax = tree_methods.softmax
+    logsumexp = tree_methods.logsumexp
+    binarize = tree_methods.binarize
+
 
 def _unary_method(op: Op) -> Callable[..., Any]:
-    def method(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
+    def method(be: Backend, a: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
         node = build(op, a, None, (), be)
         return node if out is None and node is not NotImplemented else build_node(be, op, a, None, out)
 
@@ -41,7 +69,7 @@ def _unary_method(op: Op) -> Callable[..., Any]:
 
 
 def _binary_method(op: Op) -> Callable[..., Any]:
-    def method(be: Backend, a: OperandLike, b: OperandLike, out: Tensor | None = None) -> Operand:
+    def method(be: Backend, a: OperandLike, b: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
         node = NotImplemented if b is None else build(op, a, b, (), be)
         return node if out is None and node is not NotImplemented else build_node(be, op, a, b, out)
 
@@ -51,7 +79,7 @@ def _binary_method(op: Op) -> Callable[..., Any]:
 def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
     def method(
         be: Backend, a: OperandLike, axis: AxisLike = None, out: Tensor | None = None, keepdims: bool = True
-    ) -> Operand:
+    ) -> OpTreeNode | Tensor:
         a = as_operand(be, a, op.method)
         axes = check_axes(a, axis, op.method)
         attrs = (("axis", axes),) if keepdims else (("axis", axes), ("keepdims", False))
@@ -59,7 +87,7 @@ def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
 
     def method_axis_1(
         be: Backend, a: OperandLike, axis: AxisLike = 1, out: Tensor | None = None, keepdims: bool = True
-    ) -> Operand:
+    ) -> OpTreeNode | Tensor:
         return method(be, a, axis, out, keepdims)
 
     return method if reduce_all else method_axis_1
@@ -68,7 +96,7 @@ def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
 def _library_method(op: Op) -> Callable[..., Any]:
     """Return the method of a library op: its parameters are those of ``op.run``, with "a" and "b" for x and y."""
 
-    def method(be: Backend, *args: Any, **kwargs: Any) -> Operand:
+    def method(be: Backend, *args: Any, **kwargs: Any) -> OpTreeNode | Tensor:
         bound = signature.bind(be, *args, **kwargs)
         bound.apply_defaults()
         values, out = bound.arguments, bound.arguments.pop("out")
@@ -88,7 +116,7 @@ def _library_method(op: Op) -> Callable[..., Any]:
         + [inspect.Parameter(x, kind, annotation=t) for x, t in zip(operand_names, operand_types, strict=True)]
         + [x.replace(kind=kind, annotation=type(x.default).__name__) for x in attributes]
         + [inspect.Parameter("out", kind, default=None, annotation="Tensor | None")],
-        return_annotation="Operand",
+        return_annotation="OpTreeNode | Tensor",
     )
     method.__signature__ = signature  # type: ignore[attr-defined]
     method.__annotations__ = {x.name: x.annotation for x in signature.parameters.values() if x.name != "be"}

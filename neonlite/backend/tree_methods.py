@@ -20,7 +20,7 @@ from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.op_functions import widen_half
 from neonlite.ops import LN2, OPS
-from neonlite.optree import Operand
+from neonlite.optree import Operand, OpTreeNode
 from neonlite.optree_inference import unknown_op
 from neonlite.optree_structure import RandomSource
 from neonlite.optree_walks import matrix_transpose_axes
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def build(
     be: Backend, op: str, a: OperandLike, b: OperandLike | None = None, out: Tensor | None = None, **attrs: object
-) -> Operand:
+) -> OpTreeNode | Tensor:
     """Build the op-tree node of an op.
 
     Parameters
@@ -67,7 +67,9 @@ def build(
 # --- ops with attributes, or more than two operands ---
 
 
-def where(be: Backend, condition: OperandLike, a: OperandLike, b: OperandLike, out: Tensor | None = None) -> Operand:
+def where(
+    be: Backend, condition: OperandLike, a: OperandLike, b: OperandLike, out: Tensor | None = None
+) -> OpTreeNode | Tensor:
     """Return ``a`` where the condition is not 0, else ``b``.
 
     Parameters
@@ -90,7 +92,9 @@ def where(be: Backend, condition: OperandLike, a: OperandLike, b: OperandLike, o
     return build_node(be, OPS["where"], condition, build_node(be, OPS["pair"], a, b), out)
 
 
-def shift(be: Backend, a: OperandLike, b: OperandLike, value: bool = True, out: Tensor | None = None) -> Operand:
+def shift(
+    be: Backend, a: OperandLike, b: OperandLike, value: bool = True, out: Tensor | None = None
+) -> OpTreeNode | Tensor:
     """Return ``a`` times the power of two nearest to ``b``, AP2(b).
 
     Parameters
@@ -112,7 +116,9 @@ def shift(be: Backend, a: OperandLike, b: OperandLike, value: bool = True, out: 
     return build_node(be, OPS["shift"], a, b, out, (("value", bool(value)),))
 
 
-def transpose(be: Backend, a: OperandLike, axes: Sequence[int] | None = None, out: Tensor | None = None) -> Operand:
+def transpose(
+    be: Backend, a: OperandLike, axes: Sequence[int] | None = None, out: Tensor | None = None
+) -> OpTreeNode | Tensor:
     """Return ``a`` with its axes permuted.
 
     Parameters
@@ -208,7 +214,7 @@ def astype(be: Backend, a: OperandLike, dtype: DTypeLike, out: Tensor | None = N
 
 def take(
     be: Backend, a: OperandLike, indices: ArrayLike, axis: int | None = None, out: Tensor | None = None
-) -> Operand:
+) -> OpTreeNode | Tensor:
     """Return the slices of ``a`` at the given indices along an axis.
 
     Parameters
@@ -239,7 +245,9 @@ def take(
     return build_node(be, OPS["take"], a, as_indices(be, indices, "take", "indices"), out, (("axis", axis),))
 
 
-def onehot(be: Backend, indices: ArrayLike, axis: int, out: Tensor | None = None, nclass: int | None = None) -> Operand:
+def onehot(
+    be: Backend, indices: ArrayLike, axis: int, out: Tensor | None = None, nclass: int | None = None
+) -> OpTreeNode | Tensor:
     """Return 1 in the row or column of each label, else 0.
 
     Parameters
@@ -276,7 +284,7 @@ def onehot(be: Backend, indices: ArrayLike, axis: int, out: Tensor | None = None
     return build_node(be, OPS["onehot"], labels, None, out, (("axis", axis), ("nclass", nclass or 0)))
 
 
-def concat(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tensor | None = None) -> Operand:
+def concat(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return operands concatenated along an axis.
 
     Parameters
@@ -302,7 +310,7 @@ def concat(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tenso
     return build_node(be, OPS["concat"], first, pair, out, (("axis", axis),))
 
 
-def stack(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tensor | None = None) -> Operand:
+def stack(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return operands stacked along a new axis.
 
     Parameters
@@ -326,7 +334,7 @@ def stack(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tensor
     return be.concat([be.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in arrays], axis, out)
 
 
-def rand(be: Backend, *shape: ShapeLike, out: Tensor | None = None) -> Operand:
+def rand(be: Backend, *shape: ShapeLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return random numbers from the uniform distribution on [0, 1), new ones at each evaluation.
 
     Parameters
@@ -344,7 +352,7 @@ def rand(be: Backend, *shape: ShapeLike, out: Tensor | None = None) -> Operand:
     return _random_node(be, "rand", shape, out)
 
 
-def randn(be: Backend, *shape: ShapeLike, out: Tensor | None = None) -> Operand:
+def randn(be: Backend, *shape: ShapeLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return random numbers from the standard normal distribution, new ones at each evaluation.
 
     Parameters
@@ -362,14 +370,14 @@ def randn(be: Backend, *shape: ShapeLike, out: Tensor | None = None) -> Operand:
     return _random_node(be, "randn", shape, out)
 
 
-def _random_node(be: Backend, op: str, shape: tuple[ShapeLike, ...], out: Tensor | None) -> Operand:
+def _random_node(be: Backend, op: str, shape: tuple[ShapeLike, ...], out: Tensor | None) -> OpTreeNode | Tensor:
     if not shape and out is not None:
         shape = out.shape
     to = be.shape_of(shape[0] if len(shape) == 1 else shape)
     return build_node(be, OPS[op], RandomSource(be), None, out, (("to", to),))
 
 
-def einsum(be: Backend, subscripts: str, *operands: OperandLike, out: Tensor | None = None) -> Operand:
+def einsum(be: Backend, subscripts: str, *operands: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return an Einstein summation as an op-tree of pairwise contractions.
 
     The order of contractions is chosen by opt_einsum when the tree is built.
@@ -396,13 +404,14 @@ def einsum(be: Backend, subscripts: str, *operands: OperandLike, out: Tensor | N
     from neonlite.backend.einsum import einsum
 
     tree = einsum(be, subscripts, operands)
+    tree = tree if isinstance(tree, OpTreeNode) else tree * 1  # an operand itself, as in "ij->ij"
     return tree if out is None else be.assign([out], [tree])[0]
 
 
 # --- composite functions ---
 
 
-def reciprocal(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
+def reciprocal(be: Backend, a: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return ``1 / a``.
 
     Parameters
@@ -420,7 +429,9 @@ def reciprocal(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operan
     return build_node(be, OPS["div"], 1, a, out)
 
 
-def clip(be: Backend, a: OperandLike, a_min: OperandLike, a_max: OperandLike, out: Tensor | None = None) -> Operand:
+def clip(
+    be: Backend, a: OperandLike, a_min: OperandLike, a_max: OperandLike, out: Tensor | None = None
+) -> OpTreeNode | Tensor:
     """Return ``min(max(a, a_min), a_max)``.
 
     The gradient is 0 at a bound that is a scalar.
@@ -445,7 +456,7 @@ def clip(be: Backend, a: OperandLike, a_min: OperandLike, a_max: OperandLike, ou
     return build_node(be, OPS["minimum"], build_node(be, OPS["maximum"], a, a_min), a_max, out)
 
 
-def round(be: Backend, a: OperandLike, decimals: int = 0, out: Tensor | None = None) -> Operand:
+def round(be: Backend, a: OperandLike, decimals: int = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return the values rounded to a number of decimal digits, ties to even.
 
     Parameters
@@ -465,7 +476,7 @@ def round(be: Backend, a: OperandLike, decimals: int = 0, out: Tensor | None = N
     return as_operand(be, a, "round").round(decimals, out)
 
 
-def relu(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
+def relu(be: Backend, a: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return ``max(a, 0)``, the rectified linear unit.
 
     Parameters
@@ -483,7 +494,7 @@ def relu(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
     return build_node(be, OPS["maximum"], a, 0, out)
 
 
-def sig2(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
+def sig2(be: Backend, a: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return ``1 / (1 + 2^-a)``.
 
     Parameters
@@ -501,7 +512,7 @@ def sig2(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
     return build_node(be, OPS["sig"], build_node(be, OPS["mul"], a, LN2), None, out)
 
 
-def tanh2(be: Backend, a: OperandLike, out: Tensor | None = None) -> Operand:
+def tanh2(be: Backend, a: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return ``(2^2a - 1) / (2^2a + 1)``.
 
     Parameters
@@ -526,7 +537,7 @@ def mean(
     partial: object = None,
     out: Tensor | None = None,
     keepdims: bool = True,
-) -> Operand:
+) -> OpTreeNode | Tensor:
     """Return the mean over one axis, several or all.
 
     Parameters
@@ -559,7 +570,7 @@ def var(
     out: Tensor | None = None,
     keepdims: bool = True,
     binary: bool = False,
-) -> Operand:
+) -> OpTreeNode | Tensor:
     """Return the population variance, ``mean((a - mean(a))^2)``, over one axis, several or all.
 
     Parameters
@@ -594,7 +605,7 @@ def std(
     out: Tensor | None = None,
     keepdims: bool = True,
     binary: bool = False,
-) -> Operand:
+) -> OpTreeNode | Tensor:
     """Return the standard deviation, the square root of ``var``, over one axis, several or all.
 
     The gradient is 0 where it is 0, a subgradient.
@@ -633,16 +644,16 @@ def _to_accumulation_dtype(be: Backend, a: OperandLike, axis: AxisLike, method: 
     return widen_half(be, be.astype(a, dtype)), dtype
 
 
-def _mean(be: Backend, a: Operand, axis: AxisLike, keepdims: bool = True) -> Operand:
+def _mean(be: Backend, a: Operand, axis: AxisLike, keepdims: bool = True) -> OpTreeNode:
     return be.sum(a, axis=axis, keepdims=keepdims) * (1.0 / reduction_size(a, axis, "mean"))
 
 
-def _variance(be: Backend, a: Operand, axis: AxisLike, keepdims: bool, binary: bool) -> Operand:
+def _variance(be: Backend, a: Operand, axis: AxisLike, keepdims: bool, binary: bool) -> OpTreeNode:
     d = a - _mean(be, a, axis)
     return _mean(be, be.shift(d, d) if binary else be.square(d), axis, keepdims)
 
 
-def softmax(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | None = None) -> Operand:
+def softmax(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return ``e^a / sum(e^a)`` along an axis, without overflow.
 
     Parameters
@@ -666,7 +677,7 @@ def softmax(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | None 
     return _to_dtype_of(be, a, e / be.sum(e, axis=axis), out)
 
 
-def logsumexp(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | None = None) -> Operand:
+def logsumexp(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return ``ln sum(e^a)`` along an axis, without overflow; -inf where all elements are -inf.
 
     Parameters
@@ -692,18 +703,18 @@ def logsumexp(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | Non
     return _to_dtype_of(be, a, m + build_node(be, OPS["log"], total), out)
 
 
-def _to_dtype_of(be: Backend, a: Operand, z: Operand, out: Tensor | None) -> Operand:
+def _to_dtype_of(be: Backend, a: Operand, z: OpTreeNode, out: Tensor | None) -> OpTreeNode | Tensor:
     """Return z, computed from ``widen_half(a)``, in the dtype of a 16-bit a."""
     return be.astype(z, a.info.dtype if a.info.dtype in HALF_DTYPES else z.info.dtype, out)
 
 
-def _constant_max(be: Backend, a: Operand, axis: AxisLike) -> Operand:
+def _constant_max(be: Backend, a: Operand, axis: AxisLike) -> OpTreeNode:
     return build_node(be, OPS["stop_gradient"], be.max(a, axis=axis))
 
 
 def binarize(
     be: Backend, a: OperandLike, stochastic: bool | Tensor = True, out: Tensor | None = None, **ignored: object
-) -> Operand:
+) -> OpTreeNode | Tensor:
     """Return +1 where ``a >= 0``, else -1; if stochastic, +1 with probability ``clip((a + 1) / 2, 0, 1)``.
 
     neon's order of arguments, ``binarize(a, out, stochastic)``, is accepted as well.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from neonlite.backend.creation import as_row, to_host_array
 from neonlite.dtypes import LIMITS
 from neonlite.messages import describe, truncate_message
 from neonlite.ops import Op
-from neonlite.optree import Operand, build
+from neonlite.optree import Operand, OpTreeNode, build
 from neonlite.optree_inference import as_leaf
 from neonlite.optree_structure import Attrs
 from neonlite.shapes import normalize_axes
@@ -21,9 +21,15 @@ if TYPE_CHECKING:
     from neonlite.backend.tensor import Tensor
 
 
+@overload
+def build_node(be: Backend, op: Op, a: object, b: object = None, out: None = None, attrs: Attrs = ()) -> OpTreeNode: ...
+@overload
+def build_node(
+    be: Backend, op: Op, a: object, b: object, out: Tensor | None, attrs: Attrs = ()
+) -> OpTreeNode | Tensor: ...
 def build_node(
     be: Backend, op: Op, a: object, b: object = None, out: Tensor | None = None, attrs: Attrs = ()
-) -> Operand:
+) -> OpTreeNode | Tensor:
     """Return the node of an op, or ``out``, into which it is evaluated."""
     check_operands(be, op.method, *((a, b) if op.arity == 2 or b is not None else (a,)))
     node = build(op, a, b, attrs, be)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.validation import boolean, check_number, instance, integer, one_of
@@ -203,7 +203,7 @@ class EarlyStop(MonitorCallback):
             self.stopped = boolean("EarlyStop: stopped", state["stopped"])
             for name in ("best_weights", "last_weights"):
                 if state[name] is not None:
-                    arrays = self.model.layers.check_weights(state[name])[1].values()
+                    arrays: Any = self.model.layers.check_weights(state[name])[1].values()
                     if not all(map(is_float_array, arrays)):
                         raise ValueError(f"EarlyStop: expected floats for {name}, got {describe(state[name])}")
             self.best_weights, self.last_weights = state["best_weights"], state["last_weights"]

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 IteratorState = dict[str, Any]
 MinibatchPart: TypeAlias = "Tensor | Sequence[MinibatchPart]"  # several inputs or targets, or targets with a mask
-Minibatch: TypeAlias = "tuple[Tensor | list[Tensor], MinibatchPart]"  # inputs and targets
+# Inputs and targets: tensors; several inputs in a list, several targets as MinibatchParts (Any, because few sets do)
+Minibatch: TypeAlias = "tuple[Tensor | Any, Tensor | Any]"
 
 
 @add_hints(DATA)

@@ -12,7 +12,7 @@ from neonlite.layers.container import LayerContainer, Sequential, flatten_layers
 from neonlite.layers.deltas import DeltaPlanner, GradientSum, PlannedGradient
 from neonlite.layers.layer import Layer
 from neonlite.layers.shape import PassThrough
-from neonlite.layers.types import LayerInput, LayerLike, Tensors, Terminal
+from neonlite.layers.types import LayerInput, LayerLike, LayerOutputs, Tensors, Terminal
 
 
 class IdentityNode(PassThrough):
@@ -179,9 +179,7 @@ class Tree(LayerContainer):
 
         return set_error
 
-    def fprop(  # type: ignore[override]  # several outputs
-        self, inputs: Tensors, inference: bool = False, beta: float = 0.0
-    ) -> Tensors:
+    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of the trunk and of all branches, and return them as a list."""
         self.reject_scaling(beta)
         self.can_backprop = False
@@ -231,9 +229,7 @@ class SingleOutputTree(Tree):
         As for ``Tree``.
     """
 
-    def fprop(  # type: ignore[override]  # several outputs
-        self, inputs: Tensors, inference: bool = False, beta: float = 0.0
-    ) -> Tensors:
+    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of trunk and branches as a list; at inference those of the trunk, as a tensor."""
         if not inference:
             return super().fprop(inputs, inference, beta)

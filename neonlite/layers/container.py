@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import count
-from typing import Any, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 from neonlite.backend import Tensor
 from neonlite.backend.attribute_snapshot import Untracked
@@ -18,8 +18,11 @@ from neonlite.layers.layer import Layer
 from neonlite.layers.layer_methods import set_trainable
 from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.summary import walk_layers
-from neonlite.layers.types import Deltas, LayerInput, LayerLike, LayerShapes, Tensors, Terminal
+from neonlite.layers.types import Deltas, LayerInput, LayerLike, LayerOutputs, LayerShapes, Tensors, Terminal
 from neonlite.messages import describe
+
+if TYPE_CHECKING:
+    from neonlite.layers.types import AnyLayer
 
 
 class InputEncoding(Untracked):
@@ -58,7 +61,7 @@ class LayerContainer(Layer):
 
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(name)
-        self.layers: list[Layer] = layer_list(self.name, layers)
+        self.layers: list[AnyLayer] = layer_list(self.name, layers)
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
         for layer in self.layers:
@@ -88,17 +91,17 @@ class LayerContainer(Layer):
                 names.add(layer.name)
             named[layer.name] = layer
 
-    def __iter__(self) -> Iterator[Layer]:
+    def __iter__(self) -> Iterator[AnyLayer]:
         return iter(self.layers)
 
     def __len__(self) -> int:
         return len(self.layers)
 
     @overload
-    def __getitem__(self, key: int | str) -> Layer: ...
+    def __getitem__(self, key: int | str) -> AnyLayer: ...
     @overload
-    def __getitem__(self, key: slice) -> list[Layer]: ...
-    def __getitem__(self, key: int | slice | str) -> Layer | list[Layer]:
+    def __getitem__(self, key: slice) -> list[AnyLayer]: ...
+    def __getitem__(self, key: int | slice | str) -> AnyLayer | list[AnyLayer]:
         """Return a layer by its position or its name, also of a layer in a container in this one; a list for a slice.
 
         Parameters
@@ -120,8 +123,7 @@ class LayerContainer(Layer):
         layers = {layer.name: layer for _, layer in reversed([*walk_layers(self)][1:])}  # the first one of a name
         if key not in layers:
             raise KeyError(f"{self.name}: expected the name of a layer, {', '.join(reversed(layers))}, got {key!r}.")
-        layer: Layer = layers[key]
-        return layer
+        return cast("AnyLayer", layers[key])
 
     def __contains__(self, item: object) -> bool:
         """Return whether a layer, or a layer of this name, is in the container or in a container in it."""
@@ -363,7 +365,7 @@ class Sequential(LayerContainer):
 
         return planner.add_step(layer, [error], layer.out_shape, set_copy, can_overwrite=True)
 
-    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> Tensors:  # type: ignore[override]  # also of several branches
+    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of all layers, and return those of the last one."""
         self.reject_scaling(beta)
         x: Tensor | Any = inputs

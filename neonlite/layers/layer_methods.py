@@ -12,7 +12,7 @@ from neonlite.files import printable
 from neonlite.layers.buffers import copy_tensors, num_steps
 from neonlite.layers.inference_copies import MAX_MINIBATCHES
 from neonlite.layers.layer_checks import check_sequence_shape, not_configured
-from neonlite.layers.types import LayerShapes, Tensors
+from neonlite.layers.types import LayerOutputs, LayerShapes, Tensors
 from neonlite.messages import describe
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @defers_interrupt
-def infer(layer: Layer, x: Tensors) -> Tensors:
+def infer(layer: Layer, x: Tensors) -> LayerOutputs:
     """Return the outputs at inference, as ``fprop(x, inference=True)`` does, for any number of samples N.
 
     The layer must be configured, and its parameters allocated. Training, its buffers and ``be.bsz`` are not affected.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
+from operator import add
 from typing import Any
 
 from neonlite.backend import Tensor
@@ -11,7 +13,7 @@ from neonlite.backend.validation import one_of
 from neonlite.layers.convolution import ImageLayer, pad_images, parse_sizes, window_slices
 from neonlite.layers.types import WindowSizes
 from neonlite.op_functions import widen_half
-from neonlite.optree import Operand
+from neonlite.optree import Operand, OpTreeNode
 
 
 class Pooling(ImageLayer):
@@ -158,8 +160,9 @@ class LRN(ImageLayer):
         images, ones = be.reshape(x, g.dimI), (1, 1, 1, 1)
         slices = window_slices(g, (g.J, 1, 1, 1), ones, ones, g.dimI[:4])
         padded = pad_images(be, be.square(images), g.padding, slices)
-        squares: Any = sum(be.build("slice", padded, index=index) for index in slices)
-        return be.reshape(self.alpha * images * (1 + self.ascale / g.J * squares) ** -self.bpower, g.dimI2)
+        squares = reduce(add, (be.build("slice", padded, index=index) for index in slices))
+        scale: OpTreeNode = (1 + self.ascale / g.J * squares) ** -self.bpower
+        return be.reshape(self.alpha * images * scale, g.dimI2)
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.set_inputs(inputs, inference)

@@ -17,7 +17,7 @@ from neonlite.layers.embedding import LookupTable
 from neonlite.layers.layer import Layer
 from neonlite.layers.recurrent import GatedRecurrentBase, RecurrentBase
 from neonlite.layers.seq2seq import Decoder, Encoder, pair_recurrent_layers, pass_states, recurrent_layers, split_shapes
-from neonlite.layers.types import InitLike, LayerInput, LayerLike, LayerShapes, Tensors, Terminal
+from neonlite.layers.types import InitLike, LayerInput, LayerLike, LayerOutputs, LayerShapes, Tensors, Terminal
 from neonlite.messages import describe
 from neonlite.transforms import Softmax, Transform
 
@@ -188,9 +188,7 @@ class SkipThought(LayerContainer):
             if deltas is not None:
                 planner.add_step(self, [deltas])
 
-    def fprop(  # type: ignore[override]  # several outputs
-        self, inputs: Tensors, inference: bool = False, beta: float = 0.0
-    ) -> Tensors:
+    def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the decoders' outputs, or for inference the vector of a sentence.
 
         Parameters

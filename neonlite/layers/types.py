@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
     from neonlite.layers.layer import Layer
+    from neonlite.layers.parameter import TensorAttribute
     from neonlite.transforms import Transform
     from neonlite.typing import Array
 
@@ -30,11 +31,24 @@ class HasFill(Protocol):
         """Assign initial values to a parameter."""
 
 
+if TYPE_CHECKING:
+
+    class AnyLayer(Layer):
+        """A layer whose class the checker does not know: it may have any attribute, such as ``W`` or ``keep``."""
+
+        W: TensorAttribute
+        dW: TensorAttribute
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
 LayerInput: TypeAlias = "Layer | HasShape | LayerShapes"  # the argument of ``Layer.configure``
 LayerLike: TypeAlias = "Layer | Sequence[LayerLike]"  # a layer, or nested lists of layers
 Tensors: TypeAlias = (
     "Tensor | list[Tensor] | tuple[Tensor, ...]"  # the inputs or outputs of a layer: one tensor, or several
 )
+# The outputs: one tensor, or a list or tuple of several (Any, because few networks have several)
+LayerOutputs: TypeAlias = "Tensor | Any"
 Deltas: TypeAlias = "Tensor | list[Deltas] | None"  # the gradients with respect to them; None: not computed
 Terminal: TypeAlias = "Layer | list[Terminal]"  # the last layer of a network, or of each of its branches
 Parameter: TypeAlias = "tuple[tuple[Tensor, Tensor], list[Tensor]]"  # ((W, dW), states), as get_params() returns it

@@ -123,7 +123,7 @@ class WeightOwner(BufferOwner):
         }
 
     @checks_arguments
-    def set_weights(self, weights: dict[str, NativeArray], partial: bool = False) -> None:
+    def set_weights(self, weights: Mapping[str, ArrayLike], partial: bool = False) -> None:
         """Copy weights into the persistent tensors.
 
         Parameters

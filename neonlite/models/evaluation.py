@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from neonlite.transforms import Cost, Metric, get_metric
 if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
     from neonlite.data.input_encoders import InputEncoder
+    from neonlite.layers.seq2seq import Seq2Seq
     from neonlite.models.model import Model
     from neonlite.typing import ArrayLike
 
@@ -172,7 +173,7 @@ def get_outputs_beam(
     numpy.ndarray
         Token ids (rows, steps).
     """
-    search = BeamSearch(model.layers)
+    search = BeamSearch(cast("Seq2Seq", model.layers))
 
     def run(x: Any) -> Any:
         x = x[0] if isinstance(x, list | tuple) else x

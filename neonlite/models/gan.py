@@ -117,12 +117,12 @@ class GAN(Model):
     @property
     def generator(self) -> LayerContainer:
         """The network from noise to data."""
-        return cast(LayerContainer, self.layers.generator)
+        return cast(GenerativeAdversarial, self.layers).generator
 
     @property
     def discriminator(self) -> LayerContainer:
         """The network that distinguishes data from outputs of the generator."""
-        return cast(LayerContainer, self.layers.discriminator)
+        return cast(GenerativeAdversarial, self.layers).discriminator
 
     @property
     def data_shape(self) -> LayerShape:
@@ -234,7 +234,8 @@ class GAN(Model):
         """
         restore_on_failure(self, "cost_gen")
         y = self.layers.fprop(self.draw_noise())
-        self.layers.bprop(self.scale_errors(self.cost.get_errors(y, "generator")))
+        errors: Any = self.scale_errors(self.cost.get_errors(y, "generator"))
+        self.layers.bprop(errors)
         self.cost_gen = float(self.cost.get_cost(None, y, "gen").item())
         check_step_cost(self, self.cost_gen, None, None)
         self.optimizer.optimize(self.generator.layers_to_optimize, epoch)

@@ -20,7 +20,7 @@ from neonlite.layers.buffers import shape_of
 from neonlite.layers.compound import find_layers
 from neonlite.layers.layer_methods import allocate_buffers, num_samples, set_trainable
 from neonlite.layers.summary import Summary, walk_layers
-from neonlite.layers.types import Deltas, LayerShapes, Tensors
+from neonlite.layers.types import Deltas, LayerOutputs, LayerShapes, Tensors
 from neonlite.messages import describe
 from neonlite.models import copying, evaluation, fit, nonfinite, persistence, predict, training
 from neonlite.models.benchmark import STATISTICS, Benchmark
@@ -35,6 +35,7 @@ from neonlite.transforms.cost import COSTS
 if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
     from neonlite.layers import Multicost
+    from neonlite.layers.types import AnyLayer
     from neonlite.models.data_parallel import DataParallel
     from neonlite.models.recorded_steps import RecordedSteps
 
@@ -146,6 +147,7 @@ class Model(NervanaObject):
         self.target_encoder: TargetEncoder | None = None
         self.predictor = Predictor(f"{self.name}.predict")
         self.loaded_state: TrainingState | None = None  # of the checkpoint from which the next fit resumes
+        self.layers: LayerContainer
         if isinstance(layers, str | Path | dict):
             state = TrainingState.read(layers)
             self.name, self.layers = name or state.get_field(str, "name"), state.build_network()
@@ -162,7 +164,7 @@ class Model(NervanaObject):
         """Configure a network whose first layers are configured, as those of another model; use its input encoding."""
         first = self.layers.layers[0]
         if self.layers.in_shape is None and first.in_shape is not None:
-            source = first.container
+            source: Any = first.container
             if source is not None and source.layers[0] is first:
                 self.layers.input_encoding = source.input_encoding
             self.layers.configure(first.in_shape)
@@ -291,7 +293,7 @@ class Model(NervanaObject):
         """The optimizer if it is a ``LossScaling``, else None."""
         return self.optimizer if isinstance(self.optimizer, LossScaling) else None
 
-    def fprop(self, x: Tensors, inference: bool = False) -> Tensor | list[Tensor]:
+    def fprop(self, x: Tensors, inference: bool = False) -> LayerOutputs:
         """Run the forward pass, for any number of samples: the batch size is that of the inputs.
 
         Parameters
@@ -317,7 +319,7 @@ class Model(NervanaObject):
                 network.set_batch_size(n)
             return cast("Tensor | list[Tensor]", network.fprop(x, inference))
 
-    def __call__(self, x: Tensors) -> Tensor | list[Tensor]:
+    def __call__(self, x: Tensors) -> LayerOutputs:
         """Return the outputs at inference, as ``fprop(x, inference=True)`` does, for any number of samples.
 
         For arrays, which are encoded and preprocessed, use ``predict``. Training, its buffers and ``be.bsz`` are not
@@ -545,16 +547,15 @@ class Model(NervanaObject):
     def __len__(self) -> int:
         return len(self.layers)
 
-    def __iter__(self) -> Iterator[Layer]:
+    def __iter__(self) -> Iterator[AnyLayer]:
         return iter(self.layers)
 
     @overload
-    def __getitem__(self, key: int | str) -> Layer: ...
+    def __getitem__(self, key: int | str) -> AnyLayer: ...
     @overload
-    def __getitem__(self, key: slice) -> list[Layer]: ...
-    def __getitem__(self, key: int | slice | str) -> Layer | list[Layer]:
-        found: Layer | list[Layer] = self.layers[key]
-        return found
+    def __getitem__(self, key: slice) -> list[AnyLayer]: ...
+    def __getitem__(self, key: int | slice | str) -> AnyLayer | list[AnyLayer]:
+        return self.layers[key]
 
     def get_layer(self, name: str) -> Layer:
         """Return the layer with a name, as ``model[name]`` does.

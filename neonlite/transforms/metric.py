@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from neonlite.transforms.transform import MetricResult
+    from neonlite.transforms.transform import MetricResult, MetricValue
 
 Sentence = str | Sequence[str]  # words separated by white space, or a list of words
 
@@ -535,7 +535,7 @@ class MultiMetric(Metric):
     def compute(self, sums: NDArray[np.float64], count: float) -> MetricResult:
         return self.metric.compute(sums, count)
 
-    def __call__(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> float | MetricResult:
+    def __call__(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> MetricValue:
         return self.metric(*self.select_output(y, t), calcrange)
 
 

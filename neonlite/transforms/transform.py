@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
+    MetricValue: TypeAlias = float | Any  # a number, or a MetricResult (Any, because few metrics have several numbers)
     MetricResult = Sequence[float] | NDArray[np.float64]  # an element for each name of a metric, or for each sequence
 
 Outputs = Operand | Sequence[Operand]  # outputs of a metric; several for ObjectDetection and MultiMetric
@@ -345,7 +346,7 @@ class Metric(NervanaObject):
         """Whether the metric of several minibatches is computed from their merged sums and counts."""
         return type(self).__call__ is Metric.__call__
 
-    def __call__(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> float | MetricResult:
+    def __call__(self, y: Outputs, t: Targets, calcrange: slice = slice(0, None)) -> MetricValue:
         """Return the metric over the selected columns.
 
         Parameters
