@@ -9,6 +9,7 @@ from typing import Any
 from neonlite import Backend
 from neonlite.backend import tree_methods
 from neonlite.explorer import format_gradient_rule, operand_names
+from neonlite.name_hints import synonyms
 from neonlite.ops import OP_TABLE, Op, missing_gradient
 
 HEAD = """# The ops
@@ -97,8 +98,15 @@ def formula(dx: str) -> str:
 
 
 def method(be: Backend, op: Op) -> str:
-    """Return the name of the op's backend method, or an empty string if it has no public one."""
-    return f"`be.{op.method}`" if hasattr(be, op.method) and op.kind != "structural" else ""
+    """Return the names of the op's backend method, or an empty string if it has no public one."""
+    return names(op.method) if hasattr(be, op.method) and op.kind != "structural" else ""
+
+
+def names(method: str) -> str:
+    """Return the names of a backend method, with its aliases, as code in a table cell."""
+    function = getattr(Backend, method)
+    aliases = [x for x in synonyms(method) if getattr(Backend, x, None) is function]
+    return ", ".join(f"`be.{name}`" for name in [method, *aliases])
 
 
 def code(text: str) -> str:
@@ -117,7 +125,7 @@ def text() -> str:
     rows = [f"| `{op.name}` | {method(be, op)} | {cell(op.doc)} | {derivative(be, op)} |" for op in OP_TABLE]
     excluded = {op.method for op in OP_TABLE} | {"build"}
     composite = [
-        f"| `be.{name}` | {cell((inspect.getdoc(f) or '').splitlines()[0].removeprefix('Return ').rstrip('.'))} |"
+        f"| {names(name)} | {cell((inspect.getdoc(f) or '').splitlines()[0].removeprefix('Return ').rstrip('.'))} |"
         for name, f in vars(tree_methods).items()
         if getattr(Backend, name, None) is f and name not in excluded
     ]
