@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Collection
 from importlib import import_module
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -61,9 +62,12 @@ CLASSES = {  # after "neonlite."; names match in any case, and without underscor
         "clip_by_global_norm clip_grad_norm clip_grad_value"
     ),
     "optimizers.Schedule": "LambdaLR LearningRateSchedule LearningRateScheduler LRScheduler",
-    "optimizers.StepSchedule": "MultiStepLR PiecewiseConstant PiecewiseConstantDecay StepLR",
-    "optimizers.CosineSchedule": "CosineAnnealingLR CosineDecay CosineDecaySchedule",
-    "optimizers.ExpSchedule": "ExponentialDecay ExponentialLR",
+    "optimizers.PowerSchedule(step_config=30, change=0.1)": "StepLR",
+    "optimizers.PowerSchedule(step_config=1, change=0.9)": "ExponentialDecay ExponentialLR",
+    "optimizers.Schedule(step_config=[30, 60], change=0.1)": "MultiStepLR",
+    "optimizers.StepSchedule(step_config=[30, 60], change=[0.01, 0.001])": "PiecewiseConstant PiecewiseConstantDecay",
+    "optimizers.CosineSchedule(total_epochs=100)": "CosineAnnealingLR CosineDecay CosineDecaySchedule",
+    "optimizers.ExpSchedule(decay=0.1)": "InverseTimeDecay",
     "optimizers.PolySchedule": "PolynomialDecay PolynomialLR PolynomialSchedule",
     "optimizers.WarmupSchedule": "LinearLR WarmupCosineDecaySchedule",
     "optimizers.LossScaling": "GradScaler LossScaleOptimizer",
@@ -75,13 +79,14 @@ CLASSES = {  # after "neonlite."; names match in any case, and without underscor
     "transforms.SiLU": "Swish",
     "transforms.Softmax; CrossEntropyMulti takes its logarithm": "LogSoftmax",
     "transforms.MeanSquared": "MSE MSELoss SquaredError",
-    "transforms.SmoothL1Loss": "Huber HuberLoss L1Loss",
+    "transforms.SmoothL1Loss": "Huber HuberLoss",
+    "transforms.SmoothL1Loss(sigma=100); which is nearly |y - t|": "L1Loss",
     "transforms.MeanAbsoluteError": "MAE",
-    "transforms.CrossEntropyMulti": (
+    "transforms.CrossEntropyMulti; end the network with Softmax()": (
         "CategoricalCrossentropy CrossEntropy CrossEntropyLoss NLLLoss SoftmaxCrossEntropy "
         "SoftmaxCrossEntropyWithIntegerLabels SparseCategoricalCrossentropy"
     ),
-    "transforms.CrossEntropyBinary": (
+    "transforms.CrossEntropyBinary; end the network with Logistic()": (
         "BCELoss BCEWithLogitsLoss BinaryCrossentropy SigmoidBinaryCrossEntropy BinaryCrossEntropyWithLogits"
     ),
     "transforms.Accuracy": "AccuracyScore BinaryAccuracy CategoricalAccuracy SparseCategoricalAccuracy",
@@ -94,8 +99,11 @@ CLASSES = {  # after "neonlite."; names match in any case, and without underscor
     "initializers.Gaussian": "Normal RandomNormal TruncatedNormal",
     "initializers.Uniform": "RandomUniform",
     "initializers.GlorotUniform": "XavierUniform",
-    "initializers.Xavier": "GlorotNormal LecunNormal XavierNormal",
-    "initializers.Kaiming": "HeNormal HeUniform KaimingNormal KaimingUniform",
+    "initializers.GlorotUniform; it has the same variance": "GlorotNormal XavierNormal",
+    "initializers.Xavier": "LecunUniform",
+    "initializers.Xavier; it has the same variance": "LecunNormal",
+    "initializers.Kaiming": "HeNormal KaimingNormal",
+    "initializers.Kaiming; it has the same variance": "HeUniform KaimingUniform",
     "initializers.Constant": "Ones Zeros",
     "initializers.Orthonormal": "Orthogonal",
     "callbacks.EarlyStop": "EarlyStopping",
@@ -126,8 +134,8 @@ ARGUMENTS = {  # of constructors, fit, gen_backend and backend methods
     "heads": "nhead num_attention_heads num_heads",
     "vocab_size": "input_dim num_embeddings vocabulary_size",
     "embedding_dim": "dim embedding_size features output_dim",
-    "fshape; (height, width, filters)": "filters kernel_size out_channels",
-    "fshape": "kernel_size pool_size window_shape",
+    "fshape; fshape=(3, 3, 8)": "filters kernel_size out_channels",
+    "fshape; fshape=2": "pool_size window_shape",
     "strides": "stride subsample",
     "padding": "pad",
     "dilation": "dilation_rate kernel_dilation",
@@ -136,9 +144,9 @@ ARGUMENTS = {  # of constructors, fit, gen_backend and backend methods
     "gate_activation": "recurrent_activation",
     "init": "initializer kernel_init kernel_initializer weight_init",
     "init_inner": "recurrent_initializer",
-    "bias": "bias_initializer use_bias",
+    "bias; bias=nl.initializers.Constant(0)": "bias_initializer use_bias",
     "batch_norm": "batchnorm bn use_batch_norm",
-    "rho": "decay momentum",
+    "rho; rho=0.9, which PyTorch calls momentum=0.1": "decay momentum",
     "eps": "epsilon",
     "epsilon": "eps",
     "slope": "alpha negative_slope",
@@ -148,10 +156,10 @@ ARGUMENTS = {  # of constructors, fit, gen_backend and backend methods
     "high": "b maxval",
     "val": "value",
     "learning_rate": "eta learning_rate_init lr step_size",
-    "optimizer; as in nl.optimizers.Adam(0.01)": "eta learning_rate lr",
+    "optimizer; optimizer=nl.optimizers.Adam(0.01)": "eta learning_rate lr",
     "momentum_coef": "mom momentum",
     "decay_rate": "alpha rho",
-    "beta_1; and beta_2": "betas",
+    "beta_1; beta_1=0.9, beta_2=0.999": "betas",
     "beta_1": "b1 beta1",
     "beta_2": "b2 beta2",
     "wdecay": "decay l2 weight_decay",
@@ -170,14 +178,16 @@ ARGUMENTS = {  # of constructors, fit, gen_backend and backend methods
     "X": "data features input inputs x",
     "y": "labels target targets",
     "progress_bar": "disp show_progress verbose",
-    "patience; a number of epochs": "n_iter_no_change",
+    "patience": "n_iter_no_change",
+    "total_epochs": "T_max decay_steps total_iters total_steps",
+    "change": "factor gamma",
     "restore_best": "restore_best_weights",
     "monitor": "metric",
     "min_rate": "min_lr",
     "save_path": "checkpoint_path file filename filepath path",
     "folder": "log_dir logdir",
     "path": "file filename filepath",
-    "partial_last; drop_last=True is partial_last=False": "drop_last drop_remainder",
+    "partial_last; partial_last=False for drop_last=True": "drop_last drop_remainder",
     "nclass": "depth n_classes num_classes",
     "rng_seed": "random_seed random_state seed",
     "backend": "device runtime",
@@ -185,6 +195,7 @@ ARGUMENTS = {  # of constructors, fit, gen_backend and backend methods
     "datatype": "default_dtype dtype",
     "deterministic": "use_deterministic_algorithms",
     "axis": "axes dim dims",
+    "axes": "axis dim dims",
     "keepdims": "keep_dims keepdim",
     "a_min": "clip_value_min min min_value",
     "a_max": "clip_value_max max max_value",
@@ -194,17 +205,28 @@ OMITTED_ARGUMENTS = {  # of other libraries, which have no counterpart
     "layers read the size of their inputs from the data": (
         "in_channels in_features input_dim input_shape input_size input_width normalized_shape num_features num_input"
     ),
-    "a recurrent layer returns all time steps; for the last one, add RecurrentLast()": "return_sequences",
-    "Stack layers in a list instead: [LSTM(4), LSTM(4)]": "num_layers",
-    "use BiLSTM or BiRNN instead": "bidirectional",
+    "all time steps are returned, and one more layer selects the last: nl.layers.RecurrentLast()": "return_sequences",
+    "list several layers: [nl.layers.LSTM(4), nl.layers.LSTM(4)]": "num_layers",
+    "both directions are one layer: nl.layers.BiLSTM(4)": "bidirectional",
     "data has the axes (C, H, W, N), and fit takes layout='NHWC'": "batch_first channels_last data_format layout",
     "a backend has one device: nl.gen_backend('gpu')": "device pin_memory",
     "every tensor has gradients: nl.Autodiff(f, be).get_grad_tensor(x)": "requires_grad",
-    "convert the result instead: be.astype(x, 'float64')": "dtype",
+    "convert the result: be.astype(x, 'float64')": "dtype",
     "the seed is that of the backend: nl.gen_backend(rng_seed=1)": "generator key random_state rng seed",
-    "decay the weights in the optimizer: GradientDescentMomentum(0.1, wdecay=0.0001)": "kernel_regularizer",
+    "some optimizers decay the weights: nl.optimizers.AdamW(wdecay=0.01)": (
+        "decay kernel_regularizer l1 l2 penalty regularizer weight_decay"
+    ),
+    "add a layer: nl.layers.Dropout(dropout=0.1)": "dropout dropout_rate recurrent_dropout",
+    "the batch size is that of the backend: nl.gen_backend(batch_size=32)": "batch_size",
+    "nothing is printed": "verbose",
+    "a cost is the mean over the minibatch": "reduction size_average",
+    "end the network with Softmax() or Logistic()": "from_logits",
+    "smooth the targets instead": "label_smoothing",
+    "fit takes class_weight": "pos_weight weight",
+    "NumPy's order C is the only one": "order",
+    "the graph is an op-tree, which remains": "create_graph retain_graph",
     "minibatches are prepared in the same process": "num_workers",
-    "the standard deviation of a sample is be.sqrt(be.var(x) * n / (n - 1))": "correction ddof unbiased",
+    "that of a sample is: be.sqrt(be.var(x) * n / (n - 1))": "correction ddof unbiased",
     "memory is reused automatically": "inplace",
     "there are no groups": "groups",
 }
@@ -659,11 +681,23 @@ def argument_hint(name: str, accepted: list[str]) -> str:
     counterpart = look_up(ARGUMENTS, name, accepted)
     if counterpart is not None:
         argument, _, comment = counterpart.partition("; ")
-        return f"Did you mean {argument!r}?" + (f" It is {comment}." if comment else "")
+        return f"Did you mean {argument!r}{', as in ' * bool(comment)}{comment}?"
     if (reason := look_up(OMITTED_ARGUMENTS, name)) is not None:
         return f"Leave it out: {reason}."
     similar = get_close_matches(name, accepted, 1)
     return f"Did you mean {similar[0]!r}?" if similar else ""
+
+
+def hide_unknown(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose signature, for editors and stubs, lacks its last parameter, ``**unknown``.
+
+    A function that is called often refuses unknown arguments itself: a decorator would slow down every call.
+    """
+    signature = inspect.signature(function)
+    function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=list(signature.parameters.values())[:-1]
+    )
+    return function
 
 
 def attribute_hint(name: str, known: list[str]) -> str:

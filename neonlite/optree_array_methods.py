@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn, Self, overload
 
 from neonlite.dtypes import LIMITS
 from neonlite.messages import describe
-from neonlite.name_hints import OPERAND, add_hints, synonyms
+from neonlite.name_hints import OPERAND, add_hints, hide_unknown, synonyms
 from neonlite.ops import OP_TABLE
 from neonlite.optree_methods import Convertible
 from neonlite.typing import AxisLike, DTypeLike, NestedLists, OperandLike
@@ -234,10 +234,16 @@ TRUTH = {"any": "max", "all": "min"}  # the reduction of t != 0
 
 
 def _make_reduction(name: str, doc: str, default: int | None) -> Callable[..., Operand]:
-    def method(self: Operand, axis: AxisLike = default, out: Tensor | None = None, keepdims: bool = True) -> Operand:
+    def method(
+        self: Operand,
+        axis: AxisLike = default,
+        out: Tensor | None = None,
+        keepdims: bool = True,
+        **unknown: object,  # the backend's method refuses it
+    ) -> Operand:
         x = self != 0 if name in TRUTH else self
         reduce: Callable[..., Operand] = getattr(self.info.be, TRUTH.get(name, name))
-        return reduce(x, axis=axis, out=out, keepdims=keepdims)
+        return reduce(x, axis=axis, out=out, keepdims=keepdims, **unknown)
 
     method.__name__, method.__qualname__ = name, f"ArrayMethods.{name}"
     method.__doc__ = f"""Return {doc}, over one axis, several or all.
@@ -256,7 +262,7 @@ def _make_reduction(name: str, doc: str, default: int | None) -> Callable[..., O
         OpTreeNode or Tensor
             An op-tree; or ``out``.
         """
-    return method
+    return hide_unknown(method)
 
 
 for _name, (_doc, _axis) in REDUCTIONS.items():

@@ -558,6 +558,131 @@ def test_a_name_that_people_type_first_works_or_the_error_says_what_does(
             check(f"{module}.{name}", scope, None)
 
 
+# --- arguments ---
+# A call with one argument that people type first; the error names the argument, or says to leave it out.
+
+GEN_BACKEND = nl.gen_backend  # which the scope replaces
+ARGUMENTS = """
+be.sum(x, dim=0)
+be.mean(x, dim=0)
+be.std(x, dim=0)
+be.argmax(x, dim=0)
+be.softmax(x, dim=0)
+be.sort(x, dim=0)
+be.concat([x, x], dim=1)
+be.stack([x, x], dim=0)
+be.take(x, [0], dim=0)
+be.transpose(x, dims=(1, 0))
+be.sum(x, keepdim=True)
+be.sum(x, dtype="float64")
+be.std(x, ddof=1)
+be.clip(x, 0, max_value=1)
+be.onehot([1, 2], axis=0, num_classes=3)
+be.zeros(size=(2, 2))
+be.zeros(shape, device="cpu")
+be.ones(shape, requires_grad=True)
+be.rand(shape, seed=1)
+t.sum(dim=0)
+t.mean(keepdim=True)
+tree.max(dim=0)
+tree.std(unbiased=True)
+xp.sum(array, dim=0)
+xp.mean(array, keepdim=True)
+xp.concat([array, array], dim=0)
+xp.zeros(shape, requires_grad=True)
+array.sum(dim=0)
+gen_backend("cpu", seed=1)
+gen_backend(device="cpu")
+gen_backend("cpu", dtype="float32")
+layers.Affine(units=10)
+layers.Affine(out_features=10)
+layers.Affine(10, in_features=3)
+layers.Affine(10, input_shape=3)
+layers.Affine(10, use_bias=True)
+layers.Affine(10, kernel_initializer="glorot")
+layers.Affine(10, kernel_regularizer="l2")
+layers.Conv(filters=8)
+layers.Conv(kernel_size=3)
+layers.Conv((3, 3, 8), stride=2)
+layers.Conv((3, 3, 8), dilation_rate=2)
+layers.Conv((3, 3, 8), in_channels=2)
+layers.Pooling(pool_size=2)
+layers.Pooling(2, stride=2)
+layers.Dropout(p=0.5)
+layers.Dropout(rate=0.5)
+layers.LSTM(units=3)
+layers.LSTM(hidden_size=3)
+layers.LSTM(3, return_sequences=True)
+layers.LSTM(3, num_layers=2)
+layers.LSTM(3, batch_first=True)
+layers.LSTM(3, bidirectional=True)
+layers.LSTM(3, dropout=0.1)
+layers.LookupTable(embedding_dim=4, num_embeddings=3)
+layers.LookupTable(3, output_dim=4)
+layers.MultiHeadAttention(num_heads=2)
+layers.TransformerBlock(4, hidden=8, nhead=2)
+layers.BatchNorm(momentum=0.1)
+layers.BatchNorm(epsilon=0.1)
+optimizers.Adam(lr=0.1)
+optimizers.Adam(betas=(0.9, 0.99))
+optimizers.Adam(eps=0.1)
+optimizers.Adam(weight_decay=0.1)
+optimizers.Adam(clipnorm=1)
+optimizers.AdamW(weight_decay=0.1)
+optimizers.GradientDescentMomentum(0.1, momentum=0.9)
+optimizers.RMSProp(rho=0.9)
+optimizers.CosineSchedule(T_max=3)
+optimizers.PowerSchedule(3, gamma=0.1)
+model.fit(X, y, verbose=0)
+model.fit(X, y, loss="cross_entropy")
+model.fit(X, y, n_epochs=1)
+model.fit(X, y, lr=0.1)
+model.fit(X, y, val_data=(X, y))
+model.fit(X, target=y)
+model.fit(X, y, seed=0)
+model.fit(X, y, device="cpu")
+model.predict(X, verbose=0)
+model.evaluate(X, y, verbose=0)
+model.evaluate(X, y, metric="accuracy")
+nl.data.ArrayIterator(X, y, num_classes=3)
+nl.data.ArrayIterator(X, y, nclass=3, batch_size=2)
+nl.data.ArrayIterator(X, y, nclass=3, drop_last=True)
+nl.data.ArrayIterator(X, y, nclass=3, num_workers=2)
+nl.callbacks.EarlyStop(restore_best_weights=True)
+nl.callbacks.ReduceOnPlateau(min_lr=0.1)
+nl.callbacks.SerializeModelCallback(filepath="m.neon")
+initializers.Gaussian(std=0.1)
+initializers.Uniform(0, maxval=1)
+initializers.Constant(value=0.1)
+transforms.Rectlin(negative_slope=0.1)
+transforms.Softmax(dim=0)
+transforms.CrossEntropyMulti(reduction="mean")
+transforms.CrossEntropyMulti(from_logits=True)
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("call", ARGUMENTS)
+def test_the_error_of_an_argument_that_people_type_first_says_what_to_pass(call: str, scope: dict[str, Any]) -> None:
+    scope |= {"layers": layers, "optimizers": optimizers, "initializers": initializers, "transforms": transforms}
+    scope["gen_backend"] = GEN_BACKEND
+    scope["array"] = scope["xp"].asarray(scope["values"])
+    call = call.replace("y, ", "y, epochs=1, ") if "model.fit" in call and "epochs" not in call else call
+    with pytest.raises(TypeError) as caught:
+        run(call, scope)
+    head, name, value = re.fullmatch(r"(.*?\(?(?:, )?)(\w+)=((?:(?!=).)*)\)", call).groups()  # type: ignore[union-attr]
+    message = str(caught.value)
+    assert f"got {name}" in message
+    if renamed := re.search(r"Did you mean '(\w+)'(?:, as in (.*))?\?$", message):
+        example = (renamed[2] or "").partition(", which")[0].partition(" for ")[0]
+        run(f"{head}{example or f'{renamed[1]}={value}'})", scope)
+    else:
+        reason = re.search(r"Leave it out: (.*)\.$", message)
+        assert reason, message
+        run(f"{head.removesuffix(', ')})", scope)
+        if code := reason[1].partition(": ")[2]:
+            run(code, scope)
+
+
 # --- all hints ---
 
 TABLES = {

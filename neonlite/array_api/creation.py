@@ -13,6 +13,7 @@ from neonlite.array_api.array import Array, as_dtype, check_device, from_numpy, 
 from neonlite.array_api.manipulation import stack
 from neonlite.array_api.promotion import to_dtype
 from neonlite.backend import Backend, current_backend
+from neonlite.backend.validation import checks_names
 from neonlite.optree import Operand
 
 
@@ -20,6 +21,7 @@ def _dtype(dtype: Any, default: str) -> np.dtype[Any]:
     return as_dtype(default if dtype is None else dtype)
 
 
+@checks_names
 def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Array:
     """Return an object as an array.
 
@@ -128,6 +130,7 @@ def empty(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None
     return full(shape, 0, dtype=_dtype(dtype, current_backend().default_dtype_name), device=device)
 
 
+@checks_names
 def zeros(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None = None) -> Array:
     """Return an array of zeros.
 
@@ -144,6 +147,7 @@ def zeros(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None
     return empty(shape, dtype=dtype, device=device)
 
 
+@checks_names
 def ones(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None = None) -> Array:
     """Return an array of ones.
 
@@ -160,6 +164,7 @@ def ones(shape: int | tuple[int, ...], *, dtype: Any = None, device: str | None 
     return full(shape, 1, dtype=_dtype(dtype, current_backend().default_dtype_name), device=device)
 
 
+@checks_names
 def full(
     shape: int | tuple[int, ...], fill_value: bool | int | float, *, dtype: Any = None, device: str | None = None
 ) -> Array:
@@ -218,6 +223,7 @@ def empty_like(x: Array, /, *, dtype: Any = None, device: str | None = None) -> 
     return full_like(x, 0, dtype=dtype, device=device)
 
 
+@checks_names
 def zeros_like(x: Array, /, *, dtype: Any = None, device: str | None = None) -> Array:
     """Return an array of zeros, of the shape and dtype of another one.
 
@@ -234,6 +240,7 @@ def zeros_like(x: Array, /, *, dtype: Any = None, device: str | None = None) -> 
     return full_like(x, 0, dtype=dtype, device=device)
 
 
+@checks_names
 def ones_like(x: Array, /, *, dtype: Any = None, device: str | None = None) -> Array:
     """Return an array of ones, of the shape and dtype of another one.
 
@@ -273,6 +280,7 @@ def full_like(x: Array, /, fill_value: bool | int | float, *, dtype: Any = None,
     return _full("full_like", x.backend, x.shape, fill_value, x.dtype if dtype is None else dtype, device)
 
 
+@checks_names
 def arange(
     start: int | float,
     /,
@@ -312,6 +320,7 @@ def arange(
     return convert(be, values, _dtype(dtype, "int64" if is_integer else be.default_dtype_name), "arange")
 
 
+@checks_names
 def linspace(
     start: int | float,
     stop: int | float,

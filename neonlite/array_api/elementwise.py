@@ -12,6 +12,7 @@ import numpy as np
 from neonlite.array_api.arguments import as_array, check_arrays, convert
 from neonlite.array_api.array import BOOL, DTYPE_OF_NAME, Array, as_dtype, describe_array, new_array, result, same
 from neonlite.array_api.promotion import promote, promote_scalar, to_dtype
+from neonlite.backend.validation import checks_names
 from neonlite.ops import OPS, Op
 from neonlite.optree import build
 from neonlite.shapes import broadcast_shapes
@@ -382,6 +383,7 @@ def reciprocal(x: Array, /) -> Array:
     return divide(1.0, x)
 
 
+@checks_names
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
     """Return the elements, limited to an interval: min(max(x, min), max).
 

@@ -12,6 +12,7 @@ from neonlite.array_api.arguments import as_integers, check_arrays
 from neonlite.array_api.array import Array, describe_array, result, same, with_shape
 from neonlite.array_api.data_types import broadcast_arrays, broadcast_to
 from neonlite.array_api.promotion import promote, to_dtype
+from neonlite.backend.validation import checks_names
 from neonlite.shapes import normalize_axes
 
 Axis = int | Sequence[int] | None
@@ -39,6 +40,7 @@ def ordered_axes(name: str, x: Array, axis: Any) -> tuple[int, ...]:
     return tuple(a % x.ndim for a in axes)
 
 
+@checks_names
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     """Join arrays along an axis.
 
@@ -79,6 +81,7 @@ def _in_one_dtype(operands: list[Any]) -> list[Any]:
     return operands if len(names) == 1 else [x.backend.astype(x, max(names)) for x in operands]
 
 
+@checks_names
 def expand_dims(x: Array, /, axis: int | tuple[int, ...] = 0) -> Array:
     """Insert axes of size 1.
 
@@ -105,6 +108,7 @@ def expand_dims(x: Array, /, axis: int | tuple[int, ...] = 0) -> Array:
     return reshape(x, tuple(1 if i in axes else next(sizes) for i in range(ndim)))
 
 
+@checks_names
 def flip(x: Array, /, *, axis: Axis = None) -> Array:
     """Reverse the order of the elements along axes.
 
@@ -188,6 +192,7 @@ def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
     return result(x.backend.transpose(x.operand, order), x.ndim, x.dtype, x) if x.ndim > 1 else same(x)
 
 
+@checks_names
 def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
     """Repeat each element.
 
@@ -250,6 +255,7 @@ def reshape(x: Array, /, shape: tuple[int, ...], *, copy: bool | None = None) ->
     return with_shape(x.operand, tuple(sizes), x.dtype, x)
 
 
+@checks_names
 def roll(x: Array, /, shift: int | tuple[int, ...], *, axis: Axis = None) -> Array:
     """Shift the elements along axes; those behind the end come back at the start.
 
@@ -288,6 +294,7 @@ def roll(x: Array, /, shift: int | tuple[int, ...], *, axis: Axis = None) -> Arr
     return same(x)
 
 
+@checks_names
 def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
     """Remove axes of size 1.
 
@@ -315,6 +322,7 @@ def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
     return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
+@checks_names
 def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
     """Join arrays of one shape along a new axis.
 
@@ -387,6 +395,7 @@ def check_indices(name: str, indices: Array) -> None:
         raise TypeError(f"{name}: expected integers as indices, got {describe_array(indices)}")
 
 
+@checks_names
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     """Return the elements at indices along an axis.
 

@@ -12,6 +12,7 @@ from neonlite.array_api.array import BOOL, Array, as_dtype, describe_array, from
 from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, equal, not_equal, pow, sqrt, subtract, where
 from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, reshape, take
 from neonlite.array_api.promotion import to_dtype
+from neonlite.backend.validation import checks_names
 
 INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
@@ -49,6 +50,7 @@ def numeric(name: str, kinds: str, x: Any) -> Array:
 # --- statistical functions ---
 
 
+@checks_names
 def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
     """Return the sum over axes.
 
@@ -73,6 +75,7 @@ def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = F
     return to_dtype(reduced("sum", x, axis, keepdims), x.dtype)
 
 
+@checks_names
 def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
     """Return the product over axes.
 
@@ -91,6 +94,7 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = 
     return to_dtype(reduced("prod", x, axis, keepdims), x.dtype)
 
 
+@checks_names
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Return the largest element over axes.
 
@@ -108,6 +112,7 @@ def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return reduced("max", x, axis, keepdims)
 
 
+@checks_names
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Return the smallest element over axes.
 
@@ -130,6 +135,7 @@ def count_of(x: Array, axis: Axis) -> int:
     return math.prod(x.shape[i] for i in axes_of("axis", x, axis))
 
 
+@checks_names
 def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Return the mean over axes; integers are averaged in the default dtype of the backend.
 
@@ -147,6 +153,7 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return sum(x, axis=axis, keepdims=keepdims) / float(count_of(x, axis))
 
 
+@checks_names
 def var(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdims: bool = False) -> Array:
     """Return the variance over axes: the sum of (x - mean)^2, divided by n - correction.
 
@@ -169,6 +176,7 @@ def var(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdi
     return total / float(n) if n > 0 else total / (total * 0.0)
 
 
+@checks_names
 def std(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdims: bool = False) -> Array:
     """Return the standard deviation over axes, the square root of ``var``. The gradient is 0 where it is 0.
 
@@ -190,6 +198,7 @@ def root(total: Array, ord: int | float = 2) -> Array:
     return where(equal(total, 0.0), 0.0, sqrt(total) if ord == 2 else pow(total, 1 / ord))
 
 
+@checks_names
 def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Return the sums of the elements up to each one, along an axis.
 
@@ -212,6 +221,7 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
     return _cumulative("cumulative_sum", x, axis, dtype, include_initial, 0)
 
 
+@checks_names
 def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """Return the products of the elements up to each one, along an axis.
 
@@ -247,6 +257,7 @@ def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, include_initial
 # --- searching ---
 
 
+@checks_names
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """Return the index of the largest element along an axis, the first one on ties.
 
@@ -267,6 +278,7 @@ def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
     return _arg("argmax", x, axis, keepdims)
 
 
+@checks_names
 def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """Return the index of the smallest element along an axis, the first one on ties.
 
@@ -291,6 +303,7 @@ def _arg(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     return reshape(z, (1,) * x.ndim) if keepdims else z
 
 
+@checks_names
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Return the number of elements that are not 0 over axes.
 
@@ -363,6 +376,7 @@ def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array |
 # --- sorting ---
 
 
+@checks_names
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """Return the indices that sort an array along an axis.
 
@@ -385,6 +399,7 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
     return _sorted("argsort", x, axis, descending, INT64)
 
 
+@checks_names
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """Return the elements in order along an axis.
 
@@ -506,6 +521,7 @@ def unique_values(x: Array, /) -> Array:
 # --- utility functions ---
 
 
+@checks_names
 def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Return whether no element is 0 or False, over axes.
 
@@ -524,6 +540,7 @@ def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return count == count_of(x, axis)
 
 
+@checks_names
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Return whether an element is not 0 or False, over axes.
 
@@ -540,6 +557,7 @@ def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return count_nonzero(x, axis=axis, keepdims=keepdims) != 0
 
 
+@checks_names
 def diff(
     x: Array, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None
 ) -> Array:

@@ -15,6 +15,7 @@ from neonlite.backend.format import format_bytes
 from neonlite.backend.lifecycle import check_open
 from neonlite.backend.memory import ExternalMemory, translate_error
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.validation import checks_names
 from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, overflow_message
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _external_memory: dict[int, ExternalMemory] = {}
 
 
+@checks_names
 def empty(
     be: Backend,
     shape: ShapeLike,
@@ -61,6 +63,7 @@ def empty(
     return _allocate_tensor(be, be.xp.empty, shape, dtype, name, persist_values)
 
 
+@checks_names
 def zeros(
     be: Backend,
     shape: ShapeLike,
@@ -100,6 +103,7 @@ def zeros(
     return _allocate_tensor(be, be.xp.zeros, shape, dtype, name, persist_values)
 
 
+@checks_names
 def ones(
     be: Backend,
     shape: ShapeLike,
@@ -149,6 +153,7 @@ def _allocate_tensor(
     return t
 
 
+@checks_names
 def array(
     be: Backend,
     ary: ArrayLike,
@@ -279,6 +284,7 @@ def register_export(be: Backend, t: Tensor) -> NativeArray:
     return t._array
 
 
+@checks_names
 def empty_like(
     be: Backend, other_ary: ArrayLike, dtype: DTypeLike = None, name: str | None = None, persist_values: bool = True
 ) -> Tensor:
@@ -303,6 +309,7 @@ def empty_like(
     return be.empty(*_shape_and_dtype(other_ary, dtype), name, persist_values)
 
 
+@checks_names
 def zeros_like(
     be: Backend, other_ary: ArrayLike, dtype: DTypeLike = None, name: str | None = None, persist_values: bool = True
 ) -> Tensor:
@@ -327,6 +334,7 @@ def zeros_like(
     return be.zeros(*_shape_and_dtype(other_ary, dtype), name, persist_values)
 
 
+@checks_names
 def ones_like(
     be: Backend, other_ary: ArrayLike, dtype: DTypeLike = None, name: str | None = None, persist_values: bool = True
 ) -> Tensor:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from neonlite.backend import tree_methods
 from neonlite.backend.tree_operands import as_indices, as_operand, build_node, check_axes, check_axis
-from neonlite.backend.validation import boolean, integer, one_of
-from neonlite.name_hints import synonyms
+from neonlite.backend.validation import boolean, integer, one_of, reject_options
+from neonlite.name_hints import hide_unknown, synonyms
 from neonlite.ops import OP_TABLE, SHAPE_FN_BY_KIND, Op
 from neonlite.optree import Operand, OpTreeNode, build
 from neonlite.typing import AxisLike, OperandLike
@@ -78,25 +78,40 @@ def _binary_method(op: Op) -> Callable[..., Any]:
 
 def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
     def method(
-        be: Backend, a: OperandLike, axis: AxisLike = None, out: Tensor | None = None, keepdims: bool = True
+        be: Backend,
+        a: OperandLike,
+        axis: AxisLike = None,
+        out: Tensor | None = None,
+        keepdims: bool = True,
+        **unknown: object,
     ) -> OpTreeNode | Tensor:
+        if unknown:
+            reject_options(f"be.{op.method}", ["a", "axis", "out", "keepdims"], [*unknown])
         a = as_operand(be, a, op.method)
         axes = check_axes(a, axis, op.method)
         attrs = (("axis", axes),) if keepdims else (("axis", axes), ("keepdims", False))
         return build_node(be, op, a, None, out, attrs)
 
     def method_axis_1(
-        be: Backend, a: OperandLike, axis: AxisLike = 1, out: Tensor | None = None, keepdims: bool = True
+        be: Backend,
+        a: OperandLike,
+        axis: AxisLike = 1,
+        out: Tensor | None = None,
+        keepdims: bool = True,
+        **unknown: object,
     ) -> OpTreeNode | Tensor:
-        return method(be, a, axis, out, keepdims)
+        return method(be, a, axis, out, keepdims, **unknown)
 
-    return method if reduce_all else method_axis_1
+    return hide_unknown(method if reduce_all else method_axis_1)
 
 
 def _library_method(op: Op) -> Callable[..., Any]:
     """Return the method of a library op: its parameters are those of ``op.run``, with "a" and "b" for x and y."""
 
     def method(be: Backend, *args: Any, **kwargs: Any) -> OpTreeNode | Tensor:
+        if not kwargs.keys() <= signature.parameters.keys():
+            accepted = list(signature.parameters)
+            reject_options(f"be.{op.method}", accepted, [name for name in kwargs if name not in accepted])
         bound = signature.bind(be, *args, **kwargs)
         bound.apply_defaults()
         values, out = bound.arguments, bound.arguments.pop("out")

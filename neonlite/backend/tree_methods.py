@@ -15,7 +15,7 @@ from neonlite.backend.tree_operands import (
     check_axis,
     reduction_size,
 )
-from neonlite.backend.validation import integer
+from neonlite.backend.validation import checks_names, integer
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.op_functions import widen_half
@@ -116,6 +116,7 @@ def shift(
     return build_node(be, OPS["shift"], a, b, out, (("value", bool(value)),))
 
 
+@checks_names
 def transpose(
     be: Backend, a: OperandLike, axes: Sequence[int] | None = None, out: Tensor | None = None
 ) -> OpTreeNode | Tensor:
@@ -191,6 +192,7 @@ def broadcast_to(be: Backend, a: OperandLike, shape: ShapeLike, out: Tensor | No
     return a if to == a.shape and out is None else build_node(be, OPS["broadcast"], a, None, out, (("to", to),))
 
 
+@checks_names
 def astype(be: Backend, a: OperandLike, dtype: DTypeLike, out: Tensor | None = None) -> Operand:
     """Return ``a`` cast to a dtype, like NumPy's ``astype``.
 
@@ -212,6 +214,7 @@ def astype(be: Backend, a: OperandLike, dtype: DTypeLike, out: Tensor | None = N
     return a if to == a.info.dtype and out is None else build_node(be, OPS["cast"], a, None, out, (("to", to),))
 
 
+@checks_names
 def take(
     be: Backend, a: OperandLike, indices: ArrayLike, axis: int | None = None, out: Tensor | None = None
 ) -> OpTreeNode | Tensor:
@@ -245,6 +248,7 @@ def take(
     return build_node(be, OPS["take"], a, as_indices(be, indices, "take", "indices"), out, (("axis", axis),))
 
 
+@checks_names
 def onehot(
     be: Backend, indices: ArrayLike, axis: int, out: Tensor | None = None, nclass: int | None = None
 ) -> OpTreeNode | Tensor:
@@ -284,6 +288,7 @@ def onehot(
     return build_node(be, OPS["onehot"], labels, None, out, (("axis", axis), ("nclass", nclass or 0)))
 
 
+@checks_names
 def concat(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return operands concatenated along an axis.
 
@@ -310,6 +315,7 @@ def concat(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tenso
     return build_node(be, OPS["concat"], first, pair, out, (("axis", axis),))
 
 
+@checks_names
 def stack(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return operands stacked along a new axis.
 
@@ -334,6 +340,7 @@ def stack(be: Backend, arrays: Sequence[OperandLike], axis: int = 0, out: Tensor
     return be.concat([be.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in arrays], axis, out)
 
 
+@checks_names
 def rand(be: Backend, *shape: ShapeLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return random numbers from the uniform distribution on [0, 1), new ones at each evaluation.
 
@@ -352,6 +359,7 @@ def rand(be: Backend, *shape: ShapeLike, out: Tensor | None = None) -> OpTreeNod
     return _random_node(be, "rand", shape, out)
 
 
+@checks_names
 def randn(be: Backend, *shape: ShapeLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return random numbers from the standard normal distribution, new ones at each evaluation.
 
@@ -429,6 +437,7 @@ def reciprocal(be: Backend, a: OperandLike, out: Tensor | None = None) -> OpTree
     return build_node(be, OPS["div"], 1, a, out)
 
 
+@checks_names
 def clip(
     be: Backend, a: OperandLike, a_min: OperandLike, a_max: OperandLike, out: Tensor | None = None
 ) -> OpTreeNode | Tensor:
@@ -456,6 +465,7 @@ def clip(
     return build_node(be, OPS["minimum"], build_node(be, OPS["maximum"], a, a_min), a_max, out)
 
 
+@checks_names
 def round(be: Backend, a: OperandLike, decimals: int = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return the values rounded to a number of decimal digits, ties to even.
 
@@ -530,6 +540,7 @@ def tanh2(be: Backend, a: OperandLike, out: Tensor | None = None) -> OpTreeNode 
     return build_node(be, OPS["tanh"], build_node(be, OPS["mul"], a, LN2), None, out)
 
 
+@checks_names
 def mean(
     be: Backend,
     a: OperandLike,
@@ -562,6 +573,7 @@ def mean(
     return be.astype(_mean(be, x, axis, keepdims), dtype, out)
 
 
+@checks_names
 def var(
     be: Backend,
     a: OperandLike,
@@ -597,6 +609,7 @@ def var(
     return be.astype(_variance(be, x, axis, keepdims, binary), dtype, out)
 
 
+@checks_names
 def std(
     be: Backend,
     a: OperandLike,
@@ -653,6 +666,7 @@ def _variance(be: Backend, a: Operand, axis: AxisLike, keepdims: bool, binary: b
     return _mean(be, be.shift(d, d) if binary else be.square(d), axis, keepdims)
 
 
+@checks_names
 def softmax(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return ``e^a / sum(e^a)`` along an axis, without overflow.
 
@@ -677,6 +691,7 @@ def softmax(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | None 
     return _to_dtype_of(be, a, e / be.sum(e, axis=axis), out)
 
 
+@checks_names
 def logsumexp(be: Backend, a: OperandLike, axis: AxisLike = 0, out: Tensor | None = None) -> OpTreeNode | Tensor:
     """Return ``ln sum(e^a)`` along an axis, without overflow; -inf where all elements are -inf.
 

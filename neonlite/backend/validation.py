@@ -121,6 +121,20 @@ def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
     return functools.wraps(function)(wrapper)
 
 
+def checks_names(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function of a backend or array namespace to raise TypeError for unknown names of arguments."""
+    accepted = inspect.signature(function).parameters.keys()
+    where = f"{'be' if 'be' in accepted else 'xp'}.{function.__name__}"
+
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not kwargs.keys() <= accepted:
+            reject_options(where, [*accepted], [name for name in kwargs if name not in accepted])
+        return function(*args, **kwargs)
+
+    wrapper.__code__ = wrapper.__code__.replace(co_name=function.__name__)  # for tracebacks and ``called_from``
+    return functools.wraps(function)(wrapper)
+
+
 @dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
 def checked_dataclass(cls: type[T]) -> type[T]:
     """Make a class a dataclass, compared by identity, whose constructor checks its arguments."""
@@ -137,7 +151,7 @@ def check_constructor(cls: type) -> None:
 
 def reject_options(where: str, accepted: list[str], options: list[str]) -> NoReturn:
     """Raise TypeError with the names of the arguments that a function has, and the one to pass instead."""
-    accepted = [name for name in accepted if name not in ("self", "model")]
+    accepted = [name for name in accepted if name not in ("self", "model", "be")]
     hint = argument_hint(options[0], accepted)
     raise TypeError(f"{where}: expected the options {', '.join(accepted)}, got {', '.join(options)}. {hint}".rstrip())
 

@@ -298,6 +298,7 @@ def predict_classes(model: Model, X: Data | NervanaDataIterator, batch_size: int
 
 @defers_interrupt
 @on_its_backend
+@checks_arguments
 def evaluate(
     model: Model,
     X: Data | NervanaDataIterator,
