@@ -195,7 +195,6 @@ ARGUMENTS = {  # of constructors, fit, gen_backend and backend methods
     "datatype": "default_dtype dtype",
     "deterministic": "use_deterministic_algorithms",
     "axis": "axes dim dims",
-    "axes": "axis dim dims",
     "keepdims": "keep_dims keepdim",
     "a_min": "clip_value_min min min_value",
     "a_max": "clip_value_max max max_value",
@@ -315,6 +314,14 @@ TRANSFORM = {
 INITIALIZER = {
     "initializer.fill(x)": "apply call init initialize initialize_array",
 }
+CALLBACK = {  # methods that subclasses define
+    "on_minibatch_begin(epoch, minibatch)": "on_batch_begin on_batch_start on_step_begin on_train_batch_begin",
+    "on_minibatch_end(epoch, minibatch)": "on_batch_end on_step_end on_train_batch_end",
+    "on_epoch_begin(epoch)": "on_epoch_start on_train_epoch_start",
+    "on_epoch_end(epoch)": "on_test_end on_train_epoch_end on_validation_end on_validation_epoch_end",
+    "on_train_begin(epochs)": "on_fit_start on_train_start",
+    "on_train_end()": "on_fit_end",
+}
 DATA = {
     "nl.data.ArrayIterator(X, y, nclass=3)": "batch cache from_tensor_slices prefetch repeat take",
     "nl.data.ArrayIterator(images, y, nclass=3, augment=function); with your function": "map",
@@ -322,6 +329,16 @@ DATA = {
     "data.nbatches": "num_batches steps_per_epoch",
     "data.ndata": "num_examples num_samples",
     "nl.gen_backend(batch_size=3)": "batch_size",
+}
+DATASET = {
+    "dataset.train[0] or dataset.test[0]": "data images",
+    "dataset.train[1] or dataset.test[1]": "labels target targets",
+    "dataset.load_data()": "as_frame frame train_test_split",
+    "dataset.iterators(batch_size=3)": "batch map train_dataloader",
+}
+HISTORY = {
+    "history; the history is a mapping itself": "history",
+    "history.to_pandas()": "frame pandas",
 }
 DTYPES = {
     "'{name}'; as in be.zeros(shape, dtype='{name}')": (

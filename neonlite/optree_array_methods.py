@@ -239,11 +239,13 @@ def _make_reduction(name: str, doc: str, default: int | None) -> Callable[..., O
         axis: AxisLike = default,
         out: Tensor | None = None,
         keepdims: bool = True,
-        **unknown: object,  # the backend's method refuses it
+        **unknown: object,
     ) -> Operand:
         x = self != 0 if name in TRUTH else self
         reduce: Callable[..., Operand] = getattr(self.info.be, TRUTH.get(name, name))
-        return reduce(x, axis=axis, out=out, keepdims=keepdims, **unknown)
+        if unknown:  # the backend's method refuses it
+            reduce(x, **unknown)
+        return reduce(x, axis=axis, out=out, keepdims=keepdims)
 
     method.__name__, method.__qualname__ = name, f"ArrayMethods.{name}"
     method.__doc__ = f"""Return {doc}, over one axis, several or all.

@@ -116,7 +116,6 @@ def shift(
     return build_node(be, OPS["shift"], a, b, out, (("value", bool(value)),))
 
 
-@checks_names
 def transpose(
     be: Backend, a: OperandLike, axes: Sequence[int] | None = None, out: Tensor | None = None
 ) -> OpTreeNode | Tensor:
@@ -192,7 +191,6 @@ def broadcast_to(be: Backend, a: OperandLike, shape: ShapeLike, out: Tensor | No
     return a if to == a.shape and out is None else build_node(be, OPS["broadcast"], a, None, out, (("to", to),))
 
 
-@checks_names
 def astype(be: Backend, a: OperandLike, dtype: DTypeLike, out: Tensor | None = None) -> Operand:
     """Return ``a`` cast to a dtype, like NumPy's ``astype``.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from neonlite.backend import NervanaObject
 from neonlite.backend.validation import integer, with_attributes
+from neonlite.name_hints import CALLBACK, look_up
 
 if TYPE_CHECKING:
     from neonlite.callbacks.callbacks import Callbacks
@@ -149,6 +150,14 @@ class Callback(NervanaObject, CallbackBase):
         super().__init__(name)
         self.epoch_freq = check_frequency(f"{self.classnm}: epoch_freq", epoch_freq)
         self.minibatch_freq = check_frequency(f"{self.classnm}: minibatch_freq", minibatch_freq)
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in vars(cls):
+            if (event := look_up(CALLBACK, name)) is not None:
+                raise TypeError(
+                    f"{cls.__name__}: expected methods of Callback, got {name}, which is never called. Define {event}."
+                )
 
     @property
     def model(self) -> Model:

@@ -14,6 +14,7 @@ from neonlite import html_repr
 from neonlite.callbacks.figures import new_figure, save_figure
 from neonlite.files import printable, write_atomic
 from neonlite.messages import describe
+from neonlite.name_hints import HISTORY, add_hints
 
 if TYPE_CHECKING:
     import pandas
@@ -28,6 +29,7 @@ MAX_TABLE_ROWS = 20
 PERCENT_METRICS = ("Accuracy", "Top", "Precision", "Recall", "F1", "ROCAUC")
 
 
+@add_hints(HISTORY)
 class History(Mapping[str, list[Record]]):
     """Recorded values of a training run: a mapping from names to lists of (number of epochs, value).
 

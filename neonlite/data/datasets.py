@@ -33,6 +33,7 @@ from neonlite.data.file_formats import (
 )
 from neonlite.data.iterator import ArrayIterator
 from neonlite.messages import truncate_message
+from neonlite.name_hints import DATASET, add_hints
 
 PACKAGE_DATA_DIR = Path(__file__).parent / "files"
 DEBIAN_DATA_DIR = Path("/usr/share/datasets")
@@ -41,6 +42,7 @@ Array = NDArray[Any]
 SearchLocation = tuple[Path | None, str, str]  # a folder, its label if it is None, how to install files there
 
 
+@add_hints(DATASET)
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A data set of labeled rows, split into a training part and a test part.
