@@ -22,8 +22,8 @@ SYNONYMS = (
     "abs absolute fabs", "acos arccos", "acosh arccosh", "asin arcsin", "asinh arcsinh", "atan arctan", "atan2 arctan2",
     "atanh arctanh", "bitwise_invert invert bitwise_not", "bitwise_left_shift left_shift",
     "bitwise_right_shift right_shift", "concat concatenate cat", "divide true_divide div", "isfinite finite",
-    "max amax", "min amin", "multiply mul", "negative neg", "asarray array tensor", "permute_dims permute", "pow power",
-    "remainder mod", "round around", "sigmoid sig expit", "sign sgn", "subtract sub",
+    "max amax", "min amin", "multiply mul", "negative neg", "asarray array tensor", "permute_dims permute transpose",
+    "pow power", "remainder mod", "round around", "sigmoid sig expit", "sign sgn", "subtract sub",
 )  # fmt: skip
 
 # The tables below: what to use instead of names of other libraries, as Python code. " or " separates several, and a
@@ -555,8 +555,8 @@ ARRAY_API = {  # of neonlite.array_api and its arrays x; besides, its functions
     "xp.round(x)": "rint",
     "xp.mean(x)": "average",
     "xp.max(x) - xp.min(x)": "ptp",
-    "x @ x": "bmm dot mm",
-    "x @ x.T": "inner",
+    "x @ y": "bmm dot mm",
+    "x @ y.T": "inner",
     "be.einsum('ik,jk->ij', x, x)": "einsum",
     "xp.linalg.vector_norm(x) or xp.linalg.matrix_norm(x)": "norm",
     "xp.linalg.diagonal(x)": "diag",
@@ -636,12 +636,14 @@ def find_in_backend(name: str) -> str | None:
 
 def find_in_array_api(name: str) -> str | None:
     """Return what to use instead of a name of ``neonlite.array_api`` or its linalg, or None if it is unknown."""
+    if (counterpart := look_up(ARRAY_API, name)) is not None:
+        return counterpart
     xp = sys.modules["neonlite.array_api"]
     for x in (name, *synonyms(name)):
         for prefix, module in (("xp", xp), ("xp.linalg", xp.linalg)):
             if x in module.__all__:
                 return f"{prefix}.{x}"
-    return look_up(ARRAY_API, name) or look_up(BACKEND, name)
+    return look_up(BACKEND, name)
 
 
 def find_name(module: str, name: str) -> str | None:

@@ -45,7 +45,7 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (FileNotFoundError, "Model('missing.neon')", "missing.neon: there is no such file"),
     (ValueError, "a = Affine(2); Model([a, a])", "expected unique layer names | Pass name="),
     (IndexError, "trained[7]", "expected a position below the number of layers, 6, got 7"),
-    (KeyError, "trained['conv']", "expected the name of a layer, hidden | got 'conv'"),
+    (KeyError, "trained['conv']", "expected the name of a layer, hidden | got 'conv' | Pass name= to a layer"),
     # --- backends and optimizers ---
     (ValueError, "nl.gen_backend('gpuu')", "'cpu', 'gpu', 'mkl' | Did you mean 'gpu'?"),
     (ValueError, "Adam(-0.1)", "expected a finite number >= 0 for learning_rate, got -0.1"),

@@ -479,7 +479,7 @@ def array_scope(scope: dict[str, Any]) -> dict[str, Any]:
     """Return the names with arrays of ``neonlite.array_api`` in place of tensors that functions get."""
     xp = scope["xp"]
     x = xp.asarray(scope["values"])
-    return scope | {"x": x, "mask": x > 1, "indices": xp.zeros((3, 3), dtype=xp.int64), "vector": xp.arange(3)}
+    return scope | {"x": x, "mask": x > 1, "indices": xp.zeros((3, 3), dtype=xp.int64), "vector": xp.arange(3), "y": x}
 
 
 def ways_out(code: str, message: str) -> list[str]:

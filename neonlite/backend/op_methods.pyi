@@ -885,6 +885,30 @@ class OpMethods:
         """Return 1 in the row or column of each label, else 0."""
 
     @overload
+    def permute(self, a: OperandLike, axes: Sequence[int] | None = None, out: None = None) -> OpTreeNode:
+        """Return ``a`` with its axes permuted."""
+
+    @overload
+    def permute(self, a: OperandLike, axes: Sequence[int] | None = None, *, out: Tensor) -> Tensor:
+        """Return ``a`` with its axes permuted."""
+
+    @overload
+    def permute(self, a: OperandLike, axes: Sequence[int] | None, out: Tensor) -> Tensor:
+        """Return ``a`` with its axes permuted."""
+
+    @overload
+    def permute_dims(self, a: OperandLike, axes: Sequence[int] | None = None, out: None = None) -> OpTreeNode:
+        """Return ``a`` with its axes permuted."""
+
+    @overload
+    def permute_dims(self, a: OperandLike, axes: Sequence[int] | None = None, *, out: Tensor) -> Tensor:
+        """Return ``a`` with its axes permuted."""
+
+    @overload
+    def permute_dims(self, a: OperandLike, axes: Sequence[int] | None, out: Tensor) -> Tensor:
+        """Return ``a`` with its axes permuted."""
+
+    @overload
     def pinv(self, a: OperandLike, b: OperandLike, out: None = None) -> OpTreeNode:
         """Return the pseudo-inverse of x; singular values up to y times the largest one count as 0."""
 

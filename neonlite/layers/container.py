@@ -122,7 +122,10 @@ class LayerContainer(Layer):
                 raise IndexError(f"{self.name}: expected {kind}, got {key}.") from None
         layers = {layer.name: layer for _, layer in reversed([*walk_layers(self)][1:])}  # the first one of a name
         if key not in layers:
-            raise KeyError(f"{self.name}: expected the name of a layer, {', '.join(reversed(layers))}, got {key!r}.")
+            raise KeyError(
+                f"{self.name}: expected the name of a layer, {', '.join(reversed(layers))}, got {key!r}. Pass "
+                "name= to a layer to choose its name."
+            )
         return cast("AnyLayer", layers[key])
 
     def __contains__(self, item: object) -> bool:
