@@ -693,6 +693,24 @@ def test_a_callback_with_an_event_of_another_library_is_refused(name: str) -> No
 
 # --- all hints ---
 
+
+def test_the_functions_of_the_array_api_that_are_not_methods_of_arrays_are_in_the_error() -> None:
+    xp, hinted = nl.array_api, 0
+    x = xp.ones((3, 3))
+    functions = {name: vars(module)[name] for module in (xp.linalg, xp) for name in module.__all__}
+    for name in functions.keys() - {*dir(x), *" ".join(TABLES["x"].values()).split()}:
+        function = functions[name]
+        if inspect.isfunction(function) and next(iter(inspect.signature(function).parameters), "") in ("x", "x1"):
+            with pytest.raises(AttributeError) as caught:
+                getattr(x, name)
+            (way_out,) = ways_out(f"x.{name}", str(caught.value))
+            called, arguments = re.fullmatch(r"(.*)\((.*)\)", way_out).groups()  # type: ignore[union-attr]
+            assert eval(called) is function
+            inspect.signature(function).bind(*arguments.split(", "))
+            hinted += 1
+    assert hinted > 80
+
+
 TABLES = {
     "nl": name_hints.NAMESPACE, "be": name_hints.BACKEND, "xp": name_hints.ARRAY_API, "t": name_hints.OPERAND,
     "tree": name_hints.OPERAND, "x": name_hints.ARRAY_API, "model": name_hints.MODEL, "layer": name_hints.LAYER,
