@@ -5,6 +5,7 @@ Longer methods are functions of a tensor, in tensor_views.py, tensor_conversion.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from neonlite.backend import histograms, tensor_conversion, tensor_views
@@ -181,6 +182,9 @@ class Tensor(Operand):
     _repr_html_ = tensor_conversion.format_html
 
     # --- views ---
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index: IndexLike) -> Tensor:
         parsed = parse_index(self, index)
