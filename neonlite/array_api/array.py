@@ -16,7 +16,7 @@ from neonlite.backend.tensor import Tensor
 from neonlite.backend.warn import warn
 from neonlite.dtypes import INT_DTYPES
 from neonlite.messages import describe
-from neonlite.optree import Operand
+from neonlite.optree import Operand, OpTreeNode
 from neonlite.optree_array_methods import device_of
 from neonlite.shapes import Shape
 from neonlite.typing import AxisLike, DTypeLike, NativeArray, NestedLists, NumPyArray, ShapeLike
@@ -57,7 +57,7 @@ class Array:
     """
 
     __slots__ = ("__weakref__", "_dtype", "_shape", "is_live", "num_ops", "operand")
-    operand: Operand
+    operand: OpTreeNode | Any  # or a tensor
     _shape: Shape
     _dtype: np.dtype[Any]
     is_live: bool  # whether it depends on tensors whose values may change, or that gradients are taken with respect to

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from neonlite.layers.types import LayerShapes
     from neonlite.models.model import Model
     from neonlite.transforms import Cost, Metric
-    from neonlite.transforms.transform import MetricValue
     from neonlite.typing import Data
 
 DEFAULT_ROWS = 128  # the rows of a minibatch if the backend has no batch size
@@ -305,7 +304,7 @@ def evaluate(
     y: Data | str | None = None,
     metrics: Sequence[Metric | Cost | str] | Metric | Cost | str | None = None,
     batch_size: int | None = None,
-) -> dict[str, MetricValue]:
+) -> dict[str, Any]:
     """Return metrics of data. Any thread may call it, as with ``predict``.
 
     Parameters
