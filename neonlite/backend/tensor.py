@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from neonlite.backend import histograms, tensor_conversion, tensor_views
 from neonlite.backend.memory import ExternalMemory, Memory
-from neonlite.backend.planning.layout import Layout, export_array, layout_of
+from neonlite.backend.planning.layout import export_array, layout_of
 from neonlite.backend.tensor_index import FULL_SLICE, gather, parse_index, scatter
 from neonlite.dtypes import dtype_bits
 from neonlite.op_functions import to_slices
@@ -123,7 +123,7 @@ class Tensor(Operand):
         return bool(self.info.attrs["contiguous"])
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> str:
         """The physical layout of the values: "CHWN" (C order), "NHWC" (images), or "columns" (Fortran order)."""
         return layout_of(self)
 
