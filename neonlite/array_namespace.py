@@ -17,12 +17,10 @@ class Namespace:
         The backend of new arrays.
     """
 
-    def __init__(self, be: Backend) -> None:
-        from neonlite import array_api
+    __name__ = "neonlite.array_api"
 
+    def __init__(self, be: Backend) -> None:
         self.be = be
-        self.__name__ = array_api.__name__
-        self.linalg = array_api.linalg
 
     def __getattr__(self, name: str) -> Any:
         from neonlite import array_api
@@ -52,10 +50,4 @@ class Namespace:
         return self
 
 
-def _namespace(be: Backend) -> Namespace:
-    """Return the namespace ``neonlite.array_api`` with new arrays on a backend."""
-    namespace: Namespace = be.__dict__.setdefault("_namespace", Namespace(be))
-    return namespace
-
-
-Backend.array_api = property(_namespace)  # type: ignore[assignment]
+Backend.namespace_type = Namespace

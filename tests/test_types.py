@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,10 @@ from pathlib import Path
 from typing import Any, get_overloads
 
 import pytest
+from helpers.documentation_code import ROOT, extract_page, write_programs
+
+import neonlite as nl
+from neonlite import Backend
 
 PUBLIC = ["backend", "layers", "models", "callbacks", "data", "optimizers", "transforms", "initializers"]
 NAMESPACES = ["neonlite", *(f"neonlite.{name}" for name in PUBLIC)]
@@ -77,10 +82,93 @@ def test_any_is_found_in_nested_types(text):
     assert not untyped({"x": "dict[str, Any] | NDArray[Any]", "y": "np.dtype[Any]", "z": "AnyLayer"})
 
 
+# --- type checkers --------------------------------------------------------------------------------------------------
+
+
+def check(*command: str | Path) -> str:
+    """Return the output of a type checker, a module that runs in the root of the repository; "" without errors."""
+    environment = {**os.environ, "MYPYPATH": str(ROOT)}
+    line = [sys.executable, "-m", *map(str, command)]
+    done = subprocess.run(line, capture_output=True, encoding="utf-8", cwd=ROOT, env=environment, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def test_the_code_of_the_documentation_has_no_errors_in_mypy_strict(tmp_path: Path) -> None:
+    paths = write_programs(tmp_path)
+    assert {"README", "docs_layers", "notebooks_04_layers", "examples_logistic"} <= {path.stem for path in paths}
+    assert "Success" not in (report := check("mypy", "--strict", *paths)), report
+    assert not report
+
+
+@pytest.mark.slow
+def test_the_code_of_the_documentation_has_no_errors_in_pyright(tmp_path: Path) -> None:
+    pytest.importorskip("pyright")
+    write_programs(tmp_path)
+    assert not check("pyright", "--pythonpath", sys.executable, tmp_path)
+
+
 @pytest.mark.slow
 def test_pyright_agrees_with_mypy() -> None:
     pytest.importorskip("pyright")
-    calls = Path(__file__).with_name("typed_calls.py")
-    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(calls)]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=calls.parents[1], check=False)
-    assert result.returncode == 0, result.stdout
+    assert not check("pyright", "--pythonpath", sys.executable, Path(__file__).with_name("typed_calls.py"))
+
+
+def test_the_code_of_a_page_keeps_its_line_numbers_and_leaves_out_errors_on_purpose() -> None:
+    example = "```pycon\n>>> x = 1\n>>> x + ''\nTraceback (most recent call last):\nTypeError: ...\n```\n"
+    page = f"Text\n{example}\n```python\ny = 2\n```\n"
+    assert extract_page(page).splitlines() == ["", "", "x = 1", "", "", "", "", "", "", "y = 2", "", ""]
+
+
+def public_names(obj: object) -> list[str]:
+    """Return the public attributes, without those of tuples."""
+    return [name for name in dir(obj) if not name.startswith("_") and not hasattr(tuple, name)]
+
+
+def test_a_type_checker_knows_every_public_name(cpu: Backend, tmp_path: Path) -> None:
+    xp, x = cpu.array_api, cpu.ones((2, 2))
+    objects = {
+        "nl.Backend": cpu,
+        "nl.Tensor": x,
+        "nl.OpTreeNode": cpu.exp(x),
+        "nl.array_api.Array": xp.asarray([1.0]),
+        "Namespace": xp,
+        "nl.Model": nl.Model([nl.layers.Affine(1)]),
+        "nl.Autodiff": nl.Autodiff(cpu.exp(x), cpu),
+    }
+    lines = ["import neonlite as nl", "from neonlite.array_namespace import Namespace"]
+    for i, (name, obj) in enumerate(objects.items()):
+        lines += [f"def use_{i}(x: {name}) -> None:", *(f"    x.{attribute}" for attribute in public_names(obj))]
+    lines += ["def use_linalg(x: Namespace) -> None:", *(f"    x.linalg.{name}" for name in xp.linalg.__all__)]
+    program = tmp_path / "names.py"
+    program.write_text("\n".join(lines) + "\n")
+    assert not check("mypy", "--strict", program)
+
+
+# --- completion -----------------------------------------------------------------------------------------------------
+
+COMPLETED = {
+    "be.": "exp softmax zeros fprop_conv array_api check_grad",
+    "be.array_api.": "asarray sum float32 linalg variable",
+    "be.array_api.linalg.": "svd det",
+    "be.exp(x).": "pp astensor get T reshape sum",
+    "x.": "get fill T reshape layout",
+    "tree.": "pp astensor draw step",
+    "model.": "fit predict save_params summary",
+    "nl.Model.": "fit predict load_params",
+    "nl.layers.": "Affine LSTM",
+    "nl.Autodiff(tree, be).get_grad_op_tree(x).": "pp astensor",
+}
+
+
+@pytest.mark.parametrize(("text", "names"), COMPLETED.items())
+def test_jupyter_completes_names(text: str, names: str, cpu: Backend) -> None:
+    jedi = pytest.importorskip("jedi")
+    x = cpu.ones((2, 2))
+    namespace = {"nl": nl, "be": cpu, "x": x, "tree": x * 2, "model": nl.Model([nl.layers.Affine(1)])}
+    found = {completion.name for completion in jedi.Interpreter(text, [namespace]).complete()}
+    assert found >= set(names.split())
+
+
+def test_a_backend_has_its_namespace_as_an_attribute_as_jupyter_completes_no_names_of_properties(cpu: Backend) -> None:
+    assert "array_api" in vars(cpu)
+    assert set(dir(cpu.array_api)) == set(nl.array_api.__all__)

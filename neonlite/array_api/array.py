@@ -16,7 +16,7 @@ from neonlite.backend.tensor import Tensor
 from neonlite.backend.warn import warn
 from neonlite.dtypes import INT_DTYPES
 from neonlite.messages import describe
-from neonlite.optree import Operand
+from neonlite.optree import Operand, OpTreeNode
 from neonlite.optree_array_methods import device_of
 from neonlite.shapes import Shape
 from neonlite.typing import AxisLike, DTypeLike, NativeArray, NestedLists, NumPyArray, ShapeLike
@@ -57,7 +57,7 @@ class Array:
     """
 
     __slots__ = ("__weakref__", "_dtype", "_shape", "is_live", "num_ops", "operand")
-    operand: Operand
+    operand: OpTreeNode | Any  # or a tensor
     _shape: Shape
     _dtype: np.dtype[Any]
     is_live: bool  # whether it depends on tensors whose values may change, or that gradients are taken with respect to
@@ -78,6 +78,8 @@ class Array:
         def reshape(self, *shape: ShapeLike) -> Array: ...
         def round(self, digits: int = 0) -> Array: ...
         def squeeze(self, axis: AxisLike) -> Array: ...
+        def __eq__(self, other: Any) -> Array: ...  # type: ignore[override]
+        def __ne__(self, other: Any) -> Array: ...  # type: ignore[override]
         def __divmod__(self, other: Any) -> tuple[Array, Array]: ...
         def __rdivmod__(self, other: Any) -> tuple[Array, Array]: ...
         def __round__(self, digits: int = 0) -> Array: ...
@@ -87,7 +89,7 @@ class Array:
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _binary
         __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _binary
         __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _binary
-        __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _binary  # type: ignore[assignment]
+        __lt__ = __le__ = __gt__ = __ge__ = _binary
         __neg__ = __pos__ = __abs__ = __invert__ = _unary
         __rlshift__ = __rrshift__ = _binary
         all = any = argmax = argmin = max = mean = min = _reduction

@@ -77,7 +77,7 @@ class Backend(OpMethods, Untracked):
 
     if TYPE_CHECKING:
         check_grad = check_grad  # set by neonlite.gradcheck, which imports this module
-    array_api: Namespace  # set by neonlite.array_namespace
+    namespace_type: type[Namespace]  # set by neonlite.array_namespace
 
     @checks_arguments
     def __init__(
@@ -121,6 +121,7 @@ class Backend(OpMethods, Untracked):
             weakref.WeakValueDictionary()
         )  # ``distribute_data``
         self.plan_cache = PlanCache()
+        self.array_api = self.namespace_type(self)  # not a property, so that Jupyter completes its names
 
     def __repr__(self) -> str:
         closed = f", closed by {self.closed_by}" if self.closed else ""

@@ -5,11 +5,12 @@ Longer methods are functions of a tensor, in tensor_views.py, tensor_conversion.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from neonlite.backend import histograms, tensor_conversion, tensor_views
 from neonlite.backend.memory import ExternalMemory, Memory
-from neonlite.backend.planning.layout import Layout, export_array, layout_of
+from neonlite.backend.planning.layout import export_array, layout_of
 from neonlite.backend.tensor_index import FULL_SLICE, gather, parse_index, scatter
 from neonlite.dtypes import dtype_bits
 from neonlite.op_functions import to_slices
@@ -122,7 +123,7 @@ class Tensor(Operand):
         return bool(self.info.attrs["contiguous"])
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> str:
         """The physical layout of the values: "CHWN" (C order), "NHWC" (images), or "columns" (Fortran order)."""
         return layout_of(self)
 
@@ -181,6 +182,9 @@ class Tensor(Operand):
     _repr_html_ = tensor_conversion.format_html
 
     # --- views ---
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index: IndexLike) -> Tensor:
         parsed = parse_index(self, index)

@@ -11,14 +11,14 @@ from neonlite.backend.validation import checks_arguments
 if TYPE_CHECKING:
     from neonlite.layers.layer import Layer
 
-AnyLayer = TypeVar("AnyLayer", bound="Layer")
+L = TypeVar("L", bound="Layer")
 Arguments = ParamSpec("Arguments")
 Deltas = TypeVar("Deltas")
 
 
 def accumulates(
-    bprop: Callable[Concatenate[AnyLayer, Arguments], Deltas],
-) -> Callable[Concatenate[AnyLayer, Arguments], Deltas]:
+    bprop: Callable[Concatenate[L, Arguments], Deltas],
+) -> Callable[Concatenate[L, Arguments], Deltas]:
     """Decorate a ``bprop`` to add to the gradients after ``set_acc_on(True)``, instead of overwriting them.
 
     Parameters
@@ -28,7 +28,7 @@ def accumulates(
     """
 
     @functools.wraps(bprop)
-    def wrapper(self: AnyLayer, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Deltas:
+    def wrapper(self: L, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Deltas:
         if not hasattr(self, "acc_on"):
             raise TypeError(f"Layer.accumulates: expected the bprop of a Layer, got that of {self!r}.")
         if not (self.acc_on and self._trainable):

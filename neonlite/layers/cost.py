@@ -12,6 +12,7 @@ from neonlite.backend.validation import check_number, check_numbers, from_name, 
 from neonlite.backend.warn import warn
 from neonlite.layers.buffers import BufferOwner, iobuf_shape, num_features, num_steps
 from neonlite.layers.layer import Layer
+from neonlite.layers.types import Tensors
 from neonlite.messages import describe
 from neonlite.name_hints import GENERALIZED_COST, add_hints
 from neonlite.optree import Operand
@@ -410,7 +411,7 @@ class Multicost(BufferOwner):
             )
         return list(zip(self.costs, self.weights, outputs, goals, strict=False))
 
-    def get_cost(self, inputs: Sequence[Tensor], targets: Sequence[Tensor | None] | Tensor) -> NativeArray:
+    def get_cost(self, inputs: Tensors, targets: Sequence[Tensor | None] | Tensor) -> NativeArray:
         """Compute the sum of the weighted mean costs.
 
         Parameters
@@ -431,7 +432,7 @@ class Multicost(BufferOwner):
         self.cost = sum(costs[1:], costs[0])
         return self.cost
 
-    def get_errors(self, inputs: Sequence[Tensor], targets: Sequence[Tensor | None] | Tensor) -> list[Tensor]:
+    def get_errors(self, inputs: Tensors, targets: Sequence[Tensor | None] | Tensor) -> list[Tensor]:
         """Compute the gradients of the sum, a list for the network's ``bprop``.
 
         Parameters

@@ -19,7 +19,7 @@ from neonlite.layers import accumulation, deltas, layer_checks, layer_methods
 from neonlite.layers.buffers import iobuf_shape, shape_of_data, with_layout
 from neonlite.layers.inference_copies import InferenceCopies
 from neonlite.layers.summary import summarize
-from neonlite.layers.types import LayerInput, Tensors, Terminal
+from neonlite.layers.types import LayerInput, Tensors, Terminal, overridable
 from neonlite.layers.weights import WeightOwner
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
@@ -226,6 +226,7 @@ class Layer(WeightOwner):
         """
         return self.formula(x)
 
+    @overridable
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Compute the outputs, ``formula(inputs) + beta outputs``.
 
@@ -255,6 +256,7 @@ class Layer(WeightOwner):
             self.fprop_assignment(self.be, (tree, self.outputs), lambda: ([self.outputs], [tree]))
         return self.outputs
 
+    @overridable
     @accumulation.accumulates
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         """Compute the gradients of the parameters, and ``deltas = alpha dE/dinputs + beta deltas``.

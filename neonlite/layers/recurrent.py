@@ -54,6 +54,12 @@ class RecurrentBase(ParameterLayer):
     num_gates = 1
     state_names: tuple[str, ...] = ("h",)  # states that a step passes to the next one
     saved_names: tuple[str, ...] = ()  # other values of each step that the backward pass reads
+    W_input: Tensor
+    W_recur: Tensor
+    b: Tensor
+    dW_input: Tensor
+    dW_recur: Tensor
+    db: Tensor
     recurrent_operands: tuple[str, ...] = ()  # which of saved_names are multiplied by W_recur, as h is
     num_directions = 1  # 2: bidirectional
     fused_kind = ""  # name of the backend's fused primitive; "" if there is none
@@ -228,7 +234,7 @@ class RecurrentBase(ParameterLayer):
         """Start the next minibatch from zero states."""
         self.is_reset, self.pending_state = True, {}
 
-    def fprop(  # type: ignore[override]  # neon's order
+    def fprop(  # neon's order
         self,
         inputs: Tensor,
         inference: bool = False,
@@ -606,7 +612,25 @@ class GRU(GatedRecurrentBase):
 # --- bidirectional layers --------------------------------------------------------------------------------------------
 
 
-class BiRNN(Recurrent):
+class Bidirectional:
+    """The views of the weights of both directions, forward and backward, and of their gradients."""
+
+    num_directions = 2
+    W_input_f: Tensor
+    W_input_b: Tensor
+    W_recur_f: Tensor
+    W_recur_b: Tensor
+    b_f: Tensor
+    b_b: Tensor
+    dW_input_f: Tensor
+    dW_input_b: Tensor
+    dW_recur_f: Tensor
+    dW_recur_b: Tensor
+    db_f: Tensor
+    db_b: Tensor
+
+
+class BiRNN(Bidirectional, Recurrent):
     """Bidirectional Recurrent layer: (nin, T) -> (2 output_size, T), the forward direction first.
 
     The rows of W hold W_input of both directions, W_recur of both, and b of both: attributes ``W_input_f``,
@@ -635,8 +659,6 @@ class BiRNN(Recurrent):
     Schuster and Paliwal 1997.
     """
 
-    num_directions = 2
-
     def __init__(
         self,
         output_size: int,
@@ -652,7 +674,7 @@ class BiRNN(Recurrent):
         self.split_inputs, self.parallelism = bool(split_inputs), parallelism
 
 
-class BiLSTM(LSTM):
+class BiLSTM(Bidirectional, LSTM):
     """Bidirectional LSTM layer: (nin, T) -> (2 output_size, T), with the weight layout of ``BiRNN``.
 
     Parameters
@@ -674,8 +696,6 @@ class BiLSTM(LSTM):
     ----------
     Graves and Schmidhuber 2005.
     """
-
-    num_directions = 2
 
     def __init__(
         self,

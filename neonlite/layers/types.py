@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from neonlite.backend import Tensor
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from neonlite.layers.parameter import TensorAttribute
     from neonlite.transforms import Transform
     from neonlite.typing import Array
+
+L = TypeVar("L")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LayerShape = int | tuple[int, ...]  # F, (F, T) or (C, H, W): without the batch dimension
 LayerShapes: TypeAlias = "LayerShape | Sequence[LayerShapes]"  # also of several inputs or outputs
@@ -55,3 +59,8 @@ Parameter: TypeAlias = "tuple[tuple[Tensor, Tensor], list[Tensor]]"  # ((W, dW),
 InitLike: TypeAlias = "HasFill | Array | str"  # initial values of a parameter; a name such as "glorot"
 ActivationLike: TypeAlias = "Transform | str"  # an activation function; a name such as "relu"
 WindowSizes = int | Sequence[int] | dict[str, int]  # sizes of a window or filter: a scalar, by axis or by name
+
+
+def overridable(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, ...], R]:
+    """Decorate a method that subclasses may override with fewer parameters, as neon's layers do."""
+    return method

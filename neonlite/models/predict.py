@@ -305,7 +305,7 @@ def evaluate(
     y: Data | str | None = None,
     metrics: Sequence[Metric | Cost | str] | Metric | Cost | str | None = None,
     batch_size: int | None = None,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Return metrics of data. Any thread may call it, as with ``predict``.
 
     Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -47,6 +47,7 @@ def _check_layer(be: Backend, primitive: str, layer: LayerObject, kind: type[Lay
 # --- convolution ---
 
 
+@overload
 def fprop_conv(
     be: Backend,
     layer: ConvLayer,
@@ -56,6 +57,27 @@ def fprop_conv(
     X: Tensor | None = None,
     bias: Tensor | None = None,
     bsum: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    relu: bool = False,
+    brelu: bool = False,
+    slope: float = 0.0,
+    layer_op: object = None,
+    repeat: int = 1,
+) -> Tensor: ...
+@overload
+def fprop_conv(
+    be: Backend, layer: ConvLayer, I: Tensor, F: Tensor, O: Tensor, alpha: float, relu: bool = False, repeat: int = 1, /
+) -> Tensor: ...
+def fprop_conv(
+    be: Backend,
+    layer: ConvLayer,
+    I: Tensor,
+    F: Tensor,
+    O: Tensor,
+    X: Any = None,
+    bias: Any = None,
+    bsum: Any = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     relu: bool = False,
@@ -142,6 +164,7 @@ def fprop_conv(
     return _run_convolution(be, "fprop_conv", run, O, layer.K, (I, F), *options)
 
 
+@overload
 def bprop_conv(
     be: Backend,
     layer: ConvLayer,
@@ -151,6 +174,27 @@ def bprop_conv(
     X: Tensor | None = None,
     bias: Tensor | None = None,
     bsum: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    relu: bool = False,
+    brelu: bool = False,
+    slope: float = 0.0,
+    layer_op: object = None,
+    repeat: int = 1,
+) -> Tensor: ...
+@overload
+def bprop_conv(
+    be: Backend, layer: ConvLayer, F: Tensor, E: Tensor, grad_I: Tensor, alpha: float, repeat: int = 1, /
+) -> Tensor: ...
+def bprop_conv(
+    be: Backend,
+    layer: ConvLayer,
+    F: Tensor,
+    E: Tensor,
+    grad_I: Tensor,
+    X: Any = None,
+    bias: Any = None,
+    bsum: Any = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     relu: bool = False,
