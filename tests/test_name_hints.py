@@ -558,6 +558,15 @@ def test_a_name_that_people_type_first_works_or_the_error_says_what_does(
             check(f"{module}.{name}", scope, None)
 
 
+@pytest.mark.parametrize("names", name_hints.SYNONYMS)
+def test_the_names_of_one_function_are_one_method_of_the_backend_with_types(names: str) -> None:
+    methods = [getattr(nl.Backend, name) for name in names.split()]
+    assert all(method is methods[0] for method in methods)
+    stub = Path(nl.backend.__file__).with_name("op_methods.pyi").read_text()
+    creation = ("array", "asarray", "tensor")  # of the class Backend, which needs no stub
+    assert all(f"    def {name}(self, a" in stub for name in names.split() if name not in creation)
+
+
 # --- arguments ---
 # A call with one argument that people type first; the error names the argument, or says to leave it out.
 
