@@ -38,7 +38,7 @@ class GradientRequests:
         instance("Autodiff: op_tree", op_tree, OpTreeNode, "an op-tree")
         known = tuple((id(node), id(tensor)) for node, tensor in (values or {}).items())
         key = (id(be), id(next_error), known, allow_unused)
-        memo = op_tree.__dict__.get("autodiff")  # stored on the node, so it is freed with the tree
+        memo = getattr(op_tree, "_autodiff", None)  # stored on the node, so it is freed with the tree
         if memo is not None and memo[0] == key:
             _, cache, handle = memo
             if (existing := handle()) is not None:
@@ -48,7 +48,7 @@ class GradientRequests:
             cache = GradientCache(op_tree, be, next_error, values or {}, allow_unused)
         self = super().__new__(cls)
         self.op_tree, self.be, self.next_error, self._cache = op_tree, cache.be, cache.next_error, cache
-        op_tree.__dict__["autodiff"] = (key, cache, weakref.ref(self))
+        op_tree._autodiff = (key, cache, weakref.ref(self))
         return self
 
     def __repr__(self) -> str:
@@ -258,7 +258,9 @@ class GradientCache:
         self.known_values = {id(node): tensor for node, tensor in values.items()}
         # references, so that no new node gets an id that is in known_values
         self.known_nodes = [node for node in values if node is not op_tree]
-        self.leaves = {id(x): x for node in postorder(op_tree) for x in node[1:] if isinstance(x, Tensor)}
+        self.leaves = {
+            id(x): x for node in postorder(op_tree) for x in (node.left, node.right) if isinstance(x, Tensor)
+        }
         self.leaves_of_root: dict[int, list[Tensor]] = {}
         for leaf in self.leaves.values():
             self.leaves_of_root.setdefault(id(leaf.root), []).append(leaf)
@@ -275,12 +277,12 @@ def is_array(x: object) -> TypeGuard[Any]:
 
 def as_list(x: Any) -> list[Any]:
     """Return a list unchanged, and any other object in a list of one."""
-    return list(x) if isinstance(x, list | tuple) and not isinstance(x, Operand) else [x]
+    return list(x) if isinstance(x, list | tuple) else [x]
 
 
 def check_input_grads(z: OpTreeNode, grads: object) -> None:
     """Raise ValueError unless the result of the gradient rule of ``z`` has a gradient, or None, for each operand."""
-    items = grads if isinstance(grads, tuple) and not isinstance(grads, Operand) else ()
+    items = grads if isinstance(grads, tuple) else ()
     if len(items) != len(z.operands) or not all(x is None or isinstance(x, Operand) for x in items):
         raise ValueError(
             f"grad of {z.op!r}: expected a tuple with an op-tree, or None for a zero gradient, for each of the "

@@ -346,7 +346,7 @@ class MissingAttribute:
 
     def __get__(self, obj: object, owner: type) -> NoReturn:
         counterpart = self.counterpart.replace("{name}", self.name)
-        counterpart = counterpart.replace("{t}", "tree" if issubclass(owner, tuple) else "t")
+        counterpart = counterpart.replace("{t}", "tree" if owner.__name__ == "OpTreeNode" else "t")
         raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}. Use {counterpart}.")
 
 

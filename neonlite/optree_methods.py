@@ -71,7 +71,7 @@ class Convertible:
             A view of a tensor, the transposed tree, or ``out``.
         """
         order: Any = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
-        if info_of(order):
+        if info_of(order) is not None:
             order, out = None, order
         value = self.T if order is None else self._permute(tuple(order))
         return value if out is None else self.backend.assign([out], [value])[0]

@@ -38,7 +38,7 @@ EVALUATION_HINT = "Call it with t.get(), the values as a NumPy array; or define 
 
 
 def _operand(be: Any, x: Any) -> Any:
-    return x if info_of(x) else be.array(x)
+    return be.array(x) if info_of(x) is None else x
 
 
 def _reduction(name: str) -> Callable[..., Any]:
@@ -239,6 +239,6 @@ def array_ufunc(operand: Operand, ufunc: Any, method: str, *inputs: Any, out: An
 
 
 def _apply_operator(name: str, x: Any, y: Any = None) -> Any:
-    if info_of(x):
+    if info_of(x) is not None:
         return getattr(x, f"__{name}__")(*() if y is None else (y,))
     return getattr(y, f"__r{name}__")(x)

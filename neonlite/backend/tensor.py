@@ -161,7 +161,7 @@ class Tensor(Operand):
                 return scatter(self, index, value)
             target = self._slice(*parsed)
         if type(value) is OpTreeNode:
-            value[0].be.run(target, value)
+            value.info.be.run(target, value)
         else:
             target.backend.write(target, value)
 
@@ -222,12 +222,6 @@ class Tensor(Operand):
 
     def __bool__(self) -> bool:  # as in neon's ``if not self.deltas``; for the value of one element use bool(t.item())
         return len(self) > 0
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "pickle: expected a NumPy array, got a tensor, which belongs to a live backend. Save t.get(), and load it "
-            "with be.array."
-        )
 
     def _describe(self) -> str:
         return f"tensor {self.name} {self.shape}" if self.name else f"a tensor {self.shape}"

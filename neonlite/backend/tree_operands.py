@@ -61,7 +61,7 @@ def as_rows(be: Backend, method: str, *operands: OperandLike) -> list[Any]:
 
 def as_operands(be: Backend, arrays: Sequence[OperandLike], method: str) -> list[Operand]:
     """Return a list of one or more operands, each as a tensor or op-tree."""
-    if not isinstance(arrays, list | tuple) or isinstance(arrays, Operand) or not arrays:
+    if not isinstance(arrays, list | tuple) or not arrays:
         raise TypeError(f"be.{method}: expected a list of one or more operands, got {describe(arrays)}")
     return [as_operand(be, x, method) for x in arrays]
 
