@@ -265,6 +265,7 @@ OPERAND = {
     "nl.Autodiff(f, be).get_grad_tensor(x)": "backward grad requires_grad requires_grad_",
     "be.stop_gradient({t})": "detach no_grad",
     "nl.gen_backend(runtime); before you create tensors": "cuda to",
+    "np.asarray({t})": "__array_interface__ __array_struct__",
     "{t}.get(); a NumPy array": "base cpu ctypes data flat numpy to_numpy values",
     "be.sqrt(be.sum(be.square({t})))": "norm",
     "{t}.max() - {t}.min()": "ptp",

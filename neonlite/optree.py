@@ -303,6 +303,12 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NumPyArray:
         return self.astensor().__array__(dtype, copy)
 
+    def __dlpack__(self, **options: object) -> object:
+        return self.astensor().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.backend.empty((1, 1)).__dlpack_device__()
+
     @staticmethod
     def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: Backend | None = None) -> Any:
         """Return a new node with an op dict's op and attributes and other operands, with shape inference and checks."""

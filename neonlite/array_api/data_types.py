@@ -11,7 +11,8 @@ from neonlite.array_api.array import Array, as_dtype, describe_array, padded, re
 from neonlite.array_api.promotion import DTYPES, KINDS, DTypes, promote, promote_scalar, to_dtype
 from neonlite.backend import current_backend
 from neonlite.optree_array_methods import device_of
-from neonlite.shapes import broadcast_shapes
+from neonlite.shapes import Shape
+from neonlite.shapes import broadcast_shapes as common_shape
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -86,8 +87,33 @@ def broadcast_arrays(*arrays: Array) -> list[Array]:
         The arrays of the common shape.
     """
     arrays = tuple(check_arrays("broadcast_arrays", *arrays))
-    shape = broadcast_shapes(*(x.shape for x in arrays)) if arrays else ()
+    shape = broadcast_shapes(*(x.shape for x in arrays))
     return [broadcast_to(x, shape) for x in arrays]
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """Return the common shape to which arrays of these shapes are broadcast.
+
+    Parameters
+    ----------
+    *shapes : tuple of int
+        The shapes.
+
+    Returns
+    -------
+    tuple of int
+        The common shape.
+
+    Raises
+    ------
+    ValueError
+        There is none.
+    """
+    given = [as_integers("broadcast_shapes", shape) for shape in shapes]
+    try:
+        return common_shape((), *given)
+    except ValueError as error:
+        raise ValueError(f"broadcast_shapes: {error}") from None
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:

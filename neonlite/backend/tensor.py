@@ -5,6 +5,7 @@ Longer methods are functions of a tensor, in tensor_views.py, tensor_conversion.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from neonlite.backend import histograms, tensor_conversion, tensor_views
@@ -149,6 +150,9 @@ class Tensor(Operand):
 
     def __len__(self) -> int:
         return self.info.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
 
     # --- writes ---
 

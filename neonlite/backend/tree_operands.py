@@ -38,9 +38,12 @@ def check_operands(be: Backend, method: str, *operands: object) -> None:
 
 
 def as_operand(be: Backend, x: OperandLike, method: str) -> Operand:
-    """Return x as a tensor or op-tree: a scalar or array is copied to a tensor."""
+    """Return x as a tensor or op-tree: a scalar or array is copied to a tensor; a vector is a column."""
     if isinstance(x, Operand):
         return x
+    array: Any = x
+    if hasattr(x, "operand"):  # an array of neonlite.array_api
+        return array.operand if array.ndim > 1 else be.reshape(array.operand, -1, 1)
     check_operands(be, method, x)
     return be.array(x)
 
