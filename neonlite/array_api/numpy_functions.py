@@ -7,21 +7,19 @@ from string import ascii_letters
 from typing import Any
 
 from neonlite.array_api import linalg, manipulation, reductions
-from neonlite.array_api.arguments import as_array, check_arrays
+from neonlite.array_api.arguments import as_array, check_arrays, convert
 from neonlite.array_api.array import Array, with_shape
 from neonlite.array_api.elementwise import multiply
 from neonlite.array_api.manipulation import concat, moveaxis, permute_dims, reshape
 from neonlite.array_api.products import check_numeric, matmul, tensordot, vecdot
+from neonlite.backend.einsum import parse_subscripts
 
 
 def einsum(subscripts: str, *operands: Any, optimize: object = True) -> Array:
     """Return ``np.einsum`` of arrays, contracted pairwise in the order chosen by opt_einsum."""
-    from opt_einsum.parser import parse_einsum_input
-
     arrays = check_numeric("einsum", *operands)
-    inputs, output, _ = parse_einsum_input((subscripts, *(x.shape for x in arrays)), shapes=True)
-    terms = inputs.split(",")
-    unused = iter([x for x in ascii_letters if x not in inputs])  # for the axes that operands have in front
+    terms, output = parse_subscripts(subscripts, [x.shape for x in arrays])
+    unused = iter([x for x in ascii_letters if not any(x in term for term in terms)])  # for the axes put in front
     padded = ["".join([*(next(unused) for _ in range(2 - len(term))), *term]) for term in terms]
     be = arrays[0].backend
     tree = be.einsum(f"{','.join(padded)}->{output}", *(x.operand for x in arrays))
@@ -101,8 +99,8 @@ def norm(x: Array, ord: Any = None, axis: Any = None, keepdims: bool = False) ->
 
 def take(a: Any, indices: Any, axis: int | None = None) -> Array:
     """Return the elements at indices along an axis, or of the elements in C order."""
-    like = a if isinstance(a, Array) else indices
-    x, index = as_array(a, like), as_array(indices, like)
+    be = (a if isinstance(a, Array) else indices).backend
+    x, index = (value if isinstance(value, Array) else convert(be, value) for value in (a, indices))
     if axis is None:
         x, axis = ravel(x), 0
     z = manipulation.take(x, ravel(index), axis=axis)

@@ -394,6 +394,8 @@ def isin(x1: Array, x2: Array, /, *, invert: bool = False) -> Array:
     x1, x2 = to_dtype(x1, number), sort(reshape(to_dtype(x2, number), (-1,)))
     if not x2.size:
         return not_equal(x1, x1) if not invert else equal(x1, x1)
+    if number.kind == "f":  # PyTorch's search does not support NaN, which equals no element
+        x2 = sort(where(not_equal(x2, x2), x2[0], x2))
     index = minimum(searchsorted(x2, x1), x2.size - 1)
     return (not_equal if invert else equal)(reshape(take(x2, reshape(index, (-1,))), x1.shape), x1)
 

@@ -1,8 +1,8 @@
 """Calls into other libraries, as a table: each works as for a NumPy array, or raises the error that is noted.
 
-``x`` and ``y`` are matrices (2, 3), ``q`` is (3, 3), ``v`` and ``w`` are vectors of 6 elements, ``s`` is a number, ``i``
-holds integers (2, 3), and ``img`` is an image. A note says for which operands a call is refused (t: tensors, n: op-tree
-nodes, a: arrays of ``neonlite.array_api``), and words of the error.
+``x`` and ``y`` are matrices (2, 3), ``q`` is (3, 3), ``v`` and ``w`` are vectors of 6 elements, ``s`` is a number,
+``i`` holds integers (2, 3), and ``img`` is an image. A note says for which operands a call is refused (t: tensors,
+n: op-tree nodes, a: arrays of ``neonlite.array_api``), and words of the error.
 """
 
 from __future__ import annotations
@@ -675,8 +675,5 @@ networkx.from_numpy_array(q).number_of_nodes()  # t n a: nonzero
 mpmath.mpf(float(s)) > 2
 """
 
-CALLS: dict[str, str] = dict(
-    (call, notes)
-    for call, _, notes in (line.partition("  # ") for line in TABLE.splitlines())
-    if call[:1] not in ("", "#")
-)
+ROWS = [line.partition("  # ") for line in TABLE.splitlines() if line[:1] not in ("", "#")]
+CALLS: dict[str, str] = {call: notes for call, _, notes in ROWS}
