@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, dtype_bits, promote_types
+from neonlite.dtypes import COMPLEX_HINT, FLOAT_DTYPES, INT_DTYPES, LIMITS, dtype_bits, promote_types
 from neonlite.messages import describe, owners, truncate_message
 from neonlite.ops import OPS, SHAPE_FN_BY_KIND, Op
 from neonlite.optree_structure import STATIC_INTS, Above, Attrs, Below, Info, Leaves, RandomSource, info_of
@@ -60,12 +60,18 @@ def as_leaf(
     # an array of an array library, or one of its scalars
     if not isinstance(x, type | Info) and hasattr(x, "dtype") and hasattr(x, "shape"):
         if x.shape == ():
-            return as_leaf(x.item(), other, be) if isinstance(x.item(), int | float) else (NotImplemented, NO_LEAVES, x)
+            return (
+                as_leaf(x.item(), other, be)
+                if isinstance(x.item(), int | float | complex)
+                else (NotImplemented, NO_LEAVES, x)
+            )
         is_row = op is not None and (op.kind in ("elementwise", "structural") or (is_left and op.symbol == "@"))
         x = (be or other.backend).snapshot(x, other, is_row)
         return x.info, {id(x): x}, x
     if isinstance(x, int | float):  # a subclass: numpy.float64, an IntEnum
         return as_leaf(float(x) if isinstance(x, float) else int(x), other, be)
+    if isinstance(x, complex):
+        raise TypeError(f"expected a real number as operand, got {x!r}. {COMPLEX_HINT}")
     return NotImplemented, NO_LEAVES, x
 
 

@@ -131,7 +131,7 @@ def can_cast(from_: Any, to: Any, /) -> bool:
     bool
         Whether it can be cast.
     """
-    return bool(np.can_cast(as_dtype(getattr(from_, "dtype", from_)), as_dtype(to)))
+    return bool(np.can_cast(as_dtype(from_), as_dtype(to)))
 
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
@@ -148,9 +148,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
         The common dtype.
     """
     scalars = [x for x in arrays_and_dtypes if isinstance(x, bool | int | float | complex)]
-    dtypes = [
-        as_dtype(getattr(x, "dtype", x)) for x in arrays_and_dtypes if not isinstance(x, bool | int | float | complex)
-    ]
+    dtypes = [as_dtype(x) for x in arrays_and_dtypes if not isinstance(x, bool | int | float | complex)]
     if not dtypes:
         raise ValueError("result_type: expected at least one array or dtype, got only Python scalars or nothing")
     common: np.dtype[Any] = dtypes[0]
@@ -199,7 +197,7 @@ def finfo(type: Any, /) -> Any:
     numpy.finfo
         Its ``bits``, ``eps``, ``max``, ``min`` and ``smallest_normal``.
     """
-    return Limits(np.finfo(getattr(type, "dtype", type)), ("eps", "max", "min", "smallest_normal"), float)
+    return Limits(np.finfo(as_dtype(type)), ("eps", "max", "min", "smallest_normal"), float)
 
 
 def iinfo(type: Any, /) -> Any:
@@ -215,7 +213,7 @@ def iinfo(type: Any, /) -> Any:
     numpy.iinfo
         Its ``bits``, ``max`` and ``min``.
     """
-    return Limits(np.iinfo(getattr(type, "dtype", type)), ("max", "min"), int)
+    return Limits(np.iinfo(as_dtype(type)), ("max", "min"), int)
 
 
 class Limits:

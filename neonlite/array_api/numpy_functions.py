@@ -13,10 +13,12 @@ from neonlite.array_api.elementwise import multiply
 from neonlite.array_api.manipulation import concat, moveaxis, permute_dims, reshape
 from neonlite.array_api.products import check_numeric, matmul, tensordot, vecdot
 from neonlite.backend.einsum import parse_subscripts
+from neonlite.backend.validation import instance
 
 
 def einsum(subscripts: str, *operands: Any, optimize: object = True) -> Array:
     """Return ``np.einsum`` of arrays, contracted pairwise in the order chosen by opt_einsum."""
+    instance("np.einsum: subscripts", subscripts, str, "a string, such as 'ij,jk->ik',")
     arrays = check_numeric("einsum", *operands)
     terms, output = parse_subscripts(subscripts, [x.shape for x in arrays])
     unused = iter([x for x in ascii_letters if not any(x in term for term in terms)])  # for the axes put in front

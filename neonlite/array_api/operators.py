@@ -12,6 +12,7 @@ import numpy as np
 from neonlite.array_api import data_types, elementwise, indexing, manipulation, numpy_functions, products, reductions
 from neonlite.array_api.array import Array, describe_array, result
 from neonlite.array_api.creation import asarray
+from neonlite.dtypes import COMPLEX_HINT
 from neonlite.optree import Operand
 from neonlite.optree_numpy import REDUCTIONS, accepts, evaluate
 
@@ -55,6 +56,8 @@ def is_operand(other: object) -> bool:
     """Return whether an operator accepts an operand. TypeError for a list, which would be compared as a whole."""
     if isinstance(other, list | tuple):
         raise TypeError(f"expected an array or a number as operand, got {other!r}. Create an array with asarray.")
+    if isinstance(other, complex):
+        raise TypeError(f"expected a real number as operand, got {other!r}. {COMPLEX_HINT}")
     return isinstance(other, OPERANDS) or hasattr(other, "__dlpack__")
 
 

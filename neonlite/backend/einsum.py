@@ -21,6 +21,7 @@ def einsum(be: Backend, subscripts: str, operands: Sequence[OperandLike]) -> Ope
     """Return the op-tree of an einsum. Raises ValueError if the subscripts and the shapes do not match."""
     from opt_einsum import contract_path
 
+    instance("be.einsum: subscripts", subscripts, str, "a string, such as 'ij,jk->ik',")
     trees = [as_operand(be, x, "einsum") for x in operands]
     call = f"be.einsum({subscripts!r}, {describe(*trees)})"
     shapes = [x.shape for x in trees]
@@ -45,7 +46,6 @@ def parse_subscripts(subscripts: str, shapes: Sequence[tuple[int, ...]]) -> tupl
     """Return the labels of each operand, and those of the result, with letters for "..."."""
     from opt_einsum.parser import parse_einsum_input
 
-    instance("einsum: subscripts", subscripts, str, "a string, such as 'ij,jk->ik',")
     if wrong := sorted(set(subscripts) - set(ascii_letters + ",.-> ")):
         raise ValueError(f"expected letters, commas and '->' as subscripts, got {wrong[0]!r}")
     inputs, output, _ = parse_einsum_input((subscripts, *shapes), shapes=True)
