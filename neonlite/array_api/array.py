@@ -387,7 +387,7 @@ def result(operand: Operand, ndim: int, dtype: np.dtype[Any] | None, *arguments:
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return a dtype, or that of an array, as NumPy's own object: in native byte order, and without the metadata that a pickle may add."""
+    """Return a dtype, or an array's, as NumPy's own object: in native byte order, without the metadata of pickle."""
     dtype = np.dtype(dtype if isinstance(dtype, type) else getattr(dtype, "dtype", dtype))
     own: np.dtype[Any] = DTYPE_OF_NAME.get(dtype.name, dtype)
     return own
