@@ -32,6 +32,7 @@ __all__ = [
 
 
 _LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.log"}
+_LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.contraction")
 
 if TYPE_CHECKING:
     from neonlite import array_api as array_api
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from neonlite import optimizers as optimizers
     from neonlite import transforms as transforms
     from neonlite import visualize as visualize
+    from neonlite.contraction import einsum as einsum
+    from neonlite.contraction import tensordot as tensordot
+    from neonlite.contraction import transpose as transpose
     from neonlite.log import logger as logger
     from neonlite.models import Model as Model
 else:

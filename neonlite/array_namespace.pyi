@@ -11,6 +11,7 @@ from neonlite.array_api.linalg import EighResult, QRResult, SlogdetResult, SVDRe
 from neonlite.array_api.manipulation import Axis
 from neonlite.array_api.reductions import UniqueAll, UniqueCounts, UniqueInverse
 from neonlite.backend import Backend
+from neonlite.shapes import Shape
 
 class Linalg:
     @staticmethod
@@ -227,6 +228,10 @@ class Namespace:
         """Return arrays broadcast to their common shape."""
 
     @staticmethod
+    def broadcast_shapes(*shapes: Shape) -> Shape:
+        """Return the common shape to which arrays of these shapes are broadcast."""
+
+    @staticmethod
     def broadcast_to(x: _Array, /, shape: tuple[int, ...]) -> _Array:
         """Return an array broadcast to a shape."""
 
@@ -393,6 +398,10 @@ class Namespace:
     @staticmethod
     def isfinite(x: _Array, /) -> _Array:
         """Return 1 where x is finite, else 0, elementwise."""
+
+    @staticmethod
+    def isin(x1: _Array, x2: _Array, /, *, invert: builtins.bool = False) -> _Array:
+        """Return, for each element of an array, whether another array has it."""
 
     @staticmethod
     def isinf(x: _Array, /) -> _Array:

@@ -99,7 +99,7 @@ class Autodiff(GradientRequests):
                 )
             values = [known.get(id(x), x) for x in (z, *z.operands)]
             if values[0] is self.op_tree:  # a copy, as the cache on the tree must not refer to the tree
-                values[0] = build(OPS[z.op], z[1], z[2], tuple(z.info.attrs.items()), self.be)
+                values[0] = build(OPS[z.op], z.left, z.right, tuple(z.info.attrs.items()), self.be)
             input_grads = rule(self.be, dz, *values, **z.info.attrs)
             check_input_grads(z, input_grads)
             is_masked = id(z) in masked or z.op == "where"

@@ -43,7 +43,7 @@ class GradientRequests:
         instance("Autodiff: op_tree", tree, OpTreeNode, "an op-tree")
         known = tuple((id(node), id(tensor)) for node, tensor in (values or {}).items())
         key = (id(be), id(error), known, allow_unused)
-        memo = tree.__dict__.get("autodiff")  # stored on the node, so it is freed with the tree
+        memo = getattr(tree, "_autodiff", None)  # stored on the node, so it is freed with the tree
         if memo is not None and memo[0] == key:
             _, cache, handle = memo
             if (existing := handle()) is not None:
@@ -53,7 +53,7 @@ class GradientRequests:
             cache = GradientCache(tree, be, error, values or {}, allow_unused)
         self = super().__new__(cls)
         self.op_tree, self.be, self.next_error, self._cache = tree, cache.be, cache.next_error, cache
-        tree.__dict__["autodiff"] = (key, cache, weakref.ref(self))
+        tree._autodiff = (key, cache, weakref.ref(self))
         return self
 
     def __repr__(self) -> str:
@@ -267,7 +267,9 @@ class GradientCache:
         self.known_values = {id(node): tensor for node, tensor in values.items()}
         # references, so that no new node gets an id that is in known_values
         self.known_nodes = [node for node in values if node is not op_tree]
-        self.leaves = {id(x): x for node in postorder(op_tree) for x in node[1:] if isinstance(x, Tensor)}
+        self.leaves = {
+            id(x): x for node in postorder(op_tree) for x in (node.left, node.right) if isinstance(x, Tensor)
+        }
         self.leaves_of_root: dict[int, list[Tensor]] = {}
         for leaf in self.leaves.values():
             self.leaves_of_root.setdefault(id(leaf.root), []).append(leaf)
@@ -289,12 +291,12 @@ def operand_of(x: object) -> Any:
 
 def as_list(x: Any) -> list[Any]:
     """Return a list unchanged, and any other object in a list of one."""
-    return list(x) if isinstance(x, list | tuple) and not isinstance(x, Operand) else [x]
+    return list(x) if isinstance(x, list | tuple) else [x]
 
 
 def check_input_grads(z: OpTreeNode, grads: object) -> None:
     """Raise ValueError unless the result of the gradient rule of ``z`` has a gradient, or None, for each operand."""
-    items = grads if isinstance(grads, tuple) and not isinstance(grads, Operand) else ()
+    items = grads if isinstance(grads, tuple) else ()
     if len(items) != len(z.operands) or not all(x is None or isinstance(x, Operand) for x in items):
         raise ValueError(
             f"grad of {z.op!r}: expected a tuple with an op-tree, or None for a zero gradient, for each of the "

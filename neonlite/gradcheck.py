@@ -160,7 +160,7 @@ def check_grad(
     copies: dict[int, Any] = {}
     nodes: list[Any] = []
     for node in postorder(root):
-        a, b = (_copy_operand(x, reference_be, copies) for x in node[1:])
+        a, b = (_copy_operand(x, reference_be, copies) for x in (node.left, node.right))
         copies[id(node)] = build(OPS[node.op], a, b, tuple(node.attrs.items()), reference_be)
         nodes.append(copies[id(node)])
     if tensors is None:
@@ -218,10 +218,10 @@ def _replace_operands(node: Any, leaves: dict[int, Any]) -> Any:
         if id(x) in leaves:
             return leaves[id(x)][1]
         if type(x) is OpTreeNode and x.op == "pair":
-            return build(OPS[x.op], swap(x[1]), swap(x[2]), (), x.backend)
+            return build(OPS[x.op], swap(x.left), swap(x.right), (), x.backend)
         return x
 
-    return build(OPS[node.op], swap(node[1]), swap(node[2]), tuple(node.attrs.items()), node.backend)
+    return build(OPS[node.op], swap(node.left), swap(node.right), tuple(node.attrs.items()), node.backend)
 
 
 def _compare_directional(

@@ -91,5 +91,5 @@ def is_list(value: object) -> bool:
 
 def nested_html(value: Any) -> Html | None:
     """Return the HTML of an object that has one; None for tensors, numbers and other plain values."""
-    method = None if info_of(value) else getattr(type(value), "_repr_html_", None)
+    method = getattr(type(value), "_repr_html_", None) if info_of(value) is None else None
     return Html(method(value)) if method else None

@@ -33,7 +33,8 @@ def describe(*operands: object) -> str:
     def describe_one(x: Any) -> str:
         info = info_of(x)
         if info is None:
-            return _short_repr.repr(x)
+            is_array = hasattr(x, "operand")  # of neonlite.array_api
+            return f"an array {x.shape} of {x.dtype.name}" if is_array else _short_repr.repr(x)
         name = f"{info['op']}-tree" if info.op_def else label(x) if x.name else "a tensor"
         return f"{name} {x.shape}"
 

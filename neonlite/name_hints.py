@@ -522,7 +522,8 @@ OPERAND = {
     "be.stop_gradient({t})": "detach no_grad",
     "nl.gen_backend(runtime); before you create tensors": "cuda to",
     "{t}.device": "is_cuda",
-    "{t}.get(); a NumPy array": "base block_until_ready cpu ctypes data eval flat to_numpy values",
+    "np.asarray({t})": "__array_interface__ __array_struct__",
+    "{t}.get(); a NumPy array": "base block_until_ready cpu ctypes data eval flat values",
     "np.{name}({t}.get())": "median unique",
     "be.sqrt(be.sum(be.square({t})))": "norm",
     "be.maximum({t}, 0)": "relu",
@@ -582,7 +583,7 @@ ARRAY_API = {  # of neonlite.array_api and its arrays x; besides, its functions
     "np.{name}(x.numpy())": "cov histogram median nanmean",
     "np.{name}(x.numpy(), 0.5)": "percentile quantile",
     "np.{name}(x.numpy(), x.numpy())": "allclose array_equal isclose kron",
-    "x.numpy()": "cpu detach get to_numpy",
+    "x.numpy()": "cpu detach get",
     "x.size": "numel",
     "x.ndim": "dim",
     "nl.Autodiff(xp.sum(x * x).operand, be)": "backward grad requires_grad",
@@ -746,7 +747,7 @@ class MissingAttribute:
         self.name, self.counterpart = name, counterpart
 
     def __get__(self, obj: object, owner: type) -> NoReturn:
-        counterpart = self.counterpart.replace("{t}", "tree" if issubclass(owner, tuple) else "t")
+        counterpart = self.counterpart.replace("{t}", "tree" if owner.__name__ == "OpTreeNode" else "t")
         hint = use(counterpart.replace("{name}", self.name), given="be")
         raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}. {hint}")
 

@@ -38,7 +38,7 @@ MAX_TRACKED_LEAVES = 128  # a node with more leaves does not store them; its tre
 
 Operator = Callable[[Any, OperandLike], "OpTreeNode"]
 Target = TypeVar("Target", bound="Operand")
-_new_tuple: Callable[..., Any] = tuple.__new__
+_new: Callable[..., Any] = object.__new__
 
 
 # --- building ------------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> O
     """
     kind, given = type(a), a
     if kind is OpTreeNode:
-        key_a, leaves_a = a[0], a.leaves
+        key_a, leaves_a = a.info, a.leaves
     elif kind is int and -9 < a < 9:
         key_a, leaves_a = a, NO_LEAVES
     else:
@@ -61,7 +61,7 @@ def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> O
     if b is None:
         key_b, leaves_b = None, NO_LEAVES
     elif kind is OpTreeNode:
-        key_b, leaves_b = b[0], b.leaves
+        key_b, leaves_b = b.info, b.leaves
     elif kind is int and -9 < b < 9:
         key_b, leaves_b = b, NO_LEAVES
     else:
@@ -97,8 +97,8 @@ def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> O
         info = infer_info(op, a, b, attrs, be)
         if leaves is not None:
             info = info.be.structures.remember(key, info, pattern)
-    node: OpTreeNode = _new_tuple(OpTreeNode, (info, a, b))
-    node.leaves = leaves
+    node: OpTreeNode = _new(OpTreeNode)
+    node.info, node.left, node.right, node.leaves = info, a, b, leaves
     return node
 
 
@@ -238,8 +238,8 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
     Operators, backend methods and ``OpTreeNode.build`` create nodes with shape inference and checks. The constructor
     does neither.
 
-    As in neon, a node is a tuple: ``len(tree)`` is 3, ``tree[0]`` is the op dict, and ``tree[1]`` and ``tree[2]`` are
-    the operands. To slice the value, evaluate it: ``tree.astensor()[0]``.
+    As in neon, ``op, left, right = tree``: ``len(tree)`` is 3, ``tree[0]`` is the op dict, and ``tree[1]`` and
+    ``tree[2]`` are the operands. To slice the value, evaluate it: ``tree.astensor()[0]``.
 
     Parameters
     ----------
@@ -253,9 +253,11 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
 
     def __new__(cls, op: dict[str, Any], a: object = None, b: object = None) -> OpTreeNode:
         """Return the triple, with the shape in ``op`` unchecked."""
-        node: OpTreeNode = _new_tuple(cls, (unchecked_info(op, a, b), a, b))
-        node.leaves = None
+        node: OpTreeNode = _new(cls)
+        node.info, node.left, node.right, node.leaves = unchecked_info(op, a, b), a, b, None
         return node
+
+    __slots__ = ()
 
     build = classmethod(optree_methods.build_by_name)
 
@@ -309,6 +311,12 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NumPyArray:
         return self.astensor().__array__(dtype, copy)
+
+    def __dlpack__(self, **options: object) -> object:
+        return self.astensor().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.backend.empty((1, 1)).__dlpack_device__()
 
     @staticmethod
     def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: Backend | None = None) -> Any:

@@ -59,13 +59,15 @@ class ArrayMethods(Convertible):
         """The device of the backend: "cpu", or as in "cuda:0"."""
         return device_of(self.info.be)
 
-    def to_device(self, device: str) -> Self:
+    def to_device(self, device: str, *, stream: None = None) -> Self:
         """Return the operand itself, which is on the device of its backend.
 
         Parameters
         ----------
         device : str
             The device of the operand.
+        stream : None
+            As in the array-API standard; there are no streams.
 
         Returns
         -------
@@ -77,6 +79,8 @@ class ArrayMethods(Convertible):
         ValueError
             It is on another device.
         """
+        if stream is not None:
+            raise ValueError(f"{describe(self)}.to_device: expected no stream, got {stream!r}. Leave it out.")
         if device != self.device:
             raise ValueError(
                 f"{describe(self)}.to_device: expected {self.device!r}, got {device!r}. Copy the values to a "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, dtype_bits, promote_types
+from neonlite.dtypes import COMPLEX_HINT, FLOAT_DTYPES, INT_DTYPES, LIMITS, dtype_bits, promote_types
 from neonlite.messages import describe, owners, truncate_message
 from neonlite.ops import OPS, SHAPE_FN_BY_KIND, Op
 from neonlite.optree_structure import STATIC_INTS, Above, Attrs, Below, Info, Leaves, RandomSource, info_of
@@ -44,7 +44,7 @@ def as_leaf(
     if type(x) is int:
         if x in STATIC_INTS:
             return x, NO_LEAVES, x
-        if (info := info_of(other)) and (limits := LIMITS.get(info.dtype)):
+        if (info := info_of(other)) is not None and (limits := LIMITS.get(info.dtype)):
             low, high = limits
             x = Below(x) if x < low else Above(x) if x > high else x
         return type(x), {id(x): x}, x
@@ -58,14 +58,20 @@ def as_leaf(
             operand,
         )
     # an array of an array library, or one of its scalars
-    if not isinstance(x, type) and hasattr(x, "dtype") and hasattr(x, "shape"):
+    if not isinstance(x, type | Info) and hasattr(x, "dtype") and hasattr(x, "shape"):
         if x.shape == ():
-            return as_leaf(x.item(), other, be) if isinstance(x.item(), int | float) else (NotImplemented, NO_LEAVES, x)
+            return (
+                as_leaf(x.item(), other, be)
+                if isinstance(x.item(), int | float | complex)
+                else (NotImplemented, NO_LEAVES, x)
+            )
         is_row = op is not None and (op.kind in ("elementwise", "structural") or (is_left and op.symbol == "@"))
         x = (be or other.backend).snapshot(x, other, is_row)
         return x.info, {id(x): x}, x
     if isinstance(x, int | float):  # a subclass: numpy.float64, an IntEnum
         return as_leaf(float(x) if isinstance(x, float) else int(x), other, be)
+    if isinstance(x, complex):
+        raise TypeError(f"expected a real number as operand, got {x!r}. {COMPLEX_HINT}")
     return NotImplemented, NO_LEAVES, x
 
 
@@ -77,7 +83,7 @@ def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info
     backends = list({id(x): x for x in candidates}.values())
     try:
         if len(backends) > 1:
-            tensors = {id(x.backend): x for x in flatten_pairs(a, b) if info_of(x)}.values()
+            tensors = {id(x.backend): x for x in flatten_pairs(a, b) if info_of(x) is not None}.values()
             if len(tensors) < 2:
                 raise ValueError(f"expected operands of {be!r}, got {owners(*tensors)}")
             raise ValueError(f"expected operands of one backend, got {owners(*tensors)}")
@@ -164,7 +170,8 @@ def operand_types(x: object) -> list[Any]:
 
 def direct_type(x: object) -> Any:
     """Return the Info of a tensor or node, also of a pair, or the type of a scalar."""
-    return info_of(x) or type(x)
+    info = info_of(x)
+    return type(x) if info is None else info
 
 
 def unknown_op(where: str, name: object) -> TypeError:
@@ -195,6 +202,6 @@ def unchecked_info(op: dict[str, Any], a: Any, b: Any) -> Info:
 def backend_of(*operands: object) -> Backend:
     """Return the backend of the first tensor or node; TypeError if there is none."""
     for x in operands:
-        if info := info_of(x):
+        if (info := info_of(x)) is not None:
             return info.be
     raise TypeError(f"expected a tensor or an op-tree among the operands, got {describe(*operands)}")

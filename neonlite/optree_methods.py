@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 
 from neonlite.messages import describe
 from neonlite.ops import OPS
@@ -77,7 +77,7 @@ class Convertible:
             A view of a tensor, the transposed tree, or ``out``.
         """
         order: Any = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
-        if info_of(order):
+        if info_of(order) is not None:
             order, out = None, order
         value = self.T if order is None else self._permute(tuple(order))
         return value if out is None else self.backend.assign([out], [value])[0]
@@ -132,6 +132,13 @@ class Convertible:
         """Return a copy of the value as a NumPy array; neon's name of ``get``."""
         return self.get()
 
+    def to_numpy(self) -> NumPyArray:
+        """Return a copy of the value as a NumPy array; pandas' name of ``get``, which Matplotlib and others call."""
+        return self.get()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> NoReturn:
+        raise not_for_arrow(self, "t.get()")
+
     def __float__(self) -> float:
         return float(self.item())
 
@@ -141,6 +148,11 @@ class Convertible:
     def __format__(self, spec: str) -> str:
         """Format the only element, as in ``f"{cost:.2f}"``; without a format, the whole operand."""
         return format(self.item(), spec) if spec else str(self)
+
+
+def not_for_arrow(x: object, value: str) -> TypeError:
+    """Return the exception for Arrow's protocol, by which polars and others would read columns."""
+    return TypeError(f"{describe(x)}: expected a NumPy array for libraries that read Arrow's columns. Pass {value}.")
 
 
 # --- methods of OpTreeNode ---

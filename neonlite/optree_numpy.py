@@ -2,13 +2,15 @@
 
 ``array_ufunc`` and ``array_function`` implement NumPy's protocols ``__array_ufunc__`` and ``__array_function__``. A
 function with a backend method builds its op-tree, which has two dimensions or more; reductions keep the reduced axes
-unless ``keepdims=False``. A function in ``EVALUATED`` reads the values as NumPy arrays. Any other raises TypeError.
+unless ``keepdims=False``. NumPy computes any other function, or one with other arguments, from the values, and returns
+NumPy arrays, which are constants: a warning says that they have no gradient.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +27,15 @@ REDUCTIONS = {
     "add": "sum", "logical_and": "all", "logical_or": "any", "maximum": "max", "minimum": "min", "multiply": "prod",
 }  # fmt: skip
 
-EVALUATION_HINT = "Call it with t.get(), the values as a NumPy array; or define an op with be.define_op."
+# functions that plotting libraries call before they read the values: their results are not expected to have a gradient
+READERS = "atleast_1d broadcast_arrays histogram"
 
 
 # --- functions ------------------------------------------------------------------------------------------------------
 
 
 def _operand(be: Any, x: Any) -> Any:
-    return x if info_of(x) else be.array(x)
+    return be.array(x) if info_of(x) is None else x
 
 
 def _reduction(name: str) -> Callable[..., Any]:
@@ -112,17 +115,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "vstack": lambda be, tup: be.concat(tup, 0),
     "zeros_like": lambda be, a, dtype=None: be.zeros_like(a, dtype or a.info.dtype),
 }
-# functions that read the values and do not return results to compute with: comparisons, text, files
-EVALUATED = (
-    "allclose array2string array_equal array_equiv array_repr array_str atleast_1d broadcast_arrays can_cast histogram "
-    "iscomplexobj isclose isrealobj may_share_memory result_type save savetxt savez savez_compressed shares_memory"
-)
 
 
 def array_function(
     operand: Operand, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """Return an op-tree for a NumPy function of tensors and op-trees, or a value for one in ``EVALUATED``.
+    """Return an op-tree for a NumPy function of tensors and op-trees, or what NumPy computes from their values.
 
     Parameters
     ----------
@@ -134,37 +132,99 @@ def array_function(
         The types with this protocol.
     args, kwargs
         The arguments.
+    """
+    name = f"{func.__module__}.{func.__name__}".removeprefix("numpy.")
+    be: Any = operand.backend
+    is_method = name in SAME_ARGUMENTS.split()
+    function = getattr(type(be), name.removeprefix("linalg.")) if is_method else FUNCTIONS.get(name)
+    if function is None or not accepts(function, be, *args, **kwargs):
+        return evaluate(f"np.{name}", func, args, kwargs)
+    return function(be, *args, **kwargs)
+
+
+def accepts(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Return whether a function has parameters for these arguments."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+# --- functions that NumPy computes ----------------------------------------------------------------------------------
+
+
+def evaluate(name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Return what a function of NumPy computes from the values of tensors, op-trees and arrays, as NumPy arrays.
+
+    A warning says that a floating-point result of a variable, tensor or op-tree has no gradient.
+
+    Parameters
+    ----------
+    name : str
+        The name of the function.
+    function : callable
+        The function.
+    args, kwargs
+        The arguments.
 
     Raises
     ------
     TypeError
-        The function or an argument has no counterpart among the backend methods.
+        The function writes to a tensor or array.
     """
-    name = f"{func.__module__}.{func.__name__}".removeprefix("numpy.")
-    if name in EVALUATED.split():
-        return func(*evaluated(args), **evaluated(kwargs))
-    be: Any = operand.backend
-    is_method = name in SAME_ARGUMENTS.split()
-    function = getattr(type(be), name.removeprefix("linalg.")) if is_method else FUNCTIONS.get(name)
-    if function is None:
-        raise TypeError(
-            f"np.{name}({describe(operand)}): expected a NumPy function that has a backend method, such as np.sum. "
-            f"{EVALUATION_HINT}"
-        )
     try:
-        inspect.signature(function).bind(be, *args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"np.{name}({describe(operand)}): {error}. {EVALUATION_HINT}") from None
-    return function(be, *args, **kwargs)
+        result = function(*read_only(args), **read_only(kwargs))
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+        raise TypeError(
+            f"{name}({describe(*args)}): expected a NumPy array to write to. Assign the values, t[...] = values; or "
+            "write to a copy, np.array(t)"
+        ) from None
+    variables = [x for x in find_operands((args, kwargs)) if getattr(x, "is_live", True) and x.dtype.kind not in "biu"]
+    if variables and has_floats(result) and "out" not in kwargs and name.removeprefix("np.") not in READERS.split():
+        warnings.warn(
+            f"{name}: NumPy computes a constant, which has no gradient, from {describe(variables[0])}. Pass its value, "
+            f"{'x.numpy()' if hasattr(variables[0], 'operand') else 't.get()'}, if you need none; or use functions of "
+            "the backend or of neonlite.array_api.",
+            stacklevel=3,
+        )
+    return copy_views(result)
 
 
-def evaluated(x: Any) -> Any:
-    """Return arguments with NumPy arrays in place of tensors, op-trees and other arrays."""
-    if hasattr(x, "__array_function__"):
-        return x.__array__()
+def find_operands(x: Any) -> list[Any]:
+    """Return the tensors, op-trees and arrays of neonlite in arguments."""
+    if info_of(x) is not None or hasattr(x, "operand"):
+        return [x]
+    items = x.values() if type(x) is dict else x if type(x) in (list, tuple) else ()
+    return [y for item in items for y in find_operands(item)]
+
+
+def read_only(x: Any) -> Any:
+    """Return arguments with read-only NumPy arrays in place of tensors, op-trees and arrays of neonlite."""
+    if info_of(x) is not None or hasattr(x, "operand"):
+        values = (x.numpy() if hasattr(x, "numpy") else x.get()).view()
+        values.flags.writeable = False
+        return values
     if type(x) is dict:
-        return {key: evaluated(value) for key, value in x.items()}
-    return type(x)(map(evaluated, x)) if type(x) in (list, tuple) else x
+        return {key: read_only(value) for key, value in x.items()}
+    return type(x)(map(read_only, x)) if type(x) in (list, tuple) else x
+
+
+def has_floats(x: Any) -> bool:
+    """Return whether the result of a function has floating-point numbers."""
+    if isinstance(x, list | tuple):
+        return any(map(has_floats, x))
+    return getattr(getattr(x, "dtype", None), "kind", "") in ("f", "c")
+
+
+def copy_views(x: Any) -> Any:
+    """Return the result of a function with copies of read-only arrays, which are views of its arguments."""
+    if isinstance(x, list | tuple):
+        items = map(copy_views, x)
+        return x._make(items) if hasattr(x, "_make") else type(x)(items)
+    return x.copy() if hasattr(x, "flags") and hasattr(x, "ndim") and x.ndim and not x.flags.writeable else x
 
 
 # --- ufuncs ---------------------------------------------------------------------------------------------------------
@@ -181,7 +241,7 @@ class ArrayUfunc:
 
 
 def array_ufunc(operand: Operand, ufunc: Any, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
-    """Return the op-tree of a ufunc of tensors and op-trees, or ``out``.
+    """Return the op-tree of a ufunc of tensors and op-trees, or ``out``, or what NumPy computes from their values.
 
     Parameters
     ----------
@@ -193,44 +253,30 @@ def array_ufunc(operand: Operand, ufunc: Any, method: str, *inputs: Any, out: An
         "__call__"; or "reduce" for a sum, product, maximum, minimum, any or all.
     *inputs : Tensor, OpTreeNode, scalar or array
         The operands.
-    out : tuple of Tensor, optional
-        Evaluate into this tensor now, instead of returning an op-tree.
+    out : tuple of Tensor or numpy.ndarray, optional
+        Write to this tensor or array now, instead of returning an op-tree.
     **options
         ``axis``, ``dtype`` and ``keepdims`` of "reduce".
-
-    Raises
-    ------
-    TypeError
-        The ufunc, its method or an option has no counterpart among the backend methods; or ``out`` is not a tensor.
     """
     be, name = operand.backend, ufunc.__name__
-    what = f"np.{name}" + (f".{method}" if method != "__call__" else "")
     target = out[0] if out else None
-    if target is not None and (info_of(target) is None or target.info.op_def):
-        raise TypeError(
-            f"{what}({describe(*inputs)}): expected a tensor as out, got {describe(target)}. Evaluate the op-tree into "
-            "a NumPy array: out[...] = (...).get()"
-        )
-    function: Any = None
-    if method == "reduce" and name in REDUCTIONS and inputs[0] is operand:
-        function, options = FUNCTIONS[REDUCTIONS[name]], {"axis": 0, **options}
-    elif method == "__call__" and ufunc.nout == 1 and not options:
-        function = _apply_operator if name in OPERATORS else getattr(type(be), name, None)
-        function = _float_power if name == "float_power" else function
-    if function is None or any(x is not None for key, x in options.items() if key in ("initial", "where")):
-        given = "".join(f", {key}={describe(x)}" for key, x in options.items())
-        raise TypeError(
-            f"{what}({describe(*inputs)}{given}): expected a ufunc and options that have a backend method, such as "
-            f"np.exp(t) and np.add.reduce(t, axis=1). {EVALUATION_HINT}"
-        )
-    if function is _apply_operator:
-        tree = _apply_operator(OPERATORS[name], *inputs)
-        return tree if target is None else be.assign([target], [tree])[0]
-    options = {key: x for key, x in options.items() if key in ("axis", "dtype", "keepdims")}
-    return function(be, *inputs, out=target, **options)
+    if target is None or (info_of(target) is not None and target.info.op_def is None):
+        function: Any = None
+        if method == "reduce" and name in REDUCTIONS and inputs[0] is operand:
+            function, options = FUNCTIONS[REDUCTIONS[name]], {"axis": 0, **options}
+        elif method == "__call__" and ufunc.nout == 1 and not options:
+            if name in OPERATORS:
+                tree = _apply_operator(OPERATORS[name], *inputs)
+                return tree if target is None else be.assign([target], [tree])[0]
+            function = _float_power if name == "float_power" else getattr(type(be), name, None)
+        if function is not None and accepts(function, be, *inputs, out=target, **options):
+            return function(be, *inputs, out=target, **options)
+    options = {**options, "out": out} if out else options
+    what = f"np.{name}" + (f".{method}" if method != "__call__" else "")
+    return evaluate(what, getattr(ufunc, method), inputs, options)
 
 
 def _apply_operator(name: str, x: Any, y: Any = None) -> Any:
-    if info_of(x):
+    if info_of(x) is not None:
         return getattr(x, f"__{name}__")(*() if y is None else (y,))
     return getattr(y, f"__r{name}__")(x)

@@ -50,6 +50,16 @@ class Info(dict[str, Any]):
     __setitem__ = __delitem__ = update = pop = clear = setdefault = popitem = _raise_immutable
     __ior__ = _raise_immutable
 
+    def _raise_item(self, *_: object) -> NoReturn:
+        raise TypeError(
+            "the op of an op-tree: expected a number, got a dict. As in neon, an op-tree has the items of the triple "
+            "(op, left, right). Evaluate it for its elements: tree.get(); or reduce it: be.sum(tree), be.max(tree)"
+        )
+
+    # what sum(tree), max(tree), any(tree), sorted(tree), math.fsum(tree) and the like call
+    __bool__ = __float__ = __lt__ = __le__ = __gt__ = __ge__ = _raise_item
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _raise_item
+
 
 def info_of(x: object) -> Info | None:
     """Return the Info of a tensor or node, and None for any other object."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeAlias, overload
 
 from neonlite.ops import OPS, Op
 from neonlite.optree_structure import STATIC_INTS, Attrs, Constant, Info, Leaves, RandomSource, info_of
@@ -26,7 +26,7 @@ class ShapeDescriptor:
     @overload
     def __get__(self, node: Triple, owner: type) -> Shape: ...
     def __get__(self, node: Triple | None, owner: type) -> Shape | Callable[[object], Shape]:
-        return self.shape_of if node is None else node[0]["shape"]
+        return self.shape_of if node is None else node.info.shape
 
     def __set__(self, node: Triple, shape: object) -> NoReturn:
         raise AttributeError(f"tree.shape = {shape!r}: expected no assignment, as a shape is fixed. Use tree.reshape.")
@@ -37,46 +37,60 @@ class ShapeDescriptor:
         return (1, 1) if info_of(x) is None else x.shape
 
 
-if TYPE_CHECKING:
+class Triple:
+    """The immutable triple (op, left, right), and what is derived from it by walks over the tree without recursion.
 
-    class _Tuple:
-        """A tuple of three without its operators, which type checkers would prefer to those of ``Operand``."""
+    It has the length, the items and the iteration of a tuple, as in neon, but is none: functions such as ``"%.3f" %
+    tree`` and ``isinstance(x, list | tuple)`` of other libraries would read a tuple as several values.
+    """
 
-        def __getitem__(self, index: Any, /) -> Any: ...
-        def __iter__(self) -> Iterator[Any]: ...
-        def __len__(self) -> int: ...
+    __slots__ = ("__weakref__", "_autodiff", "_large_plan", "info", "leaves", "left", "right")
 
-else:
-    _Tuple = tuple
-
-
-class Triple(_Tuple):
-    """The immutable triple (op, left, right), and what is derived from it by walks over the tree without recursion."""
-
-    __slots__ = ()
-
+    info: Info  # the op dict with the attributes for planning
+    left: Any
+    right: Any
     leaves: Leaves | None  # None for more than MAX_TRACKED_LEAVES
+    _autodiff: Any  # memo of ``Autodiff``
+    _large_plan: Any  # (key, plan) of a plan that is too large for the cache of the backend
     shape = ShapeDescriptor()
 
-    @property
-    def info(self) -> Info:
-        """The op dict with the attributes for planning."""
-        return self[0]  # type: ignore[no-any-return]
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[PostfixItem]:
+        return iter((self.info, self.left, self.right))
+
+    @overload
+    def __getitem__(self, index: Literal[0]) -> Info: ...
+    @overload
+    def __getitem__(self, index: Literal[1, 2]) -> OperandLike: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[PostfixItem, ...]: ...
+    @overload
+    def __getitem__(self, index: int) -> PostfixItem: ...
+    def __getitem__(self, index: int | slice) -> object:
+        try:
+            return (self.info, self.left, self.right)[index]
+        except (IndexError, TypeError) as error:
+            raise type(error)(
+                "tree[...]: expected 0, 1 or 2, an index of the triple (op, left, right). To select elements of the "
+                "value, evaluate it: tree.astensor()[...]"
+            ) from None
 
     @property
     def op(self) -> str:
         """The name of the op."""
-        return self[0]["op"]  # type: ignore[no-any-return]
+        return self.info["op"]  # type: ignore[no-any-return]
 
     @property
     def attrs(self) -> dict[str, Any]:
         """The op's attributes, such as the axis of a reduction."""
-        return dict(self[0].attrs)
+        return dict(self.info.attrs)
 
     @property
     def operands(self) -> tuple[OperandLike, ...]:
         """The operands, with pairs replaced by their operands."""
-        return flatten_pairs(self[1], self[2])
+        return flatten_pairs(self.left, self.right)
 
     def __contains__(self, x: object) -> bool:  # by identity, as == builds an op-tree
         return any(x is y for y in self)
@@ -86,9 +100,13 @@ class Triple(_Tuple):
             "tree[...] = value: expected a tensor, as an op-tree has no memory to write to. Evaluate it: out[:] = tree"
         )
 
+    def __copy__(self) -> Self:
+        return self
+
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "an op-tree cannot be pickled, as it refers to tensors of a backend. Save the tensors with .get()."
+            "pickle: expected a tensor or an array, got an op-tree, which is computed from tensors of a backend. "
+            "Pickle its value: tree.astensor() or tree.get()"
         )
 
     @staticmethod
@@ -114,10 +132,10 @@ class Triple(_Tuple):
         while pending:
             x, is_expanded = pending.pop()
             if is_expanded or not isinstance(x, Triple):
-                stack.append(x[0] if is_expanded else x)
+                stack.append(x.info if is_expanded else x)
             else:
                 pending.append((x, True))
-                pending += [(y, False) for y in (x[2], x[1]) if y is not None]
+                pending += [(y, False) for y in (x.right, x.left) if y is not None]
         return stack
 
     @classmethod
@@ -157,7 +175,7 @@ class Triple(_Tuple):
         """
         lists: dict[int, list[Any]] = {}
         for node in postorder(self):
-            lists[id(node)] = [dict(node[0]), *(lists.get(id(x), x) for x in node[1:])]
+            lists[id(node)] = [dict(node.info), *(lists.get(id(x), x) for x in (node.left, node.right))]
         return lists[id(self)]
 
     @classmethod
@@ -203,9 +221,9 @@ class Triple(_Tuple):
         """
         built: dict[int, Any] = {id(old): new}
         for node in postorder(self):
-            a, b = (built.get(id(x), x) for x in node[1:])
+            a, b = (built.get(id(x), x) for x in (node.left, node.right))
             if id(node) not in built:
-                built[id(node)] = node if a is node[1] and b is node[2] else self._rebuild(node[0], a, b)
+                built[id(node)] = node if a is node.left and b is node.right else self._rebuild(node.info, a, b)
         return built[id(self)]  # type: ignore[no-any-return]
 
     def key(self) -> Hashable:
@@ -219,7 +237,7 @@ class Triple(_Tuple):
         if self.leaves is None:
             instructions, leaves, _ = lower_to_instructions([self])
             return tuple(instructions), tuple(leaves)
-        return self[0], tuple(self.leaves)
+        return self.info, tuple(self.leaves)
 
     def intrinsic_key_maps(self) -> tuple[dict[int, int], dict[int, OperandLike]]:
         """Return the leaves of the tree, numbered in order of appearance.
@@ -243,14 +261,14 @@ class Triple(_Tuple):
 
         for node in postorder(self):
             if id(node) not in memo:
-                a, b = map(copy_operand, node[1:])
-                memo[id(node)] = self._rebuild(node[0], a, b, be)
+                a, b = copy_operand(node.left), copy_operand(node.right)
+                memo[id(node)] = self._rebuild(node.info, a, b, be)
         return memo[id(self)]  # type: ignore[no-any-return]
 
 
 def is_same_expression(x: Any, y: Any) -> bool:
     """Return whether two op-trees have the same ops, tensors and scalars, so that one may replace the other."""
-    if x.leaves is None or y.leaves is None or x[0] is not y[0]:
+    if x.leaves is None or y.leaves is None or x.info is not y.info:
         return False
     return all(
         a is b or type(a) is type(b) is RandomSource or (isinstance(a, int | float) and a == b != 0)  # 0.0 == -0.0
@@ -264,8 +282,8 @@ def flatten_pairs(*operands: object) -> tuple[Any, ...]:
     stack = list(operands[::-1])
     while stack:
         x = stack.pop()
-        if isinstance(x, Triple) and x[0].op_def is OPS["pair"]:
-            stack += [x[2], x[1]]
+        if isinstance(x, Triple) and x.info.op_def is OPS["pair"]:
+            stack += [x.right, x.left]
         elif x is not None:
             out.append(x)
     return tuple(out)
@@ -295,7 +313,7 @@ def postorder(*trees: object) -> Iterator[Any]:
             yield x
         elif isinstance(x, Triple) and id(x) not in seen:
             seen.add(id(x))
-            stack += [(x, True), (x[2], False), (x[1], False)]
+            stack += [(x, True), (x.right, False), (x.left, False)]
 
 
 OperandId = int | Constant  # an earlier instruction (0, 1, ...), a leaf (-1, -2, ...), or a static integer
@@ -334,7 +352,7 @@ def lower_to_instructions(
 
     trees = list(trees)
     for node in postorder(*trees):
-        info = node[0]
+        info = node.info
         if info.op_def is not OPS["pair"]:
             attrs, ids = tuple(info.attrs.items()), tuple(map(operand_id, node.operands))
             instruction = Instruction(info.op_def, attrs, ids, info.shape, info.dtype, info.compute_dtype)

@@ -220,13 +220,11 @@ REFUSED: list[tuple[type[Exception], str, str]] = [
     (TypeError, "be.add(x, [[1, 2], [3]])", f"be.add | {OPERANDS} | [[1, 2], [3]]"),
     (TypeError, "be.array(np.array([object()]))", "numbers | object"),
     (TypeError, "be.array(['a'])", "numbers | <U1 | a"),
-    (TypeError, "be.array(1j)", "numbers | complex128"),
+    (TypeError, "be.array(1j)", "numbers | complex128 | np.array(x) | z.real"),
     (TypeError, "be.array(None)", "numbers | None"),
     (TypeError, "x + np.full((2, 3), None)", "numbers | object"),
     (TypeError, "x + 'a'", "Tensor | str"),
     (TypeError, "x + None", "None"),
-    (TypeError, "np.spacing(x)", "np.spacing(x (2, 3)) | a backend method | t.get() | be.define_op"),
-    (TypeError, "np.spacing(x + 1)", "np.spacing(add-tree (2, 3)) | a backend method | t.get()"),
     (TypeError, "be.add(x, None)", f"be.add | {OPERANDS} | got None"),
     (TypeError, "be.exp(None)", f"be.exp | {OPERANDS} | got None"),
     (TypeError, "be.sum('a')", f"be.sum | {OPERANDS} | got 'a'"),
@@ -497,7 +495,7 @@ def test_an_unused_tensor_gets_zeros_when_that_is_allowed(stage: SimpleNamespace
     np.testing.assert_array_equal(unused, np.zeros((4, 5)))
 
 
-@pytest.mark.parametrize("other", ["a", [[1, 2], [3]], object(), 1j])
+@pytest.mark.parametrize("other", ["a", [[1, 2], [3]], object()])
 def test_an_operator_leaves_unknown_types_to_the_other_operand(stage: SimpleNamespace, other: Any) -> None:
     for x in (stage.x, stage.x + 1):
         assert x.__add__(other) is NotImplemented

@@ -131,10 +131,11 @@ def test_the_minimal_example_prints_as_in_the_guide(be: Backend, capsys: pytest.
     assert capsys.readouterr().out == "({'shape': (2, 2), 'op': 'add'}, x0, x1)\n[[2. 2.]\n [2. 2.]]\n"
 
 
-def test_an_op_tree_is_a_tuple_of_an_op_and_two_operands(be: Backend) -> None:
+def test_an_op_tree_has_the_items_of_a_tuple_of_an_op_and_two_operands(be: Backend) -> None:
     x0, x1 = be.ones((2, 2), name="x0"), be.ones((2, 2), name="x1")
     f = x0 + x1
-    assert isinstance(f, tuple)
+    op, left, right = f
+    assert (op, left, right) == (f[0], f[1], f[2])
     assert len(f) == 3
     assert f[0] == {"shape": (2, 2), "op": "add"}
     assert f[1] is x0

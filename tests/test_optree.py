@@ -43,9 +43,9 @@ def test_the_minimal_example_of_the_guide(be, capsys):
     assert capsys.readouterr().out == "({'shape': (2, 2), 'op': 'add'}, x0, x1)\n[[2. 2.]\n [2. 2.]]\n"
 
 
-def test_a_node_is_a_tuple_of_op_left_and_right(x, y):
+def test_a_node_is_a_triple_of_op_left_and_right(x, y):
     tree = x * y
-    assert isinstance(tree, tuple)
+    assert not isinstance(tree, tuple)  # of which % and functions of other libraries read the items
     assert isinstance(tree, Operand)
     assert len(tree) == 3
     op, left, right = tree
@@ -56,6 +56,11 @@ def test_a_node_is_a_tuple_of_op_left_and_right(x, y):
     assert (-x)[1] is x
     assert (-x)[2] is None
     assert (x + 2)[2] == 2
+    assert tree[-1] is y
+    assert tree[1:] == (x, y)
+    for index, error in ((3, IndexError), ((0, 1), TypeError), (x > 1, TypeError)):
+        with pytest.raises(error, match=r"the triple \(op, left, right\).* tree\.astensor\(\)"):
+            tree[index]
 
 
 def test_attributes_stand_in_the_op(be, x):

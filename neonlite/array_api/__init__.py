@@ -1,6 +1,7 @@
 """The array-API standard over op-trees: write ``xp.exp(x)``, on any backend; expressions are fused and differentiated.
 
-The functions are those of the standard 2024.12 with the extension ``linalg``, without complex numbers. New arrays are
+The functions are those of the standard 2024.12 with the extension ``linalg``, without complex numbers; ``isin`` and
+``broadcast_shapes`` are of 2025.12. New arrays are
 on the current backend; ``be.array_api`` is the same namespace for a given backend.
 
 References
@@ -30,7 +31,8 @@ from neonlite.array_api.creation import (
     zeros, zeros_like,
 )
 from neonlite.array_api.data_types import (
-    __array_namespace_info__, astype, broadcast_arrays, broadcast_to, can_cast, finfo, iinfo, isdtype, result_type,
+    __array_namespace_info__, astype, broadcast_arrays, broadcast_shapes, broadcast_to, can_cast, finfo,
+    iinfo, isdtype, result_type,
 )
 from neonlite.array_api.elementwise import (
     abs, acos, acosh, add, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert, bitwise_left_shift,
@@ -48,7 +50,7 @@ from neonlite.array_api.operators import install
 from neonlite.array_api.products import matmul, matrix_transpose, tensordot, vecdot
 from neonlite.array_api.promotion import DTYPES
 from neonlite.array_api.reductions import (
-    all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, max, mean, min,
+    all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, isin, max, mean, min,
     nonzero, prod, searchsorted, sort, std, sum, unique_all, unique_counts, unique_inverse, unique_values, var,
 )
 from neonlite.name_hints import module_getattr
@@ -70,20 +72,20 @@ e, inf, nan, newaxis, pi = math.e, math.inf, math.nan, None, math.pi
 __all__ = [
     "Array", "__array_api_version__", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all", "any",
     "arange", "argmax", "argmin", "argsort", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh",
-    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
-    "bool", "broadcast_arrays", "broadcast_to", "can_cast", "ceil", "clip", "concat", "conj", "copysign", "cos",
-    "cosh", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "divide", "e", "empty", "empty_like",
+    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool",
+    "broadcast_arrays", "broadcast_shapes", "broadcast_to", "can_cast", "ceil", "clip", "concat", "conj", "copysign",
+    "cos", "cosh", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "divide", "e", "empty", "empty_like",
     "equal", "erf", "exp", "expand_dims", "expm1", "eye", "finfo", "flip", "float32", "float64", "floor",
     "floor_divide", "from_dlpack", "full", "full_like", "greater", "greater_equal", "hypot", "iinfo", "imag", "inf",
-    "int8", "int16", "int32", "int64", "isdtype", "isfinite", "isinf", "isnan", "less", "less_equal", "linalg",
+    "int8", "int16", "int32", "int64", "isdtype", "isfinite", "isin", "isinf", "isnan", "less", "less_equal", "linalg",
     "linspace", "log", "log1p", "log2", "log10", "logaddexp", "logical_and", "logical_not", "logical_or",
     "logical_xor", "matmul", "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis",
-    "multiply", "nan", "negative", "newaxis", "nextafter", "nonzero", "not_equal", "ones", "ones_like",
-    "permute_dims", "pi", "positive", "pow", "prod", "real", "reciprocal", "remainder", "repeat", "reshape",
-    "result_type", "roll", "round", "searchsorted", "sign", "signbit", "sin", "sinh", "sort", "sqrt", "square",
-    "squeeze", "stack", "std", "subtract", "sum", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile",
-    "tril", "triu", "trunc", "uint8", "uint16", "uint32", "uint64", "unique_all", "unique_counts", "unique_inverse",
-    "unique_values", "unstack", "var", "variable", "vecdot", "where", "zeros", "zeros_like",
+    "multiply", "nan", "negative", "newaxis", "nextafter", "nonzero", "not_equal", "ones", "ones_like", "permute_dims",
+    "pi", "positive", "pow", "prod", "real", "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll",
+    "round", "searchsorted", "sign", "signbit", "sin", "sinh", "sort", "sqrt", "square", "squeeze", "stack", "std",
+    "subtract", "sum", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "tril", "triu", "trunc", "uint8",
+    "uint16", "uint32", "uint64", "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack", "var",
+    "variable", "vecdot", "where", "zeros", "zeros_like",
 ]
 # fmt: on
 

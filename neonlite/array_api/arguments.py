@@ -48,10 +48,10 @@ def as_integers(where: str, x: Any) -> tuple[int, ...]:
 
 
 def check_arrays(name: str, *arguments: Any) -> list[Array]:
-    """Return arguments as arrays. TypeError unless they are arrays, tensors, op-trees or NumPy arrays."""
+    """Return arguments as arrays. TypeError unless they are arrays, of any library, tensors or op-trees."""
     be = next((x.backend for x in arguments if isinstance(x, Array | Operand)), None)
     for x in arguments:
-        if not isinstance(x, Array | Operand | np.ndarray | np.generic):
+        if not isinstance(x, Array | Operand | np.ndarray | np.generic) and not hasattr(x, "__dlpack__"):
             raise TypeError(f"{name}: expected an array, got {x!r}. Create one with asarray(x).")
     return [x if isinstance(x, Array) else convert(be or current_backend(), x) for x in arguments]
 

@@ -18,6 +18,7 @@ from neonlite.dtypes import INT_DTYPES
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.optree_array_methods import device_of
+from neonlite.optree_methods import not_for_arrow
 from neonlite.shapes import Shape
 from neonlite.typing import AxisLike, DTypeLike, NativeArray, NestedLists, NumPyArray, ShapeLike
 
@@ -142,6 +143,19 @@ class Array:
             A copy of the value, of this shape and dtype.
         """
         return self.tensor().get().reshape(self.shape).astype(self.dtype, copy=False)
+
+    def to_numpy(self) -> NumPyArray:
+        """Return a copy of the value; pandas' name of ``numpy``, which Matplotlib and others call.
+
+        Returns
+        -------
+        numpy.ndarray
+            The value, of this shape and dtype.
+        """
+        return self.numpy()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> NoReturn:
+        raise not_for_arrow(self, "x.numpy()")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NumPyArray:
         if copy is False:
@@ -326,8 +340,8 @@ class Array:
     # --- protocols ---
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Namespace:
-        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
-            raise ValueError(f"__array_namespace__: expected an API version up to 2024.12, got {api_version!r}")
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
+            raise ValueError(f"__array_namespace__: expected an API version up to 2025.12, got {api_version!r}")
         return self.backend.array_api
 
     def __dlpack__(
@@ -390,8 +404,8 @@ def result(operand: Operand, ndim: int, dtype: np.dtype[Any] | None, *arguments:
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return a dtype as NumPy's own object: in native byte order, and without the metadata that a pickle may add."""
-    dtype = np.dtype(dtype)
+    """Return a dtype, or an array's, as NumPy's own object: in native byte order, without the metadata of pickle."""
+    dtype = np.dtype(dtype if isinstance(dtype, type) else getattr(dtype, "dtype", dtype))
     own: np.dtype[Any] = DTYPE_OF_NAME.get(dtype.name, dtype)
     return own
 
@@ -427,7 +441,7 @@ def from_operand(x: Operand) -> Array:
 
 def describe_array(x: Any) -> str:
     """Return a description of an argument for an error message."""
-    return f"an array {x.shape} of {x.dtype.name}" if isinstance(x, Array) else describe(x)
+    return describe(x)
 
 
 def check_device(be: Backend, device: Any) -> None:

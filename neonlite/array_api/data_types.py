@@ -11,7 +11,8 @@ from neonlite.array_api.array import Array, as_dtype, describe_array, padded, re
 from neonlite.array_api.promotion import DTYPES, KINDS, DTypes, promote, promote_scalar, to_dtype
 from neonlite.backend import current_backend
 from neonlite.optree_array_methods import device_of
-from neonlite.shapes import broadcast_shapes
+from neonlite.shapes import Shape
+from neonlite.shapes import broadcast_shapes as common_shape
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -86,8 +87,33 @@ def broadcast_arrays(*arrays: Array) -> list[Array]:
         The arrays of the common shape.
     """
     arrays = tuple(check_arrays("broadcast_arrays", *arrays))
-    shape = broadcast_shapes(*(x.shape for x in arrays)) if arrays else ()
+    shape = broadcast_shapes(*(x.shape for x in arrays))
     return [broadcast_to(x, shape) for x in arrays]
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """Return the common shape to which arrays of these shapes are broadcast.
+
+    Parameters
+    ----------
+    *shapes : tuple of int
+        The shapes.
+
+    Returns
+    -------
+    tuple of int
+        The common shape.
+
+    Raises
+    ------
+    ValueError
+        There is none.
+    """
+    given = [as_integers("broadcast_shapes", shape) for shape in shapes]
+    try:
+        return common_shape((), *given)
+    except ValueError as error:
+        raise ValueError(f"broadcast_shapes: {error}") from None
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
@@ -105,7 +131,7 @@ def can_cast(from_: Any, to: Any, /) -> bool:
     bool
         Whether it can be cast.
     """
-    return bool(np.can_cast(as_dtype(getattr(from_, "dtype", from_)), as_dtype(to)))
+    return bool(np.can_cast(as_dtype(from_), as_dtype(to)))
 
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
@@ -122,9 +148,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
         The common dtype.
     """
     scalars = [x for x in arrays_and_dtypes if isinstance(x, bool | int | float | complex)]
-    dtypes = [
-        as_dtype(getattr(x, "dtype", x)) for x in arrays_and_dtypes if not isinstance(x, bool | int | float | complex)
-    ]
+    dtypes = [as_dtype(x) for x in arrays_and_dtypes if not isinstance(x, bool | int | float | complex)]
     if not dtypes:
         raise ValueError("result_type: expected at least one array or dtype, got only Python scalars or nothing")
     common: np.dtype[Any] = dtypes[0]
@@ -173,7 +197,7 @@ def finfo(type: Any, /) -> Any:
     numpy.finfo
         Its ``bits``, ``eps``, ``max``, ``min`` and ``smallest_normal``.
     """
-    return Limits(np.finfo(getattr(type, "dtype", type)), ("eps", "max", "min", "smallest_normal"), float)
+    return Limits(np.finfo(as_dtype(type)), ("eps", "max", "min", "smallest_normal"), float)
 
 
 def iinfo(type: Any, /) -> Any:
@@ -189,7 +213,7 @@ def iinfo(type: Any, /) -> Any:
     numpy.iinfo
         Its ``bits``, ``max`` and ``min``.
     """
-    return Limits(np.iinfo(getattr(type, "dtype", type)), ("max", "min"), int)
+    return Limits(np.iinfo(as_dtype(type)), ("max", "min"), int)
 
 
 class Limits:

@@ -57,7 +57,7 @@ def unary(
             x = check_kind(name, kinds, x)
         is_bool = x._dtype is BOOL
         node = build(op_of_bools if is_bool else op, x.operand)
-        dtype = BOOL if returns_bool or (is_bool and boolean) else DTYPE_OF_NAME[node[0].dtype]
+        dtype = BOOL if returns_bool or (is_bool and boolean) else DTYPE_OF_NAME[node.info.dtype]
         return new_array(node, x._shape, dtype, x.is_live, x.num_ops + 1)
 
     return described(function, name, op)
@@ -103,10 +103,10 @@ def binary(
             is_bool, ndim = a._dtype is BOOL, max(len(a._shape), len(b._shape))
             is_live, num_ops = a.is_live or b.is_live, a.num_ops + b.num_ops
             node = build(op_of_bools if is_bool else op, a.operand, b.operand)
-        shape = node[0].shape
+        shape = node.info.shape
         if len(shape) != ndim:
             shape = shape[len(shape) - ndim :]
-        dtype = BOOL if returns_bool or (is_bool and boolean) else DTYPE_OF_NAME[node[0].dtype]
+        dtype = BOOL if returns_bool or (is_bool and boolean) else DTYPE_OF_NAME[node.info.dtype]
         return new_array(node, shape, dtype, is_live, num_ops + 1)
 
     return described(function, name, op)

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.array_api import data_types, elementwise, indexing, manipulation, products, reductions
+from neonlite.array_api import data_types, elementwise, indexing, manipulation, numpy_functions, products, reductions
 from neonlite.array_api.array import Array, describe_array, result
 from neonlite.array_api.creation import asarray
-from neonlite.name_hints import ARRAY_API, add_hints, find_in_array_api, synonyms
+from neonlite.dtypes import COMPLEX_HINT
+from neonlite.name_hints import ARRAY_API, add_hints, synonyms
 from neonlite.optree import Operand
-from neonlite.optree_numpy import EVALUATED, REDUCTIONS, evaluated
+from neonlite.optree_numpy import REDUCTIONS, accepts, evaluate
 
 BINARY = {
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
@@ -38,7 +39,9 @@ def is_operand(other: object) -> bool:
     """Return whether an operator accepts an operand. TypeError for a list, which would be compared as a whole."""
     if isinstance(other, list | tuple):
         raise TypeError(f"expected an array or a number as operand, got {other!r}. Create an array with asarray.")
-    return isinstance(other, OPERANDS)
+    if isinstance(other, complex):
+        raise TypeError(f"expected a real number as operand, got {other!r}. {COMPLEX_HINT}")
+    return isinstance(other, OPERANDS) or hasattr(other, "__dlpack__")
 
 
 def _binary(name: str, function: Callable[..., Array]) -> None:
@@ -98,11 +101,6 @@ def _with_positional_axis(function: Callable[..., Array]) -> Callable[..., Array
     return method
 
 
-def _transpose(x: Array, axes: Any = None) -> Array:
-    """Return an array with its axes permuted, by default reversed, as ``np.transpose`` does."""
-    return manipulation.permute_dims(x, tuple(reversed(range(x.ndim))) if axes is None else axes)
-
-
 def _reduce(self: Array) -> tuple[Callable[..., Array], tuple[Any]]:
     return asarray, (self.numpy(),)
 
@@ -113,51 +111,39 @@ def find_function(name: str) -> Callable[..., Any] | None:
 
 
 def array_ufunc(self: Array, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-    """Compute a ufunc of NumPy by the function of the namespace that has its name."""
+    """Compute a ufunc by the function of the namespace that has its name; another one, or other options, by NumPy."""
     name = ufunc.__name__
-    function, supported = None, set()
+    function = None
     if method == "reduce":
-        function, supported = find_function(REDUCTIONS.get(name, "")), {"axis", "keepdims", "dtype"}
-        options = {"axis": 0, **options}
+        function, options = find_function(REDUCTIONS.get(name, "")), {"axis": 0, **options}
     elif method == "__call__":
         function = find_function(name)
-    if function is None or options.keys() - supported:
-        call = f"np.{name}" + (f".{method}" if method != "__call__" else "")
-        raise TypeError(
-            f"{call}: expected a function of the namespace {self.backend.array_api!r} without out and where, got "
-            f"{call}({', '.join([*map(describe_array, inputs), *options])}). For NumPy's function, pass np.asarray(x)."
-        )
+    if function is None or options.keys() - {"axis", "keepdims", "dtype"} or not accepts(function, *inputs, **options):
+        what = f"np.{name}" + (f".{method}" if method != "__call__" else "")
+        return evaluate(what, getattr(ufunc, method), inputs, options)
     return function(*inputs, **options)
 
 
 def array_function(self: Array, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
-    """Compute a function of NumPy by the one of the namespace that has its name; comparisons and files by NumPy."""
+    """Compute a function by the one of the namespace that has its name; another one, or other arguments, by NumPy."""
     if function.__name__ in ("shape", "ndim", "size"):
         return getattr(args[0], function.__name__)
-    if function.__name__ in EVALUATED.split():
-        return function(*evaluated(args), **evaluated(kwargs))
     ours, name = find_function(function.__name__), f"{function.__module__}.{function.__name__}".replace("numpy", "np")
-    if ours is None:
-        counterpart = find_in_array_api(function.__name__)
-        way_out = f"Use {counterpart}, or pass np.asarray(x)" if counterpart else "For NumPy's, pass np.asarray(x)"
-        raise TypeError(f"{name}: expected a function of the array-API standard, as in neonlite.array_api. {way_out}.")
-    if name in ("np.diagonal", "np.trace") and args[0].ndim != 2:
-        raise TypeError(
-            f"{name}: expected two dimensions, got {describe_array(args[0])}. Use array_api.linalg.{name[3:]}."
-        )
+    if ours is None or (name in ("np.diagonal", "np.trace") and args[0].ndim != 2):
+        return evaluate(name, function, args, kwargs)
     signature = inspect.signature(ours)
-    n = sum(x.kind is not inspect.Parameter.KEYWORD_ONLY for x in signature.parameters.values())
-    try:
-        if len(args) > n:  # NumPy's names of arguments that are keywords here
-            # before NumPy 2.4, concatenate has no signature
-            known = signature if function.__name__ == "concatenate" else inspect.signature(function)
-            names = list(known.parameters)[n:]
-            args, kwargs = args[:n], {**dict(zip(names, args[n:], strict=False)), **kwargs}
-        signature.bind(*args, **kwargs)
-    except (TypeError, ValueError) as error:
-        way_out = f"Call array_api.{ours.__name__}{signature}, or pass np.asarray(x)."
-        raise TypeError(f"{name}: {error}. {way_out}") from None
-    return ours(*args, **kwargs)
+    kinds = [x.kind for x in signature.parameters.values()]
+    n = len(kinds) - kinds.count(inspect.Parameter.KEYWORD_ONLY)
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        n = len(args)
+    positional, keywords = args[:n], kwargs
+    if len(args) > n:  # NumPy's names of arguments that are keywords here
+        # before NumPy 2.4, concatenate has no signature
+        known = signature if function.__name__ == "concatenate" else inspect.signature(function)
+        keywords = {**dict(zip(list(known.parameters)[n:], args[n:], strict=False)), **kwargs}
+    if not accepts(ours, *positional, **keywords):
+        return evaluate(name, function, args, kwargs)
+    return ours(*positional, **keywords)
 
 
 def required_arguments(function: Callable[..., Any]) -> list[str]:
@@ -168,8 +154,7 @@ def required_arguments(function: Callable[..., Any]) -> list[str]:
 
 def install(functions: dict[str, Callable[..., Any]], linalg: dict[str, Callable[..., Any]]) -> None:
     """Define the operators and methods; the functions are those of the namespace and its ``linalg`` by name."""
-    FUNCTIONS.update(linalg | functions, rint=elementwise.round, transpose=_transpose)
-    FUNCTIONS.update(cumprod=reductions.cumulative_prod, cumsum=reductions.cumulative_sum)
+    FUNCTIONS.update(linalg | functions | numpy_functions.FUNCTIONS, rint=elementwise.round)
     for name, function in (BINARY | COMPARISONS).items():
         _binary(name, getattr(elementwise, function))
     _binary("matmul", products.matmul)

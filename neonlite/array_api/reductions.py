@@ -9,7 +9,18 @@ import numpy as np
 
 from neonlite.array_api.arguments import as_array, check_arrays
 from neonlite.array_api.array import BOOL, Array, as_dtype, describe_array, from_numpy, same, with_shape
-from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, equal, not_equal, pow, sqrt, subtract, where
+from neonlite.array_api.elementwise import (
+    FLOAT,
+    REAL,
+    check_kind,
+    equal,
+    minimum,
+    not_equal,
+    pow,
+    sqrt,
+    subtract,
+    where,
+)
 from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, reshape, take
 from neonlite.array_api.promotion import to_dtype
 from neonlite.backend.validation import checks_names
@@ -361,7 +372,8 @@ def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array |
     """
     if side not in ("left", "right"):
         raise ValueError(f"searchsorted: expected side 'left' or 'right', got {side!r}")
-    x1, x2 = check_arrays("searchsorted", x1, as_array(x2, x1))
+    (x1,) = check_arrays("searchsorted", x1)
+    x2 = as_array(x2, x1)
     if x1.ndim != 1:
         raise ValueError(f"searchsorted: expected one dimension, got {describe_array(x1)}")
     if sorter is not None:
@@ -371,6 +383,34 @@ def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array |
     be = x1.backend
     operand = be.searchsorted(x1.operand, be.reshape(x2.operand, (1, x2.size)), side=side)
     return with_shape(operand, x2.shape, INT64, x1, x2)
+
+
+def isin(x1: Array, x2: Array, /, *, invert: bool = False) -> Array:
+    """Return, for each element of an array, whether another array has it.
+
+    Parameters
+    ----------
+    x1, x2 : Array
+        The arrays. One of them may be a Python number.
+    invert : bool
+        Return whether the other array does not have it.
+
+    Returns
+    -------
+    Array
+        Boolean, of the shape of x1.
+    """
+    like = x1 if isinstance(x1, Array) else x2
+    x1, x2 = check_arrays("isin", as_array(x1, like), as_array(x2, like))
+    dtype = as_dtype(np.promote_types(x1.dtype, x2.dtype))
+    number = as_dtype("uint8") if dtype == BOOL else dtype  # of elements that are sorted
+    x1, x2 = to_dtype(x1, number), sort(reshape(to_dtype(x2, number), (-1,)))
+    if not x2.size:
+        return not_equal(x1, x1) if not invert else equal(x1, x1)
+    if number.kind == "f":  # PyTorch's search does not support NaN, which equals no element
+        x2 = sort(where(not_equal(x2, x2), x2[0], x2))
+    index = minimum(searchsorted(x2, x1), x2.size - 1)
+    return (not_equal if invert else equal)(reshape(take(x2, reshape(index, (-1,))), x1.shape), x1)
 
 
 # --- sorting ---

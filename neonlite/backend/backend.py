@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
@@ -271,6 +271,12 @@ class Backend(OpMethods, Untracked):
 
     def __deepcopy__(self, memo: object) -> Backend:
         return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "pickle: expected an object without a backend, which holds threads and memory. Pickle the model, or "
+            "model.get_weights(), instead of a layer; and values, t.get()."
+        )
 
     # --- random numbers ---
 

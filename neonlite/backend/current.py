@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -16,8 +17,9 @@ from neonlite.backend.lock import create_lock
 from neonlite.backend.runtimes import canonical, default_runtime
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.serialization import Serializable
+from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import check_constructor, checks_arguments, integer
-from neonlite.typing import DTypeLike
+from neonlite.typing import DTypeLike, NumPyArray
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -267,3 +269,19 @@ class NervanaObject(Serializable, metaclass=_BackendMeta):
     @be.setter
     def be(self, value: Backend | None) -> None:
         self._be = value
+
+
+# --- pickled tensors ------------------------------------------------------------------------------------------------
+
+
+def reduce_tensor(t: Tensor) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
+    """Return what pickle stores of a tensor: its values, dtype and name, but not that it is a view of another one."""
+    return load_tensor, (t.get(), t.info.dtype, t.name)
+
+
+def load_tensor(values: NumPyArray, dtype: str, name: str | None) -> Tensor:
+    """Return a pickled tensor on the current backend."""
+    return current_backend().array(values, dtype, name)
+
+
+copyreg.pickle(Tensor, reduce_tensor)

@@ -20,19 +20,15 @@ if TYPE_CHECKING:
 def einsum(be: Backend, subscripts: str, operands: Sequence[OperandLike]) -> Operand:
     """Return the op-tree of an einsum. Raises ValueError if the subscripts and the shapes do not match."""
     from opt_einsum import contract_path
-    from opt_einsum.parser import parse_einsum_input
 
     instance("be.einsum: subscripts", subscripts, str, "a string, such as 'ij,jk->ik',")
     trees = [as_operand(be, x, "einsum") for x in operands]
     call = f"be.einsum({subscripts!r}, {describe(*trees)})"
     shapes = [x.shape for x in trees]
     try:
-        if wrong := sorted(set(subscripts) - set(ascii_letters + ",.-> ")):
-            raise ValueError(f"expected letters, commas and '->' as subscripts, got {wrong[0]!r}")
-        inputs, output, _ = parse_einsum_input((subscripts, *shapes), shapes=True)
-        terms = inputs.split(",")
+        terms, output = parse_subscripts(subscripts, shapes)
         sizes = label_sizes(terms, shapes)
-        path = contract_path(f"{inputs}->{output}", *shapes, shapes=True)[0]
+        path = contract_path(f"{','.join(terms)}->{output}", *shapes, shapes=True)[0]
     except (ValueError, TypeError) as error:
         raise ValueError(f"{call}: {truncate_message(error)}") from None
     remaining = [Term(be, x, term, sizes) for x, term in zip(trees, terms, strict=True)]
@@ -44,6 +40,16 @@ def einsum(be: Backend, subscripts: str, operands: Sequence[OperandLike]) -> Ope
             result = result.contract(other.sum_unused(needed | set(result.labels)), needed)
         remaining.append(result)
     return remaining[0].sum_unused(set(output)).transpose_to(output).tree
+
+
+def parse_subscripts(subscripts: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
+    """Return the labels of each operand, and those of the result, with letters for "..."."""
+    from opt_einsum.parser import parse_einsum_input
+
+    if wrong := sorted(set(subscripts) - set(ascii_letters + ",.-> ")):
+        raise ValueError(f"expected letters, commas and '->' as subscripts, got {wrong[0]!r}")
+    inputs, output, _ = parse_einsum_input((subscripts, *shapes), shapes=True)
+    return inputs.split(","), output
 
 
 def label_sizes(terms: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:

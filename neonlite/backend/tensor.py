@@ -151,6 +151,9 @@ class Tensor(Operand):
     def __len__(self) -> int:
         return self.info.shape[0]
 
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
     # --- writes ---
 
     def __setitem__(self, index: IndexLike, value: ArrayLike) -> None:
@@ -162,7 +165,7 @@ class Tensor(Operand):
                 return scatter(self, index, value)
             target = self._slice(*parsed)
         if type(value) is OpTreeNode:
-            value[0].be.run(target, value)
+            value.info.be.run(target, value)
         else:
             target.backend.write(target, value)
 
@@ -182,9 +185,6 @@ class Tensor(Operand):
     _repr_html_ = tensor_conversion.format_html
 
     # --- views ---
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index: IndexLike) -> Tensor:
         parsed = parse_index(self, index)
@@ -226,12 +226,6 @@ class Tensor(Operand):
 
     def __bool__(self) -> bool:  # as in neon's ``if not self.deltas``; for the value of one element use bool(t.item())
         return len(self) > 0
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "pickle: expected a NumPy array, got a tensor, which belongs to a live backend. Save t.get(), and load it "
-            "with be.array."
-        )
 
     def _describe(self) -> str:
         return f"tensor {self.name} {self.shape}" if self.name else f"a tensor {self.shape}"

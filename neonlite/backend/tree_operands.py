@@ -44,9 +44,13 @@ def check_operands(be: Backend, method: str, *operands: object) -> None:
 
 
 def as_operand(be: Backend, x: OperandLike, method: str) -> Operand:
-    """Return x as a tensor or op-tree: a scalar or array is copied to a tensor."""
+    """Return x as a tensor or op-tree: a scalar or array is copied to a tensor; a vector is a column."""
     if isinstance(x, Operand):
         return x
+    array: Any = x
+    if hasattr(x, "operand"):  # an array of neonlite.array_api
+        operand: Operand = array.operand
+        return operand if array.ndim > 1 else be.reshape(operand, -1, 1)
     check_operands(be, method, x)
     return be.array(x)
 
@@ -67,7 +71,7 @@ def as_rows(be: Backend, method: str, *operands: OperandLike) -> list[Any]:
 
 def as_operands(be: Backend, arrays: Sequence[OperandLike], method: str) -> list[Operand]:
     """Return a list of one or more operands, each as a tensor or op-tree."""
-    if not isinstance(arrays, list | tuple) or isinstance(arrays, Operand) or not arrays:
+    if not isinstance(arrays, list | tuple) or not arrays:
         raise TypeError(f"be.{method}: expected a list of one or more operands, got {describe(arrays)}")
     return [as_operand(be, x, method) for x in arrays]
 

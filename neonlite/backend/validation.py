@@ -16,7 +16,6 @@ import numpy as np
 from neonlite.backend.serialization import Serializable
 from neonlite.messages import describe
 from neonlite.name_hints import argument_hint
-from neonlite.optree_structure import info_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -224,11 +223,8 @@ def with_attributes(name: str, value: T, attributes: str, kind: str, way_out: st
 
 
 def sequence(name: str, value: Any, kind: str = "a list", way_out: str = "", count: int | None = None) -> Sequence[Any]:
-    """Return a list or tuple, of ``count`` elements; ValueError for another number of them, TypeError for other types.
-
-    An op-tree, which is a tuple, is of another type.
-    """
-    if not isinstance(value, list | tuple) or info_of(value) is not None:
+    """Return a list or tuple of ``count`` elements; ValueError for another number, TypeError for other types."""
+    if not isinstance(value, list | tuple):
         raise TypeError(expected(name, kind, value) + way_out)
     if count not in (None, len(value)):
         raise ValueError(expected(name, kind, value) + way_out)

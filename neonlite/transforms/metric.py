@@ -286,7 +286,7 @@ class ObjectDetection(Metric):
 
     def column_values(self, y: Outputs, t: Targets) -> Operand:
         for label, x in (("y = (scores, boxes)", y), ("t = (labels, boxes) or (labels, (boxes, mask))", t)):
-            if isinstance(x, Operand) or not isinstance(x, list | tuple) or len(x) != 2:
+            if not isinstance(x, list | tuple) or len(x) != 2:
                 raise TypeError(f"ObjectDetection: expected {label}, got {describe(x)}")
         (scores, boxes), (labels, targets) = cast(Sequence[Any], y), cast(Sequence[Any], t)
         if type(targets) in (list, tuple):
@@ -518,7 +518,7 @@ class MultiMetric(Metric):
             All outputs and targets.
         """
         for label, x in (("outputs", y), ("targets", t)):
-            if isinstance(x, Operand) or not isinstance(x, list | tuple) or not -len(x) <= self.index < len(x):
+            if not isinstance(x, list | tuple) or not -len(x) <= self.index < len(x):
                 raise ValueError(f"MultiMetric(index={self.index}): expected several {label}, got {describe(x)}")
         self.metric.be = self._be
         return cast(Sequence[Operand], y)[self.index], cast(Sequence[Targets], t)[self.index]

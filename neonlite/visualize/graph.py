@@ -33,7 +33,11 @@ class GraphNode(NamedTuple):
         """Return the graph node of an op-tree node or a leaf."""
         if isinstance(x, Triple):
             return GraphNode("op", " ".join([x.op, *format_attrs(x)]), str(x.info.shape), x)
-        return GraphNode("tensor", label(x), str(x.shape), x) if info_of(x) else GraphNode("number", label(x), "", x)
+        return (
+            GraphNode("number", label(x), "", x)
+            if info_of(x) is None
+            else GraphNode("tensor", label(x), str(x.shape), x)
+        )
 
     @staticmethod
     def folded(tree: Triple, num_ops: int) -> GraphNode:
@@ -76,7 +80,7 @@ class OpTreeGraph:
                 continue
             user, num_omitted = index[id(node)], 0
             for x in operands:
-                i = index.get(id(x)) if info_of(x) else None  # a scalar is drawn at each use
+                i = None if info_of(x) is None else index.get(id(x))  # a scalar is drawn at each use
                 if len(self.operands[user]) >= limit or (i is None and len(self.nodes) >= limit):
                     num_omitted += 1
                 elif i is None:
@@ -130,7 +134,7 @@ def sort_by_distance(tree: Triple) -> list[Triple]:
 
 def count_new_nodes(operands: tuple[Any, ...], index: dict[int, int]) -> int:
     """Return how many operands are not drawn yet: each tensor and op once, scalars at each use."""
-    shared = {id(x) for x in operands if info_of(x)} - index.keys()
+    shared = {id(x) for x in operands if info_of(x) is not None} - index.keys()
     return len(shared) + sum(info_of(x) is None for x in operands)
 
 

@@ -34,8 +34,8 @@ def format_infix(tree: Triple) -> str:
 
 def format_node_triple(node: Triple, format_operand: Formatter) -> str:
     """Return one node as a triple; ``format_operand`` formats its operands."""
-    op = {**{k: node[0][k] for k in ("shape", "op") if k in node[0]}, **node[0]}
-    return f"({op}, {', '.join('None' if x is None else format_operand(x) for x in node[1:])})"
+    op = {**{k: node.info[k] for k in ("shape", "op") if k in node.info}, **node.info}
+    return f"({op}, {', '.join('None' if x is None else format_operand(x) for x in (node.left, node.right))})"
 
 
 def format_node_infix(node: Triple, format_operand: Formatter) -> str:
@@ -86,7 +86,7 @@ def fits_on_line(tree: Triple) -> bool:
     """Return whether a tree has at most ``MAX_DISPLAYED_NODES`` nodes, shared ones counted at each use."""
     sizes: dict[int, int] = {}
     for node in postorder(tree):
-        sizes[id(node)] = size = 1 + sum(sizes.get(id(x), 0) for x in node[1:])
+        sizes[id(node)] = size = 1 + sum(sizes.get(id(x), 0) for x in (node.left, node.right))
         if size > MAX_DISPLAYED_NODES:
             return False
     return True
@@ -94,7 +94,7 @@ def fits_on_line(tree: Triple) -> bool:
 
 def subexpression_prefix(nodes: list[Triple]) -> str:
     """Return the prefix of the sub-expressions' names: t, as in t1, or tt, ttt if a tensor has such a name."""
-    names = {label(x) for node in nodes for x in node[1:] if info_of(x) and x.name}
+    names = {label(x) for node in nodes for x in (node.left, node.right) if info_of(x) is not None and x.name}
     prefix = "t"
     while any(re.fullmatch(prefix + r"\d+", name) for name in names):
         prefix += "t"

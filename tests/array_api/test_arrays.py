@@ -162,7 +162,10 @@ def test_the_namespace_of_a_backend_creates_arrays_on_it(be: Backend) -> None:
     assert other.array_api.zeros(2).dtype == np.float64
     x = be.array_api.ones(2)
     assert x.__array_namespace__() is be.array_api
-    assert x.__array_namespace__(api_version="2024.12").asarray(1).backend is be
+    for version in ("2024.12", "2025.12"):
+        assert x.__array_namespace__(api_version=version).asarray(1).backend is be
+    with pytest.raises(ValueError, match=r"up to 2025\.12, got '2099\.12'"):
+        x.__array_namespace__(api_version="2099.12")
     assert x.__array_namespace__().__array_namespace_info__().default_dtypes()["real floating"] == np.float32
 
 
@@ -404,8 +407,13 @@ MISTAKES: dict[str, tuple[type[Exception], str]] = {
     "bool(xp.asarray([1, 2]))": (TypeError, "any"),
     "float(xp.ones(2))": (TypeError, "sum"),
     "complex(xp.asarray(1.0))": (TypeError, "float"),
-    "xp.asarray(1j)": (TypeError, "real numbers"),
-    "xp.ones(2) + 1j": (TypeError, "complex"),
+    "xp.asarray(1j)": (TypeError, r"real numbers.* compute with NumPy, from np\.array\(x\), and pass z\.real"),
+    "xp.ones(2) + 1j": (TypeError, r"a real number as operand, got 1j.* np\.array\(x\), and pass z\.real"),
+    "1j * xp.ones(2)": (TypeError, r"a real number as operand, got 1j.* np\.array\(x\), and pass z\.real"),
+    "np.fft.fft([1.0, 2.0]) - xp.ones(2)": (TypeError, r"real numbers.* np\.array\(x\), and pass z\.real"),
+    "xp.zeros(2, dtype=np.complex64)": (TypeError, r"got 'complex64'.* np\.array\(x\), and pass z\.real"),
+    "xp.astype(xp.ones(2), 'complex128')": (TypeError, r"got 'complex128'.* np\.array\(x\), and pass z\.real"),
+    "xp.ones(2).__setitem__(0, 1j)": (TypeError, r"a real number, got 1j.* and pass z\.real"),
     "xp.asarray('a')": (TypeError, "real numbers"),
     "xp.ones((2, 3)) + xp.ones((3, 2))": (ValueError, "broadcast"),
     "xp.ones((2, 3)) @ xp.ones((2, 3))": (ValueError, "matmul"),
@@ -426,15 +434,16 @@ MISTAKES: dict[str, tuple[type[Exception], str]] = {
     "xp.take(xp.ones((2, 2)), xp.asarray([0]))": (ValueError, "axis"),
     "xp.linalg.inv(xp.ones((2, 3)))": (ValueError, "square"),
     "xp.linalg.solve(xp.eye(2), xp.ones(3))": (ValueError, "n, k"),
-    "np.fft.fft(xp.ones(2))": (TypeError, "np.asarray"),
-    "np.std(xp.ones(2), ddof=1)": (TypeError, "correction"),
-    "np.dot(xp.ones(2), xp.ones(2))": (TypeError, "x @ y"),
     "xp.ones(2).dot(xp.ones(2))": (AttributeError, "x @ y"),
     "xp.ones(2).sort()": (AttributeError, r"xp\.sort\(x\)"),
     "xp.ones(2).copy()": (AttributeError, "copy=True"),
     "xp.ones(2).cumsum()": (AttributeError, "cumulative_sum"),
     "xp.concatenate": (AttributeError, "Use xp.concat"),
     "xp.arctan": (AttributeError, "Use xp.atan"),
+    "np.copyto(xp.ones(2), 0)": (
+        TypeError,
+        r"np.copyto\(an array \(2,\) .* a NumPy array to write to.* np.array\(t\)",
+    ),
     "xp.no_such_function": (AttributeError, "no attribute"),
     "xp.asarray([3, 4]) == [3, 4]": (TypeError, "asarray"),
     "xp.ones(2) + [1, 2]": (TypeError, "asarray"),
@@ -442,15 +451,9 @@ MISTAKES: dict[str, tuple[type[Exception], str]] = {
     "setattr(xp.ones(2), 'dtype', xp.int64)": (AttributeError, "astype"),
     "xp.max(xp.zeros(0))": (ValueError, "at least one element"),
     "xp.asarray(nl.Backend('cpu').array_api.ones(2)) + nl.Backend('cpu').array_api.ones(2)": (ValueError, "backend"),
-    "np.linalg.norm(xp.ones(2))": (TypeError, "vector_norm"),
     "np.sort(xp.ones((2, 2)), axis=None)": (TypeError, "expected an integer as axis, got None"),
     "np.argsort(xp.ones((2, 2)), None)": (TypeError, "expected an integer as axis, got None"),
-    "np.trace(xp.ones((2, 2, 2)))": (TypeError, "linalg.trace"),
-    "np.diagonal(xp.ones((2, 2, 2)))": (TypeError, "linalg.diagonal"),
-    "np.std(xp.ones(2), 0, None, None, 1)": (TypeError, "correction"),
-    "np.add(xp.ones(2), 1, dtype='float64')": (TypeError, "np.asarray"),
     "np.linspace(xp.ones(2), 3.0, 4)": (ValueError, "one element"),
-    "np.add.accumulate(xp.ones(2))": (TypeError, "np.asarray"),
     "xp.permute_dims(xp.ones((2, 2)), (0, 0))": (ValueError, "distinct axes"),
     "hash(xp.ones(2))": (TypeError, "unhashable"),
     "len(xp.asarray(1))": (TypeError, "dimension"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import os
+import pickle
 import re
 import sys
 from collections.abc import Iterator
@@ -648,3 +649,10 @@ def test_an_invalid_number_of_threads_is_rejected(monkeypatch, n):
     with pytest.raises((TypeError, ValueError), match="expected an integer >= 1 for the number of threads, got"):
         set_threads(n)
     assert thread_pool.get_num_threads() == 4
+
+
+def test_a_backend_and_what_refers_to_it_are_not_pickled():
+    be = Backend("cpu")
+    for x in (be, be.array_api, be.plan(be.ones((2, 2)) + 1), [be]):
+        with pytest.raises(TypeError, match=r"pickle: .* a backend.* model\.get_weights\(\).* t\.get\(\)"):
+            pickle.dumps(x)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neonlite import Backend, OpTreeNode, Tensor, gen_backend
+from neonlite.backend import use_backend
 
 FLOATS = ["float16", "float32", "float64"]
 INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -688,11 +689,20 @@ def test_a_deep_copy_is_a_separate_tensor(be):
     holds(x, a)
 
 
-def test_pickling_is_rejected_with_a_hint(be):
-    x = be.ones((2, 2))
-    for save, what in ((pickle.dumps, x), (pickle.dumps, x + 1), (copy.copy, x + 1)):
-        with pytest.raises(TypeError, match=r"\.get\(\)"):
-            save(what)
+def test_a_pickled_tensor_is_loaded_on_the_current_backend(be):
+    x = be.array([[1.5, -2.0], [0.0, 3.0]], name="x")
+    with use_backend(Backend("cpu")) as other:
+        for t in (x, x.T, x[:, 1:], be.array([[3, 4]], dtype="int8")):
+            loaded = pickle.loads(pickle.dumps(t))
+            assert (loaded.backend, loaded.name, loaded.dtype, loaded.shape) == (other, t.name, t.dtype, t.shape)
+            np.testing.assert_array_equal(loaded.get(), t.get())
+
+
+def test_an_op_tree_is_copied_but_not_pickled(be):
+    tree = be.ones((2, 2)) + 1
+    assert copy.copy(tree) is tree
+    with pytest.raises(TypeError, match=r"got an op-tree.* tree\.astensor\(\) or tree\.get\(\)"):
+        pickle.dumps(tree)
 
 
 # --- creating tensors ----------------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def execute(be: Backend, node: OpTreeNode) -> Tensor:
         raise ValueError(
             f"be.execute: expected an op-tree with the root 'assign', got {describe(node)}. Use out[:] = tree."
         )
-    return be.assign([node[1]], [node[2]])[0]
+    return be.assign([node.left], [node.right])[0]
 
 
 def plan(be: Backend, *trees: Operand, out: Tensor | Sequence[Tensor] | None = None) -> Plan:
@@ -316,7 +316,7 @@ class CompiledAssignment(Untracked):
             False, with nothing changed, if ``values`` differ in anything but scalars.
         """
         tree = pair_values(self.be, self.tensors, values)
-        if tree.leaves is None or tree[0] is not self.tree[0]:
+        if tree.leaves is None or tree.info is not self.tree.info:
             return False
         operands = list(tree.leaves.values())
         if any(x is not y for x, y in zip(self.operands, operands, strict=True) if isinstance(x, Tensor)):

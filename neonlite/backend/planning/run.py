@@ -87,7 +87,7 @@ def run(be: Backend, target: Tensor, tree: OpTreeNode) -> None:
         else:
             values.append(x)
     cache = be.plan_cache
-    plan = cache.plans.get((tree[0], target.info, aliases))
+    plan = cache.plans.get((tree.info, target.info, aliases))
     if plan is None:
         return run_tree(be, (target,), tree)
     plan.last_used = cache.num_compiled
@@ -115,14 +115,14 @@ def find_plan(be: Backend, targets: Sequence[Tensor], tree: Any) -> tuple[Plan, 
     aliases = find_aliases(targets, operands)
     key: Any
     if len(targets) == 1:
-        key = tree[0], targets[0].info, aliases
+        key = tree.info, targets[0].info, aliases
     else:
-        key = tree[0], tuple([t.info for t in targets]), aliases, targets_alias(targets)
+        key = tree.info, tuple([t.info for t in targets]), aliases, targets_alias(targets)
     plan = be.plan_cache.plans.get(key)
     if plan is None:
         if len(targets) == 1 and (resolved := resolve_nclass(be, targets[0], tree)) is not tree:
             return find_plan(be, targets, resolved)
-        plan = large[1] if (large := tree.__dict__.get("large_plan")) and large[0] == key else None
+        plan = large[1] if (large := getattr(tree, "_large_plan", None)) and large[0] == key else None
         plan = plan or make_plan(be, targets, tree, aliases, key)
     plan.last_used = be.plan_cache.num_compiled
     return plan, operands
@@ -144,7 +144,7 @@ def make_plan(be: Backend, targets: Sequence[Tensor], tree: Any, aliases: Any, k
     plan.last_used = be.plan_cache.num_compiled
     if key is not None:
         if plan.nbytes > MAX_CACHED_PLAN_BYTES:
-            tree.large_plan = key, plan
+            tree._large_plan = key, plan
         else:
             be.plan_cache.add(key, plan)
     return plan
@@ -237,7 +237,7 @@ def resolve_nclass(be: Backend, target: Tensor, tree: OpTreeNode) -> OpTreeNode:
         return tree
     if 0 in target.shape:
         raise ValueError(
-            f"be.onehot({describe(tree[1])}): expected nclass, the number of classes, got none. Pass nclass, or "
+            f"be.onehot({describe(tree.left)}): expected nclass, the number of classes, got none. Pass nclass, or "
             "assign the onehot itself to a tensor."
         )
     axis = tree.attrs["axis"]

@@ -32,6 +32,7 @@ from neonlite.backend.runtimes.numpy import fused_stage, summation
 from neonlite.backend.runtimes.onednn import chain_fusion
 from neonlite.op_functions import to_slices
 from neonlite.ops import OP_TABLE, OPS
+from neonlite.optree import OpTreeNode
 
 Array = np.ndarray[Any, Any]
 Node = tuple[Any, float]  # an operand, and a bound on the size of its elements
@@ -345,7 +346,7 @@ def test_the_cache_of_plans_is_bounded_by_bytes(be, made, monkeypatch):
         out[:] = large
         assert (out.get() == 4 * steps + 1).all()
     assert len(made) == many + 1  # planned once, and kept with the tree
-    plan = weakref.ref(large.large_plan[1])
+    plan = weakref.ref(large._large_plan[1])
     del large, made[:]
     gc.collect()
     assert plan() is None
@@ -698,7 +699,7 @@ def compute(tree: Any, arrays: dict[int, Array], done: dict[int, Array]) -> Arra
     """Return the value of a tree; ``mirror`` holds the values of tensors."""
     if isinstance(tree, int | float):
         return np.full((1, 1), tree, float)
-    if not isinstance(tree, tuple):
+    if not isinstance(tree, OpTreeNode):
         return arrays[id(tree)].astype(float) if id(tree) in arrays else tree.get().astype(float)
     if id(tree) not in done:
         value = ORACLE[tree.op](*[compute(x, arrays, done) for x in tree.operands], **tree.attrs)

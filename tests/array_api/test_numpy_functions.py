@@ -1,0 +1,141 @@
+"""NumPy's functions that the standard does not have: values as in NumPy, arrays as results, and gradients."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import opt_einsum
+import pytest
+
+import neonlite as nl
+from neonlite.array_api import Array
+from neonlite.array_api.numpy_functions import FUNCTIONS
+from neonlite.backend import Backend
+
+RNG = np.random.default_rng(0)
+NAMES: dict[str, Any] = {
+    "x": RNG.normal(size=(3, 4)),
+    "y": RNG.normal(size=(3, 4)),
+    "v": RNG.normal(size=4),
+    "w": RNG.normal(size=3),
+    "t": RNG.normal(size=(2, 3, 4)),
+    "s": np.asarray(0.5),
+}
+EXPRESSIONS = """
+np.einsum("ij,kj->ik", x, y); np.einsum("ij,j->i", x, v); np.einsum("i,ij,j", w, x, v); np.einsum("i,i->", v, v)
+np.einsum("i,j", w, v); np.einsum("...j,j->...", t, v); np.einsum("ii->i", x[:, :3]); np.einsum(",ij->ji", s, x)
+np.einsum("bij,kj->bik", t, y); np.einsum("ij->", x); np.einsum("ij,ij->j", x, y, optimize=True)
+np.dot(x, v); np.dot(v, v); np.dot(x, y.T); np.dot(t, y.T); np.dot(y, t.mT); np.dot(s, x); np.dot(x, s)
+np.inner(x, y); np.inner(v, v); np.inner(x, v); np.inner(t, v); np.inner(s, x); np.outer(v, w); np.outer(x, w)
+np.vdot(x, y); np.vdot(v, v)
+np.vstack([x, y]); np.vstack((v, v)); np.vstack([x, v]); np.hstack([x, y]); np.hstack((v, w)); np.hstack([s, s])
+np.hstack([t, t]); np.column_stack([v, v]); np.column_stack([x, w]); np.column_stack((w, x[:, 0], y))
+np.linalg.norm(x); np.linalg.norm(v); np.linalg.norm(v, 1); np.linalg.norm(v, np.inf); np.linalg.norm(x, axis=1)
+np.linalg.norm(x, 1, axis=0); np.linalg.norm(x, "fro"); np.linalg.norm(x, 1); np.linalg.norm(t, axis=(0, 2))
+np.linalg.norm(x, axis=0, keepdims=True); np.linalg.norm(t, axis=(2, 0), keepdims=True); np.linalg.norm(t)
+np.linalg.norm(x, 2); np.linalg.norm(t, "nuc", axis=(1, 2)); np.linalg.norm(x, axis=(0,))
+np.ravel(t); np.swapaxes(t, 0, -1); np.transpose(t); np.transpose(t, (1, 0, 2)); np.ptp(x); np.ptp(x, 1)
+np.cumsum(x); np.cumsum(x, 0); np.cumsum(x, axis=1); np.cumprod(x); np.cumprod(v, axis=0)
+np.take(x, [1, 0]); np.take(x, [2, -1], axis=1); np.take(t, 1, axis=1); np.take(v, [[0, 3], [1, 1]])
+""".replace("\n", ";")
+CASES = [expression.strip() for expression in EXPRESSIONS.split(";") if expression.strip()]
+
+
+def arrays(be: Backend, dtype: Any = None) -> dict[str, Any]:
+    """Return the names of an expression, with arrays for NumPy's."""
+    return {"np": np, **{name: be.array_api.asarray(a, dtype=dtype) for name, a in NAMES.items()}}
+
+
+@pytest.mark.parametrize("expression", CASES)
+def test_a_function_gives_an_array_of_numpys_values(be: Backend, expression: str) -> None:
+    result, expected = eval(expression, arrays(be)), np.asarray(eval(expression, {"np": np, **NAMES}))
+    assert isinstance(result, Array)
+    assert result.shape == expected.shape
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("expression", CASES)
+def test_a_function_is_differentiated(expression: str) -> None:
+    be = Backend("cpu", default_dtype="float64")
+    xp = be.array_api
+    used = set(re.findall(r"\b[stvwxy]\b", expression))
+    variables = {name: xp.variable(NAMES[name], name=name) for name in used}
+    result = eval(expression, {"np": np, **variables})
+    weights = RNG.normal(size=result.shape)
+    autodiff = nl.Autodiff(xp.sum(result * xp.asarray(weights)), be)
+    for name, variable in variables.items():
+        direction = RNG.normal(size=NAMES[name].shape)
+        ends = [eval(expression, {"np": np, **NAMES, name: NAMES[name] + step * direction}) for step in (1e-6, -1e-6)]
+        slope = np.sum(weights * (ends[0] - ends[1])) / 2e-6
+        gradient = autodiff.get_grad_asnumpyarray(variable)
+        np.testing.assert_allclose(np.sum(gradient * direction), slope, rtol=1e-6, atol=1e-6)
+
+
+def test_every_function_has_a_case() -> None:
+    assert all(any(f".{name}(" in case for case in CASES) for name in FUNCTIONS if name != "searchsorted")
+    x = nl.array_api.asarray([1.0, 2.0, 4.0])
+    assert np.searchsorted([1, 2, 3], x).tolist() == [0, 1, 3]
+    assert np.searchsorted(x, [2.0, 9.0], "right").tolist() == [2, 3]
+    assert np.searchsorted(x, 3.0).item() == 2
+
+
+def test_opt_einsum_contracts_tensors_op_trees_and_arrays(be: Backend) -> None:
+    x, y, q = RNG.normal(size=(2, 3)), RNG.normal(size=(4, 3)), RNG.normal(size=(3, 3))
+    call = "ij,kj,jl->ikl"
+    expected = np.einsum(call, x, y, q)
+    for make in (be.array, lambda a: be.array(a) * 1, be.array_api.asarray):
+        operands = [make(a) for a in (x, y, q)]
+        result = opt_einsum.contract(call, *operands)
+        assert isinstance(result, Array if isinstance(operands[0], Array) else nl.OpTreeNode)
+        np.testing.assert_allclose(np.array(result), expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(np.array(nl.einsum("ij->j", operands[0])).ravel(), x.sum(0), rtol=1e-4)
+    t = be.array(x, name="t")
+    loss = be.sum(opt_einsum.contract("ij,kj->ik", t, be.array(y)))
+    gradient = nl.Autodiff(loss, be).get_grad_asnumpyarray(t)
+    np.testing.assert_allclose(gradient, np.tile(y.sum(0), (2, 1)), rtol=1e-4, atol=1e-5)
+
+
+def test_backend_methods_keep_the_gradient_of_an_array() -> None:
+    be = Backend("cpu", default_dtype="float64")
+    xp = be.array_api
+    x = xp.variable(NAMES["x"], name="x")
+    for tree in (
+        be.einsum("ij,kj->ik", x, NAMES["y"]),
+        be.concat([x, x]),
+        be.softmax(x),
+        be.einsum("ij,jk->ik", x, x[0]),
+    ):
+        loss = be.sum(tree * tree)
+        assert nl.check_grad(be, loss, x.operand).ok
+        assert nl.Autodiff(loss, be).get_grad_asnumpyarray(x.operand).any()
+
+
+def test_isin_and_broadcast_shapes_are_numpys(be: Backend) -> None:
+    xp = be.array_api
+    cases: list[tuple[Any, Any]] = [
+        ([[1, 2], [3, 4]], [2, 4]), ([1, 2, 3], [2.0, 9.5]), ([True, False], [True]), ([1.5, 2.0], []),
+        ([1.0, np.nan], [np.nan, 1.0]), ([3.0, 9.0], [*[np.nan] * 4, 1.0, 2.0, 3.0]), ([[3]], [[3, 1], [2, 2]]),
+        ([1, 300], np.array([44, 1], np.uint8)),
+    ]  # fmt: skip
+    for first, second in cases:
+        for invert in (False, True):
+            result = xp.isin(xp.asarray(first), xp.asarray(second), invert=invert)
+            assert result.dtype == xp.bool
+            np.testing.assert_array_equal(result.numpy(), np.isin(first, second, invert=invert))
+    assert xp.isin(xp.asarray([1, 2]), 2).tolist() == [False, True]
+    assert xp.isin(2, xp.asarray([1, 2])).item() is True
+    assert xp.broadcast_shapes((2, 1), (3,), ()) == np.broadcast_shapes((2, 1), (3,), ()) == (2, 3)
+    assert xp.broadcast_shapes() == ()
+    with pytest.raises(ValueError, match=r"broadcast_shapes: .* do not broadcast"):
+        xp.broadcast_shapes((2,), (3,))
+
+
+def test_arrays_of_other_libraries_are_operands() -> None:
+    torch = pytest.importorskip("torch")
+    x = Backend("cpu").array_api.asarray([[1.0, 2.0], [3.0, 4.0]])
+    t = torch.full((2, 2), 2.0)
+    for result, expected in ((t + x, [[3, 4], [5, 6]]), (x - t, [[-1, 0], [1, 2]]), (t @ x, [[8, 12]] * 2)):
+        assert isinstance(result, Array)
+        np.testing.assert_array_equal(result.numpy(), expected)
