@@ -91,7 +91,7 @@ def test_the_stub_and_the_docs_contain_a_new_op(checkout: Path) -> None:
     run(checkout, "-m", "neonlite.stubgen")
     run(checkout, "docs/make_ops.py")
     stub, docs = ((checkout / file).read_text() for file in ("neonlite/backend/op_methods.pyi", "docs/ops.md"))
-    assert "    def softsign(self, a: OperandLike, out: None = None) -> OpTreeNode:" in stub
+    assert "    def softsign(self, a: OperandLike, out: None = None) -> OpTreeNode:\n" in stub
     assert "    def max_abs(self, a: OperandLike, axis: AxisLike = None" in stub
     assert "| `softsign` | `be.softsign` | x / (1 + \\|x\\|) | dx = `(dz * " in docs
     assert "| `max_abs` | `be.max_abs` | the largest magnitude | dx = `" in docs

@@ -491,6 +491,14 @@ def test_einsum_takes_trees_views_arrays_and_one_tensor_twice(be64: Backend) -> 
     np.testing.assert_array_equal(twice, 2 * array)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_einsum_of_one_tensor_unchanged_is_an_op_tree_too(be: Backend, dtype: str) -> None:
+    tree = be.einsum("ij->ij", be.array([[1, 2]], dtype=dtype))
+    assert tree.op == "mul"
+    assert tree.dtype == dtype
+    np.testing.assert_array_equal(tree.get(), [[1, 2]])
+
+
 def test_einsum_of_ints_is_exact(be: Backend) -> None:
     x = be.array(np.arange(6).reshape(2, 3), dtype="int32")
     tree = be.einsum("ij,kj->ik", x, x)
