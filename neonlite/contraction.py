@@ -72,19 +72,21 @@ def tensordot(
     return einsum(f"{''.join(left)},{''.join(right)}->{''.join(output)}", x, y)
 
 
-def transpose(x: Operand | Array, axes: Sequence[int]) -> Operand | Array:
+def transpose(x: Operand | Array, axes: Sequence[int] | None = None) -> Operand | Array:
     """Return an operand with its axes permuted.
 
     Parameters
     ----------
     x : Tensor, OpTreeNode or Array
         The operand.
-    axes : sequence of int
-        The permutation.
+    axes : sequence of int, optional
+        The permutation; by default, the axes are reversed.
 
     Returns
     -------
     Tensor, OpTreeNode or Array
         The operand, transposed.
     """
-    return numpy_functions.transpose(x, axes) if isinstance(x, Array) else x.backend.transpose(x, tuple(axes))
+    if isinstance(x, Array):
+        return numpy_functions.transpose(x, axes)
+    return x.backend.transpose(x, tuple(reversed(range(x.ndim)) if axes is None else axes))
