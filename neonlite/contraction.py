@@ -87,5 +87,6 @@ def transpose(x: Operand | Array, axes: Sequence[int] | None = None) -> Operand 
     Tensor, OpTreeNode or Array
         The operand, transposed.
     """
-    order = tuple(reversed(range(x.ndim))) if axes is None else tuple(axes)
-    return numpy_functions.transpose(x, order) if isinstance(x, Array) else x.backend.transpose(x, order)
+    if isinstance(x, Array):
+        return numpy_functions.transpose(x, axes)
+    return x.backend.transpose(x, tuple(reversed(range(x.ndim)) if axes is None else axes))
