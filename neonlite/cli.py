@@ -288,7 +288,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status, args = 0, argparse.Namespace(command_line=list(sys.argv[1:] if arguments is None else arguments))
     try:
         make_parser().parse_args(arguments, args)
-        args.handler(args)
+        with print_warnings(args):
+            args.handler(args)
     except SystemExit:
         flush_stdout(0)
         raise
@@ -451,8 +452,7 @@ def train_on_dataset(args: argparse.Namespace, rank: int, size: int) -> None:
     say(f"{dataset!r}; {run_label} on {be.name}")
     start = time.perf_counter()
     try:
-        with print_warnings(args):
-            model.fit(train_set, CrossEntropyMulti(), optimizer, epochs, callbacks, distributed=size > 1)
+        model.fit(train_set, CrossEntropyMulti(), optimizer, epochs, callbacks, distributed=size > 1)
     except (KeyboardInterrupt, SystemExit):  # the second SIGINT, or SIGTERM or SIGHUP
         if save:
             data_option = f" -w {shlex.quote(str(args.data_dir))}" if args.data_dir else ""
@@ -533,18 +533,17 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
         callbacks.append(SerializeModelCallback(args.save))
     epochs = args.epochs or CSV_EPOCHS
     start = time.perf_counter()
-    with print_warnings(args):
-        history = model.fit(
-            X,
-            y,
-            epochs=epochs,
-            batch_size=split_batch(args.batch_size or CSV_BATCH_SIZE, rank, size),
-            optimizer=make_optimizer(args.optimizer or "adam", args.lr or CSV_RATE, epochs),
-            validation_split=split,
-            callbacks=callbacks,
-            progress_bar=not args.no_progress_bar,
-            distributed=size > 1,
-        )
+    history = model.fit(
+        X,
+        y,
+        epochs=epochs,
+        batch_size=split_batch(args.batch_size or CSV_BATCH_SIZE, rank, size),
+        optimizer=make_optimizer(args.optimizer or "adam", args.lr or CSV_RATE, epochs),
+        validation_split=split,
+        callbacks=callbacks,
+        progress_bar=not args.no_progress_bar,
+        distributed=size > 1,
+    )
     if rank:
         return
     check_finite(model, args.save)
@@ -560,6 +559,7 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
 
 def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     """Return whether a column of a CSV file has classes, and its labels or numbers; print what was decided."""
+    table.target = target
     values = table.numbers(target) if task == "regress" else table.values(target)
     kind, n = values.dtype.kind, len({*values.tolist()})
     is_few = kind in "iu" and n <= min(MAX_INTEGER_CLASSES, len(values) / 2)
@@ -571,8 +571,9 @@ def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     if not is_classes:
         return False, values.astype("float64")
     if n < 2 or n == len(values):
-        problem = f"{n} different value{'s' * (n != 1)} in {len(values)} rows"
-        raise ValueError(f"{table.path}: expected classes in column {target!r}, got {problem}, such as {values[0]}")
+        problem = f"{n} different value{'s' * (n != 1)} in {len(values)} row{'s' * (len(values) != 1)}"
+        expected = f"at least two classes in column {target!r}, one of them in several rows"
+        raise ValueError(f"{table.path}: expected {expected}, got {problem}, such as {values[0]}")
     return True, table.texts(target) if kind == "f" else values  # the labels as in the file
 
 
@@ -789,6 +790,8 @@ def run_predict(args: argparse.Namespace) -> None:
         for what, path in ("the data", args.dataset), ("the checkpoint", args.file):
             if same_file(path, args.output):
                 raise ValueError(f"--output and {what} are one file, {path}; expected two files")
+    elif sys.stdout is None:
+        raise OSError("expected an open standard output, got a closed one. Pass --output FILE")
     gen_backend(args.backend)
     model: Any = Model(args.file, weights_only=True)
     header = [check_csv_model(args, model)]

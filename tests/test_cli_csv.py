@@ -20,6 +20,7 @@ from neonlite import files, gen_backend
 from neonlite.cli import main
 from neonlite.data.csv_files import read_csv
 from neonlite.models import Model
+from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
 from neonlite.models.zoo import csv_mlp
 from neonlite.optimizers import Adam, CosineSchedule
 
@@ -216,6 +217,8 @@ def test_ignored_columns_may_have_any_content_and_need_not_exist_later(capsys, t
     text = run_main(capsys, "train", path, "--target", "side", "--ignore", "id", "-e", "1", "--save", file, *FEW)
     assert "inputs: columns x, y\n" in text
     run_main(capsys, "predict", file, flowers, "-b", "cpu")
+    err = error_line(capsys, "train", path, "--target", "id", *FEW)
+    assert err.endswith("got an empty field. Remove these rows, or replace the values\n")  # and not --ignore
 
 
 def test_too_many_categories_name_the_option(capsys, tmp_path):
@@ -337,8 +340,14 @@ def test_a_column_is_numbers_if_all_of_its_fields_are(tmp_path, fields, kind, ex
         (b"a,t\n1,2\ncaf\xe9,2\n", "t.csv: line 3: expected text in UTF-8, got the byte 0xe9. Convert it"),
         (b"a,b\n1,2\n", "--target t: expected a column of {folder}/t.csv, which has the columns a, b."),
         (b"t\n1\n", "t.csv: expected at least one column besides the target and ignored columns"),
-        (b"a,t\n1,x\n2,x\n", "t.csv: expected classes in column 't', got 1 different value in 2 rows, such as x"),
-        (b"a,t\n1,x\n2,y\n", "t.csv: expected classes in column 't', got 2 different values in 2 rows, such as x"),
+        (
+            b"a,t\n1,x\n2,x\n",
+            "expected at least two classes in column 't', one of them in several rows, got 1 different value",
+        ),
+        (
+            b"a,t\n1,x\n2,y\n",
+            "expected at least two classes in column 't', one of them in several rows, got 2 different values",
+        ),
         (b"a,t\n1,2.5\n", "expected rows both to train and to validate on, got 1 rows with --validation-split 0.2"),
     ],
 )
@@ -499,6 +508,45 @@ def test_the_pipe_of_a_shell_is_read_and_written(capfdbinary, labelled):
     capfdbinary.readouterr()
     assert main(["predict", file, path, "-b", "cpu"]) == 0
     assert outputs == [capfdbinary.readouterr().out] * 2
+
+
+@posix
+@pytest.mark.parametrize("redirected", [">", ">>"])
+def test_a_redirected_standard_output_gets_the_predictions_after_what_was_written_before(
+    capfdbinary, tmp_path, labelled, redirected
+):
+    file, path, _ = labelled
+    command = (
+        f'(echo first; "{sys.executable}" -m neonlite.cli predict "{file}" "{path}" -b cpu -o /dev/stdout; echo last)'
+    )
+    (tmp_path / "out").write_bytes(b"before\n")
+    subprocess.run(["sh", "-c", f'{command} {redirected} "{tmp_path}/out"'], check=True)
+    capfdbinary.readouterr()
+    assert main(["predict", file, path, "-b", "cpu"]) == 0
+    before = b"before\n" * (redirected == ">>") + b"first\n"
+    assert (tmp_path / "out").read_bytes() == before + capfdbinary.readouterr().out + b"last\n"
+
+
+@pytest.mark.parametrize("command", ["predict", "eval"])
+def test_a_warning_is_one_line_without_the_control_characters_of_a_file(capsys, tmp_path, labelled, command):
+    file, path, _ = labelled
+    description, arrays = read_checkpoint(file)
+    weights = {name: np.full_like(x, np.nan) if name.endswith(".W") else x for name, x in arrays.items()}
+    write_checkpoint(tmp_path / "m", {**description, "name": "x\x1b[31m\x07"}, weights)
+    capsys.readouterr()
+    main([command, f"{tmp_path}/m", path, "-b", "cpu"])
+    err = capsys.readouterr().err
+    assert err.startswith("neonlite: warning: x\\x1b[31m\\x07.")
+    assert err.count("\n") == 1
+
+
+@posix
+def test_a_closed_standard_output_is_an_error_of_predict(labelled):
+    file, path, _ = labelled
+    line = f'"{sys.executable}" -m neonlite.cli predict "{file}" "{path}" >&-'
+    ended = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == "neonlite: expected an open standard output, got a closed one. Pass --output FILE\n"
 
 
 @posix
