@@ -42,6 +42,19 @@ def test_it_trains_saves_resumes_and_evaluates(capsys, tmp_path):
     assert run_main(capsys, "draw", file, "-b", "cpu").startswith("layer ")
 
 
+def test_a_configuration_file_has_the_options_of_a_command(capsys, tmp_path):
+    config, file = tmp_path / "run.cfg", tmp_path / "i.neon"
+    config.write_text(f"epochs = 3\nlr: 0.125\nbackend = cpu\nno-progress-bar = true\nsave = {file}\n")
+    assert "after 2 epochs" in run_main(capsys, "train", "iris", "-c", str(config), "--epochs", "2")
+    optimizer = Model(file).optimizer
+    assert (optimizer.learning_rate, optimizer.schedule.total_epochs) == (0.125, 2)
+    config.write_text("hidden = 8\n")
+    assert main(["train", "iris", "-c", str(config), *FEW]) == 1
+    assert capsys.readouterr().err == "neonlite: --hidden cannot be used with the data set iris\n"
+    config.write_text("shape = [3, 16, 16]\nbatch_size = 8\n")
+    assert "(16, 16, 16)" in run_main(capsys, "draw", "-c", str(config), "lenet", "-b", "cpu")
+
+
 def test_resumed_training_may_have_more_epochs(tmp_path):
     file = tmp_path / "i.neon"
     assert main(["train", "iris", "-e", "2", "--save", str(file), *FEW]) == 0
