@@ -55,6 +55,13 @@ def test_a_configuration_file_has_the_options_of_a_command(capsys, tmp_path):
     assert "(16, 16, 16)" in run_main(capsys, "draw", "-c", str(config), "lenet", "-b", "cpu")
 
 
+def test_the_configuration_file_of_the_documentation_is_valid(tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    (tmp_path / "run.cfg").write_text(page.partition("```text\n# run.cfg")[2].partition("```")[0])
+    args = cli.make_parser().parse_args(["train", "t.csv", "--config", str(tmp_path / "run.cfg")])
+    assert (args.target, args.batch_size, args.hidden, args.no_progress_bar) == ("species", 64, [64, 32], True)
+
+
 def test_resumed_training_may_have_more_epochs(tmp_path):
     file = tmp_path / "i.neon"
     assert main(["train", "iris", "-e", "2", "--save", str(file), *FEW]) == 0
