@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def test_a_configuration_file_has_the_options_of_a_command(capsys, tmp_path):
 
 def test_the_configuration_file_of_the_documentation_is_valid(tmp_path):
     page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
-    (tmp_path / "run.cfg").write_text(page.partition("```text\n# run.cfg")[2].partition("```")[0])
+    (tmp_path / "run.cfg").write_text(page[page.index("# run.cfg") :].partition("```")[0])
     args = cli.make_parser().parse_args(["train", "t.csv", "--config", str(tmp_path / "run.cfg")])
     assert (args.target, args.batch_size, args.hidden, args.no_progress_bar) == ("species", 64, [64, 32], True)
 
