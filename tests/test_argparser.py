@@ -232,7 +232,7 @@ def test_an_error_in_a_configuration_file_names_the_line(capsys, tmp_path, text,
 
 def test_options_of_a_script_may_be_in_a_configuration_file(tmp_path):
     file, second = tmp_path / "run.cfg", tmp_path / "second.cfg"
-    file.write_text("\ufeffkeep = -0.5\nsizes = [64, 32]\nserialize = true\n", encoding="utf-8")
+    file.write_text("\ufeffkeep = -0.5\nserialize = true\nsizes = [64, 32]\n", encoding="utf-8")
     second.write_text("keep: 0.25\n")
 
     def parse(line):
@@ -243,7 +243,7 @@ def test_options_of_a_script_may_be_in_a_configuration_file(tmp_path):
         args = parser.parse_args(line.split(), gen_be=False)
         return args.keep, args.sizes, args.serialize, args.dataset
 
-    assert parse(f"--conf {file} digits") == (-0.5, [64, 32], 1, "digits")
+    assert parse(f"digits --conf {file}") == (-0.5, [64, 32], 1, "digits")
     assert parse(f"digits -c{file} --config={second} --sizes 8") == (0.25, [8], 1, "digits")
     assert parse(f"--keep 1 --serialize 2 -c {second} digits") == (1, [], 2, "digits")
 

@@ -401,10 +401,14 @@ def test_invalid_options_are_reported(capsys, option):
 
 
 class Interrupt(Callback):
-    """A callback like Ctrl-C in the middle of epoch 4."""
+    """A callback like Ctrl-C in the middle of an epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self.epoch = epoch
 
     def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
-        if (epoch, minibatch) == (4, 1):
+        if (epoch, minibatch) == (self.epoch, 1):
             raise KeyboardInterrupt
 
 
@@ -413,14 +417,17 @@ def test_a_resumed_training_has_the_weights_of_an_uninterrupted_one(capsys, monk
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     start = ("train", linear, "--target", "y", "-e", "8", "--patience", "3", "--seed", "5", *options.split(), *FEW)
     expected_text = run_main(capsys, *start, "--save", str(whole))
-    with monkeypatch.context() as patch:
-        make = cli.stopping_callbacks
-        patch.setattr(cli, "stopping_callbacks", lambda patience: [*make(patience), Interrupt()])
-        assert main([*start, "--save", str(parts)]) == 130
-    assert capsys.readouterr().err.endswith(f"to resume: neonlite train {linear} --resume {parts}\ninterrupted\n")
-    assert Model(parts).epoch_index == 4
+    make = cli.stopping_callbacks
+    resume = ("train", linear, "--resume", str(parts), "--patience", "3", *FEW)
+    for epoch, arguments in (4, [*start, "--save", str(parts)]), (6, resume):
+        with monkeypatch.context() as patch:
+            patch.setattr(cli, "stopping_callbacks", lambda patience, n=epoch: [*make(patience), Interrupt(n)])
+            assert main(arguments) == 130
+        error = f"to resume: neonlite train {linear} --resume {parts}\ninterrupted\n"
+        assert capsys.readouterr().err.endswith(error)
+        assert Model(parts).epoch_index == epoch
     assert run_main(capsys, "predict", str(parts), linear, "-b", "cpu").startswith("y\n")
-    text = run_main(capsys, "train", linear, "--resume", str(parts), "--patience", "3", *FEW)
+    text = run_main(capsys, *resume)
     expected, resumed = Model(whole), Model(parts)
     assert resumed.epoch_index == expected.epoch_index == 8
     pairs = zip(expected.get_weights().values(), resumed.get_weights().values(), strict=True)
