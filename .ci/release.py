@@ -55,7 +55,7 @@ def check_versions(root: Path, tag: str | None) -> str:
     if len({tuple(versions) for versions in found.values()}) > 1 or not found["CHANGELOG.md"]:
         listed = ", ".join(f"{name}: {''.join(versions) or 'none'}" for name, versions in found.items())
         raise ReleaseError(f"expected one version, got {listed}")
-    (version,) = found["neonlite/version.py"]
+    version: str = found["neonlite/version.py"][0]
     if tag:
         if tag != f"v{version}":
             raise ReleaseError(f"expected the tag v{version}, got {tag}")
