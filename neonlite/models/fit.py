@@ -208,7 +208,6 @@ def fit(
     is_iterator = hasattr(X, "nbatches")
     if is_iterator:
         y, cost = None, y if cost is None else cost
-        check_inputs(f"{model.name}.fit", model.input_encoder, X)
     if num_epochs is not None:
         if X is not None and not is_iterator and not hasattr(X, "ndata"):
             check_dataset(f"{model.name}.fit: dataset", X, ". For arrays pass epochs= instead: fit(X, y, epochs=10)")

@@ -120,13 +120,7 @@ def test_an_iterator_is_evaluated_in_its_units_or_rejected(rng, standardize, met
     model, data = Model([Affine(1)]), ArrayIterator(X, y[:, None], make_onehot=False)
     options: dict[str, Any] = {**EPOCH, "standardize": standardize, "validation_data": data, "metrics": metric}
     if standardize:
-        for call in (
-            lambda: model.fit(X, y, **options),
-            lambda: model.predict(data),
-            lambda: model.eval(data, metric),
-            lambda: model.fit(data, epochs=1),
-            lambda: model.fit(data, "mse", Adam(), num_epochs=5),
-        ):
+        for call in (lambda: model.fit(X, y, **options), lambda: model.predict(data), lambda: model.eval(data, metric)):
             with pytest.raises(
                 ValueError, match=r"whose rows are standardized as those of fit\(X, y\), got an iterator"
             ):
