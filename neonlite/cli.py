@@ -739,6 +739,11 @@ def read_resume_file(args: argparse.Namespace) -> tuple[str | None, int, dict[st
             f"Run: neonlite train {dataset} --resume {args.resume}"
         )
     batch_size, metadata = state.get_field(int, "backend", "batch_size"), state.get_field(dict, "metadata")
+    if "csv" in metadata:
+        raise ValueError(
+            f"{args.resume}: expected a network trained on {args.dataset}, got one trained on a CSV file. "
+            f"Run: neonlite train data.csv --resume {args.resume}"
+        )
     return name if name in MODELS | LANGUAGE_MODELS else None, batch_size, metadata
 
 

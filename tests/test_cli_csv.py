@@ -356,6 +356,10 @@ def test_a_number_that_is_misspelled_in_many_numbers_is_reported(capsys, tmp_pat
             "--target, --lr cannot be used with --resume: {model} contains these settings. Remove --target, --lr, or",
         ),
         ("train {csv} --resume {model}", "{model}: expected epochs left to train, got 1 of 1 trained. Pass --epochs 2"),
+        (
+            "train iris --resume {model}",
+            "{model}: expected a network trained on iris, got one trained on a CSV file. Run: neonlite train data.csv",
+        ),
         ("train {csv} --resume {iris}", "{iris}: expected a checkpoint of a training on a CSV file, neonlite train"),
         (
             "train {unknown} --resume {model} -e 2",
