@@ -50,8 +50,7 @@ MAX_MATRIX_CLASSES = 20  # of a printed confusion matrix
 MAX_MATRIX_LABEL = 16  # characters
 CSV_OPTIONS = ("target", "task", "hidden", "validation_split", "ignore")  # of train, for CSV files only
 RECIPE_OPTIONS = ("model", "data_dir")  # of train, for data sets only
-CSV_SETTINGS = {  # option of train for a CSV file -> the types of its value; in a checkpoint, for --resume
-    "target": str,
+CSV_SETTINGS = {  # option of train for a CSV file -> the types of its value; beside the target in a checkpoint
     "task": str | None,
     "ignore": list | None,
     "validation_split": float | int | None,
@@ -710,13 +709,14 @@ def read_csv_settings(args: argparse.Namespace) -> int:
     """Set the options of a training on a CSV file to those in the checkpoint to resume from; return its rows."""
     from neonlite.models.training_state import TrainingState
 
-    check_resume_options(args, *CSV_SETTINGS, "hidden", "optimizer", "lr", "seed")
+    check_resume_options(args, "target", *CSV_SETTINGS, "hidden", "optimizer", "lr", "seed")
     state = TrainingState.read(args.resume)
     if "csv" not in state.get_field(dict, "metadata"):
         raise ValueError(
             f"{args.resume}: expected a checkpoint of a training on a CSV file, neonlite train data.csv --save FILE, "
             "got another model"
         )
+    args.target = state.get_field(str, "metadata", "target")
     for name, kind in CSV_SETTINGS.items():
         setattr(args, name, state.get_field(kind, "metadata", "csv", name))
     if not all(isinstance(name, str) for name in args.ignore or []):
