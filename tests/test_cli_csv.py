@@ -442,6 +442,27 @@ def test_a_resumed_training_has_the_weights_of_an_uninterrupted_one(capsys, monk
     assert lines == expected_lines
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("ignore", ["x", 3], "metadata.csv.ignore: expected names of columns, got ['x', 3]"),
+        ("ignore", "x", "metadata.csv.ignore: unexpected type str"),
+        ("ignore", ["z"], "--ignore z: expected a column of"),
+        ("batch_size", 32.0, "metadata.csv.batch_size: unexpected type float"),
+        ("batch_size", -1, "--batch-size: expected a row for each of 1 processes, got -1"),
+        ("validation_split", 2, "expected a finite number >= 0 and < 1 for validation_split, got 2"),
+        ("rows", None, "metadata.csv.rows: unexpected type NoneType"),
+    ],
+)
+def test_settings_of_a_changed_checkpoint_are_checked(capsys, tmp_path, flowers, name, value, words):
+    file = tmp_path / "m"
+    run_main(capsys, "train", flowers, "--target", "side", "-e", "1", "--save", str(file), *FEW)
+    model = Model(file)
+    model.metadata["csv"][name] = value
+    model.save_params(file)
+    assert words in error_line(capsys, "train", flowers, "--resume", str(file), "-e", "2", *FEW)
+
+
 def test_resumed_training_may_have_more_epochs_and_another_file(capsys, tmp_path, flowers):
     first, second = tmp_path / "first", tmp_path / "second"
     run_main(capsys, "train", flowers, "--target", "side", "-e", "2", "--save", str(first), *FEW)
