@@ -1,7 +1,7 @@
 """Array: an array of any number of dimensions, from 0 on, by the array-API standard; its value is an op-tree.
 
 An op-tree has at least two dimensions and no boolean dtype. An ``Array`` adds both: the operand of an array with fewer
-dimensions has axes of size 1 in front, as in broadcasting, and that of a boolean array has the values 0 and 1.
+dimensions has axes of size 1 in front, as in broadcasting, and that of a boolean array has the values 0 and 1, uint8.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.warn import warn
 from neonlite.dtypes import INT_DTYPES
-from neonlite.messages import describe
-from neonlite.optree import Operand
+from neonlite.messages import NO_COMPLEX, describe
+from neonlite.ops import OPS
+from neonlite.optree import Operand, build
 from neonlite.optree_array_methods import device_of
 from neonlite.shapes import Shape
 from neonlite.typing import NativeArray, NumPyArray
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 # NumPy's own object of each dtype, so that dtypes compare by identity
 DTYPE_OF_NAME = {name: np.dtype(name) for name in ("bool", *INT_DTYPES, "float16", "float32", "float64")}
 BOOL = DTYPE_OF_NAME["bool"]
+CAST, TO_UINT8 = OPS["cast"], (("to", "uint8"),)
 MAX_PENDING_OPS = 64  # an expression of more ops is evaluated, so that a loop does not build an ever larger one
 
 
@@ -114,7 +116,7 @@ class Array:
         """
         xp, value = self.backend.runtime.xp, self.tensor()._array
         value = xp.reshape(value, self.shape)
-        return xp.astype(value, xp.bool) if self.dtype == BOOL else value
+        return xp.astype(value, xp.bool) if self.dtype is BOOL else value
 
     def numpy(self) -> NumPyArray:
         """Evaluate the expression.
@@ -124,7 +126,7 @@ class Array:
         numpy.ndarray
             A copy of the value, of this shape and dtype.
         """
-        return self.tensor().get().reshape(self.shape).astype(self.dtype, copy=False)
+        return self.tensor().get().reshape(self.shape).view(self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NumPyArray:
         if copy is False:
@@ -185,7 +187,7 @@ class Array:
         return float(self._scalar())
 
     def __complex__(self) -> NoReturn:
-        raise TypeError(f"complex({describe_array(self)}): complex numbers are not supported. Call float(x).")
+        raise TypeError(f"complex({describe_array(self)}): expected a conversion to a real number. {NO_COMPLEX}")
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
@@ -362,6 +364,11 @@ def same(x: Array) -> Array:
     return new_array(x.operand, x.shape, x.dtype, x.is_live, x.num_ops)
 
 
+def as_boolean(operand: Operand) -> Operand:
+    """Return the operand of a boolean array: 0 and 1 as uint8. A comparison of tensors has them as floats."""
+    return operand if operand.info.dtype == "uint8" else build(CAST, operand, None, TO_UINT8)
+
+
 def result(operand: Operand, ndim: int, dtype: np.dtype[Any] | None, *arguments: Array) -> Array:
     """Return the array of ``ndim`` dimensions that a function computes from arguments; None: the operand's dtype."""
     shape: Shape = operand.shape
@@ -369,6 +376,8 @@ def result(operand: Operand, ndim: int, dtype: np.dtype[Any] | None, *arguments:
     for x in arguments:
         is_live, num_ops = is_live or x.is_live, num_ops + x.num_ops
     shape = shape[len(shape) - ndim :]
+    if dtype is BOOL:
+        operand = as_boolean(operand)
     return new_array(operand, shape, np.dtype(operand.info.dtype) if dtype is None else dtype, is_live, num_ops)
 
 
@@ -395,8 +404,9 @@ def with_shape(operand: Operand, shape: Shape, dtype: np.dtype[Any] | None, *arg
 def from_numpy(be: Backend, values: NumPyArray) -> Array:
     """Return an array with a copy of values."""
     dtype = as_dtype(values.dtype)
-    name = be.dtype_name("uint8" if dtype == BOOL else dtype)
-    operand = be.array(values.reshape(padded(values.shape)), dtype=name)
+    if dtype is BOOL:
+        values = values.view(np.uint8)
+    operand = be.array(values.reshape(padded(values.shape)), dtype=be.dtype_name(values.dtype))
     return new_array(operand, values.shape, dtype, False, 0)
 
 

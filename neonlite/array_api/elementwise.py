@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from neonlite.array_api.arguments import as_array, check_arrays, convert
-from neonlite.array_api.array import BOOL, DTYPE_OF_NAME, Array, as_dtype, describe_array, new_array, result, same
+from neonlite.array_api.array import (
+    BOOL,
+    DTYPE_OF_NAME,
+    Array,
+    as_boolean,
+    as_dtype,
+    describe_array,
+    new_array,
+    result,
+    same,
+)
 from neonlite.array_api.promotion import promote, promote_scalar, to_dtype
 from neonlite.ops import OPS, Op
 from neonlite.optree import build
@@ -56,7 +66,7 @@ def unary(
         is_bool = x._dtype is BOOL
         node = build(op_of_bools if is_bool else op, x.operand)
         dtype = BOOL if returns_bool or (is_bool and boolean) else DTYPE_OF_NAME[node[0].dtype]
-        return new_array(node, x._shape, dtype, x.is_live, x.num_ops + 1)
+        return new_array(as_boolean(node) if dtype is BOOL else node, x._shape, dtype, x.is_live, x.num_ops + 1)
 
     return described(function, name, op)
 
@@ -105,7 +115,7 @@ def binary(
         if len(shape) != ndim:
             shape = shape[len(shape) - ndim :]
         dtype = BOOL if returns_bool or (is_bool and boolean) else DTYPE_OF_NAME[node[0].dtype]
-        return new_array(node, shape, dtype, is_live, num_ops + 1)
+        return new_array(as_boolean(node) if dtype is BOOL else node, shape, dtype, is_live, num_ops + 1)
 
     return described(function, name, op)
 
@@ -217,12 +227,12 @@ asinh = unary("asinh", FLOAT)
 atan = unary("atan", FLOAT)
 atan2 = binary("atan2", FLOAT)
 atanh = unary("atanh", FLOAT)
-bitwise_and = binary("bitwise_and", "biu", boolean="logical_and")
+bitwise_and = binary("bitwise_and", "biu", boolean="bitwise_and")
 bitwise_invert = unary("bitwise_invert", "biu", boolean="logical_not")
 bitwise_left_shift = binary("bitwise_left_shift", INTEGER)
-bitwise_or = binary("bitwise_or", "biu", boolean="logical_or")
+bitwise_or = binary("bitwise_or", "biu", boolean="bitwise_or")
 bitwise_right_shift = binary("bitwise_right_shift", INTEGER)
-bitwise_xor = binary("bitwise_xor", "biu", boolean="logical_xor")
+bitwise_xor = binary("bitwise_xor", "biu", boolean="bitwise_xor")
 ceil = unary("ceil", REAL)
 copysign = binary("copysign", FLOAT)
 cos = unary("cos", FLOAT)
@@ -246,10 +256,10 @@ log10 = unary("log10", FLOAT)
 log1p = unary("log1p", FLOAT)
 log2 = unary("log2", FLOAT)
 logaddexp = binary("logaddexp", FLOAT)
-logical_and = binary("logical_and", ANY, returns_bool=True)
+logical_and = binary("logical_and", ANY, boolean="bitwise_and", returns_bool=True)
 logical_not = unary("logical_not", ANY, returns_bool=True)
-logical_or = binary("logical_or", ANY, returns_bool=True)
-logical_xor = binary("logical_xor", ANY, returns_bool=True)
+logical_or = binary("logical_or", ANY, boolean="bitwise_or", returns_bool=True)
+logical_xor = binary("logical_xor", ANY, boolean="bitwise_xor", returns_bool=True)
 maximum = binary("maximum", REAL)
 minimum = binary("minimum", REAL)
 multiply = binary("multiply", REAL)

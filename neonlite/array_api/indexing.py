@@ -178,8 +178,7 @@ def replaced(x: Array, key: Any, v: Array) -> Array:
         return with_shape(v.operand, x.shape, x.dtype, v)
     source = np.arange(x.size)
     source[positions.ravel()] = x.size + np.arange(positions.size)  # the last value wins
-    operand = x.operand if x.operand.info.dtype == v.operand.info.dtype else be.astype(x.operand, v.operand.info.dtype)
-    both = be.concat([be.reshape(operand, (1, x.size)), be.reshape(v.operand, (1, v.size))], axis=1)
+    both = be.concat([be.reshape(x.operand, (1, x.size)), be.reshape(v.operand, (1, v.size))], axis=1)
     return with_shape(be.take(both, be.array(source[None], dtype="int64"), 1), x.shape, x.dtype, x, v)
 
 

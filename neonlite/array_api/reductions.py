@@ -16,8 +16,8 @@ from neonlite.array_api.promotion import to_dtype
 INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
 
-def reduced(method: str, x: Array, axis: Axis, keepdims: bool) -> Array:
-    """Return a reduction of an array over axes by a backend method."""
+def reduced(method: str, x: Array, axis: Axis, keepdims: bool, dtype: np.dtype[Any] | None = None) -> Array:
+    """Return a reduction of an array over axes by a backend method; None: in the dtype of the method's result."""
     axes = axes_of(method, x, axis)
     if not axes:
         return same(x)
@@ -28,7 +28,7 @@ def reduced(method: str, x: Array, axis: Axis, keepdims: bool) -> Array:
     operand = getattr(x.backend, method)(x.operand, axis=tuple(i + pad for i in axes))
     if not keepdims:
         shape = tuple(n for i, n in enumerate(x.shape) if i not in axes)
-    return with_shape(operand, shape, None, x)
+    return with_shape(operand, shape, dtype, x)
 
 
 def accumulated(x: Array, dtype: Any) -> Array:
@@ -305,7 +305,7 @@ def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> 
         The number, int64.
     """
     (x,) = check_arrays("count_nonzero", x)
-    return sum(to_dtype(not_equal(x, 0) if x.dtype != BOOL else x, INT64), axis=axis, keepdims=keepdims)
+    return to_dtype(reduced("sum", to_dtype(x, BOOL), axis, keepdims), INT64)
 
 
 def nonzero(x: Array, /) -> tuple[Array, ...]:
@@ -402,10 +402,10 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
 
 
 def _sorted(name: str, x: Any, axis: int, descending: bool, dtype: Any) -> Array:
-    x = numeric(name, REAL, x)
+    (x,) = check_arrays(name, x)
     i = axis_of(name, x, axis)
     operand = getattr(x.backend, name)(x.operand, axis=i + len(x.operand.shape) - x.ndim, descending=descending)
-    return with_shape(operand, x.shape, dtype, x)
+    return with_shape(operand, x.shape, x.dtype if dtype is None else dtype, x)
 
 
 # --- sets: their shapes depend on the values, so they evaluate at once ---
@@ -520,8 +520,9 @@ def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         Whether all are true, boolean.
     """
     (x,) = check_arrays("all", x)
-    count = count_nonzero(x, axis=axis, keepdims=keepdims)
-    return count == count_of(x, axis)
+    if not count_of(x, axis):
+        return equal(count_nonzero(x, axis=axis, keepdims=keepdims), 0)
+    return reduced("min", to_dtype(x, BOOL), axis, keepdims, BOOL)
 
 
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -537,11 +538,14 @@ def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     Array
         Whether any is true, boolean.
     """
-    return count_nonzero(x, axis=axis, keepdims=keepdims) != 0
+    (x,) = check_arrays("any", x)
+    if not count_of(x, axis):
+        return not_equal(count_nonzero(x, axis=axis, keepdims=keepdims), 0)
+    return reduced("max", to_dtype(x, BOOL), axis, keepdims, BOOL)
 
 
 def diff(
-    x: Array, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None
+    x: Array, /, n: int = 1, *, axis: int = -1, prepend: Array | None = None, append: Array | None = None
 ) -> Array:
     """Return the differences of neighbors along an axis.
 
@@ -549,10 +553,10 @@ def diff(
     ----------
     x : Array
         The array.
-    axis : int
-        The axis; default the last.
     n : int
         How often differences are taken.
+    axis : int
+        The axis; default the last.
     prepend, append : Array, optional
         Values to put in front and behind first.
 

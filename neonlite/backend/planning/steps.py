@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from neonlite.dtypes import LIMITS, dtype_bits, overflow_message
 from neonlite.ops import OPS, Op
 from neonlite.optree_structure import Above, Below, Constant, Info, Leaves
-from neonlite.optree_walks import OperandId, lower_to_instructions
+from neonlite.optree_walks import Instruction, OperandId, lower_to_instructions
 from neonlite.shapes import Shape, contiguous_strides
 from neonlite.typing import OperandLike
 
@@ -75,7 +76,7 @@ class StepList:
         def value(x: OperandId) -> int | Constant:
             return x if isinstance(x, Constant) else value_ids[x] if x >= 0 else -1 - x
 
-        for op, attrs, ids, shape, dtype, compute_dtype in instructions:
+        for op, attrs, ids, shape, dtype, compute_dtype in write_booleans_as_uint8(instructions, result_ids):
             value_ids.append(self._add_step(op, dict(attrs), [value(x) for x in ids], shape, dtype, compute_dtype))
         self.outputs: list[int] = []  # the values of the targets
         for x, info in zip(result_ids, self.targets, strict=True):
@@ -159,6 +160,22 @@ class StepList:
         value = self.find_step(x) or self.leaves[x]
         return value.dtype if isinstance(value, Step | Info) else ""
 
+    def is_boolean(self, x: int | Constant) -> bool:
+        """Return whether a value is the result of a comparison, as 0 and 1 of uint8.
+
+        Parameters
+        ----------
+        x : int or Constant
+            A value id or a constant.
+
+        Returns
+        -------
+        bool
+            Whether it is.
+        """
+        step = self.find_step(x) if isinstance(x, int) else None
+        return step is not None and step.op.result_dtype == "boolean" and step.dtype == "uint8"
+
     def view_base(self, v: int) -> int:
         """Return the base of a view; any other value itself.
 
@@ -201,6 +218,8 @@ class StepList:
     ) -> int:
         if (known := self._out_of_range(op, inputs, shape, dtype, compute_dtype)) is not None:
             return known
+        if op.name == "cast" and dtype == "uint8" and self.is_boolean(inputs[0]):
+            return inputs[0]  # type: ignore[return-value]
         if op.name == "where" and not self.dtype(inputs[0]):  # a scalar condition is compared with 0 in float64
             inputs[0] = self._add_step(OPS["ne"], {}, [inputs[0], Constant(0)], (1, 1), "float64", "float64")
         self._record_int_ranges(inputs[op.promoted_operands], compute_dtype)
@@ -300,3 +319,19 @@ class StepList:
             if outer != n * s and inner not in ends:
                 return True
         return False
+
+
+def write_booleans_as_uint8(instructions: Sequence[Instruction], results: Sequence[OperandId]) -> list[Instruction]:
+    """Return instructions in which a comparison has the dtype uint8 if only a cast to it reads the result.
+
+    The cast of a boolean array then casts nothing, and is skipped.
+    """
+    readers = Counter(x for each in (*(i.operand_ids for i in instructions), results) for x in each)
+    lowered = list(instructions)
+    for cast in instructions:
+        x = cast.operand_ids[0] if cast.op.name == "cast" and cast.dtype == "uint8" else None
+        if isinstance(x, int) and x >= 0 and readers[x] == 1:
+            read = instructions[x]
+            if read.op.kind == "elementwise" and read.op.result_dtype == "boolean":
+                lowered[x] = read._replace(dtype="uint8")
+    return lowered

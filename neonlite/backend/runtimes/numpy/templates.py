@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,10 @@ SCALAR_TEMPLATES = {
     for name in ("maximum", "minimum")
 }
 
+# the end of the templates of comparisons, and how they write booleans as uint8, which have the memory of NumPy's
+FLOAT_BOOLEAN, UINT8_BOOLEAN = "{mask}); copyto({z}, {mask})", "{z}.view(bool))"
+UINT8_TEMPLATES = {"finite": "isfinite({x}, {z}.view(bool))"}
+
 # templates for integers, where they differ
 INTEGER_TEMPLATES = {"neg": "subtract(0, {x}, {z})"} | dict.fromkeys(("rint", "floor", "ceil", "trunc"), COPY_TEMPLATE)
 
@@ -98,7 +102,7 @@ REDUCTION_UFUNCS: dict[str, str] = {"sum": "add", "prod": "multiply", "max": "ma
 # the functions that templates and reductions call
 UFUNCS: dict[str, Any] = {name: getattr(np, name) for name in REDUCTION_UFUNCS.values()} | {
     name: getattr(np, name)
-    for template in (*OP_TEMPLATES.values(), *CONSTANT_TEMPLATES.values(), *INTEGER_TEMPLATES.values())
+    for template in chain(*(t.values() for t in (OP_TEMPLATES, CONSTANT_TEMPLATES, INTEGER_TEMPLATES, UINT8_TEMPLATES)))
     for name in re.findall(r"(?<!\.)\b([a-z_0-9]+)\(", template)
 }
 
@@ -123,6 +127,8 @@ def template_of(step: Step, is_scalar: Sequence[bool] = ()) -> str | None:
         return template
     if step.dtype not in FLOAT_DTYPES and step.op.name in INTEGER_TEMPLATES:
         return INTEGER_TEMPLATES[step.op.name]
+    if step.op.result_dtype == "boolean" and step.dtype == "uint8" and (template := OP_TEMPLATES.get(step.op.name)):
+        return UINT8_TEMPLATES.get(step.op.name, template.replace(FLOAT_BOOLEAN, UINT8_BOOLEAN))
     if any(is_scalar) and step.dtype in FLOAT_DTYPES and step.op.name in SCALAR_TEMPLATES:
         return SCALAR_TEMPLATES[step.op.name][not is_scalar[0]]
     if step.op.name == "shift" and not step.attrs["value"]:
