@@ -7,7 +7,9 @@ dimensions has axes of size 1 in front, as in broadcasting, and that of a boolea
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -17,7 +19,8 @@ from neonlite.backend.warn import warn
 from neonlite.dtypes import INT_DTYPES
 from neonlite.messages import NO_COMPLEX, describe
 from neonlite.ops import OPS
-from neonlite.optree import Operand, build
+from neonlite.optree import Operand, OpTreeNode, build
+from neonlite.optree_walks import postorder
 from neonlite.optree_array_methods import device_of
 from neonlite.shapes import Shape
 from neonlite.typing import NativeArray, NumPyArray
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 DTYPE_OF_NAME = {name: np.dtype(name) for name in ("bool", *INT_DTYPES, "float16", "float32", "float64")}
 BOOL = DTYPE_OF_NAME["bool"]
 CAST, TO_UINT8 = OPS["cast"], (("to", "uint8"),)
+COSTLY_KINDS = ("reduction", "library")  # kinds of ops that are computed once
 MAX_PENDING_OPS = 64  # an expression of more ops is evaluated, so that a loop does not build an ever larger one
 
 
@@ -101,9 +105,10 @@ class Array:
         """
         value = self.operand
         if not isinstance(value, Tensor):
-            value = self.backend.evaluate([value])[0]
-            if not self.is_live:
-                self.operand, self.num_ops = value, 0
+            if self.is_live:
+                return self.backend.evaluate([value])[0]
+            self.operand = value = evaluate_constant(value)
+            self.num_ops = 0
         return value
 
     def native(self) -> NativeArray:
@@ -329,13 +334,22 @@ class Array:
     def __dlpack_device__(self) -> tuple[Any, int]:
         return self.native().__dlpack_device__()  # type: ignore[no-any-return]
 
+    def own_memory(self) -> None:
+        """Evaluate the expression to memory that no expression, view or other array refers to: copied if necessary."""
+        x = self.operand
+        if not isinstance(x, Tensor) or x.base is not None or sys.getrefcount(x) != NUM_REFERENCES:
+            copy = self.backend.empty(x.shape, x.info.dtype)
+            copy[:] = x
+            self.operand, self.num_ops = copy, 0
+
     def __copy__(self) -> Array:
-        if not isinstance(self.operand, Tensor):
-            return same(self)  # evaluated to other memory
-        name = self.operand.info.dtype
-        if self.is_live:  # it has a gradient, and the current values each time
+        if self.is_live and isinstance(self.operand, Tensor):  # it has a gradient, and the current values each time
+            name = self.operand.info.dtype
             return result(self.backend.build("cast", self.operand, to=name), self.ndim, self.dtype, self)
-        return new_array(self.backend.array(self.operand, name), self.shape, self.dtype, False, 0)
+        x = same(self)
+        if isinstance(self.operand, Tensor):  # an expression is evaluated to other memory
+            x.own_memory()
+        return x
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Array:
         return self.__copy__()
@@ -357,6 +371,64 @@ def new_array(operand: Operand, shape: Shape, dtype: np.dtype[Any], is_live: boo
     if num_ops > MAX_PENDING_OPS and not is_live:
         x.tensor()
     return x
+
+
+class _Probe:
+    """An object that counts the references to the operand of an array in ``own_memory``, if nothing else has it."""
+
+    def __init__(self) -> None:
+        self.operand = object()
+
+    def count(self) -> int:
+        x = self.operand
+        return sys.getrefcount(x)
+
+
+NUM_REFERENCES = _Probe().count()
+
+
+def evaluate_constant(tree: Any) -> Tensor:
+    """Evaluate an op-tree of constants.
+
+    A reduction, or an op of kind "library", that other op-trees contain as well is computed once: its value is stored in
+    the node.
+    """
+    if (known := getattr(tree, "_value", None)) is not None:
+        return known  # type: ignore[no-any-return]
+    nodes = list(postorder(tree)) if isinstance(tree[1], OpTreeNode) or isinstance(tree[2], OpTreeNode) else ()
+    if not any(node.info.op_def.kind in COSTLY_KINDS for node in nodes[:-1]):
+        tree._value = tree.backend.evaluate([tree])[0]
+        return tree._value  # type: ignore[no-any-return]
+    parents = Counter(id(x) for node in nodes for x in (node[1], node[2]))
+    shared = {  # nodes that something else refers to, and all below them
+        id(node)
+        for node, count in zip(nodes, count_references(nodes), strict=True)
+        if count > NUM_NODE_REFERENCES + parents[id(node)]
+    } - {id(tree)}
+    for node in reversed(nodes):
+        if id(node) in shared:
+            shared |= {id(node[1]), id(node[2])}
+    built: dict[int, Any] = {}  # the node, or its value, of each node
+    stored = [tree]
+    for node in nodes:
+        known = getattr(node, "_value", None)
+        x, y = (built.get(id(operand), operand) for operand in (node[1], node[2]))
+        rebuilt = node if x is node[1] and y is node[2] else node._rebuild(node[0], x, y)
+        built[id(node)] = rebuilt if known is None else known
+        if known is None and id(node) in shared and node.info.op_def.kind in COSTLY_KINDS:
+            stored.append(node)
+    values = tree.backend.evaluate([built[id(node)] for node in stored])
+    for node, value in zip(stored, values, strict=True):
+        node._value = value
+    return values[0]  # type: ignore[no-any-return]
+
+
+def count_references(objects: Sequence[object]) -> list[int]:
+    """Return the number of references to each object, as Python counts them in this function."""
+    return [sys.getrefcount(x) for x in objects]
+
+
+NUM_NODE_REFERENCES = count_references([object()])[0]  # of an object that only a list refers to
 
 
 def same(x: Array) -> Array:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from neonlite.array_api.arguments import as_array
-from neonlite.array_api.array import BOOL, Array, describe_array, new_array, padded, with_shape
+from neonlite.array_api.array import Array, describe_array, padded, with_shape
 from neonlite.array_api.data_types import broadcast_to
 from neonlite.array_api.promotion import check_can_assign, to_dtype
 from neonlite.backend.tensor import Tensor
@@ -92,15 +92,6 @@ def gather(x: Array, key: Any) -> Array:
     return with_shape(be.take(flat, indices, 1), positions.shape, x.dtype, x)
 
 
-def num_references(x: Array) -> int:
-    """Return the number of references to the operand of an array, as Python counts them."""
-    return sys.getrefcount(x.operand)
-
-
-# of an operand that its array alone refers to
-NUM_REFERENCES = num_references(new_array(object(), (), BOOL, True, 0))  # type: ignore[arg-type]
-
-
 def write_in_place(x: Array, key: Any, v: Array) -> bool:
     """Write a value to ``x[key]`` in the memory of x, in time proportional to the value; return whether it could.
 
@@ -118,8 +109,7 @@ def write_in_place(x: Array, key: Any, v: Array) -> bool:
     ):
         return False
     v.tensor()  # an expression of x, as in x[0] += 1, no longer refers to its memory
-    if not isinstance(x.operand, Tensor) or x.operand.base is not None or num_references(x) != NUM_REFERENCES:
-        x.replace(new_array(be.array(x.tensor(), x.operand.info.dtype), x.shape, x.dtype, False, 0))
+    x.own_memory()
     slices = tuple(
         slice(start, start + (count - 1) * step + 1 if count else start, step) for start, count, step in starts
     )
