@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from neonlite.backend.creation import adopt
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.warn import warn
 from neonlite.dtypes import INT_DTYPES
@@ -473,12 +474,14 @@ def with_shape(operand: Operand, shape: Shape, dtype: np.dtype[Any] | None, *arg
     return result(operand, len(shape), dtype, *arguments)
 
 
-def from_numpy(be: Backend, values: NumPyArray) -> Array:
-    """Return an array with a copy of values."""
+def from_numpy(be: Backend, values: NumPyArray, is_new: bool = False) -> Array:
+    """Return an array with a copy of values; of a new array, to which nothing else refers, with its memory if possible.
+    """
     dtype = as_dtype(values.dtype)
     if dtype is BOOL:
         values = values.view(np.uint8)
-    operand = be.array(values.reshape(padded(values.shape)), dtype=be.dtype_name(values.dtype))
+    matrix = values.reshape(padded(values.shape))
+    operand = adopt(be, matrix) if is_new else be.array(matrix, dtype=be.dtype_name(values.dtype))
     return new_array(operand, values.shape, dtype, False, 0)
 
 

@@ -201,7 +201,11 @@ def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Arr
     """
     (x,) = check_arrays("repeat", x)
     x, axis = (reshape(x, (-1,)), 0) if axis is None else (x, axis_of("repeat", x, axis))
-    counts = np.asarray(repeats)
+    n, counts = x.shape[axis], np.asarray(repeats)
+    if counts.dtype.kind in "iu" and counts.size == 1 and counts.min() >= 0:
+        before, after, count = x.shape[:axis], x.shape[axis + 1 :], int(counts.min())
+        wide = broadcast_to(reshape(x, (*before, n, 1, *after)), (*before, n, count, *after))
+        return reshape(wide, (*before, n * count, *after))
     return take_positions(x, np.repeat(np.arange(x.shape[axis]), counts), axis)
 
 

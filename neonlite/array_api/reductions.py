@@ -324,7 +324,7 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
     (x,) = check_arrays("nonzero", x)
     if not x.ndim:
         raise ValueError(f"nonzero: expected at least one dimension, got {describe_array(x)}")
-    return tuple(from_numpy(x.backend, i.astype(np.int64)) for i in np.nonzero(x.numpy()))
+    return tuple(from_numpy(x.backend, i.astype(np.int64, copy=False), True) for i in np.nonzero(x.numpy()))
 
 
 def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None) -> Array:
@@ -447,10 +447,18 @@ def unique_all(x: Array, /) -> UniqueAll:
     UniqueAll
         ``values``, ``indices`` (of the first occurrences), ``inverse_indices`` and ``counts``.
     """
-    (x,) = check_arrays("unique_all", x)
-    _, *parts = np.unique_all(x.numpy())
-    indices, inverse, counts = (from_numpy(x.backend, np.asarray(part)) for part in parts)
-    return UniqueAll(take(reshape(x, (-1,)), indices), indices, inverse, counts)
+    return UniqueAll(*_unique("unique_all", x, return_index=True, return_inverse=True, return_counts=True))
+
+
+def _unique(name: str, x: Any, **parts: bool) -> list[Array]:
+    """Return the distinct elements, sorted, and parts of the result of ``np.unique``."""
+    (x,) = check_arrays(name, x)
+    found = np.unique(x.numpy(), equal_nan=False, **parts)
+    arrays = [from_numpy(x.backend, part, True) for part in (found if parts else (found,))]
+    if x.is_live:  # the elements of a variable have a gradient
+        _, indices = np.unique(x.numpy(), equal_nan=False, return_index=True)
+        arrays[0] = take(reshape(x, (-1,)), from_numpy(x.backend, indices, True))
+    return arrays
 
 
 def unique_counts(x: Array, /) -> UniqueCounts:
@@ -466,8 +474,7 @@ def unique_counts(x: Array, /) -> UniqueCounts:
     UniqueCounts
         ``values`` and ``counts``.
     """
-    values, _, _, counts = unique_all(x)
-    return UniqueCounts(values, counts)
+    return UniqueCounts(*_unique("unique_counts", x, return_counts=True))
 
 
 def unique_inverse(x: Array, /) -> UniqueInverse:
@@ -483,8 +490,7 @@ def unique_inverse(x: Array, /) -> UniqueInverse:
     UniqueInverse
         ``values`` and ``inverse_indices``.
     """
-    values, _, inverse, _ = unique_all(x)
-    return UniqueInverse(values, inverse)
+    return UniqueInverse(*_unique("unique_inverse", x, return_inverse=True))
 
 
 def unique_values(x: Array, /) -> Array:
@@ -500,7 +506,7 @@ def unique_values(x: Array, /) -> Array:
     Array
         The elements.
     """
-    return unique_all(x).values
+    return _unique("unique_values", x)[0]
 
 
 # --- utility functions ---

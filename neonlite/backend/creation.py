@@ -203,6 +203,13 @@ def array(
     return _allocate_tensor(be, lambda *_, **__: be.runtime.put(values), shape, dtype, name, persist_values)
 
 
+def adopt(be: Backend, values: NumPyArray) -> Tensor:
+    """Return a tensor with the values of a new array of at least two dimensions, in its memory if the runtime can."""
+    with IgnoreFPErrors():
+        values = values.astype(be.dtype_name(values.dtype), copy=False)
+    return _allocate_tensor(be, lambda *_, **__: be.runtime.adopt(values), values.shape, values.dtype, None, True)
+
+
 def from_dlpack(be: Backend, x: object, name: str | None = None) -> Tensor:
     """Return a tensor that shares the memory of an array of another library or backend, without a copy.
 

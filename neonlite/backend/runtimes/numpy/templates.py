@@ -223,9 +223,10 @@ def take_buffers(dtype: str, x: Shape, indices: Shape, *, axis: int) -> list[tup
 def normalize_indices_into(indices: Array, size: int, out: Array, mask: Array) -> Any:
     """Return flat non-negative indices in ``out``; IndexError if one is out of range, as ``normalize_indices``."""
     out.reshape(indices.shape)[...] = indices
-    if int(out.min(initial=0)) < -size or int(out.max(initial=-1)) >= size:
+    low = int(out.min(initial=0))
+    if low < -size or int(out.max(initial=-1)) >= size:
         normalize_indices(np, indices, size)
-    return np.add(out, size, out=out, where=np.less(out, 0, out=mask))
+    return out if low >= 0 else np.add(out, size, out=out, where=np.less(out, 0, out=mask))
 
 
 def run_concat(*arrays: Array, axis: int) -> None:
