@@ -21,8 +21,8 @@ from neonlite.dtypes import INT_DTYPES
 from neonlite.messages import NO_COMPLEX, describe
 from neonlite.ops import OPS
 from neonlite.optree import Operand, OpTreeNode, build
-from neonlite.optree_walks import postorder
 from neonlite.optree_array_methods import device_of
+from neonlite.optree_walks import postorder
 from neonlite.shapes import Shape
 from neonlite.typing import NativeArray, NumPyArray
 
@@ -391,8 +391,8 @@ NUM_REFERENCES = _Probe().count()
 def evaluate_constant(tree: Any) -> Tensor:
     """Evaluate an op-tree of constants.
 
-    A reduction, or an op of kind "library", that other op-trees contain as well is computed once: its value is stored in
-    the node.
+    A reduction, or an op of kind "library", that other op-trees contain as well is computed once: the node stores its
+    value.
     """
     if (known := getattr(tree, "_value", None)) is not None:
         return known  # type: ignore[no-any-return]
@@ -475,8 +475,7 @@ def with_shape(operand: Operand, shape: Shape, dtype: np.dtype[Any] | None, *arg
 
 
 def from_numpy(be: Backend, values: NumPyArray, is_new: bool = False) -> Array:
-    """Return an array with a copy of values; of a new array, to which nothing else refers, with its memory if possible.
-    """
+    """Return an array with a copy of values. A new array, to which nothing else refers, is not copied if possible."""
     dtype = as_dtype(values.dtype)
     if dtype is BOOL:
         values = values.view(np.uint8)

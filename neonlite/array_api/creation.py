@@ -314,7 +314,12 @@ def arange(
     convert(be, ends, dtype, "arange")  # raises OverflowError for integers that the dtype does not have
     if is_integer and max(map(abs, ends), default=0) >= 2**63:  # NumPy's integers of 64 bits do not have them
         return convert(be, list(range(*numbers)), dtype, "arange")
-    values = first + np.arange(count) * distance
+    if is_integer:
+        values = np.arange(*numbers)
+    else:
+        values = np.arange(count, dtype=np.float64)
+        values *= distance
+        values += first
     return from_numpy(be, values.astype(dtype, copy=False), True)
 
 

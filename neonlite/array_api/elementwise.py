@@ -177,7 +177,7 @@ def compare_with_uint64(compare: Callable[..., Array], x1: Array, x2: Array, is_
     """Compare an array of uint64 with one of signed integers exactly; ``is_true``: the result for negative ones."""
     signed = x1 if x1._dtype.kind == "i" else x2
     z = compare(*(to_dtype(maximum(x, 0), UINT64) if x is signed else x for x in (x1, x2)))
-    return where(less(signed, 0), is_true, z)
+    return select(less(signed, 0), is_true, z)
 
 
 def with_scalar(name: str, kinds: str, x: Array, scalar: Any, checks_range: bool, compares: bool) -> tuple[Array, Any]:
@@ -371,7 +371,7 @@ def floor_divide(x1: Any, x2: Any, /) -> Array:
         return z
     quotient = floor(divide(x1, x2))  # NumPy's floor_divide returns NaN where the standard has infinities
     for x in (x1, x2):
-        z = where(isfinite(x), z, quotient) if isinstance(x, Array) else z if math.isfinite(x) else quotient
+        z = select(isfinite(x), z, quotient) if isinstance(x, Array) else z if math.isfinite(x) else quotient
     return z
 
 
@@ -436,21 +436,8 @@ def as_limit(x: Array, limit: Any, inward: Callable[[float], int]) -> Any:
     return inward(limit)
 
 
-def where(condition: Array, x1: Any, x2: Any, /) -> Array:
-    """Return the elements of one array where a condition holds, else those of another one.
-
-    Parameters
-    ----------
-    condition : Array
-        The condition, boolean.
-    x1, x2 : Array or number
-        The values where it holds, and where not; all broadcast.
-
-    Returns
-    -------
-    Array
-        The result.
-    """
+def select(condition: Array, x1: Any, x2: Any) -> Array:
+    """Return the elements of one array where a condition holds, else those of another one: ``where``."""
     (condition,) = check_arrays("where", condition)
     if condition.dtype != BOOL:
         raise TypeError(f"where: expected a boolean condition, got {describe_array(condition)}. Use condition != 0.")

@@ -215,7 +215,7 @@ def select_positions(shape: Shape, key: Any) -> np.ndarray[Any, np.dtype[np.int6
     )
     # NumPy casts indices to int64: one that it does not hold is out of range
     keys = tuple(np.minimum(k, MAX_INT64) if getattr(k, "dtype", None) == np.uint64 else k for k in keys)
-    if len(keys) == 1 and getattr(keys[0], "dtype", None) == bool and keys[0].shape == shape != ():
+    if len(keys) == 1 and getattr(keys[0], "dtype", None) == np.bool and keys[0].shape == shape != ():
         return np.flatnonzero(keys[0])
     positions: np.ndarray[Any, np.dtype[np.int64]] = np.arange(math.prod(shape)).reshape(shape)[keys]
     return np.asarray(positions)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from neonlite.array_api.arguments import as_array, check_arrays
 from neonlite.array_api.array import BOOL, Array, as_dtype, describe_array, from_numpy, same, with_shape
-from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, equal, not_equal, pow, sqrt, subtract, where
+from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, equal, not_equal, pow, select, sqrt, subtract
 from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, reshape, take
 from neonlite.array_api.promotion import to_dtype
 
@@ -187,7 +187,7 @@ def std(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdi
 
 def root(total: Array, ord: int | float = 2) -> Array:
     """Return total^(1 / ord), of a sum of powers; the gradient is 0 where it is 0, a subgradient."""
-    return where(equal(total, 0.0), 0.0, sqrt(total) if ord == 2 else pow(total, 1 / ord))
+    return select(equal(total, 0.0), 0.0, sqrt(total) if ord == 2 else pow(total, 1 / ord))
 
 
 def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
@@ -325,6 +325,30 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
     if not x.ndim:
         raise ValueError(f"nonzero: expected at least one dimension, got {describe_array(x)}")
     return tuple(from_numpy(x.backend, i.astype(np.int64, copy=False), True) for i in np.nonzero(x.numpy()))
+
+
+@overload
+def where(condition: Array, /) -> tuple[Array, ...]: ...
+@overload
+def where(condition: Array, x1: Any, x2: Any, /) -> Array: ...
+def where(condition: Array, x1: Any = None, x2: Any = None, /) -> Array | tuple[Array, ...]:
+    """Return the elements of one array where a condition holds, else those of another one.
+
+    Without other arrays, return the indices where the condition holds, as NumPy does: ``nonzero(condition)``.
+
+    Parameters
+    ----------
+    condition : Array
+        The condition, boolean.
+    x1, x2 : Array or number
+        The values where it holds, and where not; all broadcast.
+
+    Returns
+    -------
+    Array or tuple of Array
+        The elements, or the indices along each axis.
+    """
+    return nonzero(condition) if x1 is None and x2 is None else select(condition, x1, x2)
 
 
 def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None) -> Array:

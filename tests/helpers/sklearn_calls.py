@@ -45,7 +45,8 @@ preprocessing.binarize(X)
 decomposition.PCA(2, svd_solver="full").fit_transform(X)
 decomposition.PCA(2, svd_solver="covariance_eigh").fit_transform(X)
 decomposition.PCA(2, svd_solver="full", whiten=True).fit(X).get_covariance()
-decomposition.PCA(2, svd_solver="randomized", power_iteration_normalizer="QR", random_state=0).fit(X).explained_variance_
+decomposition.PCA(2, svd_solver="randomized", power_iteration_normalizer="QR",
+random_state=0).fit(X).explained_variance_
 decomposition.PCA(2, svd_solver="full").fit(X).score_samples(X)
 linear_model.Ridge(solver="svd").fit(X, t).predict(X); linear_model.Ridge(solver="svd").fit(X, t, w).coef_
 linear_model.RidgeCV().fit(X, t).predict(X)
@@ -55,7 +56,7 @@ linear_model.LogisticRegression(solver="lbfgs", tol=1e-10).fit(X, y).predict(X)
 linear_model.PoissonRegressor(tol=1e-10).fit(X, t).predict(X)
 discriminant_analysis.LinearDiscriminantAnalysis().fit(X, y).predict_proba(X)
 discriminant_analysis.LinearDiscriminantAnalysis().fit(X, y).predict(X)
-discriminant_analysis.LinearDiscriminantAnalysis().fit(X, y).transform(X)
+xp.abs(discriminant_analysis.LinearDiscriminantAnalysis().fit(X, y).transform(X))
 naive_bayes.GaussianNB().fit(X, y).predict(X); naive_bayes.GaussianNB().fit(X, y).predict_proba(X)
 mixture.GaussianMixture(2, init_params="random_from_data", random_state=0).fit(X).means_
 mixture.GaussianMixture(2, init_params="random", random_state=0).fit(X).predict_proba(X)
@@ -105,13 +106,26 @@ metrics.pairwise.pairwise_kernels(X, Y, "polynomial")
 """
 
 
+# the calls that cannot agree with NumPy's, by the reason, with a pattern of what happens
+REFUSED = {
+    "it writes to a view of an array, as in f(x[i]) for a function that changes its argument": (
+        "not positive definite|Not equal to tolerance",
+        ["mixture.GaussianMixture"],
+    ),
+    "it returns NumPy's arrays": (
+        "expected an Array, got ndarray|expected a function of the array-API standard",
+        ["metrics.cluster.contingency_matrix"],
+    ),
+}
+
+
 def problem_of(call: str, be: Any) -> str:
     """Return how the result of a call differs from NumPy's, or the error; "" if it does not."""
     import sklearn
     from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 
     modules = {name: getattr(__import__(f"sklearn.{name}"), name) for name in MODULES}
-    import sklearn.utils.extmath  # noqa: F401
+    import sklearn.utils.extmath
 
     xp = be.array_api
     try:

@@ -328,8 +328,8 @@ def write_booleans_as_uint8(instructions: Sequence[Instruction], results: Sequen
     """
     readers = Counter(x for each in (*(i.operand_ids for i in instructions), results) for x in each)
     lowered = list(instructions)
-    for cast in instructions:
-        x = cast.operand_ids[0] if cast.op.name == "cast" and cast.dtype == "uint8" else None
+    for reader in instructions:
+        x = reader.operand_ids[0] if reader.op.name == "cast" and reader.dtype == "uint8" else None
         if isinstance(x, int) and x >= 0 and readers[x] == 1:
             read = instructions[x]
             if read.op.kind == "elementwise" and read.op.result_dtype == "boolean":

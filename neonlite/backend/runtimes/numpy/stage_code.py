@@ -44,7 +44,7 @@ class StageCode:
         reductions = self._select_reduction_functions()
         order, elements = list(self.steps), math.prod(self.stage.shape_in_call)
         last = {x: i for i, v in enumerate(order) for x in self.steps[v].inputs if isinstance(x, int)}
-        templates = {v: template_of(s, [not self.plan.dtype(x) for x in s.inputs]) for v, s in self.steps.items()}
+        templates = {v: template_of(s) for v, s in self.steps.items()}
         templates |= dict.fromkeys(self.chains, "")  # chains may write in place
         names = dict(UFUNCS)
         for v, step in self.steps.items():

@@ -81,15 +81,6 @@ CONSTANT_TEMPLATES: dict[tuple[str, int | None, int | None], str] = {
     ("pow", None, 2): "square({x}, {z})",
 }
 
-# templates for (scalar, array) and (array, scalar): NumPy compares two arrays four times as fast as array and scalar
-SCALAR_TEMPLATES = {
-    name: (
-        f"{{tmp}}.fill({{x}}); {name}({{tmp}}, {{y}}, out={{z}})",
-        f"{{tmp}}.fill({{y}}); {name}({{x}}, {{tmp}}, out={{z}})",
-    )
-    for name in ("maximum", "minimum")
-}
-
 # the end of the templates of comparisons, and how they write booleans as uint8, which have the memory of NumPy's
 FLOAT_BOOLEAN, UINT8_BOOLEAN = "{mask}); copyto({z}, {mask})", "{z}.view(bool))"
 UINT8_TEMPLATES = {"finite": "isfinite({x}, {z}.view(bool))"}
@@ -117,11 +108,8 @@ COPY_ROWS = 32  # rows of a chunk that are transposed at once
 SUM_BATCH = 256  # indices whose segment bounds are converted to a Python list at once
 
 
-def template_of(step: Step, is_scalar: Sequence[bool] = ()) -> str | None:
-    """Return the template of a step; None for an op without one, such as a custom op.
-
-    ``is_scalar`` has a flag for each operand.
-    """
+def template_of(step: Step) -> str | None:
+    """Return the template of a step; None for an op without one, such as a custom op."""
     consts = [x.value if isinstance(x, Constant) else None for x in step.inputs]
     if len(consts) == 2 and (template := CONSTANT_TEMPLATES.get((step.op.name, consts[0], consts[1]))):
         return template
@@ -129,8 +117,6 @@ def template_of(step: Step, is_scalar: Sequence[bool] = ()) -> str | None:
         return INTEGER_TEMPLATES[step.op.name]
     if step.op.result_dtype == "boolean" and step.dtype == "uint8" and (template := OP_TEMPLATES.get(step.op.name)):
         return UINT8_TEMPLATES.get(step.op.name, template.replace(FLOAT_BOOLEAN, UINT8_BOOLEAN))
-    if any(is_scalar) and step.dtype in FLOAT_DTYPES and step.op.name in SCALAR_TEMPLATES:
-        return SCALAR_TEMPLATES[step.op.name][not is_scalar[0]]
     if step.op.name == "shift" and not step.attrs["value"]:
         return "exp2({y}, {z}); multiply({x}, {z}, {z})"
     return OP_TEMPLATES.get(step.op.name)
