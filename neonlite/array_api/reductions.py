@@ -477,7 +477,8 @@ def unique_all(x: Array, /) -> UniqueAll:
 def _unique(name: str, x: Any, **parts: bool) -> list[Array]:
     """Return the distinct elements, sorted, and parts of the result of ``np.unique``."""
     (x,) = check_arrays(name, x)
-    found = np.unique(x.numpy(), equal_nan=False, **parts)
+    unique: Any = np.unique  # its overloads need literal flags
+    found = unique(x.numpy(), equal_nan=False, **parts)
     arrays = [from_numpy(x.backend, part, True) for part in (found if parts else (found,))]
     if x.is_live:  # the elements of a variable have a gradient
         _, indices = np.unique(x.numpy(), equal_nan=False, return_index=True)
