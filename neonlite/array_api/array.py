@@ -20,7 +20,7 @@ from neonlite.backend.warn import warn
 from neonlite.dtypes import INT_DTYPES
 from neonlite.messages import NO_COMPLEX, describe
 from neonlite.ops import OPS
-from neonlite.optree import Operand, OpTreeNode, build
+from neonlite.optree import Operand, build
 from neonlite.optree_array_methods import device_of
 from neonlite.optree_walks import postorder
 from neonlite.shapes import Shape
@@ -35,6 +35,7 @@ DTYPE_OF_NAME = {name: np.dtype(name) for name in ("bool", *INT_DTYPES, "float16
 BOOL = DTYPE_OF_NAME["bool"]
 CAST, TO_UINT8 = OPS["cast"], (("to", "uint8"),)
 COSTLY_KINDS = ("reduction", "library")  # kinds of ops that are computed once
+MIN_STORED_BYTES = 1 << 18  # of a tensor from which such an op is computed, as the search for them takes time
 MAX_PENDING_OPS = 64  # an expression of more ops is evaluated, so that a loop does not build an ever larger one
 
 
@@ -391,12 +392,14 @@ NUM_REFERENCES = _Probe().count()
 def evaluate_constant(tree: Any) -> Tensor:
     """Evaluate an op-tree of constants.
 
-    A reduction, or an op of kind "library", that other op-trees contain as well is computed once: the node stores its
-    value.
+    A reduction of large tensors, or an op of kind "library", that other op-trees contain as well is computed once: the
+    node stores its value.
     """
     if (known := getattr(tree, "_value", None)) is not None:
         return known  # type: ignore[no-any-return]
-    nodes = list(postorder(tree)) if isinstance(tree[1], OpTreeNode) or isinstance(tree[2], OpTreeNode) else ()
+    leaves = (tree.leaves or {}).values()
+    is_large = any(type(x) is Tensor and x.info.attrs["nbytes"] >= MIN_STORED_BYTES for x in leaves)
+    nodes = list(postorder(tree)) if is_large else ()
     if not any(node.info.op_def.kind in COSTLY_KINDS for node in nodes[:-1]):
         tree._value = tree.backend.evaluate([tree])[0]
         return tree._value  # type: ignore[no-any-return]
