@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -76,7 +75,7 @@ class StepList:
         def value(x: OperandId) -> int | Constant:
             return x if isinstance(x, Constant) else value_ids[x] if x >= 0 else -1 - x
 
-        for op, attrs, ids, shape, dtype, compute_dtype in write_booleans_as_uint8(instructions, result_ids):
+        for op, attrs, ids, shape, dtype, compute_dtype in write_booleans_as_uint8(instructions):
             value_ids.append(self._add_step(op, dict(attrs), [value(x) for x in ids], shape, dtype, compute_dtype))
         self.outputs: list[int] = []  # the values of the targets
         for x, info in zip(result_ids, self.targets, strict=True):
@@ -321,16 +320,12 @@ class StepList:
         return False
 
 
-def write_booleans_as_uint8(instructions: Sequence[Instruction], results: Sequence[OperandId]) -> list[Instruction]:
-    """Return instructions in which a comparison has the dtype uint8 if only a cast to it reads the result.
-
-    The cast of a boolean array then casts nothing, and is skipped.
-    """
-    readers = Counter(x for each in (*(i.operand_ids for i in instructions), results) for x in each)
+def write_booleans_as_uint8(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """Return instructions in which a comparison that is cast to uint8 has this dtype itself; the cast is skipped."""
     lowered = list(instructions)
     for reader in instructions:
         x = reader.operand_ids[0] if reader.op.name == "cast" and reader.dtype == "uint8" else None
-        if isinstance(x, int) and x >= 0 and readers[x] == 1:
+        if isinstance(x, int) and x >= 0:
             read = instructions[x]
             if read.op.kind == "elementwise" and read.op.result_dtype == "boolean":
                 lowered[x] = read._replace(dtype="uint8")
