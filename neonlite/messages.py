@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from neonlite.optree import Operand
 
 MAX_LISTED_OPERANDS = 8
+NO_COMPLEX = "Complex numbers are not supported: compute with NumPy's array, x.numpy(), instead."
 
 _short_repr = reprlib.Repr()
 _short_repr.maxstring = _short_repr.maxother = 60
