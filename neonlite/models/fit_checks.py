@@ -90,6 +90,6 @@ def check_epochs(model: Model, num_epochs: int) -> None:
         for optimizer in flatten_optimizers(model.optimizer):
             if getattr(optimizer, "learning_rate", 0) and not optimizer.get_rate(num_epochs - 1):
                 warn(
-                    f"{model.name}.fit: the learning rate is 0 in epoch {num_epochs - 1}, so the weights do not "
+                    f"{model.name}.fit: the learning rate is 0 in epoch {num_epochs}, so the weights do not "
                     f"change then: {describe(optimizer.schedule)} ends before num_epochs={num_epochs}"
                 )

@@ -213,7 +213,7 @@ def train_epoch(
             return False
     if not model.minibatch_index:
         raise ValueError(
-            f"{model.name}: expected at least one minibatch in epoch {epoch}, got none from {describe(dataset)}"
+            f"{model.name}: expected at least one minibatch in epoch {epoch + 1}, got none from {describe(dataset)}"
         )
     with interrupt.defer(), model.be.lock:  # a fork does not come in between
         atomic(end_epoch, model, dataset, epoch)

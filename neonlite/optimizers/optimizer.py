@@ -186,7 +186,7 @@ class Optimizer(NervanaObject):
             The learning rate according to the schedule.
         """
         rate = self.schedule.get_learning_rate(self.learning_rate, epoch)
-        label = f"{self.classnm}: the learning rate of {self.schedule.classnm}, epoch {epoch}"
+        label = f"{self.classnm}: the learning rate of {self.schedule.classnm}, epoch={epoch}"
         return float(check_number(label, rate, 0))
 
     @property

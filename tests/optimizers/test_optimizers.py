@@ -1059,12 +1059,12 @@ def bad_rate(rate):
         (
             lambda _, opt: setattr(opt, "schedule", bad_rate(math.nan)),
             ValueError,
-            "finite number >= 0 for the learning rate of Mine, epoch 3, got nan",
+            "finite number >= 0 for the learning rate of Mine, epoch=3, got nan",
         ),
         (
             lambda _, opt: setattr(opt, "schedule", bad_rate(None)),
             TypeError,
-            "expected a number for the learning rate of Mine, epoch 3, got None",
+            "expected a number for the learning rate of Mine, epoch=3, got None",
         ),
         (lambda layers, _: layers.append(3), TypeError, r"expected a list of layers, each with get_params\(\), got 3"),
         (
