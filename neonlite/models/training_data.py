@@ -57,6 +57,9 @@ class TrainingData:
         As for ``Model.fit``.
     encoders : tuple, optional
         The input encoder and the target encoder, either of which may be None. Default: those of the model.
+    is_part : bool
+        Whether these rows are a minibatch of others: a chosen target encoder then does not depend on their values, and
+        only the minibatch for which the input encoder is chosen is checked for its scale. Default: False.
 
     Attributes
     ----------
@@ -83,8 +86,9 @@ class TrainingData:
         standardize: bool | None = None,
         text_length: int | None = None,
         encoders: tuple[InputEncoder | None, TargetEncoder | None] | None = None,
+        is_part: bool = False,
     ) -> None:
-        self.model, self.where = model, where
+        self.model, self.where, self.is_part = model, where, is_part
         self.input_encoder, self.target_encoder = encoders or (model.input_encoder, model.target_encoder)
         if isinstance(y, str):
             X, y = split_column(where, X, y)
@@ -127,7 +131,8 @@ class TrainingData:
             expected = network.in_shape
             encoder = choose_encoder(self.where, X, layout, standardize, expected, vocab_size, text_length)
         inputs = encoder.encode(self.where, X)
-        self._check_scale(encoder, inputs)
+        if encoder is not self.input_encoder or not self.is_part:
+            self._check_scale(encoder, inputs)
         if not model.initialized:
             network.configure(encoder.shape)
         self.input_encoder = encoder
@@ -160,8 +165,8 @@ class TrainingData:
         """Return the encoder of targets that are the inputs: it decodes outputs to the units of ``X``."""
         encoder, num_outputs = self.input_encoder, self._num_outputs
         units = None if encoder is None else encoder.feature_units()
-        if self._scale is not None:
-            units = [0.0] * num_outputs, [1 / self._scale] * num_outputs
+        if self.scale is not None:
+            units = [0.0] * num_outputs, [1 / self.scale] * num_outputs
         return None if units is None else NumberEncoder(*units)
 
     def _encode_targets(self, y: Any) -> NDArray[Any]:
@@ -176,14 +181,14 @@ class TrainingData:
                 "recurrent layer, or RecurrentMean() after a LookupTable."
             )
         if encoder is None:
-            encoder = target_encoder_for(self.where, network, y, self.cost)
+            encoder = target_encoder_for(self.where, network, y, self.cost, is_training=not self.is_part)
         targets = encoder.encode(self.where, y)
         check_targets(self.where, network, encoder, targets, y)
         self.target_encoder = encoder
         return targets.astype(np.int32 if isinstance(encoder, ClassEncoder) else np.float32, copy=False)
 
     @property
-    def _scale(self) -> float | None:
+    def scale(self) -> float | None:
         """The factor of inputs of uint8, which are not token ids; None for other inputs."""
         encoder = self.input_encoder
         is_scaled = isinstance(encoder, ArrayEncoder) and encoder.layout != "NT" and self.inputs[0].dtype == np.uint8
@@ -330,7 +335,7 @@ class TrainingData:
                 make_onehot=nclass is not None,
                 shuffle=shuffle,
                 partial_last=partial_last,
-                scale=self._scale,
+                scale=self.scale,
                 sample_weight=None if weights is None else select(weights),
             )
         iterator.input_encoder, iterator.target_encoder = encoder, self.target_encoder
