@@ -473,7 +473,7 @@ def columns_of_rows(where: str, rows: Sequence[Any]) -> dict[str, Any]:
         if row.keys() != set(names):
             raise ValueError(
                 f"{where}: expected the columns {', '.join(map(str, names))} in every row of X, got "
-                f"{', '.join(map(str, row)) or 'none'} in row {i}. Add None where a value is missing."
+                f"{', '.join(map(str, row)) or 'none'} in row {i}. Give every row the same names."
             )
     return frame_columns(where, {name: [row[name] for row in rows] for name in names})
 

@@ -10,8 +10,8 @@ from typing import Any, Self, cast, overload
 
 from neonlite.backend import Tensor
 from neonlite.backend.attribute_snapshot import Untracked
-from neonlite.backend.builtin_classes import has_builtin_method
-from neonlite.backend.validation import checks_arguments
+from neonlite.backend.builtin_classes import has_builtin_method, is_builtin
+from neonlite.backend.validation import check_signature, checks_arguments
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
@@ -62,6 +62,8 @@ class LayerContainer(Layer):
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
         for layer in self.layers:
+            if not is_builtin(type(layer)):
+                check_signature(f"{layer.name}.fprop", layer.fprop, "fprop(x, inference=False)", None, False)
             layer.container = layer.container or self
         self._number_equal_names()
 

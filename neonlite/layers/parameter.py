@@ -216,6 +216,12 @@ class ParameterLayer(Layer):
 def allocate_parameters(layers: Sequence[ParameterLayer]) -> None:
     """Allocate the parameters of layers in one buffer and their gradients in another, and initialize the parameters."""
     specs = [(layer, spec) for layer in layers for spec in layer.parameter_specs()]
+    for layer, spec in specs:
+        if spec.shape is None:
+            raise RuntimeError(
+                f"{layer.name}: expected {layer.classnm}.configure to set weight_shape, got None. Set "
+                "self.weight_shape there, such as to (outputs, inputs)."
+            )
     if not specs:
         return
     atomic(allocate_and_fill, specs)
