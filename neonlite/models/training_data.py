@@ -18,7 +18,7 @@ from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, Number
 from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
 from neonlite.layers.buffers import num_features, num_steps
 from neonlite.messages import describe
-from neonlite.models.fit_checks import warn_if_unscaled
+from neonlite.models.fit_checks import warn_if_unscaled, warn_of_targets
 from neonlite.transforms import (
     F1,
     ROCAUC,
@@ -149,7 +149,7 @@ class TrainingData:
             )
         is_scaled = not isinstance(encoder, ArrayEncoder) or encoder.mean is not None or inputs.dtype == np.uint8
         if not is_scaled and encoder.layout != "NT":
-            way_out = "Scale them to about -1 to 1; uint8 is divided by 255 automatically."
+            way_out = f"Scale them, such as X / {np.abs(inputs).max():.3g}; uint8 is divided by 255 automatically."
             warn_if_unscaled(self.where, self.model.layers, inputs, way_out)
 
     def _check_reconstruction(self) -> None:
@@ -184,6 +184,8 @@ class TrainingData:
             encoder = target_encoder_for(self.where, network, y, self.cost, is_training=not self.is_part)
         targets = encoder.encode(self.where, y)
         check_targets(self.where, network, encoder, targets, y)
+        if encoder is not self.target_encoder and isinstance(encoder, NumberEncoder) and encoder.mean is None:
+            warn_of_targets(self.where, targets)
         self.target_encoder = encoder
         return targets.astype(np.int32 if isinstance(encoder, ClassEncoder) else np.float32, copy=False)
 
