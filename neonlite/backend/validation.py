@@ -201,7 +201,7 @@ def instance(name: str, value: object, cls: type[T], kind: str, way_out: str = "
     return value
 
 
-def from_name(name: str, value: T | str, table: Mapping[str, Callable[[], T]]) -> T:
+def from_name(name: str, value: T | str, table: Mapping[str, Callable[[], T]], way_out: str = "") -> T:
     """Return the new object for a name in a table, case-insensitive, or a value that is not a string unchanged.
 
     ValueError, with all names, if a string is not one of them.
@@ -209,7 +209,7 @@ def from_name(name: str, value: T | str, table: Mapping[str, Callable[[], T]]) -
     if not isinstance(value, str):
         return value
     if value.lower() not in table:
-        raise ValueError(expected(name, f"one of {', '.join(map(repr, table))}", value))
+        raise ValueError(expected(name, f"one of {', '.join(map(repr, table))}", value) + way_out)
     return table[value.lower()]()
 
 

@@ -175,7 +175,7 @@ class Callbacks(NervanaObject, CallbackBase):
             Another callback writes the same file.
         """
         hint = f". Pass an instance: add_callback({callback.__name__}(...))" if isinstance(callback, type) else ""
-        instance("add_callback: callback", callback, Callback, "a Callback", hint)
+        instance("add_callback: callback", callback, Callback, "a Callback, such as EarlyStop(),", hint)
         check_events(callback)
         for other in self.callbacks if callback.output_path else []:
             if other.output_path and same_file(callback.output_path, other.output_path):

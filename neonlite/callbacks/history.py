@@ -120,9 +120,13 @@ class History(Mapping[str, list[float]]):
 
     def _records_of(self, name: str) -> list[Record]:
         if name not in self.records:
+            same = [x for x in self.records if x.casefold() == str(name).casefold().removeprefix("val_")]
+            hint = f". Did you mean {same[0]!r}?" if same and name != "val_loss" else ""
+            if name == "val_loss":
+                hint = ". It is the cost on validation data: pass validation_split=0.2 to fit."
             raise KeyError(
                 f"History: expected a recorded name, got {name!r}. "
-                f"Recorded: {printable(', '.join(self.records)) or 'none'}"
+                f"Recorded: {printable(', '.join(self.records)) or 'none'}{hint}"
             )
         return self.records[name]
 

@@ -20,6 +20,7 @@ from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.summary import walk_layers
 from neonlite.layers.types import Deltas, LayerInput, LayerLike, LayerShapes, Tensors, Terminal
 from neonlite.messages import describe
+from neonlite.transforms import Transform
 
 
 class InputEncoding(Untracked):
@@ -453,7 +454,16 @@ def flatten_layers(where: str, layers: Iterable[LayerLike]) -> Iterator[Layer]:
         elif isinstance(layer, Layer):
             yield layer
         else:
-            raise TypeError(f"{where}: expected layers and lists of layers, got {describe(layer)}.")
+            raise TypeError(f"{where}: expected layers and lists of layers, got {describe(layer)}.{way_out(layer)}")
+
+
+def way_out(x: object) -> str:
+    """Return how to pass what is not a layer: an activation, its name, or a class."""
+    if isinstance(x, type):
+        return f" Pass an instance: {x.__name__}(...)."
+    if isinstance(x, str | Transform):
+        return " An activation is an argument of the layer before: Affine(10, activation='relu')."
+    return ""
 
 
 def allocate_layer(layer: Layer, shared_outputs: Tensor | None, accumulate_updates: bool) -> None:

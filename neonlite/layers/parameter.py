@@ -17,6 +17,7 @@ from neonlite.initializers import initializer_names
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import InitLike, Parameter
 from neonlite.messages import describe
+from neonlite.transforms.activation import ACTIVATIONS
 from neonlite.typing import ArrayLike
 
 
@@ -44,7 +45,9 @@ class TensorAttribute:
     def __set__(self, layer: Layer, value: ArrayLike | None) -> None:
         tensor = layer.__dict__.get(self.name)
         if isinstance(tensor, Tensor) and getattr(value, "size", tensor.size) not in (1, tensor.size):
-            raise ValueError(f"{layer.name}.{self.name}: expected the shape {tensor.shape}, got {describe(value)}.")
+            raise ValueError(
+                f"{layer.name}.{self.name}: expected the shape {tensor.shape}, got {tuple(getattr(value, 'shape', ()))}."
+            )
         if tensor is None or value is None:
             if not isinstance(value, Tensor | None):
                 raise TypeError(
@@ -118,7 +121,9 @@ class ParameterLayer(Layer):
         init : Initializer, array, Tensor or str, optional
             The initial values.
         """
-        init = from_name(f"{self.name}: init", init, initializer_names(self.weights_are_columns))
+        is_activation = isinstance(init, str) and init.lower() in ACTIVATIONS
+        way_out = f". Pass the activation by its name: activation={init!r}." if is_activation else ""
+        init = from_name(f"{self.name}: init", init, initializer_names(self.weights_are_columns), way_out)
         if init is not None:
             check_init(self.name, init)
         return init

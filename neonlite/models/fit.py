@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
+
 from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
 from neonlite.backend.current import on_its_backend
 from neonlite.backend.interrupt import DeferredInterrupt
@@ -19,7 +21,7 @@ from neonlite.distributed.optimizer import Distributed
 from neonlite.layers.recurrent import RecurrentBase
 from neonlite.layers.cost import GeneralizedCost
 from neonlite.models.evaluation import check_inputs
-from neonlite.models.minibatches import MinibatchIterator, is_minibatches
+from neonlite.models.minibatches import MinibatchIterator, is_minibatches, is_pair
 from neonlite.models.training import train
 from neonlite.models.training_data import TrainingData, metric_for
 from neonlite.optimizers import Adam
@@ -231,6 +233,8 @@ def fit(
         with DeferredInterrupt(is_training=True) as interrupt, sizes, shard_minibatches(model, communicator):
             train(model, X, cost, optimizer, num_epochs, interrupt, callbacks, cuda_graphs)
         return None
+    if y is None and isinstance(X, list | tuple) and len(X) == 2 and is_pair(*X) and np.ndim(X[1]) == 1:
+        raise TypeError(f"{where}: expected X and y as two arguments, got one {type(X).__name__} of both. Pass fit(X, y).")
     epochs = integer(f"{where}: epochs", DEFAULT_EPOCHS if epochs is None else epochs)
     if not model.has_targets:
         raise TypeError(

@@ -37,7 +37,8 @@ def check_arguments(
     cost = from_name(f"{model.name}.fit: cost", cost, COSTS)
     if not isinstance(cost, Cost):
         with_attributes(f"{model.name}.fit: cost", cost, "get_cost", "a cost, such as CrossEntropyMulti(),")
-    with_attributes(f"{model.name}.fit: optimizer", optimizer, "optimize", "an optimizer, such as Adam(),")
+    way_out = f". The number of epochs is epochs={optimizer}." if type(optimizer) is int else ""
+    with_attributes(f"{model.name}.fit: optimizer", optimizer, "optimize", "an optimizer, such as Adam(),", way_out)
     with_attributes(f"{model.name}.fit: callbacks", callbacks, "on_train_begin", "callbacks, such as Callbacks(model),")
     if isinstance(callbacks, Callbacks) and callbacks.model is not model:
         other = getattr(callbacks.model, "name", callbacks.model)

@@ -96,6 +96,9 @@ class TrainingData:
         num_targets = len(y) if isinstance(y, Sized) and getattr(y, "ndim", None) != 0 else None
         if is_list_of_arrays(rows) and len(rows) == num_targets != len(rows[0]):
             rows = to_array(where, rows, "X")  # an array for each row, and not for each input
+        if getattr(rows, "ndim", 0) == 1 < getattr(y, "ndim", 0) and is_real_array(np.asarray(rows)):
+            shapes = f"got {np.shape(rows)} and {np.shape(y)}"
+            raise ValueError(f"{where}: expected rows X (n, F) and targets y (n,), {shapes}. Swap them: fit(y, X).")
         self.inputs = self._encode_inputs(rows, layout, standardize, text_length)
         self.cost: GeneralizedCost | Cost = from_name(f"{where}: cost", cost, COSTS) or model.cost
         if isinstance(self.cost, GeneralizedCostMask):
@@ -276,7 +279,7 @@ class TrainingData:
         if not len(validation) or not len(training):
             raise ValueError(
                 f"{self.where}: expected rows both to train and to validate on, got {self.num_rows} rows with "
-                f"validation_split={fraction}"
+                f"validation_split={fraction}. Pass a fraction of at least one row."
             )
         return self._iterator(self.row_weights, training, shuffle), self.validation_set(validation)
 
@@ -396,7 +399,7 @@ def check_targets(where: str, network: Layer, encoder: TargetEncoder, targets: N
     """Raise ValueError unless targets have a value for each output, or a class for each row or time step."""
     n, K, T = len(targets), num_features(network.out_shape), num_steps(network.out_shape)
     is_class = isinstance(encoder, ClassEncoder)
-    if targets.size == n * T * (1 if is_class else K):
+    if targets.size == n * T * (1 if is_class else K) and (T > 1 or np.ndim(y) < 3):
         return
     outputs = f"a column for each of the {K} output{'s' * (K > 1)}"
     if T > 1:
