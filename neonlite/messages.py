@@ -20,7 +20,10 @@ class ShortRepr(reprlib.Repr):
 
     def repr_ndarray(self, x: Any, level: int) -> str:
         """Return the text of a NumPy array."""
-        return f"an array {x.shape} of {x.dtype}" if x.size > MAX_PRINTED_ELEMENTS else self.repr_instance(x, level)
+        if x.size <= MAX_PRINTED_ELEMENTS:
+            return self.repr_instance(x, level)
+        example = f", such as {self.repr1(x.tolist()[0], 1)}" if x.dtype.kind in "OUT" and x.ndim == 1 else ""
+        return f"an array {x.shape} of {x.dtype}{example}"
 
 
 _short_repr = ShortRepr()

@@ -118,7 +118,9 @@ def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
         check_booleans(where, annotations, given)
         result = function(*args, **kwargs)
         if function.__name__ == "__init__" and "name" not in vars(args[0]) and needs_base_init(args[0]):
-            raise TypeError(f"{where}: expected __init__ to call super().__init__(), got no call. Add it as the first line.")
+            raise TypeError(
+                f"{where}: expected __init__ to call super().__init__(), got no call. Add it as the first line."
+            )
         return result
 
     wrapper.__code__ = wrapper.__code__.replace(co_name=function.__name__)  # for tracebacks and ``called_from``

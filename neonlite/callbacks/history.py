@@ -154,9 +154,7 @@ class History(Mapping[str, list[float]]):
 
     def to_dict(self) -> dict[str, dict[str, list[float]]]:
         """Return {"epochs": list, "values": list} for each name."""
-        return {
-            name: {"epochs": self.epochs(name), "values": self[name]} for name in self
-        }
+        return {name: {"epochs": self.epochs(name), "values": self[name]} for name in self}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the records as a data frame of pandas: a row for each number of epochs, a column for each name.

@@ -487,7 +487,10 @@ def read_table(where: str, X: Any) -> dict[str, Column] | None:
     lengths = {len(column.values) for column in table.values() if column.values.ndim == 1}
     if len(lengths) != 1 or not all(column.values.ndim == 1 for column in table.values()) or lengths == {0}:
         shapes = ", ".join(f"{name} {column.values.shape}" for name, column in table.items())
-        raise ValueError(f"{where}: expected a table with columns of one length, at least 1, got {shapes or 'none'}. Pass an array of rows as X, or a column for each feature.")
+        raise ValueError(
+            f"{where}: expected a table with columns of one length, at least 1, got {shapes or 'none'}. "
+            "Pass an array of rows as X, or a column for each feature."
+        )
     return table
 
 

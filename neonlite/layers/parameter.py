@@ -45,9 +45,8 @@ class TensorAttribute:
     def __set__(self, layer: Layer, value: ArrayLike | None) -> None:
         tensor = layer.__dict__.get(self.name)
         if isinstance(tensor, Tensor) and getattr(value, "size", tensor.size) not in (1, tensor.size):
-            raise ValueError(
-                f"{layer.name}.{self.name}: expected the shape {tensor.shape}, got {tuple(getattr(value, 'shape', ()))}."
-            )
+            shape = tuple(getattr(value, "shape", ()))
+            raise ValueError(f"{layer.name}.{self.name}: expected the shape {tensor.shape}, got {shape}.")
         if tensor is None or value is None:
             if not isinstance(value, Tensor | None):
                 raise TypeError(

@@ -18,8 +18,8 @@ from neonlite.callbacks.callback import check_dataset
 from neonlite.data.target_encoders import ClassEncoder
 from neonlite.distributed.communicator import Communicator, launched_rank_and_size, world
 from neonlite.distributed.optimizer import Distributed
-from neonlite.layers.recurrent import RecurrentBase
 from neonlite.layers.cost import GeneralizedCost
+from neonlite.layers.recurrent import RecurrentBase
 from neonlite.models.evaluation import check_inputs
 from neonlite.models.minibatches import MinibatchIterator, is_minibatches, is_pair
 from neonlite.models.training import train
@@ -116,8 +116,8 @@ def fit(
         Rows (n, F); images (n, C, H, W), (n, H, W, C) or (n, H, W); sequences (n, F, T) or (n, T, F); a data frame of
         pandas or polars, or a dict of columns, with numbers and categories; texts; a list of arrays for several
         inputs; a list of dicts, one for each row; an iterator, whose targets are used; or any iterable of minibatches
-        (X, y), such as a DataLoader of PyTorch. Minibatches are read once before the first step, which counts and checks
-        them, and once in each epoch. They are encoded as arrays are, but not standardized.
+        (X, y), such as a DataLoader of PyTorch. Minibatches are read once before the first step, which counts and
+        checks them, and once in each epoch. They are encoded as arrays are, but not standardized.
     y : array_like, data frame or str, optional
         Labels (n,) of any type, (n, T) with time steps; numbers (n,) or (n, K); zeros and ones (n, K) for several
         labels; the name of a column of ``X``. Default: the inputs. As in neon, the cost if ``X`` is an iterator.
@@ -234,7 +234,9 @@ def fit(
             train(model, X, cost, optimizer, num_epochs, interrupt, callbacks, cuda_graphs)
         return None
     if y is None and isinstance(X, list | tuple) and len(X) == 2 and is_pair(*X) and np.ndim(X[1]) == 1:
-        raise TypeError(f"{where}: expected X and y as two arguments, got one {type(X).__name__} of both. Pass fit(X, y).")
+        raise TypeError(
+            f"{where}: expected X and y as two arguments, got one {type(X).__name__} of both. Pass fit(X, y)."
+        )
     epochs = integer(f"{where}: epochs", DEFAULT_EPOCHS if epochs is None else epochs)
     if not model.has_targets:
         raise TypeError(
@@ -245,7 +247,9 @@ def fit(
         batch_size = X.batch_size if is_pairs else model.be.bsz
         if validation_data is not None and is_minibatches(f"{where}: validation_data", validation_data):
             encoders = X.input_encoder, X.target_encoder
-            validation_set = MinibatchIterator(model, f"{where}: validation_data", validation_data, cost, None, encoders)
+            validation_set = MinibatchIterator(
+                model, f"{where}: validation_data", validation_data, cost, None, encoders
+            )
     else:
         if validation_split and validation_data is not None:
             raise ValueError(
@@ -257,7 +261,9 @@ def fit(
         train_set, validation_set = data.split(validation_split, bool(shuffle))
         if validation_data is not None and is_minibatches(f"{where}: validation_data", validation_data):
             encoders = data.input_encoder, data.target_encoder
-            validation_set = MinibatchIterator(model, f"{where}: validation_data", validation_data, cost, None, encoders)
+            validation_set = MinibatchIterator(
+                model, f"{where}: validation_data", validation_data, cost, None, encoders
+            )
         elif isinstance(validation_data, tuple | list):
             validation_set = data.with_data(validation_data).validation_set()
         elif validation_data is not None:

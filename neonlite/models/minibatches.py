@@ -67,7 +67,7 @@ class MinibatchIterator(NervanaDataIterator):
         self,
         model: Model,
         where: str,
-        minibatches: Iterable[Any],
+        minibatches: Any,
         cost: GeneralizedCost | Cost | str | None = None,
         layout: str | None = None,
         encoders: tuple[InputEncoder | None, TargetEncoder | None] | None = None,
@@ -110,9 +110,9 @@ class MinibatchIterator(NervanaDataIterator):
             where = f"{self.where}: minibatch {i + 1}"
             if not isinstance(pair, list | tuple) or len(pair) != 2:
                 raise TypeError(f"{where}: expected a pair (X, y), got {describe(pair)}. Yield X and y: (X, y).")
-            encoders = self.input_encoder, self.target_encoder
+            (X, y), encoders = pair, (self.input_encoder, self.target_encoder)
             data = TrainingData(
-                self.model, where, *pair, self.cost, self.layout, standardize=False, encoders=encoders, is_part=True
+                self.model, where, X, y, self.cost, self.layout, standardize=False, encoders=encoders, is_part=True
             )
             self.input_encoder, self.target_encoder = data.input_encoder, data.target_encoder
             yield data

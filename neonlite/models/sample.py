@@ -49,8 +49,8 @@ def sample(
     Returns
     -------
     iterator of str or int
-        The next tokens, one by one: texts if the prompt is a text, such as characters, else token ids. The arguments are
-        checked at once.
+        The next tokens, one by one: texts if the prompt is a text, such as characters, else token ids. The arguments
+        are checked at once.
 
     Raises
     ------

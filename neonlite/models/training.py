@@ -31,7 +31,15 @@ if TYPE_CHECKING:
     from neonlite.transforms import Cost
 
 # what ``fit`` sets before its first step, besides the progress
-START_FIELDS = ("data_state", "loaded_state", "interrupted_callbacks", "callbacks", "ndata", "target_encoder", "metadata")
+START_FIELDS = (
+    "data_state",
+    "loaded_state",
+    "interrupted_callbacks",
+    "callbacks",
+    "ndata",
+    "target_encoder",
+    "metadata",
+)
 
 
 @checks_arguments

@@ -96,8 +96,9 @@ class TrainingData:
         num_targets = len(y) if isinstance(y, Sized) and getattr(y, "ndim", None) != 0 else None
         if is_list_of_arrays(rows) and len(rows) == num_targets != len(rows[0]):
             rows = to_array(where, rows, "X")  # an array for each row, and not for each input
+        targets: Any = y
         if getattr(rows, "ndim", 0) == 1 < getattr(y, "ndim", 0) and is_real_array(np.asarray(rows)):
-            shapes = f"got {np.shape(rows)} and {np.shape(y)}"
+            shapes = f"got {np.shape(rows)} and {np.shape(targets)}"
             raise ValueError(f"{where}: expected rows X (n, F) and targets y (n,), {shapes}. Swap them: fit(y, X).")
         self.inputs = self._encode_inputs(rows, layout, standardize, text_length)
         self.cost: GeneralizedCost | Cost = from_name(f"{where}: cost", cost, COSTS) or model.cost

@@ -33,8 +33,8 @@ from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
 from neonlite.name_hints import OPTIMIZER, add_hints
-from neonlite.optree import OpTreeNode
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
+from neonlite.optree import OpTreeNode
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer

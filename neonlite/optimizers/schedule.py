@@ -337,7 +337,9 @@ class ReducedSchedule(Schedule):
 
 def check_schedule(owner: Any) -> None:
     """Raise TypeError unless the attribute ``schedule`` has ``get_learning_rate(learning_rate, epoch)``."""
-    schedule = with_attributes(f"{owner.classnm}: schedule", owner.schedule, "get_learning_rate", "a Schedule, such as CosineSchedule(10),")
+    schedule = with_attributes(
+        f"{owner.classnm}: schedule", owner.schedule, "get_learning_rate", "a Schedule, such as CosineSchedule(10),"
+    )
     name, method = type(schedule).__name__, "get_learning_rate(learning_rate, epoch)"
     is_inherited = getattr(type(schedule), "get_learning_rate", None) is Schedule.get_learning_rate
     if is_inherited and type(schedule) is not Schedule and schedule.step_config is None:

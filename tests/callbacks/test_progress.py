@@ -110,7 +110,9 @@ def test_the_bar_is_one_line_an_epoch_in_a_notebook():
     assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
     assert all("batches" in line and "[Accuracy 0." in line for line in lines)
     assert "\\r" not in nbformat.writes(notebook)
-    assert bar["data"]["text/html"].startswith('<pre style="white-space: pre; overflow: auto">Epoch 1/3 ')  # does not wrap
+    assert bar["data"]["text/html"].startswith(
+        '<pre style="white-space: pre; overflow: auto">Epoch 1/3 '
+    )  # does not wrap
     assert "<th>loss</th>" in table[0]["data"]["text/html"]
     assert "image/png" in plot[0]["data"]
 

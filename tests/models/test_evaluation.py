@@ -91,6 +91,7 @@ def test_predictions_are_float64_in_the_units_of_y(rng, dtype, scale, offset):
     np.testing.assert_allclose(model.evaluate(X, y, "mae")["mae"], errors(predicted, y)["mae"], rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.*the targets y are from")
 def test_after_training_on_an_iterator_outputs_are_compared_as_they_are(rng):
     X, y = line(rng, 3)
     model = Model([Affine(1)])

@@ -338,7 +338,7 @@ def test_an_iterator_can_be_trained_on_in_the_short_form(cpu):
     history = fit(model, data, CrossEntropyMulti(), epochs=4, validation_data=data, metrics=["accuracy"])
     assert list(history) == ["loss", "val_loss", "Accuracy"]
     assert model.evaluate(data, metrics="accuracy")["accuracy"] == history.last("Accuracy")
-    with pytest.raises(TypeError, match="expected an iterator that splits, weights and scales its data"):
+    with pytest.raises(TypeError, match="expected no validation_split together with an iterator, got both"):
         fit(model, data, validation_split=0.5)
 
 

@@ -1176,5 +1176,8 @@ def test_a_custom_schedule_is_printed_with_its_class_and_arguments():
             super().__init__()
             self.total, self.warm = total, warm
 
+        def get_learning_rate(self, learning_rate, epoch):
+            return learning_rate
+
     assert "schedule=WarmCosine(total=10, warm=2)" in repr(Adam(schedule=WarmCosine(10, 2)))
     assert repr(Schedule([2, 3], 0.5)) == "Schedule(step_config=[2, 3], change=0.5)"
