@@ -177,7 +177,7 @@ def test_a_prompt_may_be_a_text_for_a_model_trained_on_one(tokenizer, tmp_path):
 def test_a_text_for_a_model_without_a_vocabulary_is_refused():
     model, text = trained("rnn", 1)
     model.metadata = {}
-    with pytest.raises(TypeError, match="not trained on Text, got 'tick'. Encode the text, or set model.metadata"):
+    with pytest.raises(TypeError, match=r"not trained on Text, got 'tick'\. Encode the text, or set model.metadata"):
         sample(model, "tick", 3)
     model.metadata = {"vocab": text.vocab[1:]}  # of another network
     with pytest.raises(TypeError, match=f"to a list of {len(text.vocab)} tokens"):
