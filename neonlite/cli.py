@@ -482,10 +482,10 @@ def format_training(model: Any, start: float) -> str:
 
 def finish_training(args: argparse.Namespace, model: Any, history: Any, save: Path | None) -> None:
     """Save and plot the results of a training, and print which epoch has the weights, and the files."""
-    costs = history.records.get("cost, validation") if args.patience else None
+    costs = history.records.get("val_loss") if args.patience else None
     if costs:
         epoch, cost = min(costs, key=lambda record: (math.isnan(record[1]), record[1]))
-        say(f"weights of epoch {epoch - 1:.0f}, which has the lowest validation cost, {cost:.4g}")
+        say(f"weights of epoch {epoch:.0f}, which has the lowest validation cost, {cost:.4g}")
     if save:
         model.save_params(save)  # with the best weights, and even if there was no epoch left to train
     say(f"model: {save or 'not saved; -s FILE saves it'}")

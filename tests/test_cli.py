@@ -102,10 +102,10 @@ def test_training_ends_when_the_validation_cost_does_not_fall_and_saves_the_best
     file = str(tmp_path / "d.neon")
     text = run_main(capsys, "train", "digits", "--lr", "0.03", "--patience", "2", "--save", file, *FEW)
     model = Model(file)
-    costs = [cost for _, cost in model.loaded_state.callbacks["history"]["records"]["cost, validation"]]
+    costs = [cost for _, cost in model.loaded_state.callbacks["history"]["records"]["val_loss"]]
     best = int(np.argmin(costs))
     assert model.epoch_index == len(costs) == best + 3 < 40
-    assert f"weights of epoch {best}, which has the lowest validation cost, {costs[best]:.4g}\n" in text
+    assert f"weights of epoch {best + 1}, which has the lowest validation cost, {costs[best]:.4g}\n" in text
     X, y = digits().test
     accuracy = 100 * np.mean(model.predict(X).argmax(axis=1) == y)
     assert f"accuracy {accuracy:.2f} % on 355 rows, after {len(costs)} epochs in" in text
@@ -242,8 +242,8 @@ def test_two_processes_with_one_seed_write_the_same_file(tmp_path):
 
 def test_the_bar_is_one_line_an_epoch_in_a_pipe():
     lines = [line for line in run("train", "iris", "-e", "3").stderr.splitlines() if line.strip()]
-    assert [line.split()[1] for line in lines] == ["0", "1", "2"]
-    assert all("cost, validation" in line and "Accuracy" in line for line in lines)
+    assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
+    assert all("val_loss" in line and "Accuracy" in line for line in lines)
 
 
 def test_the_history_is_plotted(capsys, tmp_path):

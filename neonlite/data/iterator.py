@@ -360,6 +360,11 @@ class ArrayIterator(ResumableIterator):
         if self.be.bsz:
             self._current_epoch()
 
+    @property
+    def target_rows(self) -> NDArray[Any] | None:
+        """The targets of all rows, or their class indices; None if the inputs are the targets."""
+        return None if self._labels is None else self._labels.array
+
     # --- checks of the arguments ---
 
     def _check_lengths(self, arrays: Sequence[NDArray[Any]], y: NDArray[Any] | None) -> None:

@@ -426,7 +426,7 @@ def test_a_fit_that_fails_before_its_first_step_changes_neither_the_progress_nor
             with pytest.raises(OSError, match="disk full"):
                 fit(model, train, callbacks)
         fit(model, train, callbacks := Callbacks(model, progress_bar=False))
-        return weights(model), list(callbacks.history["cost, train"])
+        return weights(model), list(callbacks.history["loss"])
 
     assert resume(True) == resume(False)
 
