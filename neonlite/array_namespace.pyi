@@ -285,7 +285,7 @@ class Namespace:
 
     @staticmethod
     def diff(
-        x: _Array, /, *, axis: int = -1, n: int = 1, prepend: _Array | None = None, append: _Array | None = None
+        x: _Array, /, n: int = 1, *, axis: int = -1, prepend: _Array | None = None, append: _Array | None = None
     ) -> _Array:
         """Return the differences of neighbors along an axis."""
 
@@ -714,7 +714,7 @@ class Namespace:
         """Return the dot products along an axis; the other axes broadcast."""
 
     @staticmethod
-    def where(condition: _Array, x1: Any, x2: Any, /) -> _Array:
+    def where(condition: _Array, x1: Any = None, x2: Any = None, /) -> _Array | tuple[_Array, ...]:
         """Return the elements of one array where a condition holds, else those of another one."""
 
     @staticmethod

@@ -6,7 +6,6 @@ HALF_DTYPES = ("float16", "bfloat16")  # accumulated in float32
 FLOAT_DTYPES = (*HALF_DTYPES, "float32", "float64")
 # integers up to 2**bits are exact
 SIGNIFICAND_BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
-COMPLEX_HINT = "There are no complex numbers: compute with NumPy, from np.array(x), and pass z.real, z.imag or abs(z)."
 INT_DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 

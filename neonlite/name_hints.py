@@ -322,6 +322,11 @@ CALLBACK = {  # methods that subclasses define
     "on_train_begin(epochs)": "on_fit_start on_train_start",
     "on_train_end()": "on_fit_end",
 }
+HISTORY = {
+    "history['loss'] or history.records": "history",
+    "history.epochs('loss')": "epoch",
+    "history.to_pandas()": "to_df to_frame",
+}
 DATA = {
     "nl.data.ArrayIterator(X, y, nclass=3)": "batch cache from_tensor_slices prefetch repeat take",
     "nl.data.ArrayIterator(images, y, nclass=3, augment=function); with your function": "map",
@@ -536,8 +541,8 @@ OPERAND = {
 ARRAY_API = {  # of neonlite.array_api and its arrays x; besides, its functions
     "x[...] = value": "assign at fill fill_ itemset put",
     "x[mask]": "compress delete extract masked_select",
-    "xp.float32": "bfloat16 complex64 float16 half single",
-    "xp.float64": "complex128 double float",
+    "xp.float32": "bfloat16 float16 half single",
+    "xp.float64": "double float",
     "xp.int64": "int long",
     "xp.asarray(values)": "as_tensor device_put from_numpy",
     "xp.asarray(x, copy=True)": "clone copy",
@@ -584,6 +589,7 @@ ARRAY_API = {  # of neonlite.array_api and its arrays x; besides, its functions
     "np.{name}(x.numpy(), 0.5)": "percentile quantile",
     "np.{name}(x.numpy(), x.numpy())": "allclose array_equal isclose kron",
     "x.numpy()": "cpu detach get",
+    "x.numpy(); complex numbers are not supported: compute with NumPy's array": "complex128 complex64 fft",
     "x.size": "numel",
     "x.ndim": "dim",
     "nl.Autodiff(xp.sum(x * x).operand, be)": "backward grad requires_grad",

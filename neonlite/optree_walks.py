@@ -44,13 +44,14 @@ class Triple:
     tree`` and ``isinstance(x, list | tuple)`` of other libraries would read a tuple as several values.
     """
 
-    __slots__ = ("__weakref__", "_autodiff", "_large_plan", "info", "leaves", "left", "right")
+    __slots__ = ("__weakref__", "_autodiff", "_large_plan", "_value", "info", "leaves", "left", "right")
 
     info: Info  # the op dict with the attributes for planning
     left: Any
     right: Any
     leaves: Leaves | None  # None for more than MAX_TRACKED_LEAVES
     _autodiff: Any  # memo of ``Autodiff``
+    _value: Any  # the tensor of an array that this constant was evaluated to
     _large_plan: Any  # (key, plan) of a plan that is too large for the cache of the backend
     shape = ShapeDescriptor()
 

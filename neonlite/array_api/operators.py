@@ -12,7 +12,8 @@ import numpy as np
 from neonlite.array_api import data_types, elementwise, indexing, manipulation, numpy_functions, products, reductions
 from neonlite.array_api.array import Array, describe_array, result
 from neonlite.array_api.creation import asarray
-from neonlite.dtypes import COMPLEX_HINT
+from neonlite.array_api.promotion import to_dtype
+from neonlite.messages import NO_COMPLEX
 from neonlite.name_hints import ARRAY_API, add_hints, synonyms
 from neonlite.optree import Operand
 from neonlite.optree_numpy import REDUCTIONS, accepts, evaluate
@@ -36,11 +37,14 @@ OPERANDS = (Array, bool, int, float, Operand, np.ndarray, np.generic)
 
 
 def is_operand(other: object) -> bool:
-    """Return whether an operator accepts an operand. TypeError for a list, which would be compared as a whole."""
+    """Return whether an operator accepts an operand.
+
+    TypeError for a list, which would be compared as a whole, and for a complex number.
+    """
     if isinstance(other, list | tuple):
         raise TypeError(f"expected an array or a number as operand, got {other!r}. Create an array with asarray.")
     if isinstance(other, complex):
-        raise TypeError(f"expected a real number as operand, got {other!r}. {COMPLEX_HINT}")
+        raise TypeError(f"expected a real number as operand, got {other!r}. {NO_COMPLEX}")
     return isinstance(other, OPERANDS) or hasattr(other, "__dlpack__")
 
 
@@ -55,12 +59,12 @@ def _binary(name: str, function: Callable[..., Array]) -> None:
         if not is_operand(other):
             return NotImplemented
         z = function(self, other)
-        if z.shape != self.shape or z.dtype != self.dtype:
+        if z.shape != self.shape or not np.can_cast(z.dtype, self.dtype, "same_kind"):
             raise (ValueError if z.shape != self.shape else TypeError)(
-                f"in-place {name}: expected a result of the shape and dtype of {describe_array(self)}, got "
+                f"in-place {name}: expected a result of the shape and kind of {describe_array(self)}, got "
                 f"{describe_array(z)}. Write x = {function.__name__}(x, y), or cast one of the operands with astype."
             )
-        return self.replace(z)
+        return self.replace(to_dtype(z, self.dtype))
 
     for prefix, method in {"": operator, "r": reflected, "i": in_place}.items():
         if name in COMPARISONS and prefix:
@@ -76,6 +80,11 @@ def _reshape(self: Array, *shape: Any) -> Array:
 
 def _format(self: Array, spec: str) -> str:
     return format(self.item() if spec and not self.shape else repr(self), spec)
+
+
+def _astype(self: Array, dtype: Any, *, copy: bool = True, device: str | None = None) -> Array:
+    """Return the array cast to a dtype, which is a keyword in NumPy's method: ``x.astype(dtype=xp.float64)``."""
+    return data_types.astype(self, dtype, copy=copy, device=device)
 
 
 def _round(self: Array, digits: int = 0) -> Array:
@@ -166,7 +175,7 @@ def install(functions: dict[str, Callable[..., Any]], linalg: dict[str, Callable
     methods: dict[str, Any] = {"__getitem__": indexing.get, "__setitem__": indexing.assign, "__reduce__": _reduce}
     methods |= {"__format__": _format, "__round__": _round, "__divmod__": _divmod}
     methods["__rdivmod__"] = _reflected_divmod
-    methods |= {"astype": data_types.astype, "clip": elementwise.clip, "reshape": _reshape, "round": _round}
+    methods |= {"astype": _astype, "clip": elementwise.clip, "reshape": _reshape, "round": _round}
     methods |= {"__array_ufunc__": array_ufunc, "__array_function__": array_function}
     for name, method in methods.items():
         setattr(Array, name, method)

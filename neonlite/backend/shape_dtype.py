@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neonlite.backend.bfloat16 import INSTALL_COMMAND
-from neonlite.dtypes import COMPLEX_HINT, dtype_bits
-from neonlite.messages import describe
+from neonlite.dtypes import dtype_bits
+from neonlite.messages import NO_COMPLEX, describe
 from neonlite.optree_structure import Info
 from neonlite.shapes import Shape, at_least_2d, contiguous_strides
 from neonlite.typing import DTypeLike, ShapeLike
@@ -23,8 +23,8 @@ DATATYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "flo
 MISSING_DTYPE_HINTS = {  # dtype -> what to use instead
     "bool": "Booleans are stored as 0 and 1: use uint8.",
     "bfloat16": f"The runtimes gpu and torch support it with ml_dtypes ({INSTALL_COMMAND}); else use float32.",
-    "complex64": COMPLEX_HINT,
-    "complex128": COMPLEX_HINT,
+    "complex64": NO_COMPLEX,
+    "complex128": NO_COMPLEX,
 }
 
 

@@ -37,7 +37,7 @@ any(v > 9)  # t n: the triple
 bool(s > 1)
 float(s)
 int(s)
-complex(s)  # t n: Use float(t); a: Call float(x)
+complex(s)  # t n: Use float(t); a: Complex numbers are not supported
 abs(x)
 divmod(x, 2)
 pow(x, 2)
