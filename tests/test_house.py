@@ -411,7 +411,7 @@ def test_templates_and_references_are_of_ops_of_the_table():
     for templates in (numpy, cuda):
         special = {name for name, _, _ in templates.CONSTANT_TEMPLATES} | set(templates.INTEGER_TEMPLATES)
         assert special <= set(templates.OP_TEMPLATES)
-    assert set(numpy.SCALAR_TEMPLATES) <= set(numpy.OP_TEMPLATES)
+    assert set(numpy.UINT8_TEMPLATES) <= set(numpy.OP_TEMPLATES)
     assert set(numpy.OP_COST) <= elementwise
     assert set(cuda.OP_TEMPLATES) >= cuda.EXACT_OPS
     assert set(post_ops.BINARY_ALG) | set(post_ops.ELTWISE_ALG) - {"reciprocal"} <= elementwise

@@ -479,7 +479,7 @@ def test_calls_beyond_the_standard_give_what_numpy_gives(expression: str) -> Non
 
 
 @pytest.mark.parametrize("key", [[True, False, True, True], [3, 0], np.asarray([1, 1, 2])])
-def test_selected_elements_are_assigned_in_memory_of_their_own(be: Backend, key: Any) -> None:
+def test_elements_are_assigned_without_changes_of_other_arrays(be: Backend, key: Any) -> None:
     xp = be.array_api
     x = xp.asarray([1.0, 2.0, 3.0, 4.0])
     other, double = xp.reshape(x, (2, 2)), x * 2
