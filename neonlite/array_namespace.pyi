@@ -1,7 +1,7 @@
 # Written by `python -m neonlite.stubgen` from neonlite/array_api.
 import builtins
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -280,7 +280,7 @@ class Namespace:
 
     @staticmethod
     def diff(
-        x: _Array, /, *, axis: int = -1, n: int = 1, prepend: _Array | None = None, append: _Array | None = None
+        x: _Array, /, n: int = 1, *, axis: int = -1, prepend: _Array | None = None, append: _Array | None = None
     ) -> _Array:
         """Return the differences of neighbors along an axis."""
 
@@ -704,6 +704,12 @@ class Namespace:
     def vecdot(x1: _Array, x2: _Array, /, *, axis: int = -1) -> _Array:
         """Return the dot products along an axis; the other axes broadcast."""
 
+    @overload
+    @staticmethod
+    def where(condition: _Array, /) -> tuple[_Array, ...]:
+        """Return the elements of one array where a condition holds, else those of another one."""
+
+    @overload
     @staticmethod
     def where(condition: _Array, x1: Any, x2: Any, /) -> _Array:
         """Return the elements of one array where a condition holds, else those of another one."""
