@@ -1,7 +1,7 @@
 # Written by `python -m neonlite.stubgen` from neonlite/array_api.
 import builtins
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -713,6 +713,12 @@ class Namespace:
     def vecdot(x1: _Array, x2: _Array, /, *, axis: int = -1) -> _Array:
         """Return the dot products along an axis; the other axes broadcast."""
 
+    @overload
+    @staticmethod
+    def where(condition: _Array, /) -> tuple[_Array, ...]:
+        """Return the elements of one array where a condition holds, else those of another one."""
+
+    @overload
     @staticmethod
     def where(condition: _Array, x1: Any = None, x2: Any = None, /) -> _Array | tuple[_Array, ...]:
         """Return the elements of one array where a condition holds, else those of another one."""

@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_overloads
 
 from neonlite import array_api
 from neonlite.backend.op_methods import OpMethods
@@ -32,7 +32,7 @@ class OpMethods:
 ARRAY_NAMESPACE = """# Written by `python -m neonlite.stubgen` from neonlite/array_api.
 import builtins
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -100,9 +100,14 @@ def render_member(name: str, value: object) -> str:
     The class defines the names ``Array`` and ``bool`` itself, so that annotations need others.
     """
     if inspect.isfunction(value):
-        signature = inspect.signature(value)
-        parameters = [x.replace(annotation=qualify(x.annotation)) for x in signature.parameters.values()]
-        return "    @staticmethod\n" + define(name, render(parameters), qualify(signature.return_annotation), value)
+        text = ""
+        for function in get_overloads(value) or [value]:
+            signature = inspect.signature(function)
+            parameters = [x.replace(annotation=qualify(x.annotation)) for x in signature.parameters.values()]
+            text += "    @overload\n" if function is not value else ""
+            text += "    @staticmethod\n"
+            text += define(name, render(parameters), qualify(signature.return_annotation), value)
+        return text
     if value is array_api.Array:
         return "    Array = _Array\n"
     type_name = f"np.dtype[np.{value}]" if hasattr(value, "itemsize") else type(value).__name__
