@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 MAX_PRINTED_ELEMENTS = 6  # of an array in an error message; of larger ones the shape
 MAX_LISTED_OPERANDS = 8
+NO_COMPLEX = "Complex numbers are not supported: compute with NumPy's array, x.numpy(), instead."
 
 
 class ShortRepr(reprlib.Repr):
