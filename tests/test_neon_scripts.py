@@ -224,7 +224,7 @@ def test_a_generator_and_its_discriminator(tmp_path):
     picture = {"filename": str(tmp_path / "gan"), "hw": 6, "num_samples": args.batch_size, "nchan": 1}
     callbacks.add_callback(GANPlotCallback(**picture, sym_range=True))
     gan.fit(train, optimizer=Adam(learning_rate=0.001), num_epochs=args.epochs, cost=cost, callbacks=callbacks)
-    assert sorted(os.listdir(tmp_path)) == ["gan_0.png", "gan_1.png"]
+    assert sorted(os.listdir(tmp_path)) == ["gan_1.png", "gan_2.png"]
 
 
 def test_a_language_model_with_a_configuration_file(tmp_path):

@@ -453,7 +453,7 @@ def table_columns(where: str, X: Any) -> dict[str, Any] | None:
     if isinstance(X, Mapping) or is_frame(X):
         return frame_columns(where, X)
     array = X if isinstance(X, np.ndarray) else None
-    if isinstance(X, list | tuple) and any(isinstance(row, Mapping) for row in X):
+    if isinstance(X, list | tuple) and X and isinstance(X[0], Mapping):
         return columns_of_rows(where, X)
     if array is None and isinstance(X, list | tuple) and X and isinstance(X[0], list | tuple):
         if not any(isinstance(x, str) or x is None for x in X[0]):
@@ -466,7 +466,7 @@ def table_columns(where: str, X: Any) -> dict[str, Any] | None:
 
 def columns_of_rows(where: str, rows: Sequence[Any]) -> dict[str, Any]:
     """Return the columns of a list of dicts; raise an error unless all rows are dicts with the same names."""
-    names = list(next(row for row in rows if isinstance(row, Mapping)))
+    names = list(rows[0])
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise TypeError(f"{where}: expected a dict in every row of X, got {describe(row)} in row {i}.")

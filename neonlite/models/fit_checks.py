@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,7 +75,8 @@ def warn_of_targets(where: str, targets: Any) -> None:
 def warn_if_large(subject: str, rows: Any, way_out: str) -> None:
     """Warn of rows with a large root mean square; outliers of standardized rows have a small effect on it."""
     sample = rows[:: -(-len(rows) // MAX_RMS_ROWS)]
-    if len(sample) and np.mean(np.square(sample, dtype=np.float64)) > MAX_UNSCALED_RMS**2:
+    mean_square = np.mean(np.square(sample, dtype=np.float64)) if len(sample) else 0.0
+    if MAX_UNSCALED_RMS**2 < mean_square < math.inf:  # infinity has its own message
         low, high = float(rows.min()), float(rows.max())
         warn(f"{subject} are from {low:g} to {high:g} and are not scaled, so training may fail. {way_out}")
 

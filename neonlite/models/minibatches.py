@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from neonlite.models.model import Model
     from neonlite.transforms import Cost
 
-ARRAY_ATTRIBUTES = ("__array__", "__dlpack__", "columns", "nbatches", "shape")
+# of arrays, data frames and data sets, which are not iterables of minibatches
+ARRAY_ATTRIBUTES = ("__array__", "__dlpack__", "columns", "nbatches", "ndata", "shape")
 
 
 class MinibatchIterator(NervanaDataIterator):

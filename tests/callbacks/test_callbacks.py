@@ -549,7 +549,7 @@ def test_more_mistakes_are_reported_before_training(tmp_path, monkeypatch):
     callbacks = Callbacks(model, progress_bar=False)
     with pytest.raises(
         TypeError,
-        match=r"add_callback: expected a Callback for callback, got .*: add_callback\(SaveBestStateCallback\(...\)\)",
+        match=r"add_callback: expected a Callback, .* got .*: add_callback\(SaveBestStateCallback\(...\)\)",
     ):
         callbacks.add_callback(SaveBestStateCallback)
     with pytest.raises(TypeError, match=r"EarlyStopCallback: expected a function .* for stop_func, got 3"):

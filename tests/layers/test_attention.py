@@ -719,7 +719,7 @@ MISTAKES: list[tuple[Any, type[Exception], str]] = [
         ValueError,
         r"look: expected mask of shape \(1, 15\) .*, got a tensor \(15, 1\)",
     ),
-    (lambda be: masked(be, np.ones((1, 15))), TypeError, r"look: expected mask as a tensor, got array"),
+    (lambda be: masked(be, np.ones((1, 15))), TypeError, r"look: expected mask as a tensor, got an array"),
     (
         lambda be: allocate(be, MultiHeadAttention(2, G, name="look"), (4, 5), 3).bprop(data(be, 4, 15)),
         RuntimeError,

@@ -22,7 +22,7 @@ Y = np.arange(50) % 3
 
 
 class Loader:
-    """Yields minibatches of 20, 20 and 10 rows, anew in each loop; counts the loops."""
+    """Yields minibatches of 20, 20 and 10 rows, again in each loop; counts the loops."""
 
     def __init__(self, *arrays: Any, sizes: tuple[int, ...] = (20, 20, 10)) -> None:
         self.arrays, self.sizes, self.loops = arrays, sizes, 0

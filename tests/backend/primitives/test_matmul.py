@@ -176,7 +176,7 @@ def test_products_refuse_operands_that_do_not_fit(be):
         be.compound_dot(x, be.ones((3, 2), dtype="float64"), out)
     with pytest.raises(TypeError, match="one float dtype, got A int32"):
         be.compound_dot(*(be.ones((2, 2), dtype="int32") for _ in range(3)))
-    with pytest.raises(TypeError, match="expected a tensor for A, got array"):
+    with pytest.raises(TypeError, match=r"expected a tensor for A, got (an )?array"):
         be.compound_dot(np.ones((2, 3)), y, out)
     with pytest.raises(ValueError, match=r"expected a tensor of .*, got .* of <backend cpu"):
         be.compound_dot(Backend("cpu").ones((2, 3)), y, out)
