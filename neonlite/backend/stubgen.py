@@ -46,4 +46,4 @@ def render_overload(name: str, method: Callable[..., Any], has_out: bool) -> str
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("op_methods.pyi").write_text(render_stub())
+    Path(__file__).with_name("op_methods.pyi").write_text(render_stub(), encoding="utf-8")

@@ -109,7 +109,9 @@ def mpiexec_command(arguments: Sequence[str], n: int, hosts: str | None = None) 
     mpiexec = shutil.which("mpiexec", path=folders)
     if mpiexec is None:
         raise FileNotFoundError(f"several processes need mpiexec, which is not on PATH: {INSTALL_COMMAND}")
-    version = subprocess.run([mpiexec, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+    version = subprocess.run(
+        [mpiexec, "--version"], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace"
+    ).stdout
     is_open_mpi = "Open" in version  # "mpiexec (Open MPI) 5.0", "mpiexec (OpenRTE) 4.1"
     options = ["--bind-to", "none"] if is_open_mpi else []  # its default is one CPU for each process
     if hosts is not None:
@@ -130,7 +132,7 @@ def check_hosts(hosts: str) -> bool:
         raise FileNotFoundError(f"mpiexec: expected the names of hosts or the path of a host file, got {hosts!r}")
     names = hosts.split(",")
     if is_file:
-        lines = [line.partition("#")[0].split() for line in Path(hosts).read_text().splitlines()]
+        lines = [line.partition("#")[0].split() for line in Path(hosts).read_text(encoding="utf-8").splitlines()]
         names = [words[0] for words in lines if words]
     for name in names or [""]:
         if not HOST_NAME.fullmatch(name):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from pathlib import Path
 SHARED_MEMORY = Path("/dev/shm")
 START = 0  # the first byte on standard input
 MPICH_PREFIX = "mpich_"
+KILLED = 9  # the signal SIGKILL, which Windows lacks
 END_SECONDS = 5.0  # for the processes of a command that was killed or has failed
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # options of Linux's prctl
 
@@ -35,12 +35,12 @@ def supervise(folder: str, command: Sequence[str]) -> int:
 
     def end_with_supervisor() -> None:
         if prctl:
-            prctl(SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+            prctl(SET_PARENT_DEATH_SIGNAL, KILLED)
 
     before = shared_memory_files()
     if not os.read(0, 1):
         shutil.rmtree(folder, ignore_errors=True)
-        return 128 + signal.SIGKILL
+        return 128 + KILLED
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_supervisor if is_linux else None)
     is_killed = threading.Event()
 
@@ -90,7 +90,7 @@ def unused_files(files: set[Path]) -> set[Path]:
             for link in (process / "fd").iterdir():
                 with suppress(OSError):  # it is closed
                     unused.discard(Path(os.readlink(link)))
-            maps = (process / "maps").read_text()
+            maps = os.fsdecode((process / "maps").read_bytes())
             unused -= {path for path in unused if str(path) in maps}
     return unused
 
