@@ -215,7 +215,7 @@ def train_epoch(
         raise ValueError(
             f"{model.name}: expected at least one minibatch in epoch {epoch}, got none from {describe(dataset)}"
         )
-    with interrupt.defer():
+    with interrupt.defer(), model.be.lock:  # a fork does not come in between
         atomic(end_epoch, model, dataset, epoch)
     model.be.end(Block.epoch, epoch)
     return True

@@ -10,14 +10,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.runtimes import RUNTIMES
 
-from neonlite import Backend
+from neonlite import Backend, gen_backend
 from neonlite.backend import lock as lock_module
 from neonlite.backend.lock import FairLock
+from neonlite.callbacks import CallbackBase
+from neonlite.data import ArrayIterator
+from neonlite.layers import Affine
+from neonlite.models import Model
+from neonlite.optimizers import Adam
 
 needs_fork = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes fork here"),
@@ -230,3 +236,18 @@ print(os.waitpid(child, 0)[1])
 def test_a_forked_process_predicts_and_trains_with_the_model_of_its_parent(runtime: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKED, runtime]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["0"]
+
+
+def test_a_training_holds_the_lock_while_it_writes_its_position() -> None:
+    """The child of a fork in between would have the number of the new epoch and the position of the old one."""
+
+    class Data(ArrayIterator):
+        def get_state(self) -> dict[str, Any]:
+            free.append(acquired_elsewhere(self.be.lock))
+            return super().get_state()
+
+    free: list[bool] = []
+    gen_backend("cpu", rng_seed=0, batch_size=4)
+    train = Data(np.ones((8, 3)), np.arange(8) % 2, nclass=2)
+    Model([Affine(2, activation="softmax")]).fit(train, "cross_entropy", Adam(), 2, CallbackBase())
+    assert free == [False] * 6  # after each minibatch, and each epoch
