@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +22,6 @@ from pathlib import Path
 SHARED_MEMORY = Path("/dev/shm")
 START = 0  # the first byte on standard input
 MPICH_PREFIX = "mpich_"
-KILLED = 9  # the signal SIGKILL, which Windows lacks
 END_SECONDS = 5.0  # for the processes of a command that was killed or has failed
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # options of Linux's prctl
 
@@ -35,12 +35,12 @@ def supervise(folder: str, command: Sequence[str]) -> int:
 
     def end_with_supervisor() -> None:
         if prctl:
-            prctl(SET_PARENT_DEATH_SIGNAL, KILLED)
+            prctl(SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
 
     before = shared_memory_files()
     if not os.read(0, 1):
         shutil.rmtree(folder, ignore_errors=True)
-        return 128 + KILLED
+        return 128 + signal.SIGKILL
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_supervisor if is_linux else None)
     is_killed = threading.Event()
 
@@ -64,7 +64,7 @@ def supervise(folder: str, command: Sequence[str]) -> int:
 def wait_for_children() -> None:
     """Wait until the remaining processes have ended, for some seconds at most."""
     end = time.monotonic() + END_SECONDS
-    with suppress(OSError, AttributeError):  # no child is left; Windows has no WNOHANG
+    with suppress(OSError):  # no child is left
         while time.monotonic() < end:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
                 time.sleep(0.02)

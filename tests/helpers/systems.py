@@ -1,7 +1,7 @@
 """Other operating systems, simulated in a process on Linux: what is absent, fails, or has other values there.
 
-Usage: ``python -X warn_default_encoding -m helpers.systems SYSTEM RESULTS`` runs the programs of
-``platform_programs.py`` on a system, and writes a traceback for each, or an empty text, to the JSON file RESULTS.
+Usage: ``python -X warn_default_encoding -m helpers.systems SYSTEM FOLDER`` runs the programs of
+``platform_programs.py`` on a system, and writes a traceback for each, or an empty text, to FOLDER/results.json.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ import multiprocessing
 import os
 import pathlib
 import re
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 import warnings
@@ -271,7 +269,6 @@ def lock_open_files(paths: OpenFiles) -> None:
     for name in ("unlink", "remove"):
         message = "The process cannot access the file because it is being used by another process"
         setattr(os, name, refuse(getattr(os, name), 32, message))
-    shutil._use_fd_functions = False  # type: ignore[attr-defined]
     open_file = os.open
 
     def open_no_folder(path: Any, *args: Any, **kwargs: Any) -> int:
@@ -298,8 +295,8 @@ def restrict_signals() -> None:
 # --- programs --------------------------------------------------------------------------------------------------------
 
 
-def run_programs(name: str) -> dict[str, str]:
-    """Run all programs on a system; return a traceback for each, or an empty text."""
+def run_programs(name: str, base: Path) -> dict[str, str]:
+    """Run all programs on a system, in new folders; return a traceback for each, or an empty text."""
     simulate(SYSTEMS[name])
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", category=EncodingWarning)
@@ -308,18 +305,17 @@ def run_programs(name: str) -> dict[str, str]:
     programs = importlib.import_module("helpers.platform_programs").PROGRAMS
     results = {}
     for key, program in programs.items():
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
-            try:
-                program(name)
-                results[key] = ""
-            except BaseException:
-                results[key] = traceback.format_exc()
-            os.chdir("/")
+        (base / key).mkdir()
+        os.chdir(base / key)
+        try:
+            program(name)
+            results[key] = ""
+        except BaseException:
+            results[key] = traceback.format_exc()
     return results
 
 
 if __name__ == "__main__":
-    output = Path(sys.argv[2])
-    found = run_programs(sys.argv[1])
-    output.write_text(json.dumps(found), encoding="utf-8")
+    folder = Path(sys.argv[2])
+    found = run_programs(sys.argv[1], folder)
+    (folder / "results.json").write_text(json.dumps(found), encoding="utf-8")

@@ -95,7 +95,7 @@ def version_info() -> str:
     try:
         return f"oneDNN {load_library().version}"
     except (ImportError, RuntimeError) as error:
-        return f"without oneDNN: {error}"
+        return f"without oneDNN, which makes convolutional and recurrent networks about twice as fast: {error}"
 
 
 # --- objects ---------------------------------------------------------------------------------------------------------
