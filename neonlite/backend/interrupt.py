@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -113,6 +114,18 @@ class DeferredInterrupt:
             error, Exception
         ):  # the error may be a result of the signal, as after a closed terminal
             raise ended_by(self.pending_signal) from error
+
+
+def _end_in_child() -> None:
+    """End a forked child by a signal as any other process: the work in progress is that of its parent."""
+    Active.interrupt = None
+    for number, default in ENDING.items():
+        if isinstance(getattr(signal.getsignal(number), "__self__", None), DeferredInterrupt):
+            signal.signal(number, default)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_in_child)
 
 
 def ended_by(number: int) -> BaseException:

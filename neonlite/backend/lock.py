@@ -49,6 +49,8 @@ class FairLock:
 
     def acquire(self, timeout: float) -> bool:
         """Wait for the lock for at most ``timeout`` seconds; return whether this thread has acquired it."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return self._lock.acquire()
         deadline = monotonic() + timeout
         if not self._gate.acquire(timeout=timeout):
             return False

@@ -172,6 +172,19 @@ class TestFork:
             assert not acquired_elsewhere(lock)
         assert acquired_elsewhere(lock)
 
+    def test_a_thread_that_holds_the_lock_forks_at_once_though_another_one_waits(self, monkeypatch) -> None:
+        monkeypatch.setattr(lock_module, "FORK_WAIT", 60.0)
+        lock, thread = FairLock(), None
+        with lock:
+            thread = threading.Thread(target=lambda: lock.acquire(60.0) and lock.release())
+            thread.start()
+            while lock._gate.acquire(blocking=False):  # until the thread waits
+                lock._gate.release()
+            before = time.monotonic()
+            assert child_succeeds(lambda: True)
+            assert time.monotonic() - before < 30.0
+        thread.join()
+
     def test_the_parent_does_not_keep_the_lock(self) -> None:
         lock = FairLock()
         assert child_succeeds(lambda: acquired_elsewhere(lock))

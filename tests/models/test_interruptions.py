@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -419,3 +420,25 @@ def test_a_fit_on_other_data_that_fails_before_its_first_step_keeps_the_position
         model.fit(100 * X[:10], LABELS[:10], epochs=1, callbacks=[FailsToBegin()], progress_bar=False)
     assert model.data_state == before
     np.testing.assert_array_equal(model.predict(X), outputs)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_process_that_a_callback_has_forked(number):
+    class Forks(Callback):
+        def on_epoch_end(self, epoch: int) -> None:
+            if (child := os.fork()) == 0:
+                try:
+                    signal.alarm(30)
+                    os.kill(os.getpid(), number)
+                    time.sleep(60)
+                except KeyboardInterrupt:
+                    os._exit(128 + signal.SIGINT)
+                finally:
+                    os._exit(1)
+            ends.append(os.waitpid(child, 0)[1])
+
+    ends: list[int] = []
+    fit(start(), data(), Forks(), 1)
+    assert ends == [(128 + number) << 8 if number == signal.SIGINT else number]
