@@ -298,6 +298,7 @@ def interrupted_training(system: str) -> None:
                 signal.raise_signal(signal.SIGINT)
 
     model = small_model()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in a shell's background jobs
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y, epochs=3, batch_size=8, progress_bar=False, callbacks=[Interrupt()])
     assert (model.epoch_index, model.minibatch_index) == (1, 2)
