@@ -40,7 +40,7 @@ test-slow: $(TESTED)  ## long randomized tests in short form, and Hypothesis wit
 	$(BIN)/pytest -n $(WORKERS) -m "(slow or hypothesis) and not variant" --hypothesis-profile random --hypothesis-seed $(SEED)
 
 test-lowest:  ## tests with the lowest versions of all dependencies, in a new environment
-	WORKERS=$(WORKERS) .ci/test-lowest $(PYTHON)
+	FILES="$(FILES)" WORKERS=$(WORKERS) .ci/test-lowest $(PYTHON)
 
 gpu-check:  ## on a machine with a GPU: check correctness and speed, in ten minutes and one table
 	@python=$(PYTHON); \
