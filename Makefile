@@ -15,14 +15,14 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick test-slow test-lowest gpu-check bench figures clean
+.PHONY: help demo test test-quick test-slow test-lowest gpu-check release-check bench figures clean
 
 # BENCHES compare with other libraries, CAMPAIGNS do not.
 BENCHES := $(wildcard $(patsubst %,benchmarks/%.py,optree threads products mkl_functions primitives sequences steps fit csv_files))
 CAMPAIGNS := $(filter-out $(BENCHES) benchmarks/gpu_check.py benchmarks/golden.py,$(wildcard benchmarks/[!_]*.py))
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/viz  ## train a network on handwritten digits; writes digits.neon and digits.png
 	$(BIN)/neonlite train digits --save digits.neon --plot digits.png
@@ -47,6 +47,9 @@ gpu-check:  ## on a machine with a GPU: check correctness and speed, in ten minu
 	if command -v nvidia-smi > /dev/null && ! PYTHONPATH=.:$$PYTHONPATH $(PYTHON) -c "import cupy, neonlite" 2> /dev/null; \
 	then $(MAKE) --no-print-directory TEST_GROUPS="test gpu" .venv/test+gpu || exit 1; python=$(BIN)/python; fi; \
 	$$python benchmarks/gpu_check.py
+
+release-check:  ## build the package in dist/, and use it in an empty environment; TAG=v0.1.0 URL=...: for a release
+	$(PYTHON) .ci/release.py --tag "$(TAG)" --url "$(URL)"
 
 bench: .venv-peers/peers  ## speed and memory beside PyTorch, JAX and numexpr: tables, also in benchmarks/results/
 	$(call each,$(BENCHES))

@@ -342,11 +342,15 @@ def with_validation(case: Case) -> Callbacks:
 
 
 def disturbed(
-    times: int = 500, names: Sequence[str] = tuple(NETWORKS), calls: Sequence[str] = (), seed: int = 0
+    errors: int = 500,
+    signals: int = 150,
+    names: Sequence[str] = tuple(NETWORKS),
+    calls: Sequence[str] = (),
+    seed: int = 0,
 ) -> list[Row]:
-    """Disturb each call of each network ``times`` times by errors, and as often by Ctrl-C."""
+    """Disturb each call of each network so many times by errors, and by Ctrl-C."""
     rows = []
-    for kind, title in ((Lines, "an error"), (Signals, "Ctrl-C")):
+    for kind, title, times in ((Lines, "an error", errors), (Signals, "Ctrl-C", signals)):
         counts: dict[str, int] = {}
         wrong: dict[str, list[str]] = {}
         for name in names:

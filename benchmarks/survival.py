@@ -621,7 +621,7 @@ def quick() -> dict[str, Callable[[], list[Row]]]:
         "killed while saving": lambda: killed_while_saving(8),
         "interrupted": lambda: interrupted(8, epochs=4) + interrupted(8, "wide", 2, twice=True),
         "failing": lambda: failing(60, 5),
-        "disturbed": lambda: disturbed(2),
+        "disturbed": lambda: disturbed(2, 2),
         "memory": lambda: memory(2000, 500, ["mlp"], ["cpu"]),
         "predicted": lambda: predicted(8, 50, ["cpu"]),
         "soak": lambda: soak(1, ["cpu"], cached_primitives=128, most=50 * MB),

@@ -1,26 +1,123 @@
-"""NeonArgparser: the command-line options of neon's scripts."""
+"""Command-line parsers that read configuration files; NeonArgparser, with the options of neon's scripts."""
 
 from __future__ import annotations
 
 import argparse
-import configparser
 import inspect
 import logging
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from neonlite.backend import gen_backend
 from neonlite.backend.bfloat16 import INSTALL_COMMAND, is_available
 from neonlite.backend.runtimes import default_runtime, list_runtimes
 from neonlite.backend.shape_dtype import DATATYPES, dtype_of
+from neonlite.files import open_input, printable
 from neonlite.version import __version__
 
 LOG_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # indexed by the number of -v, less one
+MAX_CONFIG_BYTES = 1 << 20
 
 
-class NeonArgparser(argparse.ArgumentParser):
+class ConfigParser(argparse.ArgumentParser):
+    """An argument parser whose option ``--config`` names a file with a line ``option = value`` for each option.
+
+    The command line overrides the file. Control characters in error messages are escaped.
+    """
+
+    default_config_files: Sequence[Any] = ()
+
+    def add_config_option(self) -> None:
+        """Add the option --config."""
+        text = "read options from FILE, with lines option = value; those of the command line override them"
+        self.add_argument("-c", "--config", type=Path, metavar="FILE", help=text)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the arguments of the files that the command line names, and then those of the command line."""
+        argv = list(sys.argv[1:] if args is None else args)
+        if any(action.dest == "config" for action in self._actions):
+            reader = self._options()
+            reader.add_argument("-c", "--config", type=Path, action="append", default=list(self.default_config_files))
+            with suppress(argparse.ArgumentError):  # which is reported below
+                files = reader.parse_known_args(argv)[0].config
+                argv = [argument for file in files for argument in self._read_config(Path(file))] + argv
+        return super().parse_known_args(argv, namespace)
+
+    def _options(self) -> argparse.ArgumentParser:
+        """Return a parser of the options that a file may contain, which raises ArgumentError."""
+        parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+        for action in self._actions:
+            if action.option_strings and action.dest not in ("help", "version", "config"):
+                option = copy(action)
+                option.required = False
+                parser._add_action(option)
+        return parser
+
+    def _read_config(self, file: Path) -> list[str]:
+        """Return the options of a configuration file as command-line arguments."""
+        try:
+            with open_input(file) as stream:
+                text = stream.read(MAX_CONFIG_BYTES + 1)
+            if len(text) > MAX_CONFIG_BYTES:
+                raise ValueError(f"expected at most {MAX_CONFIG_BYTES} bytes, got more")
+            lines = text.decode("utf-8-sig").splitlines()
+        except (OSError, ValueError) as error:
+            self.error(f"{file}: {error}")
+        reader = self._options()
+        options = {name.lstrip("-").replace("-", "_"): x for x in reader._actions for name in x.option_strings}
+        arguments: dict[str, list[str]] = {}
+        for number, line in enumerate(map(str.strip, lines), 1):
+            if not line or line[0] in "#;[":  # a comment, or the name of a section
+                continue
+            key, value = (*map(str.strip, re.split("[=:]", line, maxsplit=1)), "")[:2]
+            action = options.get(key.replace("-", "_"))
+            try:
+                if action is None:
+                    close = get_close_matches(key, options, 1)
+                    hint = f" Did you mean {close[0]}?" if close else ""
+                    raise ValueError(f"expected the name of an option, got {key!r}.{hint}")
+                if action.dest in arguments:
+                    raise ValueError(f"expected each option once, got {key} again")
+                arguments[action.dest] = [*format_arguments(action, value)]
+                reader.parse_args(arguments[action.dest])
+            except (argparse.ArgumentError, ValueError) as error:
+                self.error(f"{file}, line {number}: {error}")
+        # --config ends the values of an option that has several
+        return [*(argument for found in arguments.values() for argument in found), f"--config={file}"]
+
+    def error(self, message: str) -> NoReturn:
+        """Print a message and exit."""
+        super().error(printable(message, ""))
+
+
+def format_arguments(option: argparse.Action, value: str) -> Iterator[str]:
+    """Yield the command-line arguments of an option and its value in a configuration file."""
+    name, is_true = option.option_strings[-1], value.lower() in ("", "true")
+    if option.nargs == 0:
+        if not is_true and value.lower() != "false":
+            raise ValueError(f"{name}: expected true or false, got {value!r}")
+        if is_true:
+            yield name
+        return
+    is_list = value.startswith("[") and value.endswith("]")
+    entries = [entry.strip() for entry in value[1:-1].split(",")] if is_list else [value]
+    if option.nargs in ("+", "*"):
+        yield from (name, *entries)
+    elif option.nargs == "?" and is_true:
+        yield name
+    else:
+        yield from (f"{name}={entry}" for entry in entries)
+
+
+class NeonArgparser(ConfigParser):
     """An argparse parser with the options of neon's scripts; add your own with ``add_argument``.
 
     Parameters
@@ -71,7 +168,7 @@ class NeonArgparser(argparse.ArgumentParser):
 
     def _add_options(self) -> None:
         self.add_argument("--version", action="version", version=f"neonlite {__version__}")
-        self.add_argument("-c", "--config", type=Path, metavar="FILE", help="file with lines option = value")
+        self.add_config_option()
         self.add_argument("-v", "--verbose", action="count", default=1, help="log more; -v -v logs everything")
         self.add_argument("--no_progress_bar", "--no-progress-bar", action="store_true", help="print no progress bar")
 
@@ -145,12 +242,7 @@ class NeonArgparser(argparse.ArgumentParser):
         argparse.Namespace
             The options, and ``callback_args``, a dict of arguments of Callbacks.
         """
-        argv = list(sys.argv[1:] if args is None else args)
-        finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        finder.add_argument("-c", "--config", type=Path, action="append", default=[])
-        files = [*self.default_config_files, *finder.parse_known_args(argv)[0].config]
-        config_argv = [argument for file in files for argument in self._read_config(Path(file))]
-        result: argparse.Namespace = super().parse_args([*config_argv, *argv], namespace)
+        result: argparse.Namespace = super().parse_args(args, namespace)
         self._configure_logging(result)
         result.backend = result.backend or default_runtime()
         result.datatype = self._datatype(result.datatype)
@@ -185,23 +277,6 @@ class NeonArgparser(argparse.ArgumentParser):
         if invalid := [entry for entry in entries if ":" not in entry]:
             self.error(f"--manifest: expected KEY:VALUE, got {invalid[0]}")
         return {key: value for key, _, value in (entry.partition(":") for entry in entries)}
-
-    def _read_config(self, file: Path) -> list[str]:
-        """Return the options of a configuration file as command-line arguments."""
-        config = configparser.ConfigParser(interpolation=None, default_section="", allow_no_value=True)
-        try:
-            config.read_string("[options]\n" + file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, configparser.Error) as error:
-            self.error(f"{file}: {error}")
-        arguments = []
-        for key, value in (item for section in config.sections() for item in config[section].items()):
-            if (value or "true").lower() == "true":
-                arguments.append(f"--{key}")
-            elif value.startswith("[") and value.endswith("]"):  # an option that can be repeated
-                arguments += [f"--{key}={entry.strip()}" for entry in value[1:-1].split(",")]
-            elif value.lower() != "false":
-                arguments.append(f"--{key}={value}")
-        return arguments
 
     def _configure_logging(self, args: argparse.Namespace) -> None:
         """Log to standard error, and to the file of --log."""

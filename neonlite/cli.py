@@ -19,9 +19,9 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from neonlite.argparser import positive_int
+from neonlite.argparser import ConfigParser, positive_int
 from neonlite.backend import gen_backend
 from neonlite.backend.runtimes import info, list_runtimes
 from neonlite.files import (
@@ -58,7 +58,13 @@ MAX_INTEGER_CLASSES = 20  # different integers that are classes by default
 MAX_MATRIX_CLASSES = 20  # of a printed confusion matrix
 MAX_MATRIX_LABEL = 16  # characters
 CSV_OPTIONS = ("target", "task", "hidden", "validation_split", "ignore")  # of train, for CSV files only
-RECIPE_OPTIONS = ("model", "data_dir", "resume")  # of train, for data sets only
+RECIPE_OPTIONS = ("model", "data_dir")  # of train, for data sets only
+CSV_SETTINGS = {  # option of train for a CSV file -> the types of its value; beside the target in a checkpoint
+    "task": str | None,
+    "ignore": list | None,
+    "validation_split": float | int | None,
+    "batch_size": int,
+}
 
 OPTIONS = (  # Python arguments in messages (regular expressions), and the command-line options that replace them
     (r"\bnum_epochs=", "--epochs "),
@@ -72,19 +78,11 @@ OPTIONS = (  # Python arguments in messages (regular expressions), and the comma
 )
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser that escapes control characters in its error messages."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print a message and exit."""
-        super().error(printable(message, ""))
-
-
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> ConfigParser:
     """Return the parser of the command line."""
     from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, RECIPES
 
-    parser = Parser(
+    parser = ConfigParser(
         "neonlite",
         description="Train and evaluate networks, print their structure, and list what is installed.",
         epilog="Set NEONLITE_DEBUG=1 in the environment to print the traceback of an error.",
@@ -92,8 +90,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"neonlite {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add_command(handler: Any, name: str, description: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=description, description=description)
+    def add_command(handler: Any, name: str, description: str) -> ConfigParser:
+        command: ConfigParser = commands.add_parser(name, help=description, description=description)
         command.set_defaults(handler=handler)
         return command
 
@@ -136,7 +134,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--resume",
         type=Path,
         metavar="FILE",
-        help="resume training from a checkpoint of --save, and update it; not for CSV files",
+        help="resume training from a checkpoint of --save, and update it",
     )
     train.add_argument("--plot", type=Path, metavar="PNG", help="plot the training history with matplotlib")
     train.add_argument("--no-progress-bar", "--no_progress_bar", action="store_true", help="do not print progress")
@@ -224,8 +222,9 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_common_options(command: argparse.ArgumentParser, data: bool = False, sizes: list[int] | None = None) -> None:
+def add_common_options(command: ConfigParser, data: bool = False, sizes: list[int] | None = None) -> None:
     """Add the options that several commands share."""
+    command.add_config_option()
     command.add_argument(
         "-b", "--backend", help=f"one of {', '.join(list_runtimes())} (default: mkl if it is installed, else cpu)"
     )
@@ -297,7 +296,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status, args = 0, argparse.Namespace(command_line=list(sys.argv[1:] if arguments is None else arguments))
     try:
         make_parser().parse_args(arguments, args)
-        args.handler(args)
+        with print_warnings(args):
+            args.handler(args)
     except SystemExit:
         flush_stdout(0)
         raise
@@ -459,14 +459,8 @@ def train_on_dataset(args: argparse.Namespace, rank: int, size: int) -> None:
         callbacks.add_callback(callback)
     say(f"{dataset!r}; {run_label} on {be.name}")
     start = time.perf_counter()
-    try:
-        with print_warnings(args):
-            model.fit(train_set, CrossEntropyMulti(), optimizer, epochs, callbacks, distributed=size > 1)
-    except (KeyboardInterrupt, SystemExit):  # the second SIGINT, or SIGTERM or SIGHUP
-        if save:
-            data_option = f" -w {shlex.quote(str(args.data_dir))}" if args.data_dir else ""
-            print_error(f"to resume: neonlite train {args.dataset} --resume {shlex.quote(str(save))}{data_option}")
-        raise
+    with print_resume_command(args):
+        model.fit(train_set, CrossEntropyMulti(), optimizer, epochs, callbacks, distributed=size > 1)
     if rank:
         return
     check_finite(model, save)
@@ -497,10 +491,10 @@ def format_training(model: Any, start: float) -> str:
 
 def finish_training(args: argparse.Namespace, model: Any, history: Any, save: Path | None) -> None:
     """Save and plot the results of a training, and print which epoch has the weights, and the files."""
-    costs = history.records.get("cost, validation") if args.patience else None
+    costs = history.records.get("val_loss") if args.patience else None
     if costs:
         epoch, cost = min(costs, key=lambda record: (math.isnan(record[1]), record[1]))
-        say(f"weights of epoch {epoch - 1:.0f}, which has the lowest validation cost, {cost:.4g}")
+        say(f"weights of epoch {epoch:.0f}, which has the lowest validation cost, {cost:.4g}")
     if save:
         model.save_params(save)  # with the best weights, and even if there was no epoch left to train
     say(f"model: {save or 'not saved; -s FILE saves it'}")
@@ -517,6 +511,7 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
     from neonlite.models.training_data import split_rows
     from neonlite.models.zoo import csv_mlp
 
+    rows = read_csv_settings(args) if args.resume else None
     target, ignored = args.target, args.ignore or []
     label = target if args.task == "classify" else None
     table = read_csv(args.dataset, lambda name: None if name in ignored else "text" if name == label else "any")
@@ -529,26 +524,43 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
     names = [name for name in table.names if name not in (target, *ignored)]
     if not names:
         raise ValueError(f"{table.path}: expected at least one column besides the target and ignored columns")
+    if rows not in (None, len(table)):
+        raise ValueError(
+            f"{table.path}: expected the {rows} rows that {args.resume} was trained on, got {len(table)}. To train on "
+            "other rows, leave out --resume."
+        )
     is_classes, y = choose_task(table, target, args.task)
     X = {name: table.values(name) for name in names}
     be = gen_backend(args.backend, rng_seed=args.seed or 0)
-    model = Model(
-        csv_mlp(len(set(y.tolist())) if is_classes else None, args.hidden or HIDDEN_SIZES), name=table.path.stem
-    )
-    model.metadata = {"target": target}
+    args.batch_size = args.batch_size or CSV_BATCH_SIZE
+    if args.resume:
+        model = Model(args.resume)
+        optimizer, epochs = resume_optimizer(model.optimizer, args)
+    else:
+        epochs = args.epochs or CSV_EPOCHS
+        layers = csv_mlp(len(set(y.tolist())) if is_classes else None, args.hidden or HIDDEN_SIZES)
+        model = Model(layers, name=table.path.stem)
+        settings = {name: getattr(args, name) for name in CSV_SETTINGS}
+        model.metadata = {"target": target, "csv": {**settings, "rows": len(table)}}
+        optimizer = make_optimizer(args.optimizer or "adam", args.lr or CSV_RATE, epochs)
+    if model.epoch_index >= epochs:
+        raise ValueError(
+            f"{args.resume}: expected epochs left to train, got {model.epoch_index} of {epochs} trained. Pass "
+            f"--epochs {model.epoch_index + 1} or more."
+        )
     split = VALIDATION_SPLIT if args.validation_split is None else args.validation_split
     callbacks = stopping_callbacks(args.patience if split else 0)
-    if args.save:
-        callbacks.append(SerializeModelCallback(args.save))
-    epochs = args.epochs or CSV_EPOCHS
+    save = args.save or args.resume
+    if save:
+        callbacks.append(SerializeModelCallback(save))
     start = time.perf_counter()
-    with print_warnings(args):
+    with print_resume_command(args):
         history = model.fit(
             X,
             y,
-            epochs=epochs,
-            batch_size=split_batch(args.batch_size or CSV_BATCH_SIZE, rank, size),
-            optimizer=make_optimizer(args.optimizer or "adam", args.lr or CSV_RATE, epochs),
+            epochs=epochs - model.epoch_index,
+            batch_size=split_batch(args.batch_size, rank, size),
+            optimizer=optimizer,
             validation_split=split,
             callbacks=callbacks,
             progress_bar=not args.no_progress_bar,
@@ -556,19 +568,20 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
         )
     if rank:
         return
-    check_finite(model, args.save)
+    check_finite(model, save)
     say(f"inputs: {model.input_encoder}\ntarget: {model.target_encoder}")
-    rows: Any = slice(None)
+    selected: Any = slice(None)
     kind = "training"
     if split:
-        (_, rows), kind = split_rows(y if is_classes else [0] * len(y), split, be.rng_seed), "validation"
-    metrics = format_metrics(model, {name: x[rows] for name, x in X.items()}, y[rows])
+        (_, selected), kind = split_rows(y if is_classes else [0] * len(y), split, be.rng_seed), "validation"
+    metrics = format_metrics(model, {name: x[selected] for name, x in X.items()}, y[selected])
     say(f"{kind} rows: {metrics}\ntrained {format_training(model, start)}")
-    finish_training(args, model, history, args.save)
+    finish_training(args, model, history, save)
 
 
 def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     """Return whether a column of a CSV file has classes, and its labels or numbers; print what was decided."""
+    table.target = target
     values = table.numbers(target) if task == "regress" else table.values(target)
     kind, n = values.dtype.kind, len({*values.tolist()})
     is_few = kind in "iu" and n <= min(MAX_INTEGER_CLASSES, len(values) / 2)
@@ -580,8 +593,9 @@ def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     if not is_classes:
         return False, values.astype("float64")
     if n < 2 or n == len(values):
-        problem = f"{n} different value{'s' * (n != 1)} in {len(values)} rows"
-        raise ValueError(f"{table.path}: expected classes in column {target!r}, got {problem}, such as {values[0]}")
+        problem = f"{n} different value{'s' * (n != 1)} in {len(values)} row{'s' * (len(values) != 1)}"
+        expected = f"at least two classes in column {target!r}, one of them in several rows"
+        raise ValueError(f"{table.path}: expected {expected}, got {problem}, such as {values[0]}")
     return True, table.texts(target) if kind == "f" else values  # the labels as in the file
 
 
@@ -613,6 +627,19 @@ def print_warnings(args: argparse.Namespace) -> Iterator[None]:
             f"neonlite: warning: {translate_options(str(message), args)}"
         )
         yield
+
+
+@contextmanager
+def print_resume_command(args: argparse.Namespace) -> Iterator[None]:
+    """Print the command that resumes a training, if this one is interrupted."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):  # the second SIGINT, or SIGTERM or SIGHUP
+        if save := args.save or args.resume:
+            data_option = ["-w", str(args.data_dir)] if args.data_dir else []
+            command = ["neonlite", "train", str(args.dataset), "--resume", str(save), *data_option]
+            print_error(f"to resume: {shlex.join(command)}")
+        raise
 
 
 def load_data(
@@ -684,14 +711,9 @@ def format_option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def read_resume_file(args: argparse.Namespace) -> tuple[str | None, int, dict[str, Any]]:
-    """Return the name of the network, the batch size and the metadata of the checkpoint to resume from."""
-    from neonlite.models.training_state import TrainingState
-    from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, RECIPES
-
-    fixed = [
-        option for option in ("model", "optimizer", "lr", "batch_size", "seed") if getattr(args, option) is not None
-    ]
+def check_resume_options(args: argparse.Namespace, *names: str) -> None:
+    """Raise ValueError if there are options beside --resume whose values are in the checkpoint."""
+    fixed = [name for name in names if getattr(args, name) is not None]
     if fixed:
         options = ", ".join(map(format_option, fixed))
         these = "this setting" if len(fixed) == 1 else "these settings"
@@ -699,6 +721,34 @@ def read_resume_file(args: argparse.Namespace) -> tuple[str | None, int, dict[st
             f"{options} cannot be used with --resume: {args.resume} contains {these}. "
             f"Remove {options}, or train without --resume."
         )
+
+
+def read_csv_settings(args: argparse.Namespace) -> int:
+    """Set the options of a training on a CSV file to those in the checkpoint to resume from; return its rows."""
+    from neonlite.models.training_state import TrainingState
+
+    check_resume_options(args, "target", *CSV_SETTINGS, "hidden", "optimizer", "lr", "seed")
+    state = TrainingState.read(args.resume)
+    if "csv" not in state.get_field(dict, "metadata"):
+        raise ValueError(
+            f"{args.resume}: expected a checkpoint of a training on a CSV file, neonlite train data.csv --save FILE, "
+            "got another model"
+        )
+    args.target = state.get_field(str, "metadata", "target")
+    for name, kind in CSV_SETTINGS.items():
+        setattr(args, name, state.get_field(kind, "metadata", "csv", name))
+    if not all(isinstance(name, str) for name in args.ignore or []):
+        raise ValueError(f"{args.resume}: metadata.csv.ignore: expected names of columns, got {args.ignore}")
+    rows: int = state.get_field(int, "metadata", "csv", "rows")
+    return rows
+
+
+def read_resume_file(args: argparse.Namespace) -> tuple[str | None, int, dict[str, Any]]:
+    """Return the name of the network, the batch size and the metadata of the checkpoint to resume from."""
+    from neonlite.models.training_state import TrainingState
+    from neonlite.models.zoo import LANGUAGE_MODELS, MODELS, RECIPES
+
+    check_resume_options(args, "model", "optimizer", "lr", "batch_size", "seed")
     state = TrainingState.read(args.resume)
     dataset, _, name = state.get_field(str, "name").rpartition(".")
     if dataset in RECIPES and dataset != args.dataset:
@@ -707,6 +757,11 @@ def read_resume_file(args: argparse.Namespace) -> tuple[str | None, int, dict[st
             f"Run: neonlite train {dataset} --resume {args.resume}"
         )
     batch_size, metadata = state.get_field(int, "backend", "batch_size"), state.get_field(dict, "metadata")
+    if "csv" in metadata:
+        raise ValueError(
+            f"{args.resume}: expected a network trained on {args.dataset}, got one trained on a CSV file. "
+            f"Run: neonlite train data.csv --resume {args.resume}"
+        )
     return name if name in MODELS | LANGUAGE_MODELS else None, batch_size, metadata
 
 
@@ -798,6 +853,8 @@ def run_predict(args: argparse.Namespace) -> None:
         for what, path in ("the data", args.dataset), ("the checkpoint", args.file):
             if same_file(path, args.output):
                 raise ValueError(f"--output and {what} are one file, {path}; expected two files")
+    elif sys.stdout is None:
+        raise OSError("expected an open standard output, got a closed one. Pass --output FILE")
     gen_backend(args.backend)
     model: Any = Model(args.file, weights_only=True)
     header = [check_csv_model(args, model)]

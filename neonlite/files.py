@@ -120,6 +120,18 @@ def open_input(path: str | os.PathLike[str]) -> BinaryIO:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
+def open_descriptor(path: str | os.PathLike[str]) -> int | None:
+    """Return the file descriptor of this process that a path names, such as 1 for /dev/stdout, or None."""
+    file = os.path.abspath(path)
+    for _ in range(8):
+        if match := re.fullmatch(rf"/(?:dev|proc/(?:self|{os.getpid()}))/fd/(\d+)", file):
+            return int(match[1])
+        if not os.path.islink(file):
+            break
+        file = os.path.join(os.path.dirname(file), os.readlink(file))
+    return None
+
+
 def is_stream(path: str | os.PathLike[str]) -> bool:
     """Return whether a path names a FIFO, a pipe such as /dev/stdin, or a character device such as a terminal."""
     return os.path.exists(path) and stat.S_IFMT(os.stat(path).st_mode) in (stat.S_IFIFO, stat.S_IFCHR)
@@ -135,12 +147,12 @@ def check_output(what: str, path: str | os.PathLike[str]) -> None:
     path : str or Path
         The path of a stream, or of a file, which need not exist.
     """
-    if not is_stream(path):
+    if open_descriptor(path) is None and not is_stream(path):
         check_writable(what, path)
 
 
 def write_output(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write bytes to a stream, or to a file by ``write_atomic``.
+    """Write bytes to a stream, also one of this process such as /dev/stdout, or to a file by ``write_atomic``.
 
     Parameters
     ----------
@@ -154,6 +166,11 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
     OSError
         No process reads the FIFO, or the operating system reports an error.
     """
+    number = open_descriptor(path)
+    if number is not None:  # opened again, a file would be written from its start
+        with open(os.dup(number), "wb") as file:
+            file.write(data)
+        return
     if not is_stream(path):
         write_atomic(path, data)
         return

@@ -11,9 +11,23 @@ from neonlite.optree_structure import info_of
 if TYPE_CHECKING:
     from neonlite.optree import Operand
 
+MAX_PRINTED_ELEMENTS = 6  # of an array in an error message; of larger ones the shape
 MAX_LISTED_OPERANDS = 8
+NO_COMPLEX = "Complex numbers are not supported: compute with NumPy's array, x.numpy(), instead."
 
-_short_repr = reprlib.Repr()
+
+class ShortRepr(reprlib.Repr):
+    """Truncated texts of objects; of a NumPy array with many elements, shape and dtype."""
+
+    def repr_ndarray(self, x: Any, level: int) -> str:
+        """Return the text of a NumPy array."""
+        if x.size <= MAX_PRINTED_ELEMENTS:
+            return self.repr_instance(x, level)
+        example = f", such as {self.repr1(x.tolist()[0], 1)}" if x.dtype.kind in "OUT" and x.ndim == 1 else ""
+        return f"an array {x.shape} of {x.dtype}{example}"
+
+
+_short_repr = ShortRepr()
 _short_repr.maxstring = _short_repr.maxother = 60
 
 

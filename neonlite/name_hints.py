@@ -133,6 +133,11 @@ OPTIMIZER = {
     "model.bprop(error); it overwrites the gradients": "zero_grad",
     "nl.optimizers.MultiOptimizer({'default': optimizer})": "add_param_group param_groups",
 }
+HISTORY = {
+    "history['loss'] or history.records": "history",
+    "history.epochs('loss')": "epoch",
+    "history.to_pandas()": "to_df to_frame",
+}
 DATA = {
     "nl.data.ArrayIterator(X, y, nclass=3)": "batch from_tensor_slices take",
     "next(iter(data))": "as_numpy_iterator get_batch next next_batch",

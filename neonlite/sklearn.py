@@ -84,7 +84,7 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
     model_ : Model
         The trained model, which ``save_params`` saves.
     history_ : dict
-        The recorded values of each epoch, by name, such as "cost, train".
+        The recorded values of each epoch, by name, such as "loss".
     loss_curve_ : list of float
         The cost of each epoch of training.
     n_iter_ : int
@@ -183,9 +183,9 @@ class NeonEstimator(BaseEstimator):  # type: ignore[misc]
         model.data_state = None  # the next rows may be others
         if not hasattr(self, "model_") or model is not self.model_:
             self.model_, self.history_ = model, {}
-        for name, records in history.records.items():
-            self.history_.setdefault(name, []).extend(value for _, value in records)
-        self.loss_curve_ = self.history_["cost, train"]
+        for name, values in history.items():
+            self.history_.setdefault(name, []).extend(values)
+        self.loss_curve_ = self.history_["loss"]
         self.n_iter_ = model.epoch_index
 
     def _fit(self, where: str, X: Any, y: Any, sample_weight: Any) -> Self:

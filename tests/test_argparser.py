@@ -192,16 +192,60 @@ def test_gen_backend_after_the_parser_with_the_same_arguments_returns_the_backen
         ("-b cpu -l /nowhere/log", "--log: [Errno 2] No such file or directory: '/nowhere/log'"),
         ("--manifest train", "--manifest: expected KEY:VALUE, got train"),
         ("--nothing 3", "unrecognized arguments: --nothing"),
-        ("-c {file}", "--nothing=3"),
     ],
 )
-def test_errors_are_one_line_after_the_usage(capsys, tmp_path, line, words):
-    file = tmp_path / "wrong.cfg"
-    file.write_text("nothing = 3\n")
+def test_errors_are_one_line_after_the_usage(capsys, line, words):
     with pytest.raises(SystemExit) as ended:
-        parsed(line.format(file=file))
+        parsed(line)
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# a comment\n\nnothing = 3", "line 3: expected the name of an option, got 'nothing'."),
+        ("batchsize: 3", "line 1: expected the name of an option, got 'batchsize'. Did you mean batch_size?"),
+        ("config = other.cfg", "line 1: expected the name of an option, got 'config'."),
+        ("help", "line 1: expected the name of an option, got 'help'."),
+        ("epochs = 3\n-e = 4", "line 2: expected the name of an option, got '-e'."),
+        ("batch_size = 3\nbatch-size = 4", "line 2: expected each option once, got batch-size again"),
+        ("epochs = many", "line 1: argument -e/--epochs: expected a positive integer, got many"),
+        ("epochs", "line 1: argument -e/--epochs: expected a positive integer, got "),
+        ("datatype = f99", "line 1: argument -d/--datatype: invalid choice: 'f99'"),
+        ("deterministic = 3", "line 1: --deterministic: expected true or false, got '3'"),
+        ("nothing\x1b[2J", r"nothing\x1b[2J"),
+        ("a\udcff", "'utf-8' codec can't decode byte 0xff"),
+        ("#" * (1 << 20) + "\n", "expected at most 1048576 bytes, got more"),
+    ],
+)
+def test_an_error_in_a_configuration_file_names_the_line(capsys, tmp_path, text, words):
+    file = tmp_path / "run.cfg"
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(SystemExit) as ended:
+        NeonArgparser().parse_args(["-c", str(file)], gen_be=False)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"error: {file}" in error
+    assert words in error
+
+
+def test_options_of_a_script_may_be_in_a_configuration_file(tmp_path):
+    file, second = tmp_path / "run.cfg", tmp_path / "second.cfg"
+    file.write_text("\ufeffkeep = -0.5\nserialize = true\nsizes = [64, 32]\n", encoding="utf-8")
+    second.write_text("keep: 0.25\n")
+
+    def parse(line):
+        parser = NeonArgparser()
+        parser.add_argument("--keep", type=float, required=True)
+        parser.add_argument("--sizes", type=int, nargs="+", default=[])
+        parser.add_argument("dataset")
+        args = parser.parse_args(line.split(), gen_be=False)
+        return args.keep, args.sizes, args.serialize, args.dataset
+
+    assert parse(f"digits --conf {file}") == (-0.5, [64, 32], 1, "digits")
+    assert parse(f"digits -c{file} --config={second} --sizes 8") == (0.25, [8], 1, "digits")
+    assert parse(f"--keep 1 --serialize 2 -c {second} digits") == (1, [], 2, "digits")
 
 
 def test_defaults_of_unknown_options_are_rejected():

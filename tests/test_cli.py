@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,26 @@ def test_it_trains_saves_resumes_and_evaluates(capsys, tmp_path):
     assert run_main(capsys, "eval", file, "-b", "cpu") == f"accuracy {accuracy:.2f} % on 355 rows\n"
     assert run_main(capsys, "eval", file, "digits", "-b", "cpu") == f"accuracy {accuracy:.2f} % on 355 rows\n"
     assert run_main(capsys, "draw", file, "-b", "cpu").startswith("layer ")
+
+
+def test_a_configuration_file_has_the_options_of_a_command(capsys, tmp_path):
+    config, file = tmp_path / "run.cfg", tmp_path / "i.neon"
+    config.write_text(f"epochs = 3\nlr: 0.125\nbackend = cpu\nno-progress-bar = true\nsave = {file}\n")
+    assert "after 2 epochs" in run_main(capsys, "train", "iris", "-c", str(config), "--epochs", "2")
+    optimizer = Model(file).optimizer
+    assert (optimizer.learning_rate, optimizer.schedule.total_epochs) == (0.125, 2)
+    config.write_text("hidden = 8\n")
+    assert main(["train", "iris", "-c", str(config), *FEW]) == 1
+    assert capsys.readouterr().err == "neonlite: --hidden cannot be used with the data set iris\n"
+    config.write_text("shape = [3, 16, 16]\nbatch_size = 8\n")
+    assert "(16, 16, 16)" in run_main(capsys, "draw", "-c", str(config), "lenet", "-b", "cpu")
+
+
+def test_the_configuration_file_of_the_documentation_is_valid(tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    (tmp_path / "run.cfg").write_text(page[page.index("# run.cfg") :].partition("```")[0])
+    args = cli.make_parser().parse_args(["train", "t.csv", "--config", str(tmp_path / "run.cfg")])
+    assert (args.target, args.batch_size, args.hidden, args.no_progress_bar) == ("species", 64, [64, 32], True)
 
 
 def test_resumed_training_may_have_more_epochs(tmp_path):
@@ -81,10 +102,10 @@ def test_training_ends_when_the_validation_cost_does_not_fall_and_saves_the_best
     file = str(tmp_path / "d.neon")
     text = run_main(capsys, "train", "digits", "--lr", "0.03", "--patience", "2", "--save", file, *FEW)
     model = Model(file)
-    costs = [cost for _, cost in model.loaded_state.callbacks["history"]["records"]["cost, validation"]]
+    costs = [cost for _, cost in model.loaded_state.callbacks["history"]["records"]["val_loss"]]
     best = int(np.argmin(costs))
     assert model.epoch_index == len(costs) == best + 3 < 40
-    assert f"weights of epoch {best}, which has the lowest validation cost, {costs[best]:.4g}\n" in text
+    assert f"weights of epoch {best + 1}, which has the lowest validation cost, {costs[best]:.4g}\n" in text
     X, y = digits().test
     accuracy = 100 * np.mean(model.predict(X).argmax(axis=1) == y)
     assert f"accuracy {accuracy:.2f} % on 355 rows, after {len(costs)} epochs in" in text
@@ -221,8 +242,8 @@ def test_two_processes_with_one_seed_write_the_same_file(tmp_path):
 
 def test_the_bar_is_one_line_an_epoch_in_a_pipe():
     lines = [line for line in run("train", "iris", "-e", "3").stderr.splitlines() if line.strip()]
-    assert [line.split()[1] for line in lines] == ["0", "1", "2"]
-    assert all("cost, validation" in line and "Accuracy" in line for line in lines)
+    assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
+    assert all("val_loss" in line and "Accuracy" in line for line in lines)
 
 
 def test_the_history_is_plotted(capsys, tmp_path):

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neonlite import files, gen_backend
+from neonlite import cli, files, gen_backend
+from neonlite.callbacks import Callback
 from neonlite.cli import main
 from neonlite.data.csv_files import read_csv
 from neonlite.models import Model
+from neonlite.models.checkpoint import read_checkpoint, write_checkpoint
 from neonlite.models.zoo import csv_mlp
 from neonlite.optimizers import Adam, CosineSchedule
 
@@ -145,7 +147,7 @@ def test_labels_probabilities_and_metrics_equal_those_of_fit(capsys, tmp_path, f
         progress_bar=False,
     )
     labels, probabilities = model.predict_classes(X), model.predict_proba(X)
-    assert f"validation rows: accuracy {100 * history['Accuracy'][-1][1]:.2f} % on 30 rows\n" in text
+    assert f"validation rows: accuracy {100 * history['Accuracy'][-1]:.2f} % on 30 rows\n" in text
 
     assert run_main(capsys, "predict", file, flowers, "-b", "cpu").splitlines() == ["side", *labels]
     output = tmp_path / "p.csv"
@@ -167,10 +169,10 @@ def test_training_ends_early_with_the_weights_of_the_lowest_validation_cost(caps
         capsys, "train", flowers, "--target", "side", "--lr", "0.3", "--patience", "3", "--save", file, *FEW
     )
     epoch, epochs = (int(re.search(p, text)[1]) for p in (r"weights of epoch (\d+),", r"trained (\d+) epochs"))
-    assert epochs == epoch + 4 < 200
+    assert epochs == epoch + 3 < 200
     shown = re.search(r"validation rows: (accuracy .*) on 24 rows", text)[1]
     records = Model(file).loaded_state.callbacks["history"]["records"]
-    assert shown == f"accuracy {100 * records['Accuracy'][epoch][1]:.2f} %"
+    assert shown == f"accuracy {100 * records['Accuracy'][epoch - 1][1]:.2f} %"
 
 
 def test_without_a_validation_set_the_metrics_are_those_of_the_training_rows(capsys, flowers):
@@ -216,6 +218,8 @@ def test_ignored_columns_may_have_any_content_and_need_not_exist_later(capsys, t
     text = run_main(capsys, "train", path, "--target", "side", "--ignore", "id", "-e", "1", "--save", file, *FEW)
     assert "inputs: columns x, y\n" in text
     run_main(capsys, "predict", file, flowers, "-b", "cpu")
+    err = error_line(capsys, "train", path, "--target", "id", *FEW)
+    assert err.endswith("got an empty field. Remove these rows, or replace the values\n")  # and not --ignore
 
 
 def test_too_many_categories_name_the_option(capsys, tmp_path):
@@ -259,23 +263,6 @@ def test_a_closed_pipe_ends_predict_silently(capsys, tmp_path):
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait() == 141
-
-
-def test_ctrl_c_saves_a_network_that_predicts(capsys, monkeypatch, tmp_path, flowers):
-    from neonlite import cli
-    from neonlite.callbacks import Callback
-
-    class Interrupt(Callback):
-        def on_epoch_begin(self, epoch: int) -> None:
-            if epoch == 2:
-                raise KeyboardInterrupt
-
-    file = str(tmp_path / "m")
-    monkeypatch.setattr(cli, "stopping_callbacks", lambda patience: [Interrupt()])
-    assert main(["train", flowers, "--target", "side", "--save", file, *FEW]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
-    assert Model(file).epoch_index == 2
-    assert run_main(capsys, "predict", file, flowers, "-b", "cpu").startswith("side\n")
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -337,8 +324,14 @@ def test_a_column_is_numbers_if_all_of_its_fields_are(tmp_path, fields, kind, ex
         (b"a,t\n1,2\ncaf\xe9,2\n", "t.csv: line 3: expected text in UTF-8, got the byte 0xe9. Convert it"),
         (b"a,b\n1,2\n", "--target t: expected a column of {folder}/t.csv, which has the columns a, b."),
         (b"t\n1\n", "t.csv: expected at least one column besides the target and ignored columns"),
-        (b"a,t\n1,x\n2,x\n", "t.csv: expected classes in column 't', got 1 different value in 2 rows, such as x"),
-        (b"a,t\n1,x\n2,y\n", "t.csv: expected classes in column 't', got 2 different values in 2 rows, such as x"),
+        (
+            b"a,t\n1,x\n2,x\n",
+            "expected at least two classes in column 't', one of them in several rows, got 1 different value",
+        ),
+        (
+            b"a,t\n1,x\n2,y\n",
+            "expected at least two classes in column 't', one of them in several rows, got 2 different values",
+        ),
         (b"a,t\n1,2.5\n", "expected rows both to train and to validate on, got 1 rows with --validation-split 0.2"),
     ],
 )
@@ -367,7 +360,20 @@ def test_a_number_that_is_misspelled_in_many_numbers_is_reported(capsys, tmp_pat
         ("train {csv} --target side --save {csv}", "--save and the data name one file"),
         ("train {csv} --target side --save {folder}/no/m", "there is no folder"),
         ("train {csv} --target side --model mlp", "--model cannot be used with a CSV file"),
-        ("train {csv} --target side --resume {model}", "--resume cannot be used with a CSV file"),
+        (
+            "train {csv} --target side --lr 1 --resume {model}",
+            "--target, --lr cannot be used with --resume: {model} contains these settings. Remove --target, --lr, or",
+        ),
+        ("train {csv} --resume {model}", "{model}: expected epochs left to train, got 1 of 1 trained. Pass --epochs 2"),
+        (
+            "train iris --resume {model}",
+            "{model}: expected a network trained on iris, got one trained on a CSV file. Run: neonlite train data.csv",
+        ),
+        ("train {csv} --resume {iris}", "{iris}: expected a checkpoint of a training on a CSV file, neonlite train"),
+        (
+            "train {unknown} --resume {model} -e 2",
+            "{unknown}: expected the 120 rows that {model} was trained on, got 2. To train on other rows, leave out",
+        ),
         ("train iris --target side", "--target cannot be used with the data set iris"),
         ("train iris --hidden 8 --validation-split 0.1", "--hidden, --validation-split cannot be used with the data"),
         ("train {folder} --target side", "{folder}: expected a CSV file, got a folder"),
@@ -405,6 +411,74 @@ def test_invalid_options_are_reported(capsys, option):
     with pytest.raises(SystemExit):
         main(["train", "t.csv", "--target", "t", *option.split()])
     assert f"argument {option.split()[0]}: expected " in capsys.readouterr().err
+
+
+class Interrupt(Callback):
+    """A callback like Ctrl-C in the middle of an epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self.epoch = epoch
+
+    def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
+        if (epoch, minibatch) == (self.epoch, 1):
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("options", ["", "--ignore b --batch-size 50 --validation-split 0.3", "--validation-split 0"])
+def test_a_resumed_training_has_the_weights_of_an_uninterrupted_one(capsys, monkeypatch, tmp_path, linear, options):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start = ("train", linear, "--target", "y", "-e", "8", "--patience", "3", "--seed", "5", *options.split(), *FEW)
+    expected_text = run_main(capsys, *start, "--save", str(whole))
+    make = cli.stopping_callbacks
+    resume = ("train", linear, "--resume", str(parts), "--patience", "3", *FEW)
+    for epoch, arguments in (4, [*start, "--save", str(parts)]), (6, resume):
+        with monkeypatch.context() as patch:
+            patch.setattr(cli, "stopping_callbacks", lambda patience, n=epoch: [*make(patience), Interrupt(n)])
+            assert main(arguments) == 130
+        error = f"to resume: neonlite train {linear} --resume {parts}\ninterrupted\n"
+        assert capsys.readouterr().err.endswith(error)
+        assert Model(parts).epoch_index == epoch
+    assert run_main(capsys, "predict", str(parts), linear, "-b", "cpu").startswith("y\n")
+    text = run_main(capsys, *resume)
+    expected, resumed = Model(whole), Model(parts)
+    assert resumed.epoch_index == expected.epoch_index == 8
+    pairs = zip(expected.get_weights().values(), resumed.get_weights().values(), strict=True)
+    assert all((a == b).all() for a, b in pairs)
+    lines, expected_lines = (
+        [line for line in x.splitlines() if not line.startswith(("trained", "model"))] for x in (text, expected_text)
+    )
+    assert lines == expected_lines
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("ignore", ["x", 3], "metadata.csv.ignore: expected names of columns, got ['x', 3]"),
+        ("ignore", "x", "metadata.csv.ignore: unexpected type str"),
+        ("ignore", ["z"], "--ignore z: expected a column of"),
+        ("batch_size", 32.0, "metadata.csv.batch_size: unexpected type float"),
+        ("batch_size", -1, "--batch-size: expected a row for each of 1 processes, got -1"),
+        ("validation_split", 2, "expected a finite number >= 0 and < 1 for validation_split, got 2"),
+        ("rows", None, "metadata.csv.rows: unexpected type NoneType"),
+    ],
+)
+def test_settings_of_a_changed_checkpoint_are_checked(capsys, tmp_path, flowers, name, value, words):
+    file = tmp_path / "m"
+    run_main(capsys, "train", flowers, "--target", "side", "-e", "1", "--save", str(file), *FEW)
+    model = Model(file)
+    model.metadata["csv"][name] = value
+    model.save_params(file)
+    assert words in error_line(capsys, "train", flowers, "--resume", str(file), "-e", "2", *FEW)
+
+
+def test_resumed_training_may_have_more_epochs_and_another_file(capsys, tmp_path, flowers):
+    first, second = tmp_path / "first", tmp_path / "second"
+    run_main(capsys, "train", flowers, "--target", "side", "-e", "2", "--save", str(first), *FEW)
+    before = first.read_bytes()
+    run_main(capsys, "train", flowers, "--resume", str(first), "-e", "5", "-s", str(second), *FEW)
+    assert Model(second).epoch_index == Model(second).optimizer.schedule.total_epochs == 5
+    assert first.read_bytes() == before
 
 
 # --- streams, and what is written ------------------------------------------------------------------------------------
@@ -499,6 +573,45 @@ def test_the_pipe_of_a_shell_is_read_and_written(capfdbinary, labelled):
     capfdbinary.readouterr()
     assert main(["predict", file, path, "-b", "cpu"]) == 0
     assert outputs == [capfdbinary.readouterr().out] * 2
+
+
+@posix
+@pytest.mark.parametrize("redirected", [">", ">>"])
+def test_a_redirected_standard_output_gets_the_predictions_after_what_was_written_before(
+    capfdbinary, tmp_path, labelled, redirected
+):
+    file, path, _ = labelled
+    command = (
+        f'(echo first; "{sys.executable}" -m neonlite.cli predict "{file}" "{path}" -b cpu -o /dev/stdout; echo last)'
+    )
+    (tmp_path / "out").write_bytes(b"before\n")
+    subprocess.run(["sh", "-c", f'{command} {redirected} "{tmp_path}/out"'], check=True)
+    capfdbinary.readouterr()
+    assert main(["predict", file, path, "-b", "cpu"]) == 0
+    before = b"before\n" * (redirected == ">>") + b"first\n"
+    assert (tmp_path / "out").read_bytes() == before + capfdbinary.readouterr().out + b"last\n"
+
+
+@pytest.mark.parametrize("command", ["predict", "eval"])
+def test_a_warning_is_one_line_without_the_control_characters_of_a_file(capsys, tmp_path, labelled, command):
+    file, path, _ = labelled
+    description, arrays = read_checkpoint(file)
+    weights = {name: np.full_like(x, np.nan) if name.endswith(".W") else x for name, x in arrays.items()}
+    write_checkpoint(tmp_path / "m", {**description, "name": "x\x1b[31m\x07"}, weights)
+    capsys.readouterr()
+    main([command, f"{tmp_path}/m", path, "-b", "cpu"])
+    err = capsys.readouterr().err
+    assert err.startswith("neonlite: warning: x\\x1b[31m\\x07.")
+    assert err.count("\n") == 1
+
+
+@posix
+def test_a_closed_standard_output_is_an_error_of_predict(labelled):
+    file, path, _ = labelled
+    line = f'"{sys.executable}" -m neonlite.cli predict "{file}" "{path}" >&-'
+    ended = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == "neonlite: expected an open standard output, got a closed one. Pass --output FILE\n"
 
 
 @posix

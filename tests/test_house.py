@@ -87,7 +87,7 @@ LEVELS = {
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
 BACKEND_LEVELS = {
     0: "attribute_snapshot batch_size bfloat16 builtin_classes errstate format interrupt known_attributes lifecycle "
-    "lock random recording serialization shape_dtype shard thread_pool validation warn",
+    "lock one_element random recording serialization shape_dtype shard thread_pool validation warn",
     1: "planning planning.steps planning.fusion planning.buffers planning.plan",  # op-trees alone
     # arrays
     2: "memory tensor tensor_conversion tensor_index tensor_views histograms planning.layout creation onehot "
@@ -451,8 +451,8 @@ def test_the_dependency_groups_named_for_make_test_exist():
     assert groups["gpu"] == ["neonlite[cuda13]"]  # whose versions stand in one place
 
 
-def test_the_functions_that_the_readme_names_are_in_the_files_that_it_names():
-    text = " ".join((Path(__file__).parents[1] / "README.md").read_text().split())
+def test_the_functions_that_the_documentation_names_are_in_the_files_that_it_names():
+    text = " ".join((DOCS / "internals.md").read_text().split())
     named = re.findall(r"`([\w.]+)` in `([\w/]+)\.py`", text)
     assert {"build", "run", "Plan", "BlockedExecutor.compile", "run_plan"} <= {name for name, _ in named}
     for name, path in named:
@@ -577,6 +577,47 @@ def test_the_axis_is_everything_unless_an_index_is_asked_for():
 
     assert [default(name) for name in ("sum", "max", "min", "mean", "var", "std")] == [None] * 6
     assert [default(name) for name in ("argmax", "argmin")] == [1, 1]
+
+
+def test_the_core_is_as_short_as_the_documentation_says() -> None:
+    page = " ".join((DOCS / "internals.md").read_text().split())
+    core = page.partition("the core: ")[2].partition("These files have fewer than ")[0]
+    lines, about = (
+        int(x.replace(",", "")) for x in re.findall(r"fewer than ([\d,]+) lines .* about ([\d,]+)", page)[0]
+    )
+    count = {path: len(path.read_text().splitlines()) for path in FILES}
+    assert sum(count[(DOCS / path).resolve()] for path in re.findall(r"\((.*?)\)", core)) < lines
+    assert abs(sum(count.values()) / about - 1) < 0.1
+
+
+def test_the_readme_is_short_and_has_measured_times_and_the_drawing_of_its_example() -> None:
+    lines = (DOCS.parent / "README.md").read_text().splitlines()
+    assert len(lines) <= 150
+    measured = (DOCS.parent / "benchmarks" / "results" / "optree.md").read_text()
+    rows = [line.removesuffix(" |") for line in lines if re.match(r"\| .* \| [\d.]+ ms \|", line)]
+    assert len(rows) == 3
+    cells = [re.sub(r" +", " ", line) for line in measured.splitlines()]
+    assert all(any(line.startswith(row) for line in cells) for row in rows)
+    image = runpy.run_path(str(DOCS / "make_image.py"))
+    assert image["IMAGE"].read_text(encoding="utf-8") == image["svg"](), "run python docs/make_image.py"
+    assert f'src="{image["IMAGE"].relative_to(DOCS.parent).as_posix()}"' in "\n".join(lines)
+
+
+def test_the_links_of_the_documentation_lead_to_files_and_headings() -> None:
+    root = DOCS.parent
+    pages = [*root.glob("*.md"), *DOCS.glob("*.md")]
+    for page in pages:
+        text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+        for link in re.findall(r'\]\(([^)\s]+)\)|src="([^"]+)"', text):
+            target, _, anchor = (link[0] or link[1]).partition("#")
+            if target.startswith(("http://", "https://", "mailto:")):
+                continue
+            path = (page.parent / target).resolve() if target else page
+            assert path.exists(), f"{page.name}: {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+                anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+                assert anchor in anchors, f"{page.name}: {target}#{anchor}"
 
 
 def test_the_page_of_speed_has_the_tables_that_were_measured() -> None:

@@ -58,7 +58,7 @@ def plots_curves_and_errors_and_prints_a_line_an_epoch(results):
     assert sum("image/png" in output.get("data", {}) for output in results) >= 5
     texts = [output.get("data", {}).get("text/plain", "").split("\n") for output in results]
     epochs = [line.split()[1] for lines in texts for line in lines if line.startswith("Epoch")]
-    assert epochs == [*map(str, range(30)), *map(str, range(6))]
+    assert epochs == [f"{epoch}/{n}" for n in (30, 6) for epoch in range(1, n + 1)]
 
 
 def plots_gates_gradients_a_copy_and_attention(results):

@@ -89,7 +89,7 @@ ARGUMENTS: dict[str, Callable[[], Any]] = {
     "path": lambda: "training.csv",
     "min_delta": lambda: 0.0,
     "mode": lambda: "min",
-    "monitor": lambda: "cost, train",
+    "monitor": lambda: "loss",
     "patience": lambda: 3,
     "scale": lambda: 0.5,
     "schedule": lambda: optimizers.CosineSchedule(3),

@@ -379,7 +379,7 @@ def test_early_stopping_has_the_weights_of_the_lowest_validation_cost(cls):
     y = rng.permutation(y)  # nothing to learn
     options = SMALL | {"epochs": 200}
     model = cls(**options, early_stopping=True, patience=3, validation_fraction=0.25, random_state=0).fit(X, y)
-    costs = model.history_["cost, validation"]
+    costs = model.history_["val_loss"]
     assert len(costs) == model.n_iter_ < 200
     assert int(np.argmin(costs)) == model.n_iter_ - 4
     assert len(model.loss_curve_) == model.n_iter_

@@ -36,7 +36,7 @@ from neonlite.array_api.elementwise import (
     expm1, floor, floor_divide, greater, greater_equal, hypot, imag, isfinite, isinf, isnan, less, less_equal, log,
     log1p, log2, log10, logaddexp, logical_and, logical_not, logical_or, logical_xor, maximum, minimum, multiply,
     negative, nextafter, not_equal, positive, pow, real, reciprocal, remainder, round, sign, signbit, sin, sinh,
-    sqrt, square, subtract, tan, tanh, trunc, where,
+    sqrt, square, subtract, tan, tanh, trunc,
 )
 from neonlite.array_api.manipulation import (
     concat, expand_dims, flip, meshgrid, moveaxis, permute_dims, repeat, reshape, roll, squeeze, stack, take,
@@ -47,7 +47,7 @@ from neonlite.array_api.products import matmul, matrix_transpose, tensordot, vec
 from neonlite.array_api.promotion import DTYPES
 from neonlite.array_api.reductions import (
     all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, max, mean, min,
-    nonzero, prod, searchsorted, sort, std, sum, unique_all, unique_counts, unique_inverse, unique_values, var,
+    nonzero, prod, searchsorted, sort, std, sum, unique_all, unique_counts, unique_inverse, unique_values, var, where,
 )
 # fmt: on
 

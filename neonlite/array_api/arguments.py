@@ -65,7 +65,8 @@ def convert(be: Backend, x: Any, dtype: np.dtype[Any] | None = None, name: str =
     values = to_host_array(be, x, dtype and dtype.name, name)
     if not hasattr(x, "dtype") and (dtype or values.dtype.kind == "f"):  # Python numbers
         values = values.astype(dtype or be.default_dtype_name)
-    return from_numpy(be, values)
+    is_new = not hasattr(x, "dtype") and not hasattr(x, "__array__")  # made of Python numbers
+    return from_numpy(be, values, is_new)
 
 
 def from_dlpack(be: Backend, x: Any) -> NumPyArray:

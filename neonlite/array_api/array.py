@@ -1,23 +1,28 @@
 """Array: an array of any number of dimensions, from 0 on, by the array-API standard; its value is an op-tree.
 
 An op-tree has at least two dimensions and no boolean dtype. An ``Array`` adds both: the operand of an array with fewer
-dimensions has axes of size 1 in front, as in broadcasting, and that of a boolean array has the values 0 and 1.
+dimensions has axes of size 1 in front, as in broadcasting, and that of a boolean array has the values 0 and 1, uint8.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from neonlite.backend.creation import adopt
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.warn import warn
 from neonlite.dtypes import INT_DTYPES
-from neonlite.messages import describe
-from neonlite.optree import Operand
+from neonlite.messages import NO_COMPLEX, describe
+from neonlite.ops import OPS
+from neonlite.optree import Operand, build
 from neonlite.optree_array_methods import device_of
+from neonlite.optree_walks import postorder
 from neonlite.shapes import Shape
 from neonlite.typing import NativeArray, NumPyArray
 
@@ -28,6 +33,9 @@ if TYPE_CHECKING:
 # NumPy's own object of each dtype, so that dtypes compare by identity
 DTYPE_OF_NAME = {name: np.dtype(name) for name in ("bool", *INT_DTYPES, "float16", "float32", "float64")}
 BOOL = DTYPE_OF_NAME["bool"]
+CAST, TO_UINT8 = OPS["cast"], (("to", "uint8"),)
+COSTLY_KINDS = ("reduction", "library")  # kinds of ops that are computed once
+MIN_STORED_BYTES = 1 << 18  # of a tensor from which such an op is computed, as the search for them takes time
 MAX_PENDING_OPS = 64  # an expression of more ops is evaluated, so that a loop does not build an ever larger one
 
 
@@ -99,9 +107,10 @@ class Array:
         """
         value = self.operand
         if not isinstance(value, Tensor):
-            value = self.backend.evaluate([value])[0]
-            if not self.is_live:
-                self.operand, self.num_ops = value, 0
+            if self.is_live:
+                return self.backend.evaluate([value])[0]
+            self.operand = value = evaluate_constant(value)
+            self.num_ops = 0
         return value
 
     def native(self) -> NativeArray:
@@ -114,7 +123,7 @@ class Array:
         """
         xp, value = self.backend.runtime.xp, self.tensor()._array
         value = xp.reshape(value, self.shape)
-        return xp.astype(value, xp.bool) if self.dtype == BOOL else value
+        return xp.astype(value, xp.bool) if self.dtype is BOOL else value
 
     def numpy(self) -> NumPyArray:
         """Evaluate the expression.
@@ -124,7 +133,7 @@ class Array:
         numpy.ndarray
             A copy of the value, of this shape and dtype.
         """
-        return self.tensor().get().reshape(self.shape).astype(self.dtype, copy=False)
+        return self.tensor().get().reshape(self.shape).view(self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NumPyArray:
         if copy is False:
@@ -185,7 +194,7 @@ class Array:
         return float(self._scalar())
 
     def __complex__(self) -> NoReturn:
-        raise TypeError(f"complex({describe_array(self)}): complex numbers are not supported. Call float(x).")
+        raise TypeError(f"complex({describe_array(self)}): expected a conversion to a real number. {NO_COMPLEX}")
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
@@ -327,13 +336,22 @@ class Array:
     def __dlpack_device__(self) -> tuple[Any, int]:
         return self.native().__dlpack_device__()  # type: ignore[no-any-return]
 
+    def own_memory(self) -> None:
+        """Evaluate the expression to memory that no expression, view or other array refers to: copied if necessary."""
+        x = self.operand
+        if not isinstance(x, Tensor) or x.base is not None or sys.getrefcount(x) != NUM_REFERENCES:
+            copy = self.backend.empty(x.shape, x.info.dtype)
+            copy[:] = x
+            self.operand, self.num_ops = copy, 0
+
     def __copy__(self) -> Array:
-        if not isinstance(self.operand, Tensor):
-            return same(self)  # evaluated to other memory
-        name = self.operand.info.dtype
-        if self.is_live:  # it has a gradient, and the current values each time
+        if self.is_live and isinstance(self.operand, Tensor):  # it has a gradient, and the current values each time
+            name = self.operand.info.dtype
             return result(self.backend.build("cast", self.operand, to=name), self.ndim, self.dtype, self)
-        return new_array(self.backend.array(self.operand, name), self.shape, self.dtype, False, 0)
+        x = same(self)
+        if isinstance(self.operand, Tensor):  # an expression is evaluated to other memory
+            x.own_memory()
+        return x
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Array:
         return self.__copy__()
@@ -357,9 +375,74 @@ def new_array(operand: Operand, shape: Shape, dtype: np.dtype[Any], is_live: boo
     return x
 
 
+class _Probe:
+    """An object that counts the references to the operand of an array in ``own_memory``, if nothing else has it."""
+
+    def __init__(self) -> None:
+        self.operand = object()
+
+    def count(self) -> int:
+        x = self.operand
+        return sys.getrefcount(x)
+
+
+NUM_REFERENCES = _Probe().count()
+
+
+def evaluate_constant(tree: Any) -> Tensor:
+    """Evaluate an op-tree of constants.
+
+    A reduction of large tensors, or an op of kind "library", that other op-trees contain as well is computed once: the
+    node stores its value.
+    """
+    if (known := getattr(tree, "_value", None)) is not None:
+        return known  # type: ignore[no-any-return]
+    leaves = (tree.leaves or {}).values()
+    is_large = any(type(x) is Tensor and x.info.attrs["nbytes"] >= MIN_STORED_BYTES for x in leaves)
+    nodes = list(postorder(tree)) if is_large else ()
+    if not any(node.info.op_def.kind in COSTLY_KINDS for node in nodes[:-1]):
+        tree._value = tree.backend.evaluate([tree])[0]
+        return tree._value  # type: ignore[no-any-return]
+    parents = Counter(id(x) for node in nodes for x in (node[1], node[2]))
+    shared = {  # nodes that something else refers to, and all below them
+        id(node)
+        for node, count in zip(nodes, count_references(nodes), strict=True)
+        if count > NUM_NODE_REFERENCES + parents[id(node)]
+    } - {id(tree)}
+    for node in reversed(nodes):
+        if id(node) in shared:
+            shared |= {id(node[1]), id(node[2])}
+    built: dict[int, Any] = {}  # the node, or its value, of each node
+    stored = [tree]
+    for node in nodes:
+        known = getattr(node, "_value", None)
+        x, y = (built.get(id(operand), operand) for operand in (node[1], node[2]))
+        rebuilt = node if x is node[1] and y is node[2] else node._rebuild(node[0], x, y)
+        built[id(node)] = rebuilt if known is None else known
+        if known is None and id(node) in shared and node.info.op_def.kind in COSTLY_KINDS:
+            stored.append(node)
+    values = tree.backend.evaluate([built[id(node)] for node in stored])
+    for node, value in zip(stored, values, strict=True):
+        node._value = value
+    return values[0]  # type: ignore[no-any-return]
+
+
+def count_references(objects: Sequence[object]) -> list[int]:
+    """Return the number of references to each object, as Python counts them in this function."""
+    return [sys.getrefcount(x) for x in objects]
+
+
+NUM_NODE_REFERENCES = count_references([object()])[0]  # of an object that only a list refers to
+
+
 def same(x: Array) -> Array:
     """Return another array of the expression of an array: an assignment to one of them does not change the other."""
     return new_array(x.operand, x.shape, x.dtype, x.is_live, x.num_ops)
+
+
+def as_boolean(operand: Operand) -> Operand:
+    """Return the operand of a boolean array: 0 and 1 as uint8. A comparison of tensors has them as floats."""
+    return operand if operand.info.dtype == "uint8" else build(CAST, operand, None, TO_UINT8)
 
 
 def result(operand: Operand, ndim: int, dtype: np.dtype[Any] | None, *arguments: Array) -> Array:
@@ -369,6 +452,8 @@ def result(operand: Operand, ndim: int, dtype: np.dtype[Any] | None, *arguments:
     for x in arguments:
         is_live, num_ops = is_live or x.is_live, num_ops + x.num_ops
     shape = shape[len(shape) - ndim :]
+    if dtype is BOOL:
+        operand = as_boolean(operand)
     return new_array(operand, shape, np.dtype(operand.info.dtype) if dtype is None else dtype, is_live, num_ops)
 
 
@@ -392,11 +477,13 @@ def with_shape(operand: Operand, shape: Shape, dtype: np.dtype[Any] | None, *arg
     return result(operand, len(shape), dtype, *arguments)
 
 
-def from_numpy(be: Backend, values: NumPyArray) -> Array:
-    """Return an array with a copy of values."""
+def from_numpy(be: Backend, values: NumPyArray, is_new: bool = False) -> Array:
+    """Return an array with a copy of values. A new array, to which nothing else refers, is not copied if possible."""
     dtype = as_dtype(values.dtype)
-    name = be.dtype_name("uint8" if dtype == BOOL else dtype)
-    operand = be.array(values.reshape(padded(values.shape)), dtype=name)
+    if dtype is BOOL:
+        values = values.view(np.uint8)
+    matrix = values.reshape(padded(values.shape))
+    operand = adopt(be, matrix) if is_new else be.array(matrix, dtype=be.dtype_name(values.dtype))
     return new_array(operand, values.shape, dtype, False, 0)
 
 

@@ -192,8 +192,9 @@ def _full(
     dtype = None if dtype is None else as_dtype(dtype)
     value = convert(be, fill_value, dtype, name)
     value = value if dtype is None else to_dtype(value, dtype)
-    tensor = be.zeros(padded(sizes), dtype=value.operand.info.dtype)
-    if any(value.numpy().tobytes()):  # -0.0 is not 0
+    is_zero = not any(value.numpy().tobytes())  # -0.0 is not 0
+    tensor = (be.zeros if is_zero else be.empty)(padded(sizes), dtype=value.operand.info.dtype)
+    if not is_zero:
         tensor[:] = value.operand
     return new_array(tensor, sizes, value.dtype, False, 0)
 
@@ -308,8 +309,18 @@ def arange(
     first, end, distance = numbers
     is_integer = all(isinstance(x, int) for x in numbers)
     count = len(range(*numbers)) if is_integer else max(0, math.ceil((end - first) / distance))
-    values = [first + distance * i for i in range(count)]
-    return convert(be, values, _dtype(dtype, "int64" if is_integer else be.default_dtype_name), "arange")
+    dtype = _dtype(dtype, "int64" if is_integer else be.default_dtype_name)
+    ends = [first, first + distance * (count - 1)] if count else []
+    convert(be, ends, dtype, "arange")  # raises OverflowError for integers that the dtype does not have
+    if is_integer and max(map(abs, ends), default=0) >= 2**63:  # NumPy's integers of 64 bits do not have them
+        return convert(be, list(range(*numbers)), dtype, "arange")
+    if is_integer:
+        values = np.arange(*numbers)
+    else:
+        values = np.arange(count, dtype=np.float64)
+        values *= distance
+        values += first
+    return from_numpy(be, values.astype(dtype, copy=False), True)
 
 
 def linspace(
@@ -346,7 +357,7 @@ def linspace(
     check_device(be, device)
     dtype = _dtype(dtype, be.default_dtype_name)
     start, stop = as_number(start), as_number(stop)
-    return from_numpy(be, np.linspace(start, stop, num, dtype=dtype, endpoint=endpoint))
+    return from_numpy(be, np.linspace(start, stop, num, dtype=dtype, endpoint=endpoint), True)
 
 
 def eye(
@@ -372,4 +383,4 @@ def eye(
     """
     be = current_backend()
     check_device(be, device)
-    return from_numpy(be, np.eye(n_rows, n_cols, k, dtype=_dtype(dtype, be.default_dtype_name)))
+    return from_numpy(be, np.eye(n_rows, n_cols, k, dtype=_dtype(dtype, be.default_dtype_name)), True)

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from neonlite.array_api.arguments import as_array, check_arrays, convert
-from neonlite.array_api.array import BOOL, DTYPE_OF_NAME, Array, as_dtype, describe_array, new_array, result, same
+from neonlite.array_api.array import (
+    BOOL,
+    DTYPE_OF_NAME,
+    Array,
+    as_boolean,
+    as_dtype,
+    describe_array,
+    new_array,
+    result,
+    same,
+)
 from neonlite.array_api.promotion import promote, promote_scalar, to_dtype
 from neonlite.ops import OPS, Op
 from neonlite.optree import build
@@ -56,7 +66,7 @@ def unary(
         is_bool = x._dtype is BOOL
         node = build(op_of_bools if is_bool else op, x.operand)
         dtype = BOOL if returns_bool or (is_bool and boolean) else DTYPE_OF_NAME[node[0].dtype]
-        return new_array(node, x._shape, dtype, x.is_live, x.num_ops + 1)
+        return new_array(as_boolean(node) if dtype is BOOL else node, x._shape, dtype, x.is_live, x.num_ops + 1)
 
     return described(function, name, op)
 
@@ -105,7 +115,7 @@ def binary(
         if len(shape) != ndim:
             shape = shape[len(shape) - ndim :]
         dtype = BOOL if returns_bool or (is_bool and boolean) else DTYPE_OF_NAME[node[0].dtype]
-        return new_array(node, shape, dtype, is_live, num_ops + 1)
+        return new_array(as_boolean(node) if dtype is BOOL else node, shape, dtype, is_live, num_ops + 1)
 
     return described(function, name, op)
 
@@ -167,7 +177,7 @@ def compare_with_uint64(compare: Callable[..., Array], x1: Array, x2: Array, is_
     """Compare an array of uint64 with one of signed integers exactly; ``is_true``: the result for negative ones."""
     signed = x1 if x1._dtype.kind == "i" else x2
     z = compare(*(to_dtype(maximum(x, 0), UINT64) if x is signed else x for x in (x1, x2)))
-    return where(less(signed, 0), is_true, z)
+    return select(less(signed, 0), is_true, z)
 
 
 def with_scalar(name: str, kinds: str, x: Array, scalar: Any, checks_range: bool, compares: bool) -> tuple[Array, Any]:
@@ -217,12 +227,12 @@ asinh = unary("asinh", FLOAT)
 atan = unary("atan", FLOAT)
 atan2 = binary("atan2", FLOAT)
 atanh = unary("atanh", FLOAT)
-bitwise_and = binary("bitwise_and", "biu", boolean="logical_and")
+bitwise_and = binary("bitwise_and", "biu", boolean="bitwise_and")
 bitwise_invert = unary("bitwise_invert", "biu", boolean="logical_not")
 bitwise_left_shift = binary("bitwise_left_shift", INTEGER)
-bitwise_or = binary("bitwise_or", "biu", boolean="logical_or")
+bitwise_or = binary("bitwise_or", "biu", boolean="bitwise_or")
 bitwise_right_shift = binary("bitwise_right_shift", INTEGER)
-bitwise_xor = binary("bitwise_xor", "biu", boolean="logical_xor")
+bitwise_xor = binary("bitwise_xor", "biu", boolean="bitwise_xor")
 ceil = unary("ceil", REAL)
 copysign = binary("copysign", FLOAT)
 cos = unary("cos", FLOAT)
@@ -246,10 +256,10 @@ log10 = unary("log10", FLOAT)
 log1p = unary("log1p", FLOAT)
 log2 = unary("log2", FLOAT)
 logaddexp = binary("logaddexp", FLOAT)
-logical_and = binary("logical_and", ANY, returns_bool=True)
+logical_and = binary("logical_and", ANY, boolean="bitwise_and", returns_bool=True)
 logical_not = unary("logical_not", ANY, returns_bool=True)
-logical_or = binary("logical_or", ANY, returns_bool=True)
-logical_xor = binary("logical_xor", ANY, returns_bool=True)
+logical_or = binary("logical_or", ANY, boolean="bitwise_or", returns_bool=True)
+logical_xor = binary("logical_xor", ANY, boolean="bitwise_xor", returns_bool=True)
 maximum = binary("maximum", REAL)
 minimum = binary("minimum", REAL)
 multiply = binary("multiply", REAL)
@@ -361,7 +371,7 @@ def floor_divide(x1: Any, x2: Any, /) -> Array:
         return z
     quotient = floor(divide(x1, x2))  # NumPy's floor_divide returns NaN where the standard has infinities
     for x in (x1, x2):
-        z = where(isfinite(x), z, quotient) if isinstance(x, Array) else z if math.isfinite(x) else quotient
+        z = select(isfinite(x), z, quotient) if isinstance(x, Array) else z if math.isfinite(x) else quotient
     return z
 
 
@@ -426,21 +436,8 @@ def as_limit(x: Array, limit: Any, inward: Callable[[float], int]) -> Any:
     return inward(limit)
 
 
-def where(condition: Array, x1: Any, x2: Any, /) -> Array:
-    """Return the elements of one array where a condition holds, else those of another one.
-
-    Parameters
-    ----------
-    condition : Array
-        The condition, boolean.
-    x1, x2 : Array or number
-        The values where it holds, and where not; all broadcast.
-
-    Returns
-    -------
-    Array
-        The result.
-    """
+def select(condition: Array, x1: Any, x2: Any) -> Array:
+    """Return the elements of one array where a condition holds, else those of another one: ``where``."""
     (condition,) = check_arrays("where", condition)
     if condition.dtype != BOOL:
         raise TypeError(f"where: expected a boolean condition, got {describe_array(condition)}. Use condition != 0.")

@@ -14,11 +14,14 @@ from typing import Any, cast
 import numpy as np
 
 from neonlite.array_api.arguments import as_array
-from neonlite.array_api.array import BOOL, Array, describe_array, new_array, padded, with_shape
+from neonlite.array_api.array import Array, describe_array, padded, with_shape
 from neonlite.array_api.data_types import broadcast_to
+from neonlite.array_api.manipulation import take_positions
 from neonlite.array_api.promotion import check_can_assign, to_dtype
+from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.tensor import Tensor
 from neonlite.shapes import Shape, can_broadcast
+from neonlite.typing import NumPyArray
 
 MAX_INT64 = np.uint64(2**63 - 1)
 
@@ -86,19 +89,13 @@ def basic_index(x: Array, key: Any) -> tuple[list[tuple[int, int, int]], Shape]:
 def gather(x: Array, key: Any) -> Array:
     """Return the elements that integer arrays or a mask select."""
     be = x.backend
+    if x.shape and (rows := as_rows(x.shape[0], key)) is not None:
+        taken = take_positions(x, rows.reshape(-1), 0)
+        return with_shape(taken.operand, rows.shape + x.shape[1:], x.dtype, x)
     positions = select_positions(x.shape, key)
     flat = be.reshape(x.operand, (1, x.size))
     indices = be.array(positions.reshape(1, -1), dtype="int64")
     return with_shape(be.take(flat, indices, 1), positions.shape, x.dtype, x)
-
-
-def num_references(x: Array) -> int:
-    """Return the number of references to the operand of an array, as Python counts them."""
-    return sys.getrefcount(x.operand)
-
-
-# of an operand that its array alone refers to
-NUM_REFERENCES = num_references(new_array(object(), (), BOOL, True, 0))  # type: ignore[arg-type]
 
 
 def write_in_place(x: Array, key: Any, v: Array) -> bool:
@@ -118,8 +115,7 @@ def write_in_place(x: Array, key: Any, v: Array) -> bool:
     ):
         return False
     v.tensor()  # an expression of x, as in x[0] += 1, no longer refers to its memory
-    if not isinstance(x.operand, Tensor) or x.operand.base is not None or num_references(x) != NUM_REFERENCES:
-        x.replace(new_array(be.array(x.tensor(), x.operand.info.dtype), x.shape, x.dtype, False, 0))
+    x.own_memory()
     slices = tuple(
         slice(start, start + (count - 1) * step + 1 if count else start, step) for start, count, step in starts
     )
@@ -127,6 +123,19 @@ def write_in_place(x: Array, key: Any, v: Array) -> bool:
     operand = broadcast_to(v, shape).operand if v.shape != shape else v.operand
     target[:] = be.reshape(operand, target.shape)
     return True
+
+
+def as_rows(n: int, key: Any) -> NumPyArray | None:
+    """Return an index that is one array of integers, which are checked; None for any other index."""
+    if isinstance(key, tuple) or not (hasattr(key, "__array__") or isinstance(key, list)):
+        return None
+    rows = np.asarray(key)
+    if rows.dtype.kind not in "iu" or not rows.size:
+        return None
+    low, high = int(rows.min()), int(rows.max())
+    if low < -n or high >= n:
+        raise IndexError(f"index {low if low < -n else high} is out of range for axis 0 with size {n}")
+    return rows
 
 
 class _Probe:
@@ -167,7 +176,7 @@ def replaced(x: Array, key: Any, v: Array) -> Array:
     if v.ndim > positions.ndim and v.size == math.prod(v.shape[v.ndim - positions.ndim :]):  # as in NumPy
         v = with_shape(v.operand, v.shape[v.ndim - positions.ndim :], v.dtype, v)
     try:
-        v = broadcast_to(v, positions.shape)
+        value, v = v, broadcast_to(v, positions.shape)
     except ValueError:
         raise ValueError(
             f"x[...] = value: expected a value that broadcasts to {positions.shape}, got {describe_array(v)}"
@@ -176,11 +185,25 @@ def replaced(x: Array, key: Any, v: Array) -> Array:
         return x
     if positions.size == x.size and (positions.ravel() == np.arange(x.size)).all():
         return with_shape(v.operand, x.shape, x.dtype, v)
+    if not (x.is_live or v.is_live):
+        values = value.numpy()
+        x.own_memory()
+        if (memory := host_view(cast("Tensor", x.operand))) is not None:
+            memory.reshape(-1)[positions] = values
+            return x
     source = np.arange(x.size)
     source[positions.ravel()] = x.size + np.arange(positions.size)  # the last value wins
-    operand = x.operand if x.operand.info.dtype == v.operand.info.dtype else be.astype(x.operand, v.operand.info.dtype)
-    both = be.concat([be.reshape(operand, (1, x.size)), be.reshape(v.operand, (1, v.size))], axis=1)
+    both = be.concat([be.reshape(x.operand, (1, x.size)), be.reshape(v.operand, (1, v.size))], axis=1)
     return with_shape(be.take(both, be.array(source[None], dtype="int64"), 1), x.shape, x.dtype, x, v)
+
+
+def host_view(t: Tensor) -> NumPyArray | None:
+    """Return a NumPy array on the memory of a tensor, to be written; None if the library of the runtime has none."""
+    try:
+        memory = t.backend.runtime.numpy_view(write_chwn(t))
+    except BufferError:
+        return None
+    return memory if memory.flags.writeable else None
 
 
 def select_positions(shape: Shape, key: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -192,5 +215,7 @@ def select_positions(shape: Shape, key: Any) -> np.ndarray[Any, np.dtype[np.int6
     )
     # NumPy casts indices to int64: one that it does not hold is out of range
     keys = tuple(np.minimum(k, MAX_INT64) if getattr(k, "dtype", None) == np.uint64 else k for k in keys)
+    if len(keys) == 1 and getattr(keys[0], "dtype", None) == np.bool and keys[0].shape == shape != ():
+        return np.flatnonzero(keys[0])
     positions: np.ndarray[Any, np.dtype[np.int64]] = np.arange(math.prod(shape)).reshape(shape)[keys]
     return np.asarray(positions)

@@ -18,7 +18,7 @@ import numpy as np
 from neonlite.array_api.arguments import as_array, check_arrays
 from neonlite.array_api.array import Array, describe_array, from_numpy, with_shape
 from neonlite.array_api.data_types import broadcast_to, finfo
-from neonlite.array_api.elementwise import FLOAT, abs, equal, greater, not_equal, pow, promoted, where
+from neonlite.array_api.elementwise import FLOAT, abs, equal, greater, not_equal, pow, promoted, select
 from neonlite.array_api.manipulation import axes_of, expand_dims, moveaxis, reshape, stack
 from neonlite.array_api.products import axis_from_end, matmul, matrix_transpose, tensordot, vecdot
 from neonlite.array_api.promotion import to_dtype
@@ -499,7 +499,7 @@ def vector_norm(
         return sum_of(abs(x), axis=axes, keepdims=keepdims)
     powers = x * x if ord == 2 else pow(abs(x), float(ord))
     if ord < 1:  # the derivative of a power at 0 is infinite
-        powers = where(equal(x, 0.0), 0.0 if ord > 0 else math.inf, powers)
+        powers = select(equal(x, 0.0), 0.0 if ord > 0 else math.inf, powers)
     return root(sum_of(powers, axis=axes, keepdims=keepdims), ord)
 
 

@@ -68,15 +68,9 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     for x in parts[1:]:
         dtype = promote(dtype, x.dtype)
     parts = [to_dtype(x, dtype) for x in parts]
-    operands = _in_one_dtype([x.operand for x in parts])
     pad = len(parts[0].operand.shape) - parts[0].ndim
-    return result(parts[0].backend.concat(operands, axis=axis + pad), parts[0].ndim, dtype, *parts)
-
-
-def _in_one_dtype(operands: list[Any]) -> list[Any]:
-    """Return the operands of boolean arrays, which may have different dtypes, in one dtype."""
-    names = {x.info.dtype for x in operands}
-    return operands if len(names) == 1 else [x.backend.astype(x, max(names)) for x in operands]
+    operand = parts[0].backend.concat([x.operand for x in parts], axis=axis + pad)
+    return result(operand, parts[0].ndim, dtype, *parts)
 
 
 def expand_dims(x: Array, /, axis: int | tuple[int, ...] = 0) -> Array:
@@ -207,7 +201,11 @@ def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Arr
     """
     (x,) = check_arrays("repeat", x)
     x, axis = (reshape(x, (-1,)), 0) if axis is None else (x, axis_of("repeat", x, axis))
-    counts = np.asarray(repeats)
+    n, counts = x.shape[axis], np.asarray(repeats)
+    if counts.dtype.kind in "iu" and counts.size == 1 and counts.min() >= 0:
+        before, after, count = x.shape[:axis], x.shape[axis + 1 :], int(counts.min())
+        wide = broadcast_to(reshape(x, (*before, n, 1, *after)), (*before, n, count, *after))
+        return reshape(wide, (*before, n * count, *after))
     return take_positions(x, np.repeat(np.arange(x.shape[axis]), counts), axis)
 
 

@@ -12,6 +12,8 @@ import numpy as np
 from neonlite.array_api import data_types, elementwise, indexing, manipulation, products, reductions
 from neonlite.array_api.array import Array, describe_array, result
 from neonlite.array_api.creation import asarray
+from neonlite.array_api.promotion import to_dtype
+from neonlite.messages import NO_COMPLEX
 from neonlite.optree import Operand
 from neonlite.optree_numpy import EVALUATED, REDUCTIONS, evaluated
 
@@ -39,22 +41,28 @@ NUMPY_NAMES = {
 # for functions of NumPy that are not in the standard, what to use
 COUNTERPARTS = {
     "append": "concat", "array_split": "slices", "average": "mean", "copy": "asarray(x, copy=True)", "delete": "a mask",
-    "complex64": "float32", "complex128": "float64", "dot": "x @ y", "dstack": "stack",
+    "dot": "x @ y", "dstack": "stack",
     "einsum": "tensordot or vecdot", "fill": "x[...] = value",
     "flatten": "reshape(x, (-1,))", "hstack": "concat", "itemset": "x[i] = value",
     "inner": "vecdot", "norm": "linalg.vector_norm or linalg.matrix_norm", "ptp": "max(x) - min(x)",
     "ravel": "reshape(x, (-1,))", "rollaxis": "moveaxis", "split": "slices", "swapaxes": "permute_dims",
     "unique": "unique_values", "vstack": "concat",
 }  # fmt: skip
+COMPLEX_NAMES = ("complex64", "complex128", "fft")
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # those of the namespace, by name
 USUAL_OPERANDS = {Array, float, int}
 OPERANDS = (Array, bool, int, float, Operand, np.ndarray, np.generic)
 
 
 def is_operand(other: object) -> bool:
-    """Return whether an operator accepts an operand. TypeError for a list, which would be compared as a whole."""
+    """Return whether an operator accepts an operand.
+
+    TypeError for a list, which would be compared as a whole, and for a complex number.
+    """
     if isinstance(other, list | tuple):
         raise TypeError(f"expected an array or a number as operand, got {other!r}. Create an array with asarray.")
+    if isinstance(other, complex):
+        raise TypeError(f"expected a real number as operand, got {other!r}. {NO_COMPLEX}")
     return isinstance(other, OPERANDS)
 
 
@@ -69,12 +77,12 @@ def _binary(name: str, function: Callable[..., Array]) -> None:
         if not is_operand(other):
             return NotImplemented
         z = function(self, other)
-        if z.shape != self.shape or z.dtype != self.dtype:
+        if z.shape != self.shape or not np.can_cast(z.dtype, self.dtype, "same_kind"):
             raise (ValueError if z.shape != self.shape else TypeError)(
-                f"in-place {name}: expected a result of the shape and dtype of {describe_array(self)}, got "
+                f"in-place {name}: expected a result of the shape and kind of {describe_array(self)}, got "
                 f"{describe_array(z)}. Write x = {function.__name__}(x, y), or cast one of the operands with astype."
             )
-        return self.replace(z)
+        return self.replace(to_dtype(z, self.dtype))
 
     for prefix, method in {"": operator, "r": reflected, "i": in_place}.items():
         if name in COMPARISONS and prefix:
@@ -90,6 +98,11 @@ def _reshape(self: Array, *shape: Any) -> Array:
 
 def _format(self: Array, spec: str) -> str:
     return format(self.item() if spec and not self.shape else repr(self), spec)
+
+
+def _astype(self: Array, dtype: Any, *, copy: bool = True, device: str | None = None) -> Array:
+    """Return the array cast to a dtype, which is a keyword in NumPy's method: ``x.astype(dtype=xp.float64)``."""
+    return data_types.astype(self, dtype, copy=copy, device=device)
 
 
 def _round(self: Array, digits: int = 0) -> Array:
@@ -126,6 +139,8 @@ def _reduce(self: Array) -> tuple[Callable[..., Array], tuple[Any]]:
 
 def _hint(name: str) -> str:
     """Return what to use instead of a name of NumPy's, for an error message."""
+    if name in COMPLEX_NAMES:
+        return f". {NO_COMPLEX}"
     counterpart = COUNTERPARTS.get(name) or NUMPY_NAMES.get(name, name if name in FUNCTIONS else "")
     return f". Use {counterpart} of neonlite.array_api." if counterpart else ""
 
@@ -206,7 +221,7 @@ def install(functions: dict[str, Callable[..., Any]]) -> None:
     methods: dict[str, Any] = {"__getitem__": indexing.get, "__setitem__": indexing.assign, "__reduce__": _reduce}
     methods |= {"__getattr__": _missing, "__format__": _format, "__round__": _round, "__divmod__": _divmod}
     methods["__rdivmod__"] = _reflected_divmod
-    methods |= {"astype": data_types.astype, "clip": elementwise.clip, "reshape": _reshape, "round": _round}
+    methods |= {"astype": _astype, "clip": elementwise.clip, "reshape": _reshape, "round": _round}
     methods |= {"__array_ufunc__": array_ufunc, "__array_function__": array_function}
     for name, method in methods.items():
         setattr(Array, name, method)

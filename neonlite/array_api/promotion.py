@@ -8,6 +8,7 @@ import numpy as np
 
 from neonlite.array_api.array import BOOL, Array, describe_array, result
 from neonlite.dtypes import promote_types
+from neonlite.messages import NO_COMPLEX
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -55,7 +56,7 @@ def check_can_assign(x: Array, v: Array, value: object) -> None:
 def promote_scalar(dtype: np.dtype[Any], x: Any, be: Backend) -> np.dtype[Any]:
     """Return the dtype of the result for an array and a Python scalar, which has the dtype of the array if it can."""
     if isinstance(x, complex):
-        raise TypeError(f"expected a real number, got {x!r}: complex numbers are not supported")
+        raise TypeError(f"expected a real number, got {x!r}. {NO_COMPLEX}")
     if isinstance(x, float):
         return dtype if dtype.kind == "f" else np.dtype(be.default_dtype_name)
     return np.dtype(np.int64) if dtype == BOOL and not isinstance(x, bool) else dtype

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from neonlite.array_api.arguments import as_array, check_arrays
 from neonlite.array_api.array import BOOL, Array, as_dtype, describe_array, from_numpy, same, with_shape
-from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, equal, not_equal, pow, sqrt, subtract, where
+from neonlite.array_api.elementwise import FLOAT, REAL, check_kind, equal, not_equal, pow, select, sqrt, subtract
 from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, reshape, take
 from neonlite.array_api.promotion import to_dtype
 
 INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
 
-def reduced(method: str, x: Array, axis: Axis, keepdims: bool) -> Array:
-    """Return a reduction of an array over axes by a backend method."""
+def reduced(method: str, x: Array, axis: Axis, keepdims: bool, dtype: np.dtype[Any] | None = None) -> Array:
+    """Return a reduction of an array over axes by a backend method; None: in the dtype of the method's result."""
     axes = axes_of(method, x, axis)
     if not axes:
         return same(x)
@@ -28,7 +28,7 @@ def reduced(method: str, x: Array, axis: Axis, keepdims: bool) -> Array:
     operand = getattr(x.backend, method)(x.operand, axis=tuple(i + pad for i in axes))
     if not keepdims:
         shape = tuple(n for i, n in enumerate(x.shape) if i not in axes)
-    return with_shape(operand, shape, None, x)
+    return with_shape(operand, shape, dtype, x)
 
 
 def accumulated(x: Array, dtype: Any) -> Array:
@@ -187,7 +187,7 @@ def std(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdi
 
 def root(total: Array, ord: int | float = 2) -> Array:
     """Return total^(1 / ord), of a sum of powers; the gradient is 0 where it is 0, a subgradient."""
-    return where(equal(total, 0.0), 0.0, sqrt(total) if ord == 2 else pow(total, 1 / ord))
+    return select(equal(total, 0.0), 0.0, sqrt(total) if ord == 2 else pow(total, 1 / ord))
 
 
 def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
@@ -305,7 +305,7 @@ def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> 
         The number, int64.
     """
     (x,) = check_arrays("count_nonzero", x)
-    return sum(to_dtype(not_equal(x, 0) if x.dtype != BOOL else x, INT64), axis=axis, keepdims=keepdims)
+    return to_dtype(reduced("sum", to_dtype(x, BOOL), axis, keepdims), INT64)
 
 
 def nonzero(x: Array, /) -> tuple[Array, ...]:
@@ -324,7 +324,31 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
     (x,) = check_arrays("nonzero", x)
     if not x.ndim:
         raise ValueError(f"nonzero: expected at least one dimension, got {describe_array(x)}")
-    return tuple(from_numpy(x.backend, i.astype(np.int64)) for i in np.nonzero(x.numpy()))
+    return tuple(from_numpy(x.backend, i.astype(np.int64, copy=False), True) for i in np.nonzero(x.numpy()))
+
+
+@overload
+def where(condition: Array, /) -> tuple[Array, ...]: ...
+@overload
+def where(condition: Array, x1: Any, x2: Any, /) -> Array: ...
+def where(condition: Array, x1: Any = None, x2: Any = None, /) -> Array | tuple[Array, ...]:
+    """Return the elements of one array where a condition holds, else those of another one.
+
+    Without other arrays, return the indices where the condition holds, as NumPy does: ``nonzero(condition)``.
+
+    Parameters
+    ----------
+    condition : Array
+        The condition, boolean.
+    x1, x2 : Array or number
+        The values where it holds, and where not; all broadcast.
+
+    Returns
+    -------
+    Array or tuple of Array
+        The elements, or the indices along each axis.
+    """
+    return nonzero(condition) if x1 is None and x2 is None else select(condition, x1, x2)
 
 
 def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None) -> Array:
@@ -402,10 +426,10 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
 
 
 def _sorted(name: str, x: Any, axis: int, descending: bool, dtype: Any) -> Array:
-    x = numeric(name, REAL, x)
+    (x,) = check_arrays(name, x)
     i = axis_of(name, x, axis)
     operand = getattr(x.backend, name)(x.operand, axis=i + len(x.operand.shape) - x.ndim, descending=descending)
-    return with_shape(operand, x.shape, dtype, x)
+    return with_shape(operand, x.shape, x.dtype if dtype is None else dtype, x)
 
 
 # --- sets: their shapes depend on the values, so they evaluate at once ---
@@ -447,10 +471,19 @@ def unique_all(x: Array, /) -> UniqueAll:
     UniqueAll
         ``values``, ``indices`` (of the first occurrences), ``inverse_indices`` and ``counts``.
     """
-    (x,) = check_arrays("unique_all", x)
-    _, *parts = np.unique_all(x.numpy())
-    indices, inverse, counts = (from_numpy(x.backend, np.asarray(part)) for part in parts)
-    return UniqueAll(take(reshape(x, (-1,)), indices), indices, inverse, counts)
+    return UniqueAll(*_unique("unique_all", x, return_index=True, return_inverse=True, return_counts=True))
+
+
+def _unique(name: str, x: Any, **parts: bool) -> list[Array]:
+    """Return the distinct elements, sorted, and parts of the result of ``np.unique``."""
+    (x,) = check_arrays(name, x)
+    unique: Any = np.unique  # its overloads need literal flags
+    found = unique(x.numpy(), equal_nan=False, **parts)
+    arrays = [from_numpy(x.backend, part, True) for part in (found if parts else (found,))]
+    if x.is_live:  # the elements of a variable have a gradient
+        _, indices = np.unique(x.numpy(), equal_nan=False, return_index=True)
+        arrays[0] = take(reshape(x, (-1,)), from_numpy(x.backend, indices, True))
+    return arrays
 
 
 def unique_counts(x: Array, /) -> UniqueCounts:
@@ -466,8 +499,7 @@ def unique_counts(x: Array, /) -> UniqueCounts:
     UniqueCounts
         ``values`` and ``counts``.
     """
-    values, _, _, counts = unique_all(x)
-    return UniqueCounts(values, counts)
+    return UniqueCounts(*_unique("unique_counts", x, return_counts=True))
 
 
 def unique_inverse(x: Array, /) -> UniqueInverse:
@@ -483,8 +515,7 @@ def unique_inverse(x: Array, /) -> UniqueInverse:
     UniqueInverse
         ``values`` and ``inverse_indices``.
     """
-    values, _, inverse, _ = unique_all(x)
-    return UniqueInverse(values, inverse)
+    return UniqueInverse(*_unique("unique_inverse", x, return_inverse=True))
 
 
 def unique_values(x: Array, /) -> Array:
@@ -500,7 +531,7 @@ def unique_values(x: Array, /) -> Array:
     Array
         The elements.
     """
-    return unique_all(x).values
+    return _unique("unique_values", x)[0]
 
 
 # --- utility functions ---
@@ -520,8 +551,9 @@ def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         Whether all are true, boolean.
     """
     (x,) = check_arrays("all", x)
-    count = count_nonzero(x, axis=axis, keepdims=keepdims)
-    return count == count_of(x, axis)
+    if not count_of(x, axis):
+        return equal(count_nonzero(x, axis=axis, keepdims=keepdims), 0)
+    return reduced("min", to_dtype(x, BOOL), axis, keepdims, BOOL)
 
 
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -537,11 +569,14 @@ def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     Array
         Whether any is true, boolean.
     """
-    return count_nonzero(x, axis=axis, keepdims=keepdims) != 0
+    (x,) = check_arrays("any", x)
+    if not count_of(x, axis):
+        return not_equal(count_nonzero(x, axis=axis, keepdims=keepdims), 0)
+    return reduced("max", to_dtype(x, BOOL), axis, keepdims, BOOL)
 
 
 def diff(
-    x: Array, /, *, axis: int = -1, n: int = 1, prepend: Array | None = None, append: Array | None = None
+    x: Array, /, n: int = 1, *, axis: int = -1, prepend: Array | None = None, append: Array | None = None
 ) -> Array:
     """Return the differences of neighbors along an axis.
 
@@ -549,10 +584,10 @@ def diff(
     ----------
     x : Array
         The array.
-    axis : int
-        The axis; default the last.
     n : int
         How often differences are taken.
+    axis : int
+        The axis; default the last.
     prepend, append : Array, optional
         Values to put in front and behind first.
 

@@ -16,7 +16,7 @@ from neonlite.backend.lifecycle import check_open
 from neonlite.backend.memory import ExternalMemory, translate_error
 from neonlite.backend.tensor import Tensor
 from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, overflow_message
-from neonlite.messages import describe
+from neonlite.messages import NO_COMPLEX, describe
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.shapes import Shape, at_least_2d, is_contiguous, memory_span
 from neonlite.typing import ArrayLike, DTypeLike, NativeArray, NumPyArray, ShapeLike
@@ -201,6 +201,13 @@ def array(
     with IgnoreFPErrors():
         values = values.astype(dtype, copy=False).reshape(shape)
     return _allocate_tensor(be, lambda *_, **__: be.runtime.put(values), shape, dtype, name, persist_values)
+
+
+def adopt(be: Backend, values: NumPyArray) -> Tensor:
+    """Return a tensor with the values of a new array of at least two dimensions, in its memory if the runtime can."""
+    with IgnoreFPErrors():
+        values = values.astype(be.dtype_name(values.dtype), copy=False)
+    return _allocate_tensor(be, lambda *_, **__: be.runtime.adopt(values), values.shape, values.dtype, None, True)
 
 
 def from_dlpack(be: Backend, x: object, name: str | None = None) -> Tensor:
@@ -497,7 +504,9 @@ def to_host_array(be: Backend, values: object, dtype: str | None, where: str | T
         if dtype is None and all(isinstance(x, int | np.integer) for x in array.flat):
             dtype = "uint64" if array.min() >= 0 else "int64"
     elif not is_real_array(array):
-        raise TypeError(f"{describe_call()}: expected real numbers, got an array of {array.dtype} ({describe(values)})")
+        hint = f". {NO_COMPLEX}" if array.dtype.kind == "c" else ""
+        message = f"expected real numbers, got an array of {array.dtype} ({describe(values)}){hint}"
+        raise TypeError(f"{describe_call()}: {message}")
     if dtype in LIMITS and array.size and not hasattr(values, "dtype"):
         low, high = LIMITS[dtype]
         for x in (array.min(), array.max()):

@@ -249,6 +249,7 @@ class NervanaObject(Serializable, metaclass=_BackendMeta):
     """
 
     _be: Backend | None = None
+    needs_base_init = False  # whether an object without the attributes of the base class's __init__ is an error
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

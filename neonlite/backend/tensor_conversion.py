@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neonlite import html_repr
+from neonlite.backend.one_element import OneElement
 from neonlite.backend.planning.layout import find_images, read_chwn
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree import Operand, OpTreeNode
@@ -25,14 +26,15 @@ def get(t: Tensor) -> NumPyArray:
     Returns
     -------
     numpy.ndarray
-        An array of the tensor's shape and dtype.
+        An array of the tensor's shape and dtype. With one element, ``float(array)`` works, too.
 
     Raises
     ------
     IndexError
         On a GPU, an earlier op used an index out of range.
     """
-    return t.backend.runtime.get(read_chwn(t))  # type: ignore[no-any-return]
+    array: NumPyArray = t.backend.runtime.get(read_chwn(t))
+    return array.view(OneElement) if array.size == 1 else array
 
 
 def numpy(t: Tensor) -> NumPyArray:

@@ -97,7 +97,8 @@ def boolean(name: str, value: object, way_out: str = "") -> bool:
 def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function to raise TypeError for unknown names of arguments, and for booleans of another type.
 
-    An argument annotated as bool may be True, False, 0 or 1.
+    An argument annotated as bool may be True, False, 0 or 1. The constructor of a class with ``needs_base_init`` must
+    also run that of the base class.
     """
     parameters = inspect.signature(function).parameters
     annotations = {name: p.annotation for name, p in parameters.items()}
@@ -115,10 +116,20 @@ def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
         if not (has_options or kwargs.keys() <= parameters.keys()):
             reject_options(where, [*parameters], [name for name in kwargs if name not in parameters])
         check_booleans(where, annotations, given)
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if function.__name__ == "__init__" and "name" not in vars(args[0]) and needs_base_init(args[0]):
+            raise TypeError(
+                f"{where}: expected __init__ to call super().__init__(), got no call. Add it as the first line."
+            )
+        return result
 
     wrapper.__code__ = wrapper.__code__.replace(co_name=function.__name__)  # for tracebacks and ``called_from``
     return functools.wraps(function)(wrapper)
+
+
+def needs_base_init(obj: Any) -> bool:
+    """Return whether an object cannot be used without the attributes that its base class's constructor sets."""
+    return getattr(obj, "needs_base_init", False)
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
@@ -192,7 +203,7 @@ def instance(name: str, value: object, cls: type[T], kind: str, way_out: str = "
     return value
 
 
-def from_name(name: str, value: T | str, table: Mapping[str, Callable[[], T]]) -> T:
+def from_name(name: str, value: T | str, table: Mapping[str, Callable[[], T]], way_out: str = "") -> T:
     """Return the new object for a name in a table, case-insensitive, or a value that is not a string unchanged.
 
     ValueError, with all names, if a string is not one of them.
@@ -200,7 +211,7 @@ def from_name(name: str, value: T | str, table: Mapping[str, Callable[[], T]]) -
     if not isinstance(value, str):
         return value
     if value.lower() not in table:
-        raise ValueError(expected(name, f"one of {', '.join(map(repr, table))}", value))
+        raise ValueError(expected(name, f"one of {', '.join(map(repr, table))}", value) + way_out)
     return table[value.lower()]()
 
 
@@ -211,6 +222,15 @@ def with_attributes(name: str, value: T, attributes: str, kind: str, way_out: st
             way_out = way_out or f". Pass an instance: {value.__name__}()"
         raise TypeError(expected(name, kind, value) + way_out)
     return value
+
+
+def check_signature(name: str, function: Callable[..., Any], form: str, *args: Any, **kwargs: Any) -> None:
+    """Raise TypeError unless a function of a user accepts arguments; ``form``: as it is called, "update(x, y)"."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        raise TypeError(f"{name}: expected {form}, got the parameters ({', '.join(signature.parameters)}).") from None
 
 
 def sequence(name: str, value: Any, kind: str = "a list", way_out: str = "", count: int | None = None) -> Sequence[Any]:

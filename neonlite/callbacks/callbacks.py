@@ -64,7 +64,8 @@ class Callbacks(NervanaObject, CallbackBase):
     serialize : int
         The number of epochs between saves; 0 is 1 if there is a ``save_path``. Default: 0.
     history : int
-        If above 1, also keep the files of the last ``history`` saves, named PATH_EPOCH.EXT. Default: 1.
+        If above 1, also keep the files of the last ``history`` saves, named PATH_EPOCHS.EXT by the number of
+        complete epochs. Default: 1.
     model_file : str or Path, optional
         A checkpoint to resume from.
     eval_set : iterator, optional
@@ -174,7 +175,7 @@ class Callbacks(NervanaObject, CallbackBase):
             Another callback writes the same file.
         """
         hint = f". Pass an instance: add_callback({callback.__name__}(...))" if isinstance(callback, type) else ""
-        instance("add_callback: callback", callback, Callback, "a Callback", hint)
+        instance("add_callback: callback", callback, Callback, "a Callback, such as EarlyStop(),", hint)
         check_events(callback)
         for other in self.callbacks if callback.output_path else []:
             if other.output_path and same_file(callback.output_path, other.output_path):
@@ -239,7 +240,7 @@ class Callbacks(NervanaObject, CallbackBase):
         Parameters
         ----------
         name : str
-            The name of the value, such as "cost, train".
+            The name of the value, such as "loss".
         epoch : int
             The index of the epoch, from 0.
 
@@ -264,7 +265,7 @@ class Callbacks(NervanaObject, CallbackBase):
         float or None
             The cost; None if the validation set was not evaluated after this epoch.
         """
-        return self.epoch_value("cost, validation", epoch)
+        return self.epoch_value("val_loss", epoch)
 
     # --- serialization ---
 
@@ -367,7 +368,7 @@ class Callbacks(NervanaObject, CallbackBase):
                 raise ValueError(
                     f"{callback.classnm}: expected one callback that records {name!r}, got two, of which the second "
                     "would replace the values of the first. Rename the values of a metric, such as "
-                    'metric.metric_names = ["accuracy, test"].'
+                    'metric.metric_names = ["test_accuracy"].'
                 )
             recorded.update(names)
             if callback.callbacks is not self:

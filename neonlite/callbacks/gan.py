@@ -34,7 +34,7 @@ class GANCallback(Callback):
 
 
 class GANCostCallback(GANCallback):
-    """Record the mean costs of both networks of a ``GAN``, as "cost, discriminator" and "cost, generator"."""
+    """Record the mean costs of both networks of a ``GAN``, as "loss_discriminator" and "loss_generator"."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,10 +55,10 @@ class GANCostCallback(GANCallback):
             self.cost_sum_and_count = [self.cost_sum_and_count[0] + self.model.cost_gen, self.cost_sum_and_count[1] + 1]
 
     def on_epoch_end(self, epoch: int) -> None:
-        self.callbacks.history.record("cost, discriminator", epoch + 1, self.model.total_cost)
+        self.callbacks.history.record("loss_discriminator", epoch + 1, self.model.total_cost)
         total, n = self.cost_sum_and_count
         if n:
-            self.callbacks.history.record("cost, generator", epoch + 1, total / n)
+            self.callbacks.history.record("loss_generator", epoch + 1, total / n)
 
     def get_state(self) -> object:
         return {"cost_sum_and_count": self.cost_sum_and_count}
@@ -71,14 +71,14 @@ class GANCostCallback(GANCallback):
 
 
 class GANPlotCallback(GANCallback):
-    """Save a grid of images from the generator of a ``GAN`` every ``epoch_freq`` epochs, as FILENAME_EPOCH.png.
+    """Save a grid of images from the generator of a ``GAN`` every ``epoch_freq`` epochs, as FILENAME_EPOCHS.png.
 
     The images are generated from the same noise each time.
 
     Parameters
     ----------
     filename : str or Path
-        The path without the epoch; its extension sets the format. Default extension: .png.
+        The path without the number of complete epochs; its extension sets the format. Default extension: .png.
     hw : int or tuple of int, optional
         The height and width of an image, or both as one integer. Default: those of the generator's outputs.
     num_samples : int
@@ -127,7 +127,7 @@ class GANPlotCallback(GANCallback):
             import_imsave()(
                 image, self.make_grid(self.model.generate(self.num_samples)), cmap="gray", format=suffix[1:].lower()
             )
-            write_atomic(path.with_name(f"{path.stem}_{epoch}{suffix}"), image.getvalue())
+            write_atomic(path.with_name(f"{path.stem}_{epoch + 1}{suffix}"), image.getvalue())
 
     def make_grid(self, images: NDArray[floating]) -> NDArray[floating]:
         """Arrange images in a square grid.

@@ -14,6 +14,7 @@ from neonlite import html_repr
 from neonlite.callbacks.figures import new_figure, save_figure
 from neonlite.files import printable, write_atomic
 from neonlite.messages import describe
+from neonlite.name_hints import HISTORY, add_hints
 
 if TYPE_CHECKING:
     import pandas
@@ -28,8 +29,12 @@ MAX_TABLE_ROWS = 20
 PERCENT_METRICS = ("Accuracy", "Top", "Precision", "Recall", "F1", "ROCAUC")
 
 
-class History(Mapping[str, list[Record]]):
-    """Recorded values of a training run: a mapping from names to lists of (number of epochs, value).
+@add_hints(HISTORY)
+class History(Mapping[str, list[float]]):
+    """Recorded values of a training run: a mapping from names to lists of numbers, as in Keras.
+
+    The mean cost of each epoch is "loss", and that of the validation set "val_loss"; metrics have their own names.
+    ``epochs`` returns when the values of a name were recorded; ``records`` contains both.
 
     Attributes
     ----------
@@ -43,14 +48,14 @@ class History(Mapping[str, list[Record]]):
     Examples
     --------
     >>> history = History()
-    >>> history.record("cost, train", 1, 0.5)
+    >>> history.record("loss", 1, 0.5)
     >>> history.record("Accuracy", 1, 0.75)
-    >>> history.record("cost, train", 2, 0.25)
-    >>> history["cost, train"], history.last("Accuracy")
-    ([(1.0, 0.5), (2.0, 0.25)], 0.75)
+    >>> history.record("loss", 2, 0.25)
+    >>> history["loss"], history.epochs("loss"), history.last("Accuracy")
+    ([0.5, 0.25], [1.0, 2.0], 0.75)
     >>> history
-    epochs  cost, train  Accuracy
-    1       0.5          0.75
+    epochs  loss  Accuracy
+    1       0.5   0.75
     2       0.25
     """
 
@@ -65,7 +70,7 @@ class History(Mapping[str, list[Record]]):
         Parameters
         ----------
         name : str
-            The name of the value. Costs start with "cost, ".
+            The name of the value. Costs are "loss", "val_loss" and names such as "loss_generator".
         epochs : float
             The number of epochs trained so far, with a fraction within an epoch.
         value : float
@@ -90,11 +95,38 @@ class History(Mapping[str, list[Record]]):
         self.histogram_offset = offset
         _append_record(self.histograms.setdefault(name, []), float(epochs), counts)
 
-    def __getitem__(self, name: str) -> list[Record]:
+    def __getitem__(self, name: str) -> list[float]:
+        return [value for _, value in self._records_of(name)]
+
+    def epochs(self, name: str) -> list[float]:
+        """Return the number of complete epochs at each value of a name.
+
+        Parameters
+        ----------
+        name : str
+            The name of the values.
+
+        Returns
+        -------
+        list of float
+            1 at the end of the first epoch; with a fraction within an epoch.
+
+        Raises
+        ------
+        KeyError
+            Nothing of this name was recorded.
+        """
+        return [epochs for epochs, _ in self._records_of(name)]
+
+    def _records_of(self, name: str) -> list[Record]:
         if name not in self.records:
+            same = [x for x in self.records if x.casefold() == str(name).casefold().removeprefix("val_")]
+            hint = f". Did you mean {same[0]!r}?" if same and name != "val_loss" else ""
+            if name == "val_loss":
+                hint = ". It is the cost on validation data: pass validation_split=0.2 to fit."
             raise KeyError(
                 f"History: expected a recorded name, got {name!r}. "
-                f"Recorded: {printable(', '.join(self.records)) or 'none'}"
+                f"Recorded: {printable(', '.join(self.records)) or 'none'}{hint}"
             )
         return self.records[name]
 
@@ -122,10 +154,7 @@ class History(Mapping[str, list[Record]]):
 
     def to_dict(self) -> dict[str, dict[str, list[float]]]:
         """Return {"epochs": list, "values": list} for each name."""
-        return {
-            name: {"epochs": [epochs for epochs, _ in records], "values": [x for _, x in records]}
-            for name, records in self.records.items()
-        }
+        return {name: {"epochs": self.epochs(name), "values": self[name]} for name in self}
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the records as a data frame of pandas: a row for each number of epochs, a column for each name.
@@ -366,12 +395,19 @@ def _append_record(records: list[tuple[float, T]], epochs: float, value: T) -> N
 
 
 def split_group(name: str) -> tuple[str, str]:
-    """Return the group of a recorded name, "cost" or "metrics", and the name in it: ("cost", "train")."""
-    return ("cost", name.removeprefix("cost, ")) if name.startswith("cost, ") else ("metrics", name)
+    """Return the group of a recorded name, "cost" or "metrics", and the name in it: ("cost", "train") for "loss"."""
+    if not is_cost(name):
+        return "metrics", name
+    return "cost", {"loss": "train", "val_loss": "validation"}.get(name) or name.removeprefix("loss_")
+
+
+def is_cost(name: str) -> bool:
+    """Return whether a recorded name is that of a cost: "loss", "val_loss", or such as "loss_generator"."""
+    return name in ("loss", "val_loss") or name.startswith("loss_")
 
 
 def _plot_unit(name: str) -> str:
-    if name.startswith("cost"):
+    if is_cost(name):
         return "cost"
     return "%" if name.startswith(PERCENT_METRICS) else "value"
 

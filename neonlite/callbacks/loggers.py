@@ -138,7 +138,7 @@ class TensorBoardLogger(Callback):
         for name in self.callbacks.history.records:
             value = self.callbacks.epoch_value(name, epoch)
             if value is not None:
-                self.writer.add_scalar("/".join(split_group(name)).replace(", ", "/"), value, epoch + 1)
+                self.writer.add_scalar("/".join(split_group(name)), value, epoch + 1)
         self.writer.flush()
 
     def on_train_end(self) -> None:

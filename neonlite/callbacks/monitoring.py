@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.validation import boolean, check_number, instance, integer, one_of
 from neonlite.callbacks.callback import PRIORITY_STOP, Callback
+from neonlite.callbacks.history import is_cost
 from neonlite.callbacks.recording import MetricCallback
 from neonlite.messages import describe
 from neonlite.optimizers import Optimizer, ReducedSchedule
@@ -69,7 +70,7 @@ class MonitorCallback(Callback):
         """
 
     def on_train_begin(self, epochs: int) -> None:
-        if self.monitor == "cost, validation":
+        if self.monitor == "val_loss":
             self.callbacks.require_eval_set(self)
         self.sign = -1 if (self.mode or self.find_mode()) == "max" else 1
         if self.waiting_since is None:
@@ -82,9 +83,9 @@ class MonitorCallback(Callback):
             greater_is_better = getattr(metric, "greater_is_better", None)
             if self.monitor in metric.metric_names and greater_is_better is not None:
                 return "max" if greater_is_better else "min"
-        if self.monitor.startswith("cost, "):
+        if is_cost(self.monitor):
             return "min"
-        names = ["cost, train", "cost, validation", *(name for metric in metrics for name in metric.metric_names)]
+        names = ["loss", "val_loss", *(name for metric in metrics for name in metric.metric_names)]
         raise ValueError(
             f"{self.classnm}: expected monitor to be one of {', '.join(map(repr, names))}, got {self.monitor!r}. "
             "For other values, pass mode='min' or mode='max'"
@@ -131,7 +132,7 @@ class EarlyStop(MonitorCallback):
         Whether the model has the weights of the best epoch after training, instead of the last ones. A copy of them
         is kept in memory, and in checkpoints. Default: True.
     monitor : str
-        The name of the recorded value, such as "cost, train" or "Accuracy". Default: "cost, validation".
+        The name of the recorded value, such as "loss" or "Accuracy". Default: "val_loss".
     min_delta : float
         The smallest change that is an improvement. Default: 0.
     mode : str, optional
@@ -160,7 +161,7 @@ class EarlyStop(MonitorCallback):
         self,
         patience: int = 10,
         restore_best: bool = True,
-        monitor: str = "cost, validation",
+        monitor: str = "val_loss",
         min_delta: float = 0.0,
         mode: str | None = None,
     ) -> None:
@@ -224,7 +225,7 @@ class ReduceOnPlateau(MonitorCallback):
     min_rate : float
         The learning rate is not reduced below this value. Default: 0.
     monitor : str
-        The name of the recorded value, such as "cost, train" or "Accuracy". Default: "cost, validation".
+        The name of the recorded value, such as "loss" or "Accuracy". Default: "val_loss".
     min_delta : float
         The smallest change that is an improvement. Default: 0.
     mode : str, optional
@@ -250,7 +251,7 @@ class ReduceOnPlateau(MonitorCallback):
         factor: float = 0.1,
         patience: int = 10,
         min_rate: float = 0.0,
-        monitor: str = "cost, validation",
+        monitor: str = "val_loss",
         min_delta: float = 0.0,
         mode: str | None = None,
     ) -> None:
@@ -274,7 +275,7 @@ class ReduceOnPlateau(MonitorCallback):
         self.scale *= self.factor
         self.reduce_schedules(self.scale)
         log.info(
-            "epoch %d: the learning rate is multiplied by %g: %s has not improved", epoch, self.scale, self.monitor
+            "epoch %d: the learning rate is multiplied by %g: %s has not improved", epoch + 1, self.scale, self.monitor
         )
 
     def reduce_schedules(self, scale: float) -> None:

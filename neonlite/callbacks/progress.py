@@ -25,9 +25,9 @@ MAX_LINES = 100  # of the output of a notebook cell
 class ProgressBarCallback(Callback):
     """Show one line per epoch, which is updated on a terminal and in a notebook, and printed once elsewhere.
 
-    ``Epoch 0   [Train |████████████████████|390/390 batches, 0.12 cost, 1.23s] [cost, validation 0.11, 0.05s]``
+    ``Epoch  1/10 [Train |████████████████████| 390/390 batches, loss 0.12, 1.23s] [val_loss 0.11, 0.05s]``
 
-    The cost is the mean over the last minibatches, and at the end of the epoch the mean over the epoch. The values
+    The loss is the mean cost over the last minibatches, and at the end of the epoch the mean over the epoch. The values
     recorded in this epoch follow, each with the duration of its evaluation. The line fits the width of the terminal. A
     notebook shows the lines of the last 100 epochs.
 
@@ -59,9 +59,11 @@ class ProgressBarCallback(Callback):
         self.stream: IO[str] | None = None  # the output stream of this epoch
         self.rewrite_line: Callable[[str], None] | None = None  # None where a line cannot be updated
         self.output = NotebookOutput()
+        self.num_epochs = 0  # after which training ends
 
     def on_train_begin(self, epochs: int) -> None:
         self.output = NotebookOutput()
+        self.num_epochs = epochs
 
     def on_epoch_begin(self, epoch: int) -> None:
         if not self.should_fire(epoch, self.epoch_freq):
@@ -138,15 +140,16 @@ class ProgressBarCallback(Callback):
         total, width, seconds = self.model.nbatches, get_terminal_width(self.stream), self.callbacks.eval_seconds
         times = {name: f", {seconds[name]:.2f}s" if name in seconds else "" for name in values}
         text = "".join(f" [{name} {x:.4g}{times[name]}]" for name, x in values.items())
-        short_text = "".join(f" [{name.removeprefix('cost, ')} {x:.3g}]" for name, x in values.items())
+        short_text = "".join(f" [{name} {x:.3g}]" for name, x in values.items())
         text, short_text = (x.replace("{", "{{").replace("}", "}}") for x in (text, short_text))
-        end = f"{cost:.4g} cost, {self.seconds:.2f}s]{text}"
+        end = f"loss {cost:.4g}, {self.seconds:.2f}s]{text}"
+        count = f"{epoch + 1:>{len(str(self.num_epochs))}}/{self.num_epochs}"
         forms = [
-            f"Epoch {epoch:<4}[Train |{{bar:20}}| {done:>{len(str(total))}}/{total} batches, {end}",
-            f"Epoch {epoch} [Train |{{bar}}| {done}/{total}, {end}",
+            f"Epoch {count} [Train |{{bar:20}}| {done:>{len(str(total))}}/{total} batches, {end}",
+            f"Epoch {count} [Train |{{bar}}| {done}/{total} batches, {end}",
         ]
         if values:
-            forms.append(f"Epoch {epoch} [Train {cost:.3g}]{short_text}")
+            forms.append(f"Epoch {count} [loss {cost:.3g}]{short_text}")
         fits = (form for form in forms if not width or len(form.format(bar=" " * 5)) <= width)
         line: str = tqdm.format_meter(
             done,
@@ -178,11 +181,11 @@ class NotebookOutput:
             self.handle.update(data, raw=True)
 
 
-TRAINING_RECORDS = ("cost, train", "cost, minibatches")  # not repeated after the bar
+TRAINING_RECORDS = ("loss", "loss_minibatches")  # not repeated after the bar
 
 
 class TrainLoggerCallback(Callback):
-    """Log the values recorded in each epoch as one line, by the logger "neonlite" at level INFO.
+    """Log the values recorded in each epoch, counted from 1, as one line, by the logger "neonlite" at level INFO.
 
     Parameters
     ----------
@@ -202,7 +205,7 @@ class TrainLoggerCallback(Callback):
     def on_epoch_end(self, epoch: int) -> None:
         if self.should_fire(epoch, self.epoch_freq) and log.isEnabledFor(logging.INFO):
             text = "; ".join(f"{name} {value:.6g}" for name, value in get_epoch_records(self, epoch).items())
-            log.info("%sepoch %d: %s", f"{self.log_token} " if self.log_token else "", epoch, text)
+            log.info("%sepoch %d: %s", f"{self.log_token} " if self.log_token else "", epoch + 1, text)
 
 
 def get_epoch_records(callback: Callback, epoch: int) -> dict[str, float]:

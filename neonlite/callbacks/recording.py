@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class TrainCostCallback(Callback):
-    """Record the mean cost of the minibatches of each epoch, as "cost, train".
+    """Record the mean cost of the minibatches of each epoch, as "loss".
 
     Parameters
     ----------
     wsz : int
         The number of minibatches of the moving average ``mean``. Default: 10.
     minibatch_freq : int or list of int
-        Record ``mean`` as "cost, minibatches" every ``minibatch_freq`` minibatches; 0 for never. Default: 0.
+        Record ``mean`` as "loss_minibatches" every ``minibatch_freq`` minibatches; 0 for never. Default: 0.
     """
 
     def __init__(self, wsz: int = 10, minibatch_freq: int | list[int] = 0) -> None:
@@ -53,10 +53,10 @@ class TrainCostCallback(Callback):
         self.recent_costs.append(self.model.epoch_cost - self.previous_epoch_cost)
         if self.should_fire(minibatch, self.minibatch_freq):
             epochs = epoch + (minibatch + 1) / self.model.nbatches
-            self.callbacks.history.record("cost, minibatches", epochs, self.mean)
+            self.callbacks.history.record("loss_minibatches", epochs, self.mean)
 
     def on_epoch_end(self, epoch: int) -> None:
-        self.callbacks.history.record("cost, train", epoch + 1, self.model.total_cost)
+        self.callbacks.history.record("loss", epoch + 1, self.model.total_cost)
 
     def get_state(self) -> dict[str, object]:
         return {"recent_costs": list(self.recent_costs)}
@@ -66,14 +66,14 @@ class TrainCostCallback(Callback):
 
 
 class TrainMulticostCallback(TrainCostCallback):
-    """Also record each cost of a ``Multicost``, as "cost, train 0" and so on, the trunk first.
+    """Also record each cost of a ``Multicost``, as "loss_0" and so on, the trunk first.
 
     Parameters
     ----------
     wsz : int
         The number of minibatches of the moving average ``mean``. Default: 10.
     minibatch_freq : int or list of int
-        Record ``mean`` as "cost, minibatches" every ``minibatch_freq`` minibatches; 0 for never. Default: 0.
+        Record ``mean`` as "loss_minibatches" every ``minibatch_freq`` minibatches; 0 for never. Default: 0.
     """
 
     def __init__(self, wsz: int = 10, minibatch_freq: int | list[int] = 0) -> None:
@@ -97,7 +97,7 @@ class TrainMulticostCallback(TrainCostCallback):
     def on_epoch_end(self, epoch: int) -> None:
         super().on_epoch_end(epoch)
         for i, total in enumerate(self.sums):
-            self.callbacks.history.record(f"cost, train {i}", epoch + 1, total / self.count)
+            self.callbacks.history.record(f"loss_{i}", epoch + 1, total / self.count)
 
     def get_state(self) -> dict[str, object]:
         return {**super().get_state(), "sums": self.sums, "count": self.count}
@@ -148,7 +148,7 @@ class EvalCallback(Callback):
 
 
 class LossCallback(EvalCallback):
-    """Record the mean cost on a validation set, as "cost, validation".
+    """Record the mean cost on a validation set, as "val_loss".
 
     Parameters
     ----------
@@ -160,10 +160,10 @@ class LossCallback(EvalCallback):
 
     @property
     def record_names(self) -> list[str]:
-        return ["cost, validation"]
+        return ["val_loss"]
 
     def evaluate(self) -> dict[str, float]:
-        return {"cost, validation": self.model.eval_cost(self.eval_set)}
+        return {"val_loss": self.model.eval_cost(self.eval_set)}
 
 
 class MetricCallback(EvalCallback):
@@ -208,7 +208,7 @@ class MetricCallback(EvalCallback):
 
 
 class MultiLabelStatsCallback(EvalCallback):
-    """Record precision and recall of each label, as "Precision, LABEL" and "Recall, LABEL".
+    """Record precision and recall of each label, as "Precision_LABEL" and "Recall_LABEL".
 
     They are computed over the whole data set; 0 if a label is never predicted, or is in no target.
 
@@ -243,7 +243,7 @@ class MultiLabelStatsCallback(EvalCallback):
         fractions = [float(x) for x in self.model.eval(self.eval_set, self.column_fractions)]
         correct, totals = fractions[:n], {"Precision": fractions[n : 2 * n], "Recall": fractions[2 * n :]}
         return {
-            f"{name}, {label}": correct[i] / totals[name][i] if totals[name][i] else 0.0
+            f"{name}_{label}": correct[i] / totals[name][i] if totals[name][i] else 0.0
             for i, label in enumerate(self.labels)
             for name in totals
         }

@@ -30,7 +30,8 @@ class SerializeModelCallback(Callback):
     epoch_freq : int or list of int
         Save every ``epoch_freq`` epochs, or in the epochs of these indices. Default: 1.
     history : int
-        If above 1, also keep the files of the last ``history`` saves, named PATH_EPOCH.EXT. Default: 1.
+        If above 1, also keep the files of the last ``history`` saves, named PATH_EPOCHS.EXT by the number of
+        complete epochs. Default: 1.
 
     Raises
     ------
@@ -51,7 +52,7 @@ class SerializeModelCallback(Callback):
             )
         self.save_path = self.output_path = check_writable("save_path", save_path)
         self.history = integer("SerializeModelCallback: history", history, 1)
-        self.saved_epochs: list[int] = []  # those that have a file PATH_EPOCH.EXT
+        self.saved_epochs: list[int] = []  # those that have a file PATH_EPOCHS.EXT
 
     def on_train_begin(self, epochs: int) -> None:
         check_savable(self, self.save_path)
@@ -61,27 +62,28 @@ class SerializeModelCallback(Callback):
             return
         if self.history > 1 and not self.model.nonfinite_weights():
             before = self.saved_epochs
-            self.saved_epochs = [*(x for x in before if x < epoch), epoch][-self.history :]
-            self.model.save_params(self.epoch_path(epoch))
+            epochs = epoch + 1  # of which it is the checkpoint
+            self.saved_epochs = [*(x for x in before if x < epochs), epochs][-self.history :]
+            self.model.save_params(self.epoch_path(epochs))
             for old in set(before) - set(self.saved_epochs):
                 self.epoch_path(old).unlink(missing_ok=True)
         self.model.save_params(self.save_path)  # after the other files, so that its list of saved epochs matches them
 
-    def epoch_path(self, epoch: int) -> Path:
-        """Return the path of the file of one epoch.
+    def epoch_path(self, epochs: int) -> Path:
+        """Return the path of the checkpoint after a number of epochs.
 
         Parameters
         ----------
-        epoch : int
-            The index of the epoch, from 0.
+        epochs : int
+            The number of complete epochs, from 1.
 
         Returns
         -------
         Path
-            PATH_EPOCH.EXT for the ``save_path`` PATH.EXT.
+            PATH_EPOCHS.EXT for the ``save_path`` PATH.EXT.
         """
         path = Path(self.save_path)
-        return path.with_name(f"{path.stem}_{epoch}{path.suffix}")
+        return path.with_name(f"{path.stem}_{epochs}{path.suffix}")
 
     def on_interrupt(self) -> None:
         self.model.save_params(self.save_path)
@@ -92,7 +94,7 @@ class SerializeModelCallback(Callback):
     def set_state(self, state: object) -> None:
         if not isinstance(state, list):
             raise ValueError(f"SerializeModelCallback: expected a list of epochs as its state, got {describe(state)}")
-        self.saved_epochs = [integer("SerializeModelCallback: an epoch", x, 0) for x in state]
+        self.saved_epochs = [integer("SerializeModelCallback: an epoch", x, 1) for x in state]
 
 
 class SaveBestStateCallback(Callback):

@@ -166,6 +166,7 @@ class CSVTable:
     def __init__(self, path: Path, columns: dict[str, CSVColumn | None]) -> None:
         self.path, self.columns = path, columns
         self.names = [*columns]
+        self.target: str | None = None  # the column to predict
         self.length = self.last_line = 0
         # the rows that do not start one line below the previous row, and their lines
         self.starts: tuple[array[int], array[int]] = array("q"), array("q")
@@ -214,7 +215,7 @@ class CSVTable:
             raise ValueError(f"{self.path}: expected column {name!r} as text, got numbers")
         if "" in column.index:
             row, _ = column.first_row([""])
-            self.fail(row, f"expected a value in column {name!r}, got an empty field. {remedy(name)}")
+            self.fail(row, f"expected a value in column {name!r}, got an empty field. {self.remedy(name)}")
         return column.decode(np.array([*column.index], TEXT))
 
     def numbers(self, name: str) -> NDArray[Any]:
@@ -225,7 +226,7 @@ class CSVTable:
         row, text = numbers
         if text.lower() in MISSING_VALUES:
             got = repr(text) if text else "an empty field"
-            self.fail(row, f"expected a number in column {name!r}, got {got}. {remedy(name)}")
+            self.fail(row, f"expected a number in column {name!r}, got {got}. {self.remedy(name)}")
         hint = " Numbers have a decimal point." if is_number(text.replace(",", ".")) else ""
         self.fail(row, f"expected a number in column {name!r}, got {describe(text)}.{hint}")
 
@@ -258,6 +259,12 @@ class CSVTable:
             self.fail(row, f"expected in column {name!r} {expected}, got {describe(text)}")
         values = [known[text] for text in column.index]
         return column.decode(np.array(values, TEXT if isinstance(values[0], str) else None))
+
+    def remedy(self, name: str) -> str:
+        """Return how to continue after a missing value."""
+        if name == self.target:
+            return "Remove these rows, or replace the values"
+        return f"Remove these rows, replace the values, or train without the column: --ignore {name}"
 
     def fail(self, row: int, message: str) -> NoReturn:
         """Raise ValueError with the line of a row."""
@@ -438,8 +445,3 @@ def check_header(where: str, names: list[str]) -> None:
 def is_number(text: str) -> bool:
     """Return whether a field is a finite number."""
     return bool(NUMBER.fullmatch(text)) and math.isfinite(float(text))
-
-
-def remedy(name: str) -> str:
-    """Return how to continue after a missing value."""
-    return f"Remove these rows, replace the values, or train without the column: --ignore {name}"

@@ -448,11 +448,13 @@ def only_texts(table: Mapping[str, Column] | None) -> list[str] | None:
 
 
 def table_columns(where: str, X: Any) -> dict[str, Any] | None:
-    """Return the columns of a data frame, a dict of columns, or rows of mixed types; None for other data."""
+    """Return the columns of a data frame, a dict of columns, or rows: dicts, or of mixed types; None for other data."""
     refuse_unread(where, X)
     if isinstance(X, Mapping) or is_frame(X):
         return frame_columns(where, X)
     array = X if isinstance(X, np.ndarray) else None
+    if isinstance(X, list | tuple) and any(isinstance(row, Mapping) for row in X):
+        return columns_of_rows(where, X)
     if array is None and isinstance(X, list | tuple) and X and isinstance(X[0], list | tuple):
         if not any(isinstance(x, str) or x is None for x in X[0]):
             return None
@@ -460,6 +462,20 @@ def table_columns(where: str, X: Any) -> dict[str, Any] | None:
     if array is None or array.ndim != 2 or array.dtype.kind not in "OUT":
         return None
     return {str(i): array[:, i] for i in range(array.shape[1])}
+
+
+def columns_of_rows(where: str, rows: Sequence[Any]) -> dict[str, Any]:
+    """Return the columns of a list of dicts; raise an error unless all rows are dicts with the same names."""
+    names = list(next(row for row in rows if isinstance(row, Mapping)))
+    for i, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise TypeError(f"{where}: expected a dict in every row of X, got {describe(row)} in row {i}.")
+        if row.keys() != set(names):
+            raise ValueError(
+                f"{where}: expected the columns {', '.join(map(str, names))} in every row of X, got "
+                f"{', '.join(map(str, row)) or 'none'} in row {i}. Give every row the same names."
+            )
+    return frame_columns(where, {name: [row[name] for row in rows] for name in names})
 
 
 def read_table(where: str, X: Any) -> dict[str, Column] | None:
@@ -471,7 +487,10 @@ def read_table(where: str, X: Any) -> dict[str, Column] | None:
     lengths = {len(column.values) for column in table.values() if column.values.ndim == 1}
     if len(lengths) != 1 or not all(column.values.ndim == 1 for column in table.values()) or lengths == {0}:
         shapes = ", ".join(f"{name} {column.values.shape}" for name, column in table.items())
-        raise ValueError(f"{where}: expected a table with columns of one length, at least 1, got {shapes or 'none'}")
+        raise ValueError(
+            f"{where}: expected a table with columns of one length, at least 1, got {shapes or 'none'}. "
+            "Pass an array of rows as X, or a column for each feature."
+        )
     return table
 
 

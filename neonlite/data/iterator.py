@@ -88,7 +88,7 @@ def check_position(name: str, state: IteratorState) -> None:
     """Raise ValueError unless the state of an iterator, with the keys of ``POSITION``, is a position in its data."""
     counts = [state[key] for key in ("epoch", "start", "minibatch", "ndata", "batch_size")]
     seed, flags = state["seed"], (state["shuffle"], state["partial_last"])
-    is_valid = all(type(n) is int and n >= 0 for n in (*counts, 0 if seed is None else seed))
+    is_valid = all(type(n) is int and 0 <= n < 2**64 for n in (*counts, 0 if seed is None else seed))
     if not is_valid or not all(type(x) is bool for x in flags) or not is_within(*counts[1:]):
         raise ValueError(f"{name}: expected the state to be integers within the data, got {state!r}.")
 
@@ -359,6 +359,11 @@ class ArrayIterator(ResumableIterator):
                 self._weights = buffers, RowSource(self.be, weights, host)
         if self.be.bsz:
             self._current_epoch()
+
+    @property
+    def target_rows(self) -> NDArray[Any] | None:
+        """The targets of all rows, or their class indices; None if the inputs are the targets."""
+        return None if self._labels is None else self._labels.array
 
     # --- checks of the arguments ---
 

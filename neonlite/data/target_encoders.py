@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.backend.serialization import Serializable
 from neonlite.backend.validation import boolean, check_numbers, distinct, one_of, sequence
+from neonlite.backend.warn import warn
 from neonlite.data.columns import frame_columns, is_frame, read_column, refuse_unread
 from neonlite.data.input_encoders import check_deviations, moments
 from neonlite.data.iterator import check_all_finite
@@ -120,6 +121,10 @@ class ClassEncoder(TargetEncoder):
         kind = next(name for name, kinds in LABEL_KINDS.items() if y.dtype.kind in kinds)
         labels, num_classes = set(y.ravel().tolist()), max(num_outputs, 2)
         if labels <= {*range(num_classes)}:
+            if len(labels) == 1:
+                warn(
+                    f"{where}: all rows of y have the class {describe(*labels)}, so there is nothing to learn. Check y."
+                )
             return cls(np.arange(num_classes).astype(kind).tolist(), kind)
         if len(labels) == 1:
             raise ValueError(f"{where}: expected at least two classes in y, got one: {describe(*labels)}")

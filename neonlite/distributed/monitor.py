@@ -179,7 +179,7 @@ class Monitor:
     Attributes
     ----------
     position : str
-        The position of the training, such as "epoch 0, step 17". The training loop sets it.
+        The position of the training, such as "epoch 1, step 17". The training loop sets it.
 
     Raises
     ------

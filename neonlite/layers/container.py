@@ -10,8 +10,8 @@ from typing import Any, Self, cast, overload
 
 from neonlite.backend import Tensor
 from neonlite.backend.attribute_snapshot import Untracked
-from neonlite.backend.builtin_classes import has_builtin_method
-from neonlite.backend.validation import checks_arguments
+from neonlite.backend.builtin_classes import has_builtin_method, is_builtin
+from neonlite.backend.validation import check_signature, checks_arguments
 from neonlite.layers.buffers import iobuf_shape
 from neonlite.layers.deltas import DeltaPlanner, PlannedGradient
 from neonlite.layers.layer import Layer
@@ -20,6 +20,7 @@ from neonlite.layers.parameter import ParameterLayer, allocate_parameters
 from neonlite.layers.summary import walk_layers
 from neonlite.layers.types import Deltas, LayerInput, LayerLike, LayerShapes, Tensors, Terminal
 from neonlite.messages import describe
+from neonlite.transforms import Transform
 
 
 class InputEncoding(Untracked):
@@ -62,6 +63,8 @@ class LayerContainer(Layer):
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
         for layer in self.layers:
+            if not is_builtin(type(layer)):
+                check_signature(f"{layer.name}.fprop", layer.fprop, "fprop(x, inference=False)", None, False)
             layer.container = layer.container or self
         self._number_equal_names()
 
@@ -451,7 +454,16 @@ def flatten_layers(where: str, layers: Iterable[LayerLike]) -> Iterator[Layer]:
         elif isinstance(layer, Layer):
             yield layer
         else:
-            raise TypeError(f"{where}: expected layers and lists of layers, got {describe(layer)}.")
+            raise TypeError(f"{where}: expected layers and lists of layers, got {describe(layer)}.{way_out(layer)}")
+
+
+def way_out(x: object) -> str:
+    """Return how to pass what is not a layer: an activation, its name, or a class."""
+    if isinstance(x, type):
+        return f" Pass an instance: {x.__name__}(...)."
+    if isinstance(x, str | Transform):
+        return " An activation is an argument of the layer before: Affine(10, activation='relu')."
+    return ""
 
 
 def allocate_layer(layer: Layer, shared_outputs: Tensor | None, accumulate_updates: bool) -> None:

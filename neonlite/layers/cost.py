@@ -158,6 +158,14 @@ class GeneralizedCost(BufferOwner):
         try:
             return f(*args)
         except (TypeError, ValueError) as error:
+            shapes = [x.shape for x in args if isinstance(x, Operand)]
+            if len(shapes) == 2 and shapes[0][0] != shapes[1][0] > 1 and shapes[0][1:] == shapes[1][1:]:
+                outputs, rows = shapes[0][0], shapes[1][0]
+                raise ValueError(
+                    f"{self.costfunc.classnm}: expected targets with a row for each of the {outputs} outputs of the "
+                    f"network, {self.last_layer.name}, got {describe(args[1])} with {rows}. End the network with "
+                    f"Affine({rows}), or pass targets of {outputs} classes or columns."
+                ) from None
             raise type(error)(f"{self.name}, at {self.last_layer.name} {self.network.out_shape}: {error}") from None
 
     def _assign(

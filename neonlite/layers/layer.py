@@ -86,6 +86,7 @@ class Layer(WeightOwner):
     array([[ 6., -2.]], dtype=float32)
     """
 
+    needs_base_init = True
     has_params = False
     has_backward_plan = False  # whether a container has planned the buffers of bprop
     gradient_reducer: Any = None  # of a container: sums gradients over several processes, during ``Model.fit``

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def not_configured(layer: WeightOwner) -> RuntimeError:
     """Return the exception for a layer without shapes."""
     return RuntimeError(
-        f"{layer.name}: expected a configured layer, got one without shapes. Call configure(shape), then allocate()."
+        f"{layer.name}: expected a configured layer, got one without shapes. Call configure(shape), then allocate(); "
+        "for a Model, call model.initialize(shape) with the shape of a row, or fit."
     )
 
 

@@ -17,6 +17,7 @@ from neonlite.initializers import initializer_names
 from neonlite.layers.layer import Layer
 from neonlite.layers.types import InitLike, Parameter
 from neonlite.messages import describe
+from neonlite.transforms.activation import ACTIVATIONS
 from neonlite.typing import ArrayLike
 
 
@@ -44,7 +45,8 @@ class TensorAttribute:
     def __set__(self, layer: Layer, value: ArrayLike | None) -> None:
         tensor = layer.__dict__.get(self.name)
         if isinstance(tensor, Tensor) and getattr(value, "size", tensor.size) not in (1, tensor.size):
-            raise ValueError(f"{layer.name}.{self.name}: expected the shape {tensor.shape}, got {describe(value)}.")
+            shape = tuple(getattr(value, "shape", ()))
+            raise ValueError(f"{layer.name}.{self.name}: expected the shape {tensor.shape}, got {shape}.")
         if tensor is None or value is None:
             if not isinstance(value, Tensor | None):
                 raise TypeError(
@@ -118,7 +120,9 @@ class ParameterLayer(Layer):
         init : Initializer, array, Tensor or str, optional
             The initial values.
         """
-        init = from_name(f"{self.name}: init", init, initializer_names(self.weights_are_columns))
+        is_activation = isinstance(init, str) and init.lower() in ACTIVATIONS
+        way_out = f". Pass the activation by its name: activation={init!r}." if is_activation else ""
+        init = from_name(f"{self.name}: init", init, initializer_names(self.weights_are_columns), way_out)
         if init is not None:
             check_init(self.name, init)
         return init
@@ -216,6 +220,12 @@ class ParameterLayer(Layer):
 def allocate_parameters(layers: Sequence[ParameterLayer]) -> None:
     """Allocate the parameters of layers in one buffer and their gradients in another, and initialize the parameters."""
     specs = [(layer, spec) for layer in layers for spec in layer.parameter_specs()]
+    for layer, spec in specs:
+        if spec.shape is None:
+            raise RuntimeError(
+                f"{layer.name}: expected {layer.classnm}.configure to set weight_shape, got None. Set "
+                "self.weight_shape there, such as to (outputs, inputs)."
+            )
     if not specs:
         return
     atomic(allocate_and_fill, specs)

@@ -176,7 +176,7 @@ class DataParallel:
         for tensor in self.running:
             values, means = means[: tensor.size], means[tensor.size :]
             tensor[:] = np.reshape(values, tensor.shape)
-        position = f"epoch {self.model.epoch_index}, step {self.model.minibatch_index}"
+        position = f"epoch {self.model.epoch_index + 1}, step {self.model.minibatch_index + 1}"
         self.communicator.monitor.position = position
         return float(mean_cost)
 
@@ -200,7 +200,7 @@ class DataParallel:
         if ranks:
             raise RuntimeError(
                 f"{model.name}.fit: expected the weights and the optimizer of rank 0 on all processes before epoch "
-                f"{model.epoch_index}, got others on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}. A "
+                f"{model.epoch_index + 1}, got others on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}. A "
                 "callback that changes the model or the optimizer must do so on all ranks: without rank_0_only."
             )
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
+
 from neonlite.backend.batch_size import DEFAULT_BATCH_SIZE
 from neonlite.backend.current import on_its_backend
 from neonlite.backend.interrupt import DeferredInterrupt
@@ -16,19 +18,22 @@ from neonlite.callbacks.callback import check_dataset
 from neonlite.data.target_encoders import ClassEncoder
 from neonlite.distributed.communicator import Communicator, launched_rank_and_size, world
 from neonlite.distributed.optimizer import Distributed
+from neonlite.layers.cost import GeneralizedCost
 from neonlite.layers.recurrent import RecurrentBase
 from neonlite.models.evaluation import check_inputs
+from neonlite.models.minibatches import MinibatchIterator, is_minibatches, is_pair
 from neonlite.models.training import train
 from neonlite.models.training_data import TrainingData, metric_for
 from neonlite.optimizers import Adam
+from neonlite.transforms import Cost
 
 if TYPE_CHECKING:
     from neonlite.callbacks import History
     from neonlite.data import NervanaDataIterator
-    from neonlite.layers import GeneralizedCost, Multicost
+    from neonlite.layers import Multicost
     from neonlite.models.model import Model
     from neonlite.optimizers import Optimizer
-    from neonlite.transforms import Cost, Metric
+    from neonlite.transforms import Metric
     from neonlite.typing import ArrayLike, ClassWeights, Data
 
 DEFAULT_EPOCHS = 10
@@ -83,7 +88,7 @@ def fit(
     *,
     dataset: Any = None,
     epochs: int | None = None,
-    batch_size: int = DEFAULT_BATCH_SIZE,
+    batch_size: int | None = None,
     cost: Any = None,
     validation_split: float = 0.0,
     validation_data: Any = None,
@@ -110,7 +115,9 @@ def fit(
     X : array_like, data frame, list of str, or iterator
         Rows (n, F); images (n, C, H, W), (n, H, W, C) or (n, H, W); sequences (n, F, T) or (n, T, F); a data frame of
         pandas or polars, or a dict of columns, with numbers and categories; texts; a list of arrays for several
-        inputs; an iterator, whose targets are used.
+        inputs; a list of dicts, one for each row; an iterator, whose targets are used; or any iterable of minibatches
+        (X, y), such as a DataLoader of PyTorch. Minibatches are read once before the first step, which counts and
+        checks them, and once in each epoch. They are encoded as arrays are, but not standardized.
     y : array_like, data frame or str, optional
         Labels (n,) of any type, (n, T) with time steps; numbers (n,) or (n, K); zeros and ones (n, K) for several
         labels; the name of a column of ``X``. Default: the inputs. As in neon, the cost if ``X`` is an iterator.
@@ -128,7 +135,7 @@ def fit(
     epochs : int
         The number of epochs of this call. Default: 10.
     batch_size : int
-        The number of rows of a minibatch; ``be.bsz`` is unchanged. Default: 32.
+        The number of rows of a minibatch of arrays; ``be.bsz`` is unchanged. Default: 32.
     cost : Cost or str, optional
         The cost, such as ``MeanSquared()``; that of standardized numbers is recorded as it is minimized, and not in
         their units. Default: that of the last ``fit``; else ``CrossEntropyMulti()`` for
@@ -205,28 +212,44 @@ def fit(
     communicator = get_communicator(model, distributed)
     processes = 1 if communicator is None else communicator.size
     X = dataset if X is None else X
-    is_iterator = hasattr(X, "nbatches")
+    where = f"{model.name}.fit"
+    is_pairs = (y is None or isinstance(y, str | Cost | GeneralizedCost)) and is_minibatches(where, X)
+    is_iterator = is_pairs or hasattr(X, "nbatches")
     if is_iterator:
         y, cost = None, y if cost is None else cost
+    if is_pairs:
+        X = MinibatchIterator(model, where, X, cost, layout)
+        cost, layout = X.cost, None
+    if num_epochs is not None or is_iterator:
+        own = {"batch_size": batch_size, "sample_weight": sample_weight, "class_weight": class_weight, "layout": layout}
+        own |= {"standardize": standardize, "text_length": text_length, "validation_split": validation_split or None}
+        if num_epochs is not None:
+            own |= {"epochs": epochs, "validation_data": validation_data, "metrics": metrics}
+        refuse_options(where, own, "num_epochs" if num_epochs is not None else "an iterator")
     if num_epochs is not None:
         if X is not None and not is_iterator and not hasattr(X, "ndata"):
             check_dataset(f"{model.name}.fit: dataset", X, ". For arrays pass epochs= instead: fit(X, y, epochs=10)")
-        with DeferredInterrupt(is_training=True) as interrupt, shard_minibatches(model, communicator):
+        sizes = model.be.batch_size(X.batch_size) if is_pairs else nullcontext()
+        with DeferredInterrupt(is_training=True) as interrupt, sizes, shard_minibatches(model, communicator):
             train(model, X, cost, optimizer, num_epochs, interrupt, callbacks, cuda_graphs)
         return None
-    where = f"{model.name}.fit"
+    if y is None and isinstance(X, list | tuple) and len(X) == 2 and is_pair(*X) and np.ndim(X[1]) == 1:
+        raise TypeError(
+            f"{where}: expected X and y as two arguments, got one {type(X).__name__} of both. Pass fit(X, y)."
+        )
     epochs = integer(f"{where}: epochs", DEFAULT_EPOCHS if epochs is None else epochs)
     if not model.has_targets:
         raise TypeError(
             f"{where}: expected fit(dataset, cost, optimizer, num_epochs) for a {model.classnm}, got {epochs=}"
         )
     if is_iterator:
-        options = (validation_split or None, sample_weight, class_weight, layout, standardize, text_length)
-        if any(x is not None for x in options):
-            raise TypeError(
-                f"{where}: expected an iterator that splits, weights and scales its data, got options for it"
+        train_set, validation_set, cost = X, validation_data, cost or model.cost
+        batch_size = X.batch_size if is_pairs else model.be.bsz
+        if validation_data is not None and is_minibatches(f"{where}: validation_data", validation_data):
+            encoders = X.input_encoder, X.target_encoder
+            validation_set = MinibatchIterator(
+                model, f"{where}: validation_data", validation_data, cost, None, encoders
             )
-        train_set, validation_set, cost, batch_size = X, validation_data, cost or model.cost, model.be.bsz
     else:
         if validation_split and validation_data is not None:
             raise ValueError(
@@ -236,7 +259,12 @@ def fit(
         data = TrainingData(model, where, X, y, cost, layout, standardize, text_length)
         data.set_weights(sample_weight, class_weight)
         train_set, validation_set = data.split(validation_split, bool(shuffle))
-        if isinstance(validation_data, tuple | list):
+        if validation_data is not None and is_minibatches(f"{where}: validation_data", validation_data):
+            encoders = data.input_encoder, data.target_encoder
+            validation_set = MinibatchIterator(
+                model, f"{where}: validation_data", validation_data, cost, None, encoders
+            )
+        elif isinstance(validation_data, tuple | list):
             validation_set = data.with_data(validation_data).validation_set()
         elif validation_data is not None:
             kind = "(X, y), or an iterator,"
@@ -248,7 +276,8 @@ def fit(
         if train_set.ndata < processes:
             raise ValueError(f"{where}: expected a row for each of {processes} processes, got {train_set.ndata} rows.")
         limit = train_set.ndata // processes
-        cost, batch_size = data.cost, min(integer(f"{where}: batch_size", batch_size), limit)
+        batch_size = DEFAULT_BATCH_SIZE if batch_size is None else integer(f"{where}: batch_size", batch_size)
+        cost, batch_size = data.cost, min(batch_size, limit)
     if as_list(metrics) and validation_set is None:
         raise ValueError(f"{where}: expected validation data for metrics, got none. Pass validation_split=0.2.")
     if not isinstance(callbacks, Callbacks):
@@ -262,6 +291,16 @@ def fit(
         train(model, train_set, cost, optimizer, epochs, interrupt, callbacks, cuda_graphs, is_other)
     history: History = callbacks.history
     return history
+
+
+def refuse_options(where: str, options: dict[str, Any], form: str) -> None:
+    """Raise TypeError for options that are given and have no effect in a form of ``fit``."""
+    if given := [name for name, x in options.items() if x is not None]:
+        ways_out = {
+            "num_epochs": "Pass epochs=, the number of epochs of this call, instead of num_epochs, the total number.",
+            "an iterator": "An iterator splits, weights and scales its data; pass arrays to let fit do it.",
+        }
+        raise TypeError(f"{where}: expected no {', '.join(given)} together with {form}, got both. {ways_out[form]}")
 
 
 def get_communicator(model: Model, distributed: bool | Communicator) -> Communicator | None:

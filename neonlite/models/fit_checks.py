@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from neonlite.backend.validation import from_name, with_attributes
 from neonlite.backend.warn import warn
 from neonlite.callbacks import CallbackBase, Callbacks
@@ -17,7 +19,9 @@ from neonlite.optimizers.loss_scaling import flatten_optimizers
 from neonlite.transforms import Cost
 from neonlite.transforms.cost import COSTS
 
-MAX_UNSCALED_INPUT = 50  # larger inputs cause a warning
+MAX_UNSCALED_INPUT = 50  # larger uint8 inputs of ``predict`` cause a warning
+MAX_UNSCALED_RMS = 6  # a larger root mean square causes a warning: it is 1 in standardized data, below 1 in images
+MAX_RMS_ROWS = 1000  # from which it is estimated
 
 if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
@@ -33,7 +37,8 @@ def check_arguments(
     cost = from_name(f"{model.name}.fit: cost", cost, COSTS)
     if not isinstance(cost, Cost):
         with_attributes(f"{model.name}.fit: cost", cost, "get_cost", "a cost, such as CrossEntropyMulti(),")
-    with_attributes(f"{model.name}.fit: optimizer", optimizer, "optimize", "an optimizer, such as Adam(),")
+    way_out = f". The number of epochs is epochs={optimizer}." if type(optimizer) is int else ""
+    with_attributes(f"{model.name}.fit: optimizer", optimizer, "optimize", "an optimizer, such as Adam(),", way_out)
     with_attributes(f"{model.name}.fit: callbacks", callbacks, "on_train_begin", "callbacks, such as Callbacks(model),")
     if isinstance(callbacks, Callbacks) and callbacks.model is not model:
         other = getattr(callbacks.model, "name", callbacks.model)
@@ -41,22 +46,37 @@ def check_arguments(
 
 
 def check_scale(model: Model, dataset: NervanaDataIterator) -> None:
-    """Warn of an ArrayIterator over uint8 that are neither scaled nor token ids."""
-    if isinstance(dataset, ArrayIterator) and dataset.preprocessing is None and dataset.augment is None:
+    """Warn of an ArrayIterator over large inputs that are neither scaled nor token ids, and of large targets."""
+    if not isinstance(dataset, ArrayIterator) or dataset.input_encoder is not None:  # that of arrays is checked before
+        return
+    where, name = f"{model.name}.fit", dataset.name
+    if dataset.preprocessing is None and dataset.augment is None:
         for x in (source.array for source in dataset.sources):
-            if x.dtype == "uint8":
-                way_out = f"Pass scale=1 / 255 to {dataset.name}."
-                warn_if_unscaled(f"{model.name}.fit", model.layers, x, way_out)
+            factor = "1 / 255" if x.dtype == "uint8" else f"1 / {np.abs(x).max():.3g}"
+            warn_if_unscaled(where, model.layers, x, f"Pass scale={factor} to {name}.")
+    if dataset.nclass is None and dataset.target_rows is not None:
+        warn_of_targets(where, dataset.target_rows)
 
 
 def warn_if_unscaled(where: str, network: LayerContainer, inputs: Any, way_out: str) -> None:
-    """Warn of large inputs, unless the first layer scales them or reads token ids."""
-    if not isinstance(network.leaves()[0], LookupTable | DataTransform | BatchNorm):
-        low, high = float(inputs.min()), float(inputs.max())
-        if max(-low, high) > MAX_UNSCALED_INPUT:
-            warn(
-                f"{where}: the inputs are from {low:g} to {high:g} and are not scaled, so training may fail. {way_out}"
-            )
+    """Warn of large inputs, unless the first layers scale them or read token ids."""
+    first = network.leaves()[:1] if not isinstance(network.in_shape, list) else network.leaves()
+    if not any(isinstance(layer, LookupTable | DataTransform | BatchNorm) for layer in first):
+        warn_if_large(f"{where}: the inputs", inputs, way_out)
+
+
+def warn_of_targets(where: str, targets: Any) -> None:
+    """Warn of large numbers as targets."""
+    way_out = "Divide them by their standard deviation, and multiply the outputs by it."
+    warn_if_large(f"{where}: the targets y", targets, way_out)
+
+
+def warn_if_large(subject: str, rows: Any, way_out: str) -> None:
+    """Warn of rows with a large root mean square; outliers of standardized rows have a small effect on it."""
+    sample = rows[:: -(-len(rows) // MAX_RMS_ROWS)]
+    if len(sample) and np.mean(np.square(sample, dtype=np.float64)) > MAX_UNSCALED_RMS**2:
+        low, high = float(rows.min()), float(rows.max())
+        warn(f"{subject} are from {low:g} to {high:g} and are not scaled, so training may fail. {way_out}")
 
 
 def check_batch_norm(model: Model, dataset: NervanaDataIterator) -> None:
@@ -90,6 +110,6 @@ def check_epochs(model: Model, num_epochs: int) -> None:
         for optimizer in flatten_optimizers(model.optimizer):
             if getattr(optimizer, "learning_rate", 0) and not optimizer.get_rate(num_epochs - 1):
                 warn(
-                    f"{model.name}.fit: the learning rate is 0 in epoch {num_epochs - 1}, so the weights do not "
+                    f"{model.name}.fit: the learning rate is 0 in epoch {num_epochs}, so the weights do not "
                     f"change then: {describe(optimizer.schedule)} ends before num_epochs={num_epochs}"
                 )

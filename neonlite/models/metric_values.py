@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from neonlite.backend.one_element import OneElement
 from neonlite.callbacks.figures import new_figure, save_figure
 from neonlite.transforms import Metric
 
@@ -17,11 +18,10 @@ if TYPE_CHECKING:
     from neonlite.typing import ArrayLike
 
 
-class MetricValues(np.ndarray[Any, np.dtype[np.float64]]):
+class MetricValues(OneElement):
     """An array (n,) of float64, with one element for each name of a metric, or the array of a metric without names.
 
-    With one element, it is also a scalar: ``float(x)``, ``"%.1f" % (100 * x)`` and ``f"{x:.3f}"`` work, which NumPy
-    rejects for one-dimensional arrays.
+    With one element, it is also a scalar: ``float(x)``, ``"%.1f" % (100 * x)`` and ``f"{x:.3f}"`` work.
 
     Examples
     --------
@@ -71,28 +71,3 @@ class MetricValues(np.ndarray[Any, np.dtype[np.float64]]):
         if axes is not target:
             save_figure(figure, cast("str | Path | IO[bytes] | None", target))
         return figure
-
-    def __float__(self) -> float:
-        """Return the only element; raise TypeError if there are several."""
-        return float(self.only())
-
-    def __int__(self) -> int:
-        """Return the integer part of the only element."""
-        return int(self.only())
-
-    def __round__(self, ndigits: int | None = None) -> float:
-        """Return the only element, rounded."""
-        return round(float(self), ndigits)
-
-    def __format__(self, spec: str) -> str:
-        """Format the only element; without a format specification, the array."""
-        return format(float(self), spec) if spec else str(self)
-
-    def __repr__(self) -> str:
-        return repr(self.view(np.ndarray))
-
-    def only(self) -> float:
-        """Return the only element; raise TypeError if there are several."""
-        if self.size != 1:
-            raise TypeError(f"MetricValues: expected one element, got {self}. Select one by its index.")
-        return self.item()

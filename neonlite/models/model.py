@@ -225,6 +225,8 @@ class Model(NervanaObject):
             self.initialized = True
         else:
             self.check_seq_len(shape)
+            if not self.layers.batch_size:  # an error left some buffers of another batch size
+                self.set_batch_size(self.be.bsz)
         cost = from_name(f"{self.name}.initialize: cost", cost, COSTS)
         current = self.cost if self.cost is self._initialized_cost else None
         if isinstance(cost, Cost):  # its last wrapper may be another class, such as that of weighted rows

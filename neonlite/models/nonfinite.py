@@ -29,14 +29,14 @@ def check_step_cost(
 ) -> None:
     """Warn if a cost is not finite, before the update spreads NaN to all weights; x and t help to find the cause."""
     if not math.isfinite(cost) and not model.warned:
-        position = f"in epoch {model.epoch_index}, minibatch {model.minibatch_index}"
+        position = f"in epoch {model.epoch_index + 1}, minibatch {model.minibatch_index + 1}"
         warn_nonfinite(model, f"the cost is {cost} {position}: {diagnosis(model, x, t)}")
 
 
 def check_final_weights(model: Model) -> None:
     """Warn at the end of ``fit`` if weights are not finite, unless it has warned before."""
     if not model.warned and (names := model.nonfinite_weights()):
-        problem = f"{shortened_list(names)} have NaN or infinity after epoch {model.epoch_index - 1}"
+        problem = f"{shortened_list(names)} have NaN or infinity after epoch {model.epoch_index}"
         warn_nonfinite(model, f"{problem}; possible remedies: {REMEDIES}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from neonlite.layers.inference_copies import MAX_MINIBATCHES
 from neonlite.models.evaluation import as_columns
 from neonlite.models.fit_checks import MAX_UNSCALED_INPUT
 from neonlite.models.metric_values import MetricValues
+from neonlite.models.minibatches import MinibatchIterator, is_minibatches
 from neonlite.models.training_data import (
     check_targets,
     expects_probabilities,
@@ -196,8 +198,11 @@ def raw_outputs(
 ) -> tuple[NDArray[Any], bool]:
     """Return the outputs of the network for rows, and whether ``X`` is one sample."""
     model.check_can_evaluate()
+    if is_minibatches(where, X):
+        X = MinibatchIterator(model, where, X)
     if hasattr(X, "nbatches"):
-        outputs = model.get_outputs(X)
+        with batch_size_of(model, X):
+            outputs = model.get_outputs(X)
         return outputs if outputs.ndim == 2 else outputs.transpose(0, 2, 1), False
     batch_size = model.be.bsz or DEFAULT_ROWS if batch_size is None else integer(f"{where}: batch_size", batch_size)
     if model.input_encoder is not None:
@@ -221,6 +226,11 @@ def raw_outputs(
         row = first_true_row(~np.isfinite(outputs))
         warn(f"{where}: the outputs of row {row} are NaN or infinite. Check the weights: model.get_weights()")
     return outputs, batch is not None
+
+
+def batch_size_of(model: Model, dataset: Any) -> AbstractContextManager[object]:
+    """Return a context with the batch size of minibatches that have one; others have that of the backend."""
+    return model.be.batch_size(dataset.batch_size) if isinstance(dataset, MinibatchIterator) else nullcontext()
 
 
 def is_one_sample(X: Any, shape: LayerShapes | None) -> bool:
@@ -343,8 +353,11 @@ def evaluate(
         if name in computed:
             raise ValueError(f"{where}: expected metrics of different names, got {name} twice. Call evaluate for each.")
         computed[name] = metric
+    if y is None and is_minibatches(where, X):
+        X = MinibatchIterator(model, where, X)
     if isinstance(X, NervanaDataIterator):
-        return {name: as_value(model.eval(X, metric), metric) for name, metric in computed.items()}
+        with batch_size_of(model, X):
+            return {name: as_value(model.eval(X, metric), metric) for name, metric in computed.items()}
     if y is None:
         raise ValueError(f"{where}: expected targets y, got None. Pass evaluate(X, y), or an iterator with targets.")
     if isinstance(y, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,22 @@ from numpy.typing import NDArray
 from neonlite.backend import Tensor
 from neonlite.backend.onehot import OneHot
 from neonlite.backend.validation import check_number, integer
+from neonlite.data.tokens import get_tokenizer, tokens_to_ids
 from neonlite.layers.inference_copies import InferenceCopies
 from neonlite.layers.recurrent import RecurrentBase
 from neonlite.messages import describe
 from neonlite.models.model import Model
 
 
-def sample(model: Model, prompt: Sequence[int], length: int, temperature: float = 1.0, seed: int = 0) -> Iterator[int]:
+@overload
+def sample(model: Model, prompt: str, length: int, temperature: float = 1.0, seed: int = 0) -> Iterator[str]: ...
+@overload
+def sample(
+    model: Model, prompt: Sequence[int], length: int, temperature: float = 1.0, seed: int = 0
+) -> Iterator[int]: ...
+def sample(
+    model: Model, prompt: str | Sequence[int], length: int, temperature: float = 1.0, seed: int = 0
+) -> Iterator[str] | Iterator[int]:
     """Generate the tokens after a prompt.
 
     Each token is sampled from the predicted probabilities raised to the power 1 / temperature, normalized. The network
@@ -28,8 +37,8 @@ def sample(model: Model, prompt: Sequence[int], length: int, temperature: float 
     ----------
     model : Model
         A trained language model.
-    prompt : sequence of int
-        Token ids, at least one.
+    prompt : str or sequence of int
+        A text of at least one token, for a model that was trained on ``Text``; or token ids.
     length : int
         Number of tokens to generate.
     temperature : float
@@ -39,29 +48,45 @@ def sample(model: Model, prompt: Sequence[int], length: int, temperature: float 
 
     Returns
     -------
-    iterator of int
-        The next token ids, one by one. The arguments are checked at once.
+    iterator of str or int
+        The next tokens, one by one: texts if the prompt is a text, such as characters, else token ids. The arguments
+        are checked at once.
 
     Raises
     ------
+    IndexError
+        The prompt has a token that is not in the vocabulary.
     TypeError
-        The prompt is not a sequence of integers, such as a text.
+        The prompt is neither a text nor a sequence of integers, or the model has no vocabulary for a text.
     ValueError
         The model is not a language model, or an argument is out of range.
     """
     check_language_model(model)
     check_number("sample: temperature", temperature, 0)
     length, seed = integer("sample: length", length, 0), integer("sample: seed", seed, 0)
+    if isinstance(prompt, str):
+        vocab, ids = encode_prompt(model, prompt)
+        return (vocab[token] for token in generate_tokens(model, ids, length, temperature, seed))
     return generate_tokens(model, check_prompt(prompt, model.layers.out_shape[0]), length, temperature, seed)
+
+
+def encode_prompt(model: Model, prompt: str) -> tuple[list[str], list[int]]:
+    """Return the vocabulary of a model, and the token ids of a text."""
+    vocab, size = model.metadata.get("vocab"), model.layers.out_shape[0]
+    if not isinstance(vocab, list) or len(vocab) != size:
+        raise TypeError(
+            f"sample: expected a prompt of token ids for a model that was not trained on Text, got {describe(prompt)}. "
+            f"Encode the text, or set model.metadata['vocab'] to a list of {size} tokens."
+        )
+    tokens = get_tokenizer(model.metadata.get("tokenizer"))(prompt)
+    ids = tokens_to_ids("sample: prompt", tokens, {token: i for i, token in enumerate(vocab)})
+    return vocab, check_prompt(ids, size)
 
 
 def check_prompt(prompt: object, vocab_size: int) -> list[int]:
     """Return a prompt as a list of token ids."""
-    if isinstance(prompt, str) or not np.iterable(prompt):
-        raise TypeError(
-            f"sample: expected a prompt of token ids, got {describe(prompt)}. Encode a text with the data that the "
-            "model was trained on: data.encode(text)."
-        )
+    if not np.iterable(prompt):
+        raise TypeError(f"sample: expected a prompt, a text or token ids, got {describe(prompt)}.")
     tokens = [integer("sample: a token id of the prompt", token, 0, vocab_size - 1) for token in cast("Any", prompt)]
     if not tokens:
         raise ValueError(f"sample: expected a prompt of at least one token id from 0 to {vocab_size - 1}, got none")

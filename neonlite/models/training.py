@@ -9,6 +9,7 @@ from neonlite.backend.interrupt import DeferredInterrupt
 from neonlite.backend.transaction import atomic, restore_on_failure
 from neonlite.backend.validation import checks_arguments, from_name, integer
 from neonlite.callbacks import CallbackBase, Callbacks
+from neonlite.data import Text
 from neonlite.messages import describe
 from neonlite.models.data_parallel import DataParallel, end_data_parallel, ends_data_parallel
 from neonlite.models.fit_checks import check_arguments, check_batch_norm, check_epochs, check_scale
@@ -30,7 +31,15 @@ if TYPE_CHECKING:
     from neonlite.transforms import Cost
 
 # what ``fit`` sets before its first step, besides the progress
-START_FIELDS = ("data_state", "loaded_state", "interrupted_callbacks", "callbacks", "ndata", "target_encoder")
+START_FIELDS = (
+    "data_state",
+    "loaded_state",
+    "interrupted_callbacks",
+    "callbacks",
+    "ndata",
+    "target_encoder",
+    "metadata",
+)
 
 
 @checks_arguments
@@ -176,6 +185,8 @@ def start_training(
     model.ndata = dataset.ndata
     for name in ("preprocessing", "input_encoder", "target_encoder"):  # what predict applies
         setattr(model, name, getattr(dataset, name, None))
+    if isinstance(dataset, Text) and not callable(dataset.tokenizer):  # what ``sample`` needs for a text
+        model.metadata = {**model.metadata, "vocab": [*dataset.vocab], "tokenizer": dataset.tokenizer}
     callbacks.on_train_begin(num_epochs)
     check_epochs(model, num_epochs)
     if model.data_parallel is not None:
@@ -213,7 +224,7 @@ def train_epoch(
             return False
     if not model.minibatch_index:
         raise ValueError(
-            f"{model.name}: expected at least one minibatch in epoch {epoch}, got none from {describe(dataset)}"
+            f"{model.name}: expected at least one minibatch in epoch {epoch + 1}, got none from {describe(dataset)}"
         )
     with interrupt.defer(), model.be.lock:  # a fork does not come in between
         atomic(end_epoch, model, dataset, epoch)

@@ -18,7 +18,7 @@ from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, Number
 from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
 from neonlite.layers.buffers import num_features, num_steps
 from neonlite.messages import describe
-from neonlite.models.fit_checks import warn_if_unscaled
+from neonlite.models.fit_checks import warn_if_unscaled, warn_of_targets
 from neonlite.transforms import (
     F1,
     ROCAUC,
@@ -57,6 +57,9 @@ class TrainingData:
         As for ``Model.fit``.
     encoders : tuple, optional
         The input encoder and the target encoder, either of which may be None. Default: those of the model.
+    is_part : bool
+        Whether these rows are a minibatch of others: a chosen target encoder then does not depend on their values, and
+        only the minibatch for which the input encoder is chosen is checked for its scale. Default: False.
 
     Attributes
     ----------
@@ -83,8 +86,9 @@ class TrainingData:
         standardize: bool | None = None,
         text_length: int | None = None,
         encoders: tuple[InputEncoder | None, TargetEncoder | None] | None = None,
+        is_part: bool = False,
     ) -> None:
-        self.model, self.where = model, where
+        self.model, self.where, self.is_part = model, where, is_part
         self.input_encoder, self.target_encoder = encoders or (model.input_encoder, model.target_encoder)
         if isinstance(y, str):
             X, y = split_column(where, X, y)
@@ -92,6 +96,10 @@ class TrainingData:
         num_targets = len(y) if isinstance(y, Sized) and getattr(y, "ndim", None) != 0 else None
         if is_list_of_arrays(rows) and len(rows) == num_targets != len(rows[0]):
             rows = to_array(where, rows, "X")  # an array for each row, and not for each input
+        targets: Any = y
+        if getattr(rows, "ndim", 0) == 1 < getattr(y, "ndim", 0) and is_real_array(np.asarray(rows)):
+            shapes = f"got {np.shape(rows)} and {np.shape(targets)}"
+            raise ValueError(f"{where}: expected rows X (n, F) and targets y (n,), {shapes}. Swap them: fit(y, X).")
         self.inputs = self._encode_inputs(rows, layout, standardize, text_length)
         self.cost: GeneralizedCost | Cost = from_name(f"{where}: cost", cost, COSTS) or model.cost
         if isinstance(self.cost, GeneralizedCostMask):
@@ -127,7 +135,8 @@ class TrainingData:
             expected = network.in_shape
             encoder = choose_encoder(self.where, X, layout, standardize, expected, vocab_size, text_length)
         inputs = encoder.encode(self.where, X)
-        self._check_scale(encoder, inputs)
+        if encoder is not self.input_encoder or not self.is_part:
+            self._check_scale(encoder, inputs)
         if not model.initialized:
             network.configure(encoder.shape)
         self.input_encoder = encoder
@@ -144,7 +153,7 @@ class TrainingData:
             )
         is_scaled = not isinstance(encoder, ArrayEncoder) or encoder.mean is not None or inputs.dtype == np.uint8
         if not is_scaled and encoder.layout != "NT":
-            way_out = "Scale them to about -1 to 1; uint8 is divided by 255 automatically."
+            way_out = f"Scale them, such as X / {np.abs(inputs).max():.3g}; uint8 is divided by 255 automatically."
             warn_if_unscaled(self.where, self.model.layers, inputs, way_out)
 
     def _check_reconstruction(self) -> None:
@@ -160,8 +169,8 @@ class TrainingData:
         """Return the encoder of targets that are the inputs: it decodes outputs to the units of ``X``."""
         encoder, num_outputs = self.input_encoder, self._num_outputs
         units = None if encoder is None else encoder.feature_units()
-        if self._scale is not None:
-            units = [0.0] * num_outputs, [1 / self._scale] * num_outputs
+        if self.scale is not None:
+            units = [0.0] * num_outputs, [1 / self.scale] * num_outputs
         return None if units is None else NumberEncoder(*units)
 
     def _encode_targets(self, y: Any) -> NDArray[Any]:
@@ -176,14 +185,16 @@ class TrainingData:
                 "recurrent layer, or RecurrentMean() after a LookupTable."
             )
         if encoder is None:
-            encoder = target_encoder_for(self.where, network, y, self.cost)
+            encoder = target_encoder_for(self.where, network, y, self.cost, is_training=not self.is_part)
         targets = encoder.encode(self.where, y)
         check_targets(self.where, network, encoder, targets, y)
+        if encoder is not self.target_encoder and isinstance(encoder, NumberEncoder) and encoder.mean is None:
+            warn_of_targets(self.where, targets)
         self.target_encoder = encoder
         return targets.astype(np.int32 if isinstance(encoder, ClassEncoder) else np.float32, copy=False)
 
     @property
-    def _scale(self) -> float | None:
+    def scale(self) -> float | None:
         """The factor of inputs of uint8, which are not token ids; None for other inputs."""
         encoder = self.input_encoder
         is_scaled = isinstance(encoder, ArrayEncoder) and encoder.layout != "NT" and self.inputs[0].dtype == np.uint8
@@ -269,7 +280,7 @@ class TrainingData:
         if not len(validation) or not len(training):
             raise ValueError(
                 f"{self.where}: expected rows both to train and to validate on, got {self.num_rows} rows with "
-                f"validation_split={fraction}"
+                f"validation_split={fraction}. Pass a fraction of at least one row."
             )
         return self._iterator(self.row_weights, training, shuffle), self.validation_set(validation)
 
@@ -330,7 +341,7 @@ class TrainingData:
                 make_onehot=nclass is not None,
                 shuffle=shuffle,
                 partial_last=partial_last,
-                scale=self._scale,
+                scale=self.scale,
                 sample_weight=None if weights is None else select(weights),
             )
         iterator.input_encoder, iterator.target_encoder = encoder, self.target_encoder
@@ -389,7 +400,7 @@ def check_targets(where: str, network: Layer, encoder: TargetEncoder, targets: N
     """Raise ValueError unless targets have a value for each output, or a class for each row or time step."""
     n, K, T = len(targets), num_features(network.out_shape), num_steps(network.out_shape)
     is_class = isinstance(encoder, ClassEncoder)
-    if targets.size == n * T * (1 if is_class else K):
+    if targets.size == n * T * (1 if is_class else K) and (T > 1 or np.ndim(y) < 3):
         return
     outputs = f"a column for each of the {K} output{'s' * (K > 1)}"
     if T > 1:

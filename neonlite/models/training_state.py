@@ -328,6 +328,11 @@ class TrainingState(NamedTuple):
             data = self.get_field((dict, type(None)), "training", "data")
             if data is not None and {*POSITION} <= data.keys():  # else of an iterator of another library
                 self.call_checked("training.data", check_position, "the position", data)
+                if data["minibatch"] != progress["minibatch_index"]:
+                    got = f"{progress['minibatch_index']} and {data['minibatch']}"
+                    raise CheckpointError(
+                        f"{self.file}: training: expected minibatch_index = data.minibatch, got {got}"
+                    )
             optimizer, rng = self.build_optimizer(), tuple(self.get_field(list, "training", "rng_state"))
         if not model.initialized:
             if is_new:

@@ -22,12 +22,19 @@ from neonlite.backend.planning.assignment import CompiledAssignment, write_array
 from neonlite.backend.serialization import constructor_arguments
 from neonlite.backend.shard import global_batch_size
 from neonlite.backend.transaction import Snapshot, atomic, begin_last_write, log, on_failure
-from neonlite.backend.validation import boolean, check_attributes, check_boolean_fields, check_number
+from neonlite.backend.validation import (
+    boolean,
+    check_attributes,
+    check_boolean_fields,
+    check_number,
+    check_signature,
+)
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, SIGNIFICAND_BITS
 from neonlite.initializers import compute_dtype
 from neonlite.messages import describe
 from neonlite.name_hints import OPTIMIZER, add_hints
 from neonlite.optimizers.schedule import CONSTANT_SCHEDULE, Schedule, check_schedule
+from neonlite.optree import OpTreeNode
 
 if TYPE_CHECKING:
     from neonlite.layers import Layer
@@ -78,6 +85,7 @@ class Optimizer(NervanaObject):
         parameter before this update.
     """
 
+    needs_base_init = True
     state_names: tuple[str, ...] = ()
     stochastic_round: bool | float = False
     learning_rate: float
@@ -185,8 +193,10 @@ class Optimizer(NervanaObject):
         float
             The learning rate according to the schedule.
         """
+        if not hasattr(self, "learning_rate"):
+            raise TypeError(f"{self.classnm}: expected an attribute learning_rate, got none. Set it in __init__.")
         rate = self.schedule.get_learning_rate(self.learning_rate, epoch)
-        label = f"{self.classnm}: the learning rate of {self.schedule.classnm}, epoch {epoch}"
+        label = f"{self.classnm}: the learning rate of {type(self.schedule).__name__}, epoch={epoch}"
         return float(check_number(label, rate, 0))
 
     @property
@@ -302,12 +312,29 @@ class Optimizer(NervanaObject):
         g = g / n if factor is None else g * factor
         if limit := self.gradient_clip_value:
             g = be.clip(g, -limit, limit)
-        new, *others = self.update_rule(be, full, g, states, **scalars)
+        new, *others = self._call_update_rule(be, full, g, states, scalars)
         if limit := self.param_clip_value:
             new = be.clip(new, -limit, limit)
         if self.stochastic_round and w.info.dtype in HALF_DTYPES:
             new = round_stochastically(be, new, w.info.dtype)
         return [new, *others]
+
+    def _call_update_rule(
+        self, be: Backend, w: Operand, g: Operand, states: Row, scalars: dict[str, Any]
+    ) -> Sequence[Operand]:
+        """Return the result of ``update_rule``; raise TypeError if it is not a value for each tensor."""
+        expected = f"update_rule(be, w, g, states, {', '.join(scalars)})"
+        try:
+            values = self.update_rule(be, w, g, states, **scalars)
+        except TypeError:
+            check_signature(f"{self.classnm}.update_rule", self.update_rule, expected, be, w, g, states, **scalars)
+            raise
+        count = 1 + len(states)
+        if not isinstance(values, list | tuple) or isinstance(values, OpTreeNode) or len(values) != count:
+            got = f"{len(values)} values" if type(values) in (list, tuple) else describe(values)
+            names = ", ".join(("the new parameter", *(f"the new {name}" for name in self.state_names)))
+            raise TypeError(f"{self.classnm}: expected {expected} to return a list of {count}, {names}, got {got}.")
+        return values
 
     def _get_group(self, parameters: list[Parameter]) -> ParameterGroup:
         """Return the cached group of the parameters, or allocate states and create a group."""

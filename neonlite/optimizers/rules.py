@@ -301,9 +301,9 @@ class Adam(Optimizer):
         t = self.t + 1
         return 1 - self.beta_1**t, math.sqrt(1 - self.beta_2**t)
 
-    def get_rate(self, epoch: float) -> float:
+    def get_scalars(self, epoch: float) -> dict[str, float]:
         first, second = self.bias_correction()
-        return super().get_rate(epoch) * second / first
+        return {"rate": self.get_rate(epoch) * second / first}
 
     def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         decrease, m, v = self.compute_step(be, g, states, rate, self.epsilon)
@@ -375,8 +375,9 @@ class AdamW(Adam):
     wdecay: float = 0.01
 
     def get_scalars(self, epoch: float) -> dict[str, float]:
-        (first, second), scalars = self.bias_correction(), super().get_scalars(epoch)
-        return {**scalars, "epsilon": self.epsilon * second, "decay": scalars["rate"] * first / second * self.wdecay}
+        second = self.bias_correction()[1]
+        decay = self.get_rate(epoch) * self.wdecay
+        return {**super().get_scalars(epoch), "epsilon": self.epsilon * second, "decay": decay}
 
     def update_rule(
         self,
@@ -437,8 +438,8 @@ class ShiftAdaMax(Optimizer):
 
     state_names = ("mean", "max_gradient")
 
-    def get_rate(self, epoch: float) -> float:
-        return super().get_rate(epoch) / float(1 - self.beta_1 ** (epoch + 1))
+    def get_scalars(self, epoch: float) -> dict[str, float]:
+        return {"rate": self.get_rate(epoch) / float(1 - self.beta_1 ** (epoch + 1))}
 
     def update_rule(self, be: Backend, w: Operand, g: Operand, states: Row, rate: float) -> Sequence[Operand]:
         m = self.beta_1 * states[0] + (1 - self.beta_1) * g

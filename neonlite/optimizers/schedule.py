@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from neonlite.backend import NervanaObject
-from neonlite.backend.validation import check_attributes, check_number, checked_dataclass, with_attributes
+from neonlite.backend.validation import (
+    check_attributes,
+    check_number,
+    check_signature,
+    checked_dataclass,
+    with_attributes,
+)
 from neonlite.messages import describe
 
 
@@ -40,6 +46,8 @@ class Schedule(NervanaObject):
     >>> [Schedule([2, 3], 0.5).get_learning_rate(1.0, epoch) for epoch in range(5)]
     [1.0, 1.0, 0.5, 0.25, 0.25]
     """
+
+    needs_base_init = True
 
     def __init__(self, step_config: int | Sequence[int] | None = None, change: float | Sequence[float] = 1.0) -> None:
         super().__init__()
@@ -329,4 +337,11 @@ class ReducedSchedule(Schedule):
 
 def check_schedule(owner: Any) -> None:
     """Raise TypeError unless the attribute ``schedule`` has ``get_learning_rate(learning_rate, epoch)``."""
-    with_attributes(f"{owner.classnm}: schedule", owner.schedule, "get_learning_rate", "a Schedule")
+    schedule = with_attributes(
+        f"{owner.classnm}: schedule", owner.schedule, "get_learning_rate", "a Schedule, such as CosineSchedule(10),"
+    )
+    name, method = type(schedule).__name__, "get_learning_rate(learning_rate, epoch)"
+    is_inherited = getattr(type(schedule), "get_learning_rate", None) is Schedule.get_learning_rate
+    if is_inherited and type(schedule) is not Schedule and schedule.step_config is None:
+        raise TypeError(f"{name}: expected a method {method}, got none. Implement it.")
+    check_signature(f"{name}.get_learning_rate", schedule.get_learning_rate, method, 1.0, 0)

@@ -110,9 +110,9 @@ class F1(ClassMetric):
         self.class_names = check_class_names(self, class_names)
         if average is None and not self.class_names:
             raise ValueError("F1: expected class_names together with average=None, got None. They name the scores")
-        self.metric_names: Sequence[str] = ["F1" if average == "macro" else f"F1, {average}"]
+        self.metric_names: Sequence[str] = ["F1" if average == "macro" else f"F1_{average}"]
         if average is None:
-            self.metric_names = [f"F1, {x}" for x in self.class_names or []]
+            self.metric_names = [f"F1_{x}" for x in self.class_names or []]
 
     def column_values(self, y: Outputs, t: Targets) -> Operand:
         predicted, actual, weights = self.indicators(y, t)

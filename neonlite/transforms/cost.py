@@ -337,6 +337,8 @@ class GANCost(Cost):
 # the costs that a name stands for, such as ``cost="cross_entropy"``: names of classes, and those of other libraries
 COSTS: dict[str, Callable[[], Cost]] = {
     "binary_cross_entropy": CrossEntropyBinary,
+    "binary_crossentropy": CrossEntropyBinary,
+    "categorical_crossentropy": CrossEntropyMulti,
     "cross_entropy": CrossEntropyMulti,
     "crossentropybinary": CrossEntropyBinary,
     "crossentropymulti": CrossEntropyMulti,
@@ -346,6 +348,7 @@ COSTS: dict[str, Callable[[], Cost]] = {
     "mse": MeanSquared,
     "smooth_l1": SmoothL1Loss,
     "smoothl1loss": SmoothL1Loss,
+    "sparse_categorical_crossentropy": CrossEntropyMulti,
     "squared_hinge": SquareHingeLoss,
     "squarehingeloss": SquareHingeLoss,
     "sumsquared": SumSquared,

@@ -261,7 +261,7 @@ def trained(be: Backend, make: Any, optimizer: Any, epochs: int = 5, model: Any 
     model = Model(model or layers)
     callbacks = Callbacks(model, progress_bar=False)
     model.fit(data, CrossEntropyMulti(), optimizer, epochs, callbacks=callbacks)
-    return model, [cost for _, cost in callbacks.history["cost, train"]]
+    return model, callbacks.history["loss"]
 
 
 @pytest.mark.parametrize("name", ["convolutional", *(pytest.param(n, marks=pytest.mark.slow) for n in [*NETWORKS][1:])])

@@ -54,12 +54,12 @@ def test_the_history_has_costs_and_metrics_of_each_epoch():
     callbacks = Callbacks(model, eval_set=valid, metric=TopKMisclassification(2), progress_bar=False)
     fit(model, callbacks)
     notes = callbacks.history.records
-    assert list(notes) == ["cost, train", "cost, validation", "LogLoss", "Top1Misclass", "Top2Misclass"]
+    assert list(notes) == ["loss", "val_loss", "LogLoss", "Top1Misclass", "Top2Misclass"]
     assert all([at for at, _ in values] == [1, 2, 3] for values in notes.values())
-    assert callbacks.history.last("cost, train") == model.total_cost
-    assert callbacks.history["Top1Misclass"][-1][1] == pytest.approx(1 - model.eval(valid, Accuracy())[0])
-    with pytest.raises(KeyError, match=r"expected a recorded name, got 'loss'\. Recorded: cost, train"):
-        callbacks.history["loss"]
+    assert callbacks.history.last("loss") == model.total_cost
+    assert callbacks.history["Top1Misclass"][-1] == pytest.approx(1 - model.eval(valid, Accuracy())[0])
+    with pytest.raises(KeyError, match=r"expected a recorded name, got 'accuracy'\. Recorded: loss, val_loss"):
+        callbacks.history["accuracy"]
 
 
 def test_short_names_and_costs_are_metrics():
@@ -79,14 +79,14 @@ def test_the_validation_cost_is_the_mean_over_all_rows():
     t = np.eye(CLASSES)[:, blobs()[1]]
     y = model.get_outputs(valid).T
     expected = -np.log(y)[t.astype(bool)].mean()
-    assert callbacks.history.last("cost, validation") == pytest.approx(expected, rel=1e-5)
+    assert callbacks.history.last("val_loss") == pytest.approx(expected, rel=1e-5)
 
 
 def test_eval_freq_sets_how_often_the_validation_set_is_evaluated():
     model = start()
     callbacks = Callbacks(model, eval_set=data(), eval_freq=2, progress_bar=False)
     fit(model, callbacks, 5)
-    assert [at for at, _ in callbacks.history["cost, validation"]] == [2, 4]
+    assert callbacks.history.epochs("val_loss") == [2, 4]
 
 
 def test_evaluation_does_not_change_training():
@@ -149,7 +149,7 @@ def test_the_cost_of_minibatches_is_recorded_with_minibatch_freq():
     callbacks.add_callback(Costs())
     fit(model, callbacks, 2)  # 8 minibatches, then 7
     expected = [(k / 8, k) for k in (3, 6)] + [(1 + k / 7, 8 + k) for k in (3, 6)]
-    notes = callbacks.history["cost, minibatches"]
+    notes = callbacks.history.records["loss_minibatches"]
     assert [at for at, _ in notes] == [at for at, _ in expected]
     assert [x for _, x in notes] == pytest.approx([np.mean(costs[max(0, k - 10) : k]) for _, k in expected])
 
@@ -175,9 +175,9 @@ def test_each_of_several_costs_is_recorded():
     model.fit(ArrayIterator(X, X, make_onehot=False), both, GradientDescentMomentum(0.01, 0), 2, callbacks)
     for epoch, part in enumerate((costs[:8], costs[8:])):
         first, second = np.mean(part, axis=0)
-        assert callbacks.history["cost, train 0"][epoch] == (epoch + 1, pytest.approx(first))
-        assert callbacks.history["cost, train 1"][epoch] == (epoch + 1, pytest.approx(second))
-        assert callbacks.history["cost, train"][epoch][1] == pytest.approx(first + 0.25 * second)
+        assert callbacks.history["loss_0"][epoch] == pytest.approx(first)
+        assert callbacks.history["loss_1"][epoch] == pytest.approx(second)
+        assert callbacks.history["loss"][epoch] == pytest.approx(first + 0.25 * second)
     with pytest.raises(TypeError, match="TrainMulticostCallback: expected a Multicost for cost, got "):
         fit(model := start(), Callbacks(model, multicost=True, progress_bar=False))
 
@@ -223,8 +223,8 @@ def test_precision_and_recall_of_each_label_are_recorded():
     for i, label in enumerate(["cat", "dog", "cow"]):
         right = ((y[:, i] == 1) & (t[:, i] == 1)).sum()
         said, true = (y[:, i] == 1).sum(), (t[:, i] == 1).sum()
-        assert callbacks.history.last(f"Precision, {label}") == pytest.approx(right / said)
-        assert callbacks.history.last(f"Recall, {label}") == pytest.approx(right / true if true else 0)
+        assert callbacks.history.last(f"Precision_{label}") == pytest.approx(right / said)
+        assert callbacks.history.last(f"Recall_{label}") == pytest.approx(right / true if true else 0)
 
 
 @pytest.mark.parametrize("per_minibatch", [False, True])
@@ -301,10 +301,10 @@ def test_both_costs_of_a_gan_are_recorded_also_when_training_is_resumed(tmp_path
         model.fit(train, *args)
         results.append(callbacks.history)
         if not stops:
-            for epoch, (at, value) in enumerate(callbacks.history["cost, generator"]):
+            for epoch, (at, value) in enumerate(callbacks.history.records["loss_generator"]):
                 expected = np.mean([cost for e, cost, learned in costs if e == epoch and learned])
                 assert (at, value) == (epoch + 1, pytest.approx(expected))
-            assert callbacks.history["cost, discriminator"] == callbacks.history["cost, train"]
+            assert callbacks.history["loss_discriminator"] == callbacks.history["loss"]
     assert results[0].records == results[1].records
     plain = Callbacks(start(), progress_bar=False)
     plain.add_callback(GANCostCallback())
@@ -323,8 +323,8 @@ def test_images_of_a_generator_are_plotted_and_training_is_unchanged(tmp_path):
         model.fit(train, GANCost(), GradientDescentMomentum(0.05, 0), 4, callbacks)
         weights.append(list(model.get_weights().values()))
     assert all(map(np.array_equal, *weights))
-    assert sorted(x.name for x in tmp_path.iterdir()) == ["made_1.png", "made_3.png"]
-    seen, created = image.imread(tmp_path / "made_3.png")[:, :, 0], model.generate(9)
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["made_2.png", "made_4.png"]
+    seen, created = image.imread(tmp_path / "made_4.png")[:, :, 0], model.generate(9)
     assert seen.shape == (3 * 4 * 2, 3 * 4 * 2)
     for i in range(9):
         expected = (created[i, 0] - created.min()) / (created.max() - created.min())
@@ -358,11 +358,11 @@ def test_each_epoch_is_a_line_of_the_log(caplog):
     callbacks = Callbacks(model, eval_set=data(), metric=Accuracy(), progress_bar=False, log_token="run 7")
     with caplog.at_level(logging.INFO, logger="neonlite"):
         fit(model, callbacks, 2)
-    names = ("cost, train", "cost, validation", "Accuracy")
-    values = [[callbacks.history[name][epoch][1] for name in names] for epoch in (0, 1)]
+    names = ("loss", "val_loss", "Accuracy")
+    values = [[callbacks.history[name][epoch] for name in names] for epoch in (0, 1)]
     assert [(x.name, x.getMessage()) for x in caplog.records] == [
-        ("neonlite", f"run 7 epoch {e}: cost, train {a:.6g}; cost, validation {b:.6g}; Accuracy {c:.6g}")
-        for e, (a, b, c) in enumerate(values)
+        ("neonlite", f"run 7 epoch {e}: loss {a:.6g}; val_loss {b:.6g}; Accuracy {c:.6g}")
+        for e, (a, b, c) in enumerate(values, 1)
     ]
 
 
@@ -411,8 +411,8 @@ def test_two_ctrl_c_abort_a_validation_but_no_training_step(tmp_path):
     assert Model(tmp_path / "m").epoch_index == model.epoch_index == 2
     model.fit(train, CrossEntropyMulti(), optimizer, 3, callbacks)
     assert same(model.get_weights(), straight.get_weights())
-    assert [at for at, _ in callbacks.history["cost, train"]] == [1, 2, 3]
-    assert [at for at, _ in callbacks.history["ones"]] == [1, 3]  # it is not repeated
+    assert callbacks.history.epochs("loss") == [1, 2, 3]
+    assert callbacks.history.epochs("ones") == [1, 3]  # it is not repeated
 
 
 # --- serialization and mistakes --------------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ def test_callbacks_are_serialized_and_created_from_the_description(tmp_path):
     assert [type(x) for x in created.callbacks] == [type(x) for x in callbacks.callbacks]
     created.callbacks = [x for x in created.callbacks if not isinstance(x, ProgressBarCallback)]
     fit(model, created, 2)
-    assert [at for at, _ in created.history["Top2Misclass"]] == [2]
+    assert created.history.epochs("Top2Misclass") == [2]
     with pytest.raises(ValueError, match="expected the dict that serialize"):
         Callbacks.load_callbacks([], model)
 
@@ -520,7 +520,7 @@ def test_integers_may_be_those_of_numpy(kind):
     fit(model, callbacks, kind(2))
     assert recorded.recorded == [("train", 2), ("epoch", 0), ("epoch", 1), "end"]
     assert type(recorded.recorded[0][1]) is int
-    assert [at for at, _ in callbacks.history["cost, validation"]] == [2]
+    assert callbacks.history.epochs("val_loss") == [2]
 
 
 def test_a_gan_cannot_be_evaluated_on_a_validation_set():
@@ -533,7 +533,7 @@ def test_a_gan_cannot_be_evaluated_on_a_validation_set():
         Callbacks(model, eval_set=train, metric=Accuracy(), progress_bar=False)
     callbacks = Callbacks(model, eval_set=train, progress_bar=False)
     model.fit(train, GANCost(), GradientDescentMomentum(0.05, 0), 1, callbacks)
-    assert [*callbacks.history.records] == ["cost, train"]
+    assert [*callbacks.history.records] == ["loss"]
 
 
 def test_callbacks_have_neons_class_names():

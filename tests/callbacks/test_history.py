@@ -17,9 +17,9 @@ from neonlite.callbacks import History
 def history(epochs: int = 3) -> History:
     created = History()
     for epoch in range(1, epochs + 1):
-        created.record("cost, train", epoch, 1 / epoch)
+        created.record("loss", epoch, 1 / epoch)
         if epoch % 2 == 0:
-            created.record("cost, validation", epoch, 2 / epoch)
+            created.record("val_loss", epoch, 2 / epoch)
         created.record("Accuracy", epoch, 1 - 1 / (epoch + 1))
         created.record("a/b {x} 100%", epoch, 10 * epoch)
         created.record_histogram("fc.W", epoch, [0, epoch, 2, 0], offset=-2)
@@ -31,7 +31,7 @@ def test_a_record_of_the_same_time_is_replaced():
     for epochs, value in [(1, 5), (2, 6), (3, 7), (2, 8)]:
         result.record("x", epochs, value)
         result.record_histogram("x", epochs, [value], 0)
-    assert result["x"] == [(1.0, 5.0), (2.0, 8.0)]
+    assert (result["x"], result.epochs("x"), result.records["x"]) == ([5.0, 8.0], [1.0, 2.0], [(1.0, 5.0), (2.0, 8.0)])
     assert result.histograms["x"] == [(1.0, [5]), (2.0, [8])]
     assert math.isnan(result.last("y"))
     with pytest.raises(KeyError, match=r"expected a recorded name, got 'y'\. Recorded: x"):
@@ -40,15 +40,15 @@ def test_a_record_of_the_same_time_is_replaced():
 
 def test_a_history_prints_as_a_table():
     assert repr(history(2)).splitlines() == [
-        "epochs  cost, train  Accuracy  a/b {x} 100%  cost, validation",
-        "1       1            0.5       10",
-        "2       0.5          0.6667    20            1",
+        "epochs  loss  Accuracy  a/b {x} 100%  val_loss",
+        "1       1     0.5       10",
+        "2       0.5   0.6667    20            1",
     ]
     assert repr(History()) == "an empty history"
     assert len(repr(history(500)).splitlines()) == 21
     assert repr(history(500)).splitlines()[-1].split()[0] == "500"
     result = History()
-    result.record("cost, minibatches", 0.5, 1)
+    result.record("loss_minibatches", 0.5, 1)
     result.record("<b>", 1, 2)
     assert result._repr_html_() == (
         "<table><tr><th>epochs</th><th>&lt;b&gt;</th></tr><tr><td>1</td><td>2</td></tr></table>"
@@ -57,8 +57,8 @@ def test_a_history_prints_as_a_table():
 
 def test_a_history_converts_to_a_dict():
     result = history(3).to_dict()
-    assert result["cost, validation"] == {"epochs": [2.0], "values": [1.0]}
-    assert result["cost, train"] == {"epochs": [1.0, 2.0, 3.0], "values": [1.0, 0.5, 1 / 3]}
+    assert result["val_loss"] == {"epochs": [2.0], "values": [1.0]}
+    assert result["loss"] == {"epochs": [1.0, 2.0, 3.0], "values": [1.0, 0.5, 1 / 3]}
 
 
 def test_the_state_survives_json_with_nan_and_infinity():
@@ -69,7 +69,7 @@ def test_the_state_survives_json_with_nan_and_infinity():
     taken = history(7)
     taken.set_state(json.loads(json.dumps(saved.get_state())))
     assert json.dumps(taken.get_state()) == json.dumps(saved.get_state())
-    assert math.isnan(taken["x"][0][1])
+    assert math.isnan(taken["x"][0])
     assert taken.records.keys() == saved.records.keys()
     assert taken.histograms == saved.histograms
     assert (taken["Accuracy"], taken.histogram_offset) == (saved["Accuracy"], -2)
@@ -112,7 +112,7 @@ def test_an_invalid_state_is_rejected_and_nothing_changes(state):
 def test_a_history_is_written_to_hdf5_in_neons_groups_and_read(tmp_path):
     h5py = pytest.importorskip("h5py")
     saved, path = history(), tmp_path / "h.h5"
-    for name in (".", "", "cost, a/b", "a%2Fb", "metrics", "ärger"):
+    for name in (".", "", "loss_a/b", "losses", "cost, train", "a%2Fb", "metrics", "ärger"):
         saved.record(name, 1, math.nan)
     saved.write(path)
     with h5py.File(path) as file:
@@ -152,7 +152,7 @@ def test_a_file_that_is_not_a_history_is_rejected(tmp_path):
         file.create_dataset("input", data=np.zeros(3))
     with h5py.File(tmp_path / "odd.h5", "w") as file:
         file.create_group("config").attrs["hist_offset"] = 0
-        file.create_dataset("cost/train", data=np.zeros(3)).attrs["name"] = "cost, train"
+        file.create_dataset("cost/train", data=np.zeros(3)).attrs["name"] = "loss"
     for name in ("text", "other.h5", "odd.h5"):
         with pytest.raises(ValueError, match=f"{name}: expected a file written by History.write"):
             History.read(tmp_path / name)
@@ -164,7 +164,7 @@ def test_a_damaged_or_inconsistent_history_file_is_rejected(tmp_path):
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "h.h5"
 
-    def odd(shape=(1, 2), dtype="f8", name="cost, train", offset=0, **options):
+    def odd(shape=(1, 2), dtype="f8", name="loss", offset=0, **options):
         with h5py.File(path, "w") as file:
             file.create_group("config").attrs["hist_offset"] = offset
             created = file.create_dataset("cost/train", shape, dtype, **options)
@@ -178,7 +178,7 @@ def test_a_damaged_or_inconsistent_history_file_is_rejected(tmp_path):
             path.write_bytes(whole)
 
     odd()
-    assert History.read(path)["cost, train"] == [(0.0, 0.0)]
+    assert History.read(path).records["loss"] == [(0.0, 0.0)]
     for options in (
         {"shape": (10**10, 2), "chunks": (1000, 2)},
         {"shape": (4, 2), "chunks": (4, 2), "compression": "gzip"},
@@ -213,7 +213,7 @@ def test_costs_fractions_other_values_and_histograms_are_plotted(tmp_path):
     pytest.importorskip("matplotlib")
     figure = history(4).plot(tmp_path / "h.png")
     costs, fractions, others, weights, bar = figure.axes
-    assert costs.get_legend_handles_labels()[1] == ["cost, train", "cost, validation"]
+    assert costs.get_legend_handles_labels()[1] == ["loss", "val_loss"]
     assert (costs.get_title(), costs.get_xlabel(), costs.get_ylabel()) == ("cost", "epochs", "cost")
     assert (fractions.get_title(), fractions.get_ylabel()) == ("Accuracy", "%")
     line = fractions.get_lines()[0]

@@ -111,7 +111,7 @@ def test_the_cost_on_the_validation_set_is_monitored_by_default():
     stop = EarlyStop(patience=1)
     callbacks.add_callback(stop)
     model.fit(data(), CrossEntropyMulti(), GradientDescentMomentum(50.0, 0.0), 20, callbacks)
-    costs = [cost for _, cost in callbacks.history["cost, validation"]]
+    costs = callbacks.history["val_loss"]
     assert stop.stopped
     assert costs[-1] >= min(costs[:-1])
     assert all(b < a for a, b in itertools.pairwise(costs[:-1]))
@@ -130,7 +130,7 @@ def test_an_unknown_value_or_direction_is_reported_before_the_first_step():
     model = start()
     callbacks = Callbacks(model, eval_set=data(), metric=Accuracy(), progress_bar=False)
     callbacks.add_callback(EarlyStop(monitor="Acuracy"))
-    names = "'cost, train', 'cost, validation', 'Accuracy'"
+    names = "'loss', 'val_loss', 'Accuracy'"
     with pytest.raises(ValueError, match=f"EarlyStop: expected monitor to be one of {names}, got 'Acuracy'"):
         fit(model, callbacks, 2)
     callbacks.callbacks[-1] = both = EarlyStop(monitor="SmoothL1Loss")

@@ -76,9 +76,9 @@ def test_the_bar_is_updated_in_one_line_of_a_terminal(width):
     assert len(parts) > 3 * 7  # updated for each minibatch
     assert len({part.count("█") for part in parts}) > 5
     lines = screen(text)
-    assert [line.split()[1] for line in lines] == ["0", "1", "2"]
-    assert all("[Accuracy 0." in line and "validation 0." in line for line in lines)
-    assert all(("7/7 batches" in line) == (width == 200) for line in lines[1:2])
+    assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
+    assert all("[Accuracy 0." in line and "val_loss " in line for line in lines)
+    assert all(("7/7 batches" in line) == (width > 80) for line in lines[1:2])
     assert all(line.endswith("]") for line in lines)
 
 
@@ -107,11 +107,13 @@ def test_the_bar_is_one_line_an_epoch_in_a_notebook():
     (bar,), _, table, plot = ([dict(x) for x in cell.outputs] for cell in notebook.cells)
     assert bar["output_type"] == "display_data"  # one, and nothing on standard error
     lines = bar["data"]["text/plain"].split("\n")
-    assert [line.split()[1] for line in lines] == ["0", "1", "2"]
+    assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
     assert all("batches" in line and "[Accuracy 0." in line for line in lines)
     assert "\\r" not in nbformat.writes(notebook)
-    assert bar["data"]["text/html"].startswith('<pre style="white-space: pre; overflow: auto">Epoch 0')  # does not wrap
-    assert "<th>cost, train</th>" in table[0]["data"]["text/html"]
+    assert bar["data"]["text/html"].startswith(
+        '<pre style="white-space: pre; overflow: auto">Epoch 1/3 '
+    )  # does not wrap
+    assert "<th>loss</th>" in table[0]["data"]["text/html"]
     assert "image/png" in plot[0]["data"]
 
 
@@ -140,11 +142,11 @@ def test_the_bar_is_updated_in_one_output_of_a_notebook_which_shows_the_last_epo
     assert out.getvalue() == ""
     assert seen.count(None) == 1
     assert len(seen) > 5 * 7
-    assert [line.split()[1] for line in seen[12]] == ["0", "1"]
-    assert [line.split()[1] for line in seen[-1]] == ["1", "2", "3", "4"]
+    assert [line.split()[1] for line in seen[12]] == ["1/5", "2/5"]
+    assert [line.split()[1] for line in seen[-1]] == ["2/5", "3/5", "4/5", "5/5"]
     fit(model, callbacks, 6)
     assert seen.count(None) == 2
-    assert [line.split()[1] for line in seen[-1]] == ["5"]
+    assert [line.split()[1] for line in seen[-1]] == ["6/6"]
 
 
 def test_the_bar_is_printed_once_an_epoch_where_it_cannot_be_updated():
@@ -157,9 +159,9 @@ def test_the_bar_is_printed_once_an_epoch_where_it_cannot_be_updated():
     assert len(lines) == 3
     for epoch, line in enumerate(lines):
         n = (8, 7, 8)[epoch]
-        cost, loss, accuracy = (callbacks.history[x][epoch][1] for x in ("cost, train", "cost, validation", "Accuracy"))
-        assert line.startswith(f"Epoch {epoch}   [Train |{'█' * 20}| {n}/{n} batches, {cost:.4g} cost, 0.")
-        assert f"s] [cost, validation {loss:.4g}, 0." in line
+        cost, loss, accuracy = (callbacks.history[x][epoch] for x in ("loss", "val_loss", "Accuracy"))
+        assert line.startswith(f"Epoch {epoch + 1}/3 [Train |{'█' * 20}| {n}/{n} batches, loss {cost:.4g}, 0.")
+        assert f"s] [val_loss {loss:.4g}, 0." in line
         assert f"s] [Accuracy {accuracy:.4g}, 0." in line
 
 
@@ -171,8 +173,8 @@ def test_the_bar_of_an_interrupted_epoch_shows_the_complete_minibatches():
     with pytest.raises(KeyboardInterrupt):
         fit(model, callbacks)
     first, second = out.getvalue().splitlines()
-    assert first.startswith("Epoch 0")
-    assert second.startswith("Epoch 1")
+    assert first.startswith("Epoch 1/3 ")
+    assert second.startswith("Epoch 2/3 ")
     assert "| 3/7 batches, " in second
 
 
@@ -188,5 +190,5 @@ def test_the_bar_is_ascii_where_blocks_cannot_be_encoded_and_accepts_any_name():
     callbacks.add_callback(Braces())
     fit(model, callbacks, 2)
     (line,) = out.buffer.getvalue().decode().splitlines()
-    assert line.startswith(f"Epoch 1   [Train |{'#' * 20}| 7/7 batches")
+    assert line.startswith(f"Epoch 2/2 [Train |{'#' * 20}| 7/7 batches")
     assert line.endswith("s] [{a} %s 1]")

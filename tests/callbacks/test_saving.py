@@ -36,8 +36,8 @@ def test_checkpoints_are_written_and_the_last_ones_remain(tmp_path):
     model = start()
     callbacks = Callbacks(model, save_path=tmp_path / "m.neon", serialize=1, history=2, progress_bar=False)
     fit(model, callbacks, 4)
-    assert sorted(x.name for x in tmp_path.iterdir()) == ["m.neon", "m_2.neon", "m_3.neon"]
-    assert Model(tmp_path / "m_2.neon").epoch_index == 3
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["m.neon", "m_3.neon", "m_4.neon"]
+    assert Model(tmp_path / "m_3.neon").epoch_index == 3
     weights = model.get_weights()
     assert same(Model(tmp_path / "m.neon").get_weights(), weights)
     again = start()
@@ -51,9 +51,9 @@ def test_the_best_state_is_saved(tmp_path):
     callbacks.add_save_best_state_callback(tmp_path / "best")
     fit(model, callbacks, 3)
     worse = Adam(learning_rate=1000.0)
-    best = min(cost for _, cost in callbacks.history["cost, validation"])
+    best = min(callbacks.history["val_loss"])
     model.fit(data(), CrossEntropyMulti(), worse, 4, callbacks)
-    assert callbacks.history.last("cost, validation") > best
+    assert callbacks.history.last("val_loss") > best
     kept = Model(tmp_path / "best")
     kept.initialize(data(), CrossEntropyMulti())
     assert kept.eval_cost(data()) == pytest.approx(best, rel=1e-5)
@@ -121,7 +121,7 @@ def test_a_training_is_ended_early():
     callbacks.add_early_stop_callback(stop)
     fit(model, callbacks, 10)
     assert model.epoch_index == 3
-    assert costs == [cost for _, cost in callbacks.history["cost, validation"]]
+    assert costs == callbacks.history["val_loss"]
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -160,10 +160,10 @@ def test_a_resumed_training_writes_the_same_files(tmp_path, at, monkeypatch):
             model, train = Model(folder / "m.neon"), data(shuffle=True)
             callbacks, optimizer = every_kind(model, folder, train), model.optimizer
         model.fit(train, CrossEntropyMulti(), optimizer, 4, callbacks)
-        assert [x for x, _ in callbacks.history["cost, train"]] == [1, 2, 3, 4]
-        assert [x for x, _ in callbacks.history["cost, validation"]] == [1, 2, 4]
+        assert callbacks.history.epochs("loss") == [1, 2, 3, 4]
+        assert callbacks.history.epochs("val_loss") == [1, 2, 4]
     names = sorted(x.name for x in straight.iterdir())
-    assert names == sorted(x.name for x in resumed.iterdir()) == ["best", "m.neon", "m_2.neon", "m_3.neon"]
+    assert names == sorted(x.name for x in resumed.iterdir()) == ["best", "m.neon", "m_3.neon", "m_4.neon"]
     for name in names:
         assert (straight / name).read_bytes() == (resumed / name).read_bytes()
 
@@ -184,7 +184,7 @@ def test_a_checkpoint_has_all_records_of_its_epoch_in_any_order_of_callbacks(tmp
     with pytest.warns(UserWarning, match="nothing was trained"):
         fit(again, other, 2)  # no epoch is left
     assert other.history.records == callbacks.history.records
-    assert list(other.history.records) == ["cost, validation", "cost, train", "late"]
+    assert list(other.history.records) == ["val_loss", "loss", "late"]
     assert other.history.last("late") == 1
 
 
@@ -202,7 +202,7 @@ def test_states_of_callbacks_are_matched_by_class_and_order():
     taken.callbacks.pop(0)  # TrainCostCallback, which has a state in the file
     taken.set_state(state)
     stops = [x.state for x in taken.callbacks if isinstance(x, EarlyStopCallback)]
-    assert stops == [saved.history.last("cost, validation"), 2, None]
+    assert stops == [saved.history.last("val_loss"), 2, None]
     assert taken.history.records == saved.history.records
     none = Callbacks(start(), progress_bar=False)
     none.set_state(state)
@@ -288,7 +288,7 @@ def test_early_stop_runs_where_there_is_a_validation_cost_and_a_stopped_training
 
     fit(model, callbacks := created(model), 10)
     assert model.epoch_index == 4
-    assert costs == [cost for _, cost in callbacks.history["cost, validation"]]
+    assert costs == callbacks.history["val_loss"]
     assert callbacks.callbacks[-1].state == pytest.approx(costs)
     again = Model(tmp_path / "m")
     with pytest.warns(UserWarning, match="nothing was trained: .* ended this training after 4 epochs"):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
 TIMEOUT = 2.0  # seconds
 SLACK = 2.0  # seconds that an end may take longer
-STEP = "epoch 0, step 17"
+STEP = "epoch 1, step 17"
 
 # A rank: it executes the lines of its standard input. It loads the module alone, which needs only the standard library.
 PROCESS = """

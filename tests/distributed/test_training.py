@@ -452,7 +452,7 @@ def test_differences_between_the_ranks_are_an_error_of_all(ranks, name, n):
 def test_a_callback_that_changes_the_weights_or_the_optimizer_of_one_rank_is_an_error_of_all(ranks, name, n):
     for result in ranks("mismatches", n):
         assert result[name].startswith(
-            "RuntimeError: model.fit: expected the weights and the optimizer of rank 0 on all processes before epoch 1"
+            "RuntimeError: model.fit: expected the weights and the optimizer of rank 0 on all processes before epoch 2"
         )
         assert f"got others on rank{'s' * (n > 2)} {', '.join(map(str, range(1, n)))}. A callback" in result[name]
 

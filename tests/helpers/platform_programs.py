@@ -232,7 +232,7 @@ def checkpoints_of_each_epoch(system: str) -> None:
     left = Path(f"m.neon.{'0' * 16}.part")
     left.write_bytes(b"of a process that was killed")
     model.fit(X, y, epochs=3, progress_bar=False, callbacks=[nl.callbacks.SerializeModelCallback("m.neon", history=2)])
-    assert sorted(os.listdir()) == ["m.neon", "m_1.neon", "m_2.neon"]
+    assert sorted(os.listdir()) == ["m.neon", "m_2.neon", "m_3.neon"]
 
 
 @program

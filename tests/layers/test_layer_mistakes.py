@@ -25,6 +25,7 @@ from neonlite.layers import (
     LookupTable,
     MergeBroadcast,
     MergeSum,
+    ParameterLayer,
     Pooling,
     Sequential,
     Tree,
@@ -209,3 +210,60 @@ def test_a_call_leaves_the_recurrent_state_unchanged_and_starts_at_zero():
     after = model.layers.leaves()[0].get_state()
     assert before
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+class Custom(ParameterLayer):
+    """A layer that sets what its constructor is given."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(init="gaussian")
+        self.names = names
+
+    def configure(self, in_obj: Any) -> Any:
+        super().configure(in_obj)
+        for name in self.names:
+            setattr(self, name, {"out_shape": 3, "weight_shape": (3, 4)}[name])
+        return self
+
+    def formula(self, x: Any) -> Any:
+        return self.be.dot(self.W, x)
+
+
+class WithoutSuper(Layer):
+    """A layer that does not run the constructor of its base class."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+
+class OneArgument(Layer):
+    """A layer whose fprop lacks an argument."""
+
+    def fprop(self, x: Any) -> Any:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda: Custom(), RuntimeError, "expected Custom.configure to set out_shape, got None"),
+        (
+            lambda: Custom("out_shape"),
+            RuntimeError,
+            r"expected Custom.configure to set weight_shape, got None. Set self",
+        ),
+        (lambda: WithoutSuper(3), TypeError, r"WithoutSuper: expected __init__ to call super\(\).__init__\(\), got no"),
+        (lambda: OneArgument(), TypeError, r"fprop: expected fprop\(x, inference=False\), got the parameters \(x\)"),
+    ],
+)
+def test_what_a_custom_layer_lacks_is_named(make, kind, message):
+    gen_backend("cpu", batch_size=2)
+    with pytest.raises(kind, match=message):
+        Model([make()]).fit(np.ones((4, 4)), np.ones((4, 3)), epochs=1, progress_bar=False)
+
+
+def test_a_custom_layer_that_lacks_nothing_is_trained():
+    gen_backend("cpu", batch_size=2)
+    model = Model([Custom("out_shape", "weight_shape")])
+    model.fit(np.eye(4), np.ones((4, 3)), epochs=1, progress_bar=False)
+    assert model.predict(np.eye(4)).shape == (4, 3)

@@ -158,6 +158,11 @@ FAULTS: dict[str, tuple[Any, str, Change]] = {  # the model, the entry that the 
     ),
     "a kind that is none": (numbers, "states: ", training("updates", "out", value=[["Adam(mean", 1]])),
     "a minibatch beyond the data": (numbers, "training.data: ", training("data", "minibatch", value=10**6)),
+    "a seed of 200 bits": (numbers, "training.data: ", training("data", "seed", value=2**200)),
+    "two positions in the epoch": (
+        *(numbers, "training: expected minibatch_index = data.minibatch, got 99 and 0"),
+        training("minibatch_index", value=99),
+    ),
     "a seed that is a word": (numbers, "training.data: ", training("data", "seed", value="x")),
     "a padding of a million pixels": (images, "layers, in_shape: conv: .*at most 65536 elements", layer(padding=10**6)),
     "strides without weights": (

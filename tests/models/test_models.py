@@ -579,9 +579,9 @@ class Once(NervanaDataIterator):
 
 def test_an_epoch_without_minibatches_is_reported():
     model = start()
-    with pytest.raises(ValueError, match=r"model: expected at least one minibatch in epoch 0, got none from Nothing"):
+    with pytest.raises(ValueError, match=r"model: expected at least one minibatch in epoch 1, got none from Nothing"):
         model.fit(Nothing(), CrossEntropyMulti(), Adam(), 3)
-    with pytest.raises(ValueError, match=r"model: expected at least one minibatch in epoch 1, got none from Once"):
+    with pytest.raises(ValueError, match=r"model: expected at least one minibatch in epoch 2, got none from Once"):
         model.fit(Once(), CrossEntropyMulti(), Adam(), 3)
     assert model.epoch_index == 1
 

@@ -83,9 +83,9 @@ def test_a_diverging_training_warns_once_with_epoch_minibatch_and_remedies(be):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (Spoil(1, 2), "cost is nan in epoch 1, minibatch 2: the previous step left NaN or infinity in hidden.W;"),
-        (Spoil(0, 0, layer=-1), "cost is nan in epoch 0, minibatch 0: .* in out.W;"),
-        (Spoil(2, 7, after=True), r"hidden.W have NaN or infinity after epoch 2; possible remedies: a lower"),
+        (Spoil(1, 2), "cost is nan in epoch 2, minibatch 3: the previous step left NaN or infinity in hidden.W;"),
+        (Spoil(0, 0, layer=-1), "cost is nan in epoch 1, minibatch 1: .* in out.W;"),
+        (Spoil(2, 7, after=True), r"hidden.W have NaN or infinity after epoch 3; possible remedies: a lower"),
     ],
 )
 def test_weights_that_are_not_finite_are_named(spoil, message):
@@ -141,7 +141,7 @@ def test_loss_scaling_is_suggested_for_float16():
 def test_each_fit_warns_again():
     model = start()
     for epochs in (1, 2):
-        with pytest.warns(RuntimeWarning, match=f"in epoch {epochs - 1}, minibatch 0"):
+        with pytest.warns(RuntimeWarning, match=f"in epoch {epochs}, minibatch 1"):
             train(model, callbacks_of(model, Spoil(epochs - 1, 0)), epochs)
 
 
@@ -152,7 +152,7 @@ def test_a_gan_warns_of_the_step_with_nan():
     model.initialize(images, GANCost())
     model.discriminator.layers_to_optimize[0].W[0, 0] = np.nan
     with pytest.warns(
-        RuntimeWarning, match=r"nan in epoch 0, minibatch 0: the previous step left NaN .* in Linear.*\.W;"
+        RuntimeWarning, match=r"nan in epoch 1, minibatch 1: the previous step left NaN .* in Linear.*\.W;"
     ):
         model.fit(images, GANCost(), RMSProp(), 1)
 
@@ -184,18 +184,18 @@ def test_training_ends_at_the_step_whose_cost_is_not_finite(value, tmp_path):
             steps.append("end")
 
     callbacks = callbacks_of(model, Spoil(1, 2, value), TerminateOnNaN(), Steps())
-    with pytest.warns(RuntimeWarning, match="in epoch 1, minibatch 2"), np.errstate(all="ignore"):
+    with pytest.warns(RuntimeWarning, match="in epoch 2, minibatch 3"), np.errstate(all="ignore"):
         train(model, callbacks)
     assert steps[-3:] == [(1, 2), "interrupt", "end"]
     assert (model.epoch_index, model.minibatch_index) == (1, 3)
-    assert [at for at, _ in callbacks.history["cost, train"]] == [1]
+    assert callbacks.history.epochs("loss") == [1]
 
 
 def test_training_ends_at_an_infinite_cost_also_if_everything_else_is_finite():
     gen_backend("cpu", batch_size=4)
     rows = ArrayIterator(np.ones((8, 1)), RIGHT, make_onehot=False)
     model = Model([Affine(1, Constant(1e20))])
-    message = "the cost is inf in epoch 0, minibatch 0: all outputs are finite"
+    message = "the cost is inf in epoch 1, minibatch 1: all outputs are finite"
     with pytest.warns(RuntimeWarning, match=message), np.errstate(over="ignore"):
         model.fit(rows, SumSquared(), GradientDescentMomentum(1e-30, 0), 2, callbacks_of(model, TerminateOnNaN()))
     assert (model.epoch_index, model.minibatch_index) == (0, 1)
@@ -213,7 +213,7 @@ def test_a_training_that_became_nan_continues_after_finite_weights_are_set():
     callbacks = callbacks_of(model, TerminateOnNaN())
     model.fit(rows, cost, plain, 2, callbacks)
     assert model.epoch_index == 2
-    costs = [cost for _, cost in callbacks.history["cost, train"]]
+    costs = callbacks.history["loss"]
     assert np.isnan(costs[0])  # the epoch with the step that was NaN
     assert np.isfinite(costs[1])
     assert np.isfinite(model.step_cost)
@@ -335,7 +335,7 @@ def test_files_of_earlier_epochs_are_unchanged(tmp_path):
     callbacks = callbacks_of(model, Spoil(3, 2), save_path=path, serialize=1, history=2)
     with pytest.warns(RuntimeWarning) as result:
         train(model, callbacks, 5)
-    assert sorted(x.name for x in tmp_path.iterdir()) == ["m.neon", "m.neon.nan", "m_1.neon", "m_2.neon"]
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["m.neon", "m.neon.nan", "m_2.neon", "m_3.neon"]
     assert Model(path).epoch_index == 3
     assert Model(f"{path}.nan").epoch_index == 5
     assert len([x for x in result if "the cost is nan" in str(x.message)]) == 1
@@ -366,7 +366,7 @@ def test_the_best_file_remains_if_weights_that_the_validation_set_does_not_use_a
     model.layers.layers[0].W[2] = np.nan  # no row contains this token
     with pytest.warns(RuntimeWarning, match="words.W (contain|have) NaN"):
         fit(4)
-    assert callbacks.history.last("cost, validation") < cost
+    assert callbacks.history.last("val_loss") < cost
     assert (tmp_path / "best").read_bytes() == file
     assert best.best_cost == cost
 
@@ -400,7 +400,7 @@ def test_a_schedule_that_ends_before_training_warns(around, schedule):
     model = start()
     optimizer = around(Adam(learning_rate=0.05, schedule=schedule))
     model.fit(data(), CrossEntropyMulti(), optimizer, 2)
-    with pytest.warns(UserWarning, match=r"learning rate is 0 in epoch 3, .*Schedule.* ends before num_epochs=4"):
+    with pytest.warns(UserWarning, match=r"learning rate is 0 in epoch 4, .*Schedule.* ends before num_epochs=4"):
         model.fit(data(), CrossEntropyMulti(), optimizer, 4)
 
 

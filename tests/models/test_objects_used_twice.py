@@ -63,10 +63,10 @@ def stop_after_two(state: Any, cost: float) -> tuple[Any, bool]:
 
 CALLBACKS: dict[str, Callable[[Any], Callback]] = {
     "EarlyStop, which does not stop": lambda folder: EarlyStop(patience=100),
-    "EarlyStop, which stops": lambda folder: EarlyStop(patience=1, monitor="cost, train", mode="max"),
+    "EarlyStop, which stops": lambda folder: EarlyStop(patience=1, monitor="loss", mode="max"),
     "EarlyStop with the last weights": lambda folder: EarlyStop(patience=2, restore_best=False),
     "EarlyStopCallback": lambda folder: EarlyStopCallback(stop_after_two),
-    "ReduceOnPlateau": lambda folder: ReduceOnPlateau(0.1, 1, monitor="cost, train", mode="max"),
+    "ReduceOnPlateau": lambda folder: ReduceOnPlateau(0.1, 1, monitor="loss", mode="max"),
     "TrainCostCallback": lambda folder: TrainCostCallback(wsz=50, minibatch_freq=1),
     "TerminateOnNaN": lambda folder: TerminateOnNaN(),
     "HistCallback": lambda folder: HistCallback(),
@@ -148,7 +148,7 @@ def test_a_users_callback_with_a_state_starts_again():
 
 def test_the_optimizer_has_its_rate_again_after_reductions():
     optimizer = GradientDescentMomentum(0.5, 0.9)
-    fit(new_model(), optimizer=optimizer, callbacks=ReduceOnPlateau(0.1, 1, monitor="cost, train", mode="max"))
+    fit(new_model(), optimizer=optimizer, callbacks=ReduceOnPlateau(0.1, 1, monitor="loss", mode="max"))
     assert optimizer.get_rate(0) == 0.5
 
 
@@ -184,7 +184,7 @@ def test_a_fit_that_resumes_an_interrupted_one_continues_its_callbacks(name, new
 
 
 def test_a_callback_that_was_added_to_another_training_is_refused():
-    stop, models = EarlyStop(monitor="cost, train"), [new_model(), new_model()]
+    stop, models = EarlyStop(monitor="loss"), [new_model(), new_model()]
     data = ArrayIterator(X, Y[:, None], make_onehot=False)
     both = [Callbacks(model, progress_bar=False) for model in models]
     for callbacks in both:

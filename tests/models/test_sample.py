@@ -142,19 +142,46 @@ def test_a_seed_determines_the_sampled_tokens():
     [
         ([], 1, "at least one token id"),
         ([99], 1, "from 0 to"),
-        ("abc", 1, "a prompt of token ids, got 'abc'. Encode a text"),
+        ("abc", 1, "sample: prompt: expected tokens of the vocabulary of 8 tokens, got 'b'"),
+        ("", 1, "at least one token id"),
         ([0.5], 1, "an integer from 0 to"),
-        (3, 1, "a prompt of token ids, got 3"),
+        (3, 1, "a prompt, a text or token ids, got 3"),
         ([1], -1, "finite number >= 0 for temperature"),
     ],
 )
 def test_an_invalid_prompt_or_temperature_is_refused(prompt, temperature, words):
     model, _ = trained("rnn", 1)
-    with pytest.raises((TypeError, ValueError), match=words):
+    with pytest.raises((TypeError, ValueError, IndexError), match=words):
         sample(model, prompt, 1, temperature)
     for length, seed in (("2", 0), (-1, 0), (1, "3")):
         with pytest.raises((TypeError, ValueError), match="sample: expected an integer >= 0 for"):
             sample(model, [1], length, seed=seed)
+
+
+@pytest.mark.parametrize("tokenizer", [None, "words"])
+def test_a_prompt_may_be_a_text_for_a_model_trained_on_one(tokenizer, tmp_path):
+    gen_backend("cpu", rng_seed=1, batch_size=4)
+    text = Text(4, text="one two three . " * 40, tokenizer=tokenizer, onehot_input=False)
+    model = Model(zoo.lstm(len(text.vocab), width=8))
+    model.fit(text, CrossEntropyMulti(), Adam(learning_rate=0.02), 1)
+    model.save_params(tmp_path / "m")
+    ids = [text.vocab.index(token) for token in (["one", "two"] if tokenizer else "one two")]
+    expected = [text.vocab[i] for i in sample(model, ids, 6, seed=3)]
+    assert (
+        list(sample(model, "one two", 6, seed=3))
+        == list(sample(Model(tmp_path / "m"), "one two", 6, seed=3))
+        == expected
+    )
+
+
+def test_a_text_for_a_model_without_a_vocabulary_is_refused():
+    model, text = trained("rnn", 1)
+    model.metadata = {}
+    with pytest.raises(TypeError, match=r"not trained on Text, got 'tick'\. Encode the text, or set model.metadata"):
+        sample(model, "tick", 3)
+    model.metadata = {"vocab": text.vocab[1:]}  # of another network
+    with pytest.raises(TypeError, match=f"to a list of {len(text.vocab)} tokens"):
+        sample(model, "tick", 3)
 
 
 # --- on the command line ---------------------------------------------------------------------------------------------
@@ -212,6 +239,7 @@ def test_mistakes_are_one_line(capsys, arguments, words):
 
 def test_unknown_characters_and_checkpoints_without_a_vocabulary_are_refused(capsys, tmp_path):
     model, text = trained("gru", 1)
+    model.metadata = {}
     model.save_params(tmp_path / "no")
     model.metadata = {"vocab": text.vocab}
     model.save_params(tmp_path / "yes")

@@ -222,8 +222,8 @@ def test_metrics_of_two_data_sets_are_recorded_by_different_names():
     callback = MetricCallback(ArrayIterator(X_test, np.where(is_first, 0, 1), 3, partial_last=True), metric)
     history = fit(model, X, CLASSES, standardize=False, validation_data=(X, CLASSES), callbacks=callback, batch_size=7)
     predicted = model.predict(X).argmax(axis=1)
-    np.testing.assert_allclose(history["Accuracy"][-1][1], np.mean(predicted == CLASSES))
-    np.testing.assert_allclose(history["accuracy, test"][-1][1], np.mean(predicted[:10] == np.where(is_first, 0, 1)))
+    np.testing.assert_allclose(history["Accuracy"][-1], np.mean(predicted == CLASSES))
+    np.testing.assert_allclose(history["accuracy, test"][-1], np.mean(predicted[:10] == np.where(is_first, 0, 1)))
 
 
 @pytest.mark.parametrize("activation", [None, "logistic"])

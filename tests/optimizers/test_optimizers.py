@@ -1059,12 +1059,12 @@ def bad_rate(rate):
         (
             lambda _, opt: setattr(opt, "schedule", bad_rate(math.nan)),
             ValueError,
-            "finite number >= 0 for the learning rate of Mine, epoch 3, got nan",
+            "finite number >= 0 for the learning rate of Mine, epoch=3, got nan",
         ),
         (
             lambda _, opt: setattr(opt, "schedule", bad_rate(None)),
             TypeError,
-            "expected a number for the learning rate of Mine, epoch 3, got None",
+            "expected a number for the learning rate of Mine, epoch=3, got None",
         ),
         (lambda layers, _: layers.append(3), TypeError, r"expected a list of layers, each with get_params\(\), got 3"),
         (
@@ -1175,6 +1175,9 @@ def test_a_custom_schedule_is_printed_with_its_class_and_arguments():
         def __init__(self, total, warm):
             super().__init__()
             self.total, self.warm = total, warm
+
+        def get_learning_rate(self, learning_rate, epoch):
+            return learning_rate
 
     assert "schedule=WarmCosine(total=10, warm=2)" in repr(Adam(schedule=WarmCosine(10, 2)))
     assert repr(Schedule([2, 3], 0.5)) == "Schedule(step_config=[2, 3], change=0.5)"

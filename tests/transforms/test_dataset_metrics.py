@@ -490,7 +490,7 @@ def test_a_result_is_plotted_into_given_axes():
     assert not left.texts  # too many classes for numbers
     scores = evaluate(F1(None, class_names=["a", "b"]), np.eye(2), np.eye(2))
     assert scores.plot(right) is figure
-    assert [x.get_text() for x in right.get_yticklabels()] == ["F1, a", "F1, b"]
+    assert [x.get_text() for x in right.get_yticklabels()] == ["F1_a", "F1_b"]
     assert [bar.get_width() for bar in right.patches] == [1, 1]
     with pytest.raises(TypeError, match=r"MetricValues.plot: expected a result of eval with a Metric"):
         (matrix + 0).plot(left)

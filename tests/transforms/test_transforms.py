@@ -729,7 +729,7 @@ def test_names_match_what_a_metric_returns(cpu):
         "MeanSquaredError": ["MeanSquaredError"],
         "MeanAbsoluteError": ["MeanAbsoluteError"],
         "R2": ["R2"],
-        "F1": ["F1, micro"],  # as made above
+        "F1": ["F1_micro"],  # as made above
         "ROCAUC": ["ROCAUC"],
         "ConfusionMatrix": [],
     }

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from neonlite.dtypes import LIMITS, dtype_bits, overflow_message
 from neonlite.ops import OPS, Op
 from neonlite.optree_structure import Above, Below, Constant, Info, Leaves
-from neonlite.optree_walks import OperandId, lower_to_instructions
+from neonlite.optree_walks import Instruction, OperandId, lower_to_instructions
 from neonlite.shapes import Shape, contiguous_strides
 from neonlite.typing import OperandLike
 
@@ -75,7 +75,7 @@ class StepList:
         def value(x: OperandId) -> int | Constant:
             return x if isinstance(x, Constant) else value_ids[x] if x >= 0 else -1 - x
 
-        for op, attrs, ids, shape, dtype, compute_dtype in instructions:
+        for op, attrs, ids, shape, dtype, compute_dtype in write_booleans_as_uint8(instructions):
             value_ids.append(self._add_step(op, dict(attrs), [value(x) for x in ids], shape, dtype, compute_dtype))
         self.outputs: list[int] = []  # the values of the targets
         for x, info in zip(result_ids, self.targets, strict=True):
@@ -159,6 +159,22 @@ class StepList:
         value = self.find_step(x) or self.leaves[x]
         return value.dtype if isinstance(value, Step | Info) else ""
 
+    def is_boolean(self, x: int | Constant) -> bool:
+        """Return whether a value is the result of a comparison, as 0 and 1 of uint8.
+
+        Parameters
+        ----------
+        x : int or Constant
+            A value id or a constant.
+
+        Returns
+        -------
+        bool
+            Whether it is.
+        """
+        step = self.find_step(x) if isinstance(x, int) else None
+        return step is not None and step.op.result_dtype == "boolean" and step.dtype == "uint8"
+
     def view_base(self, v: int) -> int:
         """Return the base of a view; any other value itself.
 
@@ -201,6 +217,8 @@ class StepList:
     ) -> int:
         if (known := self._out_of_range(op, inputs, shape, dtype, compute_dtype)) is not None:
             return known
+        if op.name == "cast" and dtype == "uint8" and self.is_boolean(inputs[0]):
+            return inputs[0]  # type: ignore[return-value]
         if op.name == "where" and not self.dtype(inputs[0]):  # a scalar condition is compared with 0 in float64
             inputs[0] = self._add_step(OPS["ne"], {}, [inputs[0], Constant(0)], (1, 1), "float64", "float64")
         self._record_int_ranges(inputs[op.promoted_operands], compute_dtype)
@@ -300,3 +318,15 @@ class StepList:
             if outer != n * s and inner not in ends:
                 return True
         return False
+
+
+def write_booleans_as_uint8(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """Return instructions in which a comparison that is cast to uint8 has this dtype itself; the cast is skipped."""
+    lowered = list(instructions)
+    for reader in instructions:
+        x = reader.operand_ids[0] if reader.op.name == "cast" and reader.dtype == "uint8" else None
+        if isinstance(x, int) and x >= 0:
+            read = instructions[x]
+            if read.op.kind == "elementwise" and read.op.result_dtype == "boolean":
+                lowered[x] = read._replace(dtype="uint8")
+    return lowered

@@ -121,6 +121,10 @@ class Runtime:
         """Copy a NumPy array to an array of the library."""
         raise NotImplementedError
 
+    def adopt(self, array: NumPyArray) -> NativeArray:
+        """Return an array of the library with the values of a NumPy array to which nothing else refers."""
+        return self.put(array)
+
     def get(self, array: NativeArray) -> NumPyArray:
         """Copy an array of the library to a NumPy array."""
         raise NotImplementedError

@@ -38,6 +38,10 @@ class NumPyRuntime(Runtime):
 
     get = put
 
+    def adopt(self, array: NumPyArray) -> NumPyArray:
+        """Return the array itself, if it is contiguous."""
+        return np.ascontiguousarray(array)
+
     def write(self, array: NumPyArray, values: NumPyArray, dtype: str) -> None:
         """Copy an array into another one without an intermediate copy."""
         copy_unsafe(array, values)

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.backend.runtimes.numpy.summation import accumulation_dtype, find_product_factors, select_sum_function
+from neonlite.backend.runtimes.numpy.summation import (
+    accumulation_dtype,
+    find_product_factors,
+    select_reduction_function,
+)
 from neonlite.backend.runtimes.numpy.templates import OPERAND_NAMES, REDUCTION_UFUNCS, UFUNCS, template_of
 from neonlite.optree_structure import Constant
 
@@ -37,10 +41,10 @@ class StageCode:
 
     def _generate(self) -> None:
         """Generate the function and its source."""
-        sums = self._select_sum_functions()
+        reductions = self._select_reduction_functions()
         order, elements = list(self.steps), math.prod(self.stage.shape_in_call)
         last = {x: i for i, v in enumerate(order) for x in self.steps[v].inputs if isinstance(x, int)}
-        templates = {v: template_of(s, [not self.plan.dtype(x) for x in s.inputs]) for v, s in self.steps.items()}
+        templates = {v: template_of(s) for v, s in self.steps.items()}
         templates |= dict.fromkeys(self.chains, "")  # chains may write in place
         names = dict(UFUNCS)
         for v, step in self.steps.items():
@@ -88,9 +92,9 @@ class StageCode:
                 n = self.reductions.index(v)
                 names[f"a{n}"] = self.stage.axes_in_call(n)
                 names[f"d{n}"] = accumulation_dtype(step)
-                if sum_function := sums.get(v):
-                    names[f"add{n}"] = sum_function
-                    lines.append(f"add{n}({', '.join(operands)}, p{n})")
+                if function := reductions.get(v):
+                    names[f"reduce{n}"] = function
+                    lines.append(f"reduce{n}({', '.join(operands)}, p{n})")
                 elif ufunc := REDUCTION_UFUNCS.get(step.op.name):
                     lines.append(f"{ufunc}.reduce({operands[0]}, axis=a{n}, dtype=d{n}, out=p{n}, keepdims=True)")
                 else:
@@ -127,16 +131,17 @@ class StageCode:
         operands = (x for x in self.steps[v].inputs if isinstance(x, int))
         return all(map(self.plan.is_contiguous, (v, *operands)))
 
-    def _select_sum_functions(self) -> dict[int, Callable[..., None]]:
-        """Return {reduction: sum function} where that is faster than NumPy; a summed product is part of it."""
+    def _select_reduction_functions(self) -> dict[int, Callable[..., None]]:
+        """Return {reduction: function} where that is faster than NumPy; a summed product is part of it."""
         functions = {}
         for n, v in enumerate(self.reductions):
             step = self.steps[v]
             (x,) = step.inputs
             is_step = isinstance(x, int) and x in self.steps and x not in self.chains and x not in self.outputs
             has_one_reader = is_step and sum(x in other.inputs for other in self.steps.values()) == 1
-            factors = find_product_factors(self.plan, self.steps[x], self.stage.domain) if has_one_reader else ()  # type: ignore[index]
-            if function := select_sum_function(
+            can_include = has_one_reader and step.op.name == "sum"
+            factors = find_product_factors(self.plan, self.steps[x], self.stage.domain) if can_include else ()  # type: ignore[index]
+            if function := select_reduction_function(
                 step, self.stage.shape_in_call, self.stage.axes_in_call(n), bool(factors)
             ):
                 functions[v] = function

@@ -1,4 +1,4 @@
-"""Sums along rows and columns by np.einsum, chunked to keep the rounding error small.
+"""Sums along rows by np.einsum, chunked to keep the rounding error small, and reductions of few columns.
 
 ``np.einsum`` is three times as fast as ``np.add.reduce`` along rows, and multiplies in the same pass. It adds the
 elements of a row sequentially into a few accumulators. Long rows are therefore summed in chunks, so that the rounding
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,25 @@ MIN_ELEMENTS = 1 << 13  # smaller arrays are summed by NumPy
 # Elements of a chunk. A row is split into equal chunks between the first two limits if possible, else into chunks of
 # the third size, of which the last is shorter.
 MIN_CHUNK_ELEMENTS, MAX_UNSPLIT_ELEMENTS, UNEVEN_CHUNK_ELEMENTS = 1 << 11, 1 << 13, 1 << 14
+# reductions of at most so many columns join their rows to rows of so many elements
+MAX_FOLDED_COLUMNS, FOLDED_ROW_ELEMENTS = 1 << 7, 1 << 9
+FOLDED_UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 ROW_SUBSCRIPTS = {1: "...i->...", 2: "...i,...i->..."}
 
 
-def select_sum_function(step: Step, shape: Shape, axes: Axes, product: bool) -> Callable[..., None] | None:
-    """Return a function that sums an array, or a product, along axes; None where NumPy is as fast."""
-    plain = step.op.name == "sum" and step.compute_dtype == step.dtype and step.dtype in ("float32", "float64")
-    if not plain or math.prod(shape) < MIN_ELEMENTS:
+def select_reduction_function(step: Step, shape: Shape, axes: Axes, product: bool) -> Callable[..., None] | None:
+    """Return a function that reduces an array, or sums a product, along axes; None where NumPy is as fast."""
+    if step.compute_dtype != step.dtype or math.prod(shape) < MIN_ELEMENTS:
         return None
-    if axes == (len(shape) - 1,):
+    is_float_sum = step.op.name == "sum" and step.dtype in ("float32", "float64")
+    if is_float_sum and axes == (len(shape) - 1,):
         return sum_rows
-    return sum_columns if product and len(shape) == 2 and axes == (0,) else None
+    if len(shape) != 2 or axes != (0,):
+        return None
+    if is_float_sum and product:
+        return sum_column_products
+    is_narrow = shape[1] <= MAX_FOLDED_COLUMNS and step.op.name in FOLDED_UFUNCS and step.dtype != "float16"
+    return partial(reduce_columns, FOLDED_UFUNCS[step.op.name]) if is_narrow else None
 
 
 def find_product_factors(plan: Plan, step: Step, shape: Shape) -> tuple[int, ...]:
@@ -75,9 +83,26 @@ def even_chunk_size(size: int) -> int:
     return next((n for n in range(MAX_UNSPLIT_ELEMENTS, MIN_CHUNK_ELEMENTS - 1, -1) if size % n == 0), 0)
 
 
-def sum_columns(x: Array, y: Array, out: Array) -> None:
+def sum_column_products(x: Array, y: Array, out: Array) -> None:
     """Write the sums of the columns of a product to ``out``, of shape (1, columns)."""
     np.einsum("ij,ij->j", x, y, out=out[0])
+
+
+def reduce_columns(ufunc: np.ufunc, x: Array, out: Array) -> None:
+    """Write the reductions of few columns to ``out``, of shape (1, columns).
+
+    NumPy loops over each row. Several rows at a time, joined to a long one, are reduced first.
+    """
+    n, columns = x.shape
+    joined = FOLDED_ROW_ELEMENTS // columns
+    whole = n // joined * joined
+    if not whole or not x.flags.c_contiguous:
+        ufunc.reduce(x, axis=0, out=out, keepdims=True)
+        return
+    folded = ufunc.reduce(x[:whole].reshape(-1, joined * columns), axis=0)
+    ufunc.reduce(folded.reshape(joined, columns), axis=0, out=out, keepdims=True)
+    if whole < n:
+        ufunc(out, ufunc.reduce(x[whole:], axis=0, keepdims=True), out=out)
 
 
 def accumulation_dtype(step: Step) -> np.dtype[Any] | None:

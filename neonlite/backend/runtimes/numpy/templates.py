@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -81,14 +81,9 @@ CONSTANT_TEMPLATES: dict[tuple[str, int | None, int | None], str] = {
     ("pow", None, 2): "square({x}, {z})",
 }
 
-# templates for (scalar, array) and (array, scalar): NumPy compares two arrays four times as fast as array and scalar
-SCALAR_TEMPLATES = {
-    name: (
-        f"{{tmp}}.fill({{x}}); {name}({{tmp}}, {{y}}, out={{z}})",
-        f"{{tmp}}.fill({{y}}); {name}({{x}}, {{tmp}}, out={{z}})",
-    )
-    for name in ("maximum", "minimum")
-}
+# the end of the templates of comparisons, and how they write booleans as uint8, which have the memory of NumPy's
+FLOAT_BOOLEAN, UINT8_BOOLEAN = "{mask}); copyto({z}, {mask})", "{z}.view(bool))"
+UINT8_TEMPLATES = {"finite": "isfinite({x}, {z}.view(bool))"}
 
 # templates for integers, where they differ
 INTEGER_TEMPLATES = {"neg": "subtract(0, {x}, {z})"} | dict.fromkeys(("rint", "floor", "ceil", "trunc"), COPY_TEMPLATE)
@@ -98,7 +93,7 @@ REDUCTION_UFUNCS: dict[str, str] = {"sum": "add", "prod": "multiply", "max": "ma
 # the functions that templates and reductions call
 UFUNCS: dict[str, Any] = {name: getattr(np, name) for name in REDUCTION_UFUNCS.values()} | {
     name: getattr(np, name)
-    for template in (*OP_TEMPLATES.values(), *CONSTANT_TEMPLATES.values(), *INTEGER_TEMPLATES.values())
+    for template in chain(*(t.values() for t in (OP_TEMPLATES, CONSTANT_TEMPLATES, INTEGER_TEMPLATES, UINT8_TEMPLATES)))
     for name in re.findall(r"(?<!\.)\b([a-z_0-9]+)\(", template)
 }
 
@@ -113,18 +108,15 @@ COPY_ROWS = 32  # rows of a chunk that are transposed at once
 SUM_BATCH = 256  # indices whose segment bounds are converted to a Python list at once
 
 
-def template_of(step: Step, is_scalar: Sequence[bool] = ()) -> str | None:
-    """Return the template of a step; None for an op without one, such as a custom op.
-
-    ``is_scalar`` has a flag for each operand.
-    """
+def template_of(step: Step) -> str | None:
+    """Return the template of a step; None for an op without one, such as a custom op."""
     consts = [x.value if isinstance(x, Constant) else None for x in step.inputs]
     if len(consts) == 2 and (template := CONSTANT_TEMPLATES.get((step.op.name, consts[0], consts[1]))):
         return template
     if step.dtype not in FLOAT_DTYPES and step.op.name in INTEGER_TEMPLATES:
         return INTEGER_TEMPLATES[step.op.name]
-    if any(is_scalar) and step.dtype in FLOAT_DTYPES and step.op.name in SCALAR_TEMPLATES:
-        return SCALAR_TEMPLATES[step.op.name][not is_scalar[0]]
+    if step.op.result_dtype == "boolean" and step.dtype == "uint8" and (template := OP_TEMPLATES.get(step.op.name)):
+        return UINT8_TEMPLATES.get(step.op.name, template.replace(FLOAT_BOOLEAN, UINT8_BOOLEAN))
     if step.op.name == "shift" and not step.attrs["value"]:
         return "exp2({y}, {z}); multiply({x}, {z}, {z})"
     return OP_TEMPLATES.get(step.op.name)
@@ -217,9 +209,10 @@ def take_buffers(dtype: str, x: Shape, indices: Shape, *, axis: int) -> list[tup
 def normalize_indices_into(indices: Array, size: int, out: Array, mask: Array) -> Any:
     """Return flat non-negative indices in ``out``; IndexError if one is out of range, as ``normalize_indices``."""
     out.reshape(indices.shape)[...] = indices
-    if int(out.min(initial=0)) < -size or int(out.max(initial=-1)) >= size:
+    low = int(out.min(initial=0))
+    if low < -size or int(out.max(initial=-1)) >= size:
         normalize_indices(np, indices, size)
-    return np.add(out, size, out=out, where=np.less(out, 0, out=mask))
+    return out if low >= 0 else np.add(out, size, out=out, where=np.less(out, 0, out=mask))
 
 
 def run_concat(*arrays: Array, axis: int) -> None:

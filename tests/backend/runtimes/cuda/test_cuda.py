@@ -150,6 +150,13 @@ def test_astype_casts_as_numpy_does(sim: Backend, dtype: str, values: Any, to: s
     op_cases.check_cast(sim, dtype, values, to, expected)
 
 
+@pytest.mark.parametrize("formula", ["x > 0", "~(x > 0)", "xp.any(xp.isnan(x))", "xp.where(x > 0, x, 0.0)"])
+def test_comparisons_of_arrays_are_written_as_uint8(sim: Backend, formula: str) -> None:
+    values = np.asarray([-1, 0, 2, np.nan, 5], np.float32)
+    got = eval(formula, {"xp": sim.array_api, "x": sim.array_api.asarray(values)})
+    np.testing.assert_array_equal(got.numpy(), eval(formula, {"xp": np, "x": values}))
+
+
 @pytest.mark.parametrize("n", op_cases.CONDITIONS, ids=repr)
 def test_a_scalar_condition_is_compared_with_0_before_it_is_rounded(sim: Backend, n: Any) -> None:
     for dtype in ("uint8", "float16", "float32"):

@@ -464,7 +464,7 @@ def test_sums_of_trees_are_those_of_float64(
 ) -> None:
     monkeypatch.setattr(summation, "MIN_ELEMENTS", 1)
     rng, added = np.random.default_rng(1), []
-    for name in ("sum_rows", "sum_columns"):
+    for name in ("sum_rows", "sum_column_products", "reduce_columns"):
         add = getattr(summation, name)
         monkeypatch.setattr(summation, name, lambda *a, add=add, name=name: (added.append((name, len(a))), add(*a)))
     for k in range(count):
@@ -477,7 +477,7 @@ def test_sums_of_trees_are_those_of_float64(
         wanted = formula(a.astype(float), b.astype(float)).sum(axis, keepdims=True)
         near = 64 * np.finfo(dtype).eps * (1 + np.abs(wanted).max())
         np.testing.assert_allclose(got, wanted, rtol=0, atol=near, err_msg=repr((shape, axis, k % 4)))
-    assert {("sum_rows", 2), ("sum_rows", 3), ("sum_columns", 3)} <= set(added)
+    assert {("sum_rows", 2), ("sum_rows", 3), ("sum_column_products", 3), ("reduce_columns", 3)} <= set(added)
 
 
 # --- steps that wait -------------------------------------------------------------------------------------------------
