@@ -15,7 +15,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick test-slow gpu-check release-check bench figures clean
+.PHONY: help demo test test-quick test-slow test-lowest gpu-check release-check bench figures clean
 
 # BENCHES compare with other libraries, CAMPAIGNS do not.
 BENCHES := $(wildcard $(patsubst %,benchmarks/%.py,optree threads products mkl_functions primitives sequences steps fit csv_files))
@@ -38,6 +38,9 @@ test-quick: $(TESTED)  ## one variant of each test function
 
 test-slow: $(TESTED)  ## long randomized tests in short form, and Hypothesis with a new seed
 	$(BIN)/pytest -n $(WORKERS) -m "(slow or hypothesis) and not variant" --hypothesis-profile random --hypothesis-seed $(SEED)
+
+test-lowest:  ## tests with the lowest versions of all dependencies, in a new environment
+	FILES="$(FILES)" WORKERS=$(WORKERS) .ci/test-lowest $(PYTHON)
 
 gpu-check:  ## on a machine with a GPU: check correctness and speed, in ten minutes and one table
 	@python=$(PYTHON); \

@@ -24,7 +24,16 @@ from typing import Any
 from neonlite.argparser import ConfigParser, positive_int
 from neonlite.backend import gen_backend
 from neonlite.backend.runtimes import info, list_runtimes
-from neonlite.files import check_output, check_writable, is_stream, printable, same_file, write_atomic, write_output
+from neonlite.files import (
+    check_output,
+    check_writable,
+    encodable,
+    is_stream,
+    printable,
+    same_file,
+    write_atomic,
+    write_output,
+)
 from neonlite.messages import listed
 from neonlite.version import __version__
 
@@ -343,15 +352,15 @@ def translate_options(message: str, args: argparse.Namespace) -> str:
 
 
 def say(*texts: object, end: str = "\n") -> None:
-    """Print texts with control characters escaped, because they may come from a file."""
-    print(*map(printable, texts), end=end, flush=not end.endswith("\n"))
+    """Print texts that may come from a file: control characters, and those that it cannot encode, are escaped."""
+    print(*(encodable(printable(text), sys.stdout) for text in texts), end=end, flush=not end.endswith("\n"))
 
 
 def print_error(message: str) -> None:
     """Print a message to standard error, if it is open."""
     if sys.stderr:
         with suppress(OSError):
-            print(printable(message), file=sys.stderr)
+            print(encodable(printable(message), sys.stderr), file=sys.stderr)
 
 
 # --- training --------------------------------------------------------------------------------------------------------

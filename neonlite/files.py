@@ -1,4 +1,4 @@
-"""Atomic file writes, a limit on the size of files read, and escaping of their text for a terminal."""
+"""Atomic file writes, a limit on the size of files read, and escaping of text for a terminal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+try:
+    import fcntl
+except ImportError:  # Windows, where an open file can be neither replaced nor removed
+    fcntl = None  # type: ignore[assignment]
+
 MAX_FILE_BYTES = 1 << 30  # default limit of a file read as a whole, after decompression; see max_file_bytes()
 MAX_FIFO_SECONDS = 10  # to wait for a process that opens the other end of a FIFO
 O_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # not on Windows
+MAX_REPLACE_SECONDS = 5  # to wait for a program that has a file open which is replaced, such as a virus scanner
 PART = ".part"  # the suffix of temporary files
 # of the first part of NAME.RANDOM.part, the name of a temporary file; file systems allow names of 255 bytes
 MAX_STEM_BYTES = 255 - len(f".{'0' * 16}{PART}")
@@ -37,6 +43,19 @@ def printable(text: object, keep: str = "\n\t") -> str:
     \x1b[2J cleared
     """
     return CONTROL.sub(lambda match: match[0] if match[0] in keep else ascii(match[0])[1:-1], str(text))
+
+
+def encodable(text: str, stream: object) -> str:
+    r"""Return a text with the characters escaped that the encoding of a stream lacks, such as a code page of Windows.
+
+    >>> encodable("a → b", io.TextIOWrapper(io.BytesIO(), "cp1252"))
+    'a \\u2192 b'
+    """
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    except LookupError:  # not an encoding
+        return ascii(text)[1:-1]
 
 
 def max_file_bytes() -> int:
@@ -223,7 +242,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -
     They are written to a temporary file in the same folder, NAME.RANDOM.part, which replaces the file once its data is
     on disk. A long NAME is shortened. If several processes write one file at the same time, the last one wins. A
     symbolic link is preserved; its target is replaced. Temporary files of killed processes are removed by the next
-    write.
+    write. On Windows, where a file that is open cannot be replaced, it waits up to MAX_REPLACE_SECONDS.
 
     Parameters
     ----------
@@ -243,6 +262,18 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -
     """
     file, before = _target("write_atomic", _path("write_atomic", path))
     _remove_leftovers(file)
+    while not _write_and_replace(file, data, mode, before):  # another process removed the temporary file
+        pass
+    with suppress(OSError, AttributeError):  # not every system can synchronize a folder
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _write_and_replace(file: Path, data: bytes, mode: int, before: int | None) -> bool:
+    """Write a temporary file, and replace a file by it; return False if there is no temporary file any more."""
     part, file_object = _create(file, mode if before is None else 0o600)
     try:
         with file_object:
@@ -251,18 +282,34 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -
             if before is not None:
                 os.chmod(file_object.fileno() if os.chmod in os.supports_fd else part, before)
             os.fsync(file_object.fileno())
-            if os.name == "nt":  # where an open file cannot be replaced
+            if fcntl is None:
                 file_object.close()
-            os.replace(part, file)
+            return _replace(part, file)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    with suppress(OSError, AttributeError):  # not every system can synchronize a folder
-        folder = os.open(file.parent, os.O_RDONLY)
+
+
+def _replace(part: Path, file: Path) -> bool:
+    """Replace a file by a temporary file, and return True; False if that does not exist. On Windows, wait."""
+    end = time.monotonic() + MAX_REPLACE_SECONDS
+    while True:
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            os.replace(part, file)
+            return True
+        except FileNotFoundError:
+            if fcntl or not file.parent.is_dir():
+                raise
+            return False
+        except PermissionError as error:
+            if fcntl:
+                raise
+            if time.monotonic() > end:
+                raise PermissionError(
+                    f"{file}: expected a file that no other program has open, and that is not read-only: {error}. "
+                    "Close it there."
+                ) from None
+        time.sleep(0.05)
 
 
 def _path(what: str, path: str | os.PathLike[str]) -> Path:
@@ -305,7 +352,7 @@ def _create(file: Path, mode: int) -> tuple[Path, BinaryIO]:
         file_object = open(part, "xb", opener=opener)  # noqa: SIM115 - the caller closes it
         try:
             _lock(file_object.fileno())
-            if os.name == "nt" or os.fstat(file_object.fileno()).st_nlink:  # no other process removed it as a leftover
+            if fcntl is None or os.fstat(file_object.fileno()).st_nlink:  # no other process removed it as a leftover
                 return part, file_object
         except BaseException:
             file_object.close()
@@ -315,17 +362,17 @@ def _create(file: Path, mode: int) -> tuple[Path, BinaryIO]:
 
 def _lock(descriptor: int, wait: bool = True) -> bool:
     """Lock an open file; return False if another process holds it, or files cannot be locked."""
+    if fcntl is None:
+        return False
     try:
-        import fcntl
-
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except (ImportError, OSError):
+    except OSError:
         return False
     return True
 
 
 def _remove_leftovers(file: Path) -> None:
-    """Remove the temporary files of a file that no process has locked."""
+    """Remove the temporary files of a file that no process has locked, or, on Windows, open."""
     name = re.compile(rf"{re.escape(_stem(file))}\.[0-9a-f]{{16}}{re.escape(PART)}")
     try:
         parts = [entry.path for entry in os.scandir(file.parent) if name.fullmatch(entry.name)]
@@ -333,6 +380,9 @@ def _remove_leftovers(file: Path) -> None:
         return
     for part in parts:
         with suppress(OSError):
+            if fcntl is None:
+                os.unlink(part)
+                continue
             descriptor = os.open(part, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
             try:
                 if _lock(descriptor, wait=False):

@@ -147,4 +147,4 @@ def define(name: str, parameters: list[str], returns: str, function: Callable[..
 
 if __name__ == "__main__":
     for path, text in render_stubs().items():
-        (Path(__file__).parent / path).write_text(text)
+        (Path(__file__).parent / path).write_text(text, encoding="utf-8")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from neonlite.callbacks import Callbacks, History
 from neonlite.callbacks.saving import SaveBestStateCallback
 from neonlite.cli import main
 from neonlite.data import Text
-from neonlite.files import check_writable, same_file, write_atomic
+from neonlite.files import check_writable, encodable, same_file, write_atomic
 from neonlite.initializers import Constant
 from neonlite.layers import Affine
 from neonlite.models import Model
@@ -351,3 +353,17 @@ def test_two_paths_are_one_file_by_links_also_hard_ones(tmp_path):
     other.hardlink_to(one)
     assert same_file(one, other)
     assert check_writable("x", str(one)) == str(one)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"),
+    [
+        ("utf-8", "ä → 数"),
+        ("cp1252", "ä \\u2192 \\u6570"),
+        ("ascii", "\\xe4 \\u2192 \\u6570"),
+        ("no such", "\\xe4 \\u2192 \\u6570"),
+    ],
+)
+def test_the_characters_that_a_stream_cannot_encode_are_escaped(encoding, expected):
+    assert encodable("ä → 数", SimpleNamespace(encoding=encoding)) == expected
+    assert encodable("ä → 数", io.StringIO()) == "ä → 数"

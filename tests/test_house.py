@@ -210,7 +210,7 @@ TABLE |= {"neonlite.linalg_functions", "neonlite.order_functions"}
 
 VISUALIZE = {name for name in MODULES if name.startswith("neonlite.visualize.")}
 DRAWING = {*TABLE, *VISUALIZE, *["neonlite.messages", "neonlite.optree_structure", "neonlite.optree_walks"]}
-DRAWING |= {"neonlite.html_repr"}
+DRAWING |= {"neonlite.files", "neonlite.html_repr"}
 
 
 @pytest.mark.parametrize(
@@ -467,7 +467,10 @@ def test_test_modules_do_not_import_each_other(path):
 
 
 def test_the_folders_of_tests_mirror_the_package():
-    folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")} - {Path("benchmarks")}
+    folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")} - {
+        Path("benchmarks"),
+        Path("platforms"),
+    }
     assert not [folder for folder in folders if not (PACKAGE / folder).is_dir()]
 
 

@@ -15,7 +15,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # The signals that end training, and their default handlers.
-ENDING: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+ENDING: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 if hasattr(signal, "SIGHUP"):  # not on Windows
     ENDING[signal.SIGHUP] = signal.SIG_DFL
 

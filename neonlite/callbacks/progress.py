@@ -14,10 +14,11 @@ from typing import IO, Any
 from neonlite import html_repr
 from neonlite.callbacks.callback import PRIORITY_DISPLAY, Callback
 from neonlite.callbacks.recording import TrainCostCallback
-from neonlite.files import printable
+from neonlite.files import encodable, printable
 
 log = logging.getLogger("neonlite")
 
+BLOCKS = "▏▎▍▌▋▊▉█"  # of the bar
 MAX_LINES = 100  # of the output of a notebook cell
 
 
@@ -151,9 +152,14 @@ class ProgressBarCallback(Callback):
             forms.append(f"Epoch {count} [loss {cost:.3g}]{short_text}")
         fits = (form for form in forms if not width or len(form.format(bar=" " * 5)) <= width)
         line: str = tqdm.format_meter(
-            done, total, self.seconds, ncols=width, ascii=is_ascii_only(self.stream), bar_format=next(fits, forms[-1])
+            done,
+            total,
+            self.seconds,
+            ncols=width,
+            ascii=encodable(BLOCKS, self.stream) != BLOCKS,
+            bar_format=next(fits, forms[-1]),
         )
-        return line
+        return encodable(line, self.stream)
 
 
 class NotebookOutput:
@@ -221,12 +227,3 @@ def get_terminal_width(file: IO[str] | None) -> int | None:
         return max(os.get_terminal_size(file.fileno()).columns - 1, 0) or None
     except (AttributeError, OSError, ValueError):
         return None
-
-
-def is_ascii_only(file: IO[str] | None) -> bool:
-    """Return whether the encoding of a file lacks the block characters of the bar."""
-    try:
-        "█".encode(getattr(file, "encoding", None) or "utf-8")
-    except (LookupError, UnicodeEncodeError):
-        return True
-    return False

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     python = [sys.executable, "-u", *["-m"] * args.module]
     try:
         return run([*python, args.script, *args.arguments], args.processes, args.hosts)
-    except (ImportError, OSError, ValueError) as error:
+    except (ImportError, NotImplementedError, OSError, ValueError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
 
 

@@ -343,7 +343,7 @@ def unlink_shared_memory(comm: MPI.Comm) -> None:
     comm.Barrier()  # all processes have opened it
     with suppress(OSError):  # not Linux
         for name in re.findall(
-            rf"{SHARED_MEMORY}/{MPICH_PREFIX}\w+$", Path("/proc/self/maps").read_text(), re.MULTILINE
+            rf"{SHARED_MEMORY}/{MPICH_PREFIX}\w+$", os.fsdecode(Path("/proc/self/maps").read_bytes()), re.MULTILINE
         ):
             Path(name).unlink(missing_ok=True)
 

@@ -80,6 +80,8 @@ def run(arguments: Sequence[str], n: int, hosts: str | None = None) -> int:
     ------
     ImportError
         mpi4py is not installed.
+    NotImplementedError
+        The system is Windows.
     FileNotFoundError
         There is no mpiexec, or no host file.
     ValueError
@@ -103,13 +105,20 @@ def mpiexec_command(arguments: Sequence[str], n: int, hosts: str | None = None) 
     mpiexec is that beside Python's executable, as of the package mpich, else that on PATH.
     """
     n = integer("mpiexec: n", n)
+    if sys.platform == "win32":
+        raise NotImplementedError(
+            "several processes: expected Linux or macOS, got Windows, where signals cannot be forwarded. Use one "
+            "process, or the Windows Subsystem for Linux."
+        )
     if find_spec("mpi4py") is None:
         raise ImportError(f"several processes need mpi4py: {INSTALL_COMMAND}")
     folders = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     mpiexec = shutil.which("mpiexec", path=folders)
     if mpiexec is None:
         raise FileNotFoundError(f"several processes need mpiexec, which is not on PATH: {INSTALL_COMMAND}")
-    version = subprocess.run([mpiexec, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+    version = subprocess.run(
+        [mpiexec, "--version"], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace"
+    ).stdout
     is_open_mpi = "Open" in version  # "mpiexec (Open MPI) 5.0", "mpiexec (OpenRTE) 4.1"
     options = ["--bind-to", "none"] if is_open_mpi else []  # its default is one CPU for each process
     if hosts is not None:
@@ -119,8 +128,7 @@ def mpiexec_command(arguments: Sequence[str], n: int, hosts: str | None = None) 
         check_shared_memory(n)
         # also within a job of Slurm, whose hosts MPICH uses otherwise
         options += ["-launcher", "fork", "-hosts", "localhost"] if "HYDRA" in version else []
-    shell = ["sh", "-c", RANK_SHELL, "sh"] if os.name == "posix" else []
-    return [mpiexec, *options, "-n", str(n), *shell, *arguments]
+    return [mpiexec, *options, "-n", str(n), "sh", "-c", RANK_SHELL, "sh", *arguments]
 
 
 def check_hosts(hosts: str) -> bool:
@@ -130,7 +138,7 @@ def check_hosts(hosts: str) -> bool:
         raise FileNotFoundError(f"mpiexec: expected the names of hosts or the path of a host file, got {hosts!r}")
     names = hosts.split(",")
     if is_file:
-        lines = [line.partition("#")[0].split() for line in Path(hosts).read_text().splitlines()]
+        lines = [line.partition("#")[0].split() for line in Path(hosts).read_text(encoding="utf-8").splitlines()]
         names = [words[0] for words in lines if words]
     for name in names or [""]:
         if not HOST_NAME.fullmatch(name):
@@ -293,6 +301,8 @@ def launch(fn: Callable[..., Any], n: int, *args: Any, hosts: str | None = None,
         The function, its arguments or its result cannot be pickled.
     ImportError, FileNotFoundError
         mpi4py, cloudpickle or mpiexec is not installed.
+    NotImplementedError
+        The system is Windows.
     KeyboardInterrupt, SystemExit
         A signal has ended the processes.
 
@@ -303,9 +313,9 @@ def launch(fn: Callable[..., Any], n: int, *args: Any, hosts: str | None = None,
     20
     """
     n, fn = integer("launch: n", n), function("launch: fn", fn)
+    command = mpiexec_command([sys.executable, "-c", RUN_CALL], n, hosts)
     call = dump((fn, args, kwargs), f"a function and arguments that can be pickled, got {describe(fn)}")
     python_path = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    command = mpiexec_command([sys.executable, "-c", RUN_CALL], n, hosts)
     env = environment(n, hosts) | {"PYTHONPATH": python_path}
     files = Path(os.getcwd() if hosts else tempfile.gettempdir()) / f"neonlite-{secrets.token_hex(8)}"
     launcher = Launcher(str(files), call)

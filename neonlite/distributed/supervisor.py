@@ -64,7 +64,7 @@ def supervise(folder: str, command: Sequence[str]) -> int:
 def wait_for_children() -> None:
     """Wait until the remaining processes have ended, for some seconds at most."""
     end = time.monotonic() + END_SECONDS
-    with suppress(OSError, AttributeError):  # no child is left; Windows has no WNOHANG
+    with suppress(OSError):  # no child is left
         while time.monotonic() < end:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
                 time.sleep(0.02)
@@ -90,7 +90,7 @@ def unused_files(files: set[Path]) -> set[Path]:
             for link in (process / "fd").iterdir():
                 with suppress(OSError):  # it is closed
                     unused.discard(Path(os.readlink(link)))
-            maps = (process / "maps").read_text()
+            maps = os.fsdecode((process / "maps").read_bytes())
             unused -= {path for path in unused if str(path) in maps}
     return unused
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 
+from neonlite.files import encodable
 from neonlite.optree_walks import Triple
 from neonlite.visualize.graph import OpTreeGraph
 from neonlite.visualize.svg import render_svg
+
+BRANCHES, ASCII_BRANCHES = ("├── ", "│   ", "└── "), ("|-- ", "|   ", "`-- ")
 
 
 def draw(tree: Triple, format: str, max_nodes: int | None) -> str:
@@ -22,10 +26,15 @@ def draw(tree: Triple, format: str, max_nodes: int | None) -> str:
 
 
 def render_text(graph: OpTreeGraph) -> str:
-    """Return an indented tree. A node that is used more than once gets a number, which later lines refer to."""
+    """Return an indented tree. A node that is used more than once gets a number, which later lines refer to.
+
+    The branches are ASCII characters if standard output cannot encode others.
+    """
     uses = [0] * len(graph.nodes)
     for operand, _, _ in graph.edges():
         uses[operand] += 1
+    can_encode = encodable("".join(BRANCHES), sys.stdout) == "".join(BRANCHES)
+    branch, continuation, last_branch = BRANCHES if can_encode else ASCII_BRANCHES
     labels: dict[int, int] = {}
     lines = []
     stack = [(0, "", "")]
@@ -37,8 +46,8 @@ def render_text(graph: OpTreeGraph) -> str:
             prefix += f"#{labels[i]} "
         lines.append(f"{prefix}{node}{', as above' if is_repeat else ''}")
         if not is_repeat:
-            branches = [(j, indent + "├── ", indent + "│   ") for j in graph.operands[i]]
-            branches[-1:] = [(j, indent + "└── ", indent + "    ") for j in graph.operands[i][-1:]]
+            branches = [(j, indent + branch, indent + continuation) for j in graph.operands[i]]
+            branches[-1:] = [(j, indent + last_branch, indent + "    ") for j in graph.operands[i][-1:]]
             stack += reversed(branches)
     return "\n".join(lines)
 

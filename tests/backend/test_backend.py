@@ -615,7 +615,7 @@ def test_a_missing_requirement_of_a_runtime_is_named_with_the_pip_command(monkey
         gen_backend(name)
     message = str(caught.value)
     assert message.startswith(f"the runtime '{name}' cannot be loaded: ")
-    assert f"Install its requirements: {pip}" in message
+    assert f"Install it: {pip}" in message
     (row,) = (x for x in backend.info() if x.name == name)
     assert row == (name, False, message)
     assert gen_backend("cpu").ones((1, 1)).get() == 1

@@ -68,9 +68,9 @@ def load_runtime(runtime: str | Runtime, device_id: int = 0) -> Runtime:
             builtin: type[Runtime] = getattr(import_module(module), cls)
             return builtin(device_id)
         except ImportError as error:
-            raise ImportError(
-                f"the runtime {name!r} cannot be loaded: {error}. Install its requirements: {command}"
-            ) from error
+            from neonlite.backend.runtimes.native import install_hint
+
+            raise ImportError(f"the runtime {name!r} cannot be loaded: {error}. {install_hint(command)}") from error
     points = _entry_points()
     if name in points:
         return _check_runtime(_load_entry_point(points[name])(device_id))

@@ -1,8 +1,9 @@
-"""ctypes helpers for native libraries (oneDNN, MKL): where they are installed, and the memory of NumPy arrays."""
+"""Native libraries (oneDNN, MKL): where they are installed, how to install them, and the memory of NumPy arrays."""
 
 from __future__ import annotations
 
 import os
+import platform
 import site
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ OBJECT_HEADER_BYTES = object.__basicsize__  # size of PyObject_HEAD, which prece
 OVERLAP_MAX_WORK = 1000  # max_work of np.may_share_memory
 MIN_GEMM_WORK = 1 << 20  # multiply-adds of a product up to which NumPy is faster, with several threads
 ONE_THREAD_FACTOR = 4  # times as many with one thread
+
+INTEL_EXTRAS = ("onednn", "mkl")  # whose packages are for Linux on x86-64, as pyproject.toml says
 
 # environment variables: for libgomp iterations, about the time between two calls of a small network; for Intel's OpenMP
 # milliseconds
@@ -69,6 +72,14 @@ def library_folders() -> list[Path]:
     """Return the folders in which pip and conda install libraries: environment, base environment, and user folder."""
     prefixes = dict.fromkeys((sys.prefix, os.environ.get("CONDA_PREFIX"), sys.base_prefix, site.getuserbase()))
     return [Path(prefix, *("Library", "bin") if os.name == "nt" else ("lib",)) for prefix in prefixes if prefix]
+
+
+def install_hint(command: str) -> str:
+    """Return a sentence with the command that installs a library, or with the systems that have packages of it."""
+    is_intel_linux = sys.platform == "linux" and platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
+    if not is_intel_linux and any(f"neonlite[{extra}]" in command for extra in INTEL_EXTRAS):
+        return "There are packages for Linux with glibc on x86-64 only"
+    return f"Install it: {command}"
 
 
 def matrix_order(array: Array) -> tuple[int, int] | None:

@@ -55,10 +55,17 @@ def get_openblas() -> AbstractContextManager[None]:
 
     It is found among the files that the process has mapped, so only on Linux, as oneDNN.
     """
-    maps = Path("/proc/self/maps")
-    paths = {line.split()[-1] for line in maps.read_text().splitlines() if "openblas" in line} if maps.exists() else ()
+    try:
+        maps = os.fsdecode(Path("/proc/self/maps").read_bytes())
+    except OSError:  # not Linux
+        return nullcontext()
+    fields = (line.split(maxsplit=5) for line in maps.splitlines())  # the last one is the path, which may have spaces
+    paths = {path for *_, path in fields if "openblas" in os.path.basename(path)}
     for path in sorted(paths, key=lambda path: "numpy" not in path):  # SciPy's wheels have another one
-        library = ctypes.PyDLL(path)
+        try:
+            library = ctypes.PyDLL(path)
+        except OSError:  # the file was removed, as by an upgrade of NumPy
+            continue
         for prefix, suffix in product(("scipy_", ""), ("64_", "")):
             names = (f"{prefix}openblas_{verb}_num_threads{suffix}" for verb in ("get", "set"))
             functions: list[Any] = [getattr(library, name, None) for name in names]

@@ -67,7 +67,7 @@ ACCUMULATOR_BYTES = {
 }
 MAX_KERNEL_STEPS = 400  # limit of the steps, and of the operands, of a kernel; it bounds compile times
 
-PREAMBLE = Path(__file__).with_name("preamble.cuh").read_text()
+PREAMBLE = Path(__file__).with_name("preamble.cuh").read_text(encoding="utf-8")
 
 AddressFunction = Callable[[Any], tuple[int, tuple[int, ...]]]  # address and strides of an array, in bytes
 Launch = tuple[str, tuple[int, int], int, list[int | float]]  # source, grid, threads per block, arguments

@@ -34,7 +34,7 @@ from neonlite.backend.runtimes.cuda.runtime import CudaRuntime
 from neonlite.backend.runtimes.numpy.runtime import NumPyRuntime
 from neonlite.typing import NativeArray, NumPyArray
 
-SIMULATOR_HEADER = Path(__file__).with_name("simulator.h").read_text()
+SIMULATOR_HEADER = Path(__file__).with_name("simulator.h").read_text(encoding="utf-8")
 # C headers compile in half the time of C++ headers. Rounding and integer overflow are those of a GPU.
 COMPILER_OPTIONS = ["-O1", "-std=c++17", "-nostdinc++", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-w"]
 COMPILER_OPTIONS += ["-fPIC", "-shared"]
@@ -245,10 +245,13 @@ def compile_library(source: str, excerpt: str) -> Any:
             ) from error
         with folder:
             code, library = Path(folder.name, "kernel.cpp"), Path(folder.name, "kernel.so")
-            code.write_text(source)
+            code.write_text(source, encoding="utf-8")
             try:
                 process = subprocess.run(
-                    [compiler, *COMPILER_OPTIONS, str(code), "-o", str(library)], capture_output=True, text=True
+                    [compiler, *COMPILER_OPTIONS, str(code), "-o", str(library)],
+                    capture_output=True,
+                    encoding="utf-8",
+                    errors="replace",
                 )
             except FileNotFoundError as error:
                 raise RuntimeError(f"simulator: expected a C++ compiler, {compiler} was not found. Set CXX") from error

@@ -17,11 +17,11 @@ from importlib import import_module
 from threading import get_ident, main_thread
 from typing import Any, ClassVar
 
-from neonlite.backend.runtimes.native import library_folders, openmp_threads, short_spin_wait
+from neonlite.backend.runtimes.native import install_hint, library_folders, openmp_threads, short_spin_wait
 
 LIBRARY_FILE = "libdnnl.so.3"  # file name in the packages of pip and conda; 3 is the version of the C API
 API_VERSION = 3
-INSTALL_HINT = 'pip install "neonlite[onednn]"'
+INSTALL_COMMAND = 'pip install "neonlite[onednn]"'
 SS_DISABLE, SIGNAL_STACK_BYTES = 2, 1 << 16  # SS_DISABLE is defined in signal.h
 MAX_NDIMS = 12  # DNNL_MAX_NDIMS
 MAX_CACHED_PRIMITIVES = 2048  # over all threads; one takes about 75 kB, most of it outside of Python
@@ -68,11 +68,11 @@ def load_library() -> Library:
             functions = ctypes.CDLL(path)
     except OSError as error:
         if path != LIBRARY_FILE:
-            raise ImportError(f"oneDNN cannot be loaded: {error}. Install it: {INSTALL_HINT}") from None
+            raise ImportError(f"oneDNN cannot be loaded: {error}. {install_hint(INSTALL_COMMAND)}") from None
         others = [str(other) for folder in folders for other in sorted(folder.glob("libdnnl.so*"))]
         instead = f"; found {', '.join(others)}, of another API version" if others else ""
         raise ImportError(
-            f"{LIBRARY_FILE} is not in {', '.join(map(str, folders))}{instead}. Install it: {INSTALL_HINT}"
+            f"{LIBRARY_FILE} is not in {', '.join(map(str, folders))}{instead}. {install_hint(INSTALL_COMMAND)}"
         ) from None
     return Library(functions, path)
 
@@ -95,7 +95,7 @@ def version_info() -> str:
     try:
         return f"oneDNN {load_library().version}"
     except (ImportError, RuntimeError) as error:
-        return f"without oneDNN: {error}"
+        return f"without oneDNN, which makes convolutional and recurrent networks about twice as fast: {error}"
 
 
 # --- objects ---------------------------------------------------------------------------------------------------------
@@ -157,14 +157,14 @@ class Library:
             version_function = self.functions.dnnl_version
         except AttributeError:
             raise ImportError(
-                f"onednn: expected a library with dnnl_version, got {self.path}. Install it: {INSTALL_HINT}"
+                f"onednn: expected a library with dnnl_version, got {self.path}. {install_hint(INSTALL_COMMAND)}"
             ) from None
         version_function.restype = POINTER(Version)
         version = version_function().contents
         text = f"{version.major}.{version.minor}.{version.patch}"
         if version.major != API_VERSION:
             raise ImportError(
-                f"onednn: expected version {API_VERSION}.x, got {text} in {self.path}. Install it: {INSTALL_HINT}"
+                f"onednn: expected version {API_VERSION}.x, got {text} in {self.path}. {install_hint(INSTALL_COMMAND)}"
             )
         return text
 

@@ -5,6 +5,7 @@ Shapes are drawn from a seeded generator; the expected values are those of ``Ref
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -805,6 +806,31 @@ def test_products_of_numpy_beside_onednn_use_one_thread(
     assert (out.get() == k).all()
 
 
+def test_openblas_is_found_in_a_folder_with_spaces_and_a_removed_file_is_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = "/home/a user/numpy.libs/libscipy_openblas64_-1.so"
+    maps = [
+        "7f00-7f10 r--p 00000000 00:00 0 ",
+        *(f"7f10-7f20 r-xp 00000000 fe:00 123   {x}" for x in (path, "/home/m\xe9")),
+    ]
+    maps.insert(1, "7f00-7f10 r-xp 00000000 fe:00 122   /old/numpy.libs/libopenblas.so (deleted)")
+    monkeypatch.setattr(Path, "read_bytes", lambda self: "\n".join(maps).encode("latin-1"))
+    counts = SimpleNamespace(scipy_openblas_get_num_threads64_=lambda: 4, scipy_openblas_set_num_threads64_=print)
+
+    def load(name: str) -> Any:
+        if name != path:
+            raise OSError(f"{name}: cannot open shared object file")
+        return counts
+
+    monkeypatch.setattr(openblas_module, "ctypes", SimpleNamespace(PyDLL=load))
+    found = openblas_module.get_openblas.__wrapped__()
+    assert isinstance(found, openblas_module.SingleThreadedBLAS)
+    assert found.get_threads() == 4
+    monkeypatch.setattr(Path, "read_bytes", lambda self: (_ for _ in ()).throw(FileNotFoundError(2, "no /proc")))
+    assert isinstance(openblas_module.get_openblas.__wrapped__(), contextlib.nullcontext)
+
+
 def test_the_last_thread_that_leaves_restores_the_number_of_threads_of_openblas(openblas: Any) -> None:
     entered, leave = threading.Event(), threading.Event()
 
@@ -1020,7 +1046,8 @@ def test_a_missing_library_error_names_the_searched_folders(nowhere: Path) -> No
         ImportError, match=f"found {nowhere}/libdnnl.so.2, of another API version. Install it: pip install"
     ):
         bindings.load_library()
-    assert bindings.version_info().startswith("without oneDNN: libdnnl.so.3.of.a.test is not in")
+    gain = "which makes convolutional and recurrent networks about twice as fast"
+    assert bindings.version_info().startswith(f"without oneDNN, {gain}: libdnnl.so.3.of.a.test is not in")
 
 
 def test_a_file_that_is_no_library_is_named(nowhere: Path) -> None:
