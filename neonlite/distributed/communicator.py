@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import signal
 import socket
 import sys
 import time
@@ -457,7 +458,7 @@ def connect(timeout: float) -> Communicator:
     if "mpi4py.MPI" not in sys.modules:
         check_shared_memory(int(os.environ.get("MPI_LOCALNRANKS", 1)))
     try:
-        from mpi4py import MPI
+        MPI = import_mpi()
     except ImportError as error:
         raise ImportError(f"world: MPI has started this process, and mpi4py is not installed: {INSTALL_COMMAND}") from (
             error
@@ -467,6 +468,24 @@ def connect(timeout: float) -> Communicator:
     communicator = (NcclCommunicator if find_spec("cupy") else MPICommunicator)(MPI.COMM_WORLD, timeout)
     end_all_on_error(communicator)
     return communicator
+
+
+def import_mpi() -> Any:
+    """Return the module of MPI, which is finalized by the process that imports it and not by its forked children."""
+    if "mpi4py.MPI" not in sys.modules:
+        import mpi4py
+
+        mpi4py.rc.finalize = False  # mpi4py would do it also in a forked child that exits
+        process = os.getpid()
+
+        def finalize() -> None:
+            if os.getpid() == process and not MPI.Is_finalized():
+                MPI.Finalize()
+
+        atexit.register(finalize)
+    from mpi4py import MPI
+
+    return MPI
 
 
 def is_distributed() -> bool:
@@ -504,10 +523,12 @@ def has_nccl() -> bool:
 
 def end_all_on_error(communicator: Communicator) -> None:
     """Let an uncaught exception end all processes, and a normal exit be one."""
-    previous, monitor = sys.excepthook, communicator.monitor
+    previous, monitor, process = sys.excepthook, communicator.monitor, os.getpid()
 
     def handle(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, KeyboardInterrupt):  # of all processes, after the same step; else the monitor ends them
+        if os.getpid() != process:  # a forked child
+            previous(kind, error, trace)
+        elif isinstance(error, KeyboardInterrupt):  # of all processes, after the same step; else the monitor ends them
             monitor.close("was interrupted (KeyboardInterrupt)")
             if communicator.rank == 0:
                 previous(kind, error, trace)
@@ -516,5 +537,12 @@ def end_all_on_error(communicator: Communicator) -> None:
                 time.sleep(MPI_ERROR_SECONDS)
             monitor.fail(error)
 
+    def signal_shell(name: str) -> None:
+        """Send a signal to the shell of the launcher that runs this rank, if one does."""
+        if os.environ.get("NEONLITE_SHELL") == str(os.getppid()):
+            os.kill(os.getppid(), getattr(signal, name))
+
+    signal_shell("SIGUSR1")
+    atexit.register(signal_shell, "SIGUSR2")
     sys.excepthook = handle
     atexit.register(monitor.close)  # before the monitor's exit handler, as it is registered later

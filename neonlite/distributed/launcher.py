@@ -31,7 +31,12 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from neonlite.backend.validation import function, integer
 from neonlite.distributed import supervisor
-from neonlite.distributed.communicator import INSTALL_COMMAND, check_shared_memory, unlink_shared_memory
+from neonlite.distributed.communicator import (
+    INSTALL_COMMAND,
+    check_shared_memory,
+    import_mpi,
+    unlink_shared_memory,
+)
 from neonlite.files import write_atomic
 from neonlite.messages import describe
 
@@ -43,9 +48,15 @@ MAX_ERROR_CHARACTERS = 2000  # of standard error, in the error after the death o
 SIGHUP = getattr(signal, "SIGHUP", None)  # not on Windows
 FORWARDED_SIGNALS = [number for number in (signal.SIGINT, signal.SIGTERM, SIGHUP) if number]
 
-# The shell that runs a rank. mpiexec kills the other ranks as soon as it sees that one was killed or has crashed; the
-# delay gives their monitors the time to print an error. Signals go to the process group: the shell must survive them.
-RANK_SHELL = 'trap : INT TERM; "$@"; s=$?; case $s in [0-2] | 129 | 130 | 143) ;; *) sleep 2 ;; esac; exit $s'
+# The shell that runs a rank. mpiexec kills the other ranks as soon as it sees that one has ended irregularly; the delay
+# gives their monitors the time to print an error, else the shell prints one. Signals go to the process group: the shell
+# must survive them. The rank sends USR1 when it is connected, and USR2 when it exits regularly, not by os._exit(0).
+RANK_SHELL = (
+    'f= c= e=; trap f=x INT TERM; trap c=+ USR1; trap e=- USR2; NEONLITE_SHELL=$$ "$@"; s=$?; '
+    'case "$f$s $c$e" in x* | "0 " | "0 +-" | [12]" "* | 129" "* | 130" "* | 143" "*) ;; '
+    '*) sleep 2; echo "neonlite: rank ${PMI_RANK-$OMPI_COMM_WORLD_RANK} has ended with exit status $s." >&2; '
+    "[ $s = 0 ] && s=1 ;; esac; exit $s"
+)
 
 RUN_CALL = "import sys; from neonlite.distributed.launcher import run_call; run_call(sys.argv[1], int(sys.argv[2]))"
 HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]+)?")  # with the number of processes
@@ -360,8 +371,7 @@ def is_entered_by_all(comm: MPI.Comm) -> bool:
 
 def run_call(folder: str, n: int) -> None:
     """Run the call of ``launch`` in a rank, and write its result or its error to the folder of the call."""
-    from mpi4py import MPI
-
+    MPI = import_mpi()
     rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
     unlink_shared_memory(MPI.COMM_WORLD)
     ending = MPI.COMM_WORLD.Dup()

@@ -216,6 +216,9 @@ class Monitor:
             self.ranks[0].host, self.ranks[0].process = self._server["host"], self._server["process"]
             self.ranks[0].connection = self._connect()
             self._add(self.ranks[0].connection)
+            self._send_heartbeat()  # rank 0 knows whose connection it is, also if this rank ends at once
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._close_in_child)
         self._thread = threading.Thread(target=self._run, name="neonlite-monitor", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
@@ -272,6 +275,10 @@ class Monitor:
         for key in list(self._selector.get_map().values()):
             self._remove(key.data)
         self._selector.close()
+        if self.rank == 0 and len({r.ending for r in self.ranks.values()}) > 1:
+            for state in self.ranks.values():
+                if state.ending != RankState.ending:
+                    write_error(f"neonlite: {state} {state.ending}.\n")
 
     def _is_finished(self) -> bool:
         """Return whether all ranks are closed. Ranks other than 0 know it when rank 0 closes the connection."""
@@ -340,6 +347,12 @@ class Monitor:
 
     def _add(self, connection: Connection) -> None:
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+
+    def _close_in_child(self) -> None:
+        """Close the connections in a forked child, which is no rank: else it would hide the end of this process."""
+        for key in list((self._selector.get_map() or {}).values()):
+            key.data.socket.close()
+        self._selector.close()
 
     def _remove(self, connection: Connection) -> None:
         self._selector.unregister(connection.socket)

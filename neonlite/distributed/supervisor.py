@@ -1,8 +1,9 @@
-"""Supervisor of mpiexec: signals, the end of all processes with the launching one, and the files that they leave.
+"""Supervisor of mpiexec: signals, the end of all processes with the launching one, and what the ranks leave.
 
 The launcher runs this file as a script, ``supervisor.py FOLDER COMMAND...``, which needs only the standard library.
 The command starts after the first byte on standard input. Each other byte is the number of a signal for the command;
-the end of standard input kills it. So all processes end with the launching one, also after SIGKILL.
+the end of standard input kills it. So all processes end with the launching one, also after SIGKILL. On Linux, processes
+that a rank has started and left are killed some seconds after it: they may keep the output open that mpiexec reads.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
 START = 0  # the first byte on standard input
 MPICH_PREFIX = "mpich_"
-END_SECONDS = 5.0  # for the processes of a command that was killed or has failed
+END_SECONDS = 5.0  # after the end of a rank, or of the command, in which its processes may end by themselves
+CHECK_SECONDS = 1.0  # between two searches for processes of ended ranks
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # options of Linux's prctl
 
 
@@ -51,9 +53,9 @@ def supervise(folder: str, command: Sequence[str]) -> int:
         process.kill()
 
     threading.Thread(target=forward, daemon=True).start()
+    threading.Thread(target=end_groups, daemon=True).start()
     status = process.wait()
-    if status:
-        wait_for_children()
+    end_children()
     for path in unused_files(shared_memory_files() - before):
         path.unlink(missing_ok=True)
     if is_killed.is_set() and folder:
@@ -61,13 +63,48 @@ def supervise(folder: str, command: Sequence[str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def wait_for_children() -> None:
-    """Wait until the remaining processes have ended, for some seconds at most."""
+def end_groups() -> None:
+    """Kill each process group some seconds after its leader, the shell of a rank, has ended.
+
+    A process of the group is then a child of this one, as it is the subreaper.
+    """
+    ended_at: dict[int, float] = {}
+    while True:
+        time.sleep(CHECK_SECONDS)
+        now, parents = time.monotonic(), running_processes()
+        groups = {os.getpgid(pid) for pid in children(parents)} - {os.getpgrp(), *parents}
+        ended_at = {group: ended_at.get(group, now) for group in groups}
+        for group, end in ended_at.items():
+            if now - end >= END_SECONDS:
+                with suppress(OSError):
+                    os.killpg(group, signal.SIGKILL)
+
+
+def end_children() -> None:
+    """Wait until the remaining processes have ended; kill them after some seconds."""
     end = time.monotonic() + END_SECONDS
     with suppress(OSError):  # no child is left
-        while time.monotonic() < end:
+        while (now := time.monotonic()) < end + END_SECONDS:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                for pid in children(running_processes()) if now > end else ():
+                    os.kill(pid, signal.SIGKILL)
                 time.sleep(0.02)
+
+
+def running_processes() -> dict[int, int]:
+    """Return the parents of all running processes of this host by their ids; none if it has no /proc."""
+    parents = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            state, parent = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                parents[int(process.name)] = int(parent)
+    return parents
+
+
+def children(parents: Mapping[int, int]) -> list[int]:
+    """Return the running processes whose parent is this one."""
+    return [pid for pid, parent in parents.items() if parent == os.getpid()]
 
 
 def shared_memory_files() -> set[Path]:
