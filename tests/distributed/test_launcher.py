@@ -387,6 +387,61 @@ def test_processes_of_mpi_that_are_killed_before_they_are_connected_leave_no_sha
     assert not Path((tmp_path / "shared").read_text()).exists()
 
 
+def run_script(folder, code):
+    """Return the exit status of a script on two ranks, and its output and errors."""
+    (folder / "script.py").write_text(f"import os, subprocess, sys, time\n{code}\n")
+    done = subprocess.run(
+        [*CLI, "-n", "2", "script.py"], cwd=folder, timeout=100, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "rank"),
+    [
+        ("comm.rank and os._exit(0)\ncomm.barrier()", "1"),
+        ("comm.rank or os._exit(0)", "0"),
+        ("comm.rank and os._exit(0)", "1"),
+        ("os._exit(0)", "[01]"),
+        ("comm.rank or os.kill(os.getpid(), 9)", "0"),
+        ("if comm.rank: raise KeyboardInterrupt", "1"),
+    ],
+)
+def test_a_rank_that_ends_irregularly_is_named_and_the_exit_status_is_not_0(tmp_path, code, rank):
+    status, _, errors = run_script(tmp_path, f"from neonlite.distributed import world\ncomm = world()\n{code}")
+    assert status != 0
+    assert re.search(f"^neonlite: rank {rank} .*(ended|interrupted)", errors, re.MULTILINE), errors
+
+
+def test_a_rank_that_is_not_connected_may_end_by_os_exit(tmp_path):
+    assert run_script(tmp_path, "os._exit(0)") == (0, "", "")
+
+
+def test_a_forked_child_may_exit_by_any_way(tmp_path):
+    code = (
+        "from neonlite.distributed import world\ncomm = world()\n"
+        "for end in (lambda: sys.exit(3), lambda: os._exit(3), lambda: 1 / 0):\n"
+        "    if not (child := os.fork()):\n        end()\n"
+        "    comm.barrier()\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "comm.barrier()"
+    )
+    status, output, errors = run_script(tmp_path, code)
+    assert (status, sorted(output.split())) == (0, ["1", "1", "3", "3", "3", "3"]), errors
+    assert errors.count("ZeroDivisionError: ") == 2
+    assert "neonlite" not in errors.replace(str(tmp_path), "")
+
+
+@pytest.mark.slow  # END_SECONDS of the supervisor
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "sys.exit()"])
+@pytest.mark.parametrize("start", ["subprocess.Popen(['sleep', '100'])", "os.fork() or time.sleep(100)"])
+def test_a_job_ends_some_seconds_after_its_ranks_and_kills_the_processes_that_they_have_left(tmp_path, start, end):
+    code = f"from neonlite.distributed import world\ncomm = world()\nif comm.rank:\n    {start}\n    {end}"
+    begin = time.monotonic()
+    assert (run_script(tmp_path, code)[0] == 0) == (end == "sys.exit()")
+    assert time.monotonic() - begin < 60
+
+
 def test_an_interrupt_of_one_rank_ends_all_at_once(tmp_path):
     code = "from neonlite.distributed import world\nc = world()\nif c.rank: raise KeyboardInterrupt\nc.barrier()\n"
     (tmp_path / "script.py").write_text(code)

@@ -198,6 +198,50 @@ def test_a_signal_that_ends_all_ranks_is_no_error_of_the_monitor(start):
     assert ranks.end(SLACK) == ""
 
 
+def test_a_rank_that_dies_as_soon_as_it_is_connected_is_named(start):
+    ranks = start(2, connect=False, timeout=60)
+    ranks.begin("threading.Thread.start = lambda self: os._exit(0)", 1)
+    for process in ranks.processes:
+        ranks.send(process, "start")
+    assert [process.wait(timeout=30) for process in ranks.processes] == [1, 0]
+    assert is_one_error(ranks.errors(ranks.processes[0]), f"{name(ranks, 1)} ended unexpectedly before the first step.")
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_a_forked_child_does_not_hide_the_death_of_a_rank(start, culprit):
+    ranks = start(timeout=60)
+    ranks.run("child = os.fork() or time.sleep(60)", culprit)
+    ranks.begin(WAIT, *{0, 1, 2} - {culprit})
+    ranks.begin("os.closerange(0, 3); os.kill(os.getpid(), 9)", culprit)
+    others = [ranks.processes[rank] for rank in {0, 1, 2} - {culprit}]
+    for process in others:
+        assert process.wait(timeout=1 + SLACK) == 1
+    errors = "".join(map(ranks.errors, others))
+    assert is_one_error(errors, f"{name(ranks, culprit)} ended unexpectedly after {STEP}.")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_forked_child_that_exits_or_fails_is_no_end_of_its_rank(start, rank):
+    ranks = start()
+    for end in ("sys.exit()", "(monitor.close(), sys.exit())", "monitor._end()"):
+        ranks.run(f"child = os.fork() or {end}; os.waitpid(child, 0)", rank)
+    ranks.run("with monitor.waiting('all_reduce'): time.sleep(1.2)")
+    ranks.run("monitor.close()")
+    ranks.end_normally()
+
+
+def test_a_rank_that_was_interrupted_alone_is_named_at_the_end(start):
+    ranks = start()
+    ranks.run("monitor.close('was interrupted')", 1)
+    ranks.run("monitor.close()")
+    for process in ranks.processes:
+        assert process.stdin is not None
+        process.stdin.close()
+    assert [process.wait(timeout=30) for process in ranks.processes] == [0, 0, 0]
+    errors = "".join(map(ranks.errors, ranks.processes))
+    assert re.fullmatch(f"neonlite: {name(ranks, 1)} was interrupted.\n", errors)
+
+
 # --- a rank hangs ---
 
 

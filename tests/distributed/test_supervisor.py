@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -81,11 +82,12 @@ def test_files_of_shared_memory_that_a_process_has_open_or_mapped_are_in_use(tmp
     assert supervisor.unused_files({unused, opened, mapped}) == {unused, opened, mapped}
 
 
-def supervise_in(folder, code):
+def supervise_in(folder, code, end_seconds=supervisor.END_SECONDS):
     """Return the exit status of Python code under a supervisor for which a folder is the shared memory."""
     call = (
         "import pathlib, sys\nfrom neonlite.distributed import supervisor\n"
         "supervisor.SHARED_MEMORY = pathlib.Path.cwd()\n"
+        f"supervisor.END_SECONDS, supervisor.CHECK_SECONDS = {end_seconds}, 0.1\n"
         "sys.exit(supervisor.supervise('', [sys.executable, '-c', sys.argv[1]]))"
     )
     with subprocess.Popen([sys.executable, "-c", call, code], cwd=folder, stdin=subprocess.PIPE) as process:
@@ -106,6 +108,43 @@ def test_a_job_that_has_failed_removes_the_files_of_processes_that_end_after_it(
     late = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1)'], stdout=open('mpich_used', 'w'))"
     assert supervise_in(tmp_path, f"import subprocess, sys; {late}; sys.exit(3)") == 3
     assert list(tmp_path.iterdir()) == []
+
+
+RANK = """
+import os, signal, subprocess, sys, time
+helper = "import time; print('started', flush=True); time.sleep(60)"
+start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {helper!r}], process_group={{group}})"
+def rank(code):
+    rank = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert rank.stdout.readline() == "started\\n"
+    return rank
+"""
+
+
+def test_a_process_that_an_ended_rank_has_left_is_killed_while_the_command_runs(tmp_path):
+    """The command waits for the end of the output, as mpiexec does."""
+    code = "left = rank(start.format(group=None))\nassert left.wait() == 0\nassert left.stdout.read() == ''"
+    start = time.monotonic()
+    assert supervise_in(tmp_path, RANK + code, 0.3) == 0
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize("kept", ["rank(start.format(group=None) + '; import time; time.sleep(60)')", "orphan"])
+def test_processes_of_a_running_rank_and_those_of_their_own_process_group_are_not_killed(tmp_path, kept):
+    code = (
+        "orphan = rank(start.format(group=0))\nassert orphan.wait() == 0\n"
+        f"kept = {kept}\ntime.sleep(1)\nos.set_blocking(kept.stdout.fileno(), False)\n"
+        "try:\n    os.read(kept.stdout.fileno(), 1)\nexcept BlockingIOError:\n    sys.exit(7)  # it has not ended"
+    )
+    assert supervise_in(tmp_path, RANK + code, 0.1) == 7
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_processes_that_remain_after_the_command_are_killed(tmp_path, status):
+    code = f"orphan = rank(start.format(group=0))\nprint(orphan.pid, file=open('pid', 'w'))\nsys.exit({status})"
+    assert supervise_in(tmp_path, RANK + code.replace("group=0", "group=None"), 0.1) == status
+    with pytest.raises(ProcessLookupError):
+        os.killpg(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_too_little_shared_memory_is_an_error_with_the_sizes_and_the_files_that_no_process_uses(monkeypatch):
