@@ -24,7 +24,7 @@ SHARED_MEMORY = Path("/dev/shm")
 START = 0  # the first byte on standard input
 MPICH_PREFIX = "mpich_"
 END_SECONDS = 5.0  # after the end of a rank, or of the command, in which its processes may end by themselves
-CHECK_SECONDS = 1.0  # between two searches for processes of ended ranks
+CHECK_SECONDS = 2.0  # between two searches for processes of ended ranks
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # options of Linux's prctl
 
 
@@ -53,7 +53,8 @@ def supervise(folder: str, command: Sequence[str]) -> int:
         process.kill()
 
     threading.Thread(target=forward, daemon=True).start()
-    threading.Thread(target=end_groups, daemon=True).start()
+    if is_linux:
+        threading.Thread(target=end_groups, daemon=True).start()
     status = process.wait()
     end_children()
     for path in unused_files(shared_memory_files() - before):
@@ -92,7 +93,7 @@ def end_children() -> None:
 
 
 def running_processes() -> dict[int, int]:
-    """Return the parents of all running processes of this host by their ids; none if it has no /proc."""
+    """Return the parents of all running processes of this host by their ids; none without /proc."""
     parents = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
