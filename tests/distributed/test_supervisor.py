@@ -112,11 +112,11 @@ def test_a_job_that_has_failed_removes_the_files_of_processes_that_end_after_it(
 
 RANK = """
 import os, signal, subprocess, sys, time
-helper = "import time; print('started', flush=True); time.sleep(60)"
+helper = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
 start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {helper!r}], process_group={{group}})"
 def rank(code):
     rank = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert rank.stdout.readline() == "started\\n"
+    rank.helper = int(rank.stdout.readline())
     return rank
 """
 
@@ -141,10 +141,11 @@ def test_processes_of_a_running_rank_and_those_of_their_own_process_group_are_no
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_processes_that_remain_after_the_command_are_killed(tmp_path, status):
-    code = f"orphan = rank(start.format(group=0))\nprint(orphan.pid, file=open('pid', 'w'))\nsys.exit({status})"
-    assert supervise_in(tmp_path, RANK + code.replace("group=0", "group=None"), 0.1) == status
+    """Also one of another process group."""
+    code = f"left = rank(start.format(group=0))\nprint(left.helper, file=open('pid', 'w'))\nsys.exit({status})"
+    assert supervise_in(tmp_path, RANK + code, 0.1) == status
     with pytest.raises(ProcessLookupError):
-        os.killpg(int((tmp_path / "pid").read_text()), 0)
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_too_little_shared_memory_is_an_error_with_the_sizes_and_the_files_that_no_process_uses(monkeypatch):
