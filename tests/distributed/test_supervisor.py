@@ -129,12 +129,12 @@ def test_a_process_that_an_ended_rank_has_left_is_killed_while_the_command_runs(
     assert time.monotonic() - start < 30
 
 
-@pytest.mark.parametrize("kept", ["rank(start.format(group=None) + '; import time; time.sleep(60)')", "orphan"])
-def test_processes_of_a_running_rank_and_those_of_their_own_process_group_are_not_killed(tmp_path, kept):
+@pytest.mark.parametrize("other", ["rank(start.format(group=None) + '; import time; time.sleep(60)')", "orphan"])
+def test_processes_of_a_running_rank_and_those_of_their_own_process_group_are_not_killed(tmp_path, other):
     code = (
         "orphan = rank(start.format(group=0))\nassert orphan.wait() == 0\n"
-        f"kept = {kept}\ntime.sleep(1)\nos.set_blocking(kept.stdout.fileno(), False)\n"
-        "try:\n    os.read(kept.stdout.fileno(), 1)\nexcept BlockingIOError:\n    sys.exit(7)  # it has not ended"
+        f"other = {other}\ntime.sleep(1)\nos.set_blocking(other.stdout.fileno(), False)\n"
+        "try:\n    os.read(other.stdout.fileno(), 1)\nexcept BlockingIOError:\n    sys.exit(7)  # it has not ended"
     )
     assert supervise_in(tmp_path, RANK + code, 0.1) == 7
 
