@@ -130,7 +130,7 @@ def test_a_process_that_an_ended_rank_has_left_is_killed_while_the_command_runs(
 
 
 @pytest.mark.parametrize("other", ["rank(start.format(group=None) + '; import time; time.sleep(60)')", "orphan"])
-def test_processes_of_a_running_rank_and_those_of_their_own_process_group_are_not_killed(tmp_path, other):
+def test_processes_of_a_running_rank_and_those_of_another_process_group_are_not_killed(tmp_path, other):
     code = (
         "orphan = rank(start.format(group=0))\nassert orphan.wait() == 0\n"
         f"other = {other}\ntime.sleep(1)\nos.set_blocking(other.stdout.fileno(), False)\n"
