@@ -720,7 +720,7 @@ class Namespace:
 
     @overload
     @staticmethod
-    def where(condition: _Array, x1: Any = None, x2: Any = None, /) -> _Array | tuple[_Array, ...]:
+    def where(condition: _Array, x1: Any, x2: Any, /) -> _Array:
         """Return the elements of one array where a condition holds, else those of another one."""
 
     @staticmethod
