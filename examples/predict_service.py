@@ -81,7 +81,7 @@ def make_server(path: str, port: int) -> ThreadingHTTPServer:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", help="a checkpoint of: neonlite train data.csv --save FILE")
     parser.add_argument("--port", type=int, default=8000)
     arguments = parser.parse_args()
