@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-_LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.log"}
+_LAZY_NAMES = {"Model": "neonlite.models", "logger": "neonlite.logs"}
 _LAZY_NAMES |= dict.fromkeys(("einsum", "tensordot", "transpose"), "neonlite.contraction")
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from neonlite.contraction import einsum as einsum
     from neonlite.contraction import tensordot as tensordot
     from neonlite.contraction import transpose as transpose
-    from neonlite.log import logger as logger
+    from neonlite.logs import logger as logger
     from neonlite.models import Model as Model
 else:
 

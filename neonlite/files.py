@@ -48,6 +48,7 @@ def printable(text: object, keep: str = "\n\t") -> str:
 def encodable(text: str, stream: object) -> str:
     r"""Return a text with the characters escaped that the encoding of a stream lacks, such as a code page of Windows.
 
+    >>> import io
     >>> encodable("a → b", io.TextIOWrapper(io.BytesIO(), "cp1252"))
     'a \\u2192 b'
     """

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from neonlite import Backend, cleanup_backend
 from neonlite.backend import thread_pool
+from neonlite.ops import OPS
 
 pytest.register_assert_rewrite("helpers")
 
@@ -102,6 +104,22 @@ def cpu() -> Iterator[Backend]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def own() -> Iterator[Callable[..., Any]]:
+    """Define ops that are gone after the test."""
+    defined: list[str] = []
+
+    def define(name: str, *rules: Any, **options: Any) -> Any:
+        method = Backend.define_op(name, *rules, **options)
+        defined.append(name)
+        return method
+
+    yield define
+    for name in defined:
+        del OPS[name]
+        delattr(Backend, name)
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ every_module = pytest.mark.parametrize("module", MODULES)
 
 LEVELS = {
     "neonlite.files": 0,
-    "neonlite.log": 0,
+    "neonlite.logs": 0,
     "neonlite.name_hints": 0,
     "neonlite.dtypes": 0,
     "neonlite.shapes": 0,

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from neonlite.models.model import Model
     from neonlite.transforms import Cost
 
-# of arrays, data frames and data sets, which are not iterables of minibatches
-ARRAY_ATTRIBUTES = ("__array__", "__dlpack__", "columns", "nbatches", "ndata", "shape")
+# of arrays and data sets, which are not iterables of minibatches
+ARRAY_ATTRIBUTES = ("__array__", "__dlpack__", "nbatches", "ndata", "shape")
 
 
 class MinibatchIterator(NervanaDataIterator):
@@ -140,6 +140,8 @@ def is_minibatches(where: str, X: Any) -> bool:
     if isinstance(X, list | tuple):
         return bool(X) and all(isinstance(x, list | tuple) and len(x) == 2 and is_pair(*x) for x in X)
     if isinstance(X, str | bytes | Mapping) or any(hasattr(X, name) for name in ARRAY_ATTRIBUTES):
+        return False
+    if hasattr(type(X), "columns"):  # a data frame; of a lazy one of polars, X.columns warns
         return False
     if isinstance(X, Iterator):
         raise ends_after_one_epoch(where, X)

@@ -130,8 +130,8 @@ class Ranks:
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.close()
-        assert [process.wait(timeout=30) for process in self.processes] == [0] * len(self.processes)
-        assert "".join(map(self.errors, self.processes)) == ""
+        ends = [(process.wait(timeout=30), self.errors(process)) for process in self.processes]
+        assert ends == [(0, "")] * len(ends)
 
     def errors(self, process: subprocess.Popen[str]) -> str:
         assert process.stderr is not None

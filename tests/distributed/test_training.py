@@ -319,7 +319,7 @@ def test_only_rank_0_writes_files_and_shows_progress(ranks, n):
     assert results[0]["printed"]
     assert [result["printed"] for result in results[1:]] == [""] * (n - 1)
     own = [f"rank-{rank}.own" for rank in range(n)]
-    expected = ["rank-0.best", "rank-0.h5", "rank-0.model", "rank-0_1.model", "rank-0_2.model", *own]
+    expected = ["rank-0.best", "rank-0.h5", "rank-0.model", "rank-0_2.model", "rank-0_3.model", *own]
     assert results[0]["files"] == sorted(expected)
     assert_same([result["weights"] for result in results])
     for result in results[1:]:

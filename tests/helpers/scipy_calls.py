@@ -174,7 +174,7 @@ ihfft(v); ihfft2(x); ihfftn(x); irfft(v); irfft2(x); irfftn(x); rfft(v); rfft2(x
 # the functions that cannot return arrays, by the reason, with a pattern of what happens
 REFUSED: dict[str, tuple[str, dict[str, str]]] = {
     "they compute with complex numbers": (
-        "Complex numbers are not supported: compute with NumPy's array",
+        "[Cc]omplex numbers are not supported: compute with NumPy's array",
         {
             "scipy.fft": "fft fft2 fftn ifft ifft2 ifftn rfft rfft2 rfftn ihfft ihfft2 ihfftn fht ifht",
             "scipy.ndimage": "fourier_shift",

@@ -1047,7 +1047,7 @@ def test_a_cost_comes_after_its_network(be, rng):
     with pytest.raises(RuntimeError, match=rf"loss: expected a configured network, got {net.name}"):
         cost.initialize(net)
     cost.initialize(net.configure(4))
-    with pytest.raises(ValueError, match="SumSquared: expected y and t of the same shape"):
+    with pytest.raises(ValueError, match="SumSquared: expected targets with a row for each of the 3 outputs"):
         cost.get_cost(be.zeros((3, 2)), be.zeros((4, 2)))
 
 

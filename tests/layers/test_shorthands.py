@@ -135,6 +135,9 @@ COST_OF_NAME = {
     "smoothl1loss": SmoothL1Loss(),
     "squared_hinge": SquareHingeLoss(),
     "squarehingeloss": SquareHingeLoss(),
+    "binary_crossentropy": CrossEntropyBinary(),
+    "categorical_crossentropy": CrossEntropyMulti(),
+    "sparse_categorical_crossentropy": CrossEntropyMulti(),
 }
 OPTIMIZER_OF_NAME = {
     "sgd": GradientDescentMomentum(0.01, 0.0),

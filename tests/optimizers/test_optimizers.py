@@ -993,8 +993,8 @@ def test_the_arguments_are_neons_in_neons_order(cls):
         (lambda: GDM("0.1", 0.9), TypeError, "expected a number for learning_rate, got '0.1'"),
         (lambda: GDM(0.1, 1.0), ValueError, "expected a finite number >= 0 and < 1 for momentum_coef, got 1.0"),
         (lambda: GDM(0.1, 0.9, wdecay=-1), ValueError, "expected a finite number >= 0 for wdecay, got -1"),
-        (lambda: GDM(0.1, 0.9, schedule=None), TypeError, "expected a Schedule for schedule, got None"),
-        (lambda: GDM(0.1, 0.9, schedule=Schedule), TypeError, "expected a Schedule for schedule, got <class"),
+        (lambda: GDM(0.1, 0.9, schedule=None), TypeError, "expected a Schedule.* for schedule, got None"),
+        (lambda: GDM(0.1, 0.9, schedule=Schedule), TypeError, "expected a Schedule.* for schedule, got <class"),
         (lambda: RMSProp(decay_rate=1.5), ValueError, "expected a finite number >= 0 and < 1 for decay_rate, got 1.5"),
         (lambda: RMSProp(epsilon=-1e-6), ValueError, "expected a finite number >= 0 for epsilon, got -1e-06"),
         (lambda: RMSProp(gradient_clip_norm=0), ValueError, "expected a finite number > 0 for gradient_clip_norm"),
@@ -1036,7 +1036,7 @@ def test_the_arguments_are_neons_in_neons_order(cls):
         (lambda: PolySchedule(0, 1), ValueError, "expected a finite number >= 1 for total_epochs, got 0"),
         (lambda: ShiftSchedule(None), TypeError, "expected a number for interval, got None"),
         (lambda: CosineSchedule(5, -1), ValueError, "expected a finite number >= 0 for final, got -1"),
-        (lambda: WarmupSchedule(2, 0.1), TypeError, "WarmupSchedule: expected a Schedule for schedule, got 0.1"),
+        (lambda: WarmupSchedule(2, 0.1), TypeError, "WarmupSchedule: expected a Schedule.* for schedule, got 0.1"),
     ],
 )
 def test_arguments_are_checked_when_they_are_given(make, error, words):

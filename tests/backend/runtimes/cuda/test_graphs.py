@@ -764,7 +764,7 @@ def test_a_token_id_out_of_range_raises_before_weights_change(sim: Backend) -> N
 def test_a_failed_step_keeps_the_weights_and_can_be_repeated(sim: Backend) -> None:
     NervanaObject.be = sim
     sim.bsz = 4
-    data = ArrayIterator(np.arange(12.0).reshape(12, 1), y=np.arange(12.0), make_onehot=False)
+    data = ArrayIterator(np.arange(12.0).reshape(12, 1) / 4, y=np.arange(12.0) / 4, make_onehot=False)
     model = Model([Affine(1, Constant(0.1), bias=Constant(0))])
 
     class Wrong(GradientDescentMomentum):
