@@ -11,7 +11,7 @@ import numpy as np
 
 
 def buffers(run: Callable[[], Any]) -> list[int]:
-    """Return the sizes of the NumPy buffers of 1 kB or more that exist at a call or return of anything in a run.
+    """Return the sizes of the NumPy buffers of more than 2 kB that exist at a call or return of anything in a run.
 
     A snapshot takes long; one is taken where there is more memory in use than at the event before.
     """
@@ -23,7 +23,7 @@ def buffers(run: Callable[[], Any]) -> list[int]:
         nonlocal before
         if tracemalloc.get_traced_memory()[0] >= before + 500:
             traces = tracemalloc.take_snapshot().filter_traces([of_numpy]).traces
-            found.extend(trace.size for trace in traces if trace.size >= 1000)
+            found.extend(trace.size for trace in traces if trace.size > 2048)
         before = tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()
