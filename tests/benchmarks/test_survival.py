@@ -89,7 +89,7 @@ def test_training_after_an_error_at_any_line_of_a_step_is_bit_identical(name):
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_call_that_an_error_or_ctrl_c_ends_changes_nothing_and_works_when_it_is_repeated(name):
-    assert held(disturbed(3, [name], seed=int(os.environ.get("NEONLITE_TEST_SEED", "0"))))
+    assert held(disturbed(3, 3, [name], seed=int(os.environ.get("NEONLITE_TEST_SEED", "0"))))
 
 
 @pytest.mark.slow
