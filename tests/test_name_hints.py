@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -432,6 +433,13 @@ t.block_until_ready() = x
 NAMES = {"numpy": NUMPY, "torch": TORCH, "keras": KERAS, "jax": JAX}
 LIBRARIES = ("np.", "torch.", "keras.", "jax.", "flax.", "optax.")
 ROWS = [(library, row) for library, rows in NAMES.items() for row in rows.strip().splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def restored_print_options() -> Iterator[None]:
+    """Restore NumPy's print options, which a hint sets."""
+    with np.printoptions():
+        yield
 
 
 @pytest.fixture

@@ -91,7 +91,9 @@ class RankState:
 
     def update(self, heartbeat: dict[str, Any], clock: float) -> None:
         """Set the attributes that a rank has sent."""
+        is_closed = self.is_closed  # and stays so: its threads may send their messages in another order
         vars(self).update(heartbeat)
+        self.is_closed |= is_closed
         self.heard_at = clock
         if self.last_counts != (counts := (self.entered, self.left)):
             self.last_counts, self.waiting_since = counts, clock
