@@ -121,7 +121,7 @@ def open_input(path: str | os.PathLike[str]) -> BinaryIO:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def open_descriptor(path: str | os.PathLike[str]) -> int | None:
+def descriptor_of(path: str | os.PathLike[str]) -> int | None:
     """Return the file descriptor of this process that a path names, such as 1 for /dev/stdout, or None."""
     file = os.path.abspath(path)
     for _ in range(8):
@@ -148,7 +148,7 @@ def check_output(what: str, path: str | os.PathLike[str]) -> None:
     path : str or Path
         The path of a stream, or of a file, which need not exist.
     """
-    if open_descriptor(path) is None and not is_stream(path):
+    if descriptor_of(path) is None and not is_stream(path):
         check_writable(what, path)
 
 
@@ -167,7 +167,7 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
     OSError
         No process reads the FIFO, or the operating system reports an error.
     """
-    number = open_descriptor(path)
+    number = descriptor_of(path)
     if number is not None:  # opened again, a file would be written from its start
         with open(os.dup(number), "wb") as file:
             file.write(data)

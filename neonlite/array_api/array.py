@@ -426,14 +426,15 @@ def evaluate_constant(tree: Any) -> Tensor:
     A reduction of large tensors, or an op of kind "library", that other op-trees contain as well is computed once: the
     node stores its value.
     """
-    if (known := getattr(tree, "_value", None)) is not None:
-        return known  # type: ignore[no-any-return]
+    value: Tensor | None = getattr(tree, "_value", None)
+    if value is not None:
+        return value
     leaves = (tree.leaves or {}).values()
     is_large = any(type(x) is Tensor and x.info.attrs["nbytes"] >= MIN_STORED_BYTES for x in leaves)
     nodes = list(postorder(tree)) if is_large else ()
     if not any(node.info.op_def.kind in COSTLY_KINDS for node in nodes[:-1]):
-        tree._value = tree.backend.evaluate([tree])[0]
-        return tree._value  # type: ignore[no-any-return]
+        tree._value = value = tree.backend.evaluate([tree])[0]
+        return value
     parents = Counter(id(x) for node in nodes for x in (node.left, node.right))
     shared = {  # nodes that something else refers to, and all below them
         id(node)
@@ -452,10 +453,10 @@ def evaluate_constant(tree: Any) -> Tensor:
         built[id(node)] = rebuilt if known is None else known
         if known is None and id(node) in shared and node.info.op_def.kind in COSTLY_KINDS:
             stored.append(node)
-    values = tree.backend.evaluate([built[id(node)] for node in stored])
-    for node, value in zip(stored, values, strict=True):
-        node._value = value
-    return values[0]  # type: ignore[no-any-return]
+    values: list[Tensor] = tree.backend.evaluate([built[id(node)] for node in stored])
+    for node, computed in zip(stored, values, strict=True):
+        node._value = computed
+    return values[0]
 
 
 def count_references(objects: Sequence[object]) -> list[int]:
