@@ -168,10 +168,10 @@ class Array:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NumPyArray:
         if copy is False:
-            raise ValueError(f"{describe_array(self)}: expected copy=True or None, as NumPy gets a copy; got False.")
+            raise ValueError(f"{describe(self)}: expected copy=True or None, as NumPy gets a copy; got False.")
         if self.is_live and self.dtype.kind == "f":
             warn(
-                f"np.asarray: {describe_array(self)} depends on a variable or tensor, and what NumPy computes from it "
+                f"np.asarray: {describe(self)} depends on a variable or tensor, and what NumPy computes from it "
                 "has no gradient. Use functions of the namespace, or x.numpy() for the value alone."
             )
         value = self.numpy()
@@ -192,7 +192,7 @@ class Array:
         """
         if self.size != 1:
             raise ValueError(
-                f"{describe_array(self)}.item(): expected one element, got {self.size}. Index the array, or reduce it "
+                f"{describe(self)}.item(): expected one element, got {self.size}. Index the array, or reduce it "
                 "with any, all, sum or max."
             )
         return self.numpy().item()  # type: ignore[no-any-return]
@@ -210,7 +210,7 @@ class Array:
     def _scalar(self) -> Any:
         if self.shape:
             raise TypeError(
-                f"{describe_array(self)}: expected an array of shape () to convert to a Python number. Index it, or "
+                f"{describe(self)}: expected an array of shape () to convert to a Python number. Index it, or "
                 "reduce it with any, all, sum or max."
             )
         return self.item()
@@ -225,16 +225,16 @@ class Array:
         return float(self._scalar())
 
     def __complex__(self) -> NoReturn:
-        raise TypeError(f"complex({describe_array(self)}): expected a conversion to a real number. {NO_COMPLEX}")
+        raise TypeError(f"complex({describe(self)}): expected a conversion to a real number. {NO_COMPLEX}")
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
-            raise TypeError(f"{describe_array(self)}: expected an integer array as an index. Call int(x).")
+            raise TypeError(f"{describe(self)}: expected an integer array as an index. Call int(x).")
         return int(self._scalar())
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError(f"len({describe_array(self)}): expected at least one dimension.")
+            raise TypeError(f"len({describe(self)}): expected at least one dimension.")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Array]:
@@ -253,7 +253,7 @@ class Array:
 
     @shape.setter
     def shape(self, shape: Shape) -> NoReturn:
-        raise AttributeError(f"{describe_array(self)}: expected no assignment to shape. Use reshape(x, shape).")
+        raise AttributeError(f"{describe(self)}: expected no assignment to shape. Use reshape(x, shape).")
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -262,7 +262,7 @@ class Array:
 
     @dtype.setter
     def dtype(self, dtype: np.dtype[Any]) -> NoReturn:
-        raise AttributeError(f"{describe_array(self)}: expected no assignment to dtype. Use astype(x, dtype).")
+        raise AttributeError(f"{describe(self)}: expected no assignment to dtype. Use astype(x, dtype).")
 
     @property
     def ndim(self) -> int:
@@ -283,14 +283,14 @@ class Array:
     def T(self) -> Array:
         """The transpose of a matrix."""
         if self.ndim != 2:
-            raise ValueError(f"{describe_array(self)}.T: expected two dimensions. Use mT or permute_dims.")
+            raise ValueError(f"{describe(self)}.T: expected two dimensions. Use mT or permute_dims.")
         return self.mT
 
     @property
     def mT(self) -> Array:
         """The transposes of the matrices in the last two axes."""
         if self.ndim < 2:
-            raise ValueError(f"{describe_array(self)}.mT: expected at least two dimensions.")
+            raise ValueError(f"{describe(self)}.mT: expected at least two dimensions.")
         return result(self.operand.T, self.ndim, self.dtype, self)
 
     def to_device(self, device: str, /, *, stream: None = None) -> Array:
@@ -525,11 +525,6 @@ def from_operand(x: Operand) -> Array:
 
 
 # --- description and devices ---------------------------------------------------------------------------------------
-
-
-def describe_array(x: Any) -> str:
-    """Return a description of an argument for an error message."""
-    return describe(x)
 
 
 def check_device(be: Backend, device: Any) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neonlite.array_api.arguments import as_integers, check_arrays
-from neonlite.array_api.array import Array, as_dtype, describe_array, padded, result, same
+from neonlite.array_api.array import Array, as_dtype, padded, result, same
 from neonlite.array_api.promotion import DTYPES, KINDS, DTypes, promote, promote_scalar, to_dtype
 from neonlite.backend import current_backend
+from neonlite.messages import describe
 from neonlite.optree_array_methods import device_of
 from neonlite.shapes import Shape
 from neonlite.shapes import broadcast_shapes as common_shape
@@ -69,7 +70,7 @@ def broadcast_to(x: Array, /, shape: tuple[int, ...]) -> Array:
     if x.shape == shape:
         return same(x)
     if broadcast_shapes(x.shape, shape) != shape:
-        raise ValueError(f"broadcast_to: expected an array that broadcasts to {shape}, got {describe_array(x)}")
+        raise ValueError(f"broadcast_to: expected an array that broadcasts to {shape}, got {describe(x)}")
     return result(x.backend.broadcast_to(x.operand, padded(shape)), len(shape), x.dtype, x)
 
 

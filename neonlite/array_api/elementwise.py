@@ -16,13 +16,13 @@ from neonlite.array_api.array import (
     Array,
     as_boolean,
     as_dtype,
-    describe_array,
     new_array,
     result,
     same,
 )
 from neonlite.array_api.promotion import promote, promote_scalar, to_dtype
 from neonlite.backend.validation import checks_names
+from neonlite.messages import describe
 from neonlite.ops import OPS, Op
 from neonlite.optree import build
 from neonlite.shapes import broadcast_shapes
@@ -204,9 +204,7 @@ def check_broadcast(name: str, x: Array, y: Array) -> None:
     try:
         broadcast_shapes(x.shape, y.shape)
     except ValueError:
-        raise ValueError(
-            f"{name}: expected shapes that broadcast, got {describe_array(x)} and {describe_array(y)}"
-        ) from None
+        raise ValueError(f"{name}: expected shapes that broadcast, got {describe(x)} and {describe(y)}") from None
 
 
 def check_kind(name: str, kinds: str, x: Array) -> Array:
@@ -217,7 +215,7 @@ def check_kind(name: str, kinds: str, x: Array) -> Array:
         hint = "Cast it with astype(x, int64), or use logical_not, logical_and or logical_or."
     else:
         hint = "Cast it with astype."
-    raise TypeError(f"{name}: expected an array of a {KIND_NAMES[kinds]} dtype, got {describe_array(x)}. {hint}")
+    raise TypeError(f"{name}: expected an array of a {KIND_NAMES[kinds]} dtype, got {describe(x)}. {hint}")
 
 
 abs = unary("abs", REAL, "absolute")
@@ -428,7 +426,7 @@ def as_limit(x: Array, limit: Any, inward: Callable[[float], int]) -> Any:
         (limit,) = check_arrays("clip", limit)
         if promote(x.dtype, limit.dtype).kind == "f":
             raise TypeError(
-                f"clip: expected limits that can be cast to {x.dtype.name}, got {describe_array(limit)}. Cast one of "
+                f"clip: expected limits that can be cast to {x.dtype.name}, got {describe(limit)}. Cast one of "
                 "the arrays with astype."
             )
         return limit
@@ -443,7 +441,7 @@ def select(condition: Array, x1: Any, x2: Any) -> Array:
     """Return the elements of one array where a condition holds, else those of another one: ``where``."""
     (condition,) = check_arrays("where", condition)
     if condition.dtype != BOOL:
-        raise TypeError(f"where: expected a boolean condition, got {describe_array(condition)}. Use condition != 0.")
+        raise TypeError(f"where: expected a boolean condition, got {describe(condition)}. Use condition != 0.")
     if isinstance(x1, SCALARS) and isinstance(x2, SCALARS):
         both = convert(condition.backend, [x1, x2], name="where")
         x, y = both[0], both[1]

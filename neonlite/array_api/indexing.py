@@ -14,12 +14,13 @@ from typing import Any, cast
 import numpy as np
 
 from neonlite.array_api.arguments import as_array
-from neonlite.array_api.array import Array, describe_array, padded, with_shape
+from neonlite.array_api.array import Array, padded, with_shape
 from neonlite.array_api.data_types import broadcast_to
 from neonlite.array_api.manipulation import take_positions
 from neonlite.array_api.promotion import check_can_assign, to_dtype
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.tensor import Tensor
+from neonlite.messages import describe
 from neonlite.shapes import Shape, can_broadcast
 from neonlite.typing import NumPyArray
 
@@ -159,7 +160,7 @@ def assign(x: Array, key: Any, value: Any) -> None:
     if sys.getrefcount(x) == _Probe.count and id(x) not in map(id, sys._getframe(1).f_locals.values()):
         raise ValueError(
             f"x[i][j] = value: expected an array that a name refers to, got the result of an expression, "
-            f"{describe_array(x)}. Arrays share no memory, so it would be lost. Use one index, x[i, j] = value, "
+            f"{describe(x)}. Arrays share no memory, so it would be lost. Use one index, x[i, j] = value, "
             "or x[...] = where(condition, value, x)."
         )
     v = as_array(value, x)
@@ -179,7 +180,7 @@ def replaced(x: Array, key: Any, v: Array) -> Array:
         value, v = v, broadcast_to(v, positions.shape)
     except ValueError:
         raise ValueError(
-            f"x[...] = value: expected a value that broadcasts to {positions.shape}, got {describe_array(v)}"
+            f"x[...] = value: expected a value that broadcasts to {positions.shape}, got {describe(v)}"
         ) from None
     if not positions.size:
         return x

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from neonlite.array_api.arguments import as_array, check_arrays
-from neonlite.array_api.array import Array, describe_array, from_numpy, with_shape
+from neonlite.array_api.array import Array, from_numpy, with_shape
 from neonlite.array_api.data_types import broadcast_to, finfo
 from neonlite.array_api.elementwise import FLOAT, abs, equal, greater, not_equal, pow, promoted, select
 from neonlite.array_api.manipulation import axes_of, expand_dims, moveaxis, reshape, stack
@@ -27,6 +27,7 @@ from neonlite.array_api.reductions import max as max_of
 from neonlite.array_api.reductions import min as min_of
 from neonlite.array_api.reductions import sum as sum_of
 from neonlite.backend.validation import integer
+from neonlite.messages import describe
 from neonlite.name_hints import module_getattr
 from neonlite.shapes import broadcast_shapes
 
@@ -65,7 +66,7 @@ def matrices(name: str, argument: Any, is_square: bool = False) -> Array:
     x: Array = numeric(name, FLOAT, argument)
     if x.ndim < 2 or (is_square and x.shape[-1] != x.shape[-2]):
         kind = "square matrices" if is_square else "matrices"
-        raise ValueError(f"linalg.{name}: expected {kind} in the last two axes, got {describe_array(x)}")
+        raise ValueError(f"linalg.{name}: expected {kind} in the last two axes, got {describe(x)}")
     return x
 
 
@@ -106,9 +107,7 @@ def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     x1, x2 = check_arrays("cross", x1, x2)
     axis = axis_from_end("cross", x1, x2, axis)
     if x1.shape[axis] != 3 or x2.shape[axis] != 3:
-        raise ValueError(
-            f"linalg.cross: expected size 3 on axis {axis}, got {describe_array(x1)} and {describe_array(x2)}"
-        )
+        raise ValueError(f"linalg.cross: expected size 3 on axis {axis}, got {describe(x1)} and {describe(x2)}")
     (a, b, c), (d, e, f) = ([moveaxis(x, axis, 0)[i] for i in range(3)] for x in (x1, x2))
     return stack([b * f - c * e, c * d - a * f, a * e - b * d], axis=axis)
 
@@ -147,7 +146,7 @@ def diagonal(x: Array, /, *, offset: int = 0) -> Array:
     """
     (x,) = check_arrays("diagonal", x)
     if x.ndim < 2:
-        raise ValueError(f"linalg.diagonal: expected at least two dimensions, got {describe_array(x)}")
+        raise ValueError(f"linalg.diagonal: expected at least two dimensions, got {describe(x)}")
     rows = np.arange(max(0, min(x.shape[-2] + min(offset, 0), x.shape[-1] - max(offset, 0))))
     return x[..., rows - min(offset, 0), rows + max(offset, 0)]
 
@@ -302,7 +301,7 @@ def outer(x1: Array, x2: Array, /) -> Array:
     """
     x1, x2 = check_arrays("outer", x1, x2)
     if x1.ndim != 1 or x2.ndim != 1:
-        raise ValueError(f"linalg.outer: expected two vectors, got {describe_array(x1)} and {describe_array(x2)}")
+        raise ValueError(f"linalg.outer: expected two vectors, got {describe(x1)} and {describe(x2)}")
     return reshape(x1, (-1, 1)) * reshape(x2, (1, -1))
 
 
@@ -392,8 +391,7 @@ def solve(x1: Array, x2: Array, /) -> Array:
     right = x2 if x2.ndim > 1 else reshape(x2, (-1, 1))
     if right.shape[-2] != x1.shape[-1]:
         raise ValueError(
-            f"linalg.solve: expected (..., n, n) and (..., n, k) or (n,), got {describe_array(x1)} and "
-            f"{describe_array(x2)}"
+            f"linalg.solve: expected (..., n, n) and (..., n, k) or (n,), got {describe(x1)} and {describe(x2)}"
         )
     batch = broadcast_shapes(x1.shape[:-2], right.shape[:-2])
     left, right = (broadcast_to(x, (*batch, *x.shape[-2:])) for x in (x1, right))

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from neonlite.array_api.arguments import as_integers, check_arrays
-from neonlite.array_api.array import Array, describe_array, result, same, with_shape
+from neonlite.array_api.array import Array, result, same, with_shape
 from neonlite.array_api.data_types import broadcast_arrays, broadcast_to
 from neonlite.array_api.promotion import promote, to_dtype
 from neonlite.backend.validation import checks_names
+from neonlite.messages import describe
 from neonlite.shapes import normalize_axes
 
 Axis = int | Sequence[int] | None
@@ -23,13 +24,13 @@ def axes_of(name: str, x: Array, axis: Axis) -> tuple[int, ...]:
     try:
         return normalize_axes(axis, x.ndim)
     except (IndexError, ValueError, TypeError) as error:
-        raise type(error)(f"{name}: {error}, for {describe_array(x)}") from None
+        raise type(error)(f"{name}: {error}, for {describe(x)}") from None
 
 
 def axis_of(name: str, x: Array, axis: int) -> int:
     """Return one axis as a number from 0."""
     if not hasattr(axis, "__index__"):
-        raise TypeError(f"{name}: expected an integer as axis, got {axis!r}, for {describe_array(x)}")
+        raise TypeError(f"{name}: expected an integer as axis, got {axis!r}, for {describe(x)}")
     return axes_of(name, x, axis)[0]
 
 
@@ -97,7 +98,7 @@ def expand_dims(x: Array, /, axis: int | tuple[int, ...] = 0) -> Array:
     try:
         axes = normalize_axes(axes, ndim)
     except (IndexError, ValueError) as error:
-        raise type(error)(f"expand_dims: {error}, for {describe_array(x)}") from None
+        raise type(error)(f"expand_dims: {error}, for {describe(x)}") from None
     sizes = iter(x.shape)
     return reshape(x, tuple(1 if i in axes else next(sizes) for i in range(ndim)))
 
@@ -182,7 +183,7 @@ def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
     (x,) = check_arrays("permute_dims", x)
     order = ordered_axes("permute_dims", x, axes)
     if len(order) != x.ndim:
-        raise ValueError(f"permute_dims: expected all axes of {describe_array(x)}, got {axes}")
+        raise ValueError(f"permute_dims: expected all axes of {describe(x)}, got {axes}")
     return result(x.backend.transpose(x.operand, order), x.ndim, x.dtype, x) if x.ndim > 1 else same(x)
 
 
@@ -249,7 +250,7 @@ def reshape(x: Array, /, shape: tuple[int, ...], *, copy: bool | None = None) ->
     if sizes.count(-1) == 1 and known and not x.size % known:
         sizes[sizes.index(-1)] = x.size // known
     if -1 in sizes or math.prod(sizes) != x.size:
-        raise ValueError(f"reshape: expected a shape of {x.size} elements for {describe_array(x)}, got {shape}")
+        raise ValueError(f"reshape: expected a shape of {x.size} elements for {describe(x)}, got {shape}")
     return with_shape(x.operand, tuple(sizes), x.dtype, x)
 
 
@@ -316,7 +317,7 @@ def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
     (x,) = check_arrays("squeeze", x)
     axes = axes_of("squeeze", x, axis)
     if any(x.shape[i] != 1 for i in axes):
-        raise ValueError(f"squeeze: expected axes of size 1, got {axis} of {describe_array(x)}")
+        raise ValueError(f"squeeze: expected axes of size 1, got {axis} of {describe(x)}")
     return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
@@ -390,7 +391,7 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
 def check_indices(name: str, indices: Array) -> None:
     """Raise TypeError unless an array holds integers."""
     if indices.dtype.kind not in "iu":
-        raise TypeError(f"{name}: expected integers as indices, got {describe_array(indices)}")
+        raise TypeError(f"{name}: expected integers as indices, got {describe(indices)}")
 
 
 @checks_names
@@ -414,7 +415,7 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     x, indices = check_arrays("take", x, indices)
     check_indices("take", indices)
     if axis is None and x.ndim != 1:
-        raise ValueError(f"take: expected axis for {describe_array(x)}, got none")
+        raise ValueError(f"take: expected axis for {describe(x)}, got none")
     i = axis_of("take", x, 0 if axis is None else axis)
     be, pad = x.backend, len(x.operand.shape) - x.ndim
     flat = be.take(x.operand, be.reshape(indices.operand, (1, indices.size)), i + pad)
@@ -443,8 +444,7 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     i = axis_of("take_along_axis", x, axis)
     if x.ndim != indices.ndim:
         raise ValueError(
-            f"take_along_axis: expected indices of {x.ndim} dimensions, got {describe_array(indices)} for "
-            f"{describe_array(x)}"
+            f"take_along_axis: expected indices of {x.ndim} dimensions, got {describe(indices)} for {describe(x)}"
         )
     shape = np.broadcast_shapes((*x.shape[:i], 1, *x.shape[i + 1 :]), (*indices.shape[:i], 1, *indices.shape[i + 1 :]))
     x = broadcast_to(x, (*shape[:i], x.shape[i], *shape[i + 1 :]))
@@ -476,7 +476,7 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
         raise ValueError(f"meshgrid: expected indexing 'xy' or 'ij', got {indexing!r}")
     arrays = tuple(check_arrays("meshgrid", *arrays))
     if any(x.ndim != 1 for x in arrays):
-        raise ValueError(f"meshgrid: expected one dimension, got {', '.join(map(describe_array, arrays))}")
+        raise ValueError(f"meshgrid: expected one dimension, got {describe(*arrays)}")
     order = list(range(len(arrays)))
     if indexing == "xy" and len(arrays) > 1:
         order[:2] = 1, 0
@@ -523,5 +523,5 @@ def triu(x: Array, /, *, k: int = 0) -> Array:
 def _triangle(name: str, x: Any, k: int) -> Array:
     (x,) = check_arrays(name, x)
     if x.ndim < 2:
-        raise ValueError(f"{name}: expected at least two dimensions, got {describe_array(x)}")
+        raise ValueError(f"{name}: expected at least two dimensions, got {describe(x)}")
     return result(getattr(x.backend, name)(x.operand, k), x.ndim, x.dtype, x)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from neonlite.array_api import data_types, elementwise, indexing, manipulation, numpy_functions, products, reductions
-from neonlite.array_api.array import Array, describe_array, result
+from neonlite.array_api.array import Array, result
 from neonlite.array_api.creation import asarray
 from neonlite.array_api.promotion import to_dtype
-from neonlite.messages import NO_COMPLEX
+from neonlite.messages import NO_COMPLEX, describe
 from neonlite.name_hints import ARRAY_API, add_hints, synonyms
 from neonlite.optree import Operand
 from neonlite.optree_numpy import REDUCTIONS, accepts, evaluate
@@ -61,8 +61,8 @@ def _binary(name: str, function: Callable[..., Array]) -> None:
         z = function(self, other)
         if z.shape != self.shape or not np.can_cast(z.dtype, self.dtype, "same_kind"):
             raise (ValueError if z.shape != self.shape else TypeError)(
-                f"in-place {name}: expected a result of the shape and kind of {describe_array(self)}, got "
-                f"{describe_array(z)}. Write x = {function.__name__}(x, y), or cast one of the operands with astype."
+                f"in-place {name}: expected a result of the shape and kind of {describe(self)}, got "
+                f"{describe(z)}. Write x = {function.__name__}(x, y), or cast one of the operands with astype."
             )
         return self.replace(to_dtype(z, self.dtype))
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from neonlite.array_api.arguments import as_integers, check_arrays
-from neonlite.array_api.array import BOOL, Array, describe_array, result
+from neonlite.array_api.array import BOOL, Array, result
 from neonlite.array_api.data_types import broadcast_to
 from neonlite.array_api.elementwise import multiply
 from neonlite.array_api.manipulation import axis_of, ordered_axes, permute_dims, reshape, squeeze
 from neonlite.array_api.manipulation import matrix_transpose as matrix_transpose
 from neonlite.array_api.promotion import promote, to_dtype
 from neonlite.array_api.reductions import sum as sum_over
+from neonlite.messages import describe
 from neonlite.shapes import broadcast_shapes
 
 
@@ -23,7 +24,7 @@ def check_numeric(name: str, *arrays: Any) -> list[Array]:
     dtype = checked[0].dtype
     for x in checked:
         if x.dtype == BOOL:
-            raise TypeError(f"{name}: expected numeric arrays, got {describe_array(x)}. Cast it with astype.")
+            raise TypeError(f"{name}: expected numeric arrays, got {describe(x)}. Cast it with astype.")
         dtype = promote(dtype, x.dtype)
     return [to_dtype(x, dtype) for x in checked]
 
@@ -50,9 +51,7 @@ def matmul(x1: Array, x2: Array, /) -> Array:
     """
     x1, x2 = check_numeric("matmul", x1, x2)
     if not x1.ndim or not x2.ndim or x1.shape[-1] != x2.shape[-2 if x2.ndim > 1 else 0]:
-        raise ValueError(
-            f"matmul: expected arrays (..., m, k) and (..., k, n), got {describe_array(x1)} and {describe_array(x2)}"
-        )
+        raise ValueError(f"matmul: expected arrays (..., m, k) and (..., k, n), got {describe(x1)} and {describe(x2)}")
     left = x1 if x1.ndim > 1 else reshape(x1, (1, -1))
     right = x2 if x2.ndim > 1 else reshape(x2, (-1, 1))
     if left.ndim == right.ndim == 2:
@@ -94,8 +93,7 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
         (n,) = as_integers("tensordot: axes", axes)
         if not 0 <= n <= min(x1.ndim, x2.ndim):
             raise ValueError(
-                f"tensordot: expected 0 to {min(x1.ndim, x2.ndim)} axes, got {n}, for {describe_array(x1)} and "
-                f"{describe_array(x2)}"
+                f"tensordot: expected 0 to {min(x1.ndim, x2.ndim)} axes, got {n}, for {describe(x1)} and {describe(x2)}"
             )
         axes = range(x1.ndim - n, x1.ndim), range(n)
     elif len(axes) != 2:
@@ -103,9 +101,7 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
     first, second = (ordered_axes("tensordot", x, each) for x, each in zip((x1, x2), axes, strict=True))
     rest1, rest2 = ([i for i in range(x.ndim) if i not in each] for x, each in ((x1, first), (x2, second)))
     if [x1.shape[i] for i in first] != [x2.shape[i] for i in second]:
-        raise ValueError(
-            f"tensordot: expected equal sizes of axes {axes}, got {describe_array(x1)} and {describe_array(x2)}"
-        )
+        raise ValueError(f"tensordot: expected equal sizes of axes {axes}, got {describe(x1)} and {describe(x2)}")
     k = math.prod(x1.shape[i] for i in first)
     shape1, shape2 = tuple(x1.shape[i] for i in rest1), tuple(x2.shape[i] for i in rest2)
     left = reshape(permute_dims(x1, (*rest1, *first)), (math.prod(shape1), k))
@@ -119,7 +115,7 @@ def axis_from_end(name: str, x1: Array, x2: Array, axis: int) -> int:
     if first != second:
         raise ValueError(
             f"{name}: expected a negative axis for different numbers of dimensions, got {axis}, for "
-            f"{describe_array(x1)} and {describe_array(x2)}"
+            f"{describe(x1)} and {describe(x2)}"
         )
     return first
 
@@ -142,9 +138,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     x1, x2 = check_numeric("vecdot", x1, x2)
     axis = axis_from_end("vecdot", x1, x2, axis)
     if x1.shape[axis] != x2.shape[axis]:
-        raise ValueError(
-            f"vecdot: expected equal sizes on axis {axis}, got {describe_array(x1)} and {describe_array(x2)}"
-        )
+        raise ValueError(f"vecdot: expected equal sizes on axis {axis}, got {describe(x1)} and {describe(x2)}")
     return sum_over(multiply(x1, x2), axis=axis, dtype=x1.dtype)
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neonlite.array_api.array import BOOL, Array, describe_array, result
+from neonlite.array_api.array import BOOL, Array, result
 from neonlite.dtypes import promote_types
-from neonlite.messages import NO_COMPLEX
+from neonlite.messages import NO_COMPLEX, describe
 
 if TYPE_CHECKING:
     from neonlite.backend.backend import Backend
@@ -48,7 +48,7 @@ def check_can_assign(x: Array, v: Array, value: object) -> None:
     order = {"b": 0, "u": 1, "i": 1, "f": 2}
     if order[v.dtype.kind] > order[x.dtype.kind]:
         raise TypeError(
-            f"x[...] = value: expected a value that can be cast to {x.dtype.name}, got {describe_array(v)}. Cast it "
+            f"x[...] = value: expected a value that can be cast to {x.dtype.name}, got {describe(v)}. Cast it "
             f"with astype(value, {x.dtype.name})."
         )
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from neonlite.array_api.arguments import as_array, check_arrays
-from neonlite.array_api.array import BOOL, Array, as_dtype, describe_array, from_numpy, same, with_shape
+from neonlite.array_api.array import BOOL, Array, as_dtype, from_numpy, same, with_shape
 from neonlite.array_api.elementwise import (
     FLOAT,
     REAL,
@@ -24,6 +24,7 @@ from neonlite.array_api.elementwise import (
 from neonlite.array_api.manipulation import Axis, axes_of, axis_of, concat, reshape, take
 from neonlite.array_api.promotion import to_dtype
 from neonlite.backend.validation import checks_names
+from neonlite.messages import describe
 
 INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
@@ -35,7 +36,7 @@ def reduced(method: str, x: Array, axis: Axis, keepdims: bool, dtype: np.dtype[A
         return same(x)
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
     if method not in ("sum", "prod") and not math.prod(x.shape[i] for i in axes):
-        raise ValueError(f"{method}: expected at least one element along axis {axis}, got {describe_array(x)}")
+        raise ValueError(f"{method}: expected at least one element along axis {axis}, got {describe(x)}")
     pad = len(x.operand.shape) - x.ndim
     operand = getattr(x.backend, method)(x.operand, axis=tuple(i + pad for i in axes))
     if not keepdims:
@@ -254,7 +255,7 @@ def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, 
 def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, include_initial: bool, initial: int) -> Array:
     (x,) = check_arrays(name, x)
     if axis is None and x.ndim > 1:
-        raise ValueError(f"{name}: expected axis for {describe_array(x)}, got none")
+        raise ValueError(f"{name}: expected axis for {describe(x)}, got none")
     x = accumulated(x if x.ndim else reshape(x, (1,)), dtype)
     i = axis_of(name, x, -1 if axis is None else axis)
     operand = getattr(x.backend, name)(x.operand, axis=i + len(x.operand.shape) - x.ndim)
@@ -347,7 +348,7 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
     """
     (x,) = check_arrays("nonzero", x)
     if not x.ndim:
-        raise ValueError(f"nonzero: expected at least one dimension, got {describe_array(x)}")
+        raise ValueError(f"nonzero: expected at least one dimension, got {describe(x)}")
     return tuple(from_numpy(x.backend, i.astype(np.int64, copy=False), True) for i in np.nonzero(x.numpy()))
 
 
@@ -399,7 +400,7 @@ def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array |
     (x1,) = check_arrays("searchsorted", x1)
     x2 = as_array(x2, x1)
     if x1.ndim != 1:
-        raise ValueError(f"searchsorted: expected one dimension, got {describe_array(x1)}")
+        raise ValueError(f"searchsorted: expected one dimension, got {describe(x1)}")
     if sorter is not None:
         x1 = take(x1, sorter)
     dtype = as_dtype(np.promote_types(x1.dtype, x2.dtype))  # NumPy's, in which integers are compared with floats
