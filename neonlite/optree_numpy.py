@@ -174,6 +174,8 @@ def evaluate(name: str, function: Callable[..., Any], args: Sequence[Any], kwarg
         The function writes to a tensor or array.
     """
     try:
+        if find_operands(kwargs.get("out")):
+            raise ValueError("out is read-only")
         result = function(*read_only(args), **read_only(kwargs))
     except ValueError as error:
         if "read-only" not in str(error):
