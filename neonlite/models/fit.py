@@ -223,6 +223,7 @@ def fit(
     if num_epochs is not None or is_iterator:
         own = {"batch_size": batch_size, "sample_weight": sample_weight, "class_weight": class_weight, "layout": layout}
         own |= {"standardize": standardize, "text_length": text_length, "validation_split": validation_split or None}
+        own |= {} if shuffle else {"shuffle": shuffle}
         if num_epochs is not None:
             own |= {"epochs": epochs, "validation_data": validation_data, "metrics": metrics}
         refuse_options(where, own, "num_epochs" if num_epochs is not None else "an iterator")
@@ -298,7 +299,7 @@ def refuse_options(where: str, options: dict[str, Any], form: str) -> None:
     if given := [name for name, x in options.items() if x is not None]:
         ways_out = {
             "num_epochs": "Pass epochs=, the number of epochs of this call, instead of num_epochs, the total number.",
-            "an iterator": "An iterator splits, weights and scales its data; pass arrays to let fit do it.",
+            "an iterator": "An iterator orders, splits, weights and scales its data; pass arrays to let fit do it.",
         }
         raise TypeError(f"{where}: expected no {', '.join(given)} together with {form}, got both. {ways_out[form]}")
 

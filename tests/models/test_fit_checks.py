@@ -88,7 +88,15 @@ def test_targets_of_one_class_are_warned_about():
 
 
 @pytest.mark.parametrize(
-    "options", [{"epochs": 5}, {"batch_size": 8}, {"metrics": "accuracy"}, {"validation_split": 0.2}, {"layout": "NF"}]
+    "options",
+    [
+        {"epochs": 5},
+        {"batch_size": 8},
+        {"metrics": "accuracy"},
+        {"validation_split": 0.2},
+        {"layout": "NF"},
+        {"shuffle": False},
+    ],
 )
 def test_options_without_effect_in_the_form_of_neon_are_refused(options):
     (name,) = options
