@@ -36,7 +36,6 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {
     ".".join(["neonlite", *p.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__"): p for p in FILES
 }
-every_module = pytest.mark.parametrize("module", MODULES)
 
 # --- levels: a module imports from its own level and those below ---
 
@@ -141,6 +140,9 @@ def imports(path: Path, module: str) -> Iterator[tuple[str, bool]]:
         yield from ((name, id(node) in lazy) for name in found)
 
 
+IMPORTS = {module: list(imports(path, module)) for module, path in MODULES.items()}
+
+
 def test_imports_are_found_at_module_level_and_in_functions(tmp_path):
     lines = ["import numpy as np, math", "from neonlite import visualize", "from neonlite.ops import OPS", "def f():"]
     lines += [
@@ -163,19 +165,16 @@ def test_imports_are_found_at_module_level_and_in_functions(tmp_path):
     ]
 
 
-@every_module
-def test_no_module_imports_from_a_higher_level(module):
-    for name, _ in imports(MODULES[module], module):
-        if name.startswith("neonlite"):
-            assert level(name) <= level(module), f"{module} imports {name} from a higher level"
+def test_no_module_imports_from_a_higher_level():
+    pairs = [(module, name) for module in MODULES for name, _ in IMPORTS[module] if name.startswith("neonlite")]
+    assert not [f"{module} imports {name}" for module, name in pairs if level(name) > level(module)]
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("neonlite.backend")])
-def test_no_module_of_the_backend_imports_from_a_higher_level_of_it(module):
-    for name, _ in imports(MODULES[module], module):
-        if name.startswith("neonlite.backend"):
-            here, there = (of_longest_prefix(BACKEND_LEVEL_OF_MODULE, x) for x in (module, name))
-            assert there <= here, f"{module} (level {here}) imports {name} (level {there})"
+def test_no_module_of_the_backend_imports_from_a_higher_level_of_it():
+    names = [name for name in MODULES if name.startswith("neonlite.backend")]
+    pairs = [(module, name) for module in names for name, _ in IMPORTS[module] if name.startswith("neonlite.backend")]
+    levels = {name: of_longest_prefix(BACKEND_LEVEL_OF_MODULE, name) for pair in pairs for name in pair}
+    assert not [f"{module} imports {name}" for module, name in pairs if levels[name] > levels[module]]
 
 
 def test_every_listed_module_of_the_backend_exists():
@@ -186,13 +185,13 @@ def test_every_listed_module_of_the_backend_exists():
 
 
 def test_no_modules_import_each_other_in_a_cycle():
-    graph = {x: {name for name, _ in imports(path, x) if name in MODULES and name != x} for x, path in MODULES.items()}
+    graph = {x: {name for name, _ in IMPORTS[x] if name in MODULES and name != x} for x in MODULES}
     TopologicalSorter(graph).prepare()  # raises CycleError, with the cycle
 
 
-@every_module
-def test_no_array_library_above_the_backend(module):
-    libraries = {name for name, _ in imports(MODULES[module], module) if name.split(".")[0] in ARRAY_LIBRARIES}
+def array_libraries(module: str) -> set[str]:
+    """Return the array libraries that a module imports and must not import."""
+    libraries = {name for name, _ in IMPORTS[module] if name.split(".")[0] in ARRAY_LIBRARIES}
     # NumPy arrays on the host; in array_api, NumPy's dtypes and its rules for indices
     above = ("neonlite.data.", "neonlite.models.", "neonlite.sklearn", "neonlite.array_api.", "neonlite.distributed.")
     if module.startswith(above):
@@ -201,7 +200,12 @@ def test_no_array_library_above_the_backend(module):
         libraries -= {"cupy", "cupy.cuda"}  # for NCCL
     if module == "neonlite.distributed.supervisor":
         libraries -= {"ctypes"}  # for Linux's prctl
-    assert not libraries or level(module) == LEVELS["neonlite.backend"], f"{module} imports {libraries}"
+    return libraries
+
+
+def test_no_array_library_above_the_backend():
+    others = [module for module in MODULES if level(module) != LEVELS["neonlite.backend"]]
+    assert not {module: libraries for module in others if (libraries := array_libraries(module))}
 
 
 TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.op_functions", "neonlite.ops", "neonlite.typing"}
@@ -232,7 +236,7 @@ DRAWING |= {"neonlite.files", "neonlite.html_repr"}
     ],
 )
 def test_the_lowest_levels_import_almost_nothing(module, allowed):
-    imported = {name for name, _ in imports(MODULES[module], module)}
+    imported = {name for name, _ in IMPORTS[module]}
     assert {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names} <= allowed
     if module in TABLE:
         assert imported - allowed <= {"__future__", "math", "dataclasses", "typing", "collections.abc"}
@@ -294,27 +298,30 @@ def test_system_access_is_detected():
 # --- docstrings, asserts and files ---
 
 
-@every_module
-def test_everything_public_has_a_docstring(module):
+def undocumented(module: str) -> list[str]:
+    """Return the public objects of a module that have no docstring."""
     loaded = import_module(module)
-    undocumented = [] if inspect.getdoc(loaded) else [module]
+    names = [] if inspect.getdoc(loaded) else [module]
     for name, thing in vars(loaded).items():
         if name.startswith("_") or getattr(thing, "__module__", None) != module:
             continue
         if inspect.isfunction(thing) or inspect.isclass(thing):
-            undocumented += [] if thing.__doc__ else [name]
+            names += [] if thing.__doc__ else [name]
         if inspect.isclass(thing):
             inherited = {n for base in thing.__mro__[1:] for n in vars(base)}  # an override says what its base says
             members = {n: m for n, m in vars(thing).items() if not n.startswith("_") and n not in inherited}
             members = {n: m for n, m in members.items() if inspect.isroutine(m) or isinstance(m, property)}
-            undocumented += [f"{name}.{n}" for n, m in members.items() if not inspect.getdoc(m)]
-    assert not undocumented
+            names += [f"{name}.{n}" for n, m in members.items() if not inspect.getdoc(m)]
+    return names
 
 
-@every_module
-def test_the_package_raises_exceptions_instead_of_using_assert(module):
-    tree = ast.parse(MODULES[module].read_text())
-    assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+def test_everything_public_has_a_docstring():
+    assert not [name for module in MODULES for name in undocumented(module)]
+
+
+def test_the_package_raises_exceptions_instead_of_using_assert():
+    nodes = [(module, node) for module, path in MODULES.items() for node in ast.walk(ast.parse(path.read_text()))]
+    assert not [f"{module}: {node.lineno}" for module, node in nodes if isinstance(node, ast.Assert)]
 
 
 WRITES = {"write_text", "write_bytes", "savefig", "touch", "fdopen", "mkstemp", "rename", "renames"}
@@ -327,8 +334,8 @@ MAY_WRITE = {
 }
 
 
-@every_module
-def test_files_are_written_by_one_function(module):
+def calls_that_write(module: str) -> list[str]:
+    """Return the calls of a module that write files."""
     found = []
     for call in (node for node in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(node, ast.Call)):
         name = ast.unparse(call.func)
@@ -336,7 +343,12 @@ def test_files_are_written_by_one_function(module):
         opens = name.split(".")[-1] in ("open", "File") and {"w", "a", "x", "+"} & set("".join(modes[-1:]))
         if opens or name == "os.replace" or name.split(".")[-1] in WRITES:
             found.append(f"{name}, line {call.lineno}")
-    assert not found or module in MAY_WRITE, f"{module} writes files: {found}; write_atomic does it"
+    return found
+
+
+def test_files_are_written_by_one_function():
+    found = {module: calls for module in MODULES if module not in MAY_WRITE and (calls := calls_that_write(module))}
+    assert not found, "write_atomic writes files"
 
 
 def test_the_package_exports_what_all_lists():
@@ -356,7 +368,6 @@ def test_the_objects_of_a_package_are_of_built_in_classes(package):
 
 # --- the table is complete ---
 
-every_row = pytest.mark.parametrize("op", OP_TABLE, ids=lambda op: op.name)
 KINDS = {"elementwise", "reduction", "view", "library", "random", "structural"}
 FOR_DERIVATIVES = {"slice", "slice_backward", "scatter_add"}  # made by views and rules, not by hand
 FOR_DERIVATIVES |= {"scatter_add_along_axis", "cofactors_backward"}
@@ -367,24 +378,24 @@ def test_the_names_of_the_table_are_its_rows():
     assert len({op.name for op in OP_TABLE}) == len({op.method for op in OP_TABLE}) == len(OP_TABLE)
 
 
-@every_row
-def test_a_row_is_complete(op):
-    assert op.kind in KINDS
-    assert op.doc
-    assert op.sample_range[0] < op.sample_range[1]
-    assert (op.grad is missing_gradient) == (op.kind == "structural")
-    if op.kind != "structural" and op.arity > 0 and op.kind != "random":
-        operands = [p for p in inspect.signature(op.run).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
-        assert (
-            len([p for p in operands if p.name not in ("axis", "axes", "to", "keepdims", "index", "value")]) == op.arity
-        )
+def test_every_row_is_complete():
+    names = ("axis", "axes", "to", "keepdims", "index", "value")
+    for op in OP_TABLE:
+        assert op.kind in KINDS, op
+        assert op.doc, op
+        assert op.sample_range[0] < op.sample_range[1], op
+        assert (op.grad is missing_gradient) == (op.kind == "structural"), op
+        if op.kind != "structural" and op.arity > 0 and op.kind != "random":
+            found = [p for p in inspect.signature(op.run).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+            assert len([p for p in found[1:] if p.name not in names]) == op.arity, op
 
 
-@every_row
-def test_a_row_has_its_reference_and_its_method(op):
-    if op.kind != "structural":
-        assert op.name in REFERENCE
-    if op.kind != "structural" and op.name not in FOR_DERIVATIVES:
+def test_every_row_has_a_reference():
+    assert {op.name for op in OP_TABLE if op.kind != "structural"} <= REFERENCE.keys()
+
+
+def test_every_row_has_a_method():
+    for op in (op for op in OP_TABLE if op.kind != "structural" and op.name not in FOR_DERIVATIVES):
         method = getattr(Backend, op.method)
         assert method.__name__ == op.method
         assert method.__doc__.startswith("Return ")
@@ -459,11 +470,11 @@ def test_the_functions_that_the_documentation_names_are_in_the_files_that_it_nam
         attrgetter(name)(import_module(f"neonlite.{path.replace('/', '.')}"))
 
 
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: path.stem)
-def test_test_modules_do_not_import_each_other(path):
-    modules = {name.split(".")[0] for name, _ in imports(path, path.stem)}
-    shared = sorted(name for name in modules if name == "conftest" or name.startswith("test_"))
-    assert not shared, f"{path.name} imports {shared}: what test modules share belongs in tests/helpers/"
+def test_test_modules_do_not_import_each_other():
+    for path in TESTS.rglob("*.py"):
+        modules = {name.split(".")[0] for name, _ in imports(path, path.stem)}
+        shared = sorted(name for name in modules if name == "conftest" or name.startswith("test_"))
+        assert not shared, f"{path.name} imports {shared}: what test modules share belongs in tests/helpers/"
 
 
 def test_the_folders_of_tests_mirror_the_package():
