@@ -8,6 +8,8 @@ TEST_GROUPS ?= test
 # CPUs slow each other down.
 WORKERS ?= 2
 test test-quick test-slow: export OMP_NUM_THREADS ?= 1
+# Without compiled files, each of the processes that the tests start would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 # The seed of Hypothesis in test-slow; to repeat a run: make test-slow SEED=1795435200.
 SEED ?= $(shell date +%s)
 TESTED := .venv/$(shell echo $(TEST_GROUPS) | tr ' ' +)
@@ -31,13 +33,13 @@ test: $(TESTED)  ## format, lint, types, tests, doctests and notebooks; FILES=te
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/pytest -n $(WORKERS) -m "not slow and not variant" $(FILES)
+	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(FILES)
 
 test-quick: $(TESTED)  ## one variant of each test function
-	$(BIN)/pytest -n $(WORKERS) -m quick $(FILES)
+	$(BIN)/pytest -n $(WORKERS) -m "not slow" --variants one $(FILES)
 
 test-slow: $(TESTED)  ## long randomized tests in short form, and Hypothesis with a new seed
-	$(BIN)/pytest -n $(WORKERS) -m "(slow or hypothesis) and not variant" --hypothesis-profile random --hypothesis-seed $(SEED)
+	$(BIN)/pytest -n $(WORKERS) -m "slow or hypothesis" --hypothesis-profile random --hypothesis-seed $(SEED)
 
 test-lowest:  ## tests with the lowest versions of all dependencies, in a new environment
 	FILES="$(FILES)" WORKERS=$(WORKERS) .ci/test-lowest $(PYTHON)

@@ -49,37 +49,38 @@ OTHER_RUNTIMES = {*RUNTIMES, "simulated"} - {"cpu"}
 VARIANTS = 6  # make test runs one in so many tests of a function on the runtimes other than cpu
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as ``variant`` most tests on runtimes other than cpu, which run the same code above them on each runtime.
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = f"tests of a function: all, one, or one in {VARIANTS} of those on runtimes other than cpu (default)"
+    parser.addoption("--variants", choices=["all", "sample", "one"], default="sample", help=text)
 
-    The others are chosen by NEONLITE_TEST_SEED, as is the test of each function that ``quick`` marks. The tests of a
-    runtime itself, those in tests/backend/runtimes, are no variants.
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the tests of a function by NEONLITE_TEST_SEED, before they are created.
+
+    Most tests on runtimes other than cpu run the same code above them on each runtime. Tests of a runtime itself, those
+    in tests/backend/runtimes, are all in the sample.
     """
-    functions: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        functions.setdefault(item.nodeid.split("[")[0], []).append(item)
-    for name, tests in functions.items():
-        rng = random.Random(f"{SEED}{name}")
-        if not tests[0].get_closest_marker("slow"):
-            rng.choice(tests).add_marker("quick")
-        others = [item for item in tests if is_on_other_runtime(item)]
-        num_kept = max(int(len(others) / VARIANTS + rng.random()), others == tests)
-        for item in rng.sample(others, len(others) - num_kept):
-            item.add_marker("variant")
+    calls, rng = metafunc._calls, random.Random(SEED + metafunc.definition.nodeid)
+    if metafunc.config.option.variants == "one" and calls:
+        calls[:] = [
+            rng.choice([call for call in calls if not any(mark.name == "slow" for mark in call.marks)] or calls)
+        ]
+    elif metafunc.config.option.variants == "sample" and "runtimes" not in metafunc.definition.path.parts:
+        others = [
+            i for i, call in enumerate(calls) if OTHER_RUNTIMES & {x for x in call.params.values() if type(x) is str}
+        ]
+        num_kept = max(int(len(others) / VARIANTS + rng.random()), len(calls) == len(others) > 0)
+        for i in sorted(rng.sample(others, len(others) - num_kept), reverse=True):
+            del calls[i]
 
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # gc.collect() in a test does not visit the objects of all collected tests, which takes a second
 
 
-def is_on_other_runtime(item: pytest.Item) -> bool:
-    """Return whether a parameter of a test is a runtime other than cpu, and the test is not that of a runtime."""
-    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return "runtimes" not in item.path.parts and any(x in OTHER_RUNTIMES for x in params if isinstance(x, str))
-
-
-def pytest_report_header() -> list[str]:
-    sample = f"one in {VARIANTS} tests on {', '.join(sorted(OTHER_RUNTIMES))}: NEONLITE_TEST_SEED={SEED}"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    sample = f"--variants {config.option.variants}: NEONLITE_TEST_SEED={SEED}"
     return [f"runtimes: {', '.join(RUNTIMES)}", sample, *(f"  without {name}: {why}" for name, why in ABSENT.items())]
 
 

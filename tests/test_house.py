@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
 from operator import attrgetter
@@ -118,14 +119,19 @@ def of_longest_prefix(numbers: dict[str, int], module: str) -> int:
     return numbers[max((name for name in numbers if f"{module}.".startswith(f"{name}.")), key=len)]
 
 
+IMPORT_FUNCTIONS = ("import_module", "__import__")
+
+
 def imports(path: Path, module: str) -> Iterator[tuple[str, bool]]:
     """Yield every module that a file imports at run time, and whether the import is inside a function."""
     tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
-    lazy = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    typed = [n for n in nodes if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    unused = {id(n) for node in typed for statement in node.body for n in ast.walk(statement)}
+    lazy = {id(n) for f in nodes if isinstance(f, ast.FunctionDef) for n in ast.walk(f)}
+    for node in nodes:
+        if id(node) in unused:
+            continue
         found: list[str] = []
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
@@ -135,12 +141,17 @@ def imports(path: Path, module: str) -> Iterator[tuple[str, bool]]:
                 inside = path.name == "__init__.py"
                 base = ".".join([*module.split(".")[: len(module.split(".")) - node.level + inside], base]).rstrip(".")
             found = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base for alias in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
+        elif (
+            isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in IMPORT_FUNCTIONS
+        ):
             found = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
         yield from ((name, id(node) in lazy) for name in found)
 
 
-IMPORTS = {module: list(imports(path, module)) for module, path in MODULES.items()}
+@cache
+def package_imports() -> dict[str, list[tuple[str, bool]]]:
+    """Return the imports of each module of the package."""
+    return {module: list(imports(path, module)) for module, path in MODULES.items()}
 
 
 def test_imports_are_found_at_module_level_and_in_functions(tmp_path):
@@ -166,13 +177,20 @@ def test_imports_are_found_at_module_level_and_in_functions(tmp_path):
 
 
 def test_no_module_imports_from_a_higher_level():
-    pairs = [(module, name) for module in MODULES for name, _ in IMPORTS[module] if name.startswith("neonlite")]
+    pairs = [
+        (module, name) for module in MODULES for name, _ in package_imports()[module] if name.startswith("neonlite")
+    ]
     assert not [f"{module} imports {name}" for module, name in pairs if level(name) > level(module)]
 
 
 def test_no_module_of_the_backend_imports_from_a_higher_level_of_it():
     names = [name for name in MODULES if name.startswith("neonlite.backend")]
-    pairs = [(module, name) for module in names for name, _ in IMPORTS[module] if name.startswith("neonlite.backend")]
+    pairs = [
+        (module, name)
+        for module in names
+        for name, _ in package_imports()[module]
+        if name.startswith("neonlite.backend")
+    ]
     levels = {name: of_longest_prefix(BACKEND_LEVEL_OF_MODULE, name) for pair in pairs for name in pair}
     assert not [f"{module} imports {name}" for module, name in pairs if levels[name] > levels[module]]
 
@@ -185,13 +203,13 @@ def test_every_listed_module_of_the_backend_exists():
 
 
 def test_no_modules_import_each_other_in_a_cycle():
-    graph = {x: {name for name, _ in IMPORTS[x] if name in MODULES and name != x} for x in MODULES}
+    graph = {x: {name for name, _ in package_imports()[x] if name in MODULES and name != x} for x in MODULES}
     TopologicalSorter(graph).prepare()  # raises CycleError, with the cycle
 
 
 def array_libraries(module: str) -> set[str]:
     """Return the array libraries that a module imports and must not import."""
-    libraries = {name for name, _ in IMPORTS[module] if name.split(".")[0] in ARRAY_LIBRARIES}
+    libraries = {name for name, _ in package_imports()[module] if name.split(".")[0] in ARRAY_LIBRARIES}
     # NumPy arrays on the host; in array_api, NumPy's dtypes and its rules for indices
     above = ("neonlite.data.", "neonlite.models.", "neonlite.sklearn", "neonlite.array_api.", "neonlite.distributed.")
     if module.startswith(above):
@@ -236,7 +254,7 @@ DRAWING |= {"neonlite.files", "neonlite.html_repr"}
     ],
 )
 def test_the_lowest_levels_import_almost_nothing(module, allowed):
-    imported = {name for name, _ in IMPORTS[module]}
+    imported = {name for name, _ in package_imports()[module]}
     assert {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names} <= allowed
     if module in TABLE:
         assert imported - allowed <= {"__future__", "math", "dataclasses", "typing", "collections.abc"}
