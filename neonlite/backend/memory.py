@@ -86,7 +86,7 @@ class ThreadEnd:
         self.tracker, self.thread = weakref.ref(tracker), get_ident()
 
     def __del__(self) -> None:
-        if (tracker := self.tracker()) is not None:
+        if hasattr(self, "thread") and (tracker := self.tracker()) is not None:  # else an error interrupted __init__
             tracker.by_thread.pop(self.thread, None)
 
 

@@ -39,6 +39,8 @@ class Connection:
 
     def __init__(self, sock: socket.socket, rank: int | None = None) -> None:
         sock.setblocking(False)
+        # Messages are sent at once: those that wait for an acknowledgement are lost if the process ends.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket, self.rank = sock, rank  # rank of the other process; on rank 0, from its first heartbeat on
         self.opened_at = time.monotonic()
         self.is_trusted = rank is not None  # on rank 0, after the secret word

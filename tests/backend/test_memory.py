@@ -18,7 +18,7 @@ import pytest
 from helpers.runtimes import RUNTIMES, RUNTIMES_WITH_ARENA, back
 
 from neonlite import Autodiff, Backend, Tensor
-from neonlite.backend.memory import MAX_PENDING_RECORDS, Allocation, MemoryUsage
+from neonlite.backend.memory import MAX_PENDING_RECORDS, Allocation, MemoryUsage, ThreadEnd
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.optree import OpTreeNode
 
@@ -544,3 +544,7 @@ def test_a_memo_copies_to_another_backend(be: Backend, name: str) -> None:
     assert tree.operands[0].operands[0] is copied.base
     np.testing.assert_allclose(tree.asnumpyarray(), np.exp(flat.get()) + 2, rtol=1e-6)
     np.testing.assert_array_equal(copied.get(), flat.get()[1:])
+
+
+def test_a_token_of_a_thread_that_an_interrupt_kept_from_being_initialized_is_deleted_in_silence():
+    ThreadEnd.__new__(ThreadEnd).__del__()

@@ -403,6 +403,31 @@ def test_strangers_that_connect_are_ignored(start):
     ranks.end_normally()
 
 
+def test_the_last_message_arrives_if_its_sender_ends_at_once_and_has_not_read_all():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = monitor.Connection(socket.create_connection(server.getsockname()))
+        receiver = monitor.Connection(server.accept()[0])
+
+    def receive(connection: Any) -> list[bytes]:
+        while (lines := connection.receive()) == []:
+            time.sleep(0.001)
+        return lines or []
+
+    for _ in range(20):  # after some exchanges, the acknowledgement of a message is delayed
+        sender.send({})
+        receive(receiver)
+        receiver.send({})
+        receive(sender)
+    time.sleep(0.1)
+    receiver.send({"is": "unread"})
+    sender.send({"message": 1})
+    sender.send({"message": 2})
+    sender.socket.close()
+    time.sleep(0.1)
+    assert receive(receiver)[-1] == b'{"message": 2}'
+    receiver.socket.close()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process")
 @pytest.mark.parametrize("max_files", [30, 1000])
 def test_idle_connections_do_not_keep_ranks_from_connecting(start, max_files):
