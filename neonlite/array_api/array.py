@@ -429,10 +429,12 @@ def evaluate_constant(tree: Any) -> Tensor:
     value: Tensor | None = getattr(tree, "_value", None)
     if value is not None:
         return value
-    leaves = (tree.leaves or {}).values()
-    is_large = any(type(x) is Tensor and x.info.attrs["nbytes"] >= MIN_STORED_BYTES for x in leaves)
-    nodes = list(postorder(tree)) if is_large else ()
-    if not any(node.info.op_def.kind in COSTLY_KINDS for node in nodes[:-1]):
+    nodes: list[Any] = []
+    for x in (tree.leaves or {}).values():
+        if type(x) is Tensor and x.info.attrs["nbytes"] >= MIN_STORED_BYTES:
+            nodes = list(postorder(tree))
+            break
+    if not nodes or not any(node.info.op_def.kind in COSTLY_KINDS for node in nodes[:-1]):
         tree._value = value = tree.backend.evaluate([tree])[0]
         return value
     parents = Counter(id(x) for node in nodes for x in (node.left, node.right))
