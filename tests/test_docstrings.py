@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Iterator
@@ -134,7 +133,9 @@ FILES = [
 
 
 def test_a_module_opens_with_a_statement():
-    docstrings = {str(path.relative_to(ROOT)): ast.get_docstring(ast.parse(path.read_text())) or "" for path in FILES}
-    first = {path: re.split(r"(?<=[.?!])\s", docstring)[0] for path, docstring in docstrings.items()}
-    others = {path: x for path, x in first.items() if not x.endswith(".") or "?" in docstrings[path].split("\n")[0]}
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in FILES}
+    docstrings = {path: re.match(r'(?:#.*\n)*"""(.+?)"""', text, re.DOTALL) for path, text in texts.items()}
+    opening = {path: docstring[1] if docstring else "" for path, docstring in docstrings.items()}
+    first = {path: re.split(r"(?<=[.?!])\s", text)[0] for path, text in opening.items()}
+    others = {path: x for path, x in first.items() if not x.endswith(".") or "?" in opening[path].split("\n")[0]}
     assert not others, "the first sentence says what the module contains"

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import random
 import re
 import shutil
 import threading
@@ -1110,10 +1112,16 @@ def test_indices_have_64_bits_where_there_are_more_than_2_to_the_31_elements() -
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_nvidias_compiler_compiles_every_kernel_without_spills(architecture: str) -> None:
+@pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.slow), 0.2])
+def test_nvidias_compiler_compiles_every_kernel_without_spills(architecture: str, share: float) -> None:
     if nvrtc.library() is None:
         pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
-    for name, text in everything(Backend(OpByOp())).items():
+    sources = everything(Backend(OpByOp()))
+    rng = random.Random(os.environ.get("NEONLITE_TEST_SEED", "0"))
+    names = {"sigmoid", "broadcast", *rng.sample(sorted(sources), round(share * len(sources)))}
+    for name, text in sources.items():
+        if name not in names:
+            continue
         result = nvrtc.compiled(text, architecture, OPTIONS)
         reduces_angles = re.search(r"\b(sin|cos|tan)f?\(", text)  # of large angles, in memory
         assert result.spilled <= (8 if reduces_angles else 0), (name, result[:3])
