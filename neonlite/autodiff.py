@@ -16,6 +16,7 @@ from neonlite.autodiff_requests import GradientRequests, check_input_grads
 from neonlite.backend import Tensor
 from neonlite.backend.tensor_views import view_steps
 from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.name_hints import AUTODIFF, add_hints
 from neonlite.ops import OPS, missing_gradient
 from neonlite.optree import Operand, OpTreeNode, build, postorder
 from neonlite.shapes import reduction_shape
@@ -29,6 +30,7 @@ def is_finite_multiple(dx: Operand, dz: Operand) -> bool:
     )
 
 
+@add_hints(AUTODIFF)
 class Autodiff(GradientRequests):
     """The gradients of an op-tree: dE/dx for every tensor x in it, given dE/dtree.
 

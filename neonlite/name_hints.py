@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Collection
 from importlib import import_module
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
@@ -357,18 +358,18 @@ DTYPES = {
     "'float32'; there are no complex numbers": "cfloat complex complex64 complex128",
 }
 BACKEND = {
-    "be.array(values)": "as_tensor constant device_put variable Variable",
+    "be.array(values)": "Tensor as_tensor constant device_put variable Variable",
     "be.array(a) or be.from_dlpack(a)": "from_numpy",
     "be.array(np.{name}(n))": "arange eye hamming identity",
     "be.array(np.{name}(0, 1, n))": "linspace logspace",
     "be.zeros(shape) + value": "full",
     "be.zeros_like(x) + value": "full_like",
-    "be.rand(shape)": "random_uniform uniform",
-    "be.rand(shape) or be.randn(shape)": "random",
-    "be.rand(shape) < 0.5": "bernoulli",
-    "be.randn(shape)": "normal random_normal standard_normal",
-    "be.rand(x.shape)": "rand_like",
-    "be.randn(x.shape)": "randn_like",
+    "be.array(be.rand(shape))": "random_uniform uniform",
+    "be.array(be.rand(shape)) or be.array(be.randn(shape))": "random",
+    "be.array(be.rand(shape) < 0.5)": "bernoulli",
+    "be.array(be.randn(shape))": "normal random_normal standard_normal",
+    "be.array(be.rand(x.shape))": "rand_like",
+    "be.array(be.randn(x.shape))": "randn_like",
     "be.array(be.rng.randint(0, 9, shape))": "randint",
     "be.rng.permutation(n)": "permutation randperm",
     "be.rng.shuffle(a)": "shuffle",
@@ -427,7 +428,7 @@ BACKEND = {
     "x * 0.5 * (1 + be.erf(x / 2**0.5))": "gelu",
     "x * be.sig(x)": "silu swish",
     "be.logaddexp(x, 0)": "softplus",
-    "be.log(be.sig(x))": "log_sigmoid logsigmoid",
+    "-be.logaddexp(-x, 0)": "log_sigmoid logsigmoid",
     "x - be.logsumexp(x, axis=0)": "log_softmax",
     "nl.layers.Conv or be.fprop_conv": "conv conv1d conv2d",
     "nl.layers.Pooling or be.fprop_pool": "avg_pool avg_pool2d max_pool max_pool2d pool",
@@ -465,7 +466,8 @@ BACKEND = {
     "np.{name}('x.txt', x)": "savetxt",
     "np.{name}(precision=4)": "set_printoptions",
     "np.{name}": "e inf nan newaxis pi",
-    "be.compile or be.plan": "jit make_jaxpr",
+    "be.compile([out], [tree])": "jit",
+    "be.plan(tree)": "make_jaxpr",
     "be.cholesky, be.inv, be.solve, be.det; or be.array_api.linalg": "linalg",
     "[p.get() for p in model.layers.parameters]": "tree_map",
 } | DTYPES
@@ -538,13 +540,10 @@ OPERAND = {
         "tobytes tofile"
     ),
 }
-ARRAY_API = {  # of neonlite.array_api and its arrays x; besides, its functions
+NAMES_AND_METHODS = {  # of neonlite.array_api and of its arrays x
     "x[...] = value": "assign at fill fill_ itemset put",
     "x[mask]": "compress delete extract masked_select",
-    "xp.float32": "bfloat16 float16 half single",
-    "xp.float64": "double float",
-    "xp.int64": "int long",
-    "xp.asarray(values)": "as_tensor device_put from_numpy",
+    "xp.asarray(values)": "Tensor as_tensor ndarray device_put from_numpy",
     "xp.asarray(x, copy=True)": "clone copy",
     "xp.concat([x, x], axis=0)": "append row_stack vstack",
     "xp.concat([x, x], axis=1)": "column_stack hstack",
@@ -575,12 +574,12 @@ ARRAY_API = {  # of neonlite.array_api and its arrays x; besides, its functions
     "xp.take(x, xp.arange(n), axis=0)": "gather index_select",
     "xp.clip(x, 0, 1)": "clamp",
     "xp.maximum(x, 0)": "relu",
-    "1 / (1 + xp.exp(-x))": "expit logistic sig sigmoid",
-    "xp.exp(x) / xp.sum(xp.exp(x), axis=0)": "softmax",
-    "xp.log(xp.sum(xp.exp(x)))": "logsumexp",
+    "xp.exp(-xp.logaddexp(-x, 0.0))": "expit logistic sig sigmoid",
+    "xp.exp(x - xp.max(x, axis=0)) / xp.sum(xp.exp(x - xp.max(x, axis=0)), axis=0)": "softmax",
+    "xp.max(x) + xp.log(xp.sum(xp.exp(x - xp.max(x))))": "logsumexp",
     "xp.astype(x, xp.float64)": "cast type",
-    "xp.asarray(be.rand(shape))": "rand random uniform",
-    "xp.asarray(be.randn(shape))": "normal randn",
+    "xp.asarray(be.array(be.rand(shape)))": "rand random uniform",
+    "xp.asarray(be.array(be.randn(shape)))": "normal randn",
     "xp.asarray(np.{name}(0, 1, n))": "logspace",
     "xp.asarray(np.pad(x.numpy(), 1))": "pad",
     "xp.asarray(be.rng.randint(0, 9, shape))": "randint",
@@ -592,8 +591,23 @@ ARRAY_API = {  # of neonlite.array_api and its arrays x; besides, its functions
     "x.numpy(); complex numbers are not supported: compute with NumPy's array": "complex128 complex64 fft",
     "x.size": "numel",
     "x.ndim": "dim",
-    "nl.Autodiff(xp.sum(x * x).operand, be)": "backward grad requires_grad",
+    "nl.Autodiff(f).get_grad_op_tree(x); f is an expression of x = xp.variable(values)": "backward grad",
+    "xp.variable(x)": "requires_grad requires_grad_",
     "nl.gen_backend(runtime); before you create arrays": "cuda to",
+}
+ARRAY_API = NAMES_AND_METHODS | {  # of neonlite.array_api; besides, its functions
+    "xp.float32": "bfloat16 float16 half single",
+    "xp.float64": "double float",
+    "xp.int64": "int long",
+}
+ARRAY = NAMES_AND_METHODS | {  # of its arrays x; besides, the functions of an array
+    "x.astype(xp.bool)": "bool",
+    "x.astype(xp.float32)": "bfloat16 float half",
+    "x.astype(xp.float64)": "double",
+    "x.astype(xp.int64)": "int long",
+}
+AUTODIFF = {
+    "autodiff.get_grad_op_tree(x) or autodiff.get_grad_tensor(x)": "backward grad gradient gradients jacobian",
 }
 
 
@@ -671,6 +685,14 @@ def use(counterpart: str, given: str = "") -> str:
     return f"Use {counterpart}{', with ' if needed else ''}{' and '.join(needed)}."
 
 
+def is_import() -> bool:
+    """Return whether ``from module import name`` calls the ``__getattr__`` of the module that calls this function."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name == "__getattr__":
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap"
+
+
 def module_getattr(module: str) -> Callable[[str], object]:
     """Return a module's ``__getattr__``, whose error says where a name is, or what it is called in neonlite.
 
@@ -682,9 +704,9 @@ def module_getattr(module: str) -> Callable[[str], object]:
 
     def __getattr__(name: str) -> object:
         counterpart = None if name.startswith("_") else find_name(module, name)
-        if counterpart is not None and not module.startswith("neonlite.array_api"):
-            # an AttributeError would not reach the user of "from module import name"
-            raise ImportError(f"{module} has no {name}. {use(counterpart)}")
+        if counterpart is not None and is_import():
+            # "from module import name" replaces the message of an AttributeError
+            raise ImportError(f"cannot import name {name!r} from {module!r}. {use(counterpart)}")
         if counterpart is not None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}. {use(counterpart)}")
         raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])

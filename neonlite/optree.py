@@ -22,7 +22,7 @@ from neonlite import optree_methods, optree_numpy
 from neonlite.messages import describe
 from neonlite.ops import OPS, Op
 from neonlite.optree_array_methods import ArrayMethods
-from neonlite.optree_inference import NO_LEAVES, as_leaf, infer_info, unchecked_info
+from neonlite.optree_inference import NO_LEAVES, SEQUENCES, as_leaf, infer_info, not_an_operand, unchecked_info
 from neonlite.optree_structure import Attrs, Info, Leaves
 from neonlite.optree_walks import Triple, matrix_transpose_axes
 from neonlite.optree_walks import postorder as postorder
@@ -46,6 +46,8 @@ _new: Callable[..., Any] = object.__new__
 
 def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> OpTreeNode:
     """Return the node (op, a, b), or NotImplemented for an operand that is not a tensor, op-tree, scalar or array.
+
+    TypeError for a list.
 
     This runs for every node of every tree, so it does little more than a table lookup, and the limits of STATIC_INTS
     are literals.
@@ -93,6 +95,9 @@ def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> O
         info = (key_a.find if type(key_a) is Info else key_b.find if type(key_b) is Info else be.structures.get)(key)
     if info is None:
         if key_a is NotImplemented or key_b is NotImplemented:
+            for x in (a, b):
+                if isinstance(x, SEQUENCES):
+                    raise not_an_operand(op.method, x)
             return NotImplemented  # type: ignore[no-any-return]
         info = infer_info(op, a, b, attrs, be)
         if leaves is not None:
@@ -196,7 +201,7 @@ class Operand(ArrayMethods):
         return other // self, other % self
 
     def __matmul__(self, other: OperandLike) -> OpTreeNode:
-        if hasattr(other, "operand"):  # an array of neonlite.array_api, which may be a vector
+        if other is None or hasattr(other, "operand"):  # an array of neonlite.array_api may be a vector
             return NotImplemented
         return build(OPS[_matmul_op_name(self, other)], self, other)
 

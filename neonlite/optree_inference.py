@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MAX_CACHED_FLOATS = 1 << 10  # of _float_cache, e.g. the values of a changing learning rate; a full cache is cleared
 NO_LEAVES: Leaves = {}
 POW = OPS["pow"]
+SEQUENCES = (list, tuple, range)  # which are not operands, and which == would compare with a tensor as a whole
 
 _float_cache: dict[Any, float] = {}
 
@@ -82,6 +83,12 @@ def as_leaf(
     if isinstance(x, complex):
         raise TypeError(f"expected a real number as operand, got {x!r}. {NO_COMPLEX}")
     return NotImplemented, NO_LEAVES, x
+
+
+def not_an_operand(op: str, x: object) -> TypeError:
+    """Return the exception for an operand of a backend method that is of another type."""
+    hint = ". Pass np.array(x)." if isinstance(x, SEQUENCES) else ""
+    return TypeError(f"be.{op}: expected tensors, op-trees, scalars or arrays, got {describe(x)}{hint}")
 
 
 def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info:
@@ -194,6 +201,11 @@ def unknown_op(where: str, name: object) -> TypeError:
 
 def unchecked_info(op: dict[str, Any], a: Any, b: Any) -> Info:
     """Return the Info of a node with the given shape, which is not checked."""
+    if not isinstance(op, dict):
+        raise TypeError(
+            f"OpTreeNode: expected an op dict, such as {{'op': 'add', 'shape': (2, 2)}}, got {describe(op)}. Create "
+            "tensors with be.array(values), and op-trees with operators and methods of the backend."
+        )
     name = op.get("op")
     if name not in OPS:
         raise unknown_op("OpTreeNode", name)

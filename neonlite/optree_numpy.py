@@ -226,7 +226,8 @@ def copy_views(x: Any) -> Any:
     if isinstance(x, list | tuple):
         items = map(copy_views, x)
         return x._make(items) if hasattr(x, "_make") else type(x)(items)
-    return x.copy() if hasattr(x, "flags") and hasattr(x, "ndim") and x.ndim and not x.flags.writeable else x
+    is_read_only = getattr(x, "ndim", 0) and x.__array_interface__["data"][1]  # x.flags.writeable may warn
+    return x.copy() if is_read_only else x
 
 
 # --- ufuncs ---------------------------------------------------------------------------------------------------------

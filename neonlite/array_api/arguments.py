@@ -31,7 +31,7 @@ def as_array(x: Any, like: Array, name: str = "asarray") -> Array:
         return x
     if isinstance(x, bool | int | float | complex):
         return convert(like.backend, x, promote_scalar(like.dtype, x, like.backend), name)
-    return convert(like.backend, x)
+    return convert_any(like.backend, x)
 
 
 def as_number(x: Any) -> Any:
@@ -48,12 +48,29 @@ def as_integers(where: str, x: Any) -> tuple[int, ...]:
 
 
 def check_arrays(name: str, *arguments: Any) -> list[Array]:
-    """Return arguments as arrays. TypeError unless they are arrays, of any library, tensors or op-trees."""
+    """Return arguments as arrays.
+
+    TypeError unless they are arrays, of any library, tensors or op-trees; or lists beside one of neonlite.
+    """
     be = next((x.backend for x in arguments if isinstance(x, Array | Operand)), None)
     for x in arguments:
-        if not isinstance(x, Array | Operand | np.ndarray | np.generic) and not hasattr(x, "__dlpack__"):
+        is_array = isinstance(x, Array | Operand | np.ndarray | np.generic) or hasattr(x, "__dlpack__")
+        if not is_array and (be is None or not isinstance(x, list | tuple)):
             raise TypeError(f"{name}: expected an array, got {x!r}. Create one with asarray(x).")
-    return [x if isinstance(x, Array) else convert(be or current_backend(), x) for x in arguments]
+    return [x if isinstance(x, Array) else convert_any(be or current_backend(), x) for x in arguments]
+
+
+def check_array(name: str, x: Any, *beside: Any) -> Array:
+    """Return an argument as an array, as ``check_arrays``. The others, which may be numbers, are not checked."""
+    return check_arrays(name, x, *(y for y in beside if isinstance(y, Array | Operand)))[0]
+
+
+def convert_any(be: Backend, x: Any) -> Array:
+    """Return an object that is not an array of neonlite as an array; a list may contain some."""
+    if not isinstance(x, list | tuple):
+        return convert(be, x)
+    stacked: Array = be.array_api.asarray(x)
+    return stacked
 
 
 def convert(be: Backend, x: Any, dtype: np.dtype[Any] | None = None, name: str = "asarray") -> Array:
@@ -63,10 +80,12 @@ def convert(be: Backend, x: Any, dtype: np.dtype[Any] | None = None, name: str =
     if hasattr(x, "__dlpack__") and not hasattr(x, "__array__"):
         return from_numpy(be, from_dlpack(be, x))
     values = to_host_array(be, x, dtype and dtype.name, name)
-    if not hasattr(x, "dtype") and (dtype or values.dtype.kind == "f"):  # Python numbers
+    first = x[0] if isinstance(x, list | tuple) and x else None
+    # or a DataFrame, a buffer, or a list of arrays
+    is_array = hasattr(x, "__array__") or hasattr(x, "itemsize") or getattr(first, "shape", ()) != ()
+    if not is_array and (dtype or values.dtype.kind == "f"):  # Python numbers
         values = values.astype(dtype or be.default_dtype_name)
-    is_new = not hasattr(x, "dtype") and not hasattr(x, "__array__")  # made of Python numbers
-    return from_numpy(be, values, is_new)
+    return from_numpy(be, values, not is_array)
 
 
 def from_dlpack(be: Backend, x: Any) -> NumPyArray:

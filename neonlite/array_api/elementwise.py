@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from neonlite.array_api.arguments import as_array, check_arrays, convert
+from neonlite.array_api.arguments import as_array, check_array, check_arrays, convert
 from neonlite.array_api.array import (
     BOOL,
     DTYPE_OF_NAME,
@@ -407,7 +407,7 @@ def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
     Array
         The result, of the dtype of x.
     """
-    (x,) = check_arrays("clip", x)
+    x = check_array("clip", x, min, max)
     limited = same(x)
     for limit, function, inward in ((min, maximum, math.ceil), (max, minimum, math.floor)):
         limit = as_limit(x, limit, inward)
@@ -439,7 +439,7 @@ def as_limit(x: Array, limit: Any, inward: Callable[[float], int]) -> Any:
 
 def select(condition: Array, x1: Any, x2: Any) -> Array:
     """Return the elements of one array where a condition holds, else those of another one: ``where``."""
-    (condition,) = check_arrays("where", condition)
+    condition = check_array("where", condition, x1, x2)
     if condition.dtype != BOOL:
         raise TypeError(f"where: expected a boolean condition, got {describe(condition)}. Use condition != 0.")
     if isinstance(x1, SCALARS) and isinstance(x2, SCALARS):

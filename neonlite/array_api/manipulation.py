@@ -337,7 +337,7 @@ def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
     Array
         The joined array.
     """
-    return concat([expand_dims(x, axis=axis) for x in arrays], axis=axis)
+    return concat([expand_dims(x, axis=axis) for x in check_arrays("stack", *arrays)], axis=axis)
 
 
 def tile(x: Array, repetitions: tuple[int, ...], /) -> Array:

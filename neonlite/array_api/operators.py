@@ -14,8 +14,9 @@ from neonlite.array_api.array import Array, result
 from neonlite.array_api.creation import asarray
 from neonlite.array_api.promotion import to_dtype
 from neonlite.messages import NO_COMPLEX, describe
-from neonlite.name_hints import ARRAY_API, add_hints, synonyms
+from neonlite.name_hints import ARRAY, add_hints, synonyms
 from neonlite.optree import Operand
+from neonlite.optree_inference import SEQUENCES
 from neonlite.optree_numpy import REDUCTIONS, accepts, evaluate
 
 BINARY = {
@@ -41,8 +42,10 @@ def is_operand(other: object) -> bool:
 
     TypeError for a list, which would be compared as a whole, and for a complex number.
     """
-    if isinstance(other, list | tuple):
-        raise TypeError(f"expected an array or a number as operand, got {other!r}. Create an array with asarray.")
+    if isinstance(other, SEQUENCES):
+        raise TypeError(
+            f"expected an array or a number as operand, got {describe(other)}. Create an array with asarray."
+        )
     if isinstance(other, complex):
         raise TypeError(f"expected a real number as operand, got {other!r}. {NO_COMPLEX}")
     return isinstance(other, OPERANDS) or hasattr(other, "__dlpack__")
@@ -79,7 +82,7 @@ def _reshape(self: Array, *shape: Any) -> Array:
 
 
 def _format(self: Array, spec: str) -> str:
-    return format(self.item() if spec and not self.shape else repr(self), spec)
+    return format(self.item(), spec) if spec else repr(self)
 
 
 def _astype(self: Array, dtype: Any, *, copy: bool = True, device: str | None = None) -> Array:
@@ -138,7 +141,11 @@ def array_function(self: Array, function: Callable[..., Any], types: Any, args: 
     if function.__name__ in ("shape", "ndim", "size"):
         return getattr(args[0], function.__name__)
     ours, name = find_function(function.__name__), f"{function.__module__}.{function.__name__}".replace("numpy", "np")
-    if ours is None or (name in ("np.diagonal", "np.trace") and args[0].ndim != 2):
+    if (
+        ours is None
+        or (name in ("np.diagonal", "np.trace") and args[0].ndim != 2)
+        or (name == "np.broadcast_arrays" and any(x is None for x in args))  # Matplotlib broadcasts None as well
+    ):
         return evaluate(name, function, args, kwargs)
     signature = inspect.signature(ours)
     kinds = [x.kind for x in signature.parameters.values()]
@@ -179,7 +186,7 @@ def install(functions: dict[str, Callable[..., Any]], linalg: dict[str, Callable
     methods |= {"__array_ufunc__": array_ufunc, "__array_function__": array_function}
     for name, method in methods.items():
         setattr(Array, name, method)
-    add_hints(ARRAY_API)(Array)
+    add_hints(ARRAY)(Array)
     for prefix, group in {"xp": functions, "xp.linalg": linalg}.items():
         calls = {name: required_arguments(function) for name, function in group.items()}
         add_hints({f"{prefix}.{name}({', '.join(x)})": name for name, x in calls.items() if x[:1] == ["x"]})(Array)

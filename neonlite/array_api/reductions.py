@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from neonlite.array_api.arguments import as_array, check_arrays
+from neonlite.array_api.arguments import as_array, check_array, check_arrays
 from neonlite.array_api.array import BOOL, Array, as_dtype, from_numpy, same, with_shape
 from neonlite.array_api.elementwise import (
     FLOAT,
@@ -397,7 +397,7 @@ def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array |
     """
     if side not in ("left", "right"):
         raise ValueError(f"searchsorted: expected side 'left' or 'right', got {side!r}")
-    (x1,) = check_arrays("searchsorted", x1)
+    x1 = check_array("searchsorted", x1, x2)
     x2 = as_array(x2, x1)
     if x1.ndim != 1:
         raise ValueError(f"searchsorted: expected one dimension, got {describe(x1)}")
@@ -655,7 +655,7 @@ def diff(
     Array
         The differences; the size of the axis decreases by n.
     """
-    (x,) = check_arrays("diff", x)
+    x = check_array("diff", x, prepend, append)
     i = axis_of("diff", x, axis)
     if prepend is not None or append is not None:
         x = concat([part for part in (prepend, x, append) if part is not None], axis=i)

@@ -13,6 +13,7 @@ from neonlite.backend.memory import ExternalMemory, Memory
 from neonlite.backend.planning.layout import export_array, layout_of
 from neonlite.backend.tensor_index import FULL_SLICE, gather, parse_index, scatter
 from neonlite.dtypes import dtype_bits
+from neonlite.messages import describe
 from neonlite.op_functions import to_slices
 from neonlite.optree import Operand, OpTreeNode
 from neonlite.optree_structure import Info
@@ -78,7 +79,7 @@ class Tensor(Operand):
     def __init__(
         self,
         array: NativeArray,
-        info: Info,
+        info: Info | None = None,
         name: str | None = None,
         base: Tensor | None = None,
         view_op: tuple[str, dict[str, Any]] | None = None,
@@ -87,6 +88,8 @@ class Tensor(Operand):
         span: tuple[int, int] | None = None,
         allocation: Memory | None = None,
     ) -> None:
+        if type(info) is not Info:
+            raise TypeError(f"Tensor: expected a method of a backend, got {describe(array)}. Call be.array(values).")
         self.storage = array  # call ``layout.read_chwn`` or ``layout.write_chwn`` before reading or writing it
         self.info = info
         self.name = name

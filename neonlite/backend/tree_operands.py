@@ -11,7 +11,7 @@ from neonlite.dtypes import LIMITS
 from neonlite.messages import describe, truncate_message
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode, build
-from neonlite.optree_inference import as_leaf
+from neonlite.optree_inference import as_leaf, not_an_operand
 from neonlite.optree_structure import Attrs
 from neonlite.shapes import normalize_axes
 from neonlite.typing import ArrayLike, AxisLike, OperandLike
@@ -40,7 +40,7 @@ def check_operands(be: Backend, method: str, *operands: object) -> None:
     """Raise TypeError for an operand that is not a tensor, op-tree, scalar or array."""
     for x in operands:
         if as_leaf(x, None, be)[0] is NotImplemented if not isinstance(x, Operand) else False:
-            raise TypeError(f"be.{method}: expected tensors, op-trees, scalars or arrays, got {describe(x)}")
+            raise not_an_operand(method, x)
 
 
 def as_operand(be: Backend, x: OperandLike, method: str) -> Operand:
