@@ -539,6 +539,7 @@ MISTAKES: list[tuple[type[Exception], str, str]] = [
     (ValueError, "t.clip()", "t (2, 3) | min, max or both"),
     (TypeError, "t + 'a'", "Tensor | str"),
     (TypeError, "t > None", "Tensor | NoneType"),
+    (TypeError, "t @ None", "Tensor | NoneType"),
     (TypeError, "t + 1j", "a real number | 1j | NumPy's array"),
     (TypeError, "np.complex64(1j) * tree", "a real number | 1j | NumPy's array"),
     (TypeError, "np.fft.fft(A) * t", "real numbers | complex128 | NumPy's array"),
@@ -566,6 +567,21 @@ def test_a_mistake_raises_an_error_that_says_what_to_use(be: Backend, exception,
     missing = [word for word in words.split(" | ") if word.rstrip("}") not in message]
     assert not missing, f"{message}\nlacks {missing}"
     assert len(message) < 400
+
+
+@pytest.mark.parametrize("other", [[[1.0, 2.0, 3.0]], ((0, 1, 2),), range(3)], ids=["list", "tuple", "range"])
+def test_an_operator_refuses_a_list_and_compares_with_other_objects(be: Backend, other: Any) -> None:
+    t = be.array(A, name="t")
+    for x in (t, t + 0):
+        for name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "pow", "mod", "matmul", "or_"):
+            apply = getattr(operator, name)
+            for call in (lambda apply=apply, x=x: apply(x, other), lambda apply=apply, x=x: apply(other, x)):
+                with pytest.raises(TypeError, match=r"be\.\w+: expected tensors, .*, got .*Pass np.array\(x\)"):
+                    call()
+        assert (x == "a", x == None, x != object(), x == {}) == (False, False, True, False)  # noqa: E711
+        assert [y for y in ("a", None, x) if y is not x] == ["a", None]
+        assert "a" not in [x]
+        np.testing.assert_array_equal((x == np.array([[1.0, 2.0, 3.0]])).get(), np.array([[1.0, 2.0, 3.0]]) == A)
 
 
 def test_numpy_warns_of_shuffling_a_tensor(be):

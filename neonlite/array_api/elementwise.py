@@ -446,7 +446,7 @@ def select(condition: Array, x1: Any, x2: Any) -> Array:
         both = convert(condition.backend, [x1, x2], name="where")
         x, y = both[0], both[1]
     else:
-        (like,) = check_arrays("where", x2 if isinstance(x1, SCALARS) else x1)
+        like = check_array("where", x2 if isinstance(x1, SCALARS) else x1, condition)
         x, y = (as_array(value, like, "where") for value in (x1, x2))
     dtype = promote(x.dtype, y.dtype)
     x, y = to_dtype(x, dtype), to_dtype(y, dtype)

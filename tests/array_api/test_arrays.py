@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import copy
 import pickle
 from typing import Any
@@ -41,8 +42,13 @@ def test_a_reduction_that_several_arrays_depend_on_is_computed_once(monkeypatch:
     run = FusedStage.run
     monkeypatch.setattr(FusedStage, "run", lambda self, *args: (passes.append(self.size), run(self, *args))[1])
     expected = (values.astype(float) ** 2).sum(axis=0)
-    for array, wanted in ((mean, expected / len(x)), (root, expected**0.5), (scale, expected**-0.5), (total, expected)):
-        np.testing.assert_allclose(array.numpy(), wanted, rtol=1e-5)
+    for result, wanted in (
+        (mean, expected / len(x)),
+        (root, expected**0.5),
+        (scale, expected**-0.5),
+        (total, expected),
+    ):
+        np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-5)
     assert passes.count(x.size) == 1
     x[0, :] = 100.0
     np.testing.assert_allclose((total + 1).numpy(), expected + 1, rtol=1e-5)  # an array does not change
@@ -347,9 +353,9 @@ def test_no_function_returns_its_argument_which_a_write_would_change(be: Backend
 def test_elements_are_swapped_and_shifted_as_in_numpy(be: Backend) -> None:
     xp, expected = be.array_api, np.asarray([1.0, 2.0, 3.0, 4.0])
     x = xp.asarray(expected)
-    for array in (x, expected):
-        array[0], array[3] = float(array[3]), float(array[0])
-        array[1:] = array[:-1] * 1
+    for values in (x, expected):
+        values[0], values[3] = float(values[3]), float(values[0])
+        values[1:] = values[:-1] * 1
     assert x.tolist() == expected.tolist()
 
 
@@ -504,6 +510,25 @@ def test_an_index_that_is_out_of_range_is_reported_at_once(be: Backend, index: i
         be.array_api.ones(4)[be.array_api.asarray([0, index])]
 
 
+def test_objects_with_a_dtype_of_their_own_keep_it_and_python_numbers_have_the_default(be: Backend) -> None:
+    pd = pytest.importorskip("pandas")
+    asarray = be.array_api.asarray
+    large = np.array([[2.0**24 + 1, 3.0]])  # float32 does not have it
+    frame = pd.DataFrame(large)
+    for x in (large, frame, memoryview(large), [large[0]], (frame.loc[0],), [memoryview(large[0])]):
+        assert asarray(x).dtype == np.float64
+        assert asarray(x).tolist() == large.tolist()
+    assert asarray(frame.astype("float32")).dtype == np.float32
+    assert asarray(frame.astype(int)).dtype == np.int64
+    assert asarray(frame > 5).dtype == bool
+    for x in (large.tolist(), [large[0, 0]], 1.5, [[np.float64(1.5)]]):
+        assert asarray(x).dtype == np.float32
+    values = array.array("f", [1.0, 2.0])
+    x = asarray(values)
+    values[0] = 9.0  # the memory is not that of the array
+    assert x.tolist() == [1, 2]
+
+
 # --- mistakes ---
 
 MISTAKES: dict[str, tuple[type[Exception], str]] = {
@@ -555,6 +580,10 @@ MISTAKES: dict[str, tuple[type[Exception], str]] = {
     "xp.no_such_function": (AttributeError, "no attribute"),
     "xp.asarray([3, 4]) == [3, 4]": (TypeError, "asarray"),
     "xp.ones(2) + [1, 2]": (TypeError, "asarray"),
+    "xp.ones(2) != (1, 2)": (TypeError, "asarray"),
+    "xp.ones(2) == range(2)": (TypeError, "asarray"),
+    "format(xp.ones(2), '.2f')": (ValueError, r"expected one element, got 2. Index the array"),
+    "format(xp.ones((2, 2)), '>30')": (ValueError, r"expected one element, got 4. Index the array"),
     "setattr(xp.ones(2), 'shape', (2, 1))": (AttributeError, "reshape"),
     "setattr(xp.ones(2), 'dtype', xp.int64)": (AttributeError, "astype"),
     "xp.max(xp.zeros(0))": (ValueError, "at least one element"),

@@ -73,6 +73,51 @@ def test_a_function_is_differentiated(expression: str) -> None:
         np.testing.assert_allclose(np.sum(gradient * direction), slope, rtol=1e-6, atol=1e-6)
 
 
+LISTS: dict[str, Any] = {  # one of the arrays of a call is a list
+    "x": [[1.0, 2.0], [3.0, 4.0]], "v": [2.0, 1.0], "m": [True, False], "a": 0.5,
+}  # fmt: skip
+CALLS = """
+np.dot(x, v); np.inner(v, x); np.outer(v, v); np.vdot(x, x); np.einsum("ij,j->i", x, v); np.matmul(x, v)
+np.tensordot(v, x, 1); np.vecdot(x, v); np.linalg.solve(x, v)
+np.concatenate([v, v]); np.vstack([x, v]); np.hstack([v, v]); np.column_stack([v, x]); np.stack([v, v])
+np.broadcast_arrays(x, v); np.meshgrid(v, v); np.maximum(x, v); np.add(v, x); np.power(v, x); np.isin(x, v)
+np.where(m, x, v); np.where(m, v, a); np.clip(x, v, 3); np.clip(v, a, x[0]); np.diff(v, append=v)
+np.searchsorted(v, x)
+""".replace("\n", ";")
+
+
+@pytest.mark.parametrize("call", [call.strip() for call in CALLS.split(";") if call.strip()])
+def test_a_list_beside_an_array_is_an_array(be: Backend, call: str) -> None:
+    values = {name: np.asarray(x) if name != "a" else x for name, x in LISTS.items()}
+    used = re.findall(r"\b[xvm]\b", call)
+    for i, name in enumerate(used):  # the i-th is an array
+        parts = re.split(r"\b[xvm]\b", call)
+        numbered = "".join(part + (f"n{j}" if j < len(used) else "") for j, part in enumerate(parts))
+        operands = {f"n{j}": LISTS[x] for j, x in enumerate(used)} | {f"n{i}": be.array_api.asarray(LISTS[name])}
+        if name == "m" and "a" in call:  # NumPy does not ask a condition beside lists alone
+            continue
+        result = eval(numbered, {"np": np, "a": LISTS["a"], **operands})
+        expected = eval(call, {"np": np, **values})
+        results, references = (z if isinstance(z, list | tuple) else [z] for z in (result, expected))
+        assert all(isinstance(z, Array) for z in results)
+        for z, reference in zip(results, references, strict=True):
+            np.testing.assert_allclose(z.numpy(), reference, rtol=1e-6)
+
+
+def test_a_list_of_arrays_beside_an_array_is_differentiated() -> None:
+    be = Backend("cpu")
+    xp = be.array_api
+    x = xp.variable([1.0, 2.0])
+    for y in (np.concatenate([x, [x[0], 4.0]]), np.maximum([x[1] * 0, x[0]], x)):
+        assert nl.Autodiff(xp.sum(y), be).get_grad_op_tree(x).tolist() == ([2, 1] if y.shape == (4,) else [1, 1])
+
+
+def test_lists_alone_are_not_arrays_of_a_backend(be: Backend) -> None:
+    for call in ("xp.concat([[1.0], [2.0]])", "xp.matmul([1.0], [2.0])", "xp.where([True], 1, 2)", "xp.clip([1.0], 0)"):
+        with pytest.raises(TypeError, match=r"expected an array, got .* Create one with asarray\(x\)"):
+            eval(call, {"xp": be.array_api})
+
+
 def test_every_function_has_a_case() -> None:
     assert all(any(f".{name}(" in case for case in CASES) for name in FUNCTIONS if name != "searchsorted")
     x = nl.array_api.asarray([1.0, 2.0, 4.0])

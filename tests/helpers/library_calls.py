@@ -402,6 +402,10 @@ pd.DataFrame(np.ones((2, 3))) * s  # t n: Unable to coerce list; a: no attribute
 pd.DataFrame(np.ones((2, 3))) @ q
 pd.DataFrame(np.ones((2, 3))).assign(d=x[:, 0])  # n: the triple
 pd.cut(v, 3).codes
+pd.Series(range(6))[v > 2]  # t n: multidimensional key; a: are in the [index]
+pd.Series(range(6))[(v > 2).numpy().squeeze()]
+x * pd.DataFrame(np.ones((2, 3)))  # t n a: Unable to coerce list
+x.numpy() * pd.DataFrame(np.ones((2, 3)))
 pd.unique(v)  # a: unique requires
 pd.Series(range(6)).where(v > 2, 0)
 pd.DataFrame(np.ones((6, 1)))[v > 2]  # t n: not iterable; a: are in the [columns]
@@ -456,6 +460,8 @@ ax.hist(v, bins=3)[0]
 ax.hist([v, w], bins=3)[0]
 ax.hist(x, bins=3)[0]
 [a.get_width() for a in ax.barh(range(6), v)]
+[a.get_height() for a in ax.bar(v, w, yerr=w)]
+[a.get_width() for a in ax.barh(v, w)]
 ax.scatter(v, w).get_offsets().data
 ax.scatter(v, w, c=v).get_array()
 ax.scatter(v, w, s=v).get_sizes()
