@@ -47,8 +47,6 @@ _new: Callable[..., Any] = object.__new__
 def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> OpTreeNode:
     """Return the node (op, a, b), or NotImplemented for an operand that is not a tensor, op-tree, scalar or array.
 
-    TypeError for a list.
-
     This runs for every node of every tree, so it does little more than a table lookup, and the limits of STATIC_INTS
     are literals.
     """
@@ -95,9 +93,6 @@ def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> O
         info = (key_a.find if type(key_a) is Info else key_b.find if type(key_b) is Info else be.structures.get)(key)
     if info is None:
         if key_a is NotImplemented or key_b is NotImplemented:
-            for x in (a, b):
-                if isinstance(x, SEQUENCES):
-                    raise not_an_operand(op.method, x)
             return NotImplemented  # type: ignore[no-any-return]
         info = infer_info(op, a, b, attrs, be)
         if leaves is not None:
@@ -120,6 +115,18 @@ def _binary_operator(name: str) -> tuple[Operator, Operator]:
         return build(op, other, self)
 
     return method, reflected
+
+
+def _comparison(name: str) -> Operator:
+    op = OPS[name]
+
+    def method(self: Operand, other: OperandLike) -> Any:
+        node = NotImplemented if other is None else build(op, self, other)
+        if node is NotImplemented and isinstance(other, SEQUENCES):  # else Python compares identities for == and !=
+            raise not_an_operand(op.method, other)
+        return node
+
+    return method
 
 
 def _in_place(symbol: str, operator: Operator) -> Callable[[Target, OperandLike], Target]:
@@ -171,12 +178,12 @@ class Operand(ArrayMethods):
     __mul__, __rmul__ = _binary_operator("mul")
     __truediv__, __rtruediv__ = _binary_operator("div")
     __pow__, __rpow__ = _binary_operator("pow")
-    __eq__: ClassVar[Operator] = _binary_operator("eq")[0]  # type: ignore[assignment]
-    __ne__: ClassVar[Operator] = _binary_operator("ne")[0]  # type: ignore[assignment]
-    __lt__ = _binary_operator("lt")[0]
-    __le__ = _binary_operator("le")[0]
-    __gt__ = _binary_operator("gt")[0]
-    __ge__ = _binary_operator("ge")[0]
+    __eq__: ClassVar[Operator] = _comparison("eq")  # type: ignore[assignment]
+    __ne__: ClassVar[Operator] = _comparison("ne")  # type: ignore[assignment]
+    __lt__ = _comparison("lt")
+    __le__ = _comparison("le")
+    __gt__ = _comparison("gt")
+    __ge__ = _comparison("ge")
     __floordiv__, __rfloordiv__ = _binary_operator("floor_divide")
     __mod__, __rmod__ = _binary_operator("remainder")
     __lshift__, __rlshift__ = _binary_operator("bitwise_left_shift")

@@ -826,3 +826,18 @@ def test_compile_as_in_the_hint_for_jit_evaluates_the_tree_into_the_target(scope
     (way_out,) = ways_out("be.jit", str(caught.value))
     eval(way_out, scope)()
     np.testing.assert_array_equal(scope["out"].get(), scope["tree"].get())
+
+
+@pytest.mark.parametrize("name", ["vstack", "hstack", "column_stack", "inner", "ptp", "cumsum"])
+def test_what_a_hint_says_for_a_function_of_numpy_is_right_for_vectors_too(name: str) -> None:
+    xp = nl.gen_backend("cpu").array_api
+    x = xp.asarray([1.0, 2.0, 4.0])
+    with pytest.raises(AttributeError) as caught:
+        getattr(xp, name)
+    (way_out,) = ways_out(f"xp.{name}", str(caught.value))
+    value = eval(way_out, {"xp": xp, "np": np, "x": x, "y": x})
+    function, a = getattr(np, name), x.numpy()
+    expected = function([a, a]) if "stack" in name else function(a, a) if name == "inner" else function(a)
+    assert isinstance(value, nl.array_api.Array)
+    assert value.shape == expected.shape
+    np.testing.assert_array_equal(value.numpy(), expected)

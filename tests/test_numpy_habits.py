@@ -570,10 +570,10 @@ def test_a_mistake_raises_an_error_that_says_what_to_use(be: Backend, exception,
 
 
 @pytest.mark.parametrize("other", [[[1.0, 2.0, 3.0]], ((0, 1, 2),), range(3)], ids=["list", "tuple", "range"])
-def test_an_operator_refuses_a_list_and_compares_with_other_objects(be: Backend, other: Any) -> None:
+def test_a_comparison_refuses_a_list_and_compares_with_other_objects(be: Backend, other: Any) -> None:
     t = be.array(A, name="t")
     for x in (t, t + 0):
-        for name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "pow", "mod", "matmul", "or_"):
+        for name in ("eq", "ne", "lt", "le", "gt", "ge"):
             apply = getattr(operator, name)
             for call in (lambda apply=apply, x=x: apply(x, other), lambda apply=apply, x=x: apply(other, x)):
                 with pytest.raises(TypeError, match=r"be\.\w+: expected tensors, .*, got .*Pass np.array\(x\)"):

@@ -28,8 +28,9 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     Parameters
     ----------
     obj : array_like
-        A Python number, nested lists, a NumPy array, an array of another library with DLPack, an Array, or a list of
-        these. A tensor or op-tree of a backend is not copied: the array is evaluated with its current values each time.
+        A Python number, nested lists, a NumPy array, a DataFrame, an array of another library with DLPack, an Array, or
+        a list of these. A tensor or op-tree of a backend is not copied: the array is evaluated with its current values
+        each time.
     dtype : dtype, optional
         The dtype. Default: that of obj; for Python numbers bool, int64, or the default dtype of the backend.
     device : str, optional

@@ -510,7 +510,7 @@ def test_an_index_that_is_out_of_range_is_reported_at_once(be: Backend, index: i
         be.array_api.ones(4)[be.array_api.asarray([0, index])]
 
 
-def test_objects_with_a_dtype_of_their_own_keep_it_and_python_numbers_have_the_default(be: Backend) -> None:
+def test_an_object_with_a_dtype_keeps_it_and_python_numbers_get_the_default(be: Backend) -> None:
     pd = pytest.importorskip("pandas")
     asarray = be.array_api.asarray
     large = np.array([[2.0**24 + 1, 3.0]])  # float32 does not have it
