@@ -8,16 +8,13 @@ from __future__ import annotations
 import gc
 import json
 import math
-import os
 import random
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from _trainings import resident
 
 from neonlite import Autodiff, Backend, NervanaObject, gen_backend
