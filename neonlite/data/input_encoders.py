@@ -18,6 +18,7 @@ from neonlite.data.columns import (
     Column,
     finite_numbers,
     frame_columns,
+    holds_pairs,
     is_frame,
     read_column,
     refuse_unread,
@@ -72,6 +73,11 @@ class InputEncoder(Serializable):
             The data has another format than the training data, or contains NaN or missing values.
         """
         raise NotImplementedError
+
+    @property
+    def trained_on(self) -> str:
+        """A sentence for errors: the data that the model was trained on, and what to do with other data."""
+        return f"This model was trained on {self}. For other data, create a new Model."
 
     def feature_units(self) -> tuple[list[float], list[float]] | None:
         """Return mean and deviation of each encoded feature; None if features are not standardized."""
@@ -141,7 +147,10 @@ class ArrayEncoder(InputEncoder):
         return None if self.mean is None or self.deviation is None else ([*self.mean], [*self.deviation])
 
     def encode(self, where: str, X: Any) -> NDArray[Any]:
-        x = numeric_array(where, X)
+        try:
+            x = numeric_array(where, X)
+        except TypeError as error:
+            raise TypeError(f"{error} {self.trained_on}") from None
         sizes = tuple(self.sizes)
         if x.shape[1:] != sizes:
             hint = transpose_hint(x.shape[1:], sizes) and f" The axes must be {self.layout}, as in the training data."
@@ -219,7 +228,10 @@ class TableEncoder(InputEncoder):
         table = read_table(where, X)
         if table is None:
             names = [column["name"] for column in self.columns]
-            raise TypeError(f"{where}: expected a data frame with the columns {', '.join(names)}, got {describe(X)}")
+            raise TypeError(
+                f"{where}: expected a data frame with the columns {', '.join(names)}, got {describe(X)}. "
+                f"{self.trained_on}"
+            )
         parts = [self._encode_column(where, column, table) for column in self.columns]
         return np.concatenate(parts, axis=1)
 
@@ -313,7 +325,9 @@ class TextEncoder(InputEncoder):
     def encode(self, where: str, X: Any) -> NDArray[Any]:
         texts = as_texts(where, X) or only_texts(read_table(where, X))
         if texts is None:
-            raise TypeError(f"{where}: expected a list of texts, as in the training data, got {describe(X)}")
+            raise TypeError(
+                f"{where}: expected a list of texts, as in the training data, got {describe(X)}. {self.trained_on}"
+            )
         ids = np.zeros((len(texts), 1, self.length), np.int32)
         for row, text in enumerate(texts):
             tokens = [self._index.get(token, 1) for token in tokenize(text, self.tokenizer)][: self.length]
@@ -456,7 +470,7 @@ def table_columns(where: str, X: Any) -> dict[str, Any] | None:
     if isinstance(X, list | tuple) and X and isinstance(X[0], Mapping):
         return columns_of_rows(where, X)
     if array is None and isinstance(X, list | tuple) and X and isinstance(X[0], list | tuple):
-        if not any(isinstance(x, str) or x is None for x in X[0]):
+        if not any(isinstance(x, str) or x is None for x in X[0]) or holds_pairs(X):
             return None
         array = np.array(X, dtype=object)
     if array is None or array.ndim != 2 or array.dtype.kind not in "OUT":
