@@ -193,6 +193,8 @@ WARNINGS: list[tuple[str, str]] = [
     ("Model([Affine(2)]).predict(X)", "the weights are random | Call fit or load_params"),
     ("Model([Affine(2, activation='softmax')]).fit([['1.5', 'a'], ['2.5', 'b']], [0, 1], **quick)",
      "column '0' has numbers as text, such as '1.5' | astype(float)"),
+    ("Model([softmax]).fit({'a': ['1,5', '-2', '3,25'] * 20}, y, **quick)",
+     "column 'a' has numbers as text, such as '-2' | the decimal commas | pandas.read_csv(path, decimal=',')"),
 ]
 
 # Calls that resemble these mistakes and are correct.

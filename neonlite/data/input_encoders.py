@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,6 +35,7 @@ LAYOUT_DOC = (
 )
 NETWORK_AXES = "NCDHWFT"  # the order of axes in a network
 NUM_CHANNELS = (1, 3, 4)  # by which the channels of images are recognized
+DECIMAL_COMMAS = "replace the decimal commas by points, as pandas.read_csv(path, decimal=',') does"
 MAX_CATEGORIES = 1000  # of a column
 MAX_TEXT_TOKENS = 256  # of a text, by default
 
@@ -209,16 +210,19 @@ class TableEncoder(InputEncoder):
                 column |= {"mean": float(mean), "deviation": float(deviation)}
             else:
                 categories = sorted({str(x) for x in values.tolist()})
+                has_commas = have_decimal_commas(categories)
                 if len(categories) > MAX_CATEGORIES or (len(categories) > 20 and len(categories) > len(values) / 2):
+                    way_out = DECIMAL_COMMAS if has_commas else "convert it to numbers"
                     raise ValueError(
                         f"{where}: expected a column of numbers or of categories, got column {name!r} with "
                         f"{len(categories)} different values in {len(values)} rows, such as {categories[0]!r}. Leave "
-                        f"it out: X.drop(columns={name!r}), or convert it to numbers."
+                        f"it out: X.drop(columns={name!r}), or {way_out}."
                     )
-                if all(map(is_number, categories)) and not source.is_category:
+                if (has_commas or all(map(is_number, categories))) and not source.is_category:
+                    way_out = DECIMAL_COMMAS if has_commas else "convert it with astype(float)"
                     warn(
                         f"{where}: column {name!r} has numbers as text, such as {categories[0]!r}, and becomes "
-                        "categories. For numbers, convert it with astype(float)."
+                        f"categories. For numbers, {way_out}."
                     )
                 column["categories"] = categories
             columns.append(column)
@@ -514,6 +518,11 @@ def is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+def have_decimal_commas(texts: Collection[str]) -> bool:
+    """Return whether all texts are numbers if their comma is a decimal point, and some have a comma."""
+    return any("," in text for text in texts) and all(is_number(text.replace(",", ".", 1)) for text in texts)
 
 
 def moments(x: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
