@@ -323,10 +323,10 @@ OP_TABLE: tuple[Op, ...] = (
        order_functions.grad_prod, "the product of the elements (int64 for integers, except uint64)",
        result_dtype="sum", **REDUCTION),
     Op("argmax", lambda xp, x, axis, keepdims=True: op_functions.run_arg_reduction(xp.argmax, xp, x, axis),
-       None, "the index (int64) of the largest element, the first one on ties",
+       None, "the index (int64) of the largest element, by default of each row, the first one on ties",
        result_dtype="index", flops_fn=op_functions.flops_per_operand, **LIBRARY, **NONEMPTY),
     Op("argmin", lambda xp, x, axis, keepdims=True: op_functions.run_arg_reduction(xp.argmin, xp, x, axis),
-       None, "the index (int64) of the smallest element, the first one on ties",
+       None, "the index (int64) of the smallest element, by default of each row, the first one on ties",
        result_dtype="index", flops_fn=op_functions.flops_per_operand, **LIBRARY, **NONEMPTY),
     # --- products ---
     Op("dot", lambda xp, x, y: x @ y,

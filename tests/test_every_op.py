@@ -40,7 +40,7 @@ from helpers.op_cases import (
     call,
     check_cast,
     check_comparison_of_ints,
-    check_edge,
+    check_edges,
     check_gradient,
     check_scalar_condition,
     check_sum,
@@ -287,7 +287,7 @@ def test_ties_are_split_equally_between_tensors_that_broadcast(be64: Backend, na
 
 @pytest.mark.parametrize(("name", "operands", "expected"), EDGES, ids=lambda x: x if isinstance(x, str) else "")
 def test_at_the_edges_of_arithmetic(be: Backend, name: str, operands: list[Any], expected: list[float]) -> None:
-    check_edge(be, name, operands, expected)
+    check_edges(be, [(name, operands, expected)])
 
 
 def test_every_elementwise_op_is_tested_at_its_edges() -> None:

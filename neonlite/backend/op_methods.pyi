@@ -134,27 +134,27 @@ class OpMethods:
 
     @overload
     def argmax(self, a: OperandLike, axis: AxisLike = 1, out: None = None, keepdims: bool = True) -> OpTreeNode:
-        """Return the index (int64) of the largest element, the first one on ties, over one axis, several or all."""
+        """Return the index (int64) of the largest element, by default of each row, the first one on ties, over one axis, several or all."""
 
     @overload
     def argmax(self, a: OperandLike, axis: AxisLike = 1, *, out: Tensor, keepdims: bool = True) -> Tensor:
-        """Return the index (int64) of the largest element, the first one on ties, over one axis, several or all."""
+        """Return the index (int64) of the largest element, by default of each row, the first one on ties, over one axis, several or all."""
 
     @overload
     def argmax(self, a: OperandLike, axis: AxisLike, out: Tensor, keepdims: bool = True) -> Tensor:
-        """Return the index (int64) of the largest element, the first one on ties, over one axis, several or all."""
+        """Return the index (int64) of the largest element, by default of each row, the first one on ties, over one axis, several or all."""
 
     @overload
     def argmin(self, a: OperandLike, axis: AxisLike = 1, out: None = None, keepdims: bool = True) -> OpTreeNode:
-        """Return the index (int64) of the smallest element, the first one on ties, over one axis, several or all."""
+        """Return the index (int64) of the smallest element, by default of each row, the first one on ties, over one axis, several or all."""
 
     @overload
     def argmin(self, a: OperandLike, axis: AxisLike = 1, *, out: Tensor, keepdims: bool = True) -> Tensor:
-        """Return the index (int64) of the smallest element, the first one on ties, over one axis, several or all."""
+        """Return the index (int64) of the smallest element, by default of each row, the first one on ties, over one axis, several or all."""
 
     @overload
     def argmin(self, a: OperandLike, axis: AxisLike, out: Tensor, keepdims: bool = True) -> Tensor:
-        """Return the index (int64) of the smallest element, the first one on ties, over one axis, several or all."""
+        """Return the index (int64) of the smallest element, by default of each row, the first one on ties, over one axis, several or all."""
 
     @overload
     def argsort(self, a: OperandLike, axis: int = -1, descending: bool = False, out: None = None) -> OpTreeNode:

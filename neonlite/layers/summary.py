@@ -53,7 +53,7 @@ class LayerSummary:
         return f"{'  ' * self.depth}{printable(self.name, keep='')} ({self.class_name})", outputs, *numbers
 
 
-@dataclass
+@dataclass(repr=False)
 class Summary:
     """The result of ``Layer.summary``; printed, it is a table.
 
@@ -111,7 +111,7 @@ class Summary:
         )
         return [head, *(row.format_cells() for row in self.rows), last]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         table = self.table()
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from neonlite.backend.known_attributes import assigned_names
 from neonlite.callbacks import EarlyStop
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Gaussian
-from neonlite.layers import LSTM, Activation, Conv, GeneralizedCost, Layer, Linear, Sequential
+from neonlite.layers import LSTM, Activation, Affine, Conv, DeepBiLSTM, GeneralizedCost, Layer, Linear, Sequential
 from neonlite.optimizers import Adam
 from neonlite.transforms import Accuracy, MeanSquared, Rectlin
 
@@ -63,6 +64,24 @@ def be_of_four():
 def test_the_error_names_the_attribute_of_neonlite(make, name, hint):
     with pytest.raises(AttributeError, match=hint):
         setattr(make(), name, 1)
+
+
+@pytest.mark.parametrize("name", ["activation", "bias", "name", "colour"])
+@pytest.mark.parametrize("make", [lambda: Affine(3, activation="relu"), lambda: DeepBiLSTM(3, Gaussian())])
+def test_a_list_of_layers_gets_no_attributes_as_they_would_change_nothing(make, name, be_of_four):
+    layers = make()
+    with pytest.raises(AttributeError, match=f"{type(layers).__name__}: expected no assignment to {name}.*constructor"):
+        setattr(layers, name, "softmax")
+
+
+def test_a_custom_list_of_layers_gets_any_attribute(be_of_four):
+    class Mine(Affine):
+        def __init__(self):
+            super().__init__(3)
+            self.colour = "red"
+
+    assert Mine().colour == "red"
+    assert copy.deepcopy(Affine(3)).uses_default_bias
 
 
 def test_custom_classes_set_what_they_like():

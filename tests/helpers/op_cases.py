@@ -30,6 +30,9 @@ FLAT_OPERANDS = {("shift", 1), ("where", 0), ("copysign", 1), ("nextafter", 1)}
 ROW = {op.name: op for op in OP_TABLE}
 
 
+EVALUATED_TOGETHER = 32  # trees of one shape, which are one kernel on a GPU
+
+
 class Case(NamedTuple):
     """An op on operands: a tuple is a shape to be filled at random, an array holds indices, a number is a number."""
 
@@ -469,14 +472,21 @@ EDGES: list[tuple[str, list[list[float]], list[float]]] = [
 ]
 
 
-def check_edge(be: Backend, name: str, operands: list[Any], expected: list[float]) -> None:
-    for dtype in {"float32", "float64", "float16"} & set(be.runtime.dtypes):
-        with np.errstate(over="ignore"):
-            xs = [np.array([x]).astype(dtype) for x in operands]
-            wanted = np.array([expected]).astype(dtype)
-        made = call(be, name, [be.array(x, dtype) for x in xs], {}).asnumpyarray()
-        rtol = {"float64": 1e-15, "float32": 1e-6, "float16": 1e-3}[dtype]
-        np.testing.assert_allclose(made, wanted, rtol, err_msg=dtype)
+EDGE_WIDTH = max(len(expected) for _, _, expected in EDGES)
+EDGE_RTOL = {"float64": 1e-15, "float32": 1e-6, "float16": 1e-3}
+
+
+def check_edges(be: Backend, cases: Sequence[tuple[str, list[Any], list[float]]]) -> None:
+    """Compare ops at the edges of arithmetic, in rows of one length, so that they are evaluated together."""
+    for dtype in [dtype for dtype in EDGE_RTOL if dtype in be.runtime.dtypes]:
+        trees, rows = [], []
+        for name, operands, expected in cases:
+            with np.errstate(over="ignore"):
+                *xs, row = (np.resize(np.array([x]).astype(dtype), (1, EDGE_WIDTH)) for x in (*operands, expected))
+            trees.append(call(be, name, [be.array(x, dtype) for x in xs], {}))
+            rows.append(row)
+        for value, row, (name, *_) in zip(be.evaluate(trees), rows, cases, strict=True):
+            np.testing.assert_allclose(value.get(), row, EDGE_RTOL[dtype], err_msg=f"{name} {dtype}")
 
 
 CONDITIONS = [0.5, 1e-46, -1e-300, -1, 256, 2**40, 2**70, NAN, INF, np.float64(1e-46), np.uint8(7), True]
@@ -508,26 +518,27 @@ def check_comparison_of_ints(be: Backend, dtype: str) -> None:
     low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     values = [low, 5, high]
     x, whole = be.array(np.array([values], dtype), dtype), np.array([values], dtype=object)
+    trees, wanted = [], []
     for n in (low - 1, high + 1, low - 300, high + 10**30, low, high, 5):
         for name, compare in COMPARISONS.items():
-            for tree, expected in [
-                (getattr(be, name)(x, n), compare(whole, n)),
-                (getattr(be, name)(n, x), compare(n, whole)),
-                (getattr(be, name)(x * 1, n) + 1, compare(whole, n) + 1),
-            ]:
-                assert tree.dtype == "float32"
-                np.testing.assert_array_equal(tree.asnumpyarray(), expected.astype(float), err_msg=f"{name} {n}")
+            trees += [getattr(be, name)(x, n), getattr(be, name)(n, x), getattr(be, name)(x * 1, n) + 1]
+            wanted += [compare(whole, n), compare(n, whole), compare(whole, n) + 1]
+            assert {tree.dtype.name for tree in trees[-3:]} == {"float32"}
         for name, pick in {"maximum": max, "minimum": min}.items():
             expected = [pick(n, value) for value in values]
             for tree in (getattr(be, name)(x, n), getattr(be, name)(n, x), getattr(be, name)(n, x * 1)):
                 assert tree.dtype == dtype
                 if all(low <= value <= high for value in expected):
-                    np.testing.assert_array_equal(tree.asnumpyarray(), np.array([expected], dtype))
+                    trees.append(tree)
+                    wanted.append(np.array([expected], dtype))
                 else:
-                    with pytest.raises(
-                        OverflowError, match=f"expected an integer from {low} to {high} for {dtype}, got {n}"
-                    ):
+                    message = f"expected an integer from {low} to {high} for {dtype}, got {n}"
+                    with pytest.raises(OverflowError, match=message):
                         tree.asnumpyarray()
+    for start in range(0, len(trees), EVALUATED_TOGETHER):
+        some = slice(start, start + EVALUATED_TOGETHER)
+        for tree, value, expected in zip(trees[some], be.evaluate(trees[some]), wanted[some], strict=True):
+            np.testing.assert_array_equal(value.get(), expected.astype(tree.dtype), err_msg=str(tree))
 
 
 SUMS: list[tuple[str, int, Any, Any]] = [

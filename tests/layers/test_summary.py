@@ -249,6 +249,7 @@ def test_it_prints_a_table_and_the_memory(be):
     be.bsz = 4
     net, shape, cost, optimizer = mlp()
     text = str(net.summary(shape, cost, optimizer))
+    assert text == repr(net.summary(shape, cost, optimizer))  # which an interactive session prints
     assert "hidden (Linear)" in text
     assert "78,400" in text
     assert "total (with cost and update)" in text

@@ -414,7 +414,7 @@ def test_the_gradient_is_that_of_finite_differences(gpu64, name):
     ("name", "operands", "expected"), op_cases.EDGES, ids=lambda x: x if isinstance(x, str) else ""
 )
 def test_at_the_edges_of_arithmetic(gpu, name, operands, expected):
-    op_cases.check_edge(gpu, name, operands, expected)
+    op_cases.check_edges(gpu, [(name, operands, expected)])
 
 
 @pytest.mark.parametrize(("dtype", "values", "to", "expected"), op_cases.CASTS, ids=str)
