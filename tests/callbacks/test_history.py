@@ -90,13 +90,16 @@ def test_a_value_recorded_under_a_short_name_is_found_before_that_of_the_metric(
         ("val_accuracy", "Did you mean 'Accuracy'"),
         ("los", "Did you mean 'loss'"),
         ("val_loss", "pass validation_split=0.2 to fit"),
-        ("mse", "Recorded: loss, Accuracy.$"),
+        ("mse", "Recorded: loss, Accuracy, F1_micro, Top1Misclass.$"),
+        ("val_f1_micro", "Did you mean 'F1_micro'"),
+        ("val_misclassification", "Did you mean 'Top1Misclass'"),
     ],
 )
 def test_the_error_for_an_unknown_name_has_the_nearest_one(name, hint):
     result = History()
     result.record("loss", 1, 1)
-    result.record("Accuracy", 1, 0.5)
+    for metric in ("Accuracy", "F1_micro", "Top1Misclass"):
+        result.record(metric, 1, 0.5)
     with pytest.raises(KeyError) as error:
         result[name]
     assert re.search(hint, error.value.args[0])

@@ -553,6 +553,15 @@ def test_layers_with_weights_are_matched_by_order_if_other_layers_differ(tmp_pat
         assert other.optimizer.get_description() == loaded.optimizer.get_description()
 
 
+def test_layers_are_matched_by_name_in_another_order_if_other_layers_differ():
+    gen_backend("cpu", rng_seed=1, batch_size=2)
+    saved = Model([Linear(2, name="a"), Linear(2, name="b")])
+    saved.initialize(2)
+    other = Model([Linear(2, name="b"), Dropout(0.5), Linear(2, name="a")])
+    other.load_params(saved.serialize())
+    assert same(other.get_weights(), {name: saved.get_weights()[name] for name in ("b.W", "a.W")})
+
+
 def test_a_name_is_never_a_path(tmp_path):
     gen_backend("cpu", rng_seed=1, batch_size=2)
     names = ["../../up", "/etc/passwd", "a/b", "a.b", "", "\x1b[31m"]
