@@ -221,6 +221,7 @@ class Signals:
 
     def run(self, call: Callable[[], Any]) -> bool:
         before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+        before_int = signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background it is ignored
         self.where = f"after {(after := self.rng.uniform(1e-6, self.seconds)):.6f} s of {self.seconds:.6f} s"
         try:
             try:
@@ -232,6 +233,7 @@ class Signals:
             return True
         finally:
             signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGINT, before_int)
         return False
 
 
@@ -372,9 +374,8 @@ def disturbed(
                         known = len(test.wrong)
                         run()
                         wrong.setdefault(call, []).extend(test.wrong[known:])
-                for call, n in test.counts.items():
-                    counts[call] = counts.get(call, 0) + n
+                        counts[call] = counts.get(call, 0) + test.counts.get(call, 0)
         for call, n in counts.items():
             row = {"what": f"{call}, {title}", "networks": len(names), "times": n, "wrong": wrong[call]}
-            rows.append(row | {"held": not wrong[call]})
+            rows.append(row | {"held": n == times * len(names) and not wrong[call]})
     return rows

@@ -5,19 +5,17 @@ python benchmarks/_soak.py RUNTIME SECONDS SEED CACHED_PRIMITIVES, run by ``surv
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import math
-import os
 import random
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _trainings import resident
 
 from neonlite import Autodiff, Backend, NervanaObject, gen_backend
 from neonlite.backend.runtimes.onednn import bindings
@@ -120,13 +118,6 @@ def in_a_thread(be: Backend, rng: random.Random) -> None:
     thread = threading.Thread(target=op_trees, args=(be, rng))
     thread.start()
     thread.join()
-
-
-def resident() -> int:
-    """Return the resident memory of this process, in bytes, without free memory that the C library (glibc) keeps."""
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def main(runtime: str, seconds: float, seed: int, cached_primitives: int) -> None:

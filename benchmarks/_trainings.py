@@ -5,6 +5,7 @@ python benchmarks/_trainings.py NAME ARGUMENTS
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import mmap
@@ -197,19 +198,26 @@ def interrupted(name: str, file: str, epochs: str, activity: str) -> None:
         emit(event=event, at=at, t=optimizer.t, sha256=sha256(model), positions=positions, hashes=hashes)
 
 
+def resident() -> int:
+    """Return the resident memory of this process, in bytes, without free memory that the C library (glibc) keeps."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def resident_memory(runtime: str, name: str, callbacks: str, warm: str, steps: str, file: str) -> None:
     """Report the resident memory every 500 steps."""
     gen_backend(runtime, rng_seed=5, batch_size=32)
     train, valid = digits().iterators()
     model, first, last = Model(network(name)), int(warm), int(warm) + int(steps)
-    page, samples, done = os.sysconf("SC_PAGE_SIZE"), [], 0
+    samples, done = [], 0
 
     class RecordMemory(Callback):
         def on_minibatch_end(self, epoch: int, minibatch: int) -> None:
             nonlocal done
             done += 1
             if done >= first and (done - first) % 500 == 0:
-                samples.append(int(Path("/proc/self/statm").read_text().split()[1]) * page)
+                samples.append(resident())
             self.model.finished = done >= last  # at the end of the epoch
 
     if callbacks == "with":

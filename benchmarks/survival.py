@@ -72,10 +72,11 @@ from its set-up on, with a partial last minibatch, evaluation, prediction, savin
 be in its state before the call, or, if it loads, in that of the complete call. The same call must then return the same
 bits, training must end with those of an undisturbed one, and another thread must be able to acquire the lock.
 **soak**: one process that changes shapes, trains new models, and creates and deletes backends; the growth of the
-resident memory after a warm-up of a third of the time, and of at least four tasks per second of the whole time. Free
-memory that glibc keeps is returned to the system before each sample (malloc_trim). Up to 20 MB are allowed.
+resident memory after a warm-up of a third of the time, and of at least four tasks per second of the whole time. Up to
+20 MB are allowed.
 **memory**: the growth of the resident memory of a process, with batches of 32 and Adam; "callbacks" are validation, a
-metric and a save each epoch.
+metric and a save each epoch. Free memory that glibc keeps is returned to the system before each sample (malloc_trim),
+here and in the soak.
 **predicted**: threads that predict 1 to 200 rows with one model, alone and during a `fit` in another thread. A
 prediction is correct if it has the bits of one made after a step of the same training without threads. "states seen" is
 the maximum number of different steps that a thread saw. The final weights must be those of that training."""
