@@ -255,7 +255,7 @@ class Test:
     def repeat(self, call: str, run: Callable[[], bool]) -> None:
         """Run until the call was disturbed often enough; an attempt may come too late."""
         attempts = 0
-        while self.counts.get(call, 0) < self.times and attempts < 5 * self.times + 20:
+        while self.counts.get(call, 0) < self.times and attempts < 50 * self.times + 20:
             attempts += 1
             run()
 

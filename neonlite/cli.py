@@ -69,6 +69,7 @@ CSV_SETTINGS = {  # option of train for a CSV file -> the types of its value; be
 OPTIONS = (  # Python arguments in messages (regular expressions), and the command-line options that replace them
     (r"\bnum_epochs=", "--epochs "),
     (r"\bvalidation_split=", "--validation-split "),
+    (r", as pandas\.read_csv\(path, decimal=','\) does", ""),
     (r"\bLeave it out: X\.drop\(columns='(.*?)'\), or", r"Ignore it: --ignore \1, or"),
     (
         r"\ba callback, such as EarlyStop, ended this training (after \d+ epochs?)\. Leave it out to continue",
@@ -344,6 +345,9 @@ def translate_options(message: str, args: argparse.Namespace) -> str:
     """Replace Python arguments in a message by command-line options, and escape control characters of option values."""
     for pattern, option in OPTIONS:
         message = re.sub(pattern, option, message)
+    dataset = getattr(args, "dataset", None)
+    if isinstance(dataset, Path):  # instead of NAME.fit: the model has the name of the CSV file without its suffix
+        message = re.sub(r"^[^:]*\.fit(?=: )", lambda _: str(dataset), message)
     for value in vars(args).values():
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, str | Path):
@@ -581,6 +585,8 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
 
 def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     """Return whether a column of a CSV file has classes, and its labels or numbers; print what was decided."""
+    from neonlite.data.input_encoders import have_decimal_commas
+
     table.target = target
     values = table.numbers(target) if task == "regress" else table.values(target)
     kind, n = values.dtype.kind, len({*values.tolist()})
@@ -588,7 +594,9 @@ def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     is_classes = task == "classify" or (task is None and (kind == "T" or is_few))
     found = "numbers with decimals" if kind == "f" else f"{'few' if is_few else 'many'} different integers"
     other = "numbers: --task regress" if is_classes else "classes: --task classify"
-    reason = f"--task {task}" if task else "text" if kind == "T" else f"{found}; for {other}"
+    if kind == "T":
+        found = "text; numbers have a decimal point" if have_decimal_commas(values.tolist()) else "text"
+    reason = f"--task {task}" if task else found if kind == "T" else f"{found}; for {other}"
     say(f"{table.path}: {len(table)} rows; predicting {'classes' if is_classes else 'numbers'} of {target} ({reason})")
     if not is_classes:
         return False, values.astype("float64")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neonlite.optree_structure import info_of
@@ -65,6 +65,15 @@ def describe_setting(value: object) -> str:
     """Return the value of a constructor's argument in one line, truncated; functions and classes by their name."""
     name = getattr(value, "__qualname__", None)
     return name if isinstance(name, str) else " ".join(describe(value).split())
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question with the known name that is nearest to an unknown one, or an empty string."""
+    from difflib import get_close_matches  # not loaded by ``import neonlite``
+
+    names = {x.casefold(): x for x in known}
+    close = get_close_matches(name.casefold(), names, 1)
+    return f" Did you mean {names[close[0]]!r}?" if close else ""
 
 
 def owners(*operands: Operand) -> str:

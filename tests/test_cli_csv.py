@@ -229,6 +229,20 @@ def test_too_many_categories_name_the_option(capsys, tmp_path):
     assert "Ignore it: --ignore name" in err
 
 
+def test_decimal_commas_are_named_with_the_path_of_the_file(capsys, tmp_path):
+    rows = [[f"{i / 8:.3f}".replace(".", ","), f"{i % 3},5", f"c{i % 2}"] for i in range(60)]
+    path = write_csv(tmp_path / "t.csv", ["x", "y", "t"], rows)
+    err = error_line(capsys, "train", path, "--target", "t", *FEW)
+    assert err.startswith(f"neonlite: {path}: expected a column of numbers or of categories, got column 'x' with 60 ")
+    assert err.endswith("Ignore it: --ignore x, or replace the decimal commas by points.\n")
+    main(["train", str(path), "--target", "t", "--ignore", "x", "-e", "1", *FEW])
+    err = capsys.readouterr().err
+    assert f"neonlite: warning: {path}: column 'y' has numbers as text, such as '0,5', and becomes categories." in err
+    assert "For numbers, replace the decimal commas by points.\n" in err
+    main(["train", str(path), "--target", "y", "--ignore", "x", "-e", "1", *FEW])
+    assert "predicting classes of y (text; numbers have a decimal point)\n" in capsys.readouterr().out
+
+
 def test_the_confusion_matrix_is_omitted_for_many_classes(capsys, tmp_path):
     path = write_csv(tmp_path / "t.csv", ["x", "t"], [[i, f"class {i % 21}"] for i in range(210)])
     text = run_main(capsys, "train", path, "--target", "t", "-e", "1", *FEW)

@@ -63,6 +63,9 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (ValueError, "Adam(float('nan'))", "expected a finite number >= 0 for learning_rate, got nan"),
     # --- the data of fit ---
     (ValueError, "model.fit(X, **quick)", "expected targets y | got outputs 3 and no y. Pass fit(X, y)"),
+    (TypeError, "model.fit([(X, y)], y, **quick)", "a list of tuples of 2 | Minibatches are passed alone"),
+    (TypeError, "model.fit({'minibatch'}, y, **quick)", "Minibatches are passed alone, fit(minibatches)"),
+    (TypeError, "scaled.predict([*zip(X, y)])", "got a list of tuples of 2, as of samples | as two arrays"),
     (ValueError, "model.fit(X, y[:-1], **quick)", "X and y with equal numbers of rows, got 60 and 59"),
     (TypeError, "model.fit((X, y), **quick)", "X and y as two arguments, got one tuple of both. Pass fit(X, y)"),
     (ValueError, "model.fit(index, X, **quick)", "rows X (n, F) and targets y (n,), got (60,) and (60, 2). Swap them"),
@@ -139,7 +142,15 @@ ERRORS: list[tuple[type[Exception], str, str]] = [
     (ValueError, "table.predict({'a': [1.0], 'color': ['pink']})", "the categories | 'red' | got 'pink' in row 0"),
     (ValueError, "table.predict({'a': [1.0]})", "expected a column 'color', as in the training data"),
     (ValueError, "table.predict({'a': ['x'], 'color': ['red']})", "expected numbers in column 'a', got 'x'"),
-    (TypeError, "table.predict(X)", "expected a data frame with the columns a, color"),
+    (TypeError, "table.predict(X)", "expected a data frame with the columns a, color | a new Model"),
+    (TypeError, "trained.predict({'a': 1.0, 'b': 2.0})", "the columns a, b. | df.to_numpy() | trained on arrays"),
+    (TypeError, "trained.predict([{'a': 1.0, 'b': 2.0}])", "a table with the columns a, b. | a new Model"),
+    (TypeError, "trained.fit({'a': X[:, 0], 'b': X[:, 1], 'y': y}, 'y')", "the columns a, b. | a new Model"),
+    (TypeError, "trained.evaluate({'a': X[:, 0], 'b': X[:, 1]}, y)", "the columns a, b. | with rows of (2,)"),
+    (TypeError, "trained.fit(X, y, validation_data=([{'a': 1, 'b': 2}], y[:1]))", "the columns a, b. | a new Model"),
+    (TypeError, "trained.predict([['a', 'b']])", "a numeric array | trained on arrays NF with rows of (2,)"),
+    (TypeError, "scaled.predict({'a': [1.0]})", "a table with the columns a. Pass an array of its numbers"),
+    (TypeError, "ArrayIterator({'a': [1.0]})", "a table with the columns a. Pass an array of its numbers"),
     (TypeError, "trained.evaluate(X, y, abs)", "a metric, such as Accuracy(), or its name, such as 'mse', | abs"),
     (ValueError, "regressor().fit(X, y)", "NeonRegressor: expected numbers as targets, got | 'x'"),
     (AttributeError, "trained.compile(optimizer='adam')", "'Model' object has no attribute 'compile'. Use model.fit("),
@@ -187,6 +198,8 @@ WARNINGS: list[tuple[str, str]] = [
     ("Model([Affine(2)]).predict(X)", "the weights are random | Call fit or load_params"),
     ("Model([Affine(2, activation='softmax')]).fit([['1.5', 'a'], ['2.5', 'b']], [0, 1], **quick)",
      "column '0' has numbers as text, such as '1.5' | astype(float)"),
+    ("Model([softmax]).fit({'a': ['1,5', '-2', '3,25'] * 20}, y, **quick)",
+     "column 'a' has numbers as text, such as '-2' | the decimal commas | pandas.read_csv(path, decimal=',')"),
 ]
 
 # Calls that resemble these mistakes and are correct.

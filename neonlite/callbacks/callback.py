@@ -164,6 +164,11 @@ class Callback(NervanaObject, CallbackBase):
         """The model that is trained."""
         return self.callbacks.model
 
+    @property
+    def record_names(self) -> Sequence[str]:
+        """The names of the values that only this callback records, perhaps not in the first epoch."""
+        return ()
+
     def should_fire(self, index: int, freq: Frequency) -> bool:
         """Return whether the callback runs in an epoch or minibatch.
 

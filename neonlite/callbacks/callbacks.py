@@ -16,7 +16,6 @@ from neonlite.callbacks.callback import Callback, CallbackBase, check_dataset, c
 from neonlite.callbacks.history import History
 from neonlite.callbacks.progress import ProgressBarCallback, TrainLoggerCallback
 from neonlite.callbacks.recording import (
-    EvalCallback,
     HistCallback,
     LossCallback,
     MetricCallback,
@@ -240,7 +239,7 @@ class Callbacks(NervanaObject, CallbackBase):
         Parameters
         ----------
         name : str
-            The name of the value, such as "loss".
+            The name of the value, such as "loss"; of a metric also the short name, such as "accuracy".
         epoch : int
             The index of the epoch, from 0.
 
@@ -249,7 +248,7 @@ class Callbacks(NervanaObject, CallbackBase):
         float or None
             The value; None if none of this name was recorded at the end of this epoch.
         """
-        records = self.history.records.get(name)
+        records = self.history.find_records(name)
         return records[-1][1] if records and records[-1][0] == epoch + 1 else None
 
     def validation_cost(self, epoch: int) -> float | None:
@@ -363,7 +362,7 @@ class Callbacks(NervanaObject, CallbackBase):
         """Raise ValueError if a callback now belongs to other ``Callbacks``, or two record values of one name."""
         recorded: set[str] = set()
         for callback in self.callbacks:
-            names = callback.record_names if isinstance(callback, EvalCallback) else []
+            names = callback.record_names
             for name in recorded.intersection(names):
                 raise ValueError(
                     f"{callback.classnm}: expected one callback that records {name!r}, got two, of which the second "

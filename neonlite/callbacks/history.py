@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from neonlite import html_repr
 from neonlite.callbacks.figures import new_figure, save_figure
 from neonlite.files import printable, write_atomic
-from neonlite.messages import describe
+from neonlite.messages import describe, did_you_mean
 from neonlite.name_hints import HISTORY, add_hints
+from neonlite.transforms.metric_table import recorded_name
 
 if TYPE_CHECKING:
     import pandas
@@ -33,7 +34,8 @@ PERCENT_METRICS = ("Accuracy", "Top", "Precision", "Recall", "F1", "ROCAUC")
 class History(Mapping[str, list[float]]):
     """Recorded values of a training run: a mapping from names to lists of numbers, as in Keras.
 
-    The mean cost of each epoch is "loss", and that of the validation set "val_loss"; metrics have their own names.
+    The mean cost of each epoch is "loss", and that of the validation set "val_loss". A metric has its own name, such as
+    "Accuracy", and is also found by its short name: ``history["accuracy"]``.
     ``epochs`` returns when the values of a name were recorded; ``records`` contains both.
 
     Attributes
@@ -119,16 +121,28 @@ class History(Mapping[str, list[float]]):
         return [epochs for epochs, _ in self._records_of(name)]
 
     def _records_of(self, name: str) -> list[Record]:
-        if name not in self.records:
-            same = [x for x in self.records if x.casefold() == str(name).casefold().removeprefix("val_")]
-            hint = f". Did you mean {same[0]!r}?" if same and name != "val_loss" else ""
-            if name == "val_loss":
-                hint = ". It is the cost on validation data: pass validation_split=0.2 to fit."
+        records = self.find_records(name)
+        if not records:
             raise KeyError(
                 f"History: expected a recorded name, got {name!r}. "
-                f"Recorded: {printable(', '.join(self.records)) or 'none'}{hint}"
+                f"Recorded: {printable(', '.join(self.records)) or 'none'}.{hint_for_name(str(name), self.records)}"
             )
-        return self.records[name]
+        return records
+
+    def find_records(self, name: str) -> list[Record]:
+        """Return the records of a name, or of the metric with this short name; an empty list if there are none.
+
+        Parameters
+        ----------
+        name : str
+            The name of the values, such as "Accuracy" or "accuracy".
+
+        Returns
+        -------
+        list of (float, float)
+            The number of epochs, and the value.
+        """
+        return self.records.get(name) or self.records.get(recorded_name(name), [])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.records)
@@ -149,7 +163,7 @@ class History(Mapping[str, list[float]]):
         float
             The value; NaN if nothing of this name was recorded.
         """
-        records = self.records.get(name)
+        records = self.find_records(name)
         return records[-1][1] if records else math.nan
 
     def to_dict(self) -> dict[str, dict[str, list[float]]]:
@@ -392,6 +406,14 @@ def _append_record(records: list[tuple[float, T]], epochs: float, value: T) -> N
     while records and records[-1][0] >= epochs:
         records.pop()
     records.append((epochs, value))
+
+
+def hint_for_name(name: str, known: Collection[str]) -> str:
+    """Return the known name that is nearest to an unknown one, or how to record it; else an empty string."""
+    if name == "val_loss":
+        return " It is the cost on validation data: pass validation_split=0.2 to fit."
+    metric = recorded_name(name.removeprefix("val_"))  # "val_accuracy", as in Keras
+    return did_you_mean(metric if metric in known else name, known)
 
 
 def split_group(name: str) -> tuple[str, str]:

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from neonlite.backend.bfloat16 import is_float_array
 from neonlite.backend.validation import boolean, check_number, instance, integer, one_of
 from neonlite.callbacks.callback import PRIORITY_STOP, Callback
-from neonlite.callbacks.history import is_cost
+from neonlite.callbacks.history import hint_for_name, is_cost
 from neonlite.callbacks.recording import MetricCallback
+from neonlite.files import printable
 from neonlite.messages import describe
 from neonlite.optimizers import Optimizer, ReducedSchedule
 from neonlite.optimizers.loss_scaling import flatten_optimizers
+from neonlite.transforms.metric_table import recorded_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from neonlite.typing import NumPyArray
 
@@ -26,7 +28,9 @@ log = logging.getLogger("neonlite")
 class MonitorCallback(Callback):
     """Base class of callbacks that react when a recorded value has not improved for ``patience`` epochs.
 
-    Subclasses implement ``on_improvement`` and ``on_plateau``. NaN is never an improvement.
+    Subclasses implement ``on_improvement`` and ``on_plateau``. NaN is never an improvement. After an epoch in which the
+    value was not recorded, nor before, training ends with ValueError, unless a callback lists the name in
+    ``record_names``.
 
     Parameters
     ----------
@@ -78,22 +82,41 @@ class MonitorCallback(Callback):
 
     def find_mode(self) -> str:
         """Return "max" or "min" for the monitored value; raise ValueError if that is unknown."""
-        metrics = [x.metric for x in self.callbacks.callbacks if isinstance(x, MetricCallback)]
-        for metric in metrics:
+        name = recorded_name(self.monitor)
+        for metric in (x.metric for x in self.callbacks.callbacks if isinstance(x, MetricCallback)):
             greater_is_better = getattr(metric, "greater_is_better", None)
-            if self.monitor in metric.metric_names and greater_is_better is not None:
+            if {self.monitor, name} & {*metric.metric_names} and greater_is_better is not None:
                 return "max" if greater_is_better else "min"
         if is_cost(self.monitor):
             return "min"
-        names = ["loss", "val_loss", *(name for metric in metrics for name in metric.metric_names)]
-        raise ValueError(
-            f"{self.classnm}: expected monitor to be one of {', '.join(map(repr, names))}, got {self.monitor!r}. "
-            "For other values, pass mode='min' or mode='max'"
-        )
+        error = self.unknown_monitor(["loss", *self.declared_names])
+        raise ValueError(f"{error} For other values, pass mode='min' or mode='max'.")
+
+    @property
+    def declared_names(self) -> list[str]:
+        """The names of the values that callbacks record, perhaps not in the first epoch."""
+        return [name for callback in self.callbacks.callbacks for name in callback.record_names]
+
+    def unknown_monitor(self, names: Collection[str]) -> ValueError:
+        """Return the exception for a value that is none of those that are recorded.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The names of the recorded values.
+        """
+        known = printable(", ".join(map(repr, names)))
+        hint = hint_for_name(self.monitor, names)
+        return ValueError(f"{self.classnm}: expected monitor to be one of {known}, got {self.monitor!r}.{hint}")
 
     def on_epoch_end(self, epoch: int) -> None:
         value = self.callbacks.epoch_value(self.monitor, epoch)
-        if value is None or self.waiting_since is None:
+        if value is None:
+            names = dict.fromkeys([*self.callbacks.history, *self.declared_names])
+            if not names.keys() & {self.monitor, recorded_name(self.monitor)}:
+                raise self.unknown_monitor(names)
+            return
+        if self.waiting_since is None:
             return
         if not math.isnan(value) and (self.best is None or self.sign * value < self.sign * self.best - self.min_delta):
             self.best, self.waiting_since = value, epoch
@@ -132,7 +155,7 @@ class EarlyStop(MonitorCallback):
         Whether the model has the weights of the best epoch after training, instead of the last ones. A copy of them
         is kept in memory, and in checkpoints. Default: True.
     monitor : str
-        The name of the recorded value, such as "loss" or "Accuracy". Default: "val_loss".
+        The name of the recorded value, such as "loss" or "accuracy". Default: "val_loss".
     min_delta : float
         The smallest change that is an improvement. Default: 0.
     mode : str, optional
@@ -148,7 +171,8 @@ class EarlyStop(MonitorCallback):
     Raises
     ------
     ValueError
-        When training starts: there is no validation set, or the direction of the value is unknown.
+        When training starts: there is no validation set, or the direction of the value is unknown. After the first
+        epoch: the value was not recorded.
 
     Examples
     --------
@@ -225,7 +249,7 @@ class ReduceOnPlateau(MonitorCallback):
     min_rate : float
         The learning rate is not reduced below this value. Default: 0.
     monitor : str
-        The name of the recorded value, such as "loss" or "Accuracy". Default: "val_loss".
+        The name of the recorded value, such as "loss" or "accuracy". Default: "val_loss".
     min_delta : float
         The smallest change that is an improvement. Default: 0.
     mode : str, optional
@@ -243,7 +267,8 @@ class ReduceOnPlateau(MonitorCallback):
     TypeError
         When training starts: the optimizer is not an ``Optimizer``.
     ValueError
-        When training starts: there is no validation set, or the direction of the value is unknown.
+        When training starts: there is no validation set, or the direction of the value is unknown. After the first
+        epoch: the value was not recorded.
     """
 
     def __init__(

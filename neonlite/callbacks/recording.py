@@ -127,11 +127,6 @@ class EvalCallback(Callback):
         super().__init__(epoch_freq)
         self.eval_set = check_dataset(f"{self.classnm}: eval_set", eval_set)
 
-    @property
-    def record_names(self) -> list[str]:
-        """The names of the values that it records, which no other callback may record."""
-        return []
-
     def evaluate(self) -> dict[str, float]:
         """Return the values to record, by name."""
         raise NotImplementedError(f"{self.classnm}: implement evaluate()")
@@ -237,16 +232,17 @@ class MultiLabelStatsCallback(EvalCallback):
             raise ValueError(f"MultiLabelStatsCallback: expected {metric.num_classes} labels, got {labels}")
         self.labels, self.metric = list(labels), metric
 
+    @property
+    def record_names(self) -> list[str]:
+        return [f"{name}_{label}" for label in self.labels for name in ("Precision", "Recall")]
+
     def evaluate(self) -> dict[str, float]:
         n = len(self.labels)
         # Fractions of all rows: those predicted correctly, those predicted, and those in the targets.
         fractions = [float(x) for x in self.model.eval(self.eval_set, self.column_fractions)]
-        correct, totals = fractions[:n], {"Precision": fractions[n : 2 * n], "Recall": fractions[2 * n :]}
-        return {
-            f"{name}_{label}": correct[i] / totals[name][i] if totals[name][i] else 0.0
-            for i, label in enumerate(self.labels)
-            for name in totals
-        }
+        correct, totals = fractions[:n], zip(fractions[n : 2 * n], fractions[2 * n :], strict=True)
+        values = [x / total if total else 0.0 for x, pair in zip(correct, totals, strict=True) for total in pair]
+        return dict(zip(self.record_names, values, strict=True))
 
     def column_fractions(self, y: Tensor, t: Tensor, calcrange: slice) -> NDArray[floating]:
         """Return the fractions of columns with correct predictions, with predictions, and with targets of each label.

@@ -164,6 +164,27 @@ def frame_columns(where: str, x: Any) -> dict[str, Any]:
     return {text: x[name] for text, name in zip(texts, names, strict=True)}
 
 
+def names_of_columns(x: Any) -> list[str] | None:
+    """Return the names of a dict of columns, or of the first of several dicts of rows; None for other data."""
+    first = x[0] if isinstance(x, list | tuple) and x else x
+    return [*map(str, first)] if isinstance(first, Mapping) else None
+
+
+def depth(x: Any) -> int:
+    """Return the number of axes of an array, or of nested lists by their first elements."""
+    if isinstance(x, list | tuple):
+        return 1 + (depth(x[0]) if x else 0)
+    return int(getattr(x, "ndim", 0))
+
+
+def holds_pairs(x: Any) -> bool:
+    """Return whether data is a list of samples or minibatches (X, y), and not of rows."""
+    first = x[0] if isinstance(x, list | tuple) and x else None
+    if not isinstance(first, list | tuple) or not first or not depth(first[0]):
+        return False
+    return isinstance(first, tuple) or len({*map(depth, first)}) > 1
+
+
 def finite_numbers(where: str, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
     """Return a column of numbers in float64; raise ValueError for infinity and what exceeds float32."""
     numbers = values.astype(np.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from neonlite.data.columns import (
     Column,
     finite_numbers,
     frame_columns,
+    holds_pairs,
     is_frame,
     read_column,
     refuse_unread,
@@ -34,6 +35,7 @@ LAYOUT_DOC = (
 )
 NETWORK_AXES = "NCDHWFT"  # the order of axes in a network
 NUM_CHANNELS = (1, 3, 4)  # by which the channels of images are recognized
+DECIMAL_COMMAS = "replace the decimal commas by points, as pandas.read_csv(path, decimal=',') does"
 MAX_CATEGORIES = 1000  # of a column
 MAX_TEXT_TOKENS = 256  # of a text, by default
 
@@ -72,6 +74,11 @@ class InputEncoder(Serializable):
             The data has another format than the training data, or contains NaN or missing values.
         """
         raise NotImplementedError
+
+    @property
+    def trained_on(self) -> str:
+        """A sentence for errors: the data that the model was trained on, and what to do with other data."""
+        return f"This model was trained on {self}. For other data, create a new Model."
 
     def feature_units(self) -> tuple[list[float], list[float]] | None:
         """Return mean and deviation of each encoded feature; None if features are not standardized."""
@@ -141,7 +148,10 @@ class ArrayEncoder(InputEncoder):
         return None if self.mean is None or self.deviation is None else ([*self.mean], [*self.deviation])
 
     def encode(self, where: str, X: Any) -> NDArray[Any]:
-        x = numeric_array(where, X)
+        try:
+            x = numeric_array(where, X)
+        except TypeError as error:
+            raise TypeError(f"{error} {self.trained_on}") from None
         sizes = tuple(self.sizes)
         if x.shape[1:] != sizes:
             hint = transpose_hint(x.shape[1:], sizes) and f" The axes must be {self.layout}, as in the training data."
@@ -200,16 +210,19 @@ class TableEncoder(InputEncoder):
                 column |= {"mean": float(mean), "deviation": float(deviation)}
             else:
                 categories = sorted({str(x) for x in values.tolist()})
+                has_commas = have_decimal_commas(categories)
                 if len(categories) > MAX_CATEGORIES or (len(categories) > 20 and len(categories) > len(values) / 2):
+                    way_out = DECIMAL_COMMAS if has_commas else "convert it to numbers"
                     raise ValueError(
                         f"{where}: expected a column of numbers or of categories, got column {name!r} with "
                         f"{len(categories)} different values in {len(values)} rows, such as {categories[0]!r}. Leave "
-                        f"it out: X.drop(columns={name!r}), or convert it to numbers."
+                        f"it out: X.drop(columns={name!r}), or {way_out}."
                     )
-                if all(map(is_number, categories)) and not source.is_category:
+                if (has_commas or all(map(is_number, categories))) and not source.is_category:
+                    way_out = DECIMAL_COMMAS if has_commas else "convert it with astype(float)"
                     warn(
                         f"{where}: column {name!r} has numbers as text, such as {categories[0]!r}, and becomes "
-                        "categories. For numbers, convert it with astype(float)."
+                        f"categories. For numbers, {way_out}."
                     )
                 column["categories"] = categories
             columns.append(column)
@@ -219,7 +232,10 @@ class TableEncoder(InputEncoder):
         table = read_table(where, X)
         if table is None:
             names = [column["name"] for column in self.columns]
-            raise TypeError(f"{where}: expected a data frame with the columns {', '.join(names)}, got {describe(X)}")
+            raise TypeError(
+                f"{where}: expected a data frame with the columns {', '.join(names)}, got {describe(X)}. "
+                f"{self.trained_on}"
+            )
         parts = [self._encode_column(where, column, table) for column in self.columns]
         return np.concatenate(parts, axis=1)
 
@@ -313,7 +329,9 @@ class TextEncoder(InputEncoder):
     def encode(self, where: str, X: Any) -> NDArray[Any]:
         texts = as_texts(where, X) or only_texts(read_table(where, X))
         if texts is None:
-            raise TypeError(f"{where}: expected a list of texts, as in the training data, got {describe(X)}")
+            raise TypeError(
+                f"{where}: expected a list of texts, as in the training data, got {describe(X)}. {self.trained_on}"
+            )
         ids = np.zeros((len(texts), 1, self.length), np.int32)
         for row, text in enumerate(texts):
             tokens = [self._index.get(token, 1) for token in tokenize(text, self.tokenizer)][: self.length]
@@ -456,7 +474,7 @@ def table_columns(where: str, X: Any) -> dict[str, Any] | None:
     if isinstance(X, list | tuple) and X and isinstance(X[0], Mapping):
         return columns_of_rows(where, X)
     if array is None and isinstance(X, list | tuple) and X and isinstance(X[0], list | tuple):
-        if not any(isinstance(x, str) or x is None for x in X[0]):
+        if not any(isinstance(x, str) or x is None for x in X[0]) or holds_pairs(X):
             return None
         array = np.array(X, dtype=object)
     if array is None or array.ndim != 2 or array.dtype.kind not in "OUT":
@@ -500,6 +518,11 @@ def is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+def have_decimal_commas(texts: Collection[str]) -> bool:
+    """Return whether all texts are numbers if their comma is a decimal point, and some have a comma."""
+    return any("," in text for text in texts) and all(is_number(text.replace(",", ".", 1)) for text in texts)
 
 
 def moments(x: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,12 +16,12 @@ from neonlite.backend.bfloat16 import is_float_array, is_real_array
 from neonlite.backend.shard import complete_batch_size
 from neonlite.backend.validation import check_number, integer
 from neonlite.data.augment import Augmentation, check_augmentations
-from neonlite.data.columns import WAYS_OUT, check_unmasked, refuse_unread
+from neonlite.data.columns import WAYS_OUT, check_unmasked, holds_pairs, names_of_columns, refuse_unread
 from neonlite.data.epoch import PURPOSE_AUGMENT, Epoch
 from neonlite.data.minibatch_buffers import MinibatchBuffers, RowSource, scaling_dtype, uses_host_memory
 from neonlite.data.prefetch import prefetch
 from neonlite.data.preprocessing import IntegerRange, Preprocessing
-from neonlite.messages import describe
+from neonlite.messages import describe, listed
 from neonlite.name_hints import DATA, add_hints
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from neonlite.data.target_encoders import TargetEncoder
     from neonlite.typing import ArrayLike, ShapeLike
 
+PAIRS_WAY_OUT = (
+    "Pass inputs and targets as two arrays, such as fit(X, y). Minibatches are passed alone, fit(minibatches), and are "
+    "pairs (X, y) of several rows each."
+)
 IteratorState = dict[str, Any]
 MinibatchPart: TypeAlias = "Tensor | Sequence[MinibatchPart]"  # several inputs or targets, or targets with a mask
 # Inputs and targets: tensors; several inputs in a list, several targets as MinibatchParts (Any, because few sets do)
@@ -485,10 +489,22 @@ def to_array(name: str, x: object, label: str) -> NDArray[Any]:
     try:
         array = np.asarray(x)
     except ValueError as error:
+        if isinstance(x, list | tuple) and holds_pairs(x):
+            raise TypeError(
+                f"{name}: expected {label} to be rows, got a list of {type(x[0]).__name__}s of {len(x[0])}, as of "
+                f"samples or minibatches. {PAIRS_WAY_OUT}"
+            ) from None
         raise ValueError(f"{name}: expected the rows of {label} to have one length: {error}") from None
+    if (columns := names_of_columns(x)) is not None:
+        raise TypeError(
+            f"{name}: expected {label} to be a numeric array, got a table with the columns {listed(columns)}. Pass an "
+            "array of its numbers, such as df.to_numpy()."
+        )
     if not is_real_array(array):
         is_text = label == "y" and array.dtype.kind in "UT"
         way_out = ". Number the labels: np.unique(y, return_inverse=True)[1], or use Model.fit(X, y)" if is_text else ""
+        if isinstance(x, Iterable) and not array.ndim:
+            way_out = f". {PAIRS_WAY_OUT}"
         if array.dtype.kind in WAYS_OUT:
             way_out = f". {WAYS_OUT[array.dtype.kind]}"
         raise TypeError(f"{name}: expected {label} to be a numeric array, got {array.dtype}: {describe(x)}{way_out}")

@@ -117,7 +117,8 @@ def fit(
         pandas or polars, or a dict of columns, with numbers and categories; texts; a list of arrays for several
         inputs; a list of dicts, one for each row; an iterator, whose targets are used; or any iterable of minibatches
         (X, y), such as a DataLoader of PyTorch. Minibatches are read once before the first step, which counts and
-        checks them, and once in each epoch. They are encoded as arrays are, but not standardized.
+        checks them, and once in each epoch. They are encoded as arrays are, but standardized only if an earlier
+        ``fit(X, y)`` of this model standardized its data.
     y : array_like, data frame or str, optional
         Labels (n,) of any type, (n, T) with time steps; numbers (n,) or (n, K); zeros and ones (n, K) for several
         labels; the name of a column of ``X``. Default: the inputs. As in neon, the cost if ``X`` is an iterator.

@@ -13,7 +13,7 @@ from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import IntegerRange, Preprocessing
 from neonlite.data.target_encoders import ClassEncoder, one_hot
 from neonlite.layers.buffers import num_features
-from neonlite.messages import describe
+from neonlite.messages import describe, describe_setting
 from neonlite.models.training_data import UINT8_SCALE, TrainingData
 
 if TYPE_CHECKING:
@@ -112,6 +112,11 @@ class MinibatchIterator(NervanaDataIterator):
             if not isinstance(pair, list | tuple) or len(pair) != 2:
                 raise TypeError(f"{where}: expected a pair (X, y), got {describe(pair)}. Yield X and y: (X, y).")
             (X, y), encoders = pair, (self.input_encoder, self.target_encoder)
+            if not np.ndim(y):
+                raise ValueError(
+                    f"{where}: expected X and y of several rows, got one sample {describe_setting(pair)}. Yield "
+                    "minibatches, as a DataLoader with batch_size=32 does, or pass arrays: fit(X, y)."
+                )
             data = TrainingData(
                 self.model, where, X, y, self.cost, self.layout, standardize=False, encoders=encoders, is_part=True
             )

@@ -126,7 +126,7 @@ def check_savable(model: Model, keep_states: bool = True) -> None:
 def load_params(model: Model, path: str | Path | dict[str, Any], load_states: bool = True) -> None:
     """Load a checkpoint into this network.
 
-    The layers are matched by name, or else by order and type.
+    The layers are matched by name, or else those with weights by order and type.
 
     Parameters
     ----------

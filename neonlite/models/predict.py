@@ -333,7 +333,8 @@ def evaluate(
     Returns
     -------
     dict
-        The values by the names of the metrics, as they were given.
+        The values by the short names, as they were given; of metric objects with one value, by its name, as in the
+        history of ``fit``, and of others by their class.
 
     Raises
     ------
@@ -350,7 +351,7 @@ def evaluate(
     computed: dict[str, Metric] = {}
     for x in given:
         metric = metric_for(where, encoder, x)
-        name = x if isinstance(x, str) else x.classnm
+        name = x if isinstance(x, str) else metric.metric_names[0] if len(metric.metric_names) == 1 else x.classnm
         if name in computed:
             raise ValueError(f"{where}: expected metrics of different names, got {name} twice. Call evaluate for each.")
         computed[name] = metric

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ from neonlite.optimizers import Optimizer, Schedule
 from neonlite.optimizers.loss_scaling import flatten_optimizers
 from neonlite.transforms import Transform
 
+MATCHED_LAYERS = "layers are matched by name, or else those with weights by order and type"
 MAX_ERROR_CHARS = 1000  # a file may contain strings of any length
 MAX_GROWTH, SMALL_ROW = 300, 2**16  # limits of ``check_sizes``
 ARRAY_KEY = "numpy.ndarray"  # of a reference to an array in the state of the callbacks
@@ -271,14 +273,25 @@ class TrainingState(NamedTuple):
             for name, n in layers.items()
         }
 
-    def map_layer_names(self, network: Any) -> dict[str, str]:
-        """Return the name in the network for each name in the file; empty if they are equal or do not match."""
+    def map_layer_names(self, network: Any, weights: Iterable[str]) -> dict[str, str]:
+        """Return the name in the network for each name in the file; empty if layers are matched by name.
+
+        If the layers differ, those with weights are matched by order and type. One of the file without a counterpart
+        gets a name that no layer has, so that the error lists it.
+        """
         leaves, file_leaves = network.leaves(), self.build_network().leaves()
-        if {x.name for x in leaves} == {x.name for x in file_leaves} or [*map(type, leaves)] != [
-            *map(type, file_leaves)
-        ]:
+        names, file_names = {x.name for x in leaves}, {x.name for x in file_leaves}
+        if [*map(type, leaves)] != [*map(type, file_leaves)]:
+            file_names = {name.rpartition(".")[0] for name in weights}
+            if file_names <= names:
+                return {}
+            file_leaves = [x for x in file_leaves if x.name in file_names]
+            types = {*map(type, file_leaves)}
+            leaves = [x for x in leaves if type(x) in types]
+        elif names == file_names:
             return {}
-        return {old.name: new.name for old, new in zip(file_leaves, leaves, strict=True)}
+        pairs = zip(file_leaves, chain(leaves, repeat(None)), strict=False)
+        return {x.name: y.name if type(x) is type(y) else f"the file's {x.name}" for x, y in pairs}
 
     def frozen_layers(self, network: Any, names: dict[str, str]) -> list[Layer] | None:
         """Return the layers that are not trained; None for a file of an older version, which does not list them."""
@@ -312,7 +325,7 @@ class TrainingState(NamedTuple):
         preprocessing = self.preprocessing(arrays["preprocessing"])
         encoders = self.build_encoders()
         of_callbacks = {f"callbacks/{key}": x for key, x in arrays["callbacks"].items()}
-        names = self.map_layer_names(network)
+        names = self.map_layer_names(network, arrays["weights"])
         arrays = {
             "weights": {rename_array(key, ".", 1, names): x for key, x in arrays["weights"].items()},
             "states": {rename_array(key, "/", 2, names): x for key, x in arrays["states"].items()},
@@ -495,9 +508,8 @@ def check_structure(state: Any, template: Any) -> None:
 def allocate_for_weights(network: Any, new: list[Any], weights: dict[str, NDArray[Any]]) -> None:
     """Check arrays against the parameters of new layers; allocate the parameters, but no minibatch buffers."""
     specs = [(layer.name, spec) for layer in new for spec in layer.parameter_specs()]
-    check_entries(
-        network, [TensorEntry(name, spec.name, spec, weights.get(f"{name}.{spec.name}")) for name, spec in specs]
-    )
+    entries = [TensorEntry(name, spec.name, spec, weights.get(f"{name}.{spec.name}")) for name, spec in specs]
+    check_entries(network, entries, MATCHED_LAYERS)
     allocate_parameters(new)
     for layer in network.leaves():
         if any(t is None for t in layer.persistent_tensors.values()):

@@ -42,6 +42,12 @@ METRICS: dict[str, Callable[[], Metric]] = {
 }
 
 
+def recorded_name(name: str) -> str:
+    """Return the name of the value of a metric that is given by its short name; other names are unchanged."""
+    names = METRICS[name]().metric_names if name in METRICS else ()
+    return names[0] if len(names) == 1 else name
+
+
 class CostMetric(ColumnMetric):
     """The mean of a cost over columns, as a metric. With targets (t, mask), columns are weighted by the mask.
 

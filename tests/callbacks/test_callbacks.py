@@ -219,6 +219,7 @@ def test_precision_and_recall_of_each_label_are_recorded():
     callbacks = Callbacks(model, progress_bar=False)
     callbacks.add_callback(MultiLabelStatsCallback(valid, ["cat", "dog", "cow"], PrecisionRecall(3)))
     callbacks.on_epoch_end(0)
+    assert {*callbacks.callbacks[-1].record_names} == {x for x in callbacks.history if x != "loss"}
     y = model.get_outputs(valid)
     for i, label in enumerate(["cat", "dog", "cow"]):
         right = ((y[:, i] == 1) & (t[:, i] == 1)).sum()

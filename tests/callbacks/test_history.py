@@ -5,13 +5,18 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
+from neonlite import gen_backend
 from neonlite.callbacks import History
+from neonlite.layers import Affine
+from neonlite.models import Model
+from neonlite.transforms import F1, MeanSquared, Misclassification
 
 
 def history(epochs: int = 3) -> History:
@@ -36,6 +41,68 @@ def test_a_record_of_the_same_time_is_replaced():
     assert math.isnan(result.last("y"))
     with pytest.raises(KeyError, match=r"expected a recorded name, got 'y'\. Recorded: x"):
         result["y"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "found"),
+    [
+        ("accuracy", True),
+        ("misclassification", True),
+        ("f1_micro", True),
+        ("log_loss", True),
+        ("roc_auc", True),
+        (MeanSquared(), True),
+        (Misclassification(), True),
+        (F1("weighted"), True),
+        ("top5", False),  # three values, under their own names
+    ],
+    ids=str,
+)
+def test_a_metric_is_found_under_the_name_that_evaluate_returns(metric, found):
+    X, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 6
+    gen_backend("cpu", rng_seed=0)
+    model = Model([Affine(6, activation="softmax")])
+    result = model.fit(X, y, epochs=1, validation_data=(X, y), metrics=[metric], progress_bar=False)
+    ((name, value),) = model.evaluate(X, y, [metric]).items()
+    assert (name in result) == found
+    if found:
+        assert result[name] == [pytest.approx(value, rel=1e-6)]
+        assert (result.last(name), result.epochs(name)) == (result[name][0], [1.0])
+    else:
+        assert list(result)[2:] == ["LogLoss", "Top1Misclass", "Top5Misclass"]
+    restored = History()
+    restored.set_state(json.loads(json.dumps(result.get_state())))
+    assert restored.records == result.records
+    assert (name in restored) == found
+
+
+def test_a_value_recorded_under_a_short_name_is_found_before_that_of_the_metric():
+    result = History()
+    result.record("Accuracy", 1, 0.5)
+    result.record("accuracy", 1, 0.25)
+    assert (result["accuracy"], result["Accuracy"]) == ([0.25], [0.5])
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("acuracy", "Did you mean 'Accuracy'"),
+        ("val_accuracy", "Did you mean 'Accuracy'"),
+        ("los", "Did you mean 'loss'"),
+        ("val_loss", "pass validation_split=0.2 to fit"),
+        ("mse", "Recorded: loss, Accuracy, F1_micro, Top1Misclass.$"),
+        ("val_f1_micro", "Did you mean 'F1_micro'"),
+        ("val_misclassification", "Did you mean 'Top1Misclass'"),
+    ],
+)
+def test_the_error_for_an_unknown_name_has_the_nearest_one(name, hint):
+    result = History()
+    result.record("loss", 1, 1)
+    for metric in ("Accuracy", "F1_micro", "Top1Misclass"):
+        result.record(metric, 1, 0.5)
+    with pytest.raises(KeyError) as error:
+        result[name]
+    assert re.search(hint, error.value.args[0])
 
 
 def test_a_history_prints_as_a_table():

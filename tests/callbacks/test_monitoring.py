@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.small_models import Stop, data, fit, normalized, same, start
+from helpers.small_models import Stop, X, Y, data, fit, normalized, same, start
 
 from neonlite import gen_backend
 from neonlite.callbacks import Callback, Callbacks, EarlyStop, MetricCallback, ReduceOnPlateau
@@ -143,6 +144,60 @@ def test_an_unknown_value_or_direction_is_reported_before_the_first_step():
     with pytest.raises(ValueError, match="ReduceOnPlateau: expected a validation set, got none"):
         fit(model, without, 2)
     assert model.epoch_index == model.minibatch_index == 0
+
+
+@pytest.mark.parametrize("create", [EarlyStop, ReduceOnPlateau])
+@pytest.mark.parametrize(
+    ("name", "mode", "message"),
+    [
+        ("val_los", "min", "'loss', 'val_loss', 'Accuracy', got 'val_los'. Did you mean 'val_loss'?"),
+        ("acuracy", "max", "'loss', 'val_loss', 'Accuracy', got 'acuracy'. Did you mean 'Accuracy'?"),
+        ("val_accuracy", "max", "'loss', 'val_loss', 'Accuracy', got 'val_accuracy'. Did you mean 'Accuracy'?"),
+        ("mse", "min", "'loss', 'val_loss', 'Accuracy', got 'mse'."),
+    ],
+)
+def test_a_value_that_is_not_recorded_in_the_first_epoch_is_an_error(create, name, mode, message):
+    model = start()
+    with pytest.raises(ValueError, match=re.escape(f"expected monitor to be one of {message}")):
+        model.fit(X, Y, validation_split=0.2, epochs=3, callbacks=create(monitor=name, mode=mode), progress_bar=False)
+    assert model.epoch_index <= 1
+
+
+@pytest.mark.parametrize(("monitor", "mode"), [("accuracy", None), ("accuracy", "max"), ("Accuracy", None)])
+def test_a_metric_is_monitored_by_its_own_name_and_by_its_short_name(monitor, mode):
+    stop = EarlyStop(patience=2, monitor=monitor, mode=mode)
+    history = start().fit(
+        X, Y, validation_split=0.2, epochs=40, metrics=["accuracy"], callbacks=stop, progress_bar=False
+    )
+    values = history["Accuracy"]
+    best = max(range(len(values)), key=values.__getitem__)  # the first of the largest
+    assert stop.stopped
+    assert (stop.best, len(values)) == (values[best], best + 3)
+
+
+@pytest.mark.parametrize("declare", [False, True])
+def test_a_value_may_be_recorded_later_if_a_callback_declares_it(declare):
+    class Late(Values):
+        record_names = ["late"] if declare else []
+
+    model = start()
+    callbacks = Callbacks(model, progress_bar=False)
+    callbacks.add_callback(stop := EarlyStop(2, monitor="late", mode="min"))
+    callbacks.add_callback(Late([None, 5, None, 6, 7], "late"))
+    if declare:
+        fit(model, callbacks, 5)
+        assert (stop.best, model.epoch_index) == (5, 4)
+    else:
+        with pytest.raises(ValueError, match="expected monitor to be one of 'loss', got 'late'"):
+            fit(model, callbacks, 5)
+
+
+def test_a_metric_that_is_not_evaluated_in_each_epoch_is_monitored():
+    model = start()
+    callbacks = Callbacks(model, eval_set=data(), metric="accuracy", eval_freq=3, progress_bar=False)
+    callbacks.add_callback(stop := EarlyStop(9, monitor="accuracy"))
+    fit(model, callbacks, 6)
+    assert stop.best == max(callbacks.history["accuracy"])
 
 
 def test_stopped_training_stays_stopped():

@@ -184,6 +184,10 @@ def test_rows_of_mixed_types_are_a_table():
         (np.array([1.0, 2.0, np.nan, 3.0]), "expected a value in every row, got nan in column 'x', row 2"),
         ([str(i) * 9 for i in range(60)], r"got column 'x' with 60 different values in 60 rows.*X.drop\(columns='x'\)"),
         (
+            [f"{i},5" for i in range(60)],
+            r"'0,5'. Leave it out: .* replace the decimal commas by points, as pandas.read_csv",
+        ),
+        (
             np.array(["2020-01-01"] * 4, "datetime64[D]"),
             "expected numbers or texts in column 'x', got datetime64.*Convert it to numbers",
         ),

@@ -15,6 +15,7 @@ from neonlite.layers import Affine, Conv, Linear
 from neonlite.models import Model
 from neonlite.optimizers import Adam, GradientDescentMomentum
 
+PAIRS = r"Pass inputs and targets as two arrays, .* Minibatches are passed alone, .* pairs \(X, y\) of several rows"
 QUICK: dict[str, Any] = {"epochs": 1, "progress_bar": False}
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(50, 4)).astype(np.float32)
@@ -98,6 +99,28 @@ def test_a_network_trained_on_standardized_rows_reads_minibatches_in_the_same_un
     assert model.evaluate(Loader(1000 * X, 50 * X[:, 0] + 7)) == pytest.approx(values, rel=1e-4)
 
 
+def test_fit_of_minibatches_keeps_how_the_model_prepares_data_and_fit_of_a_data_iterator_forgets_it():
+    given, y = 1000 * X + 7, 50 * X[:, :1] + 7
+    x, t = ((a - a.mean(axis=0)) / a.std(axis=0) for a in (given.astype(float), y.astype(float)))
+    model = Model([Linear(1, Constant(0))])
+    optimizer = GradientDescentMomentum(0.1, 0.0)
+    model.fit(given, y, optimizer=optimizer, batch_size=50, **QUICK)
+    model.fit([(given, y)], optimizer=optimizer, **QUICK)
+    w = np.zeros((1, 4))
+    for _ in range(2):
+        w -= 0.1 * (x @ w.T - t).T @ x / 50
+    np.testing.assert_allclose(model.layers[0].W.get(), w, rtol=1e-4)
+    model.fit(ArrayIterator(x, t, make_onehot=False), **QUICK)
+    assert model.input_encoder is None
+
+
+class Samples:
+    """Yields one sample at a time, as a data set of PyTorch does."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return zip(X, Y, strict=True)
+
+
 class Once:
     """Has one iterator, which ends."""
 
@@ -123,6 +146,16 @@ class Once:
         ),
         (Once, TypeError, "again in each epoch, got a Once, which ends after the first one. Pass a list"),
         (lambda: Loader(X), TypeError, r"minibatch 1: expected a pair \(X, y\), got"),
+        (lambda: Loader(X, Y, Y), TypeError, r"minibatch 1: expected a pair \(X, y\), got"),
+        (lambda: [(X, Y, Y)], TypeError, f"got a list of tuples of 3, as of samples or minibatches. {PAIRS}"),
+        (lambda: list(zip(X, Y, strict=True)), TypeError, f"got a list of tuples of 2, as of samples .* {PAIRS}"),
+        (lambda: [*zip(X.tolist(), "abcde" * 10, strict=True)], TypeError, f"got a list of tuples of 2, as .* {PAIRS}"),
+        (
+            lambda: [[x.tolist(), int(y)] for x, y in zip(X, Y, strict=True)],
+            TypeError,
+            f"a list of lists of 2.* {PAIRS}",
+        ),
+        (lambda: Samples(), ValueError, r"minibatch 1: expected X and y of several rows, got one sample .*fit\(X, y\)"),
         (lambda: Loader(X, Y, sizes=()), ValueError, r"expected minibatches \(X, y\), got none from"),
         (lambda: [(X, Y), (X[:, :2], Y)], ValueError, r"minibatch 2: expected rows of shape \(4,\), .* got \(50, 2\)"),
         (

@@ -199,7 +199,7 @@ def test_labels_of_time_steps_are_no_one_hot_columns(labels):
 # --- evaluate and records --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("metrics", [[F1(), F1("micro")], ["f1", "f1"], [Accuracy(), Accuracy()]])
+@pytest.mark.parametrize("metrics", [[F1(), F1("macro")], ["f1", "f1"], [Accuracy(), Accuracy()]])
 def test_evaluate_rejects_two_metrics_of_one_name_as_one_value_would_be_lost(metrics):
     model = classifier()
     fit(model, X, CLASSES, callbacks=None)

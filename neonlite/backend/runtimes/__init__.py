@@ -74,11 +74,10 @@ def load_runtime(runtime: str | Runtime, device_id: int = 0) -> Runtime:
     points = _entry_points()
     if name in points:
         return _check_runtime(_load_entry_point(points[name])(device_id))
-    import difflib
+    from neonlite.messages import did_you_mean
 
-    close = difflib.get_close_matches(name, list_runtimes(), 1)
-    hint = f". Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"runtime: expected one of {tuple(list_runtimes())}, got {name!r}{hint}")
+    hint = did_you_mean(name, list_runtimes())
+    raise ValueError(f"runtime: expected one of {tuple(list_runtimes())}, got {name!r}.{hint}")
 
 
 def _load_entry_point(point: EntryPoint) -> type[Runtime]:
