@@ -144,7 +144,7 @@ class WeightOwner(BufferOwner):
         atomic(write_arrays, [(tensors[key], to_host_array(value)) for key, value in values.items()])
 
     def check_weights(
-        self, weights: object, partial: bool = False
+        self, weights: object, partial: bool = False, hint: str = "partial=True accepts a subset"
     ) -> tuple[dict[tuple[str, str], Tensor], dict[tuple[str, str], ArrayLike]]:
         """Return tensors and arrays by (layer, name); raise the errors of ``set_weights``.
 
@@ -152,6 +152,8 @@ class WeightOwner(BufferOwner):
         ----------
         weights, partial
             As for ``set_weights``.
+        hint : str
+            What the error says about names, unless ``partial``.
         """
         if not (isinstance(weights, Mapping) and all(isinstance(key, str) for key in weights)):
             raise TypeError(
@@ -163,8 +165,7 @@ class WeightOwner(BufferOwner):
         values = {keys.get(key, (key, "")): value for key, value in weights.items()}
         names = values if partial else tensors | values
         entries = [TensorEntry(*key, tensors.get(key), values.get(key)) for key in names]
-        hint = "get_weights() returns the valid names" if partial else "partial=True accepts a subset"
-        check_entries(self, entries, hint)
+        check_entries(self, entries, "get_weights() returns the valid names" if partial else hint)
         return tensors, values
 
     @checks_arguments

@@ -359,7 +359,7 @@ class TrainingState(NamedTuple):
                 self.call_checked("layers, in_shape", check_sizes, network)
         on_failure(be.rng_set_state, be.rng_get_state())
         self.call_checked("weights", allocate_for_weights, network, new, arrays["weights"])
-        self.call_checked("weights", network.check_weights, arrays["weights"])
+        self.call_checked("weights", network.check_weights, arrays["weights"], False, MATCHED_LAYERS)
         if training:
             states = self.call_checked("states", match_optimizer_states, network, arrays["states"])
             updates = self.get_updates(network, optimizer, names)
