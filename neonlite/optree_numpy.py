@@ -173,17 +173,14 @@ def evaluate(name: str, function: Callable[..., Any], args: Sequence[Any], kwarg
     TypeError
         The function writes to a tensor or array.
     """
+    if find_operands(kwargs.get("out")):
+        raise not_writable(name, args)
     try:
-        if find_operands(kwargs.get("out")):
-            raise ValueError("out is read-only")
         result = function(*read_only(args), **read_only(kwargs))
     except ValueError as error:
         if "read-only" not in str(error):
             raise
-        raise TypeError(
-            f"{name}({describe(*args)}): expected a NumPy array to write to. Assign the values, t[...] = values; or "
-            "write to a copy, np.array(t)"
-        ) from None
+        raise not_writable(name, args) from None
     variables = [x for x in find_operands((args, kwargs)) if getattr(x, "is_live", True) and x.dtype.kind not in "biu"]
     if variables and has_floats(result) and "out" not in kwargs and name.removeprefix("np.") not in READERS.split():
         warnings.warn(
@@ -193,6 +190,14 @@ def evaluate(name: str, function: Callable[..., Any], args: Sequence[Any], kwarg
             stacklevel=3,
         )
     return copy_views(result)
+
+
+def not_writable(name: str, args: Sequence[Any]) -> TypeError:
+    """Return the exception for a function of NumPy that would write to a tensor or array of neonlite."""
+    return TypeError(
+        f"{name}({describe(*args)}): expected a NumPy array to write to. Assign the values, t[...] = values; or write "
+        "to a copy, np.array(t)"
+    )
 
 
 def find_operands(x: Any) -> list[Any]:
