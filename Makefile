@@ -36,7 +36,7 @@ test: $(TESTED)  ## format, lint, types, tests, doctests and notebooks; FILES=te
 	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(FILES)
 
 test-quick: $(TESTED)  ## one variant of each test function
-	$(BIN)/pytest -n $(WORKERS) -m "not slow" --variants one $(FILES)
+	NEONLITE_TEST_VARIANTS=one $(BIN)/pytest -n $(WORKERS) -m "not slow" $(FILES)
 
 test-slow: $(TESTED)  ## long randomized tests in short form, and Hypothesis with a new seed
 	$(BIN)/pytest -n $(WORKERS) -m "slow or hypothesis" --hypothesis-profile random --hypothesis-seed $(SEED)

@@ -45,32 +45,30 @@ settings.load_profile("fixed")
 
 
 SEED = os.environ.get("NEONLITE_TEST_SEED", "0")
+VARIANTS = os.environ.get("NEONLITE_TEST_VARIANTS", "sample")
+if VARIANTS not in ("all", "sample", "one"):
+    raise pytest.UsageError(f"NEONLITE_TEST_VARIANTS: expected all, sample or one, got {VARIANTS!r}")
 OTHER_RUNTIMES = {*RUNTIMES, "simulated"} - {"cpu"}
-VARIANTS = 6  # make test runs one in so many tests of a function on the runtimes other than cpu
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    text = f"tests of a function: all, one, or one in {VARIANTS} of those on runtimes other than cpu (default)"
-    parser.addoption("--variants", choices=["all", "sample", "one"], default="sample", help=text)
+SAMPLED = 6  # the sample has one in so many tests of a function on the runtimes other than cpu
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Choose the tests of a function by NEONLITE_TEST_SEED, before they are created.
+    """Choose the tests of a function by NEONLITE_TEST_SEED, before they are created: all, one, or a sample.
 
     Most tests on runtimes other than cpu run the same code above them on each runtime. Tests of a runtime itself, those
     in tests/backend/runtimes, are all in the sample.
     """
     calls, rng = metafunc._calls, random.Random(SEED + metafunc.definition.nodeid)
-    if metafunc.config.option.variants == "one" and calls:
+    if VARIANTS == "one" and calls:
         calls[:] = [
             rng.choice([call for call in calls if not any(mark.name == "slow" for mark in call.marks)] or calls)
         ]
-    elif metafunc.config.option.variants == "sample" and "runtimes" not in metafunc.definition.path.parts:
+    elif VARIANTS == "sample" and "runtimes" not in metafunc.definition.path.parts:
         others = [
             i for i, call in enumerate(calls) if OTHER_RUNTIMES & {x for x in call.params.values() if type(x) is str}
         ]
-        num_kept = max(int(len(others) / VARIANTS + rng.random()), len(calls) == len(others) > 0)
+        num_kept = max(int(len(others) / SAMPLED + rng.random()), len(calls) == len(others) > 0)
         for i in sorted(rng.sample(others, len(others) - num_kept), reverse=True):
             del calls[i]
 
@@ -79,8 +77,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # gc.collect() in a test does not visit the objects of all collected tests, which takes a second
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    sample = f"--variants {config.option.variants}: NEONLITE_TEST_SEED={SEED}"
+def pytest_report_header() -> list[str]:
+    sample = f"tests of a function: NEONLITE_TEST_VARIANTS={VARIANTS} NEONLITE_TEST_SEED={SEED}"
     return [f"runtimes: {', '.join(RUNTIMES)}", sample, *(f"  without {name}: {why}" for name, why in ABSENT.items())]
 
 

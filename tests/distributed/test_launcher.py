@@ -431,11 +431,8 @@ def test_a_rank_that_fails_before_it_is_connected_ends_all(tmp_path, end, expect
     assert (status, output) == (expected, "waits\n"), errors
 
 
-def test_an_error_of_all_ranks_before_they_are_connected_ends_them_at_once(tmp_path):
-    begin = time.monotonic()
-    status, output, errors = run_script(tmp_path, "sys.exit('all fail')")
-    assert (status, output, errors) == (1, "", "all fail\n" * 2)
-    assert time.monotonic() - begin < 60
+def test_an_error_of_all_ranks_before_they_are_connected_is_printed_alone(tmp_path):
+    assert run_script(tmp_path, "sys.exit('all fail')") == (1, "", "all fail\n" * 2)
 
 
 def test_a_forked_child_may_exit_by_any_way(tmp_path):
