@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from neonlite.argparser import ConfigParser, positive_int
 from neonlite.backend import gen_backend
@@ -300,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with print_warnings(args):
             args.handler(args)
     except SystemExit:
-        flush_stdout(0)
+        flush_streams(0)
         raise
     except KeyboardInterrupt:
         print_error("interrupted")
@@ -315,21 +315,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             communicator.abort(translate_options(format_error(error), args))
         print_error(f"neonlite: {translate_options(format_error(error), args)}")
         status = 1
-    return flush_stdout(status)
+    return flush_streams(status)
 
 
-def flush_stdout(status: int) -> int:
-    """Flush standard output; return the exit status, or that of a write error."""
+def flush_streams(status: int) -> int:
+    """Flush standard output and error; return the exit status, or that of a write error of standard output."""
     try:
         if sys.stdout:
             sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
-        if isinstance(error, BrokenPipeError):
-            return status or 141
-        print_error(f"neonlite: {error}")
-        return status or 1
+        discard(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            print_error(f"neonlite: {error}")
+        status = status or (141 if isinstance(error, BrokenPipeError) else 1)
+    try:
+        if sys.stderr:
+            sys.stderr.flush()
+    except OSError:  # as of a terminal that was closed
+        discard(sys.stderr)
     return status
+
+
+def discard(stream: TextIO) -> None:
+    """Let a stream that cannot be written discard its text: Python flushes it at exit, and fails with status 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def format_error(error: Exception) -> str:

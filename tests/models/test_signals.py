@@ -262,6 +262,7 @@ def test_a_training_whose_terminal_is_closed_saves_and_ends(tmp_path):
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         start_new_session=True,
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
