@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from neonlite import Backend
-from neonlite.backend import tree_methods
+from neonlite.backend.tree_methods import TreeMethods
 from neonlite.explorer import format_gradient_rule, operand_names
 from neonlite.name_hints import synonyms
 from neonlite.ops import OP_TABLE, Op, missing_gradient
@@ -126,8 +126,8 @@ def text() -> str:
     excluded = {op.method for op in OP_TABLE} | {"build"}
     composite = [
         f"| {names(name)} | {cell((inspect.getdoc(f) or '').splitlines()[0].removeprefix('Return ').rstrip('.'))} |"
-        for name, f in vars(tree_methods).items()
-        if getattr(Backend, name, None) is f and name not in excluded
+        for name, f in vars(TreeMethods).items()
+        if inspect.isfunction(f) and name not in excluded
     ]
     return HEAD + "\n".join(rows) + "\n" + MADE + "\n".join(composite) + "\n"
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
 from neonlite.backend import Backend, Tensor, current_backend
+from neonlite.backend.base import BackendBase
 from neonlite.backend.tensor_views import overlap
 from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
@@ -25,14 +26,14 @@ class GradientRequests:
     """Base class of ``Autodiff``, which computes the gradient trees; here they are requested, cached and evaluated."""
 
     op_tree: OpTreeNode
-    be: Backend
+    be: BackendBase
     next_error: Operand  # the gradient dE/dtree
     _cache: GradientCache
 
     def __new__(
         cls,
         op_tree: OpTreeNode | Array,
-        be: Backend | None = None,
+        be: BackendBase | None = None,
         next_error: Operand | Array | None = None,
         values: dict[OpTreeNode, Tensor] | None = None,
         allow_unused: bool = False,
@@ -47,7 +48,7 @@ class GradientRequests:
         if memo is not None and memo[0] == key:
             _, cache, handle = memo
             if (existing := handle()) is not None:
-                return existing  # type: ignore[no-any-return]
+                return existing
         else:
             be = current_backend() if be is None else be
             cache = GradientCache(tree, be, error, values or {}, allow_unused)
@@ -235,7 +236,7 @@ class GradientCache:
     def __init__(
         self,
         op_tree: OpTreeNode,
-        be: Backend,
+        be: BackendBase,
         next_error: Operand | None,
         values: dict[OpTreeNode, Tensor],
         allow_unused: bool,
@@ -261,7 +262,7 @@ class GradientCache:
             )
         elif next_error.shape != op_tree.shape:
             raise ValueError(f"Autodiff: expected next_error of the shape {op_tree.shape}, got {describe(next_error)}")
-        self.be: Backend = be
+        self.be: BackendBase = be
         self.next_error = next_error
         self.allow_unused = allow_unused
         self.known_values = {id(node): tensor for node, tensor in values.items()}

@@ -14,7 +14,7 @@ from neonlite.shapes import Shape, broadcast_shapes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
     from neonlite.op_functions import Gradients
     from neonlite.optree import Operand
     from neonlite.typing import Namespace, NativeArray
@@ -185,12 +185,12 @@ def eigenvalues_shape(x: Shape) -> Shape:
 # --- gradient rules ---
 
 
-def identity(be: Backend, x: Operand) -> Operand:
+def identity(be: BackendBase, x: Operand) -> Operand:
     """Return the identity matrix of the size of the columns of x."""
     return be.tril(be.triu(be.ones((x.shape[-1], x.shape[-1]), dtype=x.info.dtype, name="ones")))
 
 
-def grad_cholesky(be: Backend, dz: Operand, z: Operand, x: Operand, *, upper: bool = False) -> Gradients:
+def grad_cholesky(be: BackendBase, dz: Operand, z: Operand, x: Operand, *, upper: bool = False) -> Gradients:
     """Return sym(L^-T P L^-1), where P is the lower triangle of L^T dL with half its diagonal.
 
     The gradient is symmetric, as the op reads (x + x^T) / 2. I. Murray, "Differentiation of the Cholesky
@@ -203,18 +203,18 @@ def grad_cholesky(be: Backend, dz: Operand, z: Operand, x: Operand, *, upper: bo
     return ((dx + dx.T) * 0.5,)
 
 
-def grad_solve(be: Backend, dz: Operand, z: Operand, x: Operand, y: Operand) -> Gradients:
+def grad_solve(be: BackendBase, dz: Operand, z: Operand, x: Operand, y: Operand) -> Gradients:
     """Return dx = -dy z^T and dy = x^-T dz."""
     dy = be.solve(x.T, dz)
     return -(dy @ z.T), dy
 
 
-def grad_inv(be: Backend, dz: Operand, z: Operand, x: Operand) -> Gradients:
+def grad_inv(be: BackendBase, dz: Operand, z: Operand, x: Operand) -> Gradients:
     """Return -z^T dz z^T."""
     return (-(z.T @ dz @ z.T),)
 
 
-def grad_cofactors_backward(be: Backend, dz: Operand, z: Operand, y: Operand, x: Operand) -> Gradients:
+def grad_cofactors_backward(be: BackendBase, dz: Operand, z: Operand, y: Operand, x: Operand) -> Gradients:
     """Return the derivatives of H = (<y, c> c - c y^T c) / det(x), where c are the cofactors; H is symmetric in y.
 
     The one with respect to x, of the third order in det(x), is infinite or NaN where x is singular.
@@ -229,7 +229,7 @@ def grad_cofactors_backward(be: Backend, dz: Operand, z: Operand, y: Operand, x:
     return be.build("cofactors_backward", dz, x), dx
 
 
-def grad_pinv(be: Backend, dz: Operand, z: Operand, x: Operand, y: object) -> Gradients:
+def grad_pinv(be: BackendBase, dz: Operand, z: Operand, x: Operand, y: object) -> Gradients:
     """Return -z^T dz z^T + (1 - x z) dz^T z z^T + z^T z dz^T (1 - z x), for matrices of constant rank.
 
     G. H. Golub and V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems whose
@@ -239,13 +239,13 @@ def grad_pinv(be: Backend, dz: Operand, z: Operand, x: Operand, y: object) -> Gr
     return -(z.T @ dz @ z.T) + (left - x @ z @ left) + (right - right @ z @ x), None
 
 
-def grad_qr_q(be: Backend, dz: Operand, z: Operand, x: Operand, *, mode: str = "reduced") -> Gradients:
+def grad_qr_q(be: BackendBase, dz: Operand, z: Operand, x: Operand, *, mode: str = "reduced") -> Gradients:
     """Return the gradient of the orthogonal factor, for matrices of full rank."""
     check_has_qr_gradient(x, mode)
     return (qr_gradient(be, dz, z, be.qr_r(x), -(dz.T @ z)),)
 
 
-def grad_qr_r(be: Backend, dz: Operand, z: Operand, x: Operand, *, mode: str = "reduced") -> Gradients:
+def grad_qr_r(be: BackendBase, dz: Operand, z: Operand, x: Operand, *, mode: str = "reduced") -> Gradients:
     """Return the gradient of the triangular factor, for matrices of full rank."""
     check_has_qr_gradient(x, mode)
     return (qr_gradient(be, None, be.qr_q(x), z, z @ dz.T),)
@@ -260,7 +260,7 @@ def check_has_qr_gradient(x: Operand, mode: str) -> None:
         )
 
 
-def qr_gradient(be: Backend, dq: Operand | None, q: Operand, r: Operand, m: Operand) -> Operand:
+def qr_gradient(be: BackendBase, dq: Operand | None, q: Operand, r: Operand, m: Operand) -> Operand:
     """Return (dq + q S) r^-T, where S has the lower triangle of m = r dr^T - dq^T q on both sides of its diagonal.
 
     S. F. Walter, L. Lehmann and R. Lamour, "On evaluating higher-order derivatives of the QR decomposition of tall
@@ -270,12 +270,12 @@ def qr_gradient(be: Backend, dq: Operand | None, q: Operand, r: Operand, m: Oper
     return be.solve(r, (total if dq is None else dq + total).T).T
 
 
-def grad_svd_s(be: Backend, dz: Operand, z: Operand, x: Operand) -> Gradients:
+def grad_svd_s(be: BackendBase, dz: Operand, z: Operand, x: Operand) -> Gradients:
     """Return u diag(dz) vh."""
     return ((be.svd_u(x) * dz) @ be.svd_vh(x),)
 
 
-def grad_svd_u(be: Backend, dz: Operand, z: Operand, x: Operand, *, full_matrices: bool = False) -> Gradients:
+def grad_svd_u(be: BackendBase, dz: Operand, z: Operand, x: Operand, *, full_matrices: bool = False) -> Gradients:
     """Return (u (F + F^T) s + (I - u u^T) dz / s) vh, where F_ij = (u^T dz)_ij / (s_j^2 - s_i^2), F_ii = 0.
 
     The singular values must be distinct and nonzero.
@@ -284,7 +284,7 @@ def grad_svd_u(be: Backend, dz: Operand, z: Operand, x: Operand, *, full_matrice
     return (singular_vectors_gradient(be, dz, z, be.svd_s(x), be.svd_vh(x)),)
 
 
-def grad_svd_vh(be: Backend, dz: Operand, z: Operand, x: Operand, *, full_matrices: bool = False) -> Gradients:
+def grad_svd_vh(be: BackendBase, dz: Operand, z: Operand, x: Operand, *, full_matrices: bool = False) -> Gradients:
     """Return the transposed gradient of svd_u, as the right singular vectors are the left ones of x^T."""
     check_has_svd_gradient(x, full_matrices, x.shape[-1])
     return (singular_vectors_gradient(be, dz.T, z.T, be.svd_s(x), be.svd_u(x).T).T,)
@@ -299,7 +299,7 @@ def check_has_svd_gradient(x: Operand, full_matrices: bool, size: int) -> None:
         )
 
 
-def singular_vectors_gradient(be: Backend, du: Operand, u: Operand, s: Operand, vh: Operand) -> Operand:
+def singular_vectors_gradient(be: BackendBase, du: Operand, u: Operand, s: Operand, vh: Operand) -> Operand:
     """Return the gradient of the left singular vectors.
 
     J. Townsend, "Differentiating the singular value decomposition", 2016.
@@ -312,13 +312,13 @@ def singular_vectors_gradient(be: Backend, du: Operand, u: Operand, s: Operand, 
     return total @ vh
 
 
-def grad_eigh_values(be: Backend, dz: Operand, z: Operand, x: Operand) -> Gradients:
+def grad_eigh_values(be: BackendBase, dz: Operand, z: Operand, x: Operand) -> Gradients:
     """Return v diag(dz) v^T."""
     vectors = be.eigh_vectors(x)
     return ((vectors * dz) @ vectors.T,)
 
 
-def grad_eigh_vectors(be: Backend, dz: Operand, z: Operand, x: Operand) -> Gradients:
+def grad_eigh_vectors(be: BackendBase, dz: Operand, z: Operand, x: Operand) -> Gradients:
     """Return sym(v F v^T), where F_ij = (v^T dz)_ij / (w_j - w_i), 0 on the diagonal.
 
     The eigenvalues w must be distinct. The gradient is symmetric, as the op reads (x + x^T) / 2.
@@ -327,7 +327,7 @@ def grad_eigh_vectors(be: Backend, dz: Operand, z: Operand, x: Operand) -> Gradi
     return ((dx + dx.T) * 0.5,)
 
 
-def reciprocal_differences(be: Backend, w: Operand) -> Operand:
+def reciprocal_differences(be: BackendBase, w: Operand) -> Operand:
     """Return the matrix of 1 / (w_j - w_i) for a row w, with 0 on the diagonal; infinite for equal elements."""
     eye = identity(be, w)
     return 1 / (w - w.T + eye) - eye

@@ -10,7 +10,7 @@ from neonlite.dtypes import HALF_DTYPES
 from neonlite.shapes import Axes, Shape, SliceSpec, reduction_shape
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
     from neonlite.optree import Operand
     from neonlite.typing import Namespace, NativeArray, OperandLike
 
@@ -30,7 +30,7 @@ def accumulation_dtype(xp: Namespace, x: NativeArray) -> Any:
     return x.dtype if xp.iinfo(x.dtype).bits == 64 else xp.int64
 
 
-def widen_half(be: Backend, x: Operand) -> Operand:
+def widen_half(be: BackendBase, x: Operand) -> Operand:
     """Return an operand of 16-bit floats cast to float32, in which they are summed; any other operand unchanged."""
     return be.astype(x, "float32") if x.info.dtype in HALF_DTYPES else x
 
@@ -211,7 +211,7 @@ def run_shift(xp: Namespace, x: NativeArray, y: NativeArray, *, value: bool) -> 
 # --- gradient rules ---
 
 
-def grad_pow(be: Backend, dz: Operand, z: Operand, x: Any, y: Any) -> Gradients:
+def grad_pow(be: BackendBase, dz: Operand, z: Operand, x: Any, y: Any) -> Gradients:
     """d(x^y) = y x^(y-1) dx + x^y log(x) dy; the first term is 0 where y = 0, the second where x^y = 0 or x = y = 0."""
     if isinstance(y, int | float):
         return dz * (y * x ** (y - 1)) if y else None, None
@@ -221,26 +221,26 @@ def grad_pow(be: Backend, dz: Operand, z: Operand, x: Any, y: Any) -> Gradients:
     return dz * (y * base ** (y - 1)), dz * z * be.log(be.where(is_zero, 1, x))
 
 
-def grad_hypot(be: Backend, dz: Operand, z: Operand, x: OperandLike, y: OperandLike) -> Gradients:
+def grad_hypot(be: BackendBase, dz: Operand, z: Operand, x: OperandLike, y: OperandLike) -> Gradients:
     """Return dz x / z and dz y / z; 0 at x = y = 0, a subgradient."""
     size = be.where(be.equal(z, 0), 1, z)
     return dz * (x / size), dz * (y / size)
 
 
-def grad_atan2(be: Backend, dz: Operand, z: Operand, x: OperandLike, y: OperandLike) -> Gradients:
+def grad_atan2(be: BackendBase, dz: Operand, z: Operand, x: OperandLike, y: OperandLike) -> Gradients:
     """Return dz y / (x^2 + y^2) and -dz x / (x^2 + y^2), without overflow; 0 at x = y = 0."""
     r = be.hypot(x, y)
     size = be.where(be.equal(r, 0), 1, r)
     return dz * (y / size / size), -dz * (x / size / size)
 
 
-def grad_logaddexp(be: Backend, dz: Operand, z: Operand, x: Operand, y: Operand) -> Gradients:
+def grad_logaddexp(be: BackendBase, dz: Operand, z: Operand, x: Operand, y: Operand) -> Gradients:
     """Return dz sig(x - y) and dz sig(y - x); half each for two equal infinities."""
     d = be.where(be.equal(x, y) * be.isinf(x), 0, be.subtract(x, y))
     return dz * be.sig(d), dz * be.sig(-d)
 
 
-def grad_maximum(be: Backend, dz: Operand, x: OperandLike, y: OperandLike) -> Gradients:
+def grad_maximum(be: BackendBase, dz: Operand, x: OperandLike, y: OperandLike) -> Gradients:
     """Pass the gradient to the larger operand; on ties, tensors get half each and a scalar gets all."""
     if isinstance(x, int | float) or isinstance(y, int | float):
         return dz * be.greater(x, y), dz * be.greater(y, x)
@@ -249,7 +249,7 @@ def grad_maximum(be: Backend, dz: Operand, x: OperandLike, y: OperandLike) -> Gr
 
 
 def grad_minmax_reduction(
-    be: Backend, dz: Operand, z: Operand, x: Operand, axis: Axes, keepdims: bool = True
+    be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: Axes, keepdims: bool = True
 ) -> Gradients:
     """Pass the gradient to the largest (smallest) element; tied elements share it equally."""
     shape = reduction_shape(x.shape, axis=axis)
@@ -258,7 +258,7 @@ def grad_minmax_reduction(
     return (be.reshape(dz, shape) / num_ties * is_extremum,)
 
 
-def grad_concat(be: Backend, dz: Operand, z: Operand, *operands: Operand, axis: int) -> Gradients:
+def grad_concat(be: BackendBase, dz: Operand, z: Operand, *operands: Operand, axis: int) -> Gradients:
     """Each operand gets the slice of the gradient at its position."""
     out, start = [], 0
     for x in operands:

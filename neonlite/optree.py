@@ -31,7 +31,7 @@ from neonlite.typing import DTypeLike, NumPyArray, OperandLike, ShapeLike
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
     from neonlite.backend.tensor import Tensor
 
 MAX_TRACKED_LEAVES = 128  # a node with more leaves does not store them; its tree is traversed when it runs
@@ -93,7 +93,7 @@ def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> O
         info = (key_a.find if type(key_a) is Info else key_b.find if type(key_b) is Info else be.structures.get)(key)
     if info is None:
         if key_a is NotImplemented or key_b is NotImplemented:
-            return NotImplemented  # type: ignore[no-any-return]
+            return NotImplemented
         info = infer_info(op, a, b, attrs, be)
         if leaves is not None:
             info = info.be.structures.remember(key, info, pattern)
@@ -331,7 +331,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         return self.backend.empty((1, 1)).__dlpack_device__()
 
     @staticmethod
-    def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: Backend | None = None) -> Any:
+    def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: BackendBase | None = None) -> Any:
         """Return a new node with an op dict's op and attributes and other operands, with shape inference and checks."""
         if op["op"] == "assign":
             return OpTreeNode(dict(op), a, b)

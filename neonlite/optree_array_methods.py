@@ -14,12 +14,12 @@ from neonlite.optree_methods import Convertible
 from neonlite.typing import AxisLike, DTypeLike, NestedLists, OperandLike
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
     from neonlite.backend.tensor import Tensor
     from neonlite.optree import Operand, OpTreeNode
 
 
-def device_of(be: Backend) -> str:
+def device_of(be: BackendBase) -> str:
     """Return the name of the device of a backend."""
     return f"cuda:{be.runtime.device_id}" if be.runtime.has_device_memory else "cpu"
 

@@ -13,7 +13,7 @@ from neonlite.optree_walks import flatten_pairs
 from neonlite.shapes import at_least_2d
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
 
 MAX_CACHED_FLOATS = 1 << 10  # of _float_cache, e.g. the values of a changing learning rate; a full cache is cleared
 NO_LEAVES: Leaves = {}
@@ -24,7 +24,7 @@ _float_cache: dict[Any, float] = {}
 
 
 def as_leaf(
-    x: Any, other: Any, be: Backend | None, op: Op | None = None, is_left: bool = False
+    x: Any, other: Any, be: BackendBase | None, op: Op | None = None, is_left: bool = False
 ) -> tuple[Any, Leaves, Any]:
     """Return (key, leaves, operand) of an operand that is not a node. An array is copied to a tensor.
 
@@ -91,7 +91,7 @@ def not_an_operand(op: str, x: object) -> TypeError:
     return TypeError(f"be.{op}: expected tensors, op-trees, scalars or arrays, got {describe(x)}{hint}")
 
 
-def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: Backend | None) -> Info:
+def infer_info(op: Op, a: Any, b: Any, attrs: Attrs, be: BackendBase | None) -> Info:
     """Infer the shape and dtype of a new structure. Errors of tree building are raised here."""
     is_pair = op.name == "pair"
     types = [direct_type(x) for x in (a, b) if x is not None] if is_pair else [*operand_types(a), *operand_types(b)]
@@ -220,7 +220,7 @@ def unchecked_info(op: dict[str, Any], a: Any, b: Any) -> Info:
     return info
 
 
-def backend_of(*operands: object) -> Backend:
+def backend_of(*operands: object) -> BackendBase:
     """Return the backend of the first tensor or node; TypeError if there is none."""
     for x in operands:
         if (info := info_of(x)) is not None:

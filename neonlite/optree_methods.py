@@ -15,7 +15,7 @@ from neonlite.shapes import Shape
 if TYPE_CHECKING:
     import numpy as np
 
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
     from neonlite.backend.tensor import Tensor
     from neonlite.optree import Operand, OpTreeNode
     from neonlite.typing import NumPyArray, OperandLike
@@ -36,8 +36,8 @@ class Convertible:
             """The shape, of at least two dimensions."""
 
     @property
-    def backend(self) -> Backend:
-        """The backend."""
+    def backend(self) -> BackendBase:
+        """The ``Backend``."""
         return self.info.be
 
     @property

@@ -9,7 +9,7 @@ from neonlite.ops import Op
 from neonlite.shapes import Shape
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
     from neonlite.typing import NativeArray
 
 Attrs = tuple[tuple[str, Any], ...]
@@ -39,7 +39,7 @@ class Info(dict[str, Any]):
     shape: Shape
     dtype: str
     compute_dtype: str  # the dtype to which the operands are cast before the op runs
-    be: Backend
+    be: BackendBase
     operand_types: tuple[Any, ...]  # of a pair: the Info of each tensor, node or pair in it, the type of each scalar
     num_children: int  # 0 for a tensor, 1 or 2 for a node
     find: Callable[[Any], Any]  # looks up a structure in the table of the backend
@@ -107,7 +107,7 @@ class RandomSource:
 
     __slots__ = ("be",)
 
-    def __init__(self, be: Backend) -> None:
+    def __init__(self, be: BackendBase) -> None:
         self.be = be
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ from neonlite.optree_structure import STATIC_INTS, Attrs, Constant, Info, Leaves
 from neonlite.shapes import Axes, Shape
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
     from neonlite.typing import OperandLike
 
 PostfixItem: TypeAlias = "OperandLike | dict[str, Any]"  # an operand, or the op dict of a node
@@ -81,7 +81,7 @@ class Triple:
     @property
     def op(self) -> str:
         """The name of the op."""
-        return self.info["op"]  # type: ignore[no-any-return]
+        return self.info["op"]
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Triple:
         )
 
     @staticmethod
-    def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: Backend | None = None) -> Any:
+    def _rebuild(op: dict[str, Any], a: Any, b: Any = None, be: BackendBase | None = None) -> Any:
         """Return a new node with an op dict's op and attributes and other operands, with shape inference and checks."""
         raise NotImplementedError
 
@@ -164,7 +164,7 @@ class Triple:
                 built.append(x)
         if len(built) != 1:
             raise ValueError(f"OpTreeNode.from_postfix: expected a postfix list of one tree, got one of {len(built)}")
-        return built[0]  # type: ignore[no-any-return]
+        return built[0]
 
     def optree_to_list(self) -> NestedList:
         """Return the tree as nested lists, which can be modified.
@@ -203,7 +203,7 @@ class Triple:
             else:
                 pending.pop()
                 built[id(x)] = cls._rebuild(x[0], *(built.get(id(y), y) for y in x[1:]))
-        return built[id(nested)]  # type: ignore[no-any-return]
+        return built[id(nested)]
 
     def replace(self, old: object, new: object) -> Self:
         """Return the tree with one operand replaced; unchanged sub-trees are shared.
@@ -225,7 +225,7 @@ class Triple:
             a, b = (built.get(id(x), x) for x in (node.left, node.right))
             if id(node) not in built:
                 built[id(node)] = node if a is node.left and b is node.right else self._rebuild(node.info, a, b)
-        return built[id(self)]  # type: ignore[no-any-return]
+        return built[id(self)]
 
     def key(self) -> Hashable:
         """Return a hashable key of the tree.
@@ -264,7 +264,7 @@ class Triple:
             if id(node) not in memo:
                 a, b = copy_operand(node.left), copy_operand(node.right)
                 memo[id(node)] = self._rebuild(node.info, a, b, be)
-        return memo[id(self)]  # type: ignore[no-any-return]
+        return memo[id(self)]
 
 
 def is_same_expression(x: Any, y: Any) -> bool:

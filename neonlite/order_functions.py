@@ -9,7 +9,7 @@ from neonlite.op_functions import accumulation_dtype, normalize_indices, run_sca
 from neonlite.shapes import Axes, Shape, reduction_shape
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
     from neonlite.op_functions import Gradients
     from neonlite.optree import Operand
     from neonlite.typing import Namespace, NativeArray
@@ -102,7 +102,7 @@ def scatter_add_along_axis_shape(x: Shape, indices: Shape, *, axis: int, size: i
 # --- gradient rules ---
 
 
-def grad_prod(be: Backend, dz: Operand, z: Operand, x: Operand, axis: Axes, keepdims: bool = True) -> Gradients:
+def grad_prod(be: BackendBase, dz: Operand, z: Operand, x: Operand, axis: Axes, keepdims: bool = True) -> Gradients:
     """Each element gets the product of the others: of those before it, and of those behind it.
 
     Without a division, so the first and the second derivative are exact where elements are 0.
@@ -124,7 +124,7 @@ def grad_prod(be: Backend, dz: Operand, z: Operand, x: Operand, axis: Axes, keep
     return (dz * be.transpose(be.reshape(others, shape), tuple(axes.index(i) for i in range(x.ndim))),)
 
 
-def grad_cumulative_prod(be: Backend, dz: Operand, z: Operand, x: Operand, *, axis: int = -1) -> Gradients:
+def grad_cumulative_prod(be: BackendBase, dz: Operand, z: Operand, x: Operand, *, axis: int = -1) -> Gradients:
     """Each element gets sum(dz z) / x over itself and later elements; the first 0 gets the sum with 1 in its place.
 
     Exact where elements are 0; the second derivative is not.
@@ -141,7 +141,7 @@ def grad_cumulative_prod(be: Backend, dz: Operand, z: Operand, x: Operand, *, ax
 
 
 def grad_sort(
-    be: Backend, dz: Operand, z: Operand, x: Operand, *, axis: int = -1, descending: bool = False
+    be: BackendBase, dz: Operand, z: Operand, x: Operand, *, axis: int = -1, descending: bool = False
 ) -> Gradients:
     """Each element gets the gradient at its position in the sorted order."""
     order = be.argsort(x, axis=axis, descending=descending)
@@ -149,14 +149,14 @@ def grad_sort(
 
 
 def grad_take_along_axis(
-    be: Backend, dz: Operand, z: Operand, x: Operand, indices: Operand, *, axis: int = -1
+    be: BackendBase, dz: Operand, z: Operand, x: Operand, indices: Operand, *, axis: int = -1
 ) -> Gradients:
     """Add up the gradients of the elements at each index."""
     return be.build("scatter_add_along_axis", dz, indices, axis=axis, size=x.shape[axis]), None
 
 
 def grad_scatter_add_along_axis(
-    be: Backend, dz: Operand, z: Operand, x: Operand, indices: Operand, *, axis: int, size: int
+    be: BackendBase, dz: Operand, z: Operand, x: Operand, indices: Operand, *, axis: int, size: int
 ) -> Gradients:
     """Each element gets the gradient at its index."""
     return be.take_along_axis(dz, indices, axis=axis), None

@@ -13,11 +13,13 @@ from typing import Any, get_overloads
 
 from neonlite import array_api
 from neonlite.backend.op_methods import OpMethods
+from neonlite.backend.tree_methods import TreeMethods
 
 OP_METHODS = """# Written by `python -m neonlite.stubgen` from the op table and tree_methods.py.
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
+from neonlite.backend.base import BackendBase
 from neonlite.backend.tensor import Tensor
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode
@@ -25,7 +27,7 @@ from neonlite.typing import ArrayLike, AxisLike, DTypeLike, OperandLike, ShapeLi
 
 def make_method(op: Op) -> Callable[..., Any]: ...
 
-class OpMethods:
+class OpMethods(BackendBase):
     num_redefinitions: int
 
 """
@@ -50,7 +52,8 @@ class Linalg:
 
 def render_stubs() -> dict[str, str]:
     """Return {path in the package: text} of the stubs."""
-    methods = sorted((name, f) for name, f in vars(OpMethods).items() if inspect.isfunction(f))
+    functions_of = {**vars(TreeMethods), **vars(OpMethods)}
+    methods = sorted((name, f) for name, f in functions_of.items() if inspect.isfunction(f))
     linalg = array_api.linalg
     op_methods = "".join(render_overloads(*method) for method in methods)
     functions = "".join(render_member(name, getattr(linalg, name)) for name in linalg.__all__)

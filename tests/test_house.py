@@ -87,8 +87,8 @@ LEVELS = {
 }
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
 BACKEND_LEVELS = {
-    0: "attribute_snapshot batch_size bfloat16 builtin_classes errstate format interrupt known_attributes lifecycle "
-    "lock one_element random recording serialization shape_dtype shard thread_pool validation warn",
+    0: "attribute_snapshot base batch_size bfloat16 builtin_classes errstate format interrupt known_attributes "
+    "lifecycle lock one_element random recording serialization shape_dtype shard thread_pool timing validation warn",
     1: "planning planning.steps planning.fusion planning.buffers planning.plan",  # op-trees alone
     # arrays
     2: "memory tensor tensor_conversion tensor_index tensor_views histograms planning.layout creation onehot "
@@ -96,7 +96,7 @@ BACKEND_LEVELS = {
     3: "planning.run planning.assignment",  # the run path
     4: "primitives",
     5: "runtimes",
-    6: "op_methods tree_operands tree_methods custom_ops einsum random_methods replay_methods utility_methods",
+    6: "op_methods tree_operands tree_methods custom_ops einsum random_methods replay_methods",
     7: "backend",
     8: "current",
 }
@@ -478,7 +478,7 @@ def test_the_dependency_groups_named_for_make_test_exist():
 def test_the_functions_that_the_documentation_names_are_in_the_files_that_it_names():
     text = " ".join((DOCS / "internals.md").read_text().split())
     named = re.findall(r"`([\w.]+)` in `([\w/]+)\.py`", text)
-    assert {"build", "run", "Plan", "BlockedExecutor.compile", "run_plan"} <= {name for name, _ in named}
+    assert {"build", "RunMethods.run", "Plan", "BlockedExecutor.compile", "run_plan"} <= {name for name, _ in named}
     for name, path in named:
         attrgetter(name)(import_module(f"neonlite.{path.replace('/', '.')}"))
 

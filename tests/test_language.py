@@ -39,7 +39,7 @@ NAMES = {
     "Astray": "WrongDeviceError",
     "AtOnce": "FusedUnroll",
     "BAKED": "STATIC_INTS",
-    "Bookkeeping": "utility_methods",
+    "Bookkeeping": "memory, timing",
     "Buffered": "BufferOwner",
     "CardProducts": "CudaMatmul",
     "Described": "Serializable",

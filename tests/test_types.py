@@ -65,8 +65,9 @@ def untyped(annotations: dict[str, Any]) -> list[str]:
 
 def test_the_public_functions_are_found():
     names = {name.rpartition("neonlite.")[2] for name in FUNCTIONS}
-    assert {"backend.tree_methods.softmax", "layers.linear.Linear.__init__", "models.model.Model.fprop"} <= names
-    assert {"transforms.cost.MeanSquared.__call__", "data.iterator.ResumableIterator.__iter__"} <= names
+    assert {"backend.tree_methods.TreeMethods.softmax", "layers.linear.Linear.__init__"} <= names
+    assert {"models.model.Model.fprop", "transforms.cost.MeanSquared.__call__"} <= names
+    assert "data.iterator.ResumableIterator.__iter__" in names
     assert len(names) > 900
 
 
@@ -96,7 +97,7 @@ def check(*command: str | Path) -> str:
 def test_the_code_of_the_documentation_has_no_errors_in_mypy_strict(tmp_path: Path) -> None:
     paths = write_programs(tmp_path)
     assert {"README", "docs_layers", "notebooks_04_layers", "examples_logistic"} <= {path.stem for path in paths}
-    assert "Success" not in (report := check("mypy", "--strict", *paths)), report
+    assert "Success" not in (report := check("mypy", "--strict", "--follow-imports=silent", *paths)), report
     assert not report
 
 
@@ -141,7 +142,7 @@ def test_a_type_checker_knows_every_public_name(cpu: Backend, tmp_path: Path) ->
     lines += ["def use_linalg(x: Namespace) -> None:", *(f"    x.linalg.{name}" for name in xp.linalg.__all__)]
     program = tmp_path / "names.py"
     program.write_text("\n".join(lines) + "\n")
-    assert not check("mypy", "--strict", program)
+    assert not check("mypy", "--strict", "--follow-imports=silent", program)
 
 
 # --- completion -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from neonlite.optree import Operand
 from neonlite.typing import NumPyArray
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
 
 
 def as_array(x: Any, like: Array, name: str = "asarray") -> Array:
@@ -65,7 +65,7 @@ def check_array(name: str, x: Any, *beside: Any) -> Array:
     return check_arrays(name, x, *(y for y in beside if isinstance(y, Array | Operand)))[0]
 
 
-def convert_any(be: Backend, x: Any) -> Array:
+def convert_any(be: BackendBase, x: Any) -> Array:
     """Return an object that is not an array of neonlite as an array; a list may contain some."""
     if not isinstance(x, list | tuple):
         return convert(be, x)
@@ -73,7 +73,7 @@ def convert_any(be: Backend, x: Any) -> Array:
     return stacked
 
 
-def convert(be: Backend, x: Any, dtype: np.dtype[Any] | None = None, name: str = "asarray") -> Array:
+def convert(be: BackendBase, x: Any, dtype: np.dtype[Any] | None = None, name: str = "asarray") -> Array:
     """Return any other object as an array, Python numbers in a dtype; by default, floats in that of the backend."""
     if isinstance(x, Operand):
         return from_operand(x)
@@ -88,7 +88,7 @@ def convert(be: Backend, x: Any, dtype: np.dtype[Any] | None = None, name: str =
     return from_numpy(be, values, not is_array)
 
 
-def from_dlpack(be: Backend, x: Any) -> NumPyArray:
+def from_dlpack(be: BackendBase, x: Any) -> NumPyArray:
     """Return a copy of an array of another library as a NumPy array."""
     is_on_host = x.__dlpack_device__()[0] == 1  # kDLCPU
     return np.from_dlpack(x).copy() if is_on_host else be.from_dlpack(x).get()

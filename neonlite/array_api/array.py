@@ -29,7 +29,7 @@ from neonlite.typing import AxisLike, DTypeLike, NativeArray, NestedLists, NumPy
 
 if TYPE_CHECKING:
     from neonlite.array_namespace import Namespace
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
 
 # NumPy's own object of each dtype, so that dtypes compare by identity
 DTYPE_OF_NAME = {name: np.dtype(name) for name in ("bool", *INT_DTYPES, "float16", "float32", "float64")}
@@ -109,7 +109,7 @@ class Array:
         raise TypeError("Array: expected a function of the namespace. Call asarray(values) to create an array.")
 
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> BackendBase:
         """The backend."""
         return self.operand.backend
 
@@ -195,7 +195,7 @@ class Array:
                 f"{describe(self)}.item(): expected one element, got {self.size}. Index the array, or reduce it "
                 "with any, all, sum or max."
             )
-        return self.numpy().item()  # type: ignore[no-any-return]
+        return self.numpy().item()
 
     def tolist(self) -> NestedLists:
         """Return the values as nested lists, or as a number for an array without dimensions.
@@ -365,7 +365,7 @@ class Array:
         return self.native().__dlpack__(**{name: value for name, value in options.items() if value is not None})
 
     def __dlpack_device__(self) -> tuple[Any, int]:
-        return self.native().__dlpack_device__()  # type: ignore[no-any-return]
+        return self.native().__dlpack_device__()
 
     def own_memory(self) -> None:
         """Evaluate the expression to memory that no expression, view or other array refers to: copied if necessary."""
@@ -511,7 +511,7 @@ def with_shape(operand: Operand, shape: Shape, dtype: np.dtype[Any] | None, *arg
     return result(operand, len(shape), dtype, *arguments)
 
 
-def from_numpy(be: Backend, values: NumPyArray, is_new: bool = False) -> Array:
+def from_numpy(be: BackendBase, values: NumPyArray, is_new: bool = False) -> Array:
     """Return an array with a copy of values. A new array, to which nothing else refers, is not copied if possible."""
     dtype = as_dtype(values.dtype)
     if dtype is BOOL:
@@ -529,7 +529,7 @@ def from_operand(x: Operand) -> Array:
 # --- description and devices ---------------------------------------------------------------------------------------
 
 
-def check_device(be: Backend, device: Any) -> None:
+def check_device(be: BackendBase, device: Any) -> None:
     """Raise ValueError if a device is not that of the backend."""
     if device is not None and device != device_of(be):
         raise ValueError(

@@ -12,7 +12,8 @@ from neonlite.array_api.arguments import from_dlpack as copy_from_dlpack
 from neonlite.array_api.array import Array, as_dtype, check_device, from_numpy, new_array, padded
 from neonlite.array_api.manipulation import stack
 from neonlite.array_api.promotion import to_dtype
-from neonlite.backend import Backend, current_backend
+from neonlite.backend import current_backend
+from neonlite.backend.base import BackendBase
 from neonlite.backend.validation import checks_names
 from neonlite.optree import Operand
 
@@ -191,7 +192,7 @@ def full(
 
 
 def _full(
-    name: str, be: Backend, shape: int | tuple[int, ...], fill_value: Any, dtype: Any, device: str | None
+    name: str, be: BackendBase, shape: int | tuple[int, ...], fill_value: Any, dtype: Any, device: str | None
 ) -> Array:
     check_device(be, device)
     sizes = as_integers(f"{name}: shape", shape)

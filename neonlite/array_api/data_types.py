@@ -16,7 +16,7 @@ from neonlite.shapes import Shape
 from neonlite.shapes import broadcast_shapes as common_shape
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
 
 
 def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: str | None = None) -> Array:
@@ -232,7 +232,7 @@ class Limits:
 class NamespaceInfo:
     """What the namespace supports, by the standard."""
 
-    def __init__(self, be: Backend) -> None:
+    def __init__(self, be: BackendBase) -> None:
         self.be = be
 
     def capabilities(self) -> dict[str, Any]:

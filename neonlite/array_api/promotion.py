@@ -11,7 +11,7 @@ from neonlite.dtypes import promote_types
 from neonlite.messages import NO_COMPLEX, describe
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
 
 DTypes = dict[str, np.dtype[Any]]
 KINDS = {
@@ -53,7 +53,7 @@ def check_can_assign(x: Array, v: Array, value: object) -> None:
         )
 
 
-def promote_scalar(dtype: np.dtype[Any], x: Any, be: Backend) -> np.dtype[Any]:
+def promote_scalar(dtype: np.dtype[Any], x: Any, be: BackendBase) -> np.dtype[Any]:
     """Return the dtype of the result for an array and a Python scalar, which has the dtype of the array if it can."""
     if isinstance(x, complex):
         raise TypeError(f"expected a real number, got {x!r}. {NO_COMPLEX}")

@@ -4,48 +4,72 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
-from neonlite.backend import (
-    creation,
-    custom_ops,
-    histograms,
-    lifecycle,
-    planning,
-    random_methods,
-    replay_methods,
-    shape_dtype,
-    utility_methods,
-)
-from neonlite.backend.attribute_snapshot import Untracked
-from neonlite.backend.batch_size import BatchSize, batch_size, check_batch_size
+from neonlite.backend.batch_size import BatchSize, BatchSizeMethods
+from neonlite.backend.creation import CreationMethods
+from neonlite.backend.custom_ops import CustomOpMethods
+from neonlite.backend.histograms import HistogramMethods
+from neonlite.backend.lifecycle import LifecycleMethods, open_backends
 from neonlite.backend.lock import FairLock
+from neonlite.backend.memory import MemoryMethods
 from neonlite.backend.op_methods import OpMethods
-from neonlite.backend.planning import assignment
-from neonlite.backend.planning.run import PlanCache
-from neonlite.backend.primitives import image_methods, layer_object_methods, matmul_methods, norm_methods, roi_methods
+from neonlite.backend.planning.assignment import AssignmentMethods
+from neonlite.backend.planning.run import PlanCache, RunMethods
+from neonlite.backend.primitives.image_methods import ImageMethods
+from neonlite.backend.primitives.layer_object_methods import LayerObjectMethods
+from neonlite.backend.primitives.matmul_methods import MatmulMethods
+from neonlite.backend.primitives.norm_methods import NormMethods
+from neonlite.backend.primitives.roi_methods import RoiMethods
 from neonlite.backend.random import RandomStreams
+from neonlite.backend.random_methods import RandomMethods
+from neonlite.backend.replay_methods import ReplayMethods
 from neonlite.backend.runtimes import list_runtimes, load_runtime
 from neonlite.backend.runtimes.base import Runtime
+from neonlite.backend.runtimes.meta import MetaRuntime
+from neonlite.backend.shape_dtype import ShapeMethods
+from neonlite.backend.shard import ShardMethods
 from neonlite.backend.tensor import Tensor
+from neonlite.backend.timing import TimingMethods
 from neonlite.backend.validation import checks_arguments, one_of
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.name_hints import BACKEND, add_hints
+from neonlite.optree import Operand
 from neonlite.optree_structure import Structures
 from neonlite.typing import DTypeLike
 
 if TYPE_CHECKING:
     from neonlite.array_namespace import Namespace
-    from neonlite.backend.shard import Shard
     from neonlite.gradcheck import check_grad
 
 _backend_ids = itertools.count(1)
 
 
 @add_hints(BACKEND)
-class Backend(OpMethods, Untracked):
+class Backend(
+    BatchSizeMethods,
+    ShapeMethods,
+    CreationMethods,
+    OpMethods,
+    CustomOpMethods,
+    AssignmentMethods,
+    RunMethods,
+    MatmulMethods,
+    ImageMethods,
+    NormMethods,
+    RoiMethods,
+    LayerObjectMethods,
+    RandomMethods,
+    HistogramMethods,
+    ShardMethods,
+    MemoryMethods,
+    TimingMethods,
+    ReplayMethods,
+    LifecycleMethods,
+):
     """Creates tensors, builds and evaluates op-trees, and runs primitives. ``gen_backend`` creates the current one.
 
     Parameters
@@ -76,6 +100,7 @@ class Backend(OpMethods, Untracked):
     """
 
     if TYPE_CHECKING:
+        __getattr__ = None  # type: ignore[assignment, misc]  # other attributes are errors
         check_grad = check_grad  # set by neonlite.gradcheck, which imports this module
     namespace_type: type[Namespace]  # set by neonlite.array_namespace
 
@@ -110,7 +135,7 @@ class Backend(OpMethods, Untracked):
         self.hist_buf: dict[str, Tensor] = {}
         self.checked_dot_infos: set[Any] = set()  # (shape, dtype, strides) of operands that passed the checks
         self.closed_by = ""  # the call that closed the backend, with file and line
-        lifecycle.open_backends.add(self)
+        open_backends.add(self)
         self.memory_tracker = self.runtime.memory_tracker
         self.primitives: Any = self.runtime.primitives(self.runtime)
         self._executor: Any = self.runtime.executor(self.runtime, self.primitives)
@@ -137,137 +162,110 @@ class Backend(OpMethods, Untracked):
         """The default dtype of new tensors, as a NumPy dtype."""
         return np.dtype(self.default_dtype_name)
 
-    @property
-    def bsz(self) -> int:
-        """The batch size N; 0 if it is not set."""
-        value = self.thread_bsz.value
-        return self._bsz if value is None else value
-
-    @bsz.setter
-    def bsz(self, n: int) -> None:
-        n = check_batch_size(n)
-        if self.thread_bsz.value is None:
-            self._bsz = n
-        else:
-            self.thread_bsz.value = n
-
-    @property
-    def shard(self) -> Shard | None:
-        """The columns of a complete minibatch that this process computes; None: all. See ``Communicator.sharded``."""
-        return self.thread_bsz.shard
-
-    @property
-    def minibatch_shard(self) -> Shard | None:
-        """The columns of the current minibatch, which may be partial, that this process computes; None: all."""
-        return self.thread_bsz.minibatch_shard
-
-    batch_size = batch_size
     backend_choices = staticmethod(list_runtimes)
-    allocate_backend = classmethod(lifecycle.allocate_backend)
-    cleanup_backend = lifecycle.cleanup_backend
-
-    # --- creation ---
-
-    empty = creation.empty
-    zeros = creation.zeros
-    ones = creation.ones
-    array = asarray = tensor = creation.array
-    from_dlpack = creation.from_dlpack
-    empty_like = creation.empty_like
-    zeros_like = creation.zeros_like
-    ones_like = creation.ones_like
-    iobuf = creation.iobuf
-    shared_iobuf_size = creation.shared_iobuf_size
-    snapshot = creation.snapshot
-    shape_of = shape_dtype.shape_of
-    dtype_name = shape_dtype.dtype_name
-    numpy_dtype = shape_dtype.numpy_dtype
-    tensor_info = shape_dtype.tensor_info
-    register_export = creation.register_export
-
-    # --- op-trees, beside the methods of OpMethods ---
-
-    define_op = classmethod(custom_ops.define_op)
-    elementwise_kernel = classmethod(custom_ops.elementwise_kernel)
-    raw_kernel = classmethod(custom_ops.raw_kernel)
-
-    # --- primitives ---
-
-    compound_dot = matmul_methods.compound_dot
-    batched_dot = matmul_methods.batched_dot
-    xnor_compound_dot = matmul_methods.xnor_compound_dot
-    add_fc_bias = matmul_methods.add_fc_bias
-    update_fc_bias = matmul_methods.update_fc_bias
-    compound_rnn_unroll_fprop = matmul_methods.compound_rnn_unroll_fprop
-    compound_rnn_unroll_bprop = matmul_methods.compound_rnn_unroll_bprop
-    compound_rnn_unroll_fprop_bibnrnn = matmul_methods.compound_rnn_unroll_fprop
-    compound_rnn_unroll_bprop_bibnrnn = matmul_methods.compound_rnn_unroll_bprop
-    compound_bprop_lut = matmul_methods.compound_bprop_lut
-
-    fprop_conv = image_methods.fprop_conv
-    bprop_conv = image_methods.bprop_conv
-    update_conv = image_methods.update_conv
-    fprop_pool = image_methods.fprop_pool
-    bprop_pool = image_methods.bprop_pool
-    fprop_lrn = image_methods.fprop_lrn
-    bprop_lrn = image_methods.bprop_lrn
-
-    compound_fprop_bn = norm_methods.compound_fprop_bn
-    compound_bprop_bn = norm_methods.compound_bprop_bn
-
-    roipooling_fprop = roi_methods.roipooling_fprop
-    roipooling_bprop = roi_methods.roipooling_bprop
-    nms = roi_methods.nms
-
-    output_dim = layer_object_methods.output_dim
-    conv_layer = layer_object_methods.conv_layer
-    deconv_layer = layer_object_methods.deconv_layer
-    pool_layer = layer_object_methods.pool_layer
-    lrn_layer = layer_object_methods.lrn_layer
-    set_caffe_compat = layer_object_methods.set_caffe_compat
-    check_caffe_compat = layer_object_methods.check_caffe_compat
-
-    # --- histograms, timing, copies ---
-
-    hist_bins = 64
-    hist_offset = -48
-    set_hist_buffers = histograms.set_hist_buffers
-    histogram = histograms.histogram
-    dump_hist_data = histograms.dump_hist_data
-    init_mark = utility_methods.init_mark
-    record_mark = utility_methods.record_mark
-    synchronize_mark = utility_methods.synchronize_mark
-    get_time = utility_methods.get_time
-    copy_transpose = utility_methods.copy_transpose
-    distribute_data = utility_methods.distribute_data
-    revert_tensor = utility_methods.revert_tensor
-
-    # --- evaluation ---
-
-    run = planning.run.run
-    assign = assignment.assign
-    compile = assignment.compile
-    evaluate = assignment.evaluate
-    execute = assignment.execute
-    plan = assignment.plan
-    write = assignment.write
-    kernel = utility_methods.kernel
-
-    replay = replay_methods.replay
-    begin = replay_methods.begin
-    end = replay_methods.end
-
-    # --- memory ---
-
-    device_memory = utility_methods.device_memory
-    memory = utility_methods.memory
-    reset_peak = utility_methods.reset_peak
-    dry_run = utility_methods.dry_run
 
     @property
     def flops(self) -> int | None:
         """The number of floating-point operations of a dry run so far; None on other backends."""
         return cast(int | None, self.runtime.flops)
+
+    def dry_run(self) -> Backend:
+        """Return a backend like this one that counts memory and FLOPs, and computes and allocates nothing.
+
+        Returns
+        -------
+        Backend
+            A backend on which every value reads as 0, and that counts ``flops``.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu").dry_run()
+        >>> y = be.dot(be.zeros((100_000, 100_000)), be.zeros((100_000, 100_000))).astensor()
+        >>> print(be.memory().peak, be.flops)
+        120000000000 2000000000000000
+        """
+        runtime = MetaRuntime(self.runtime, repr(self))
+        dry_run = type(self)(
+            runtime, self.rng_seed, self.default_dtype_name, self.compat_mode, self.deterministic, self.bsz
+        )
+        dry_run.hist_bins, dry_run.hist_offset = self.hist_bins, self.hist_offset
+        dry_run.rng_set_state(self.rng_get_state())
+        return dry_run
+
+    def copy_transpose(self, a: Tensor, out: Tensor, axes: Sequence[int] | None = None, repeat: int = 1) -> Tensor:
+        """Copy a tensor with its axes in another order.
+
+        Parameters
+        ----------
+        a : Tensor
+            The tensor.
+        out : Tensor
+            The target, of as many elements.
+        axes : sequence of int, optional
+            For each axis of the result, the axis of ``a``; default reversed.
+        repeat : int
+            How many times to copy, for benchmarks; default 1.
+
+        Returns
+        -------
+        Tensor
+            ``out``.
+        """
+        value = self.transpose(a, list(range(a.ndim))[::-1] if axes is None else list(axes))
+        if value.shape != out.shape and a.size == out.size:
+            value = self.reshape(value, out.shape)
+        for _ in range(repeat):
+            out[:] = value
+        return out
+
+    def kernel(self, *trees: Operand, out: Tensor | Sequence[Tensor] | None = None) -> str:
+        """Return the source of the CUDA kernels that evaluate op-trees, on any runtime, also without a GPU.
+
+        Parameters
+        ----------
+        *trees : OpTreeNode
+            The op-trees.
+        out : Tensor or sequence of Tensor, optional
+            The targets, as for ``plan``.
+
+        Returns
+        -------
+        str
+            CUDA C++ source.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> x = be.ones((100, 64), name="x")
+        >>> print(be.kernel(1 / (1 + be.exp(-x))).split("---")[-1])  # without the preamble
+        <BLANKLINE>
+        // x0: x (100, 64) float32
+        // y0: div of stage 1 (100, 64) float32
+        // y0 = (1 / (1 + exp(neg(x0))))
+        extern "C" __global__ void __launch_bounds__(256) stage_1(
+            const float* x0, float* y0, long long I)
+        {
+            ...
+                const Pack<float, V> x0s = load<V>(x0 + i);
+                Pack<float, V> y0s;
+                #pragma unroll
+                for (int q = 0; q < V; ++q) {
+                    const float v0 = -x0s.at[q];  // neg
+                    const float v1 = expf(v0);  // exp
+                    const float v2 = 1.0f + v1;  // add
+                    const float v3 = 1.0f / v2;  // div
+                    y0s.at[q] = v3;
+                }
+                store(y0 + i, y0s);
+            }
+        }
+        <BLANKLINE>
+        """
+        from neonlite.backend.runtimes.cuda.executor import plan_source
+
+        return plan_source(self.plan(*trees, out=out))
 
     def __deepcopy__(self, memo: object) -> Backend:
         return self
@@ -277,15 +275,6 @@ class Backend(OpMethods, Untracked):
             "pickle: expected an object without a backend, which holds threads and memory. Pickle the model, or "
             "model.get_weights(), instead of a layer; and values, t.get()."
         )
-
-    # --- random numbers ---
-
-    gen_rng = random_methods.gen_rng
-    rng_get_state = random_methods.rng_get_state
-    rng_set_state = random_methods.rng_set_state
-    rng_reset = random_methods.rng_reset
-    make_binary_mask = random_methods.make_binary_mask
-    fill_normal = random_methods.fill_normal
 
     @property
     def rng(self) -> np.random.RandomState:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from neonlite.backend.base import BackendBase
 from neonlite.backend.validation import integer
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
     from neonlite.backend.shard import Shard
 
 
@@ -25,32 +25,59 @@ class BatchSize(threading.local):
     minibatch_shard: Shard | None = None  # of the current minibatch, which may be partial
 
 
-@contextmanager
-def batch_size(be: Backend, n: int) -> Iterator[None]:
-    """Set ``be.bsz`` within a ``with`` block, for the current thread only.
-
-    Parameters
-    ----------
-    n : int
-        The batch size.
-    """
-    before = be.thread_bsz.value
-    be.thread_bsz.value = check_batch_size(n)
-    try:
-        yield
-    finally:
-        be.thread_bsz.value = before
-
-
 def check_batch_size(n: object) -> int:
     """Return a batch size as a Python int; TypeError or ValueError otherwise."""
     return integer("be.bsz: the batch size (0 if not set)", n, 0)
 
 
-def require_batch_size(be: Backend, where: str) -> int:
+def require_batch_size(be: BackendBase, where: str) -> int:
     """Return the batch size of a backend; ValueError if it is not set."""
     if not be.bsz:
         raise ValueError(
             f"{where}: expected a batch size, got none. Set it with gen_backend(batch_size=N), or be.bsz = N."
         )
     return be.bsz
+
+
+class BatchSizeMethods(BackendBase):
+    """The batch size of a backend."""
+
+    @property
+    def bsz(self) -> int:
+        """The batch size N; 0 if it is not set."""
+        value = self.thread_bsz.value
+        return self._bsz if value is None else value
+
+    @bsz.setter
+    def bsz(self, n: int) -> None:
+        n = check_batch_size(n)
+        if self.thread_bsz.value is None:
+            self._bsz = n
+        else:
+            self.thread_bsz.value = n
+
+    @property
+    def shard(self) -> Shard | None:
+        """The columns of a complete minibatch that this process computes; None: all. See ``Communicator.sharded``."""
+        return self.thread_bsz.shard
+
+    @property
+    def minibatch_shard(self) -> Shard | None:
+        """The columns of the current minibatch, which may be partial, that this process computes; None: all."""
+        return self.thread_bsz.minibatch_shard
+
+    @contextmanager
+    def batch_size(self, n: int) -> Iterator[None]:
+        """Set ``be.bsz`` within a ``with`` block, for the current thread only.
+
+        Parameters
+        ----------
+        n : int
+            The batch size.
+        """
+        before = self.thread_bsz.value
+        self.thread_bsz.value = check_batch_size(n)
+        try:
+            yield
+        finally:
+            self.thread_bsz.value = before

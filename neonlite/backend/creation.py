@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from neonlite.backend.base import BackendBase
 from neonlite.backend.batch_size import require_batch_size
 from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.errstate import IgnoreFPErrors
@@ -22,122 +23,427 @@ from neonlite.optree import Operand, OpTreeNode
 from neonlite.shapes import Shape, at_least_2d, is_contiguous, memory_span
 from neonlite.typing import ArrayLike, DTypeLike, NativeArray, NumPyArray, ShapeLike
 
-if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
-
 # {item size in bytes: all memory of other libraries}. Arrays of one item size share one such allocation, with storage
 # offsets of address / item size, so that two arrays on the same memory are found to overlap.
 _external_memory: dict[int, ExternalMemory] = {}
 
 
-@checks_names
-def empty(
-    be: Backend,
-    shape: ShapeLike,
-    dtype: DTypeLike = None,
-    name: str | None = None,
-    persist_values: bool = True,
-    parallel: bool = False,
-    distributed: bool = False,
-) -> Tensor:
-    """Return a tensor of uninitialized values.
+class CreationMethods(BackendBase):
+    """The methods of ``Backend`` that create tensors."""
 
-    Parameters
-    ----------
-    shape : int or tuple of int
-        The shape; n and (n,) become (n, 1).
-    dtype : dtype, optional
-        The dtype; default ``be.default_dtype``.
-    name : str, optional
-        The name in printed trees and error messages.
-    persist_values : bool
-        False if writing another tensor of the same memory may discard the values; default True.
-    parallel, distributed : bool
-        For compatibility with neon, without effect.
+    @checks_names
+    def empty(
+        self,
+        shape: ShapeLike,
+        dtype: DTypeLike = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        parallel: bool = False,
+        distributed: bool = False,
+    ) -> Tensor:
+        """Return a tensor of uninitialized values.
 
-    Returns
-    -------
-    Tensor
-        A new tensor.
-    """
-    return _allocate_tensor(be, be.xp.empty, shape, dtype, name, persist_values)
+        Parameters
+        ----------
+        shape : int or tuple of int
+            The shape; n and (n,) become (n, 1).
+        dtype : dtype, optional
+            The dtype; default ``be.default_dtype``.
+        name : str, optional
+            The name in printed trees and error messages.
+        persist_values : bool
+            False if writing another tensor of the same memory may discard the values; default True.
+        parallel, distributed : bool
+            For compatibility with neon, without effect.
 
+        Returns
+        -------
+        Tensor
+            A new tensor.
+        """
+        return _allocate_tensor(self, self.xp.empty, shape, dtype, name, persist_values)
 
-@checks_names
-def zeros(
-    be: Backend,
-    shape: ShapeLike,
-    dtype: DTypeLike = None,
-    name: str | None = None,
-    persist_values: bool = True,
-    parallel: bool = False,
-    distributed: bool = False,
-) -> Tensor:
-    """Return a tensor of zeros.
+    @checks_names
+    def zeros(
+        self,
+        shape: ShapeLike,
+        dtype: DTypeLike = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        parallel: bool = False,
+        distributed: bool = False,
+    ) -> Tensor:
+        """Return a tensor of zeros.
 
-    Parameters
-    ----------
-    shape : int or tuple of int
-        The shape; n and (n,) become (n, 1).
-    dtype : dtype, optional
-        The dtype; default ``be.default_dtype``.
-    name : str, optional
-        The name in printed trees and error messages.
-    persist_values : bool
-        False if writing another tensor of the same memory may discard the values; default True.
-    parallel, distributed : bool
-        For compatibility with neon, without effect.
+        Parameters
+        ----------
+        shape : int or tuple of int
+            The shape; n and (n,) become (n, 1).
+        dtype : dtype, optional
+            The dtype; default ``be.default_dtype``.
+        name : str, optional
+            The name in printed trees and error messages.
+        persist_values : bool
+            False if writing another tensor of the same memory may discard the values; default True.
+        parallel, distributed : bool
+            For compatibility with neon, without effect.
 
-    Returns
-    -------
-    Tensor
-        A new tensor.
+        Returns
+        -------
+        Tensor
+            A new tensor.
 
-    Examples
-    --------
-    >>> import neonlite as nl
-    >>> be = nl.gen_backend("cpu")
-    >>> be.zeros(3).shape
-    (3, 1)
-    """
-    return _allocate_tensor(be, be.xp.zeros, shape, dtype, name, persist_values)
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> be.zeros(3).shape
+        (3, 1)
+        """
+        return _allocate_tensor(self, self.xp.zeros, shape, dtype, name, persist_values)
 
+    @checks_names
+    def ones(
+        self,
+        shape: ShapeLike,
+        dtype: DTypeLike = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        parallel: bool = False,
+        distributed: bool = False,
+    ) -> Tensor:
+        """Return a tensor of ones.
 
-@checks_names
-def ones(
-    be: Backend,
-    shape: ShapeLike,
-    dtype: DTypeLike = None,
-    name: str | None = None,
-    persist_values: bool = True,
-    parallel: bool = False,
-    distributed: bool = False,
-) -> Tensor:
-    """Return a tensor of ones.
+        Parameters
+        ----------
+        shape : int or tuple of int
+            The shape; n and (n,) become (n, 1).
+        dtype : dtype, optional
+            The dtype; default ``be.default_dtype``.
+        name : str, optional
+            The name in printed trees and error messages.
+        persist_values : bool
+            False if writing another tensor of the same memory may discard the values; default True.
+        parallel, distributed : bool
+            For compatibility with neon, without effect.
 
-    Parameters
-    ----------
-    shape : int or tuple of int
-        The shape; n and (n,) become (n, 1).
-    dtype : dtype, optional
-        The dtype; default ``be.default_dtype``.
-    name : str, optional
-        The name in printed trees and error messages.
-    persist_values : bool
-        False if writing another tensor of the same memory may discard the values; default True.
-    parallel, distributed : bool
-        For compatibility with neon, without effect.
+        Returns
+        -------
+        Tensor
+            A new tensor.
+        """
+        return _allocate_tensor(self, self.xp.ones, shape, dtype, name, persist_values)
 
-    Returns
-    -------
-    Tensor
-        A new tensor.
-    """
-    return _allocate_tensor(be, be.xp.ones, shape, dtype, name, persist_values)
+    @checks_names
+    def array(
+        self,
+        ary: ArrayLike,
+        dtype: DTypeLike = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        parallel: bool = False,
+        distributed: bool = False,
+    ) -> Tensor:
+        """Return a tensor with a copy of values.
+
+        Parameters
+        ----------
+        ary : array_like, scalar, Tensor or OpTreeNode
+            The values; tensors may belong to another backend.
+        dtype : dtype, optional
+            The dtype to cast to; default ``be.default_dtype``, also for integers.
+        name : str, optional
+            The name in printed trees and error messages.
+        persist_values : bool
+            False if writing another tensor of the same memory may discard the values; default True.
+        parallel, distributed : bool
+            For compatibility with neon, without effect.
+
+        Returns
+        -------
+        Tensor
+            A new tensor; values of fewer than two dimensions become (n, 1).
+
+        Raises
+        ------
+        TypeError
+            The values are not numbers.
+        ValueError
+            Nested lists of different lengths, or NaN for an integer dtype.
+        OverflowError
+            A Python scalar, alone or in a list, does not fit an integer dtype. Arrays are cast, as in NumPy.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> be.array([[1, 2], [3, 4]], name="x")
+        Tensor([[1. 2.]
+                [3. 4.]], 'x', (2, 2), float32, cpu)
+        """
+        dtype_name: str = self.dtype_name(dtype)
+        values = to_host_array(self, ary, dtype_name)
+        shape = at_least_2d(values.shape)
+        with IgnoreFPErrors():
+            values = values.astype(dtype_name, copy=False).reshape(shape)
+        return _allocate_tensor(
+            self, lambda *_, **__: self.runtime.put(values), shape, dtype_name, name, persist_values
+        )
+
+    asarray = tensor = array
+
+    def from_dlpack(self, x: object, name: str | None = None) -> Tensor:
+        """Return a tensor that shares the memory of an array of another library or backend, without a copy.
+
+        Parameters
+        ----------
+        x : array
+            An array with ``__dlpack__``, such as one of NumPy, PyTorch, CuPy or another backend. (n,) becomes (n, 1).
+        name : str, optional
+            The name in printed trees and error messages.
+
+        Returns
+        -------
+        Tensor
+            A tensor on the same memory.
+
+        Raises
+        ------
+        BufferError
+            The array cannot be shared: it is on another device, or read-only.
+        TypeError
+            The object has no ``__dlpack__``, or the backend does not support its dtype.
+
+        References
+        ----------
+        The DLPack protocol of the array-API standard.
+        """
+        check_open(self)
+        if not hasattr(x, "__dlpack__"):
+            raise TypeError(
+                f"be.from_dlpack: expected an array with __dlpack__, got {describe(x)}. Copy it with be.array."
+            )
+        device = getattr(x, "__dlpack_device__", lambda: (1, 0))()
+        if device[0] == 2 and self.runtime.mem_get_info() and device[1] != self.runtime.device_id:
+            raise BufferError(
+                f"be.from_dlpack({describe(x)}): expected an array on device {self.runtime.device_id} of the backend "
+                f"{self.name!r}, got one on device {device[1]}. Copy it with be.array."
+            )
+        try:
+            array = self.xp.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise BufferError(f"be.from_dlpack({describe(x)}): {error}. Copy it with be.array.") from error
+        if isinstance(x, np.ndarray) and not x.flags.writeable and not isinstance(array, np.ndarray):
+            raise BufferError(
+                f"be.from_dlpack({describe(x)}): expected a writable array, got a read-only one. Copy it with be.array."
+            )
+        while array.ndim < 2:
+            array = self.xp.expand_dims(array, axis=-1)
+        dtype, shape = self.dtype_name(str(array.dtype).split(".")[-1]), tuple(array.shape)
+        address, byte_strides = self.runtime.address_and_strides(array)
+        size = np.dtype(dtype).itemsize
+        strides = tuple(stride // size for stride in byte_strides)
+        t = Tensor(array, self.tensor_info(shape, dtype, is_contiguous(shape, strides)), name, strides=strides)
+        t.allocation, t.storage_offset = _external_memory.setdefault(size, ExternalMemory()), address // size
+        for exporter in list(self.exported.values()):
+            first = self.runtime.address_and_strides(exporter._array)[0]
+            if exporter.info.dtype == dtype and first <= address < first + exporter.size * size:
+                t.allocation, t.storage_offset = exporter.allocation, (address - first) // size
+        t.span = memory_span(shape, strides, t.storage_offset)
+        return t
+
+    def register_export(self, t: Tensor) -> NativeArray:
+        """Export the memory of a tensor to other libraries; ``from_dlpack`` recognizes it later.
+
+        Parameters
+        ----------
+        t : Tensor
+            The tensor.
+
+        Returns
+        -------
+        array
+            The runtime's array.
+        """
+        self.exported[id(t.root)] = t.root
+        return t._array
+
+    @checks_names
+    def empty_like(
+        self, other_ary: ArrayLike, dtype: DTypeLike = None, name: str | None = None, persist_values: bool = True
+    ) -> Tensor:
+        """Return a tensor of uninitialized values in the shape of a tensor or array.
+
+        Parameters
+        ----------
+        other_ary : Tensor or array_like
+            The tensor or array.
+        dtype : dtype, optional
+            The dtype; default that of a tensor, else ``be.default_dtype``.
+        name : str, optional
+            The name in printed trees and error messages.
+        persist_values : bool
+            False if writing another tensor of the same memory may discard the values; default True.
+
+        Returns
+        -------
+        Tensor
+            A new tensor.
+        """
+        return self.empty(*_shape_and_dtype(other_ary, dtype), name, persist_values)
+
+    @checks_names
+    def zeros_like(
+        self, other_ary: ArrayLike, dtype: DTypeLike = None, name: str | None = None, persist_values: bool = True
+    ) -> Tensor:
+        """Return a tensor of zeros in the shape of a tensor or array.
+
+        Parameters
+        ----------
+        other_ary : Tensor or array_like
+            The tensor or array.
+        dtype : dtype, optional
+            The dtype; default that of a tensor, else ``be.default_dtype``.
+        name : str, optional
+            The name in printed trees and error messages.
+        persist_values : bool
+            False if writing another tensor of the same memory may discard the values; default True.
+
+        Returns
+        -------
+        Tensor
+            A new tensor.
+        """
+        return self.zeros(*_shape_and_dtype(other_ary, dtype), name, persist_values)
+
+    @checks_names
+    def ones_like(
+        self, other_ary: ArrayLike, dtype: DTypeLike = None, name: str | None = None, persist_values: bool = True
+    ) -> Tensor:
+        """Return a tensor of ones in the shape of a tensor or array.
+
+        Parameters
+        ----------
+        other_ary : Tensor or array_like
+            The tensor or array.
+        dtype : dtype, optional
+            The dtype; default that of a tensor, else ``be.default_dtype``.
+        name : str, optional
+            The name in printed trees and error messages.
+        persist_values : bool
+            False if writing another tensor of the same memory may discard the values; default True.
+
+        Returns
+        -------
+        Tensor
+            A new tensor.
+        """
+        return self.ones(*_shape_and_dtype(other_ary, dtype), name, persist_values)
+
+    def iobuf(
+        self,
+        dim0: ShapeLike,
+        x: Tensor | None = None,
+        dtype: DTypeLike = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        shared: Tensor | None = None,
+        parallelism: str | None = None,
+    ) -> Tensor:
+        """Return a buffer of zeros for a minibatch of ``be.bsz`` samples.
+
+        Parameters
+        ----------
+        dim0 : int or tuple of int
+            The shape without the batch dimension: n gives (n, N), (F, T) gives (F, T * N), and more sizes give
+            (product, N).
+        x : Tensor, optional
+            A buffer to return instead.
+        dtype : dtype, optional
+            The dtype; default ``be.default_dtype``.
+        name : str, optional
+            The name in printed trees and error messages.
+        persist_values : bool
+            For compatibility with neon, without effect.
+        shared : Tensor, optional
+            A tensor whose memory the buffer uses.
+        parallelism : str, optional
+            For compatibility with neon, without effect.
+
+        Returns
+        -------
+        Tensor
+            The buffer.
+
+        Raises
+        ------
+        ValueError
+            The batch size is not set.
+        """
+        if x is not None:
+            return x
+        sizes = self.shape_of(dim0)
+        require_batch_size(self, "be.iobuf")
+        shape = (sizes[0], sizes[1] * self.bsz) if len(sizes) == 2 else (math.prod(sizes), self.bsz)
+        return self.zeros(shape, dtype, name) if shared is None else shared.share(shape, dtype, name).fill(0)
+
+    def shared_iobuf_size(self, shape: ShapeLike, parallelism: str | None = None) -> int:
+        """Return the number of elements of a buffer that layers share.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            The shape of the buffer.
+        parallelism : str, optional
+            For compatibility with neon, without effect.
+
+        Returns
+        -------
+        int
+            The number of elements.
+        """
+        return math.prod(self.shape_of(shape))
+
+    def snapshot(self, array: ArrayLike, other: object, is_row: bool = False) -> Tensor:
+        """Copy an array that is an operand of an op to a tensor of a dtype that suits the other operand.
+
+        The dtype is the other operand's if that is a float, the array's own if both are integers, else the default.
+
+        Parameters
+        ----------
+        array : array_like
+            The array.
+        other : object
+            The other operand.
+        is_row : bool
+            Whether an array of one dimension is a row, as in NumPy, if the other operand is a tensor or op-tree.
+
+        Returns
+        -------
+        Tensor
+            The copy.
+
+        Raises
+        ------
+        ValueError
+            The array would be a row of n elements beside a column of n, for which NumPy computes n x n elements.
+        """
+        values = to_host_array(self, array, self.default_dtype_name)
+        dtype = other.info.dtype if isinstance(other, Operand) else self.default_dtype_name
+        if dtype in INT_DTYPES and values.dtype.kind in "iu":
+            dtype = values.dtype.name
+        elif dtype not in FLOAT_DTYPES:
+            dtype = self.default_dtype_name
+        return self.array(as_row(values, other) if is_row and isinstance(other, Operand) else values, dtype)
 
 
 def _allocate_tensor(
-    be: Backend, create: Callable[..., Any], shape: ShapeLike, dtype: DTypeLike, name: str | None, persist_values: bool
+    be: BackendBase,
+    create: Callable[..., Any],
+    shape: ShapeLike,
+    dtype: DTypeLike,
+    name: str | None,
+    persist_values: bool,
 ) -> Tensor:
     """Return a tensor of the array that ``create`` allocates."""
     check_open(be)
@@ -153,322 +459,17 @@ def _allocate_tensor(
     return t
 
 
-@checks_names
-def array(
-    be: Backend,
-    ary: ArrayLike,
-    dtype: DTypeLike = None,
-    name: str | None = None,
-    persist_values: bool = True,
-    parallel: bool = False,
-    distributed: bool = False,
-) -> Tensor:
-    """Return a tensor with a copy of values.
-
-    Parameters
-    ----------
-    ary : array_like, scalar, Tensor or OpTreeNode
-        The values; tensors may belong to another backend.
-    dtype : dtype, optional
-        The dtype to cast to; default ``be.default_dtype``, also for integers.
-    name : str, optional
-        The name in printed trees and error messages.
-    persist_values : bool
-        False if writing another tensor of the same memory may discard the values; default True.
-    parallel, distributed : bool
-        For compatibility with neon, without effect.
-
-    Returns
-    -------
-    Tensor
-        A new tensor; values of fewer than two dimensions become (n, 1).
-
-    Raises
-    ------
-    TypeError
-        The values are not numbers.
-    ValueError
-        Nested lists of different lengths, or NaN for an integer dtype.
-    OverflowError
-        A Python scalar, alone or in a list, does not fit an integer dtype. Arrays are cast, as in NumPy.
-
-    Examples
-    --------
-    >>> import neonlite as nl
-    >>> be = nl.gen_backend("cpu")
-    >>> be.array([[1, 2], [3, 4]], name="x")
-    Tensor([[1. 2.]
-            [3. 4.]], 'x', (2, 2), float32, cpu)
-    """
-    dtype = be.dtype_name(dtype)
-    values = to_host_array(be, ary, dtype)
-    shape = at_least_2d(values.shape)
-    with IgnoreFPErrors():
-        values = values.astype(dtype, copy=False).reshape(shape)
-    return _allocate_tensor(be, lambda *_, **__: be.runtime.put(values), shape, dtype, name, persist_values)
-
-
-def adopt(be: Backend, values: NumPyArray) -> Tensor:
+def adopt(be: BackendBase, values: NumPyArray) -> Tensor:
     """Return a tensor with the values of a new array of at least two dimensions, in its memory if the runtime can."""
     with IgnoreFPErrors():
         values = values.astype(be.dtype_name(values.dtype), copy=False)
     return _allocate_tensor(be, lambda *_, **__: be.runtime.adopt(values), values.shape, values.dtype, None, True)
 
 
-def from_dlpack(be: Backend, x: object, name: str | None = None) -> Tensor:
-    """Return a tensor that shares the memory of an array of another library or backend, without a copy.
-
-    Parameters
-    ----------
-    x : array
-        An array with ``__dlpack__``, such as one of NumPy, PyTorch, CuPy or another backend. (n,) becomes (n, 1).
-    name : str, optional
-        The name in printed trees and error messages.
-
-    Returns
-    -------
-    Tensor
-        A tensor on the same memory.
-
-    Raises
-    ------
-    BufferError
-        The array cannot be shared: it is on another device, or read-only.
-    TypeError
-        The object has no ``__dlpack__``, or the backend does not support its dtype.
-
-    References
-    ----------
-    The DLPack protocol of the array-API standard.
-    """
-    check_open(be)
-    if not hasattr(x, "__dlpack__"):
-        raise TypeError(f"be.from_dlpack: expected an array with __dlpack__, got {describe(x)}. Copy it with be.array.")
-    device = getattr(x, "__dlpack_device__", lambda: (1, 0))()
-    if device[0] == 2 and be.runtime.mem_get_info() and device[1] != be.runtime.device_id:
-        raise BufferError(
-            f"be.from_dlpack({describe(x)}): expected an array on device {be.runtime.device_id} of the backend "
-            f"{be.name!r}, got one on device {device[1]}. Copy it with be.array."
-        )
-    try:
-        array = be.xp.from_dlpack(x)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise BufferError(f"be.from_dlpack({describe(x)}): {error}. Copy it with be.array.") from error
-    if isinstance(x, np.ndarray) and not x.flags.writeable and not isinstance(array, np.ndarray):
-        raise BufferError(
-            f"be.from_dlpack({describe(x)}): expected a writable array, got a read-only one. Copy it with be.array."
-        )
-    while array.ndim < 2:
-        array = be.xp.expand_dims(array, axis=-1)
-    dtype, shape = be.dtype_name(str(array.dtype).split(".")[-1]), tuple(array.shape)
-    address, byte_strides = be.runtime.address_and_strides(array)
-    size = np.dtype(dtype).itemsize
-    strides = tuple(stride // size for stride in byte_strides)
-    t = Tensor(array, be.tensor_info(shape, dtype, is_contiguous(shape, strides)), name, strides=strides)
-    t.allocation, t.storage_offset = _external_memory.setdefault(size, ExternalMemory()), address // size
-    for exporter in list(be.exported.values()):
-        first = be.runtime.address_and_strides(exporter._array)[0]
-        if exporter.info.dtype == dtype and first <= address < first + exporter.size * size:
-            t.allocation, t.storage_offset = exporter.allocation, (address - first) // size
-    t.span = memory_span(shape, strides, t.storage_offset)
-    return t
-
-
-def register_export(be: Backend, t: Tensor) -> NativeArray:
-    """Export the memory of a tensor to other libraries; ``from_dlpack`` recognizes it later.
-
-    Parameters
-    ----------
-    t : Tensor
-        The tensor.
-
-    Returns
-    -------
-    array
-        The runtime's array.
-    """
-    be.exported[id(t.root)] = t.root
-    return t._array
-
-
-@checks_names
-def empty_like(
-    be: Backend, other_ary: ArrayLike, dtype: DTypeLike = None, name: str | None = None, persist_values: bool = True
-) -> Tensor:
-    """Return a tensor of uninitialized values in the shape of a tensor or array.
-
-    Parameters
-    ----------
-    other_ary : Tensor or array_like
-        The tensor or array.
-    dtype : dtype, optional
-        The dtype; default that of a tensor, else ``be.default_dtype``.
-    name : str, optional
-        The name in printed trees and error messages.
-    persist_values : bool
-        False if writing another tensor of the same memory may discard the values; default True.
-
-    Returns
-    -------
-    Tensor
-        A new tensor.
-    """
-    return be.empty(*_shape_and_dtype(other_ary, dtype), name, persist_values)
-
-
-@checks_names
-def zeros_like(
-    be: Backend, other_ary: ArrayLike, dtype: DTypeLike = None, name: str | None = None, persist_values: bool = True
-) -> Tensor:
-    """Return a tensor of zeros in the shape of a tensor or array.
-
-    Parameters
-    ----------
-    other_ary : Tensor or array_like
-        The tensor or array.
-    dtype : dtype, optional
-        The dtype; default that of a tensor, else ``be.default_dtype``.
-    name : str, optional
-        The name in printed trees and error messages.
-    persist_values : bool
-        False if writing another tensor of the same memory may discard the values; default True.
-
-    Returns
-    -------
-    Tensor
-        A new tensor.
-    """
-    return be.zeros(*_shape_and_dtype(other_ary, dtype), name, persist_values)
-
-
-@checks_names
-def ones_like(
-    be: Backend, other_ary: ArrayLike, dtype: DTypeLike = None, name: str | None = None, persist_values: bool = True
-) -> Tensor:
-    """Return a tensor of ones in the shape of a tensor or array.
-
-    Parameters
-    ----------
-    other_ary : Tensor or array_like
-        The tensor or array.
-    dtype : dtype, optional
-        The dtype; default that of a tensor, else ``be.default_dtype``.
-    name : str, optional
-        The name in printed trees and error messages.
-    persist_values : bool
-        False if writing another tensor of the same memory may discard the values; default True.
-
-    Returns
-    -------
-    Tensor
-        A new tensor.
-    """
-    return be.ones(*_shape_and_dtype(other_ary, dtype), name, persist_values)
-
-
 def _shape_and_dtype(ary: ArrayLike, dtype: DTypeLike) -> tuple[Shape, DTypeLike]:
     if isinstance(ary, Operand):
         return ary.shape, ary.info.dtype if dtype is None else dtype
     return np.shape(ary), dtype
-
-
-def iobuf(
-    be: Backend,
-    dim0: ShapeLike,
-    x: Tensor | None = None,
-    dtype: DTypeLike = None,
-    name: str | None = None,
-    persist_values: bool = True,
-    shared: Tensor | None = None,
-    parallelism: str | None = None,
-) -> Tensor:
-    """Return a buffer of zeros for a minibatch of ``be.bsz`` samples.
-
-    Parameters
-    ----------
-    dim0 : int or tuple of int
-        The shape without the batch dimension: n gives (n, N), (F, T) gives (F, T * N), and more sizes give
-        (product, N).
-    x : Tensor, optional
-        A buffer to return instead.
-    dtype : dtype, optional
-        The dtype; default ``be.default_dtype``.
-    name : str, optional
-        The name in printed trees and error messages.
-    persist_values : bool
-        For compatibility with neon, without effect.
-    shared : Tensor, optional
-        A tensor whose memory the buffer uses.
-    parallelism : str, optional
-        For compatibility with neon, without effect.
-
-    Returns
-    -------
-    Tensor
-        The buffer.
-
-    Raises
-    ------
-    ValueError
-        The batch size is not set.
-    """
-    if x is not None:
-        return x
-    sizes = be.shape_of(dim0)
-    require_batch_size(be, "be.iobuf")
-    shape = (sizes[0], sizes[1] * be.bsz) if len(sizes) == 2 else (math.prod(sizes), be.bsz)
-    return be.zeros(shape, dtype, name) if shared is None else shared.share(shape, dtype, name).fill(0)
-
-
-def shared_iobuf_size(be: Backend, shape: ShapeLike, parallelism: str | None = None) -> int:
-    """Return the number of elements of a buffer that layers share.
-
-    Parameters
-    ----------
-    shape : int or tuple of int
-        The shape of the buffer.
-    parallelism : str, optional
-        For compatibility with neon, without effect.
-
-    Returns
-    -------
-    int
-        The number of elements.
-    """
-    return math.prod(be.shape_of(shape))
-
-
-def snapshot(be: Backend, array: ArrayLike, other: object, is_row: bool = False) -> Tensor:
-    """Copy an array that is an operand of an op to a tensor of a dtype that suits the other operand.
-
-    The dtype is the other operand's if that is a float, the array's own if both are integers, else the default.
-
-    Parameters
-    ----------
-    array : array_like
-        The array.
-    other : object
-        The other operand.
-    is_row : bool
-        Whether an array of one dimension is a row, as in NumPy, if the other operand is a tensor or op-tree.
-
-    Returns
-    -------
-    Tensor
-        The copy.
-
-    Raises
-    ------
-    ValueError
-        The array would be a row of n elements beside a column of n, for which NumPy computes n x n elements.
-    """
-    values = to_host_array(be, array, be.default_dtype_name)
-    dtype = other.info.dtype if isinstance(other, Operand) else be.default_dtype_name
-    if dtype in INT_DTYPES and values.dtype.kind in "iu":
-        dtype = values.dtype.name
-    elif dtype not in FLOAT_DTYPES:
-        dtype = be.default_dtype_name
-    return be.array(as_row(values, other) if is_row and isinstance(other, Operand) else values, dtype)
 
 
 def as_row(values: NumPyArray, *others: Operand) -> NumPyArray:
@@ -488,7 +489,7 @@ def as_row(values: NumPyArray, *others: Operand) -> NumPyArray:
     return values[None, :]
 
 
-def to_host_array(be: Backend, values: object, dtype: str | None, where: str | Tensor = "be.array") -> NumPyArray:
+def to_host_array(be: BackendBase, values: object, dtype: str | None, where: str | Tensor = "be.array") -> NumPyArray:
     """Return values as a NumPy array of numbers, to be cast to a dtype; None keeps integers exact.
 
     Raises an error for ragged lists, objects and strings, and for Python scalars that do not fit an integer dtype. It
@@ -501,7 +502,7 @@ def to_host_array(be: Backend, values: object, dtype: str | None, where: str | T
     if isinstance(values, OpTreeNode):
         values = values.astensor()
     if isinstance(values, Tensor):
-        return be.runtime.host_values(values)  # type: ignore[no-any-return]
+        return be.runtime.host_values(values)
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -525,7 +526,7 @@ def to_host_array(be: Backend, values: object, dtype: str | None, where: str | T
                 )
     if numbers is not None:
         array = array.astype(dtype if dtype in LIMITS else np.float64)
-    return be.runtime.host_values(array)  # type: ignore[no-any-return]
+    return be.runtime.host_values(array)
 
 
 def _exact_numbers(values: object, array: NumPyArray) -> NumPyArray | None:

@@ -6,8 +6,9 @@ import inspect
 import keyword
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from neonlite.backend.base import BackendBase
 from neonlite.backend.op_methods import OpMethods, make_method
 from neonlite.backend.validation import expected, function, integer, one_of, sequence
 from neonlite.messages import describe
@@ -17,220 +18,223 @@ from neonlite.optree import OpTreeNode
 from neonlite.shapes import Shape, at_least_2d, broadcast_shapes
 from neonlite.typing import NativeArray
 
-if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
 
+class CustomOpMethods(BackendBase):
+    """The methods of ``Backend`` that define ops."""
 
-def define_op(
-    cls: type[Backend],
-    name: str,
-    run: Callable[..., NativeArray],
-    grad: Callable[..., Gradients] | None = missing_gradient,
-    kind: str = "elementwise",
-    arity: int = 1,
-    doc: str = "a user-defined op",
-    shape_fn: Callable[..., tuple[int, ...]] | None = None,
-    result_dtype: str = "same",
-) -> Callable[..., OpTreeNode]:
-    """Define a custom op.
+    @classmethod
+    def define_op(
+        cls,
+        name: str,
+        run: Callable[..., NativeArray],
+        grad: Callable[..., Gradients] | None = missing_gradient,
+        kind: str = "elementwise",
+        arity: int = 1,
+        doc: str = "a user-defined op",
+        shape_fn: Callable[..., tuple[int, ...]] | None = None,
+        result_dtype: str = "same",
+    ) -> Callable[..., OpTreeNode]:
+        """Define a custom op.
 
-    A custom op can be defined again under its name, for example in a notebook cell. Existing op-trees keep
-    the old one.
+        A custom op can be defined again under its name, for example in a notebook cell. Existing op-trees keep
+        the old one.
 
-    Parameters
-    ----------
-    name : str
-        The name of the op and of the method.
-    run : callable
-        The forward function ``run(xp, x)`` or ``run(xp, x, y)``, with array-API functions of ``xp``. That of an
-        elementwise op computes each element of the result from the elements of the operands at the same position: it
-        is called with blocks of large arrays.
-    grad : callable or None, optional
-        The gradient rule ``grad(be, dz, z, x, y)``: a tuple with an op-tree, or None for zero, per operand. None
-        for a gradient of zero. Without a rule, differentiation raises NotImplementedError.
-    kind : {"elementwise", "library"}, default "elementwise"
-        "library" for an op that is called once on complete arrays, not block by block; it needs a ``shape_fn``.
-    arity : {1, 2}, default 1
-        The number of operands.
-    doc : str
-        A short description of the result, for the docstring.
-    shape_fn : callable, optional
-        The shape rule of a library op: ``shape_fn(x_shape, y_shape)`` returns the shape of the result.
-    result_dtype : {"same", "float", "boolean", "index"}, default "same"
-        The dtype of the result. "same": that of the operands; "float": a float, also for integers; "boolean": a
-        float, for values 0 and 1; "index": int64.
+        Parameters
+        ----------
+        name : str
+            The name of the op and of the method.
+        run : callable
+            The forward function ``run(xp, x)`` or ``run(xp, x, y)``, with array-API functions of ``xp``. That of an
+            elementwise op computes each element of the result from the elements of the operands at the same
+            position: it is called with blocks of large arrays.
+        grad : callable or None, optional
+            The gradient rule ``grad(be, dz, z, x, y)``: a tuple with an op-tree, or None for zero, per operand. None
+            for a gradient of zero. Without a rule, differentiation raises NotImplementedError.
+        kind : {"elementwise", "library"}, default "elementwise"
+            "library" for an op that is called once on complete arrays, not block by block; it needs a ``shape_fn``.
+        arity : {1, 2}, default 1
+            The number of operands.
+        doc : str
+            A short description of the result, for the docstring.
+        shape_fn : callable, optional
+            The shape rule of a library op: ``shape_fn(x_shape, y_shape)`` returns the shape of the result.
+        result_dtype : {"same", "float", "boolean", "index"}, default "same"
+            The dtype of the result. "same": that of the operands; "float": a float, also for integers; "boolean": a
+            float, for values 0 and 1; "index": int64.
 
-    Returns
-    -------
-    callable
-        The method, which every backend has as ``be.name`` from now on.
+        Returns
+        -------
+        callable
+            The method, which every backend has as ``be.name`` from now on.
 
-    Raises
-    ------
-    ValueError
-        The name is taken by a built-in op or method, or an argument is not valid. When the op is evaluated: the
-        result of ``run`` has another shape.
-    TypeError
-        A rule is not a function. When the op is evaluated: the result of ``run`` is not an array of real numbers.
+        Raises
+        ------
+        ValueError
+            The name is taken by a built-in op or method, or an argument is not valid. When the op is evaluated: the
+            result of ``run`` has another shape.
+        TypeError
+            A rule is not a function. When the op is evaluated: the result of ``run`` is not an array of real numbers.
 
-    Examples
-    --------
-    >>> import neonlite as nl
-    >>> be = nl.gen_backend("cpu")
-    >>> cube = be.define_op("cube", lambda xp, x: x * x * x, lambda be, dz, z, x: (dz * 3 * x * x,))
-    >>> x = be.array([[2.0]], name="x")
-    >>> nl.Autodiff(cube(be, x), be).get_grad_asnumpyarray(x)
-    array([[12.]], dtype=float32)
-    """
-    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-        raise ValueError(expected("be.define_op: name", "an identifier, such as 'swish',", name))
-    is_redefinition = name in OPS and OPS[name] not in OP_TABLE
-    if not is_redefinition and (name in OPS or hasattr(cls, name)):
-        raise ValueError(
-            f"be.define_op: the name {name!r} is taken by an op or a method of the backend. Choose another."
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> cube = be.define_op("cube", lambda xp, x: x * x * x, lambda be, dz, z, x: (dz * 3 * x * x,))
+        >>> x = be.array([[2.0]], name="x")
+        >>> nl.Autodiff(cube(be, x), be).get_grad_asnumpyarray(x)
+        array([[12.]], dtype=float32)
+        """
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise ValueError(expected("be.define_op: name", "an identifier, such as 'swish',", name))
+        is_redefinition = name in OPS and OPS[name] not in OP_TABLE
+        if not is_redefinition and (name in OPS or hasattr(cls, name)):
+            raise ValueError(
+                f"be.define_op: the name {name!r} is taken by an op or a method of the backend. Choose another."
+            )
+        one_of("be.define_op: kind", kind, ("elementwise", "library"))
+        one_of("be.define_op: result_dtype", result_dtype, ("same", "float", "boolean", "index"))
+        if (kind == "library") != (shape_fn is not None):
+            raise ValueError(
+                "be.define_op: expected a shape_fn for kind='library' only, got "
+                f"kind={kind!r} with shape_fn={describe(shape_fn)}. Pass both, or neither for an elementwise op."
+            )
+        operands = ("x", "y")[: integer("be.define_op: arity", arity, 1, 2)]
+        check_parameters("be.define_op: run", run, ("xp", *operands), " Pass arity=2 for an op of two operands.")
+        if grad is not None:
+            check_parameters("be.define_op: grad", grad, ("be", "dz", "z", *operands))
+        if shape_fn is not None:
+            check_parameters("be.define_op: shape_fn", shape_fn, [f"{x}_shape" for x in operands])
+            shape_fn = checked_shape_fn(shape_fn)
+        run = checked_run(run, shape_fn or broadcast_shapes)
+        OPS[name] = op = Op(
+            name, run, grad, doc, arity=arity, kind=kind, shape_fn=shape_fn, result_dtype=result_dtype, may_raise=True
         )
-    one_of("be.define_op: kind", kind, ("elementwise", "library"))
-    one_of("be.define_op: result_dtype", result_dtype, ("same", "float", "boolean", "index"))
-    if (kind == "library") != (shape_fn is not None):
-        raise ValueError(
-            "be.define_op: expected a shape_fn for kind='library' only, got "
-            f"kind={kind!r} with shape_fn={describe(shape_fn)}. Pass both, or neither for an elementwise op."
-        )
-    operands = ("x", "y")[: integer("be.define_op: arity", arity, 1, 2)]
-    check_parameters("be.define_op: run", run, ("xp", *operands), " Pass arity=2 for an op of two operands.")
-    if grad is not None:
-        check_parameters("be.define_op: grad", grad, ("be", "dz", "z", *operands))
-    if shape_fn is not None:
-        check_parameters("be.define_op: shape_fn", shape_fn, [f"{x}_shape" for x in operands])
-        shape_fn = checked_shape_fn(shape_fn)
-    run = checked_run(run, shape_fn or broadcast_shapes)
-    OPS[name] = op = Op(
-        name, run, grad, doc, arity=arity, kind=kind, shape_fn=shape_fn, result_dtype=result_dtype, may_raise=True
-    )
-    method = make_method(op)
-    setattr(cls, name, method)
-    OpMethods.num_redefinitions += is_redefinition
-    return method
+        method = make_method(op)
+        setattr(cls, name, method)
+        OpMethods.num_redefinitions += is_redefinition
+        return method
 
+    @classmethod
+    def elementwise_kernel(
+        cls,
+        name: str,
+        operation: str,
+        run: Callable[..., NativeArray] | None = None,
+        grad: Callable[..., Gradients] | None = missing_gradient,
+        doc: str = "a user-defined op",
+        result_dtype: str = "same",
+    ) -> Callable[..., OpTreeNode]:
+        """Define a custom elementwise op from a CUDA expression.
 
-def elementwise_kernel(
-    cls: type[Backend],
-    name: str,
-    operation: str,
-    run: Callable[..., NativeArray] | None = None,
-    grad: Callable[..., Gradients] | None = missing_gradient,
-    doc: str = "a user-defined op",
-    result_dtype: str = "same",
-) -> Callable[..., OpTreeNode]:
-    """Define a custom elementwise op from a CUDA expression.
+        Parameters
+        ----------
+        name : str
+            The name of the op and of the method.
+        operation : str
+            A CUDA expression of x, or of x and y, of type T: ``"x / (1 + exp(-x))"``. It is inlined in fused kernels.
+        run : callable, optional
+            The forward function, as in ``define_op``, for backends without CUDA; by default these raise
+            NotImplementedError.
+        grad : callable or None, optional
+            The gradient rule as in ``define_op``: a tuple with an op-tree, or None for zero, per operand. None
+            for a gradient of zero. Without a rule, differentiation raises NotImplementedError.
+        doc : str
+            A short description of the result, for the docstring.
+        result_dtype : {"same", "float", "boolean", "index"}, default "same"
+            The dtype of the result. "same": that of the operands; "float": a float, also for integers; "boolean": a
+            float, for values 0 and 1; "index": int64.
 
-    Parameters
-    ----------
-    name : str
-        The name of the op and of the method.
-    operation : str
-        A CUDA expression of x, or of x and y, of type T: ``"x / (1 + exp(-x))"``. It is inlined in fused kernels.
-    run : callable, optional
-        The forward function, as in ``define_op``, for backends without CUDA; by default these raise
-        NotImplementedError.
-    grad : callable or None, optional
-        The gradient rule as in ``define_op``: a tuple with an op-tree, or None for zero, per operand. None
-        for a gradient of zero. Without a rule, differentiation raises NotImplementedError.
-    doc : str
-        A short description of the result, for the docstring.
-    result_dtype : {"same", "float", "boolean", "index"}, default "same"
-        The dtype of the result. "same": that of the operands; "float": a float, also for integers; "boolean": a
-        float, for values 0 and 1; "index": int64.
+        Returns
+        -------
+        callable
+            The method, which every backend has as ``be.name`` from now on.
 
-    Returns
-    -------
-    callable
-        The method, which every backend has as ``be.name`` from now on.
+        Raises
+        ------
+        ValueError
+            The name is taken by a built-in op or method, or ``run`` and the expression have different operands.
 
-    Raises
-    ------
-    ValueError
-        The name is taken by a built-in op or method, or ``run`` and the expression have different operands.
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> softsign = be.elementwise_kernel("softsign", "x / (1 + fabs(x))", lambda xp, x: x / (1 + xp.abs(x)))
+        >>> print(be.kernel(2 * be.softsign(be.ones((4, 4), name="x"))).split("#pragma unroll")[-1])
+        <BLANKLINE>
+                for (int q = 0; q < V; ++q) {
+                    const float v0 = x0s.at[q] / (1 + fabs(x0s.at[q]));  // softsign
+                    const float v1 = 2.0f * v0;  // mul
+                    y0s.at[q] = v1;
+                }
+                ...
+        """
+        from neonlite.backend.runtimes.cuda.user_kernels import gpu_only_run, register_expression
 
-    Examples
-    --------
-    >>> import neonlite as nl
-    >>> be = nl.gen_backend("cpu")
-    >>> softsign = be.elementwise_kernel("softsign", "x / (1 + fabs(x))", lambda xp, x: x / (1 + xp.abs(x)))
-    >>> print(be.kernel(2 * be.softsign(be.ones((4, 4), name="x"))).split("#pragma unroll")[-1])
-    <BLANKLINE>
-            for (int q = 0; q < V; ++q) {
-                const float v0 = x0s.at[q] / (1 + fabs(x0s.at[q]));  // softsign
-                const float v1 = 2.0f * v0;  // mul
-                y0s.at[q] = v1;
-            }
-            ...
-    """
-    from neonlite.backend.runtimes.cuda.user_kernels import gpu_only_run, register_expression
+        if not isinstance(operation, str) or not re.search(r"\bx\b", operation):
+            raise ValueError(
+                f"be.elementwise_kernel: expected an expression of x as operation, got {describe(operation)}"
+            )
+        arity = 2 if re.search(r"\by\b", operation) else 1
+        if run is not None:
+            way_out = f" These are the operands of {operation!r}."
+            check_parameters("be.elementwise_kernel: run", run, ("xp", "x", "y")[: 1 + arity], way_out)
+        method = cls.define_op(name, run or gpu_only_run(name), grad, "elementwise", arity, doc, None, result_dtype)
+        register_expression(OPS[name], operation)
+        return method
 
-    if not isinstance(operation, str) or not re.search(r"\bx\b", operation):
-        raise ValueError(f"be.elementwise_kernel: expected an expression of x as operation, got {describe(operation)}")
-    arity = 2 if re.search(r"\by\b", operation) else 1
-    if run is not None:
-        way_out = f" These are the operands of {operation!r}."
-        check_parameters("be.elementwise_kernel: run", run, ("xp", "x", "y")[: 1 + arity], way_out)
-    method = define_op(cls, name, run or gpu_only_run(name), grad, "elementwise", arity, doc, None, result_dtype)
-    register_expression(OPS[name], operation)
-    return method
+    @classmethod
+    def raw_kernel(
+        cls,
+        name: str,
+        source: str,
+        shape_fn: Callable[..., tuple[int, ...]],
+        launch_config: Callable[..., tuple[object, ...]] | None = None,
+        run: Callable[..., NativeArray] | None = None,
+        grad: Callable[..., Gradients] | None = missing_gradient,
+        doc: str = "a user-defined op",
+    ) -> Callable[..., OpTreeNode]:
+        """Define a custom op from the source of a CUDA kernel.
 
+        Parameters
+        ----------
+        name : str
+            The name of the op and of the method.
+        source : str
+            The source of ``extern "C" __global__ void name(T* z, const T* x, const T* y, ...)``: pointers to the
+            contiguous result and one or two contiguous operands, then 64-bit scalars, ``long long`` or ``double``. T is
+            the element type. For 16-bit floats, which have no arithmetic, ``wide(x[i])`` converts an element to
+            the type ``Wide`` (float; T for other types), and ``put(z[i], value)`` rounds and stores it.
+        shape_fn : callable
+            The shape rule: ``shape_fn(x_shape, y_shape)`` returns the shape of the result.
+        launch_config : callable, optional
+            ``launch_config(z_shape, x_shape, y_shape)`` returns the grid size, an integer or a pair (x, y) of blocks of
+            256 threads, followed by the scalars. By default there is one thread per element of the result, and the
+            number of elements is the only scalar.
+        run : callable, optional
+            The forward function, as in ``define_op``, for backends without CUDA; by default these raise
+            NotImplementedError.
+        grad : callable or None, optional
+            The gradient rule as in ``define_op``: a tuple with an op-tree, or None for zero, per operand. None
+            for a gradient of zero. Without a rule, differentiation raises NotImplementedError.
+        doc : str
+            A short description of the result, for the docstring.
 
-def raw_kernel(
-    cls: type[Backend],
-    name: str,
-    source: str,
-    shape_fn: Callable[..., tuple[int, ...]],
-    launch_config: Callable[..., tuple[object, ...]] | None = None,
-    run: Callable[..., NativeArray] | None = None,
-    grad: Callable[..., Gradients] | None = missing_gradient,
-    doc: str = "a user-defined op",
-) -> Callable[..., OpTreeNode]:
-    """Define a custom op from the source of a CUDA kernel.
+        Returns
+        -------
+        callable
+            The method, which every backend has as ``be.name`` from now on.
 
-    Parameters
-    ----------
-    name : str
-        The name of the op and of the method.
-    source : str
-        The source of ``extern "C" __global__ void name(T* z, const T* x, const T* y, ...)``: pointers to the
-        contiguous result and one or two contiguous operands, then 64-bit scalars, ``long long`` or ``double``. T is
-        the element type. For 16-bit floats, which have no arithmetic, ``wide(x[i])`` converts an element to
-        the type ``Wide`` (float; T for other types), and ``put(z[i], value)`` rounds and stores it.
-    shape_fn : callable
-        The shape rule: ``shape_fn(x_shape, y_shape)`` returns the shape of the result.
-    launch_config : callable, optional
-        ``launch_config(z_shape, x_shape, y_shape)`` returns the grid size, an integer or a pair (x, y) of blocks of
-        256 threads, followed by the scalars. By default there is one thread per element of the result, and the
-        number of elements is the only scalar.
-    run : callable, optional
-        The forward function, as in ``define_op``, for backends without CUDA; by default these raise
-        NotImplementedError.
-    grad : callable or None, optional
-        The gradient rule as in ``define_op``: a tuple with an op-tree, or None for zero, per operand. None
-        for a gradient of zero. Without a rule, differentiation raises NotImplementedError.
-    doc : str
-        A short description of the result, for the docstring.
+        Raises
+        ------
+        ValueError
+            The name is taken by a built-in op or method, or the source has no such kernel.
+        """
+        from neonlite.backend.runtimes.cuda.user_kernels import RAW_KERNELS, RawKernel, default_launch, gpu_only_run
 
-    Returns
-    -------
-    callable
-        The method, which every backend has as ``be.name`` from now on.
-
-    Raises
-    ------
-    ValueError
-        The name is taken by a built-in op or method, or the source has no such kernel.
-    """
-    from neonlite.backend.runtimes.cuda.user_kernels import RAW_KERNELS, RawKernel, default_launch, gpu_only_run
-
-    raw = RawKernel(name, source, launch_config or default_launch)
-    method = define_op(cls, name, run or gpu_only_run(name), grad, "library", raw.arity, doc, shape_fn)
-    RAW_KERNELS[OPS[name]] = raw
-    return method
+        raw = RawKernel(name, source, launch_config or default_launch)
+        method = cls.define_op(name, run or gpu_only_run(name), grad, "library", raw.arity, doc, shape_fn)
+        RAW_KERNELS[OPS[name]] = raw
+        return method
 
 
 # --- checks of the functions, and of their results ---

@@ -14,10 +14,10 @@ from neonlite.optree import Operand
 from neonlite.typing import OperandLike
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
 
 
-def einsum(be: Backend, subscripts: str, operands: Sequence[OperandLike]) -> Operand:
+def einsum(be: BackendBase, subscripts: str, operands: Sequence[OperandLike]) -> Operand:
     """Return the op-tree of an einsum. Raises ValueError if the subscripts and the shapes do not match."""
     from opt_einsum import contract_path
 
@@ -71,7 +71,7 @@ def label_sizes(terms: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> dict
 class Term:
     """An op-tree and the labels of its axes. A tree has two axes or more: those without a label are last, of size 1."""
 
-    def __init__(self, be: Backend, tree: Operand, labels: str, sizes: dict[str, int]) -> None:
+    def __init__(self, be: BackendBase, tree: Operand, labels: str, sizes: dict[str, int]) -> None:
         self.be, self.tree, self.labels, self.sizes = be, tree, labels, sizes
 
     def _replace(self, tree: Operand, labels: str) -> Term:

@@ -4,49 +4,50 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Self, cast
 
+from neonlite.backend.base import BackendBase
 from neonlite.backend.warn import called_from
-
-if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
 
 CLOSED_MESSAGE = (
     "is closed: its tensors can still be read with .get(), but nothing can be evaluated. Create tensors and networks "
     "again on the backend that gen_backend() returns, or copy a tensor there with be.array(t)."
 )
 
-open_backends: weakref.WeakSet[Backend] = weakref.WeakSet()  # cleaned up when Python exits
+open_backends: weakref.WeakSet[BackendBase] = weakref.WeakSet()  # cleaned up when Python exits
 
 
-def allocate_backend(cls: type[Backend], /, name: str, **options: object) -> Backend:
-    """Create a backend without making it the current one.
+class LifecycleMethods(BackendBase):
+    """The methods of ``Backend`` that create and close a backend."""
 
-    Parameters
-    ----------
-    name : str
-        The runtime.
-    **options : object
-        Arguments of ``Backend``.
+    @classmethod
+    def allocate_backend(cls, /, name: str, **options: object) -> Self:
+        """Create a backend without making it the current one.
 
-    Returns
-    -------
-    Backend
-        The new backend.
-    """
-    return cls(name, **cast(dict[str, Any], options))
+        Parameters
+        ----------
+        name : str
+            The runtime.
+        **options : object
+            Arguments of ``Backend``.
 
+        Returns
+        -------
+        Backend
+            The new backend.
+        """
+        return cast(Any, cls)(name, **options)
 
-def cleanup_backend(be: Backend) -> None:
-    """Close the backend: release its plans and buffers. Its tensors can still be read."""
-    be.closed_by = be.closed_by or called_from()
-    be.plan_cache.clear()
-    be._executor = be.primitives = None
-    if be.graphs is not None:
-        be.graphs.clear()
-    be.memory_tracker.clear_thread_cache()
-    be.hist_buf = {}
-    be.structures.clear()
+    def cleanup_backend(self) -> None:
+        """Close the backend: release its plans and buffers. Its tensors can still be read."""
+        self.closed_by = self.closed_by or called_from()
+        self.plan_cache.clear()
+        self._executor = self.primitives = None
+        if self.graphs is not None:
+            self.graphs.clear()
+        self.memory_tracker.clear_thread_cache()
+        self.hist_buf = {}
+        self.structures.clear()
 
 
 @atexit.register
@@ -55,7 +56,7 @@ def _clean_up() -> None:
         be.cleanup_backend()
 
 
-def check_open(be: Backend) -> None:
+def check_open(be: BackendBase) -> None:
     """Raise RuntimeError if the backend is closed."""
     if be.closed_by:
         raise RuntimeError(f"{be!r} {CLOSED_MESSAGE}")

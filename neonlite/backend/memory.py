@@ -9,6 +9,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from neonlite.backend.base import BackendBase
 from neonlite.backend.format import format_bytes
 from neonlite.backend.lock import create_lock
 
@@ -173,6 +174,43 @@ class DeviceMemory(NamedTuple):
 
     def __str__(self) -> str:
         return f"{format_bytes(self.free)} free of {format_bytes(self.total)}"
+
+
+class MemoryMethods(BackendBase):
+    """The methods of ``Backend`` for memory."""
+
+    def memory(self) -> MemoryUsage:
+        """Return the memory that the backend has allocated.
+
+        Returns
+        -------
+        MemoryUsage
+            Bytes of tensors, of the arena of op-trees and of workspaces, and their peak.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> be = nl.Backend.allocate_backend("cpu")
+        >>> x = be.zeros((1000, 250))
+        >>> print(be.memory())
+        1 MB: tensors 1 MB, arena 0 B, workspaces 0 B; peak 1 MB
+        """
+        return self.memory_tracker.usage()
+
+    def device_memory(self) -> DeviceMemory | None:
+        """Return the free and total memory of the device; ``be.memory()`` is what this backend has allocated.
+
+        Returns
+        -------
+        DeviceMemory or None
+            Free and total bytes; None for the host.
+        """
+        info = self.runtime.mem_get_info()
+        return None if info is None else DeviceMemory(*info)
+
+    def reset_peak(self) -> None:
+        """Reset the peak of ``memory()`` to the bytes allocated now."""
+        self.memory_tracker.reset_peak()
 
 
 # --- functions of a runtime ---

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend import tree_methods
+from neonlite.backend.tree_methods import TreeMethods
 from neonlite.backend.tree_operands import as_indices, as_operand, build_node, check_axes, check_axis
 from neonlite.backend.validation import boolean, integer, one_of, reject_options
 from neonlite.name_hints import hide_unknown, synonyms
@@ -20,48 +20,21 @@ from neonlite.optree import Operand, OpTreeNode, build
 from neonlite.typing import AxisLike, OperandLike
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
     from neonlite.backend.tensor import Tensor
 
 
 CHOICES = {"side": ("left", "right"), "mode": ("reduced", "complete")}  # the values of an attribute
 
 
-class OpMethods:
-    """The methods that build op-trees. Those below have more parameters than operands, or are functions of ops."""
+class OpMethods(TreeMethods):
+    """The methods of ``Backend`` that build op-trees."""
 
     num_redefinitions = 0  # of custom ops; a captured graph is invalid once it changes
 
-    build = tree_methods.build
-    where = tree_methods.where
-    shift = tree_methods.shift
-    transpose = tree_methods.transpose
-    reshape = tree_methods.reshape
-    broadcast_to = tree_methods.broadcast_to
-    astype = tree_methods.astype
-    take = tree_methods.take
-    onehot = tree_methods.onehot
-    concat = tree_methods.concat
-    stack = tree_methods.stack
-    rand = tree_methods.rand
-    randn = tree_methods.randn
-    einsum = tree_methods.einsum
-    reciprocal = tree_methods.reciprocal
-    clip = tree_methods.clip
-    relu = tree_methods.relu
-    round = tree_methods.round
-    sig2 = tree_methods.sig2
-    tanh2 = tree_methods.tanh2
-    mean = tree_methods.mean
-    var = tree_methods.var
-    std = tree_methods.std
-    softmax = tree_methods.softmax
-    logsumexp = tree_methods.logsumexp
-    binarize = tree_methods.binarize
-
 
 def _unary_method(op: Op) -> Callable[..., Any]:
-    def method(be: Backend, a: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
+    def method(be: BackendBase, a: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
         node = build(op, a, None, (), be)
         return node if out is None and node is not NotImplemented else build_node(be, op, a, None, out)
 
@@ -69,7 +42,7 @@ def _unary_method(op: Op) -> Callable[..., Any]:
 
 
 def _binary_method(op: Op) -> Callable[..., Any]:
-    def method(be: Backend, a: OperandLike, b: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
+    def method(be: BackendBase, a: OperandLike, b: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
         node = NotImplemented if b is None else build(op, a, b, (), be)
         return node if out is None and node is not NotImplemented else build_node(be, op, a, b, out)
 
@@ -78,7 +51,7 @@ def _binary_method(op: Op) -> Callable[..., Any]:
 
 def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
     def method(
-        be: Backend,
+        be: BackendBase,
         a: OperandLike,
         axis: AxisLike = None,
         out: Tensor | None = None,
@@ -93,7 +66,7 @@ def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
         return build_node(be, op, a, None, out, attrs)
 
     def method_axis_1(
-        be: Backend,
+        be: BackendBase,
         a: OperandLike,
         axis: AxisLike = 1,
         out: Tensor | None = None,
@@ -108,7 +81,7 @@ def _reduction_method(op: Op, reduce_all: bool) -> Callable[..., Any]:
 def _library_method(op: Op) -> Callable[..., Any]:
     """Return the method of a library op: its parameters are those of ``op.run``, with "a" and "b" for x and y."""
 
-    def method(be: Backend, *args: Any, **kwargs: Any) -> OpTreeNode | Tensor:
+    def method(be: BackendBase, *args: Any, **kwargs: Any) -> OpTreeNode | Tensor:
         if not kwargs.keys() <= signature.parameters.keys():
             accepted = list(signature.parameters)
             reject_options(f"be.{op.method}", accepted, [name for name in kwargs if name not in accepted])
@@ -238,6 +211,6 @@ NOT_GENERATED += ("scatter_add_along_axis", "cofactors_backward")
 for _op in OP_TABLE:
     if _op.kind in (*SHAPE_FN_BY_KIND, "library") and _op.name not in NOT_GENERATED:
         setattr(OpMethods, _op.method, make_method(_op))
-for _name, _method in list(vars(OpMethods).items()):
+for _name, _method in [*vars(TreeMethods).items(), *vars(OpMethods).items()]:
     for _alias in synonyms(_name):
         setattr(OpMethods, _alias, _method)

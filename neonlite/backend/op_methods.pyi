@@ -2,6 +2,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
+from neonlite.backend.base import BackendBase
 from neonlite.backend.tensor import Tensor
 from neonlite.ops import Op
 from neonlite.optree import Operand, OpTreeNode
@@ -9,7 +10,7 @@ from neonlite.typing import ArrayLike, AxisLike, DTypeLike, OperandLike, ShapeLi
 
 def make_method(op: Op) -> Callable[..., Any]: ...
 
-class OpMethods:
+class OpMethods(BackendBase):
     num_redefinitions: int
 
     @overload

@@ -17,18 +17,20 @@ from neonlite.shapes import normalize_axes
 from neonlite.typing import ArrayLike, AxisLike, OperandLike
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
     from neonlite.backend.tensor import Tensor
 
 
 @overload
-def build_node(be: Backend, op: Op, a: object, b: object = None, out: None = None, attrs: Attrs = ()) -> OpTreeNode: ...
+def build_node(
+    be: BackendBase, op: Op, a: object, b: object = None, out: None = None, attrs: Attrs = ()
+) -> OpTreeNode: ...
 @overload
 def build_node(
-    be: Backend, op: Op, a: object, b: object, out: Tensor | None, attrs: Attrs = ()
+    be: BackendBase, op: Op, a: object, b: object, out: Tensor | None, attrs: Attrs = ()
 ) -> OpTreeNode | Tensor: ...
 def build_node(
-    be: Backend, op: Op, a: object, b: object = None, out: Tensor | None = None, attrs: Attrs = ()
+    be: BackendBase, op: Op, a: object, b: object = None, out: Tensor | None = None, attrs: Attrs = ()
 ) -> OpTreeNode | Tensor:
     """Return the node of an op, or ``out``, into which it is evaluated."""
     check_operands(be, op.method, *((a, b) if op.arity == 2 or b is not None else (a,)))
@@ -36,14 +38,14 @@ def build_node(
     return node if out is None else be.assign([out], [node])[0]
 
 
-def check_operands(be: Backend, method: str, *operands: object) -> None:
+def check_operands(be: BackendBase, method: str, *operands: object) -> None:
     """Raise TypeError for an operand that is not a tensor, op-tree, scalar or array."""
     for x in operands:
         if as_leaf(x, None, be)[0] is NotImplemented if not isinstance(x, Operand) else False:
             raise not_an_operand(method, x)
 
 
-def as_operand(be: Backend, x: OperandLike, method: str) -> Operand:
+def as_operand(be: BackendBase, x: OperandLike, method: str) -> Operand:
     """Return x as a tensor or op-tree: a scalar or array is copied to a tensor; a vector is a column."""
     if isinstance(x, Operand):
         return x
@@ -55,7 +57,7 @@ def as_operand(be: Backend, x: OperandLike, method: str) -> Operand:
     return be.array(x)
 
 
-def as_rows(be: Backend, method: str, *operands: OperandLike) -> list[Any]:
+def as_rows(be: BackendBase, method: str, *operands: OperandLike) -> list[Any]:
     """Return the operands of an elementwise function of three, with arrays of one dimension as rows."""
     check_operands(be, method, *operands)
     tensors = [x for x in operands if isinstance(x, Operand)]
@@ -69,14 +71,14 @@ def as_rows(be: Backend, method: str, *operands: OperandLike) -> list[Any]:
     ]
 
 
-def as_operands(be: Backend, arrays: Sequence[OperandLike], method: str) -> list[Operand]:
+def as_operands(be: BackendBase, arrays: Sequence[OperandLike], method: str) -> list[Operand]:
     """Return a list of one or more operands, each as a tensor or op-tree."""
     if not isinstance(arrays, list | tuple) or not arrays:
         raise TypeError(f"be.{method}: expected a list of one or more operands, got {describe(arrays)}")
     return [as_operand(be, x, method) for x in arrays]
 
 
-def as_indices(be: Backend, x: ArrayLike, method: str, what: str) -> Operand:
+def as_indices(be: BackendBase, x: ArrayLike, method: str, what: str) -> Operand:
     """Return indices as an operand with an integer dtype."""
     if not isinstance(x, Operand):
         x = _copy_indices(be, x, method, what)
@@ -85,11 +87,11 @@ def as_indices(be: Backend, x: ArrayLike, method: str, what: str) -> Operand:
             f"be.{method}: expected integers as {what}, got {describe(x)} with dtype {x.info.dtype}. Use dtype='int32'."
         )
     if x.info.dtype == "uint64":  # runtimes compute with int64: an index that it does not hold is out of range
-        x = be.astype(be.minimum(x, LIMITS["int64"][1]), "int64")
+        return be.astype(be.minimum(x, LIMITS["int64"][1]), "int64")
     return x
 
 
-def _copy_indices(be: Backend, x: ArrayLike, method: str, what: str) -> Tensor:
+def _copy_indices(be: BackendBase, x: ArrayLike, method: str, what: str) -> Tensor:
     import numpy as np
 
     array = np.asarray(x)

@@ -129,7 +129,7 @@ def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
 def checks_names(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function of a backend or array namespace to raise TypeError for unknown names of arguments."""
     accepted = inspect.signature(function).parameters.keys()
-    where = f"{'be' if 'be' in accepted else 'xp'}.{function.__name__}"
+    where = f"{'be' if 'self' in accepted else 'xp'}.{function.__name__}"
 
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         if not kwargs.keys() <= accepted:

@@ -426,7 +426,7 @@ class ParameterGroup:
             self.row_indices += [k] * len(rows)
             self.members += [(w, k) for (w, _), _ in run]
         self.set_updates(self.updates)
-        self.be = self.rows[0][0].backend
+        self.be: Any = self.rows[0][0].backend
         dtype = "float64" if any(compute_dtype(w) == "float64" for w, *_ in self.rows) else "float32"
         self.square_sums = self.be.zeros((len(self.rows), 1), dtype=dtype)  # sum of squared gradients of each row
         self.square_sum_views = [self.square_sums[i] for i in range(len(self.rows))]

@@ -6,11 +6,12 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from neonlite.backend.attribute_snapshot import Untracked
+from neonlite.backend.base import BackendBase
 from neonlite.backend.creation import to_host_array
 from neonlite.backend.lifecycle import check_open
 from neonlite.backend.planning import layout
@@ -38,152 +39,180 @@ from neonlite.optree_walks import lower_to_instructions
 from neonlite.shapes import can_broadcast
 from neonlite.typing import ArrayLike
 
-if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
-
 Assignment = tuple[Sequence[Tensor], Sequence[Any]]  # targets and their values
 MAX_CACHED_ASSIGNMENTS = 4  # of a CachedAssignment
 
 
-def assign(be: Backend, tensors: Sequence[Tensor], values: Sequence[ArrayLike]) -> list[Tensor]:
-    """Evaluate several op-trees in one plan, which computes common subtrees once, then write all targets.
+class AssignmentMethods(BackendBase):
+    """The methods of ``Backend`` that evaluate op-trees."""
 
-    Parameters
-    ----------
-    tensors : sequence of Tensor
-        The targets.
-    values : sequence of OpTreeNode, Tensor, scalar or array_like
-        One value for each target.
+    def assign(self, tensors: Sequence[Tensor], values: Sequence[ArrayLike]) -> list[Tensor]:
+        """Evaluate several op-trees in one plan, which computes common subtrees once, then write all targets.
 
-    Returns
-    -------
-    list of Tensor
-        The targets.
+        Parameters
+        ----------
+        tensors : sequence of Tensor
+            The targets.
+        values : sequence of OpTreeNode, Tensor, scalar or array_like
+            One value for each target.
 
-    Raises
-    ------
-    TypeError
-        A target is not a tensor.
-    ValueError
-        The numbers of targets and values differ, or a value does not broadcast to its target.
+        Returns
+        -------
+        list of Tensor
+            The targets.
 
-    Examples
-    --------
-    >>> import neonlite as nl
-    >>> be = nl.gen_backend("cpu")
-    >>> x, y = be.array([[1]]), be.array([[2]])
-    >>> be.assign([x, y], [y, x])
-    [Tensor([[2.]], (1, 1), float32, cpu), Tensor([[1.]], (1, 1), float32, cpu)]
-    """
-    check_assignment("be.assign", tensors, values)
-    if len(tensors) == 1:
-        tensors[0][:] = values[0]
+        Raises
+        ------
+        TypeError
+            A target is not a tensor.
+        ValueError
+            The numbers of targets and values differ, or a value does not broadcast to its target.
+
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> x, y = be.array([[1]]), be.array([[2]])
+        >>> be.assign([x, y], [y, x])
+        [Tensor([[2.]], (1, 1), float32, cpu), Tensor([[1.]], (1, 1), float32, cpu)]
+        """
+        check_assignment("be.assign", tensors, values)
+        if len(tensors) == 1:
+            tensors[0][:] = values[0]
+            return list(tensors)
+        if tensors:
+            run_tree(self, tensors, pair_values(self, tensors, values))
         return list(tensors)
-    if tensors:
-        run_tree(be, tensors, pair_values(be, tensors, values))
-    return list(tensors)
 
+    def compile(self, tensors: Sequence[Tensor], values: Sequence[ArrayLike]) -> CompiledAssignment:
+        """Plan an assignment once, to run it many times on the same tensors, for example once per time step.
 
-def compile(be: Backend, tensors: Sequence[Tensor], values: Sequence[ArrayLike]) -> CompiledAssignment:
-    """Plan an assignment once, to run it many times on the same tensors, for example once per time step.
+        Parameters
+        ----------
+        tensors : sequence of Tensor
+            The targets.
+        values : sequence of OpTreeNode, Tensor, scalar or array_like
+            One value for each target.
 
-    Parameters
-    ----------
-    tensors : sequence of Tensor
-        The targets.
-    values : sequence of OpTreeNode, Tensor, scalar or array_like
-        One value for each target.
+        Returns
+        -------
+        callable
+            A function without arguments that does what ``assign`` does, with the current values of the tensors.
 
-    Returns
-    -------
-    callable
-        A function without arguments that does what ``assign`` does, with the current values of the tensors.
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> be = nl.gen_backend("cpu")
+        >>> a, b = be.ones((1, 2)), be.ones((1, 2))
+        >>> fibonacci = be.compile([a, b], [b, a + b])
+        >>> for _ in range(5):
+        ...     fibonacci()
+        >>> a.get()
+        array([[8., 8.]], dtype=float32)
+        """
+        check_assignment("be.compile", tensors, values)
+        return CompiledAssignment(self, tensors, values)
 
-    Examples
-    --------
-    >>> import neonlite as nl
-    >>> be = nl.gen_backend("cpu")
-    >>> a, b = be.ones((1, 2)), be.ones((1, 2))
-    >>> fibonacci = be.compile([a, b], [b, a + b])
-    >>> for _ in range(5):
-    ...     fibonacci()
-    >>> a.get()
-    array([[8., 8.]], dtype=float32)
-    """
-    check_assignment("be.compile", tensors, values)
-    return CompiledAssignment(be, tensors, values)
+    def evaluate(self, trees: Sequence[Operand]) -> list[Tensor]:
+        """Evaluate several op-trees in one plan into new tensors.
 
+        Parameters
+        ----------
+        trees : sequence of OpTreeNode or Tensor
+            The op-trees.
 
-def evaluate(be: Backend, trees: Sequence[Operand]) -> list[Tensor]:
-    """Evaluate several op-trees in one plan into new tensors.
+        Returns
+        -------
+        list of Tensor
+            A new tensor for each op-tree.
+        """
+        check_open(self)
+        try:
+            infos = [x.info for x in trees]
+        except (AttributeError, TypeError):
+            raise TypeError(f"be.evaluate: expected a list of op-trees or tensors, got {describe(trees)}") from None
+        targets = [self.empty(info.shape, info.dtype) for info in infos]
+        return self.assign(targets, trees)
 
-    Parameters
-    ----------
-    trees : sequence of OpTreeNode or Tensor
-        The op-trees.
+    def execute(self, node: OpTreeNode) -> Tensor:
+        """Run an assignment that was built as an op-tree.
 
-    Returns
-    -------
-    list of Tensor
-        A new tensor for each op-tree.
-    """
-    check_open(be)
-    try:
-        infos = [x.info for x in trees]
-    except (AttributeError, TypeError):
-        raise TypeError(f"be.evaluate: expected a list of op-trees or tensors, got {describe(trees)}") from None
-    targets = [be.empty(info.shape, info.dtype) for info in infos]
-    return be.assign(targets, trees)
+        Parameters
+        ----------
+        node : OpTreeNode
+            An op-tree whose root is the op 'assign'.
 
+        Returns
+        -------
+        Tensor
+            The target.
+        """
+        if not isinstance(node, OpTreeNode) or node.op != "assign":
+            raise ValueError(
+                f"be.execute: expected an op-tree with the root 'assign', got {describe(node)}. Use out[:] = tree."
+            )
+        return self.assign([node.left], [node.right])[0]
 
-def execute(be: Backend, node: OpTreeNode) -> Tensor:
-    """Run an assignment that was built as an op-tree.
+    def plan(self, *trees: Operand, out: Tensor | Sequence[Tensor] | None = None) -> Plan:
+        """Return the execution plan of op-trees without running it; print it to see stages, bytes and temporaries.
 
-    Parameters
-    ----------
-    node : OpTreeNode
-        An op-tree whose root is the op 'assign'.
+        Parameters
+        ----------
+        *trees : OpTreeNode
+            The op-trees.
+        out : Tensor or sequence of Tensor, optional
+            The targets, which may share memory with operands; default new tensors.
 
-    Returns
-    -------
-    Tensor
-        The target.
-    """
-    if not isinstance(node, OpTreeNode) or node.op != "assign":
-        raise ValueError(
-            f"be.execute: expected an op-tree with the root 'assign', got {describe(node)}. Use out[:] = tree."
-        )
-    return be.assign([node.left], [node.right])[0]
+        Returns
+        -------
+        Plan
+            The plan.
+        """
+        if not trees or (out is None and not all(isinstance(x, Operand) for x in trees)):
+            raise TypeError(
+                f"be.plan: expected op-trees, as in be.plan(x + 1, y * 2), got {describe(*trees) or 'none'}"
+            )
+        if out is None:
+            targets: Sequence[Tensor] = [Tensor(None, self.tensor_info(x.shape, x.info.dtype)) for x in trees]
+        else:
+            targets = [out] if isinstance(out, Tensor) else out
+            check_assignment("be.plan", targets, trees)
+        tree = pair_values(self, targets, trees)
+        leaves = lower_to_instructions(split_pairs(targets, tree))[1] if tree.leaves is None else tree.leaves
+        plan = make_plan(self, targets, tree, find_aliases(targets, leaves.values()))
+        operands = [x for x in leaves.values() if isinstance(x, Tensor) and x.layout != "CHWN"]
+        plan.layouts = [f"{describe(x)} in {x.layout}" for x in operands]
+        return plan
 
+    def write(self, target: Tensor, value: ArrayLike) -> None:
+        """Copy a tensor, a scalar or an array into a tensor, as ``target[:] = value`` does.
 
-def plan(be: Backend, *trees: Operand, out: Tensor | Sequence[Tensor] | None = None) -> Plan:
-    """Return the execution plan of op-trees without running it; print it to see stages, bytes and temporaries.
-
-    Parameters
-    ----------
-    *trees : OpTreeNode
-        The op-trees.
-    out : Tensor or sequence of Tensor, optional
-        The targets, which may share memory with operands; default new tensors.
-
-    Returns
-    -------
-    Plan
-        The plan.
-    """
-    if not trees or (out is None and not all(isinstance(x, Operand) for x in trees)):
-        raise TypeError(f"be.plan: expected op-trees, as in be.plan(x + 1, y * 2), got {describe(*trees) or 'none'}")
-    if out is None:
-        targets: Sequence[Tensor] = [Tensor(None, be.tensor_info(x.shape, x.info.dtype)) for x in trees]
-    else:
-        targets = [out] if isinstance(out, Tensor) else out
-        check_assignment("be.plan", targets, trees)
-    tree = pair_values(be, targets, trees)
-    leaves = lower_to_instructions(split_pairs(targets, tree))[1] if tree.leaves is None else tree.leaves
-    plan = make_plan(be, targets, tree, find_aliases(targets, leaves.values()))
-    operands = [x for x in leaves.values() if isinstance(x, Tensor) and x.layout != "CHWN"]
-    plan.layouts = [f"{describe(x)} in {x.layout}" for x in operands]
-    return plan
+        Parameters
+        ----------
+        target : Tensor
+            The tensor to write.
+        value : Tensor, scalar or array_like
+            The values; cast to the target's dtype and broadcast to its shape.
+        """
+        check_open(self)
+        value = getattr(value, "operand", value)  # of an array of neonlite.array_api
+        if isinstance(value, OpTreeNode):
+            return self.run(target, value)
+        if isinstance(value, Tensor):
+            check_assignable(self, target, value)
+            if overlap(target, value) == "exact":  # ``t[1:] += y`` writes the view, then Python assigns it to ``t[1:]``
+                return
+            return self.run(target, self.stop_gradient(value))
+        is_small = type(value) is int and value in STATIC_INTS and (value >= 0 or target.info.dtype[0] != "u")
+        if is_small and self.runtime.has_device_memory:  # no copy from the host
+            return self.run(target, build(OPS["cast"], value, None, (("to", target.info.dtype),), self))
+        values = _reshape_to_target(self, target, value)
+        if values.shape != target.shape and not can_broadcast(values.shape, target.shape):
+            raise ValueError(
+                f"assignment to {describe(target)}: expected a value that broadcasts to {target.shape}, got an array "
+                f"{np.shape(value)}"
+            )
+        write_array(self, target, values)
 
 
 def check_assignment(where: str, tensors: Sequence[Tensor], values: Sequence[Any]) -> None:
@@ -199,38 +228,7 @@ def check_assignment(where: str, tensors: Sequence[Tensor], values: Sequence[Any
         raise ValueError(f"{where}: expected a value for each of {len(tensors)} tensors, got {len(values)} values")
 
 
-def write(be: Backend, target: Tensor, value: ArrayLike) -> None:
-    """Copy a tensor, a scalar or an array into a tensor, as ``target[:] = value`` does.
-
-    Parameters
-    ----------
-    target : Tensor
-        The tensor to write.
-    value : Tensor, scalar or array_like
-        The values; cast to the target's dtype and broadcast to its shape.
-    """
-    check_open(be)
-    value = getattr(value, "operand", value)  # of an array of neonlite.array_api
-    if isinstance(value, OpTreeNode):
-        return be.run(target, value)
-    if isinstance(value, Tensor):
-        check_assignable(be, target, value)
-        if overlap(target, value) == "exact":  # ``t[1:] += y`` writes the view, then Python assigns it to ``t[1:]``
-            return
-        return be.run(target, be.stop_gradient(value))
-    is_small = type(value) is int and value in STATIC_INTS and (value >= 0 or target.info.dtype[0] != "u")
-    if is_small and be.runtime.has_device_memory:  # no copy from the host
-        return be.run(target, build(OPS["cast"], value, None, (("to", target.info.dtype),), be))
-    values = _reshape_to_target(be, target, value)
-    if values.shape != target.shape and not can_broadcast(values.shape, target.shape):
-        raise ValueError(
-            f"assignment to {describe(target)}: expected a value that broadcasts to {target.shape}, got an array "
-            f"{np.shape(value)}"
-        )
-    write_array(be, target, values)
-
-
-def write_array(be: Backend, target: Tensor, values: np.ndarray[Any, Any]) -> None:
+def write_array(be: BackendBase, target: Tensor, values: np.ndarray[Any, Any]) -> None:
     """Copy an array of numbers that broadcasts to a tensor's shape into the tensor, without further checks."""
     check_open(be)
     try:
@@ -239,7 +237,7 @@ def write_array(be: Backend, target: Tensor, values: np.ndarray[Any, Any]) -> No
         raise ValueError(f"{error} (while writing to {describe(target)})") from None
 
 
-def pair_values(be: Backend, tensors: Sequence[Tensor], values: Sequence[Any]) -> Any:
+def pair_values(be: BackendBase, tensors: Sequence[Tensor], values: Sequence[Any]) -> Any:
     """Return several values as one op-tree of nested pairs."""
     tree = None
     for t, value in zip(tensors[::-1], values[::-1], strict=True):
@@ -248,7 +246,7 @@ def pair_values(be: Backend, tensors: Sequence[Tensor], values: Sequence[Any]) -
     return tree
 
 
-def _as_tree(be: Backend, target: Tensor, value: Any) -> Any:
+def _as_tree(be: BackendBase, target: Tensor, value: Any) -> Any:
     """Return a value of an assignment as an op-tree."""
     if isinstance(value, OpTreeNode):
         return resolve_nclass(be, target, value)
@@ -261,7 +259,7 @@ def _as_tree(be: Backend, target: Tensor, value: Any) -> Any:
     return be.stop_gradient(value)
 
 
-def _reshape_to_target(be: Backend, target: Tensor, value: Any) -> np.ndarray[Any, Any]:
+def _reshape_to_target(be: BackendBase, target: Tensor, value: Any) -> np.ndarray[Any, Any]:
     """Return a value as a NumPy array; with one dimension, in the target's shape if the sizes agree, else as a row."""
     values: np.ndarray[Any, Any] = to_host_array(be, value, target.info.dtype, target)
     if values.ndim < 2:

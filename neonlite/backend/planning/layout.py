@@ -141,7 +141,7 @@ class ImageOperand(NamedTuple):
     @property
     def dtype(self) -> DType:
         """The dtype of the elements."""
-        return self.array.dtype  # type: ignore[no-any-return]
+        return self.array.dtype
 
     @property
     def image_shape(self) -> ImageShape:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from neonlite.backend.base import BackendBase
 from neonlite.backend.lifecycle import check_open
 from neonlite.backend.lock import create_lock
 from neonlite.backend.memory import OutOfMemoryError, translate_error
@@ -23,9 +24,6 @@ from neonlite.optree import Operand, OpTreeNode, build, postorder
 from neonlite.optree_walks import flatten_pairs, lower_to_instructions
 from neonlite.shapes import can_broadcast
 from neonlite.typing import NativeArray
-
-if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
 
 MAX_CACHED_PLANS = 1024  # per backend
 MAX_CACHED_PLAN_BYTES = 32_000_000  # of all cached plans; a larger plan is stored in its tree instead
@@ -59,54 +57,56 @@ class PlanCache:
             self.plans, self.nbytes = {}, 0
 
 
-# --- compile, bind, run ---
+class RunMethods(BackendBase):
+    """The method of ``Backend`` that evaluates an op-tree."""
+
+    # --- compile, bind, run ---
+
+    def run(self, target: Tensor, tree: OpTreeNode) -> None:
+        """Evaluate an op-tree into a tensor, as ``target[:] = tree`` does. The plan is cached by structure.
+
+        Parameters
+        ----------
+        target : Tensor
+            The tensor to write.
+        tree : OpTreeNode
+            The op-tree; its shape must broadcast to the target's.
+        """
+        leaves = tree.leaves
+        if leaves is None:
+            return run_tree(self, (target,), tree)
+        # find aliases and bind operands in one loop, and look the plan up, as this runs for every ``out[:] = tree``
+        operands, allocation = leaves.values(), target.allocation
+        values: list[NativeArray] = []
+        aliases: tuple[tuple[int, int, str], ...] | None = None
+        for x in operands:
+            if isinstance(x, Tensor):
+                if x.allocation is allocation and (how := overlap(target, x)) != "none":
+                    aliases = (*(aliases or ()), (0, len(values), how))
+                values.append(x.storage)
+            else:
+                values.append(x)
+        cache = self.plan_cache
+        plan = cache.plans.get((tree.info, target.info, aliases))
+        if plan is None:
+            return run_tree(self, (target,), tree)
+        plan.last_used = cache.num_compiled
+        if plan.int_range_checks or self.memory_tracker.has_layout_caches:
+            return run_plan(self, plan, (target,), operands, (target.storage,), values, tree)
+        try:  # what run_plan does in this case, without its call
+            plan.run((target.storage,), values)
+        except Exception as error:
+            raise add_error_context(self, error, (target,), tree) from error
 
 
-def run(be: Backend, target: Tensor, tree: OpTreeNode) -> None:
-    """Evaluate an op-tree into a tensor, as ``target[:] = tree`` does. The plan is cached by structure.
-
-    Parameters
-    ----------
-    target : Tensor
-        The tensor to write.
-    tree : OpTreeNode
-        The op-tree; its shape must broadcast to the target's.
-    """
-    leaves = tree.leaves
-    if leaves is None:
-        return run_tree(be, (target,), tree)
-    # find aliases and bind operands in one loop, and look the plan up, as this runs for every ``out[:] = tree``
-    operands, allocation = leaves.values(), target.allocation
-    values: list[NativeArray] = []
-    aliases: tuple[tuple[int, int, str], ...] | None = None
-    for x in operands:
-        if isinstance(x, Tensor):
-            if x.allocation is allocation and (how := overlap(target, x)) != "none":
-                aliases = (*(aliases or ()), (0, len(values), how))
-            values.append(x.storage)
-        else:
-            values.append(x)
-    cache = be.plan_cache
-    plan = cache.plans.get((tree.info, target.info, aliases))
-    if plan is None:
-        return run_tree(be, (target,), tree)
-    plan.last_used = cache.num_compiled
-    if plan.int_range_checks or be.memory_tracker.has_layout_caches:
-        return run_plan(be, plan, (target,), operands, (target.storage,), values, tree)
-    try:  # what run_plan does in this case, without its call
-        plan.run((target.storage,), values)
-    except Exception as error:
-        raise add_error_context(be, error, (target,), tree) from error
-
-
-def run_tree(be: Backend, targets: Sequence[Tensor], tree: Any) -> None:
+def run_tree(be: BackendBase, targets: Sequence[Tensor], tree: Any) -> None:
     """Evaluate an op-tree, or nested pairs of op-trees, into targets."""
     plan, operands = find_plan(be, targets, tree)
     values = [x.storage if isinstance(x, Tensor) else x for x in operands]
     run_plan(be, plan, targets, operands, [t.storage for t in targets], values, tree)
 
 
-def find_plan(be: Backend, targets: Sequence[Tensor], tree: Any) -> tuple[Plan, Collection[Any]]:
+def find_plan(be: BackendBase, targets: Sequence[Tensor], tree: Any) -> tuple[Plan, Collection[Any]]:
     """Return the plan, from the cache or new, and its operands. A tree with too many leaves to track is not cached."""
     if tree.leaves is None:
         operands = lower_to_instructions(split_pairs(targets, tree))[1].values()
@@ -128,7 +128,7 @@ def find_plan(be: Backend, targets: Sequence[Tensor], tree: Any) -> tuple[Plan, 
     return plan, operands
 
 
-def make_plan(be: Backend, targets: Sequence[Tensor], tree: Any, aliases: Any, key: Any = None) -> Plan:
+def make_plan(be: BackendBase, targets: Sequence[Tensor], tree: Any, aliases: Any, key: Any = None) -> Plan:
     """Check the values against their targets and compile a plan. It is cached under the key, if there is one."""
     check_open(be)
     trees = split_pairs(targets, tree)
@@ -151,7 +151,7 @@ def make_plan(be: Backend, targets: Sequence[Tensor], tree: Any, aliases: Any, k
 
 
 def run_plan(
-    be: Backend,
+    be: BackendBase,
     plan: Plan,
     targets: Sequence[Tensor],
     operands: Collection[Any],
@@ -180,7 +180,7 @@ def find_aliases(targets: Sequence[Tensor], operands: Collection[Any]) -> tuple[
             for i, t in targets_in.get(id(x.allocation), ()):
                 if (how := overlap(t, x)) != "none":
                     aliases = (*(aliases or ()), (i, k, how))
-    return aliases  # type: ignore[no-any-return]
+    return aliases
 
 
 def targets_alias(targets: Sequence[Tensor]) -> bool:
@@ -207,7 +207,7 @@ def split_pairs(targets: Sequence[Tensor], tree: Any) -> Sequence[Any]:
     return flatten_pairs(tree) if len(targets) > 1 else (tree,)
 
 
-def add_error_context(be: Backend, error: Exception, tensors: Sequence[Tensor], tree: Any) -> Exception:
+def add_error_context(be: BackendBase, error: Exception, tensors: Sequence[Tensor], tree: Any) -> Exception:
     """Return an error of the same type that names the ops that may have raised it, and the targets.
 
     An error whose constructor may have other parameters gets them as a note, which Python prints below the message.
@@ -231,7 +231,7 @@ def add_error_context(be: Backend, error: Exception, tensors: Sequence[Tensor], 
 # --- checks ---
 
 
-def resolve_nclass(be: Backend, target: Tensor, tree: OpTreeNode) -> OpTreeNode:
+def resolve_nclass(be: BackendBase, target: Tensor, tree: OpTreeNode) -> OpTreeNode:
     """Set the missing number of classes of a onehot tree from its target; return other trees unchanged."""
     if tree.op != "onehot" or tree.attrs["nclass"]:
         return tree
@@ -244,7 +244,7 @@ def resolve_nclass(be: Backend, target: Tensor, tree: OpTreeNode) -> OpTreeNode:
     return build(OPS["onehot"], tree[1], None, (("axis", axis), ("nclass", target.shape[axis])), be)
 
 
-def check_assignable(be: Backend, target: Tensor, value: Any) -> None:
+def check_assignable(be: BackendBase, target: Tensor, value: Any) -> None:
     """Raise ValueError if a value belongs to another backend, or does not broadcast to its target."""
     if not isinstance(value, Operand):
         return

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
 
 from neonlite.backend.attribute_snapshot import Untracked
 
@@ -75,7 +75,7 @@ class LayerObject(Untracked):
     padding: Shape
     strides: Shape
 
-    def __init__(self, backend: Backend, dtype: str, N: int, dimI: Shape, dimO: Shape) -> None:
+    def __init__(self, backend: BackendBase, dtype: str, N: int, dimI: Shape, dimO: Shape) -> None:
         self.backend, self.dtype, self.N = backend, dtype, N
         self.dimI, self.dimO = dimI, dimO
         self.C, self.DHW = dimI[0], dimI[1:4]
@@ -96,7 +96,7 @@ class ConvLayer(LayerObject):
 
     def __init__(
         self,
-        backend: Backend,
+        backend: BackendBase,
         dtype: str,
         NCK: Shape,
         DHW: Shape,
@@ -134,7 +134,7 @@ class PoolLayer(LayerObject):
 
     def __init__(
         self,
-        backend: Backend,
+        backend: BackendBase,
         dtype: str,
         op: str,
         N: int,
@@ -161,6 +161,6 @@ class PoolLayer(LayerObject):
 class LRNLayer(LayerObject):
     """The layer object of local response normalization of (C, D, H, W, N) over J neighboring channels from c - J//2."""
 
-    def __init__(self, backend: Backend, dtype: str, N: int, CDHW: Shape, J: int) -> None:
+    def __init__(self, backend: BackendBase, dtype: str, N: int, CDHW: Shape, J: int) -> None:
         self.J, self.padding, self.strides = J, (J // 2, 0, 0, 0), (1, 1, 1, 1)
         super().__init__(backend, dtype, N, (*CDHW, N), (*CDHW, N))

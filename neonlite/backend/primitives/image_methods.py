@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 
+from neonlite.backend.base import BackendBase
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.layout import find_images
 from neonlite.backend.primitives.geometry import ConvLayer, LayerObject, LRNLayer, PoolLayer
@@ -28,13 +29,10 @@ from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import instance
 from neonlite.messages import describe
 
-if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
-
 INPUT_AXES, FILTER_AXES, OUTPUT_AXES = "(C, D, H, W, N)", "(C, T, R, S, K)", "(K, M, P, Q, N)"
 
 
-def _check_layer(be: Backend, primitive: str, layer: LayerObject, kind: type[LayerObject], created_by: str) -> None:
+def _check_layer(be: BackendBase, primitive: str, layer: LayerObject, kind: type[LayerObject], created_by: str) -> None:
     """Raise an error unless ``layer`` is a layer object of this backend and of the right kind."""
     instance(f"be.{primitive}: layer", layer, kind, f"a layer object of be.{created_by}")
     if layer.backend is not be:
@@ -44,221 +42,541 @@ def _check_layer(be: Backend, primitive: str, layer: LayerObject, kind: type[Lay
         )
 
 
-# --- convolution ---
+class ImageMethods(BackendBase):
+    """The methods of ``Backend`` for images."""
 
+    # --- convolution ---
 
-@overload
-def fprop_conv(
-    be: Backend,
-    layer: ConvLayer,
-    I: Tensor,
-    F: Tensor,
-    O: Tensor,
-    X: Tensor | None = None,
-    bias: Tensor | None = None,
-    bsum: Tensor | None = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    relu: bool = False,
-    brelu: bool = False,
-    slope: float = 0.0,
-    layer_op: object = None,
-    repeat: int = 1,
-) -> Tensor: ...
-@overload
-def fprop_conv(
-    be: Backend, layer: ConvLayer, I: Tensor, F: Tensor, O: Tensor, alpha: float, relu: bool = False, repeat: int = 1, /
-) -> Tensor: ...
-def fprop_conv(
-    be: Backend,
-    layer: ConvLayer,
-    I: Tensor,
-    F: Tensor,
-    O: Tensor,
-    X: Any = None,
-    bias: Any = None,
-    bsum: Any = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    relu: bool = False,
-    brelu: bool = False,
-    slope: float = 0.0,
-    layer_op: object = None,
-    repeat: int = 1,
-) -> Tensor:
-    """Compute a convolution (a correlation: the filters are not flipped).
+    @overload
+    def fprop_conv(
+        self,
+        layer: ConvLayer,
+        I: Tensor,
+        F: Tensor,
+        O: Tensor,
+        X: Tensor | None = None,
+        bias: Tensor | None = None,
+        bsum: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        relu: bool = False,
+        brelu: bool = False,
+        slope: float = 0.0,
+        layer_op: object = None,
+        repeat: int = 1,
+    ) -> Tensor: ...
 
-    ``O = relu(alpha conv(I, F) + bias)``, or with ``beta``: ``O = alpha conv(I, F) + beta X`` without the
-    other options. The positional arguments of neon's guide are accepted as well: ``fprop_conv(layer, I, F, O,
-    alpha, relu, repeat)``.
+    @overload
+    def fprop_conv(
+        self, layer: ConvLayer, I: Tensor, F: Tensor, O: Tensor, alpha: float, relu: bool = False, repeat: int = 1, /
+    ) -> Tensor: ...
 
-    Parameters
-    ----------
-    layer : ConvLayer
-        The layer object, of ``conv_layer``.
-    I : Tensor
-        Input images (C, D, H, W, N), in any shape of this size.
-    F : Tensor
-        Filters (C, T, R, S, K), in any shape of this size.
-    O : Tensor
-        Output (K, M, P, Q, N), in any shape of this size.
-    X : Tensor, optional
-        The tensor that ``beta`` scales, or whose sign ``brelu`` uses, of O's size; with ``beta``, O by default.
-    bias : Tensor, optional
-        Bias (K, 1).
-    bsum : Tensor, optional
-        Output (K, 1): the sum of each output channel.
-    alpha, beta : float
-        Scale of the convolution and of X.
-    relu : bool
-        Whether to apply ``max(x, 0) + slope min(x, 0)``; it is also applied if ``layer.relu`` is True.
-    brelu : bool
-        Whether to multiply by 1 where X > 0, by ``slope`` where X < 0, and by 0 elsewhere, instead of relu.
-    slope : float
-        The slope of relu and brelu below 0.
-    layer_op : object, optional
-        Ignored.
-    repeat : int
-        Number of runs, for timing.
+    def fprop_conv(
+        self,
+        layer: ConvLayer,
+        I: Tensor,
+        F: Tensor,
+        O: Tensor,
+        X: Any = None,
+        bias: Any = None,
+        bsum: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        relu: bool = False,
+        brelu: bool = False,
+        slope: float = 0.0,
+        layer_op: object = None,
+        repeat: int = 1,
+    ) -> Tensor:
+        """Compute a convolution (a correlation: the filters are not flipped).
 
-    Returns
-    -------
-    Tensor
-        O.
+        ``O = relu(alpha conv(I, F) + bias)``, or with ``beta``: ``O = alpha conv(I, F) + beta X`` without the
+        other options. The positional arguments of neon's guide are accepted as well: ``fprop_conv(layer, I, F, O,
+        alpha, relu, repeat)``.
 
-    Raises
-    ------
-    ValueError
-        If a size does not fit the layer object.
-    TypeError
-        If a dtype is not the layer object's.
+        Parameters
+        ----------
+        layer : ConvLayer
+            The layer object, of ``conv_layer``.
+        I : Tensor
+            Input images (C, D, H, W, N), in any shape of this size.
+        F : Tensor
+            Filters (C, T, R, S, K), in any shape of this size.
+        O : Tensor
+            Output (K, M, P, Q, N), in any shape of this size.
+        X : Tensor, optional
+            The tensor that ``beta`` scales, or whose sign ``brelu`` uses, of O's size; with ``beta``, O by default.
+        bias : Tensor, optional
+            Bias (K, 1).
+        bsum : Tensor, optional
+            Output (K, 1): the sum of each output channel.
+        alpha, beta : float
+            Scale of the convolution and of X.
+        relu : bool
+            Whether to apply ``max(x, 0) + slope min(x, 0)``; it is also applied if ``layer.relu`` is True.
+        brelu : bool
+            Whether to multiply by 1 where X > 0, by ``slope`` where X < 0, and by 0 elsewhere, instead of relu.
+        slope : float
+            The slope of relu and brelu below 0.
+        layer_op : object, optional
+            Ignored.
+        repeat : int
+            Number of runs, for timing.
 
-    Examples
-    --------
-    >>> import neonlite as nl
-    >>> be = nl.Backend("cpu")
-    >>> layer = be.conv_layer("float32", N=1, C=1, K=1, H=3, W=3, R=2, S=2)
-    >>> I, F = be.array([[1], [2], [3], [4], [5], [6], [7], [8], [9]]), be.ones((4, 1))
-    >>> be.fprop_conv(layer, I, F, be.empty((4, 1))).get().ravel().tolist()
-    [12.0, 16.0, 24.0, 28.0]
-    """
-    _check_layer(be, "fprop_conv", layer, ConvLayer, "conv_layer")
-    X, bias, bsum, alpha, relu, repeat = parse_positional_args(X, bias, bsum, alpha, relu, repeat)
-    i, f, o = (I, layer.dimI, INPUT_AXES), (F, layer.dimF, FILTER_AXES), (O, layer.dimO, OUTPUT_AXES)
-    check_layer_shapes(be, "fprop_conv", layer, I=i, F=f, O=o)
-    relu = relu or layer.relu
+        Returns
+        -------
+        Tensor
+            O.
 
-    def run(buffer: Tensor, alpha: float, beta: float) -> bool:
-        arrays = image_operand(be, images, layer.dimI), readable_as(be, filters, layer.dimF)
-        o = image_operand(be, buffer, layer.dimO)
-        is_plain_bias = bias is not None and bias.is_contiguous and bias.info.dtype == images.info.dtype
-        if is_plain_bias and alpha == 1 and not beta:
-            epilogue = readable_as(be, bias, (layer.K,)), relu and not (brelu or slope)
-            if be.primitives.try_conv_bias(layer, *arrays, o, *epilogue):
-                return True
-        be.primitives.conv_fprop(layer, *arrays, o, alpha, beta)
-        return False
+        Raises
+        ------
+        ValueError
+            If a size does not fit the layer object.
+        TypeError
+            If a dtype is not the layer object's.
 
-    images, filters = as_contiguous(be, I), as_contiguous(be, F)
-    options = (X, bias, bsum, alpha, beta, relu, brelu, slope, repeat)
-    return _run_convolution(be, "fprop_conv", run, O, layer.K, (I, F), *options)
+        Examples
+        --------
+        >>> import neonlite as nl
+        >>> be = nl.Backend("cpu")
+        >>> layer = be.conv_layer("float32", N=1, C=1, K=1, H=3, W=3, R=2, S=2)
+        >>> I, F = be.array([[1], [2], [3], [4], [5], [6], [7], [8], [9]]), be.ones((4, 1))
+        >>> be.fprop_conv(layer, I, F, be.empty((4, 1))).get().ravel().tolist()
+        [12.0, 16.0, 24.0, 28.0]
+        """
+        _check_layer(self, "fprop_conv", layer, ConvLayer, "conv_layer")
+        X, bias, bsum, alpha, relu, repeat = parse_positional_args(X, bias, bsum, alpha, relu, repeat)
+        i, f, o = (I, layer.dimI, INPUT_AXES), (F, layer.dimF, FILTER_AXES), (O, layer.dimO, OUTPUT_AXES)
+        check_layer_shapes(self, "fprop_conv", layer, I=i, F=f, O=o)
+        relu = relu or layer.relu
 
+        def run(buffer: Tensor, alpha: float, beta: float) -> bool:
+            arrays = image_operand(self, images, layer.dimI), readable_as(self, filters, layer.dimF)
+            o = image_operand(self, buffer, layer.dimO)
+            is_plain_bias = bias is not None and bias.is_contiguous and bias.info.dtype == images.info.dtype
+            if is_plain_bias and alpha == 1 and not beta:
+                epilogue = readable_as(self, bias, (layer.K,)), relu and not (brelu or slope)
+                if self.primitives.try_conv_bias(layer, *arrays, o, *epilogue):
+                    return True
+            self.primitives.conv_fprop(layer, *arrays, o, alpha, beta)
+            return False
 
-@overload
-def bprop_conv(
-    be: Backend,
-    layer: ConvLayer,
-    F: Tensor,
-    E: Tensor,
-    grad_I: Tensor,
-    X: Tensor | None = None,
-    bias: Tensor | None = None,
-    bsum: Tensor | None = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    relu: bool = False,
-    brelu: bool = False,
-    slope: float = 0.0,
-    layer_op: object = None,
-    repeat: int = 1,
-) -> Tensor: ...
-@overload
-def bprop_conv(
-    be: Backend, layer: ConvLayer, F: Tensor, E: Tensor, grad_I: Tensor, alpha: float, repeat: int = 1, /
-) -> Tensor: ...
-def bprop_conv(
-    be: Backend,
-    layer: ConvLayer,
-    F: Tensor,
-    E: Tensor,
-    grad_I: Tensor,
-    X: Any = None,
-    bias: Any = None,
-    bsum: Any = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    relu: bool = False,
-    brelu: bool = False,
-    slope: float = 0.0,
-    layer_op: object = None,
-    repeat: int = 1,
-) -> Tensor:
-    """Compute the gradient of a convolution with respect to its input: ``grad_I = alpha dE/dI``.
+        images, filters = as_contiguous(self, I), as_contiguous(self, F)
+        options = (X, bias, bsum, alpha, beta, relu, brelu, slope, repeat)
+        return _run_convolution(self, "fprop_conv", run, O, layer.K, (I, F), *options)
 
-    This is also the forward pass of a ``deconv_layer``. The options of ``fprop_conv`` apply to
-    ``grad_I`` in place of O.
+    @overload
+    def bprop_conv(
+        self,
+        layer: ConvLayer,
+        F: Tensor,
+        E: Tensor,
+        grad_I: Tensor,
+        X: Tensor | None = None,
+        bias: Tensor | None = None,
+        bsum: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        relu: bool = False,
+        brelu: bool = False,
+        slope: float = 0.0,
+        layer_op: object = None,
+        repeat: int = 1,
+    ) -> Tensor: ...
 
-    Parameters
-    ----------
-    layer : ConvLayer
-        The layer object, of ``conv_layer`` or ``deconv_layer``.
-    F : Tensor
-        Filters (C, T, R, S, K).
-    E : Tensor
-        Error (K, M, P, Q, N) at the output of the convolution.
-    grad_I : Tensor
-        Output (C, D, H, W, N).
-    X : Tensor, optional
-        The tensor that ``beta`` scales, or whose sign ``brelu`` uses, of grad_I's size; with ``beta``, grad_I by
-        default.
-    bias : Tensor, optional
-        Bias (C, 1).
-    bsum : Tensor, optional
-        Output (C, 1): the sum of each channel of grad_I.
-    alpha, beta : float
-        Scale of the gradient and of X.
-    relu, brelu, slope, layer_op, repeat
-        As in ``fprop_conv``.
+    @overload
+    def bprop_conv(
+        self, layer: ConvLayer, F: Tensor, E: Tensor, grad_I: Tensor, alpha: float, repeat: int = 1, /
+    ) -> Tensor: ...
 
-    Returns
-    -------
-    Tensor
-        grad_I.
+    def bprop_conv(
+        self,
+        layer: ConvLayer,
+        F: Tensor,
+        E: Tensor,
+        grad_I: Tensor,
+        X: Any = None,
+        bias: Any = None,
+        bsum: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        relu: bool = False,
+        brelu: bool = False,
+        slope: float = 0.0,
+        layer_op: object = None,
+        repeat: int = 1,
+    ) -> Tensor:
+        """Compute the gradient of a convolution with respect to its input: ``grad_I = alpha dE/dI``.
 
-    Raises
-    ------
-    ValueError
-        If a size does not fit the layer object.
-    TypeError
-        If a dtype is not the layer object's.
-    """
-    _check_layer(be, "bprop_conv", layer, ConvLayer, "conv_layer")
-    X, bias, bsum, alpha, relu, repeat = parse_positional_args(X, bias, bsum, alpha, relu, repeat, has_relu=False)
-    f, e, d = (F, layer.dimF, FILTER_AXES), (E, layer.dimO, OUTPUT_AXES), (grad_I, layer.dimI, INPUT_AXES)
-    check_layer_shapes(be, "bprop_conv", layer, F=f, E=e, grad_I=d)
+        This is also the forward pass of a ``deconv_layer``. The options of ``fprop_conv`` apply to
+        ``grad_I`` in place of O.
 
-    def run(buffer: Tensor, alpha: float, beta: float) -> bool:
-        arrays = readable_as(be, filters, layer.dimF), image_operand(be, errors, layer.dimO)
-        be.primitives.conv_bprop(layer, *arrays, image_operand(be, buffer, layer.dimI), alpha, beta)
-        return False
+        Parameters
+        ----------
+        layer : ConvLayer
+            The layer object, of ``conv_layer`` or ``deconv_layer``.
+        F : Tensor
+            Filters (C, T, R, S, K).
+        E : Tensor
+            Error (K, M, P, Q, N) at the output of the convolution.
+        grad_I : Tensor
+            Output (C, D, H, W, N).
+        X : Tensor, optional
+            The tensor that ``beta`` scales, or whose sign ``brelu`` uses, of grad_I's size; with ``beta``, grad_I by
+            default.
+        bias : Tensor, optional
+            Bias (C, 1).
+        bsum : Tensor, optional
+            Output (C, 1): the sum of each channel of grad_I.
+        alpha, beta : float
+            Scale of the gradient and of X.
+        relu, brelu, slope, layer_op, repeat
+            As in ``fprop_conv``.
 
-    filters, errors = as_contiguous(be, F), as_contiguous(be, E)
-    options = (X, bias, bsum, alpha, beta, relu, brelu, slope, repeat)
-    return _run_convolution(be, "bprop_conv", run, grad_I, layer.C, (F, E), *options)
+        Returns
+        -------
+        Tensor
+            grad_I.
+
+        Raises
+        ------
+        ValueError
+            If a size does not fit the layer object.
+        TypeError
+            If a dtype is not the layer object's.
+        """
+        _check_layer(self, "bprop_conv", layer, ConvLayer, "conv_layer")
+        X, bias, bsum, alpha, relu, repeat = parse_positional_args(X, bias, bsum, alpha, relu, repeat, has_relu=False)
+        f, e, d = (F, layer.dimF, FILTER_AXES), (E, layer.dimO, OUTPUT_AXES), (grad_I, layer.dimI, INPUT_AXES)
+        check_layer_shapes(self, "bprop_conv", layer, F=f, E=e, grad_I=d)
+
+        def run(buffer: Tensor, alpha: float, beta: float) -> bool:
+            arrays = readable_as(self, filters, layer.dimF), image_operand(self, errors, layer.dimO)
+            self.primitives.conv_bprop(layer, *arrays, image_operand(self, buffer, layer.dimI), alpha, beta)
+            return False
+
+        filters, errors = as_contiguous(self, F), as_contiguous(self, E)
+        options = (X, bias, bsum, alpha, beta, relu, brelu, slope, repeat)
+        return _run_convolution(self, "bprop_conv", run, grad_I, layer.C, (F, E), *options)
+
+    def update_conv(
+        self,
+        layer: ConvLayer,
+        I: Tensor,
+        E: Tensor,
+        grad_F: Tensor | None = None,
+        alpha: float = 1.0,
+        *more: float | Tensor | None,
+        beta: float = 0.0,
+        grad_bias: Tensor | None = None,
+        layer_op: object = None,
+        repeat: int = 1,
+        U: Tensor | None = None,
+    ) -> Tensor:
+        """Compute the gradient of a convolution with respect to its filters: ``grad_F = alpha dE/dF + beta grad_F``.
+
+        Parameters
+        ----------
+        layer : ConvLayer
+            The layer object, of ``conv_layer``.
+        I : Tensor
+            Input images (C, D, H, W, N).
+        E : Tensor
+            Error (K, M, P, Q, N) at the output.
+        grad_F : Tensor
+            Output (C, T, R, S, K).
+        alpha : float
+            Scale of the gradient.
+        *more
+            Positional beta, grad_bias and layer_op; or a single integer above 1, ``repeat``, as in neon's guide.
+        beta : float
+            Scale of the old values of grad_F.
+        grad_bias : Tensor, optional
+            Output (K, 1): the gradient of the bias, the sum of each channel of E.
+        layer_op : object, optional
+            Ignored.
+        repeat : int
+            Number of runs, for timing.
+        U : Tensor, optional
+            Alias of grad_F.
+
+        Returns
+        -------
+        Tensor
+            grad_F.
+
+        Raises
+        ------
+        ValueError
+            If a size does not fit the layer object.
+        TypeError
+            If a dtype is not the layer object's.
+        """
+        _check_layer(self, "update_conv", layer, ConvLayer, "conv_layer")
+        out: Any = grad_F if U is None else U
+        if len(more) > 3:
+            raise TypeError(f"be.update_conv: expected at most 8 positional arguments, got {5 + len(more)}")
+        if len(more) == 1 and isinstance(more[0], int) and more[0] > 1:
+            repeat = more[0]
+        else:
+            by_name: tuple[Any, ...] = (beta, grad_bias, layer_op)
+            beta, grad_bias, _ = more + by_name[len(more) :]
+        i, e, u = (I, layer.dimI, INPUT_AXES), (E, layer.dimO, OUTPUT_AXES), (out, layer.dimF, FILTER_AXES)
+        check_layer_shapes(self, "update_conv", layer, I=i, E=e, grad_F=u)
+        (repeat,) = check_ints("update_conv", 1, repeat=repeat)
+        alpha, beta = check_floats("update_conv", alpha=alpha, beta=beta)
+        images, errors = as_contiguous(self, I), as_contiguous(self, E)
+        if grad_bias is not None:
+            check_tensors(self, "update_conv", grad_bias=grad_bias)
+            if grad_bias.size != layer.K:
+                raise ValueError(
+                    f"be.update_conv: expected grad_bias of shape {(layer.K, 1)}, got {describe(grad_bias)}"
+                )
+            _sum_channels(self, errors.reshape(layer.K, -1), grad_bias)
+        for _ in range(repeat):
+            with output_buffer(self, out, I, E, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
+                arrays = image_operand(self, images, layer.dimI), image_operand(self, errors, layer.dimO)
+                self.primitives.conv_update(layer, *arrays, writable_as(self, buffer, layer.dimF), alpha, beta)
+        return out
+
+    # --- pooling ---
+
+    def fprop_pool(
+        self,
+        layer: PoolLayer,
+        I: Tensor,
+        O: Tensor,
+        argmax: Tensor | None = None,
+        beta: float = 0.0,
+    ) -> Tensor:
+        """Compute pooling: ``O = pool(I) + beta O``. Padding is excluded, also from the mean.
+
+        Parameters
+        ----------
+        layer : PoolLayer
+            The layer object, of ``pool_layer``.
+        I : Tensor
+            Input images (C, D, H, W, N).
+        O : Tensor
+            Output (K, M, P, Q, N).
+        argmax : Tensor, optional
+            Output of O's size and an integer dtype: the index of the first maximum in its window, in the order C, D, H,
+            W of the window, for ``bprop_pool``.
+        beta : float
+            Scale of the old values of O.
+
+        Returns
+        -------
+        Tensor
+            O.
+
+        Raises
+        ------
+        ValueError
+            If a size does not fit the layer object.
+        TypeError
+            If a dtype is not the layer object's, or too small for the indices.
+        """
+        _check_layer(self, "fprop_pool", layer, PoolLayer, "pool_layer")
+        check_layer_shapes(self, "fprop_pool", layer, I=(I, layer.dimI, INPUT_AXES), O=(O, layer.dimO, OUTPUT_AXES))
+        indices = _check_argmax(self, "fprop_pool", layer, argmax)
+        (beta,) = check_floats("fprop_pool", beta=beta)
+        images = image_operand(self, as_contiguous(self, I), layer.dimI)
+        index_array = _argmax_operand(self, layer, indices)
+        with output_buffer(self, O, I, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
+            self.primitives.pool_fprop(layer, images, image_operand(self, buffer, layer.dimO), index_array, beta)
+        if indices is not None and argmax is not None and indices is not argmax:  # argmax is strided
+            argmax[:] = indices
+        return O
+
+    def bprop_pool(
+        self,
+        layer: PoolLayer,
+        I: Tensor | None = None,
+        E: Tensor | None = None,
+        grad_I: Tensor | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        *,
+        delta: Tensor | None = None,
+        argmax: Tensor | None = None,
+    ) -> Tensor:
+        """Compute the gradient of pooling with respect to its input: ``grad_I = alpha dE/dI + beta grad_I``.
+
+        Call it as ``bprop_pool(layer, I, E, grad_I)`` or ``bprop_pool(layer, E, grad_I, argmax)``, which are
+        distinguished by dtypes and sizes. The error of a window is added to the gradient of its first maximum (max),
+        distributed equally over its elements (avg), or in proportion to its elements (l2), which requires I.
+
+        Parameters
+        ----------
+        layer : PoolLayer
+            The layer object, of ``pool_layer``.
+        I : Tensor, optional
+            Input images (C, D, H, W, N) of the forward pass. For avg only their layout is used.
+        E : Tensor
+            Error (K, M, P, Q, N) at the output.
+        grad_I : Tensor
+            Output (C, D, H, W, N).
+        alpha, beta : float
+            Scale of the gradient, and of the old values of grad_I.
+        delta : Tensor, optional
+            Alias of grad_I.
+        argmax : Tensor, optional
+            The indices that ``fprop_pool`` wrote, for max pooling without I.
+
+        Returns
+        -------
+        Tensor
+            grad_I.
+
+        Raises
+        ------
+        ValueError
+            If a size does not fit the layer object, or neither I nor argmax is given where one is needed.
+        TypeError
+            If a dtype is not the layer object's.
+        """
+        _check_layer(self, "bprop_pool", layer, PoolLayer, "pool_layer")
+        x: Any = I
+        error: Any = E
+        dx: Any = grad_I if delta is None else delta
+        if error is None:
+            x, error = None, x
+        elif x is not None and (dx is None or _is_argmax_form(layer, error, dx)):
+            x, error, dx, argmax = None, x, error, argmax if dx is None else dx
+        check_layer_shapes(
+            self, "bprop_pool", layer, E=(error, layer.dimO, OUTPUT_AXES), grad_I=(dx, layer.dimI, INPUT_AXES)
+        )
+        if x is None and (layer.op == "l2" or (layer.op == "max" and argmax is None)):
+            expected = "the images I" if layer.op == "l2" else "argmax of fprop_pool, or the images I,"
+            raise ValueError(f"be.bprop_pool: expected {expected} for {layer.op} pooling, got None")
+        if x is not None:
+            check_layer_shapes(self, "bprop_pool", layer, I=(x, layer.dimI, INPUT_AXES))
+        alpha, beta = check_floats("bprop_pool", alpha=alpha, beta=beta)
+        index_array = _argmax_operand(self, layer, _check_argmax(self, "bprop_pool", layer, argmax))
+        if layer.op == "avg":  # of I only the layout is used
+            images, x = image_operand(self, x, layer.dimI) if x is not None and x.is_contiguous else None, None
+        else:
+            images = None if x is None else image_operand(self, as_contiguous(self, x), layer.dimI)
+        errors = image_operand(self, as_contiguous(self, error), layer.dimO)
+        with output_buffer(self, dx, x, error, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
+            out = image_operand(self, buffer, layer.dimI)
+            self.primitives.pool_bprop(layer, images, errors, out, index_array, alpha, beta)
+        return dx
+
+    # --- local response normalization ---
+
+    def fprop_lrn(
+        self,
+        layer: LRNLayer,
+        I: Tensor,
+        O: Tensor,
+        denom: Tensor,
+        alpha: float | None = None,
+        beta: float | None = None,
+        ascale: float = 1.0,
+        bpower: float = 1.0,
+    ) -> Tensor:
+        """Compute local response normalization over J neighboring channels.
+
+        ``O = alpha I denom^-bpower + beta O``, ``denom = 1 + ascale / J sum I^2``.
+
+        Parameters
+        ----------
+        layer : LRNLayer
+            The layer object, of ``lrn_layer``.
+        I : Tensor
+            Input images (C, D, H, W, N).
+        O : Tensor
+            Output, of I's size.
+        denom : Tensor
+            Output, of I's size, for ``bprop_lrn``.
+        alpha, beta : float, optional
+            Scale of the result, 1 by default, and of the old values of O, 0 by default.
+        ascale, bpower : float
+            a and b of the formula.
+
+        Returns
+        -------
+        Tensor
+            O.
+
+        References
+        ----------
+        Krizhevsky et al. 2012, section 3.3.
+        """
+        _check_layer(self, "fprop_lrn", layer, LRNLayer, "lrn_layer")
+        tensors = {"I": I, "O": O, "denom": denom}
+        check_layer_shapes(
+            self, "fprop_lrn", layer, **{name: (t, layer.dimI, INPUT_AXES) for name, t in tensors.items()}
+        )
+        alpha, beta, ascale, bpower = _check_scales("fprop_lrn", alpha, beta, ascale, bpower)
+        images = image_operand(self, as_contiguous(self, I), layer.dimI)
+        with (
+            output_buffer(self, O, I, denom, copy_in=bool(beta)) as o,
+            output_buffer(self, denom, I) as d,
+            IgnoreFPErrors(),
+        ):
+            outputs = image_operand(self, o, layer.dimI), image_operand(self, d, layer.dimI)
+            self.primitives.lrn_fprop(layer, images, *outputs, alpha, beta, ascale, bpower)
+        return O
+
+    def bprop_lrn(
+        self,
+        layer: LRNLayer,
+        I: Tensor,
+        O: Tensor,
+        E: Tensor,
+        delta: Tensor,
+        denom: Tensor,
+        alpha: float | None = None,
+        beta: float | None = None,
+        ascale: float = 1.0,
+        bpower: float = 1.0,
+    ) -> Tensor:
+        """Compute the gradient of local response normalization: ``delta = alpha dE/dI + beta delta``.
+
+        ``dE/dI = n - 2 a b / J I sum(n I / denom)``, ``n = E denom^-b``, where a is ascale and b is bpower.
+
+        Parameters
+        ----------
+        layer : LRNLayer
+            The layer object, of ``lrn_layer``.
+        I : Tensor
+            Input images (C, D, H, W, N) of the forward pass.
+        O : Tensor
+            Its output, which is not read.
+        E : Tensor
+            Error at the output, of I's size.
+        delta : Tensor
+            Output, of I's size.
+        denom : Tensor
+            ``denom`` of ``fprop_lrn``.
+        alpha, beta : float, optional
+            Scale of the gradient, 1 by default, and of the old values of delta, 0 by default.
+        ascale, bpower : float
+            As in ``fprop_lrn``.
+
+        Returns
+        -------
+        Tensor
+            delta.
+        """
+        _check_layer(self, "bprop_lrn", layer, LRNLayer, "lrn_layer")
+        tensors = {"I": I, "O": O, "E": E, "delta": delta, "denom": denom}
+        check_layer_shapes(
+            self, "bprop_lrn", layer, **{name: (t, layer.dimI, INPUT_AXES) for name, t in tensors.items()}
+        )
+        alpha, beta, ascale, bpower = _check_scales("bprop_lrn", alpha, beta, ascale, bpower)
+        i, e, d = (image_operand(self, as_contiguous(self, t), layer.dimI) for t in (I, E, denom))
+        with output_buffer(self, delta, I, O, E, denom, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
+            out = image_operand(self, buffer, layer.dimI)
+            self.primitives.lrn_bprop(layer, i, e, out, d, alpha, beta, ascale, bpower)
+        return delta
 
 
 def _run_convolution(
-    be: Backend,
+    be: BackendBase,
     name: str,
     run: Callable[[Tensor, float, float], bool],
     out: Tensor,
@@ -300,7 +618,7 @@ def _run_convolution(
 
 
 def _apply_epilogue(
-    be: Backend,
+    be: BackendBase,
     out: Tensor,
     channels: int,
     X: Tensor | None,
@@ -328,7 +646,7 @@ def _apply_epilogue(
         _sum_channels(be, out.reshape(channels, -1), bsum)
 
 
-def _sum_channels(be: Backend, images: Tensor, out: Tensor) -> None:
+def _sum_channels(be: BackendBase, images: Tensor, out: Tensor) -> None:
     """Write the sum of each row of (channels, pixels) into a tensor of any shape of this size."""
     with output_buffer(be, out, images) as buffer:
         column = buffer.reshape(-1, 1)
@@ -336,7 +654,7 @@ def _sum_channels(be: Backend, images: Tensor, out: Tensor) -> None:
             column[:] = be.sum(images, axis=1)
 
 
-def _sum_channels_nhwc(be: Backend, images: Tensor, column: Tensor) -> bool:
+def _sum_channels_nhwc(be: BackendBase, images: Tensor, column: Tensor) -> bool:
     """Write the channel sums of NHWC images into a column, and return whether they are cached in NHWC."""
     if nhwc := as_nhwc_matrices(be, [images], [column]):
         column.reshape(1, -1)[:] = be.sum(nhwc.operands[0], axis=0)
@@ -351,222 +669,17 @@ def _sum_channels_nhwc(be: Backend, images: Tensor, column: Tensor) -> bool:
     return True
 
 
-def update_conv(
-    be: Backend,
-    layer: ConvLayer,
-    I: Tensor,
-    E: Tensor,
-    grad_F: Tensor | None = None,
-    alpha: float = 1.0,
-    *more: float | Tensor | None,
-    beta: float = 0.0,
-    grad_bias: Tensor | None = None,
-    layer_op: object = None,
-    repeat: int = 1,
-    U: Tensor | None = None,
-) -> Tensor:
-    """Compute the gradient of a convolution with respect to its filters: ``grad_F = alpha dE/dF + beta grad_F``.
-
-    Parameters
-    ----------
-    layer : ConvLayer
-        The layer object, of ``conv_layer``.
-    I : Tensor
-        Input images (C, D, H, W, N).
-    E : Tensor
-        Error (K, M, P, Q, N) at the output.
-    grad_F : Tensor
-        Output (C, T, R, S, K).
-    alpha : float
-        Scale of the gradient.
-    *more
-        Positional beta, grad_bias and layer_op; or a single integer above 1, ``repeat``, as in neon's guide.
-    beta : float
-        Scale of the old values of grad_F.
-    grad_bias : Tensor, optional
-        Output (K, 1): the gradient of the bias, the sum of each channel of E.
-    layer_op : object, optional
-        Ignored.
-    repeat : int
-        Number of runs, for timing.
-    U : Tensor, optional
-        Alias of grad_F.
-
-    Returns
-    -------
-    Tensor
-        grad_F.
-
-    Raises
-    ------
-    ValueError
-        If a size does not fit the layer object.
-    TypeError
-        If a dtype is not the layer object's.
-    """
-    _check_layer(be, "update_conv", layer, ConvLayer, "conv_layer")
-    out: Any = grad_F if U is None else U
-    if len(more) > 3:
-        raise TypeError(f"be.update_conv: expected at most 8 positional arguments, got {5 + len(more)}")
-    if len(more) == 1 and isinstance(more[0], int) and more[0] > 1:
-        repeat = more[0]
-    else:
-        by_name: tuple[Any, ...] = (beta, grad_bias, layer_op)
-        beta, grad_bias, _ = more + by_name[len(more) :]
-    i, e, u = (I, layer.dimI, INPUT_AXES), (E, layer.dimO, OUTPUT_AXES), (out, layer.dimF, FILTER_AXES)
-    check_layer_shapes(be, "update_conv", layer, I=i, E=e, grad_F=u)
-    (repeat,) = check_ints("update_conv", 1, repeat=repeat)
-    alpha, beta = check_floats("update_conv", alpha=alpha, beta=beta)
-    images, errors = as_contiguous(be, I), as_contiguous(be, E)
-    if grad_bias is not None:
-        check_tensors(be, "update_conv", grad_bias=grad_bias)
-        if grad_bias.size != layer.K:
-            raise ValueError(f"be.update_conv: expected grad_bias of shape {(layer.K, 1)}, got {describe(grad_bias)}")
-        _sum_channels(be, errors.reshape(layer.K, -1), grad_bias)
-    for _ in range(repeat):
-        with output_buffer(be, out, I, E, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
-            arrays = image_operand(be, images, layer.dimI), image_operand(be, errors, layer.dimO)
-            be.primitives.conv_update(layer, *arrays, writable_as(be, buffer, layer.dimF), alpha, beta)
-    return out  # type: ignore[no-any-return]
-
-
-# --- pooling ---
-
-
-def fprop_pool(
-    be: Backend,
-    layer: PoolLayer,
-    I: Tensor,
-    O: Tensor,
-    argmax: Tensor | None = None,
-    beta: float = 0.0,
-) -> Tensor:
-    """Compute pooling: ``O = pool(I) + beta O``. Padding is excluded, also from the mean.
-
-    Parameters
-    ----------
-    layer : PoolLayer
-        The layer object, of ``pool_layer``.
-    I : Tensor
-        Input images (C, D, H, W, N).
-    O : Tensor
-        Output (K, M, P, Q, N).
-    argmax : Tensor, optional
-        Output of O's size and an integer dtype: the index of the first maximum in its window, in the order C, D, H,
-        W of the window, for ``bprop_pool``.
-    beta : float
-        Scale of the old values of O.
-
-    Returns
-    -------
-    Tensor
-        O.
-
-    Raises
-    ------
-    ValueError
-        If a size does not fit the layer object.
-    TypeError
-        If a dtype is not the layer object's, or too small for the indices.
-    """
-    _check_layer(be, "fprop_pool", layer, PoolLayer, "pool_layer")
-    check_layer_shapes(be, "fprop_pool", layer, I=(I, layer.dimI, INPUT_AXES), O=(O, layer.dimO, OUTPUT_AXES))
-    indices = _check_argmax(be, "fprop_pool", layer, argmax)
-    (beta,) = check_floats("fprop_pool", beta=beta)
-    images = image_operand(be, as_contiguous(be, I), layer.dimI)
-    index_array = _argmax_operand(be, layer, indices)
-    with output_buffer(be, O, I, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
-        be.primitives.pool_fprop(layer, images, image_operand(be, buffer, layer.dimO), index_array, beta)
-    if indices is not None and argmax is not None and indices is not argmax:  # argmax is strided
-        argmax[:] = indices
-    return O
-
-
-def bprop_pool(
-    be: Backend,
-    layer: PoolLayer,
-    I: Tensor | None = None,
-    E: Tensor | None = None,
-    grad_I: Tensor | None = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    *,
-    delta: Tensor | None = None,
-    argmax: Tensor | None = None,
-) -> Tensor:
-    """Compute the gradient of pooling with respect to its input: ``grad_I = alpha dE/dI + beta grad_I``.
-
-    Call it as ``bprop_pool(layer, I, E, grad_I)`` or ``bprop_pool(layer, E, grad_I, argmax)``, which are
-    distinguished by dtypes and sizes. The error of a window is added to the gradient of its first maximum (max),
-    distributed equally over its elements (avg), or in proportion to its elements (l2), which requires I.
-
-    Parameters
-    ----------
-    layer : PoolLayer
-        The layer object, of ``pool_layer``.
-    I : Tensor, optional
-        Input images (C, D, H, W, N) of the forward pass. For avg only their layout is used.
-    E : Tensor
-        Error (K, M, P, Q, N) at the output.
-    grad_I : Tensor
-        Output (C, D, H, W, N).
-    alpha, beta : float
-        Scale of the gradient, and of the old values of grad_I.
-    delta : Tensor, optional
-        Alias of grad_I.
-    argmax : Tensor, optional
-        The indices that ``fprop_pool`` wrote, for max pooling without I.
-
-    Returns
-    -------
-    Tensor
-        grad_I.
-
-    Raises
-    ------
-    ValueError
-        If a size does not fit the layer object, or neither I nor argmax is given where one is needed.
-    TypeError
-        If a dtype is not the layer object's.
-    """
-    _check_layer(be, "bprop_pool", layer, PoolLayer, "pool_layer")
-    x: Any = I
-    error: Any = E
-    dx: Any = grad_I if delta is None else delta
-    if error is None:
-        x, error = None, x
-    elif x is not None and (dx is None or _is_argmax_form(layer, error, dx)):
-        x, error, dx, argmax = None, x, error, argmax if dx is None else dx
-    check_layer_shapes(be, "bprop_pool", layer, E=(error, layer.dimO, OUTPUT_AXES), grad_I=(dx, layer.dimI, INPUT_AXES))
-    if x is None and (layer.op == "l2" or (layer.op == "max" and argmax is None)):
-        expected = "the images I" if layer.op == "l2" else "argmax of fprop_pool, or the images I,"
-        raise ValueError(f"be.bprop_pool: expected {expected} for {layer.op} pooling, got None")
-    if x is not None:
-        check_layer_shapes(be, "bprop_pool", layer, I=(x, layer.dimI, INPUT_AXES))
-    alpha, beta = check_floats("bprop_pool", alpha=alpha, beta=beta)
-    index_array = _argmax_operand(be, layer, _check_argmax(be, "bprop_pool", layer, argmax))
-    if layer.op == "avg":  # of I only the layout is used
-        images, x = image_operand(be, x, layer.dimI) if x is not None and x.is_contiguous else None, None
-    else:
-        images = None if x is None else image_operand(be, as_contiguous(be, x), layer.dimI)
-    errors = image_operand(be, as_contiguous(be, error), layer.dimO)
-    with output_buffer(be, dx, x, error, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
-        out = image_operand(be, buffer, layer.dimI)
-        be.primitives.pool_bprop(layer, images, errors, out, index_array, alpha, beta)
-    return dx  # type: ignore[no-any-return]
-
-
 def _is_argmax_form(layer: PoolLayer, second: Any, third: Any) -> bool:
     """Return whether the tensors after the first are (grad_I, argmax) rather than (E, grad_I)."""
     is_int = isinstance(third, Tensor) and "int" in third.info.dtype
     return is_int or (isinstance(second, Tensor) and second.size == layer.sizeI != layer.sizeO)
 
 
-def _argmax_operand(be: Backend, layer: PoolLayer, indices: Tensor | None) -> Any:
+def _argmax_operand(be: BackendBase, layer: PoolLayer, indices: Tensor | None) -> Any:
     return None if indices is None else image_operand(be, indices, layer.dimO)
 
 
-def _check_argmax(be: Backend, primitive: str, layer: PoolLayer, argmax: Any) -> Tensor | None:
+def _check_argmax(be: BackendBase, primitive: str, layer: PoolLayer, argmax: Any) -> Tensor | None:
     """Check argmax and return it, or a contiguous copy; None without argmax or if the op is not max."""
     if argmax is None or layer.op != "max":
         return None
@@ -580,115 +693,6 @@ def _check_argmax(be: Backend, primitive: str, layer: PoolLayer, argmax: Any) ->
             f"window {layer.JTRS}, got {describe(argmax)} of {argmax.info.dtype}. Use dtype='int32'."
         )
     return as_contiguous(be, argmax)
-
-
-# --- local response normalization ---
-
-
-def fprop_lrn(
-    be: Backend,
-    layer: LRNLayer,
-    I: Tensor,
-    O: Tensor,
-    denom: Tensor,
-    alpha: float | None = None,
-    beta: float | None = None,
-    ascale: float = 1.0,
-    bpower: float = 1.0,
-) -> Tensor:
-    """Compute local response normalization over J neighboring channels.
-
-    ``O = alpha I denom^-bpower + beta O``, ``denom = 1 + ascale / J sum I^2``.
-
-    Parameters
-    ----------
-    layer : LRNLayer
-        The layer object, of ``lrn_layer``.
-    I : Tensor
-        Input images (C, D, H, W, N).
-    O : Tensor
-        Output, of I's size.
-    denom : Tensor
-        Output, of I's size, for ``bprop_lrn``.
-    alpha, beta : float, optional
-        Scale of the result, 1 by default, and of the old values of O, 0 by default.
-    ascale, bpower : float
-        a and b of the formula.
-
-    Returns
-    -------
-    Tensor
-        O.
-
-    References
-    ----------
-    Krizhevsky et al. 2012, section 3.3.
-    """
-    _check_layer(be, "fprop_lrn", layer, LRNLayer, "lrn_layer")
-    tensors = {"I": I, "O": O, "denom": denom}
-    check_layer_shapes(be, "fprop_lrn", layer, **{name: (t, layer.dimI, INPUT_AXES) for name, t in tensors.items()})
-    alpha, beta, ascale, bpower = _check_scales("fprop_lrn", alpha, beta, ascale, bpower)
-    images = image_operand(be, as_contiguous(be, I), layer.dimI)
-    with (
-        output_buffer(be, O, I, denom, copy_in=bool(beta)) as o,
-        output_buffer(be, denom, I) as d,
-        IgnoreFPErrors(),
-    ):
-        outputs = image_operand(be, o, layer.dimI), image_operand(be, d, layer.dimI)
-        be.primitives.lrn_fprop(layer, images, *outputs, alpha, beta, ascale, bpower)
-    return O
-
-
-def bprop_lrn(
-    be: Backend,
-    layer: LRNLayer,
-    I: Tensor,
-    O: Tensor,
-    E: Tensor,
-    delta: Tensor,
-    denom: Tensor,
-    alpha: float | None = None,
-    beta: float | None = None,
-    ascale: float = 1.0,
-    bpower: float = 1.0,
-) -> Tensor:
-    """Compute the gradient of local response normalization: ``delta = alpha dE/dI + beta delta``.
-
-    ``dE/dI = n - 2 a b / J I sum(n I / denom)``, ``n = E denom^-b``, where a is ascale and b is bpower.
-
-    Parameters
-    ----------
-    layer : LRNLayer
-        The layer object, of ``lrn_layer``.
-    I : Tensor
-        Input images (C, D, H, W, N) of the forward pass.
-    O : Tensor
-        Its output, which is not read.
-    E : Tensor
-        Error at the output, of I's size.
-    delta : Tensor
-        Output, of I's size.
-    denom : Tensor
-        ``denom`` of ``fprop_lrn``.
-    alpha, beta : float, optional
-        Scale of the gradient, 1 by default, and of the old values of delta, 0 by default.
-    ascale, bpower : float
-        As in ``fprop_lrn``.
-
-    Returns
-    -------
-    Tensor
-        delta.
-    """
-    _check_layer(be, "bprop_lrn", layer, LRNLayer, "lrn_layer")
-    tensors = {"I": I, "O": O, "E": E, "delta": delta, "denom": denom}
-    check_layer_shapes(be, "bprop_lrn", layer, **{name: (t, layer.dimI, INPUT_AXES) for name, t in tensors.items()})
-    alpha, beta, ascale, bpower = _check_scales("bprop_lrn", alpha, beta, ascale, bpower)
-    i, e, d = (image_operand(be, as_contiguous(be, t), layer.dimI) for t in (I, E, denom))
-    with output_buffer(be, delta, I, O, E, denom, copy_in=bool(beta)) as buffer, IgnoreFPErrors():
-        out = image_operand(be, buffer, layer.dimI)
-        be.primitives.lrn_bprop(layer, i, e, out, d, alpha, beta, ascale, bpower)
-    return delta
 
 
 def _check_scales(primitive: str, alpha: Any, beta: Any, ascale: Any, bpower: Any) -> list[float]:

@@ -12,13 +12,13 @@ from neonlite.backend.tensor import Tensor
 from neonlite.backend.tensor_views import overlap
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
 
 MAX_FLOAT32_TERMS = 1 << 18  # terms of a sum up to which the library's sequential float32 sums are precise enough
 
 
 def fprop_bn_nhwc(
-    be: Backend, x: Tensor, y: Tensor, channel_vectors: Sequence[Tensor], eps: float, rho: float, inference: bool
+    be: BackendBase, x: Tensor, y: Tensor, channel_vectors: Sequence[Tensor], eps: float, rho: float, inference: bool
 ) -> bool:
     """Run ``compound_fprop_bn`` on NHWC images; ``channel_vectors``: xsum, xvar, gmean, gvar, gamma, beta."""
     images = _nhwc_input(be, x, channel_vectors, eps)
@@ -42,7 +42,7 @@ def fprop_bn_nhwc(
 
 
 def bprop_bn_nhwc(
-    be: Backend, delta_out: Tensor, delta_in: Tensor, x: Tensor, channel_vectors: Sequence[Tensor], eps: float
+    be: BackendBase, delta_out: Tensor, delta_in: Tensor, x: Tensor, channel_vectors: Sequence[Tensor], eps: float
 ) -> bool:
     """Run ``compound_bprop_bn`` on NHWC images; ``channel_vectors``: grad_gamma, grad_beta, xsum, xvar, gamma."""
     images = _nhwc_input(be, x, channel_vectors, eps)
@@ -72,7 +72,9 @@ def bprop_bn_nhwc(
     return True
 
 
-def fprop_bn_chwn(be: Backend, x: Tensor, y: Tensor, channel_vectors: Sequence[Tensor], eps: float, rho: float) -> bool:
+def fprop_bn_chwn(
+    be: BackendBase, x: Tensor, y: Tensor, channel_vectors: Sequence[Tensor], eps: float, rho: float
+) -> bool:
     """Run ``compound_fprop_bn`` for training on CHWN images or features."""
     if not _can_normalize_rows(be, x, (y, *channel_vectors[:4]), channel_vectors[4:]):
         return False
@@ -87,7 +89,7 @@ def fprop_bn_chwn(be: Backend, x: Tensor, y: Tensor, channel_vectors: Sequence[T
 
 
 def bprop_bn_chwn(
-    be: Backend, delta_out: Tensor, delta_in: Tensor, x: Tensor, channel_vectors: Sequence[Tensor], eps: float
+    be: BackendBase, delta_out: Tensor, delta_in: Tensor, x: Tensor, channel_vectors: Sequence[Tensor], eps: float
 ) -> bool:
     """Run ``compound_bprop_bn`` on CHWN images or features."""
     is_in_place = overlap(delta_out, delta_in) == "exact"
@@ -106,7 +108,7 @@ def bprop_bn_chwn(
         return bool(be.primitives.row_norm_bprop(readable_as(be, x, shape), errors, arrays, out, eps))
 
 
-def _can_normalize_rows(be: Backend, x: Tensor, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
+def _can_normalize_rows(be: BackendBase, x: Tensor, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
     """Return whether the library can take these tensors: contiguous float32, outputs without overlap."""
     tensors = *outputs, *inputs, x
     if not be.primitives.supports_batch_norm or x.shape[1] > MAX_FLOAT32_TERMS:
@@ -117,7 +119,7 @@ def _can_normalize_rows(be: Backend, x: Tensor, outputs: Sequence[Tensor], input
     return not any(t.allocation is other.allocation and overlap(t, other) != "none" for t, other in pairs)
 
 
-def _nhwc_input(be: Backend, x: Tensor, channel_vectors: Sequence[Tensor], eps: float) -> CachedImages | None:
+def _nhwc_input(be: BackendBase, x: Tensor, channel_vectors: Sequence[Tensor], eps: float) -> CachedImages | None:
     """Return images (C, pixels) in NHWC if the library can normalize them, else None."""
     images = find_images(x) if be.primitives.supports_batch_norm else None
     if images is None or not images.is_for(x, images.shape) or images.shape.channels != len(x):

@@ -29,7 +29,7 @@ from neonlite.messages import describe
 from neonlite.typing import NativeArray
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
 
 NUMBER_TYPES = (float, int, Real)  # isinstance is slowest for Real, so it comes last
 
@@ -47,7 +47,7 @@ class NhwcMatrices(NamedTuple):
             self.write.commit()
 
 
-def check_tensors(be: Backend, primitive: str, **tensors: object) -> None:
+def check_tensors(be: BackendBase, primitive: str, **tensors: object) -> None:
     """Raise an error unless the backend is open and all arguments are its tensors."""
     with_error_prefix(primitive, check_open, be)
     for name, t in tensors.items():
@@ -100,7 +100,7 @@ def check_same_dtype(primitive: str, **tensors: Tensor) -> None:
 
 
 def check_layer_shapes(
-    be: Backend, primitive: str, layer: LayerObject, **operands: tuple[Tensor, Sequence[int], str]
+    be: BackendBase, primitive: str, layer: LayerObject, **operands: tuple[Tensor, Sequence[int], str]
 ) -> None:
     """Raise an error unless each tensor has the layer object's dtype and the size of its shape."""
     check_tensors(be, primitive, **{name: t for name, (t, _, _) in operands.items()})
@@ -118,12 +118,12 @@ def check_layer_shapes(
             )
 
 
-def compute_dtype(be: Backend, dtype: str) -> str:
+def compute_dtype(be: BackendBase, dtype: str) -> str:
     """Return the dtype to compute in: float32 for 16-bit floats, unless the runtime has kernels for these."""
     return "float32" if dtype in HALF_DTYPES and not be.runtime.supports_half else dtype
 
 
-def as_contiguous(be: Backend, t: Tensor) -> Tensor:
+def as_contiguous(be: BackendBase, t: Tensor) -> Tensor:
     """Return the tensor, or a contiguous copy in the compute dtype if it is strided or has another dtype."""
     dtype = compute_dtype(be, t.info.dtype)
     if t.is_contiguous and dtype == t.info.dtype:
@@ -133,7 +133,7 @@ def as_contiguous(be: Backend, t: Tensor) -> Tensor:
     return copy
 
 
-def _temporary(be: Backend, shape: tuple[int, ...], dtype: str) -> Tensor:
+def _temporary(be: BackendBase, shape: tuple[int, ...], dtype: str) -> Tensor:
     """Return a tensor for one call, without a layout cache."""
     t = be.empty(shape, dtype)
     t.allocation.is_exported = True
@@ -141,7 +141,7 @@ def _temporary(be: Backend, shape: tuple[int, ...], dtype: str) -> Tensor:
 
 
 @contextmanager
-def output_buffer(be: Backend, out: Tensor, *operands: Tensor | None, copy_in: bool = False) -> Iterator[Tensor]:
+def output_buffer(be: BackendBase, out: Tensor, *operands: Tensor | None, copy_in: bool = False) -> Iterator[Tensor]:
     """Yield a contiguous tensor that overlaps no operand: ``out``, or a temporary that is copied to it at the end.
 
     ``copy_in``: the result depends on the old values of ``out``.
@@ -158,17 +158,17 @@ def output_buffer(be: Backend, out: Tensor, *operands: Tensor | None, copy_in: b
     out[:] = buffer
 
 
-def readable_as(be: Backend, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
+def readable_as(be: BackendBase, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
     """Return the CHWN array of a contiguous tensor in another shape, to be read."""
     return be.runtime.reshape(read_chwn(t), shape)
 
 
-def writable_as(be: Backend, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
+def writable_as(be: BackendBase, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
     """Return the CHWN array of a contiguous tensor in another shape, to be written."""
     return be.runtime.reshape(write_chwn(t), shape)
 
 
-def image_operand(be: Backend, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
+def image_operand(be: BackendBase, t: Tensor, shape: tuple[int, ...]) -> NativeArray:
     """Return images for a primitive: an ``ImageOperand`` if the primitives support NHWC, else the array."""
     array = be.runtime.reshape(t.storage, shape)
     return ImageOperand(t, array) if be.primitives.supports_nhwc else array
@@ -178,7 +178,7 @@ def image_operand(be: Backend, t: Tensor, shape: tuple[int, ...]) -> NativeArray
 
 
 def as_nhwc_matrices(
-    be: Backend, operands: Sequence[Tensor], vectors: Sequence[Tensor | None], out: Tensor | None = None
+    be: BackendBase, operands: Sequence[Tensor], vectors: Sequence[Tensor | None], out: Tensor | None = None
 ) -> NhwcMatrices | None:
     """Return images (channels, pixels) as NHWC matrices (pixels, channels), or None.
 
@@ -205,7 +205,7 @@ def as_nhwc_matrices(
     return NhwcMatrices(matrices, _nhwc_matrix(be, out, shape), write)
 
 
-def _nhwc_matrix(be: Backend, t: Tensor, image_shape: ImageShape) -> Tensor:
+def _nhwc_matrix(be: BackendBase, t: Tensor, image_shape: ImageShape) -> Tensor:
     """Return the NHWC buffer of a tensor as a matrix: the same object as long as the buffer is unchanged."""
     shape = image_shape.pixels * image_shape.batch_size, image_shape.channels
     cache = ensure_cache(t)

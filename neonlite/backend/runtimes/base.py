@@ -20,7 +20,7 @@ from neonlite.dtypes import INT_DTYPES
 from neonlite.typing import DType, NativeArray, NumPyArray
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
 
 T = TypeVar("T")
 
@@ -180,7 +180,7 @@ class Runtime:
 
     # --- graphs ---
 
-    def create_graphs(self, be: Backend) -> Graphs | None:
+    def create_graphs(self, be: BackendBase) -> Graphs | None:
         """Return the object that captures and replays the blocks of a backend; None if each call runs the block."""
         return None
 

@@ -27,7 +27,7 @@ from neonlite.typing import NativeArray, NumPyArray
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
     from neonlite.backend.primitives.geometry import ConvLayer, PoolLayer
     from neonlite.backend.runtimes.reference.executor import Runner
 
@@ -92,7 +92,7 @@ class MetaRuntime(Runtime):
         """Check the arguments and advance the stream."""
         streams.mask("masks", write_chwn(out, overwrite=True), keep)
 
-    def create_graphs(self, be: Backend) -> MetaGraphs | None:
+    def create_graphs(self, be: BackendBase) -> MetaGraphs | None:
         """Return graphs that call each block, if the real runtime has graphs."""
         return None if self.real.create_graphs(be) is None else MetaGraphs()
 

@@ -25,7 +25,7 @@ from neonlite.backend.runtimes.cuda.captured_layouts import CapturedLayouts
 from neonlite.optree import Operand
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def check_transfer() -> None:
 class GraphCapture:
     """A captured block: its graph, and the random counters, layouts and memory that belong to it."""
 
-    def __init__(self, be: Backend) -> None:
+    def __init__(self, be: BackendBase) -> None:
         self.be, self.streams = be, be.streams
         self.rng_state = be.rng_get_state()
         self.stream_positions: dict[str, int] = dict(be.streams.blocks_used)
@@ -140,7 +140,7 @@ class CapturedBlock:
 class GraphCache:
     """The blocks of a backend and their CUDA graphs."""
 
-    def __init__(self, be: Backend) -> None:
+    def __init__(self, be: BackendBase) -> None:
         self.be = be
         self.blocks: dict[Hashable, CapturedBlock] = {}
 

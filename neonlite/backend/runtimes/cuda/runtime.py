@@ -23,7 +23,7 @@ from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.typing import NativeArray, NumPyArray
 
 if TYPE_CHECKING:
-    from neonlite.backend.backend import Backend
+    from neonlite.backend.base import BackendBase
     from neonlite.backend.tensor import Tensor
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class CudaRuntime(Runtime):
             self.fill_kernels[source] = self.driver.compile(f"{PREAMBLE}\n{source}")
         return self.fill_kernels[source]
 
-    def create_graphs(self, be: Backend) -> GraphCache:
+    def create_graphs(self, be: BackendBase) -> GraphCache:
         """Return the cache of the backend's CUDA graphs."""
         return GraphCache(be)
 

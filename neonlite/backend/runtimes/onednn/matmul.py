@@ -78,7 +78,7 @@ def get_batched_matmul(library: Library, *stacks: Array) -> Primitive | None:
     primitives: Primitives = _thread.__dict__.setdefault("primitives", Primitives())
     key = openmp_threads(), *((x.shape, x.strides) for x in stacks)
     with suppress(KeyError):
-        return primitives[key]  # type: ignore[no-any-return]
+        return primitives[key]
     primitive = None
     if all(step >= 0 and step % x.itemsize == 0 for x in stacks for step in x.strides):
         a, b, c = (library.memory_desc(x.shape, [step // x.itemsize for step in x.strides]) for x in stacks)
@@ -92,7 +92,7 @@ def get_batched_matmul(library: Library, *stacks: Array) -> Primitive | None:
         with suppress(UnsupportedError):
             primitive_desc = library.primitive_desc("matmul", library.engine, *args)
             primitive = Primitive(library, primitive_desc, {ARG_SRC: a, ARG_WEIGHTS: b, ARG_DST: c})
-    return primitives.remember(key, primitive)  # type: ignore[no-any-return]
+    return primitives.remember(key, primitive)
 
 
 class OneDNNMatmul(NumPyPrimitives):

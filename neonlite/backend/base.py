@@ -1,0 +1,42 @@
+"""BackendBase: what the classes of the backend's methods, tensors and op-trees use of a Backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from neonlite.backend.attribute_snapshot import Untracked
+
+if TYPE_CHECKING:
+    from weakref import WeakValueDictionary
+
+    from neonlite.backend.random import RandomStreams
+
+
+class BackendBase(Untracked):
+    """The base class of ``Backend`` and of the classes that define its methods.
+
+    It is below tensors and op-trees, which therefore use it in annotations. For type checkers, it has the attributes
+    of ``Backend`` that are listed here with their types, and all others with the type Any.
+    """
+
+    name: str
+    bsz: int
+    closed_by: str  # the call that closed the backend, with file and line; "" if it is open
+    default_dtype_name: str
+    compat_mode: str | None
+    deterministic: bool | None
+    streams: RandomStreams
+    runtime: Any
+    primitives: Any
+    _executor: Any
+    _bsz: int
+    hist_bins: int
+    hist_offset: int
+    hist_buf: dict[str, Any]
+    num_redefinitions: int
+    exported: WeakValueDictionary[int, Any]
+    distributed: WeakValueDictionary[int, Any]
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
