@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Never, NoReturn, cast
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class Backend(
     """
 
     if TYPE_CHECKING:
-        __getattr__ = None  # type: ignore[assignment, misc]  # other attributes are errors
+        __getattr__: Callable[[Never], Never]  # type: ignore[assignment, misc]  # other attributes are errors
         check_grad = check_grad  # set by neonlite.gradcheck, which imports this module
     namespace_type: type[Namespace]  # set by neonlite.array_namespace
 
