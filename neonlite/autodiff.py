@@ -8,18 +8,313 @@ can be printed, evaluated together in one plan, and differentiated again.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, overload
 
-from neonlite.autodiff_requests import GradientRequests, check_input_grads
-from neonlite.backend import Tensor
-from neonlite.backend.tensor_views import view_steps
+from neonlite.backend import Backend, Tensor, current_backend
+from neonlite.backend.base import BackendBase
+from neonlite.backend.tensor_views import overlap, view_steps
+from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.messages import describe, label, listed
 from neonlite.name_hints import AUTODIFF, add_hints
 from neonlite.ops import OPS, missing_gradient
+from neonlite.ops.shapes import reduction_shape
 from neonlite.optree import Operand, OpTreeNode, build, postorder
-from neonlite.shapes import reduction_shape
+from neonlite.typing import NumPyArray
+
+if TYPE_CHECKING:
+    from neonlite.array_api import Array
+
+
+# what to differentiate with respect to: one or several tensors, or variables of neonlite.array_api
+Variables: TypeAlias = "Tensor | Array | Sequence[Tensor] | Sequence[Array]"
+
+
+class GradientRequests:
+    """Base class of ``Autodiff``, which computes the gradient trees; here they are requested, cached and evaluated."""
+
+    op_tree: OpTreeNode
+    be: BackendBase
+    next_error: Operand  # the gradient dE/dtree
+    _cache: GradientCache
+
+    def __new__(
+        cls,
+        op_tree: OpTreeNode | Array,
+        be: BackendBase | None = None,
+        next_error: Operand | Array | None = None,
+        values: dict[OpTreeNode, Tensor] | None = None,
+        allow_unused: bool = False,
+    ) -> Self:
+        """Return the existing object for the same arguments, or a new one."""
+        tree, error = operand_of(op_tree), operand_of(next_error)
+        tree = tree * 1 if is_array(op_tree) and isinstance(tree, Tensor) else tree
+        instance("Autodiff: op_tree", tree, OpTreeNode, "an op-tree")
+        known = tuple((id(node), id(tensor)) for node, tensor in (values or {}).items())
+        key = (id(be), id(error), known, allow_unused)
+        memo = getattr(tree, "_autodiff", None)  # stored on the node, so it is freed with the tree
+        if memo is not None and memo[0] == key:
+            _, cache, handle = memo
+            if (existing := handle()) is not None:
+                return existing
+        else:
+            be = current_backend() if be is None else be
+            cache = GradientCache(tree, be, error, values or {}, allow_unused)
+        self = super().__new__(cls)
+        self.op_tree, self.be, self.next_error, self._cache = tree, cache.be, cache.next_error, cache
+        tree._autodiff = (key, cache, weakref.ref(self))
+        return self
+
+    def __repr__(self) -> str:
+        names = listed(sorted({label(x) for x in self._cache.leaves.values()}))
+        return f"{type(self).__name__}({describe(self.op_tree)} of {names})"
+
+    def _differentiate(self, tensors: Sequence[Tensor]) -> list[Operand]:
+        """Return the gradient with respect to each tensor, as a new op-tree."""
+        raise NotImplementedError
+
+    # --- results ---
+
+    def back_prop_grad(self, tensors: Variables, gradients: Tensor | Sequence[Tensor]) -> None:
+        """Evaluate the gradients with respect to some tensors into given tensors, all in one plan.
+
+        All gradients are computed before any is written, so a gradient may overwrite ``next_error`` or a tensor of the
+        tree.
+
+        Parameters
+        ----------
+        tensors : Tensor or list of Tensor
+            The tensors to differentiate with respect to.
+        gradients : Tensor or list of Tensor
+            The tensors to write to, of the same shapes.
+
+        Raises
+        ------
+        ValueError
+            The numbers or shapes of the tensors differ, or two of the gradients share memory.
+        """
+        tensors, gradients = as_list(tensors), as_list(gradients)
+        if len(tensors) != len(gradients):
+            raise ValueError(f"back_prop_grad: expected {len(tensors)} gradients, one per tensor, got {len(gradients)}")
+        for i, x in enumerate(gradients):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"back_prop_grad: expected tensors to write gradients to, got {describe(x)}")
+            if x.shape != tensors[i].shape:
+                raise ValueError(
+                    f"back_prop_grad: expected a gradient of the shape of {describe(tensors[i])}, got {describe(x)}"
+                )
+            for y in gradients[:i]:
+                if overlap(x, y) != "none":
+                    raise ValueError(
+                        f"back_prop_grad: expected gradients that do not overlap, got {describe(y)} and {describe(x)}. "
+                        "Allocate one tensor per gradient."
+                    )
+        self.be.assign(gradients, self.gradient_operands(tensors))
+
+    @overload
+    def get_grad_op_tree(self, tensors: Tensor) -> OpTreeNode: ...
+    @overload
+    def get_grad_op_tree(self, tensors: Array) -> Array: ...
+    @overload
+    def get_grad_op_tree(self, tensors: Sequence[Tensor]) -> list[OpTreeNode]: ...
+    @overload
+    def get_grad_op_tree(self, tensors: Sequence[Array]) -> list[Array]: ...
+    def get_grad_op_tree(self, tensors: Variables) -> OpTreeNode | Array | list[OpTreeNode] | list[Array]:
+        """Return the gradients as op-trees.
+
+        Parameters
+        ----------
+        tensors : Tensor or list of Tensor
+            The tensors to differentiate with respect to.
+
+        Returns
+        -------
+        OpTreeNode or list of OpTreeNode
+            One gradient for one tensor, a list for a list; an ``Array`` for an ``array_api.variable``.
+        """
+        xs = as_list(tensors)
+        # a gradient may be a tensor: next_error, or zeros
+        trees: list[Any] = [x * 1 if isinstance(x, Tensor) else x for x in self.gradient_operands(xs)]
+        trees = [x.with_operand(tree) if is_array(x) else tree for x, tree in zip(xs, trees, strict=True)]
+        return trees if isinstance(tensors, list | tuple) else trees[0]
+
+    @overload
+    def get_grad_tensor(self, tensors: Tensor | Array) -> Tensor: ...
+    @overload
+    def get_grad_tensor(self, tensors: Sequence[Tensor] | Sequence[Array]) -> list[Tensor]: ...
+    def get_grad_tensor(self, tensors: Variables) -> Tensor | list[Tensor]:
+        """Evaluate the gradients into new tensors.
+
+        Parameters
+        ----------
+        tensors
+            As for ``get_grad_op_tree``.
+
+        Returns
+        -------
+        Tensor or list of Tensor
+            One gradient for one tensor, a list for a list.
+        """
+        result = self.be.evaluate(self.gradient_operands(as_list(tensors)))
+        return result if isinstance(tensors, list | tuple) else result[0]
+
+    @overload
+    def get_grad_asnumpyarray(self, tensors: Tensor | Array) -> NumPyArray: ...
+    @overload
+    def get_grad_asnumpyarray(self, tensors: Sequence[Tensor] | Sequence[Array]) -> list[NumPyArray]: ...
+    def get_grad_asnumpyarray(self, tensors: Variables) -> NumPyArray | list[NumPyArray]:
+        """Evaluate the gradients into NumPy arrays.
+
+        Parameters
+        ----------
+        tensors
+            As for ``get_grad_op_tree``.
+
+        Returns
+        -------
+        numpy.ndarray or list of numpy.ndarray
+            One gradient for one tensor, a list for a list.
+        """
+        xs = as_list(tensors)
+        result = [grad.get().reshape(x.shape) for x, grad in zip(xs, self.get_grad_tensor(xs), strict=True)]
+        return result if isinstance(tensors, list | tuple) else result[0]
+
+    # --- cache and checks ---
+
+    def gradient_operands(self, tensors: Sequence[Tensor]) -> list[Operand]:
+        """Return the gradients as operands: op-trees, or tensors such as ``next_error``, without a copy.
+
+        Parameters
+        ----------
+        tensors : sequence of Tensor
+            As for ``get_grad_op_tree``.
+
+        Returns
+        -------
+        list of Tensor or OpTreeNode
+            One gradient for each tensor.
+        """
+        tensors = [self._as_variable(x) if is_array(x) else x for x in tensors]
+        for x in tensors:
+            self._check_tensor(x)
+        cache, key = self._cache, tuple(id(x) for x in tensors)
+        if cache.requested_ids == key:
+            return list(cache.gradients)
+        trees = self._differentiate(tensors)
+        cache.requested_ids, cache.requested, cache.gradients = key, tensors, trees
+        return list(trees)
+
+    def _as_variable(self, x: Any) -> Tensor:
+        """Return the tensor of a variable of ``neonlite.array_api``."""
+        if isinstance(x.operand, Tensor):
+            if x.is_live:
+                return x.operand
+        elif x.is_live:
+            raise ValueError(
+                f"Autodiff: expected a variable, got an expression {x.shape}: an assignment or an operator such as "
+                "x -= y replaced the variable. Create a new one: x = array_api.variable(x - y)."
+            )
+        raise ValueError(
+            f"Autodiff: expected a variable, got an array {x.shape}, which is a constant: its expressions are replaced "
+            "by their values when they are evaluated. Create it with array_api.variable(values)."
+        )
+
+    def _check_tensor(self, x: object) -> None:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"Autodiff: expected a tensor to differentiate with respect to, got {describe(x)}")
+        if x.info.dtype not in FLOAT_DTYPES:
+            raise TypeError(
+                f"Autodiff: expected a float tensor, got {describe(x)} with dtype {x.info.dtype}. Create it with "
+                "dtype='float32'."
+            )
+        if self._cache.allow_unused or id(x.root) in self._cache.leaves_of_root:
+            return
+        names = listed(sorted(label(leaf) for leaf in self._cache.leaves.values())) or "no tensor"
+        raise ValueError(
+            f"Autodiff: expected a tensor of the tree, {names}, got {describe(x)}. allow_unused=True gives zeros."
+        )
+
+
+class GradientCache:
+    """The arguments and results of an Autodiff, stored on the tree's root node.
+
+    It must not refer to the root itself: without a reference cycle, a tree and its gradients are freed at once.
+    """
+
+    def __init__(
+        self,
+        op_tree: OpTreeNode,
+        be: BackendBase,
+        next_error: Operand | None,
+        values: dict[OpTreeNode, Tensor],
+        allow_unused: bool,
+    ) -> None:
+        if be is not op_tree.backend:
+            kind = ValueError if isinstance(be, Backend) else TypeError
+            raise kind(f"Autodiff: expected the backend of the tree, {op_tree.backend!r}, got {describe(be)}")
+        for node, tensor in values.items():
+            if not isinstance(tensor, Tensor) or tensor.backend is not be or tensor.shape != node.shape:
+                raise ValueError(
+                    f"Autodiff: expected a tensor of its shape as the value of {describe(node)}, got {describe(tensor)}"
+                )
+        if next_error is None:
+            next_error = be.ones(op_tree.shape, dtype=op_tree.info.dtype, name="error")
+        elif not isinstance(next_error, Operand):
+            raise TypeError(
+                f"Autodiff: expected a tensor or op-tree as next_error, got {describe(next_error)}. Use be.array."
+            )
+        elif next_error.backend is not op_tree.backend:
+            raise ValueError(
+                f"Autodiff: expected next_error on the backend of the tree, {op_tree.backend!r}, got "
+                f"{describe(next_error)} on {next_error.backend!r}. Copy it with be.array."
+            )
+        elif next_error.shape != op_tree.shape:
+            raise ValueError(f"Autodiff: expected next_error of the shape {op_tree.shape}, got {describe(next_error)}")
+        self.be: BackendBase = be
+        self.next_error = next_error
+        self.allow_unused = allow_unused
+        self.known_values = {id(node): tensor for node, tensor in values.items()}
+        # references, so that no new node gets an id that is in known_values
+        self.known_nodes = [node for node in values if node is not op_tree]
+        self.leaves = {
+            id(x): x for node in postorder(op_tree) for x in (node.left, node.right) if isinstance(x, Tensor)
+        }
+        self.leaves_of_root: dict[int, list[Tensor]] = {}
+        for leaf in self.leaves.values():
+            self.leaves_of_root.setdefault(id(leaf.root), []).append(leaf)
+        # the last request: the ids of its tensors, the tensors, and their gradients
+        self.requested_ids: tuple[int, ...] | None = None
+        self.requested: Sequence[Tensor] = ()
+        self.gradients: list[Operand] = []
+
+
+def is_array(x: object) -> TypeGuard[Any]:
+    """Return whether x is an array of ``neonlite.array_api``, which has its op-tree in ``operand``."""
+    return type(x).__module__ == "neonlite.array_api.array"
+
+
+def operand_of(x: object) -> Any:
+    """Return the op-tree or tensor of an array, and any other object unchanged."""
+    return x.operand if is_array(x) else x
+
+
+def as_list(x: Any) -> list[Any]:
+    """Return a list unchanged, and any other object in a list of one."""
+    return list(x) if isinstance(x, list | tuple) else [x]
+
+
+def check_input_grads(z: OpTreeNode, grads: object) -> None:
+    """Raise ValueError unless the result of the gradient rule of ``z`` has a gradient, or None, for each operand."""
+    items = grads if isinstance(grads, tuple) else ()
+    if len(items) != len(z.operands) or not all(x is None or isinstance(x, Operand) for x in items):
+        raise ValueError(
+            f"grad of {z.op!r}: expected a tuple with an op-tree, or None for a zero gradient, for each of the "
+            f"{len(z.operands)} operands, got {describe(grads)}"
+        )
 
 
 def is_finite_multiple(dx: Operand, dz: Operand) -> bool:

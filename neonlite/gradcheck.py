@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neonlite import html_repr
-from neonlite.autodiff import Autodiff
-from neonlite.autodiff_requests import Variables, as_list, operand_of
+from neonlite.autodiff import Autodiff, Variables, as_list, operand_of
 from neonlite.backend import Backend, Tensor
 from neonlite.backend.tensor_views import replay_view
 from neonlite.backend.validation import instance
@@ -17,7 +16,7 @@ from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import label
 from neonlite.ops import OPS
 from neonlite.optree import OpTreeNode, build, postorder
-from neonlite.optree_structure import RandomSource
+from neonlite.tree_structure import RandomSource
 
 if TYPE_CHECKING:
     from neonlite.array_api import Array

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from neonlite.messages import describe_setting
-from neonlite.optree_structure import info_of
+from neonlite.tree_structure import info_of
 
 NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?%?|nan|-?inf")
 

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from neonlite.optree_structure import info_of
+from neonlite.tree_structure import info_of
 
 if TYPE_CHECKING:
     from neonlite.optree import Operand

@@ -18,14 +18,22 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from neonlite import optree_methods, optree_numpy
+from neonlite import numpy_methods
 from neonlite.messages import describe
+from neonlite.numpy_methods import ArrayMethods
 from neonlite.ops import OPS, Op
-from neonlite.optree_array_methods import ArrayMethods
-from neonlite.optree_inference import NO_LEAVES, SEQUENCES, as_leaf, infer_info, not_an_operand, unchecked_info
-from neonlite.optree_structure import Attrs, Info, Leaves
-from neonlite.optree_walks import Triple, matrix_transpose_axes
-from neonlite.optree_walks import postorder as postorder
+from neonlite.tree_inference import (
+    NO_LEAVES,
+    SEQUENCES,
+    as_leaf,
+    backend_of,
+    infer_info,
+    not_an_operand,
+    unchecked_info,
+    unknown_op,
+)
+from neonlite.tree_structure import Attrs, Info, Leaves, Triple, matrix_transpose_axes
+from neonlite.tree_structure import postorder as postorder
 from neonlite.typing import DTypeLike, NumPyArray, OperandLike, ShapeLike
 
 if TYPE_CHECKING:
@@ -33,6 +41,7 @@ if TYPE_CHECKING:
 
     from neonlite.backend.base import BackendBase
     from neonlite.backend.tensor import Tensor
+    from neonlite.visualize import Steps
 
 MAX_TRACKED_LEAVES = 128  # a node with more leaves does not store them; its tree is traversed when it runs
 
@@ -168,8 +177,8 @@ class Operand(ArrayMethods):
     """
 
     __slots__ = ()
-    __array_ufunc__ = optree_numpy.ArrayUfunc()
-    __array_function__ = optree_numpy.array_function
+    __array_ufunc__ = numpy_methods.ArrayUfunc()
+    __array_function__ = numpy_methods.array_function
     __array_priority__ = 1000
     __hash__ = object.__hash__
 
@@ -271,7 +280,41 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
 
     __slots__ = ()
 
-    build = classmethod(optree_methods.build_by_name)
+    @classmethod
+    def build(
+        cls,
+        /,
+        op: str,
+        a: OperandLike,
+        b: OperandLike | None = None,
+        out: Tensor | None = None,
+        **attrs: object,
+    ) -> Operand:
+        """Return a node with shape inference and checks.
+
+        Parameters
+        ----------
+        op : str
+            The name of the op. "assign" runs at once.
+        a, b, out, **attrs
+            As for ``be.build``; ``axis`` has the default of the backend's method.
+
+        Returns
+        -------
+        OpTreeNode or Tensor
+            The node; or ``out``.
+        """
+        if op not in OPS:
+            raise unknown_op("OpTreeNode.build", op)
+        be = backend_of(a, b)
+        if op == "assign":
+            node = cls({"shape": cls.shape(a), "op": op}, a, b)  # type: ignore[arg-type]  # the function of ShapeDescriptor
+            be.execute(node)
+            return node
+        if OPS[op].has_axis:  # its method has a default
+            method: Callable[..., Operand] = getattr(be, OPS[op].method)
+            return method(a, out=out, **attrs)
+        return be.build(op, a, b, out, **attrs)
 
     if TYPE_CHECKING:  # of an op-tree, the result is an op-tree
 
@@ -355,8 +398,66 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
 
     # --- display ---
 
-    __repr__ = optree_methods.format_triple
-    pp = optree_methods.pp
-    draw = optree_methods.draw
-    step = optree_methods.step
-    _repr_svg_ = optree_methods.draw_svg
+    def __repr__(self) -> str:
+        """Return nested triples, as in neon."""
+        from neonlite import visualize  # when first used, as it is large
+
+        return visualize.format_triple(self)
+
+    def pp(self) -> str:
+        """Return the tree in infix notation.
+
+        Returns
+        -------
+        str
+            A formula such as ``((1) / ((1) + (exp ((-1) * x))))``.
+        """
+        from neonlite import visualize
+
+        return visualize.format_infix(self)
+
+    def draw(self, format: str = "text", max_nodes: int | None = 40) -> str:
+        """Return a drawing of the tree, with its result on top.
+
+        A node or tensor that is used twice is drawn once. In a tree of more than ``max_nodes`` nodes, those nearest to
+        the result are drawn, and each sub-tree below them is folded into one box: its formula if that is short, else
+        its first op and its number of ops.
+
+        Parameters
+        ----------
+        format : {"text", "mermaid", "dot", "svg"}, default "text"
+            Indented text, a Mermaid flowchart, a Graphviz digraph, or an SVG picture.
+        max_nodes : int, optional
+            The largest number of ops, tensors and scalars to draw; None: all. Default: 40.
+
+        Returns
+        -------
+        str
+            The drawing.
+
+        Raises
+        ------
+        ValueError
+            The format is not one of these, or ``max_nodes`` is not positive.
+        TypeError
+            ``max_nodes`` is not an integer.
+        """
+        from neonlite import visualize
+
+        return visualize.draw(self, format, max_nodes)
+
+    def step(self) -> Steps:
+        """Evaluate the tree node by node.
+
+        Returns
+        -------
+        Steps
+            An iterable of (node, value) that prints as a table of all intermediate values.
+        """
+        from neonlite import visualize
+
+        return visualize.Steps(self)
+
+    def _repr_svg_(self) -> str:
+        """Return the drawing that notebooks display."""
+        return self.draw("svg")

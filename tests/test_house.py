@@ -45,29 +45,21 @@ LEVELS = {
     "neonlite.logs": 0,
     "neonlite.name_hints": 0,
     "neonlite.dtypes": 0,
-    "neonlite.shapes": 0,
     "neonlite.ops": 0,
-    "neonlite.op_functions": 0,
-    "neonlite.linalg_functions": 0,
-    "neonlite.order_functions": 0,
     "neonlite.typing": 0,
     "neonlite.version": 0,
     "neonlite.messages": 1,
     "neonlite.html_repr": 1,
     "neonlite.optree": 1,
-    "neonlite.optree_array_methods": 1,
-    "neonlite.optree_methods": 1,
-    "neonlite.optree_numpy": 1,
-    "neonlite.optree_inference": 1,
-    "neonlite.optree_structure": 1,
-    "neonlite.optree_walks": 1,
+    "neonlite.numpy_methods": 1,
+    "neonlite.tree_inference": 1,
+    "neonlite.tree_structure": 1,
     "neonlite.visualize": 1,
     "neonlite.backend": 2,
     "neonlite.array_api": 3,
     "neonlite.array_namespace": 3,
     "neonlite.autodiff": 3,
     "neonlite.contraction": 3,
-    "neonlite.autodiff_requests": 3,
     "neonlite.explorer": 3,
     "neonlite.gradcheck": 3,
     "neonlite.layers": 4,
@@ -104,7 +96,7 @@ BACKEND_LEVEL_OF_MODULE = {
     f"neonlite.backend.{name}": n for n, names in BACKEND_LEVELS.items() for name in names.split()
 }
 BACKEND_LEVEL_OF_MODULE["neonlite.backend"] = max(BACKEND_LEVELS)
-OPTREE_PARTS = {name for name in LEVELS if name.startswith("neonlite.optree_")}
+OPTREE_PARTS = {"neonlite.tree_structure", "neonlite.tree_inference", "neonlite.numpy_methods"}
 ARRAY_LIBRARIES = {"numpy", "scipy", "cupy", "cupyx", "torch", "jax", "mkl", "cudnn", "numexpr", "tensorflow"}
 ARRAY_LIBRARIES |= {"array_api_compat", "array_api_strict", "opt_einsum", "ctypes"}
 
@@ -226,12 +218,12 @@ def test_no_array_library_above_the_backend():
     assert not {module: libraries for module in others if (libraries := array_libraries(module))}
 
 
-TABLE = {"neonlite.dtypes", "neonlite.shapes", "neonlite.op_functions", "neonlite.ops", "neonlite.typing"}
-TABLE |= {"neonlite.linalg_functions", "neonlite.order_functions"}
+TABLE = {"neonlite.dtypes", "neonlite.ops.shapes", "neonlite.ops.functions", "neonlite.ops", "neonlite.typing"}
+TABLE |= {"neonlite.ops.linalg"}
 
 
 VISUALIZE = {name for name in MODULES if name.startswith("neonlite.visualize.")}
-DRAWING = {*TABLE, *VISUALIZE, *["neonlite.messages", "neonlite.optree_structure", "neonlite.optree_walks"]}
+DRAWING = {*TABLE, *VISUALIZE, "neonlite.messages", "neonlite.tree_structure"}
 DRAWING |= {"neonlite.files", "neonlite.html_repr"}
 
 
@@ -239,18 +231,16 @@ DRAWING |= {"neonlite.files", "neonlite.html_repr"}
     ("module", "allowed"),
     [
         ("neonlite.dtypes", set()),
-        ("neonlite.shapes", set()),
-        ("neonlite.op_functions", {"neonlite.dtypes", "neonlite.shapes"}),
-        ("neonlite.linalg_functions", {"neonlite.shapes"}),
-        ("neonlite.order_functions", {"neonlite.op_functions", "neonlite.shapes"}),
+        ("neonlite.ops.shapes", set()),
+        ("neonlite.ops.functions", {"neonlite.dtypes", "neonlite.ops.shapes"}),
+        ("neonlite.ops.linalg", {"neonlite.ops.shapes"}),
         ("neonlite.ops", TABLE - {"neonlite.ops", "neonlite.typing"}),
-        ("neonlite.optree_structure", TABLE),
-        ("neonlite.messages", {"neonlite.optree_structure"}),
-        ("neonlite.optree_walks", {*TABLE, "neonlite.optree_structure"}),
+        ("neonlite.tree_structure", TABLE),
+        ("neonlite.messages", {"neonlite.tree_structure"}),
         ("neonlite.visualize", VISUALIZE),
         *((module, DRAWING) for module in sorted(VISUALIZE)),
         ("neonlite.optree", {*TABLE, *OPTREE_PARTS, "neonlite.messages", "neonlite.visualize"}),
-        ("neonlite.backend.planning.steps", {*TABLE, "neonlite.optree_structure", "neonlite.optree_walks"}),
+        ("neonlite.backend.planning.steps", {*TABLE, "neonlite.tree_structure"}),
     ],
 )
 def test_the_lowest_levels_import_almost_nothing(module, allowed):

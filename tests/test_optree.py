@@ -12,7 +12,7 @@ import pytest
 from neonlite import Backend, OpTreeNode, Tensor
 from neonlite.ops import OP_TABLE, OPS
 from neonlite.optree import Operand, postorder
-from neonlite.optree_structure import Info
+from neonlite.tree_structure import Info
 
 
 @pytest.fixture

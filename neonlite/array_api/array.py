@@ -19,12 +19,11 @@ from neonlite.backend.tensor import Tensor
 from neonlite.backend.warn import warn
 from neonlite.dtypes import INT_DTYPES
 from neonlite.messages import NO_COMPLEX, describe
+from neonlite.numpy_methods import device_of, not_for_arrow
 from neonlite.ops import OPS
+from neonlite.ops.shapes import Shape
 from neonlite.optree import Operand, OpTreeNode, build
-from neonlite.optree_array_methods import device_of
-from neonlite.optree_methods import not_for_arrow
-from neonlite.optree_walks import postorder
-from neonlite.shapes import Shape
+from neonlite.tree_structure import postorder
 from neonlite.typing import AxisLike, DTypeLike, NativeArray, NestedLists, NumPyArray, ShapeLike
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from neonlite.array_api.array import Array, as_dtype, padded, result, same
 from neonlite.array_api.promotion import DTYPES, KINDS, DTypes, promote, promote_scalar, to_dtype
 from neonlite.backend import current_backend
 from neonlite.messages import describe
-from neonlite.optree_array_methods import device_of
-from neonlite.shapes import Shape
-from neonlite.shapes import broadcast_shapes as common_shape
+from neonlite.numpy_methods import device_of
+from neonlite.ops.shapes import Shape
+from neonlite.ops.shapes import broadcast_shapes as common_shape
 
 if TYPE_CHECKING:
     from neonlite.backend.base import BackendBase

@@ -24,8 +24,8 @@ from neonlite.array_api.promotion import promote, promote_scalar, to_dtype
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
 from neonlite.ops import OPS, Op
+from neonlite.ops.shapes import broadcast_shapes
 from neonlite.optree import build
-from neonlite.shapes import broadcast_shapes
 
 OPS_BY_METHOD = {op.method: op for op in OPS.values()}
 FLOAT, REAL, INTEGER, ANY = "f", "iuf", "iu", "biuf"  # the kinds of dtypes that a function accepts

@@ -21,7 +21,7 @@ from neonlite.array_api.promotion import check_can_assign, to_dtype
 from neonlite.backend.planning.layout import write_chwn
 from neonlite.backend.tensor import Tensor
 from neonlite.messages import describe
-from neonlite.shapes import Shape, can_broadcast
+from neonlite.ops.shapes import Shape, can_broadcast
 from neonlite.typing import NumPyArray
 
 MAX_INT64 = np.uint64(2**63 - 1)

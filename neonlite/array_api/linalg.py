@@ -29,7 +29,7 @@ from neonlite.array_api.reductions import sum as sum_of
 from neonlite.backend.validation import integer
 from neonlite.messages import describe
 from neonlite.name_hints import module_getattr
-from neonlite.shapes import broadcast_shapes
+from neonlite.ops.shapes import broadcast_shapes
 
 
 class EighResult(NamedTuple):

@@ -14,7 +14,7 @@ from neonlite.array_api.data_types import broadcast_arrays, broadcast_to
 from neonlite.array_api.promotion import promote, to_dtype
 from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
-from neonlite.shapes import normalize_axes
+from neonlite.ops.shapes import normalize_axes
 
 Axis = int | Sequence[int] | None
 

@@ -15,9 +15,9 @@ from neonlite.array_api.creation import asarray
 from neonlite.array_api.promotion import to_dtype
 from neonlite.messages import NO_COMPLEX, describe
 from neonlite.name_hints import ARRAY, add_hints, synonyms
+from neonlite.numpy_methods import UFUNC_REDUCTIONS, accepts, evaluate
 from neonlite.optree import Operand
-from neonlite.optree_inference import SEQUENCES
-from neonlite.optree_numpy import REDUCTIONS, accepts, evaluate
+from neonlite.tree_inference import SEQUENCES
 
 BINARY = {
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
@@ -127,7 +127,7 @@ def array_ufunc(self: Array, ufunc: np.ufunc, method: str, *inputs: Any, **optio
     name = ufunc.__name__
     function = None
     if method == "reduce":
-        function, options = find_function(REDUCTIONS.get(name, "")), {"axis": 0, **options}
+        function, options = find_function(UFUNC_REDUCTIONS.get(name, "")), {"axis": 0, **options}
     elif method == "__call__":
         function = find_function(name)
     if function is None or options.keys() - {"axis", "keepdims", "dtype"} or not accepts(function, *inputs, **options):

@@ -15,7 +15,7 @@ from neonlite.array_api.manipulation import matrix_transpose as matrix_transpose
 from neonlite.array_api.promotion import promote, to_dtype
 from neonlite.array_api.reductions import sum as sum_over
 from neonlite.messages import describe
-from neonlite.shapes import broadcast_shapes
+from neonlite.ops.shapes import broadcast_shapes
 
 
 def check_numeric(name: str, *arrays: Any) -> list[Array]:

@@ -38,7 +38,7 @@ from neonlite.backend.validation import checks_arguments, one_of
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.name_hints import BACKEND, add_hints
 from neonlite.optree import Operand
-from neonlite.optree_structure import Structures
+from neonlite.tree_structure import Structures
 from neonlite.typing import DTypeLike
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import checks_names
 from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, overflow_message
 from neonlite.messages import NO_COMPLEX, describe
+from neonlite.ops.shapes import Shape, at_least_2d, is_contiguous, memory_span
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.shapes import Shape, at_least_2d, is_contiguous, memory_span
 from neonlite.typing import ArrayLike, DTypeLike, NativeArray, NumPyArray, ShapeLike
 
 # {item size in bytes: all memory of other libraries}. Arrays of one item size share one such allocation, with storage

@@ -12,10 +12,10 @@ from neonlite.backend.base import BackendBase
 from neonlite.backend.op_methods import OpMethods, make_method
 from neonlite.backend.validation import expected, function, integer, one_of, sequence
 from neonlite.messages import describe
-from neonlite.op_functions import Gradients
 from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
+from neonlite.ops.functions import Gradients
+from neonlite.ops.shapes import Shape, at_least_2d, broadcast_shapes
 from neonlite.optree import OpTreeNode
-from neonlite.shapes import Shape, at_least_2d, broadcast_shapes
 from neonlite.typing import NativeArray
 
 

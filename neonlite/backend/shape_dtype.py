@@ -12,8 +12,8 @@ from neonlite.backend.base import BackendBase
 from neonlite.backend.bfloat16 import INSTALL_COMMAND
 from neonlite.dtypes import dtype_bits
 from neonlite.messages import NO_COMPLEX, describe
-from neonlite.optree_structure import Info
-from neonlite.shapes import Shape, at_least_2d, contiguous_strides
+from neonlite.ops.shapes import Shape, at_least_2d, contiguous_strides
+from neonlite.tree_structure import Info
 from neonlite.typing import DTypeLike, ShapeLike
 
 DATATYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}  # neon's short names

@@ -14,11 +14,10 @@ from neonlite.backend.planning.layout import export_array, layout_of
 from neonlite.backend.tensor_index import FULL_SLICE, gather, parse_index, scatter
 from neonlite.dtypes import dtype_bits
 from neonlite.messages import describe
-from neonlite.op_functions import to_slices
+from neonlite.ops.functions import to_slices
+from neonlite.ops.shapes import Shape, SliceSpec, is_contiguous, memory_span
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.optree_structure import Info
-from neonlite.optree_walks import matrix_transpose_axes
-from neonlite.shapes import Shape, SliceSpec, is_contiguous, memory_span
+from neonlite.tree_structure import Info, matrix_transpose_axes
 from neonlite.typing import ArrayLike, IndexLike, NativeArray
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neonlite.messages import describe
+from neonlite.ops.shapes import SliceSpec
 from neonlite.optree import Operand
-from neonlite.shapes import SliceSpec
 from neonlite.typing import ArrayLike, IndexLike, NumPyArray
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from neonlite.backend.tensor_index import FULL_SLICE
-from neonlite.op_functions import to_slices
-from neonlite.shapes import Shape, contiguous_strides, reshape_shape, transpose_shape
+from neonlite.ops.functions import to_slices
+from neonlite.ops.shapes import Shape, contiguous_strides, reshape_shape, transpose_shape
 from neonlite.typing import ArrayLike, DTypeLike, ShapeLike
 
 if TYPE_CHECKING:

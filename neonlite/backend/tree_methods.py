@@ -19,12 +19,11 @@ from neonlite.backend.tree_operands import (
 from neonlite.backend.validation import checks_names, integer
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES
 from neonlite.messages import describe
-from neonlite.op_functions import widen_half
 from neonlite.ops import LN2, OPS
+from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.optree_inference import unknown_op
-from neonlite.optree_structure import RandomSource
-from neonlite.optree_walks import matrix_transpose_axes
+from neonlite.tree_inference import unknown_op
+from neonlite.tree_structure import RandomSource, matrix_transpose_axes
 from neonlite.typing import ArrayLike, AxisLike, DTypeLike, OperandLike, ShapeLike
 
 if TYPE_CHECKING:

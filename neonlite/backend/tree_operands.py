@@ -10,10 +10,10 @@ from neonlite.backend.creation import as_row, to_host_array
 from neonlite.dtypes import LIMITS
 from neonlite.messages import describe, truncate_message
 from neonlite.ops import Op
+from neonlite.ops.shapes import normalize_axes
 from neonlite.optree import Operand, OpTreeNode, build
-from neonlite.optree_inference import as_leaf, not_an_operand
-from neonlite.optree_structure import Attrs
-from neonlite.shapes import normalize_axes
+from neonlite.tree_inference import as_leaf, not_an_operand
+from neonlite.tree_structure import Attrs
 from neonlite.typing import ArrayLike, AxisLike, OperandLike
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from neonlite.layers.norm import LayerNorm
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
 from neonlite.layers.types import ActivationLike, InitLike, LayerInput
 from neonlite.messages import describe
-from neonlite.op_functions import widen_half
+from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand
 
 SINUSOID_BASE = 10000  # the longest wavelength is 2 pi times this many steps

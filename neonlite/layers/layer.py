@@ -24,7 +24,7 @@ from neonlite.layers.weights import WeightOwner
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER, add_hints
 from neonlite.optree import Operand, OpTreeNode
-from neonlite.optree_walks import is_same_expression
+from neonlite.tree_structure import is_same_expression
 
 NO_TREE: tuple[Any, Any, Any] = (None, None, None)  # inputs, formula and constants of a layer that was not run
 

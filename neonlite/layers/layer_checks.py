@@ -12,7 +12,7 @@ from neonlite.layers.buffers import tensor_shape
 from neonlite.layers.types import LayerInput, LayerShape
 from neonlite.messages import describe
 from neonlite.optree import Operand, OpTreeNode, postorder
-from neonlite.optree_structure import RandomSource
+from neonlite.tree_structure import RandomSource
 
 if TYPE_CHECKING:
     from neonlite.layers.layer import Layer

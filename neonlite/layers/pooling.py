@@ -12,7 +12,7 @@ from neonlite.backend.primitives.geometry import LRNLayer, PoolLayer
 from neonlite.backend.validation import one_of
 from neonlite.layers.convolution import ImageLayer, pad_images, parse_sizes, window_slices
 from neonlite.layers.types import WindowSizes
-from neonlite.op_functions import widen_half
+from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand, OpTreeNode
 
 

@@ -16,7 +16,7 @@ from neonlite.initializers import compute_dtype
 from neonlite.layers.buffers import BufferOwner
 from neonlite.layers.layer_checks import not_configured
 from neonlite.messages import describe
-from neonlite.shapes import at_least_2d
+from neonlite.ops.shapes import at_least_2d
 from neonlite.typing import ArrayLike, NativeArray, NumPyArray
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from neonlite.op_functions import widen_half
+from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand
 from neonlite.transforms.metric import ColumnMetric, require_columns, split_columns
 from neonlite.transforms.transform import Metric, Outputs, Targets

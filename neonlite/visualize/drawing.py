@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from neonlite.files import encodable
-from neonlite.optree_walks import Triple
+from neonlite.tree_structure import Triple
 from neonlite.visualize.graph import OpTreeGraph
 from neonlite.visualize.svg import render_svg
 

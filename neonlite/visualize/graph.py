@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from unicodedata import east_asian_width
 
 from neonlite.messages import label
-from neonlite.optree_structure import info_of
-from neonlite.optree_walks import Triple, postorder
+from neonlite.tree_structure import Triple, info_of, postorder
 from neonlite.visualize.printing import format_attrs, format_infix
 
 MAX_LABEL_CHARS = 34  # of a line in a box

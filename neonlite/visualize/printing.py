@@ -13,8 +13,7 @@ from typing import Any
 
 from neonlite.messages import label
 from neonlite.ops import OPS
-from neonlite.optree_structure import info_of
-from neonlite.optree_walks import Triple, postorder
+from neonlite.tree_structure import Triple, info_of, postorder
 
 MAX_DISPLAYED_NODES = 200  # also the limit of lines, and of operands of one op
 

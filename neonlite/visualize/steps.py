@@ -7,7 +7,7 @@ from typing import Any
 
 from neonlite.html_repr import table
 from neonlite.messages import label
-from neonlite.optree_walks import Triple, postorder
+from neonlite.tree_structure import Triple, postorder
 from neonlite.typing import NumPyArray
 from neonlite.visualize.graph import display_width
 from neonlite.visualize.printing import MAX_DISPLAYED_NODES, format_node_infix

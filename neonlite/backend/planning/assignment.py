@@ -33,10 +33,9 @@ from neonlite.backend.tensor_views import overlap
 from neonlite.backend.validation import sequence
 from neonlite.messages import describe
 from neonlite.ops import OPS
+from neonlite.ops.shapes import can_broadcast
 from neonlite.optree import Operand, OpTreeNode, build
-from neonlite.optree_structure import STATIC_INTS
-from neonlite.optree_walks import lower_to_instructions
-from neonlite.shapes import can_broadcast
+from neonlite.tree_structure import STATIC_INTS, lower_to_instructions
 from neonlite.typing import ArrayLike
 
 Assignment = tuple[Sequence[Tensor], Sequence[Any]]  # targets and their values

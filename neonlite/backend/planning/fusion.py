@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Any
 
 from neonlite.backend.planning.steps import Stage, Step, StepList
-from neonlite.shapes import Shape
+from neonlite.ops.shapes import Shape
 
 
 def build_stages(plan: StepList) -> list[Stage]:

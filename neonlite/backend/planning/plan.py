@@ -24,8 +24,8 @@ from neonlite.backend.format import format_bytes
 from neonlite.backend.planning import buffers, fusion
 from neonlite.backend.planning.steps import Stage, StepList
 from neonlite.dtypes import dtype_bits
-from neonlite.optree_structure import Info, Leaves
-from neonlite.shapes import is_contiguous
+from neonlite.ops.shapes import is_contiguous
+from neonlite.tree_structure import Info, Leaves
 from neonlite.typing import OperandLike
 
 PLAN_BYTES, STEP_BYTES = 6000, 1000  # host memory of a plan and of each step, as measured

@@ -20,9 +20,9 @@ from neonlite.backend.tensor import Tensor
 from neonlite.backend.tensor_views import overlap
 from neonlite.messages import describe, owners
 from neonlite.ops import OPS
+from neonlite.ops.shapes import can_broadcast
 from neonlite.optree import Operand, OpTreeNode, build, postorder
-from neonlite.optree_walks import flatten_pairs, lower_to_instructions
-from neonlite.shapes import can_broadcast
+from neonlite.tree_structure import flatten_pairs, lower_to_instructions
 from neonlite.typing import NativeArray
 
 MAX_CACHED_PLANS = 1024  # per backend

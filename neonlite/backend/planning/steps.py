@@ -9,9 +9,8 @@ from typing import Any, NamedTuple, cast
 
 from neonlite.dtypes import LIMITS, dtype_bits, overflow_message
 from neonlite.ops import OPS, Op
-from neonlite.optree_structure import Above, Below, Constant, Info, Leaves
-from neonlite.optree_walks import Instruction, OperandId, lower_to_instructions
-from neonlite.shapes import Shape, contiguous_strides
+from neonlite.ops.shapes import Shape, contiguous_strides
+from neonlite.tree_structure import Above, Below, Constant, Info, Instruction, Leaves, OperandId, lower_to_instructions
 from neonlite.typing import OperandLike
 
 

@@ -20,7 +20,7 @@ from neonlite.backend.primitives.primitive_operands import as_nhwc_matrices, che
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.validation import check_shape
 from neonlite.messages import describe
-from neonlite.op_functions import widen_half
+from neonlite.ops.functions import widen_half
 from neonlite.optree import Operand
 
 

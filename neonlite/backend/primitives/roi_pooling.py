@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from neonlite.backend.primitives.matmul import MatmulPrimitives
-from neonlite.op_functions import run_scatter_add
+from neonlite.ops.functions import run_scatter_add
 from neonlite.typing import NativeArray as Array
 from neonlite.typing import NumPyArray
 

@@ -25,13 +25,13 @@ from helpers.parametrize import DEEP
 from helpers.runtimes import RUNTIMES, back, refused
 
 import neonlite.backend.planning.run as run_module
-from neonlite import Autodiff, Backend, optree_inference, optree_structure
+from neonlite import Autodiff, Backend, tree_inference, tree_structure
 from neonlite.backend import thread_pool
 from neonlite.backend.planning.plan import PLAN_BYTES, STEP_BYTES, Plan
 from neonlite.backend.runtimes.numpy import fused_stage, summation
 from neonlite.backend.runtimes.onednn import chain_fusion
-from neonlite.op_functions import to_slices
 from neonlite.ops import OP_TABLE, OPS
+from neonlite.ops.functions import to_slices
 from neonlite.optree import OpTreeNode
 
 Array = np.ndarray[Any, Any]
@@ -387,25 +387,25 @@ def test_the_bytes_of_plans_and_structures_are_about_what_they_take(cpu):
 
 
 def test_the_table_of_structures_is_bounded(be, monkeypatch):
-    monkeypatch.setattr(optree_structure, "MAX_STRUCTURE_BYTES", 64 * optree_structure.STRUCTURE_BYTES)
-    monkeypatch.setattr(optree_inference, "MAX_CACHED_FLOATS", 64)
+    monkeypatch.setattr(tree_structure, "MAX_STRUCTURE_BYTES", 64 * tree_structure.STRUCTURE_BYTES)
+    monkeypatch.setattr(tree_inference, "MAX_CACHED_FLOATS", 64)
     x = be.ones((2, 2))
     early, tree = x * 2 + 3, x
     for n in range(500):
         tree = tree + 1.5 if n % 3 else tree * (n / 7)
         assert len(be.structures) <= 66
-        assert len(optree_inference._float_cache) <= 66
+        assert len(tree_inference._float_cache) <= 66
     again = x * 2 + 3
     assert again.asnumpyarray().tolist() == early.asnumpyarray().tolist() == [[5, 5], [5, 5]]
 
 
 def test_tensors_of_many_shapes_leave_nothing_behind(be, monkeypatch):
-    monkeypatch.setattr(optree_structure, "MAX_STRUCTURE_BYTES", 64 * optree_structure.STRUCTURE_BYTES)
+    monkeypatch.setattr(tree_structure, "MAX_STRUCTURE_BYTES", 64 * tree_structure.STRUCTURE_BYTES)
     x = be.ones((3000, 1))
 
     def infos() -> int:
         gc.collect()
-        return sum(type(found) is optree_structure.Info for found in gc.get_objects())
+        return sum(type(found) is tree_structure.Info for found in gc.get_objects())
 
     before = infos()
     for n in range(1, 3000):
@@ -1227,7 +1227,7 @@ def test_the_structure_of_a_deep_tree_does_not_hold_those_below_it(be):
     def count() -> int:
         be.structures.clear()
         gc.collect()
-        return sum(type(x) is optree_structure.Info for x in gc.get_objects())
+        return sum(type(x) is tree_structure.Info for x in gc.get_objects())
 
     x = tree = be.ones((2, 2))
     before = count()

@@ -44,8 +44,8 @@ from neonlite.backend.runtimes.cuda.op_templates import (
     to_storage,
 )
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, dtype_bits
-from neonlite.optree_structure import Constant
-from neonlite.shapes import Axes, Shape
+from neonlite.ops.shapes import Axes, Shape
+from neonlite.tree_structure import Constant
 from neonlite.typing import NativeArray
 
 THREADS_PER_BLOCK = 256

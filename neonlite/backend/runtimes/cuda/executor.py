@@ -27,7 +27,7 @@ from neonlite.backend.runtimes.cuda.user_kernels import UserKernel
 from neonlite.backend.runtimes.reference.executor import ReferenceExecutor, Runner
 from neonlite.backend.warn import warn
 from neonlite.dtypes import FLOAT_DTYPES
-from neonlite.op_functions import index_error_message, normalize_indices
+from neonlite.ops.functions import index_error_message, normalize_indices
 from neonlite.typing import NativeArray
 
 MAX_BOUND_PLANS = 256  # plans whose temporaries are cached per thread

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from neonlite.backend.planning.plan import Plan
 from neonlite.backend.planning.steps import Stage
 from neonlite.dtypes import FLOAT_DTYPES
-from neonlite.optree_structure import Constant
+from neonlite.tree_structure import Constant
 from neonlite.typing import NativeArray
 
 

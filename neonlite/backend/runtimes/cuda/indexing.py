@@ -19,7 +19,7 @@ from neonlite.backend.runtimes.cuda.random_kernels import (
     reserve_blocks,
 )
 from neonlite.backend.runtimes.cuda.user_kernels import RAW_KERNELS, UserKernel
-from neonlite.op_functions import index_error_message, normalize_indices
+from neonlite.ops.functions import index_error_message, normalize_indices
 from neonlite.typing import NativeArray
 
 WAIT_HINT = "set NEONLITE_WAIT=1 in the environment to raise this at the faulty call"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from neonlite.backend.planning.steps import Step
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, dtype_bits
 from neonlite.ops import Op
-from neonlite.optree_structure import Constant
+from neonlite.tree_structure import Constant
 
 STORAGE_TYPES = {"float16": "Half", "bfloat16": "BFloat16", "float32": "float", "float64": "double"}
 STORAGE_TYPES |= {"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"}

@@ -40,8 +40,8 @@ from neonlite.backend.runtimes.cuda.op_templates import (
 )
 from neonlite.dtypes import FLOAT_DTYPES, dtype_bits
 from neonlite.ops import OPS, Op
-from neonlite.optree_structure import Constant
-from neonlite.shapes import Axes, reduction_shape
+from neonlite.ops.shapes import Axes, reduction_shape
+from neonlite.tree_structure import Constant
 from neonlite.typing import NativeArray
 
 MAX_LANE_REGISTERS = 64  # 32-bit registers for a lane's part of a row

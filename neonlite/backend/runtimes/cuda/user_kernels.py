@@ -12,7 +12,7 @@ from neonlite.backend.planning.plan import Plan
 from neonlite.backend.runtimes.cuda.codegen import THREADS_PER_BLOCK, AddressFunction, Launch
 from neonlite.backend.runtimes.cuda.op_templates import COMPUTE_TYPES, STORAGE_TYPES, USER_TEMPLATES
 from neonlite.ops import Op
-from neonlite.shapes import Shape
+from neonlite.ops.shapes import Shape
 from neonlite.typing import NativeArray
 
 RAW_KERNELS: dict[Op, RawKernel] = {}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neonlite.backend.planning.buffers import align_bytes
-from neonlite.shapes import Shape
+from neonlite.ops.shapes import Shape
 from neonlite.typing import NumPyArray as Array
 
 

@@ -20,7 +20,7 @@ from neonlite.backend.runtimes.numpy.arena import ArenaSlot
 from neonlite.backend.runtimes.numpy.fused_stage import Chain, FusedStage
 from neonlite.backend.runtimes.numpy.templates import CALL_BUFFERS, CALL_FUNCTIONS
 from neonlite.backend.runtimes.reference.executor import ReferenceExecutor, Runner
-from neonlite.shapes import Shape
+from neonlite.ops.shapes import Shape
 from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array
 

@@ -25,7 +25,7 @@ from neonlite.backend.runtimes.numpy.summation import accumulation_dtype
 from neonlite.backend.runtimes.numpy.templates import OP_COST, REDUCTION_UFUNCS
 from neonlite.backend.runtimes.reference.executor import Runner
 from neonlite.backend.thread_pool import get_num_threads, parallel_for
-from neonlite.shapes import Axes, Shape, reduction_shape
+from neonlite.ops.shapes import Axes, Shape, reduction_shape
 from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array
 

@@ -18,7 +18,7 @@ from neonlite.backend.runtimes.numpy.summation import (
     select_reduction_function,
 )
 from neonlite.backend.runtimes.numpy.templates import OPERAND_NAMES, REDUCTION_UFUNCS, UFUNCS, template_of
-from neonlite.optree_structure import Constant
+from neonlite.tree_structure import Constant
 
 if TYPE_CHECKING:
     from neonlite.backend.runtimes.numpy.fused_stage import FusedStage

@@ -16,7 +16,7 @@ import numpy as np
 
 from neonlite.backend.planning.plan import Plan
 from neonlite.backend.planning.steps import Step
-from neonlite.shapes import Axes, Shape
+from neonlite.ops.shapes import Axes, Shape
 from neonlite.typing import NumPyArray as Array
 
 MIN_ELEMENTS = 1 << 13  # smaller arrays are summed by NumPy

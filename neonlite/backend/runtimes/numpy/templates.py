@@ -17,9 +17,9 @@ import numpy as np
 
 from neonlite.backend.planning.steps import Step
 from neonlite.dtypes import FLOAT_DTYPES
-from neonlite.op_functions import normalize_indices, to_slices
-from neonlite.optree_structure import Constant
-from neonlite.shapes import Shape
+from neonlite.ops.functions import normalize_indices, to_slices
+from neonlite.ops.shapes import Shape
+from neonlite.tree_structure import Constant
 from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array
 

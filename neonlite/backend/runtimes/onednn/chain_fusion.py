@@ -24,8 +24,8 @@ from neonlite.backend.runtimes.onednn.post_ops import (
     get_chain,
 )
 from neonlite.ops import OPS
-from neonlite.optree_structure import Constant
-from neonlite.shapes import Shape
+from neonlite.ops.shapes import Shape
+from neonlite.tree_structure import Constant
 
 MIN_CHAIN_COST = 1 << 16  # elements times cost; below it, a chain is slower than NumPy
 MIN_EXACT_CHAIN_ELEMENTS = 1 << 15  # below it, a chain without an op of ``INEXACT_OPS`` is slower than NumPy

@@ -56,7 +56,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
     get_library,
 )
 from neonlite.backend.thread_pool import parallel_for
-from neonlite.shapes import contiguous_strides
+from neonlite.ops.shapes import contiguous_strides
 from neonlite.typing import NativeArray
 from neonlite.typing import NumPyArray as Array
 

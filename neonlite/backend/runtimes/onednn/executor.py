@@ -10,7 +10,7 @@ from neonlite.backend.runtimes.numpy.executor import BlockedExecutor
 from neonlite.backend.runtimes.onednn.chain_fusion import fuse_chains
 from neonlite.backend.runtimes.onednn.eltwise import ELTWISE_FUNCTIONS, EltwiseFunction
 from neonlite.backend.runtimes.onednn.post_ops import FusedChain
-from neonlite.shapes import Shape
+from neonlite.ops.shapes import Shape
 
 
 class OneDNNExecutor(BlockedExecutor):

@@ -31,7 +31,7 @@ from neonlite.backend.runtimes.onednn.bindings import (
 )
 from neonlite.backend.runtimes.onednn.eltwise import ELTWISE_EXP, ELTWISE_LOGISTIC, MIN_EXP_ARG, EltwiseFunction
 from neonlite.backend.thread_pool import get_num_threads
-from neonlite.shapes import Shape, contiguous_strides
+from neonlite.ops.shapes import Shape, contiguous_strides
 from neonlite.typing import NumPyArray as Array
 
 MAX_CHAIN_OPS = 16

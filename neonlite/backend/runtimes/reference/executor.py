@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from neonlite.backend.errstate import IgnoreFPErrors
 from neonlite.backend.planning.plan import Plan
 from neonlite.backend.planning.steps import Step
-from neonlite.optree_structure import Constant
+from neonlite.tree_structure import Constant
 from neonlite.typing import NativeArray
 
 if TYPE_CHECKING:

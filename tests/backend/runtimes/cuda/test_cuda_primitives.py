@@ -41,7 +41,7 @@ from neonlite.backend.runtimes.cuda.reorder import REORDER_KERNEL
 from neonlite.backend.runtimes.cuda.simulator import SimulatedDriver, SimulatedGPU
 from neonlite.backend.runtimes.numpy.runtime import NumPyRuntime
 from neonlite.dtypes import FLOAT_DTYPES, HALF_DTYPES, dtype_bits
-from neonlite.op_functions import run_scatter_add
+from neonlite.ops.functions import run_scatter_add
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are simulated with g++, which is not here")
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from neonlite import Backend, Tensor
+from neonlite.numpy_methods import FUNCTIONS, READERS, SAME_ARGUMENTS
 from neonlite.optree import OpTreeNode
-from neonlite.optree_numpy import FUNCTIONS, READERS, SAME_ARGUMENTS
 
 A = np.array([[0.5, -1.0, 2.0], [3.0, 0.0, -2.5]])
 B = np.array([[1.0, 2.0, 4.0], [0.5, 3.0, 2.0]])

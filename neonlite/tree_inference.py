@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from neonlite.dtypes import FLOAT_DTYPES, INT_DTYPES, LIMITS, dtype_bits, promote_types
 from neonlite.messages import NO_COMPLEX, describe, owners, truncate_message
 from neonlite.ops import OPS, SHAPE_FN_BY_KIND, Op
-from neonlite.optree_structure import STATIC_INTS, Above, Attrs, Below, Info, Leaves, RandomSource, info_of
-from neonlite.optree_walks import flatten_pairs
-from neonlite.shapes import at_least_2d
+from neonlite.ops.shapes import at_least_2d
+from neonlite.tree_structure import STATIC_INTS, Above, Attrs, Below, Info, Leaves, RandomSource, flatten_pairs, info_of
 
 if TYPE_CHECKING:
     from neonlite.backend.base import BackendBase

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from helpers.runtimes import RUNTIMES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ROWS = """
     Op("softsign", lambda xp, x: x / (1 + xp.abs(x)),
        lambda be, dz, z, x: (dz * be.square(1 - abs(z)),), "x / (1 + |x|)", result_dtype="float"),
@@ -22,7 +22,7 @@ ROWS = """
        lambda be, dz, z, x, y: (dz / 2, dz / 2), "the mean of x and y", arity=2, result_dtype="float", symbol="<>"),
     Op("max_abs", lambda xp, x, axis, keepdims=True: xp.max(xp.abs(x), axis=axis, keepdims=keepdims),
        lambda be, dz, z, x, axis, keepdims=True:
-       (be.sgn(x) * op_functions.grad_minmax_reduction(be, dz, z, abs(x), axis)[0],),
+       (be.sgn(x) * functions.grad_minmax_reduction(be, dz, z, abs(x), axis)[0],),
        "the largest magnitude", **REDUCTION, **NONEMPTY),
 """
 REFERENCES = """
@@ -64,7 +64,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", root)
     for file, line, added in [
-        ("neonlite/ops.py", "OP_TABLE: tuple[Op, ...] = (", ROWS),
+        ("neonlite/ops/__init__.py", "OP_TABLE: tuple[Op, ...] = (", ROWS),
         ("tests/helpers/reference.py", "REFERENCE: dict[str, Callable[..., Any]] = {", REFERENCES),
     ]:
         text = (root / file).read_text()
@@ -102,7 +102,7 @@ def test_the_stub_and_the_docs_contain_a_new_op(checkout: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "names"),
     [
-        ("tests/test_every_op.py", "softsign or midpoint or max_abs or has_a"),
+        ("tests/ops/test_every_op.py", "softsign or midpoint or max_abs or has_a"),
         ("tests/test_house.py", "row or templates"),
         ("tests/backend/runtimes/cuda/test_ops_on_gpu.py", "plans_contain or float16-whole"),
     ],

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from neonlite.shapes import Shape, broadcast_shapes
+from neonlite.ops.shapes import Shape, broadcast_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from neonlite.backend.base import BackendBase
-    from neonlite.op_functions import Gradients
+    from neonlite.ops.functions import Gradients
     from neonlite.optree import Operand
     from neonlite.typing import Namespace, NativeArray
 
