@@ -23,7 +23,7 @@ from neonlite.messages import describe, label, listed
 from neonlite.name_hints import AUTODIFF, add_hints
 from neonlite.ops import OPS, missing_gradient
 from neonlite.ops.shapes import reduction_shape
-from neonlite.optree import Operand, OpTreeNode, build, postorder
+from neonlite.optree import Operand, OpTreeNode, create_node, postorder
 from neonlite.typing import NumPyArray
 
 if TYPE_CHECKING:
@@ -396,7 +396,7 @@ class Autodiff(GradientRequests):
                 )
             values = [known.get(id(x), x) for x in (z, *z.operands)]
             if values[0] is self.op_tree:  # a copy, as the cache on the tree must not refer to the tree
-                values[0] = build(OPS[z.op], z.left, z.right, tuple(z.info.attrs.items()), self.be)
+                values[0] = create_node(OPS[z.op], z.left, z.right, tuple(z.info.attrs.items()), self.be)
             input_grads = rule(self.be, dz, *values, **z.info.attrs)
             check_input_grads(z, input_grads)
             is_masked = id(z) in masked or z.op == "where"

@@ -15,7 +15,7 @@ from neonlite.backend.validation import instance
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.messages import label
 from neonlite.ops import OPS
-from neonlite.optree import OpTreeNode, build, postorder
+from neonlite.optree import OpTreeNode, create_node, postorder
 from neonlite.tree_structure import RandomSource
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def check_grad(
     nodes: list[Any] = []
     for node in postorder(root):
         a, b = (_copy_operand(x, reference_be, copies) for x in (node.left, node.right))
-        copies[id(node)] = build(OPS[node.op], a, b, tuple(node.attrs.items()), reference_be)
+        copies[id(node)] = create_node(OPS[node.op], a, b, tuple(node.attrs.items()), reference_be)
         nodes.append(copies[id(node)])
     if tensors is None:
         leaves = {id(x): x for node in postorder(root) for x in node.operands if isinstance(x, Tensor)}
@@ -217,10 +217,10 @@ def _replace_operands(node: Any, leaves: dict[int, Any]) -> Any:
         if id(x) in leaves:
             return leaves[id(x)][1]
         if type(x) is OpTreeNode and x.op == "pair":
-            return build(OPS[x.op], swap(x.left), swap(x.right), (), x.backend)
+            return create_node(OPS[x.op], swap(x.left), swap(x.right), (), x.backend)
         return x
 
-    return build(OPS[node.op], swap(node.left), swap(node.right), tuple(node.attrs.items()), node.backend)
+    return create_node(OPS[node.op], swap(node.left), swap(node.right), tuple(node.attrs.items()), node.backend)
 
 
 def _compare_directional(

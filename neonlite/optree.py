@@ -32,7 +32,7 @@ from neonlite.tree_inference import (
     unchecked_info,
     unknown_op,
 )
-from neonlite.tree_structure import Attrs, Info, Leaves, Triple, matrix_transpose_axes
+from neonlite.tree_structure import DISJOINT, ONE_SET, Attrs, Info, LeafOverlap, Leaves, Triple, matrix_transpose_axes
 from neonlite.tree_structure import postorder as postorder
 from neonlite.typing import DTypeLike, NumPyArray, OperandLike, ShapeLike
 
@@ -53,11 +53,12 @@ _new: Callable[..., Any] = object.__new__
 # --- building ------------------------------------------------------------------------------------------------------
 
 
-def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> OpTreeNode:
+def create_node(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> OpTreeNode:
     """Return the node (op, a, b), or NotImplemented for an operand that is not a tensor, op-tree, scalar or array.
 
-    This runs for every node of every tree, so it does little more than a table lookup, and the limits of STATIC_INTS
-    are literals.
+    The node of a known structure gets the Info of that structure; that of a new one, ``infer_info`` returns. Operands
+    contribute a key to the structure, and their leaves to those of the node. This runs for every node of every tree,
+    so the usual operands, nodes and small integers, are handled here, and the limits of STATIC_INTS are literals.
     """
     kind, given = type(a), a
     if kind is OpTreeNode:
@@ -76,39 +77,43 @@ def build(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None) -> O
     else:
         key_b, leaves_b, b = as_leaf(b, a, be, op if a is given else None)  # beside an array, an array is a column
 
-    leaves: Leaves | None
-    # Which leaves of b are also leaves of a. 0: one of the operands has no leaves, or both have the same dict; 1: none;
-    # else the position of each leaf of b among the leaves of both.
-    pattern: int | tuple[int, ...] = 0
+    overlap: LeafOverlap = ONE_SET
     if leaves_b is NO_LEAVES or leaves_a is leaves_b:
         leaves = leaves_a
     elif leaves_a is NO_LEAVES:
         leaves = leaves_b
-    elif leaves_a is None or leaves_b is None:
-        leaves = None
     else:
-        leaves = leaves_a | leaves_b
-        if len(leaves) == len(leaves_a) + len(leaves_b):
-            pattern = 1
-        else:
-            index = {key: i for i, key in enumerate(leaves)}
-            pattern = tuple([index[key] for key in leaves_b])
-        if len(leaves) > MAX_TRACKED_LEAVES:
-            leaves = None
+        leaves, overlap = unite_leaves(leaves_a, leaves_b)
 
     info = None
     if leaves is not None:
-        key = (op, key_a, key_b, pattern, attrs)
+        key = (op, key_a, key_b, overlap, attrs)
         info = (key_a.find if type(key_a) is Info else key_b.find if type(key_b) is Info else be.structures.get)(key)
     if info is None:
         if key_a is NotImplemented or key_b is NotImplemented:
             return NotImplemented
         info = infer_info(op, a, b, attrs, be)
         if leaves is not None:
-            info = info.be.structures.remember(key, info, pattern)
+            info = info.be.structures.remember(key, info, overlap)
     node: OpTreeNode = _new(OpTreeNode)
     node.info, node.left, node.right, node.leaves = info, a, b, leaves
     return node
+
+
+def unite_leaves(leaves_a: Leaves | None, leaves_b: Leaves | None) -> tuple[Leaves | None, LeafOverlap]:
+    """Return the leaves of two operands in order of appearance, None if there are too many, and how they overlap.
+
+    The overlap is part of the structure: ``x + y`` has another plan than ``x + x``.
+    """
+    if leaves_a is None or leaves_b is None:
+        return None, DISJOINT
+    leaves = leaves_a | leaves_b
+    if len(leaves) > MAX_TRACKED_LEAVES:
+        return None, DISJOINT
+    if len(leaves) == len(leaves_a) + len(leaves_b):
+        return leaves, DISJOINT
+    index = {key: i for i, key in enumerate(leaves)}
+    return leaves, tuple([index[key] for key in leaves_b])
 
 
 # --- operators of tensors and nodes ---------------------------------------------------------------------------------
@@ -118,10 +123,10 @@ def _binary_operator(name: str) -> tuple[Operator, Operator]:
     op = OPS[name]
 
     def method(self: Operand, other: OperandLike) -> Any:
-        return NotImplemented if other is None else build(op, self, other)
+        return NotImplemented if other is None else create_node(op, self, other)
 
     def reflected(self: Operand, other: OperandLike) -> Any:
-        return build(op, other, self)
+        return create_node(op, other, self)
 
     return method, reflected
 
@@ -130,7 +135,7 @@ def _comparison(name: str) -> Operator:
     op = OPS[name]
 
     def method(self: Operand, other: OperandLike) -> Any:
-        node = NotImplemented if other is None else build(op, self, other)
+        node = NotImplemented if other is None else create_node(op, self, other)
         if node is NotImplemented and isinstance(other, SEQUENCES):  # else Python compares identities for == and !=
             raise not_an_operand(op.method, other)
         return node
@@ -154,7 +159,7 @@ def _bitwise_operator(name: str) -> tuple[Operator, Operator]:
 
     def build_bitwise(x: Any, y: Any) -> Any:
         op = bitwise if _is_integer(x) and _is_integer(y) else logical
-        return NotImplemented if y is None else build(op, x, y)
+        return NotImplemented if y is None else create_node(op, x, y)
 
     def method(self: Operand, other: OperandLike) -> Any:
         return build_bitwise(self, other)
@@ -202,13 +207,13 @@ class Operand(ArrayMethods):
     __xor__, __rxor__ = _bitwise_operator("xor")
 
     def __neg__(self) -> OpTreeNode:
-        return build(OPS["neg"], self)
+        return create_node(OPS["neg"], self)
 
     def __abs__(self) -> OpTreeNode:
-        return build(OPS["abs"], self)
+        return create_node(OPS["abs"], self)
 
     def __invert__(self) -> OpTreeNode:
-        return build(OPS["bitwise_invert" if _is_integer(self) else "logical_not"], self)
+        return create_node(OPS["bitwise_invert" if _is_integer(self) else "logical_not"], self)
 
     def __divmod__(self, other: OperandLike) -> tuple[OpTreeNode, OpTreeNode]:
         return self // other, self % other
@@ -219,10 +224,10 @@ class Operand(ArrayMethods):
     def __matmul__(self, other: OperandLike) -> OpTreeNode:
         if other is None or hasattr(other, "operand"):  # an array of neonlite.array_api may be a vector
             return NotImplemented
-        return build(OPS[_matmul_op_name(self, other)], self, other)
+        return create_node(OPS[_matmul_op_name(self, other)], self, other)
 
     def __rmatmul__(self, other: OperandLike) -> OpTreeNode:
-        return build(OPS[_matmul_op_name(self, other)], other, self)
+        return create_node(OPS[_matmul_op_name(self, other)], other, self)
 
     __iadd__, __isub__ = _in_place("+=", __add__), _in_place("-=", __sub__)
     __imul__, __itruediv__ = _in_place("*=", __mul__), _in_place("/=", __truediv__)
@@ -348,7 +353,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
     @property
     def T(self) -> OpTreeNode:
         """The tree with its last two axes swapped."""
-        return build(OPS["transpose"], self, None, (("axes", matrix_transpose_axes(self.ndim)),))
+        return create_node(OPS["transpose"], self, None, (("axes", matrix_transpose_axes(self.ndim)),))
 
     def __bool__(self) -> bool:
         if math.prod(self.shape) == 1:
@@ -379,7 +384,7 @@ class OpTreeNode(Operand, Triple):  # type: ignore[override]  # Triple.shape is 
         if op["op"] == "assign":
             return OpTreeNode(dict(op), a, b)
         attrs = tuple((k, v) for k, v in op.items() if k not in ("op", "shape"))
-        return build(OPS[op["op"]], a, b, attrs, be or getattr(op, "be", None))
+        return create_node(OPS[op["op"]], a, b, attrs, be or getattr(op, "be", None))
 
     # --- evaluation ---
 

@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 
 Attrs = tuple[tuple[str, Any], ...]
 Leaves = dict[int, Any]
+# How the leaves of the two operands of a node overlap: ONE_SET, DISJOINT, or for leaves of which some are in both, the
+# index of each leaf of the second operand among those of the node
+LeafOverlap = int | tuple[int, ...]
+ONE_SET = 0  # an operand has no leaves, or both have the same dict of leaves
+DISJOINT = 1
 
 STATIC_INTS = range(-8, 9)  # integers that are part of the structure; other scalars are arguments of the plan
 MAX_STRUCTURE_BYTES = 8_000_000  # of a backend's table of structures; a full table is cleared
-STRUCTURE_BYTES = 600  # measured size of a structure and its key, without the key's pattern of leaves
-PATTERN_BYTES = 8  # of the pattern, per leaf
+STRUCTURE_BYTES = 600  # measured size of a structure and its key, without the overlap of leaves
+OVERLAP_BYTES = 8  # of the overlap, per leaf
 
 
 class Info(dict[str, Any]):
@@ -77,9 +82,9 @@ class Structures(dict[Any, Info]):
     def __init__(self) -> None:
         self.nbytes = 0
 
-    def remember(self, key: Hashable, info: Info, pattern: int | tuple[int, ...] = 0) -> Info:
+    def remember(self, key: Hashable, info: Info, overlap: LeafOverlap = ONE_SET) -> Info:
         """Store the Info of a key and return it, or the one that another thread stored first."""
-        self.nbytes += STRUCTURE_BYTES + (PATTERN_BYTES * len(pattern) if type(pattern) is tuple else 0)
+        self.nbytes += STRUCTURE_BYTES + (OVERLAP_BYTES * len(overlap) if type(overlap) is tuple else 0)
         if self.nbytes > MAX_STRUCTURE_BYTES:
             self.clear()
         return self.setdefault(key, info)

@@ -468,7 +468,9 @@ def test_the_dependency_groups_named_for_make_test_exist():
 def test_the_functions_that_the_documentation_names_are_in_the_files_that_it_names():
     text = " ".join((DOCS / "internals.md").read_text().split())
     named = re.findall(r"`([\w.]+)` in `([\w/]+)\.py`", text)
-    assert {"build", "RunMethods.run", "Plan", "BlockedExecutor.compile", "run_plan"} <= {name for name, _ in named}
+    assert {"create_node", "RunMethods.run", "Plan", "BlockedExecutor.compile", "run_plan"} <= {
+        name for name, _ in named
+    }
     for name, path in named:
         attrgetter(name)(import_module(f"neonlite.{path.replace('/', '.')}"))
 

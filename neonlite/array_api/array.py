@@ -22,7 +22,7 @@ from neonlite.messages import NO_COMPLEX, describe
 from neonlite.numpy_methods import device_of, not_for_arrow
 from neonlite.ops import OPS
 from neonlite.ops.shapes import Shape
-from neonlite.optree import Operand, OpTreeNode, build
+from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.tree_structure import postorder
 from neonlite.typing import AxisLike, DTypeLike, NativeArray, NestedLists, NumPyArray, ShapeLike
 
@@ -475,7 +475,7 @@ def same(x: Array) -> Array:
 
 def as_boolean(operand: Operand) -> Operand:
     """Return the operand of a boolean array: 0 and 1 as uint8. A comparison of tensors has them as floats."""
-    return operand if operand.info.dtype == "uint8" else build(CAST, operand, None, TO_UINT8)
+    return operand if operand.info.dtype == "uint8" else create_node(CAST, operand, None, TO_UINT8)
 
 
 def result(operand: Operand, ndim: int, dtype: np.dtype[Any] | None, *arguments: Array) -> Array:

@@ -25,7 +25,7 @@ from neonlite.backend.validation import checks_names
 from neonlite.messages import describe
 from neonlite.ops import OPS, Op
 from neonlite.ops.shapes import broadcast_shapes
-from neonlite.optree import build
+from neonlite.optree import create_node
 
 OPS_BY_METHOD = {op.method: op for op in OPS.values()}
 FLOAT, REAL, INTEGER, ANY = "f", "iuf", "iu", "biuf"  # the kinds of dtypes that a function accepts
@@ -66,7 +66,7 @@ def unary(
         if x._dtype.kind not in kinds:
             x = check_kind(name, kinds, x)
         is_bool = x._dtype is BOOL
-        node = build(op_of_bools if is_bool else op, x.operand)
+        node = create_node(op_of_bools if is_bool else op, x.operand)
         dtype = BOOL if returns_bool or (is_bool and boolean) else DTYPE_OF_NAME[node.info.dtype]
         return new_array(as_boolean(node) if dtype is BOOL else node, x._shape, dtype, x.is_live, x.num_ops + 1)
 
@@ -105,14 +105,14 @@ def binary(
             check_broadcast(name, a, b)
         if type(a) is not Array:
             is_bool, ndim, is_live, num_ops = b._dtype is BOOL, len(b._shape), b.is_live, b.num_ops
-            node = build(op_of_bools if is_bool else op, a, b.operand)
+            node = create_node(op_of_bools if is_bool else op, a, b.operand)
         elif type(b) is not Array:
             is_bool, ndim, is_live, num_ops = a._dtype is BOOL, len(a._shape), a.is_live, a.num_ops
-            node = build(op_of_bools if is_bool else op, a.operand, b)
+            node = create_node(op_of_bools if is_bool else op, a.operand, b)
         else:
             is_bool, ndim = a._dtype is BOOL, max(len(a._shape), len(b._shape))
             is_live, num_ops = a.is_live or b.is_live, a.num_ops + b.num_ops
-            node = build(op_of_bools if is_bool else op, a.operand, b.operand)
+            node = create_node(op_of_bools if is_bool else op, a.operand, b.operand)
         shape = node.info.shape
         if len(shape) != ndim:
             shape = shape[len(shape) - ndim :]

@@ -16,7 +16,7 @@ from neonlite.backend.tree_operands import as_indices, as_operand, build_node, c
 from neonlite.backend.validation import boolean, integer, one_of, reject_options
 from neonlite.name_hints import hide_unknown, synonyms
 from neonlite.ops import OP_TABLE, SHAPE_FN_BY_KIND, Op
-from neonlite.optree import Operand, OpTreeNode, build
+from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.typing import AxisLike, OperandLike
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class OpMethods(TreeMethods):
 
 def _unary_method(op: Op) -> Callable[..., Any]:
     def method(be: BackendBase, a: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
-        node = build(op, a, None, (), be)
+        node = create_node(op, a, None, (), be)
         return node if out is None and node is not NotImplemented else build_node(be, op, a, None, out)
 
     return method
@@ -43,7 +43,7 @@ def _unary_method(op: Op) -> Callable[..., Any]:
 
 def _binary_method(op: Op) -> Callable[..., Any]:
     def method(be: BackendBase, a: OperandLike, b: OperandLike, out: Tensor | None = None) -> OpTreeNode | Tensor:
-        node = NotImplemented if b is None else build(op, a, b, (), be)
+        node = NotImplemented if b is None else create_node(op, a, b, (), be)
         return node if out is None and node is not NotImplemented else build_node(be, op, a, b, out)
 
     return method

@@ -11,7 +11,7 @@ from neonlite.dtypes import LIMITS
 from neonlite.messages import describe, truncate_message
 from neonlite.ops import Op
 from neonlite.ops.shapes import normalize_axes
-from neonlite.optree import Operand, OpTreeNode, build
+from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.tree_inference import as_leaf, not_an_operand
 from neonlite.tree_structure import Attrs
 from neonlite.typing import ArrayLike, AxisLike, OperandLike
@@ -34,7 +34,7 @@ def build_node(
 ) -> OpTreeNode | Tensor:
     """Return the node of an op, or ``out``, into which it is evaluated."""
     check_operands(be, op.method, *((a, b) if op.arity == 2 or b is not None else (a,)))
-    node = build(op, a, b, attrs, be)
+    node = create_node(op, a, b, attrs, be)
     return node if out is None else be.assign([out], [node])[0]
 
 

@@ -34,7 +34,7 @@ from neonlite.backend.validation import sequence
 from neonlite.messages import describe
 from neonlite.ops import OPS
 from neonlite.ops.shapes import can_broadcast
-from neonlite.optree import Operand, OpTreeNode, build
+from neonlite.optree import Operand, OpTreeNode, create_node
 from neonlite.tree_structure import STATIC_INTS, lower_to_instructions
 from neonlite.typing import ArrayLike
 
@@ -204,7 +204,7 @@ class AssignmentMethods(BackendBase):
             return self.run(target, self.stop_gradient(value))
         is_small = type(value) is int and value in STATIC_INTS and (value >= 0 or target.info.dtype[0] != "u")
         if is_small and self.runtime.has_device_memory:  # no copy from the host
-            return self.run(target, build(OPS["cast"], value, None, (("to", target.info.dtype),), self))
+            return self.run(target, create_node(OPS["cast"], value, None, (("to", target.info.dtype),), self))
         values = _reshape_to_target(self, target, value)
         if values.shape != target.shape and not can_broadcast(values.shape, target.shape):
             raise ValueError(
@@ -241,7 +241,7 @@ def pair_values(be: BackendBase, tensors: Sequence[Tensor], values: Sequence[Any
     tree = None
     for t, value in zip(tensors[::-1], values[::-1], strict=True):
         value = _as_tree(be, t, value)
-        tree = value if tree is None else build(OPS["pair"], value, tree)
+        tree = value if tree is None else create_node(OPS["pair"], value, tree)
     return tree
 
 

@@ -21,7 +21,7 @@ from neonlite.backend.tensor_views import overlap
 from neonlite.messages import describe, owners
 from neonlite.ops import OPS
 from neonlite.ops.shapes import can_broadcast
-from neonlite.optree import Operand, OpTreeNode, build, postorder
+from neonlite.optree import Operand, OpTreeNode, create_node, postorder
 from neonlite.tree_structure import flatten_pairs, lower_to_instructions
 from neonlite.typing import NativeArray
 
@@ -241,7 +241,7 @@ def resolve_nclass(be: BackendBase, target: Tensor, tree: OpTreeNode) -> OpTreeN
             "assign the onehot itself to a tensor."
         )
     axis = tree.attrs["axis"]
-    return build(OPS["onehot"], tree[1], None, (("axis", axis), ("nclass", target.shape[axis])), be)
+    return create_node(OPS["onehot"], tree[1], None, (("axis", axis), ("nclass", target.shape[axis])), be)
 
 
 def check_assignable(be: BackendBase, target: Tensor, value: Any) -> None:
