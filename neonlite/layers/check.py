@@ -13,10 +13,9 @@ from neonlite.backend.validation import instance
 from neonlite.gradcheck import MIN_SIZE, GradientReport, numerical_derivative
 from neonlite.layers.buffers import num_features, num_steps
 from neonlite.layers.layer import Layer
-from neonlite.layers.types import LayerShape
 from neonlite.messages import describe
 from neonlite.optree import OpTreeNode
-from neonlite.typing import ArrayLike, NumPyArray
+from neonlite.typing import ArrayLike, LayerShape, NumPyArray
 
 FD_STEP = 1e-5  # step of the finite differences, in float64
 MIN_GRADIENT_SCALE = 1e-3  # errors of smaller gradients are relative to this

@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from neonlite.initializers import Constant, GlorotUniform, Kaiming
-from neonlite.layers.activation import Activation, check_activation
-from neonlite.layers.binary import BinaryLinear
-from neonlite.layers.container import LayerContainer, flatten_layers
+from neonlite.layers.activation import Activation, ActivationLike, check_activation
+from neonlite.layers.container import LayerContainer, LayerList, flatten_layers
 from neonlite.layers.convolution import Convolution, Convolution_bias, Deconvolution
-from neonlite.layers.display import LayerList
 from neonlite.layers.layer import Layer
-from neonlite.layers.linear import Bias, Linear
+from neonlite.layers.linear import Bias, BinaryLinear, Linear
 from neonlite.layers.norm import BatchNorm, ShiftBatchNorm
-from neonlite.layers.types import ActivationLike, InitLike, WindowSizes
+from neonlite.layers.parameter import InitLike
 from neonlite.transforms import GELU, Explin, Rectlin, SiLU
+from neonlite.typing import WindowSizes
 
 RECTIFIERS = (Rectlin, Explin, SiLU, GELU)  # activations for which weights are initialized by Kaiming
 

@@ -8,11 +8,10 @@ from neonlite.backend import Tensor
 from neonlite.backend.shard import Shard
 from neonlite.backend.validation import check_number
 from neonlite.initializers import Constant
-from neonlite.layers.accumulation import accumulates
 from neonlite.layers.buffers import num_features
-from neonlite.layers.layer import Layer
+from neonlite.layers.layer import Layer, LayerInput
 from neonlite.layers.parameter import ParameterLayer, ParameterSpec, TensorAttribute
-from neonlite.layers.types import LayerInput
+from neonlite.layers.weights import accumulates
 from neonlite.optree import Operand
 
 

@@ -10,25 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from neonlite.backend import Tensor
-from neonlite.layers.types import LayerShape
-
-if TYPE_CHECKING:
-    from neonlite.layers.recurrent import RecurrentBase
+from neonlite.typing import LayerShape
 
 Program = list[Callable[[], Any]]
 MIN_LOOKUP_ROWS = 64  # one-hot inputs of at least this many rows are looked up, which is faster than a product
 
 
-def make_unroll(layer: RecurrentBase, direction: int) -> Unroll:
+def make_unroll(layer: Any, direction: int) -> Unroll:
     """Return one direction of a recurrent layer, fused into a primitive if the backend has one for it."""
     primitive_key = find_fused_primitive(layer, direction)
     return FusedUnroll(layer, direction, primitive_key) if primitive_key else StepUnroll(layer, direction)
 
 
-def find_fused_primitive(layer: RecurrentBase, direction: int) -> Any:
+def find_fused_primitive(layer: Any, direction: int) -> Any:
     """Return the key of the backend's fused primitive for one direction of a layer, or None if it has none."""
     sizes = layer.fused_kind, layer.nsteps, layer.be.bsz, layer.nin_per_direction, layer.nout, direction == 1
     return layer.be.primitives.recurrent_shape(sizes, layer.be.default_dtype_name) if layer.fused_kind else None
@@ -45,7 +42,7 @@ class Unroll(ABC):
     final_states: list[Tensor]
     state_errors: dict[str, Tensor]  # after a backward pass: the errors of the initial states
 
-    def __init__(self, layer: RecurrentBase, direction: int) -> None:
+    def __init__(self, layer: Any, direction: int) -> None:
         self.layer, self.direction, self.be = layer, direction, layer.be
         self.W_input, self.W_recur, self.b = layer.split_weights(layer.W, direction)
         self.dW_input, self.dW_recur, self.db = layer.split_weights(layer.dW, direction)
@@ -87,7 +84,7 @@ class FusedUnroll(Unroll):
     A state (nout, N) is stored column-major.
     """
 
-    def __init__(self, layer: RecurrentBase, direction: int, primitive_key: Any) -> None:
+    def __init__(self, layer: Any, direction: int, primitive_key: Any) -> None:
         super().__init__(layer, direction)
         self.primitive_key = primitive_key
         self.initial_states = self.make_state_buffers("{}, first")
@@ -146,7 +143,7 @@ class StepUnroll(Unroll):
     over all steps need (rows, T N); their operands are copied to that layout in ``seq_buffers``.
     """
 
-    def __init__(self, layer: RecurrentBase, direction: int) -> None:
+    def __init__(self, layer: Any, direction: int) -> None:
         super().__init__(layer, direction)
         n, T, g, buffer = layer.nout, layer.nsteps, layer.num_gates, self.buffer
         self.z, self.dz = buffer("z", T * g * n), buffer("dz", g * n)

@@ -57,7 +57,7 @@ from neonlite.layers import (
     SkipNode,
     Tree,
 )
-from neonlite.layers.deltas import DeltaPlanner
+from neonlite.layers.buffers import DeltaPlanner
 from neonlite.optimizers import GradientDescentMomentum
 from neonlite.transforms import Logistic, Rectlin, SiLU, Softmax, SumSquared, Tanh
 
