@@ -175,10 +175,16 @@ def check_cost(net: Any, cost: Any, x: Any, t: Any) -> None:
 def ready(net: Any, shape: Any, deltas: bool = True) -> Any:
     """Return an allocated network that computes deltas."""
     net.configure(shape)
-    net.needs_deltas = deltas
+    net.needs_deltas |= deltas
     net.allocate()
     net.allocate_deltas()
     return net
+
+
+def allocate(be: Backend, layer: Any, shape: Any, N: int, first: bool = False) -> Any:
+    """Return an allocated layer, or network of a list of layers; it computes deltas unless it is the first one."""
+    be.bsz = N
+    return ready(Sequential(layer) if isinstance(layer, list) else layer, shape, not first)
 
 
 def branching(trunk: list[Any], *branches: list[Any], **more: Any) -> Tree:

@@ -1,4 +1,5 @@
-"""Layers that are computed from their formula: it sees the current values of everything it reads, in both passes."""
+"""Layers that are computed from their formula: it sees the current values of everything it reads, in both passes
+(neonlite/layers/layer.py)."""
 
 import numpy as np
 import pytest
