@@ -174,9 +174,6 @@ class PassThrough(Layer):
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
         self.output_buffer: Tensor | Any = None  # set if the outputs are a copy of the inputs
-        self.last_error: Tensor | Any = None
-        self.input_view: Tensor | Any = None
-        self.error_view: Tensor | Any = None
 
     @property
     def needs_outputs(self) -> bool:  # type: ignore[override]
@@ -197,14 +194,14 @@ class PassThrough(Layer):
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         """Return the inputs, plus ``beta outputs``."""
         self.check_tensor("inputs", inputs, self.in_shape)
-        if inputs is not self.inputs:  # else keep the view: the next layer caches its op-tree
-            self.inputs, self.input_view = inputs, self.reshape_buffer(inputs, self.in_shape, self.out_shape)
+        self.inputs = inputs
+        x = self.view("inputs", inputs, lambda t: self.reshape_buffer(t, self.in_shape, self.out_shape))
         if beta:
             self.output_buffer = self.output_buffer or self.buffer("outputs", self.out_shape)
-            self.output_buffer[:] = self.input_view + beta * (self.outputs or 0)
+            self.output_buffer[:] = x + beta * (self.outputs or 0)
         elif self.output_buffer is not None:
-            self.output_buffer[:] = self.input_view
-        self.outputs = self.output_buffer or self.input_view
+            self.output_buffer[:] = x
+        self.outputs = self.output_buffer or x
         return self.outputs
 
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
@@ -212,13 +209,12 @@ class PassThrough(Layer):
         if error is None:  # the next layer has no deltas, such as LookupTable
             return None
         self.check_tensor("an error", error, self.out_shape)
-        if error is not self.last_error:
-            self.last_error, self.error_view = error, self.reshape_buffer(error, self.out_shape, self.in_shape)
+        delta = self.view("error", error, lambda t: self.reshape_buffer(t, self.out_shape, self.in_shape))
         if not self.owns_delta and alpha == 1 and beta == 0:
-            self.deltas = self.error_view
+            self.deltas = delta
         elif self.needs_deltas:
             self.deltas = self.deltas or self.buffer("deltas", self.in_shape)
-            self.deltas[:] = self.scale_deltas(self.error_view, alpha, beta)
+            self.deltas[:] = self.scale_deltas(delta, alpha, beta)
         return self.deltas
 
     def reshape_buffer(self, t: Tensor, shape: LayerShape, new_shape: LayerShape) -> Tensor:

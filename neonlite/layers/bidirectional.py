@@ -9,7 +9,8 @@ from neonlite.backend.validation import checks_arguments, integer
 from neonlite.layers.activation import ActivationLike
 from neonlite.layers.container import LayerList
 from neonlite.layers.layer import Layer, LayerInput
-from neonlite.layers.parameter import InitLike, TensorAttribute
+from neonlite.layers.norm import RunningStatistics
+from neonlite.layers.parameter import InitLike
 from neonlite.layers.recurrent import LSTM, Recurrent
 from neonlite.layers.unroll import StepUnroll
 from neonlite.optree import Operand
@@ -117,7 +118,7 @@ class BiLSTM(Bidirectional, LSTM):
         self.split_inputs = bool(split_inputs)
 
 
-class BiBNRNN(BiRNN):
+class BiBNRNN(RunningStatistics, BiRNN):
     """BiRNN with batch-normalized inputs: ``(W_input x - mean) / sqrt(var + eps)`` replaces ``W_input x``.
 
     The mean and the variance are over all steps and the minibatch. At inference, the running statistics replace them:
@@ -142,8 +143,6 @@ class BiBNRNN(BiRNN):
     ----------
     Laurent et al. 2016, Batch normalized recurrent neural networks, equation 10; Amodei et al. 2016, 3.2.
     """
-
-    gmean, gvar = TensorAttribute(), TensorAttribute()
 
     def __init__(
         self,
@@ -170,23 +169,6 @@ class BiBNRNN(BiRNN):
     def nfm(self) -> int:
         """The number of features that are normalized, of both directions."""
         return self.num_directions * self.nout
-
-    def init_params(self, nfm: int) -> None:
-        """Allocate the running statistics unless they exist.
-
-        Parameters
-        ----------
-        nfm : int
-            The number of features.
-        """
-        if self.gmean is None:
-            names = ("gmean", "gvar")
-            vars(self).update({name: self.be.zeros((nfm, 1), name=f"{self.name}.{name}") for name in names})
-
-    @property
-    def persistent_tensors(self) -> dict[str, Tensor]:
-        """The tensors of this layer in a checkpoint, by name: weights and running statistics."""
-        return {**super().persistent_tensors, "gmean": self.gmean, "gvar": self.gvar}
 
 
 class InputNorm:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -108,7 +108,7 @@ class BufferOwner(NervanaObject):
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
         self._buffers: dict[Any, Tensor] = {}  # the tensors that buffers are views of
-        self._views: dict[Any, tuple[Tensor, Tensor]] = {}  # those tensors, and the views by name and shape
+        self._views: dict[Any, tuple[Tensor, Tensor]] = {}  # tensors and views of them by key
 
     def buffer(self, name: str, shape: LayerShape, dtype: DTypeLike = None, shared: Tensor | None = None) -> Tensor:
         """Return a zero-initialized buffer from ``be.iobuf``, in the memory of ``shared`` if given.
@@ -139,11 +139,29 @@ class BufferOwner(NervanaObject):
                 buffer = self._buffers[name, dtype] = be.iobuf(sizes, dtype=dtype, name=full_name)
                 return buffer
         key = name, dtype, sizes, be.bsz
-        if self._views.get(key, (None,))[0] is not shared:
+        return self.view(key, shared, lambda x: be.iobuf(sizes, shared=x, name=full_name)).fill(0)
+
+    def view(self, key: Hashable, x: Tensor, make_view: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return ``make_view(x)``, the same tensor in every call with a key as long as x is the same tensor.
+
+        A view that is the same tensor in every step keeps the assignments compiled that read it.
+
+        Parameters
+        ----------
+        key : hashable
+            Name of the view, unique within this object.
+        x : Tensor
+            The tensor.
+        make_view : callable
+            The function that returns the view.
+        """
+        known, view = self._views.get(key, (None, x))
+        if known is not x:
             if len(self._views) >= MAX_CACHED_VIEWS:
                 self._views.clear()
-            self._views[key] = shared, be.iobuf(sizes, shared=shared, name=full_name)
-        return self._views[key][1].fill(0)
+            view = make_view(x)
+            self._views[key] = x, view
+        return view
 
 
 # --- planning of the buffers of the deltas ---

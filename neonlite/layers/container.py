@@ -20,7 +20,7 @@ from neonlite.layers.summary import walk_layers
 from neonlite.messages import describe
 from neonlite.name_hints import LAYER_LIST, add_hints
 from neonlite.transforms import Transform
-from neonlite.typing import LayerShapes
+from neonlite.typing import LayerShape, LayerShapes
 
 LayerLike: TypeAlias = "Layer | Sequence[LayerLike]"  # a layer, or nested lists of layers
 
@@ -72,6 +72,7 @@ class LayerContainer(Layer):
     def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
         super().__init__(name)
         self.layers: list[AnyLayer] = layer_list(self.name, layers)
+        self.error_copies: dict[Any, Tensor] = {}  # copies of errors, by layer or by the index of a branch
         if not self.layers:
             raise ValueError(f"{self.name}: expected one or more layers, got none.")
         for layer in self.layers:
@@ -224,6 +225,28 @@ class LayerContainer(Layer):
         """Record ``bprop`` of all layers."""
         raise NotImplementedError(f"{self.classnm}: expected record_bprop(planner, error). Implement it.")
 
+    def record_copy(
+        self, planner: DeltaPlanner, error: PlannedGradient, key: Any, shape: LayerShape, can_overwrite: bool = False
+    ) -> PlannedGradient | None:
+        """Record a copy of an error, in the buffer ``error_copies[key]``.
+
+        Parameters
+        ----------
+        planner, error
+            As for ``record_bprop``.
+        key : Layer or int
+            The layer, or the index of the branch, that the copy is for.
+        shape : int or tuple
+            The shape of the error.
+        can_overwrite : bool
+            Whether the copy may have the memory of the error.
+        """
+
+        def set_copy(buffer: Tensor) -> None:
+            self.error_copies[key] = self.be.iobuf(iobuf_shape(shape), shared=buffer)
+
+        return planner.add_step(self, [error], shape, set_copy, can_overwrite=can_overwrite)
+
     def reject_scaling(self, beta: float, alpha: float = 1) -> None:
         """Raise ValueError unless alpha is 1 and beta is 0, because layers share buffers.
 
@@ -295,7 +318,6 @@ class Sequential(LayerContainer):
         self.num_frozen = (
             0  # number of first layers that are not part of bprop, as nothing in or before them is trained
         )
-        self.error_copies: dict[Any, Any] = {}  # layer -> copy of its error, which it may overwrite
 
     @property
     def needs_outputs(self) -> bool:  # type: ignore[override]
@@ -372,13 +394,7 @@ class Sequential(LayerContainer):
             As for ``record_bprop``.
         """
         layer.allocate_deltas()
-        if error is None:
-            return None
-
-        def set_copy(buffer: Tensor) -> None:
-            self.error_copies[layer] = self.be.iobuf(iobuf_shape(layer.out_shape), shared=buffer)
-
-        return planner.add_step(layer, [error], layer.out_shape, set_copy, can_overwrite=True)
+        return None if error is None else self.record_copy(planner, error, layer, layer.out_shape, can_overwrite=True)
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of all layers, and return those of the last one."""

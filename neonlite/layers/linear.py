@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Self
 
 from neonlite.backend import Tensor
@@ -14,6 +15,8 @@ from neonlite.layers.parameter import InitLike, ParameterLayer
 from neonlite.layers.weights import accumulates
 from neonlite.optree import Operand
 from neonlite.transforms import Sign
+
+transpose = attrgetter("T")
 
 
 class Linear(ParameterLayer):
@@ -58,7 +61,6 @@ class Linear(ParameterLayer):
         super().__init__(GlorotUniform() if init is None else init, name, parallelism)
         self.nout, self.bsum = integer(f"{self.name}: nout", nout), bsum
         self.batch_sum: Tensor | Any = None
-        self.transposes: dict[str, tuple[Tensor, Tensor]] = {}  # name -> (tensor, its transpose)
 
     def configure(self, in_obj: LayerInput) -> Self:
         super().configure(in_obj)
@@ -87,24 +89,10 @@ class Linear(ParameterLayer):
         """Compute ``dW = error x^T`` and ``deltas = alpha W^T error + beta deltas``."""
         self.check_error(error)
         if self._trainable:
-            self.be.compound_dot(error, self.get_transpose("inputs", self.inputs), self.dW)
+            self.be.compound_dot(error, self.view("inputs.T", self.inputs, transpose), self.dW)
         if self.deltas is not None:
-            self.be.compound_dot(self.get_transpose("W", self.W), error, self.deltas, alpha=alpha, beta=beta)
+            self.be.compound_dot(self.view("W.T", self.W, transpose), error, self.deltas, alpha=alpha, beta=beta)
         return self.deltas
-
-    def get_transpose(self, name: str, x: Tensor) -> Tensor:
-        """Return ``x.T``, cached as long as x is the same tensor.
-
-        Parameters
-        ----------
-        name : str
-            Key of the cache.
-        x : Tensor
-            The tensor.
-        """
-        if name not in self.transposes or self.transposes[name][0] is not x:
-            self.transposes[name] = x, x.T
-        return self.transposes[name][1]
 
 
 class Bias(ParameterLayer):

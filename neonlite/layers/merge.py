@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self, cast
 
 from neonlite.backend import Tensor
@@ -15,7 +15,6 @@ from neonlite.layers.buffers import (
     LayerOutputs,
     PlannedGradient,
     Tensors,
-    iobuf_shape,
     num_elements,
     num_features,
     num_steps,
@@ -180,10 +179,6 @@ class Broadcast(LayerContainer):
         """
         return error
 
-    def shape_for_seq_len(self, S: int) -> LayerShapes:
-        shape: LayerShapes = self.layers[0].shape_for_seq_len(S)
-        return shape
-
 
 class MergeSum(Broadcast):
     """The sum of the outputs of branches that read the same inputs.
@@ -270,7 +265,6 @@ class MergeBroadcast(Broadcast):
         self.merge_mode = one_of(f"{self.name}: merge", merge, MERGE_MODES)
         self.alphas = check_numbers(f"{self.name}: alphas", alphas, len(self.layers), "branch")
         self.branch_slices: list[slice] = []  # the rows of each branch, or its columns of (F, T)
-        self.error_copies: list[Tensor | None] = []  # a buffer for the error of each branch, or None
 
     @property
     def needs_outputs(self) -> bool:  # type: ignore[override]
@@ -338,32 +332,15 @@ class MergeBroadcast(Broadcast):
         self, planner: DeltaPlanner, error: PlannedGradient | None
     ) -> Iterator[PlannedGradient | None]:
         """Yield the error of each branch: a view, or a copy if it is scaled or not contiguous."""
-        self.error_copies = [None] * len(self.layers)
+        self.error_copies = {}
         for i, branch in enumerate(self.layers):
             needs_copy = self.merge_mode == "recurrent" or self.alphas[i] != 1
-            if error is not None and needs_copy:
-                yield planner.add_step((self, i), [error], branch.out_shape, self.make_error_setter(i))
-            else:
-                yield error
-
-    def make_error_setter(self, i: int) -> Callable[[Tensor], None]:
-        """Return a callback that receives the buffer of a copied error.
-
-        Parameters
-        ----------
-        i : int
-            Index of the branch.
-        """
-
-        def set_error(buffer: Tensor) -> None:
-            self.error_copies[i] = self.be.iobuf(iobuf_shape(self.layers[i].out_shape), shared=buffer)
-
-        return set_error
+            yield self.record_copy(planner, error, i, branch.out_shape) if error is not None and needs_copy else error
 
     def branch_error(self, i: int, error: Tensor) -> Tensor:
         """Return the error of a branch, scaled by its alpha."""
         view = self.branch_view(i, error)
-        copy = self.error_copies[i]
+        copy = self.error_copies.get(i)
         if copy is None:
             return view
         copy[:] = view if self.alphas[i] == 1 else self.alphas[i] * view
@@ -541,7 +518,6 @@ class Tree(LayerContainer):
             branches.append(Sequential(branch))
         super().__init__(branches, name)
         self.alphas = check_numbers(f"{self.name}: alphas", alphas, len(branches), "of trunk and branches")
-        self.scaled_errors: list[Any] = [None] * len(self.layers)
 
     @property
     def branches(self) -> list[Sequential]:
@@ -572,25 +548,11 @@ class Tree(LayerContainer):
         for i in reversed(range(len(self.layers))):
             branch, node, error = self.branches[i], self.nodes[i], planner.external()
             if self.alphas[i] != 1:
-                error = planner.add_step(self, [error], branch.out_shape, self.make_error_setter(i))
+                error = self.record_copy(planner, error, i, branch.out_shape)
             deltas: PlannedGradient | None = branch.record_bprop(planner, error)
             if node is not None:
                 planner.branch_errors.setdefault(node, []).append(deltas)
         return deltas
-
-    def make_error_setter(self, i: int) -> Callable[[Tensor], None]:
-        """Return a callback that receives the buffer of a scaled error.
-
-        Parameters
-        ----------
-        i : int
-            Index of the branch.
-        """
-
-        def set_error(buffer: Tensor) -> None:
-            self.scaled_errors[i] = self.be.iobuf(iobuf_shape(self.out_shape[i]), shared=buffer)
-
-        return set_error
 
     def fprop(self, inputs: Tensors, inference: bool = False, beta: float = 0.0) -> LayerOutputs:
         """Compute the outputs of the trunk and of all branches, and return them as a list."""
@@ -620,8 +582,8 @@ class Tree(LayerContainer):
         for i in reversed(range(len(self.layers))):
             e = errors[i]
             if self.alphas[i] != 1:
-                self.scaled_errors[i][:] = self.alphas[i] * e
-                e = self.scaled_errors[i]
+                self.error_copies[i][:] = self.alphas[i] * e
+                e = self.error_copies[i]
             deltas = self.layers[i].bprop(e)
             if i:
                 self.nodes[i].branch_errors.append(deltas)

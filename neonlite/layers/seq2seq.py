@@ -88,7 +88,74 @@ class Decoder(Sequential):
         return onehot
 
 
-class Seq2Seq(LayerContainer):
+class StatePassing(LayerContainer):
+    """Base class of containers whose decoders' recurrent layers start from the final states of the encoder's.
+
+    Parameters
+    ----------
+    layers : sequence
+        The parts of the network.
+    name : str, optional
+        Name of the network.
+    """
+
+    encoder: Encoder
+    state_pairs: list[tuple[RecurrentBase, RecurrentBase]]  # (layer of a decoder, layer of the encoder)
+
+    def __init__(self, layers: Iterable[LayerLike], name: str | None = None) -> None:
+        super().__init__(layers, name)
+        self.zero_error: Tensor | Any = None  # zero error of the encoder's outputs, on which the cost does not depend
+
+    def pair_layers(self, decoders: Sequence[Decoder], connections: Sequence[int] | None = None) -> None:
+        """Set ``state_pairs``, and start every minibatch from zeros. ValueError if layers are incompatible.
+
+        Parameters
+        ----------
+        decoders : sequence of Decoder
+            The decoders.
+        connections : sequence of int, optional
+            As for ``Seq2Seq``.
+        """
+        pairs = [pair_recurrent_layers(self.name, self.encoder, x, connections) for x in decoders]
+        self.state_pairs = list(itertools.chain(*pairs))
+        for layer in recurrent_layers(self):
+            layer.reset_cells = True  # minibatches are independent
+
+    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
+        super().allocate_layers(None, accumulate_updates)
+        self.zero_error = self.buffer("zero error", self.encoder.out_shape)
+
+    def check_parts(self, inputs: Tensors, inference: bool, labels: Sequence[str], meaning: str) -> Sequence[Tensor]:
+        """Return the inputs as a list, of which inference may need the first one alone; raise an error if invalid.
+
+        Parameters
+        ----------
+        inputs, inference
+            As for ``fprop``.
+        labels : sequence of str
+            What each of the inputs is.
+        meaning : str
+            The expected inputs, for the error message.
+        """
+        parts = inputs if isinstance(inputs, list | tuple) else [inputs]
+        if len(parts) != len(labels) and not (inference and parts is not inputs):
+            raise ValueError(f"{self.name}: expected inputs {meaning} alone, got {describe(inputs)}")
+        for label, x, shape in zip(labels, parts, self.in_shape or [None] * len(labels), strict=False):
+            self.check_tensor(label, x, shape)
+        return parts
+
+    def pass_states(self) -> None:
+        """Set the initial states of the decoders' recurrent layers to the final states of the encoder's."""
+        for decoder_layer, encoder_layer in self.state_pairs:
+            decoder_layer.init_state = encoder_layer.final_states[: len(decoder_layer.state_names)]
+
+    def pass_errors(self) -> None:
+        """Set the errors of the encoder's final states to those of the decoders' initial states."""
+        for layer in recurrent_layers(self.encoder):
+            layer.final_errors = [decoder.initial_errors for decoder, encoder in self.state_pairs if encoder is layer]
+
+
+class Seq2Seq(StatePassing):
     """Sequence-to-sequence network: the decoder's recurrent layers start from the final states of the encoder's.
 
     An LSTM passes on h and c (neon: only h); a bidirectional layer passes on the states of its forward direction. All
@@ -143,10 +210,7 @@ class Seq2Seq(LayerContainer):
         )
         self.encoder, self.decoder = cast(tuple[Encoder, Decoder], self.layers)
         self.decoder_connections = decoder_connections
-        self.state_pairs = pair_recurrent_layers(self.name, self.encoder, self.decoder, decoder_connections)
-        for layer in recurrent_layers(self):
-            layer.reset_cells = True  # minibatches are independent
-        self.zero_error: Tensor | Any = None  # zero error of the encoder's outputs, on which the cost does not depend
+        self.pair_layers([self.decoder], decoder_connections)
 
     # --- shapes, buffers, fprop and bprop ---
 
@@ -163,10 +227,6 @@ class Seq2Seq(LayerContainer):
             part.configure(x)
         self.in_shape, self.out_shape = shapes, self.decoder.out_shape
         return self
-
-    def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        super().allocate_layers(None, accumulate_updates)
-        self.zero_error = self.buffer("zero error", self.encoder.out_shape)
 
     def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> None:
         """Record ``bprop`` of the decoder and of the encoder, and keep both deltas."""
@@ -194,15 +254,10 @@ class Seq2Seq(LayerContainer):
         """
         self.reject_scaling(beta)
         self.can_backprop = False
-        parts = inputs if isinstance(inputs, list | tuple) else [inputs]
-        if len(parts) != 2 and not (inference and parts is not inputs):
-            raise ValueError(
-                f"{self.name}: expected inputs [x, previous], of the encoder and of the decoder (the targets of the "
-                f"previous step), or for inference x alone, got {describe(inputs)}"
-            )
-        labeled = zip(("inputs x", "inputs previous"), parts, strict=False)
-        for (label, x), shape in zip(labeled, self.in_shape or (None, None), strict=False):
-            self.check_tensor(label, x, shape)
+        meaning = (
+            "[x, previous], of the encoder and of the decoder (the targets of the previous step), or for inference x"
+        )
+        parts = self.check_parts(inputs, inference, ("inputs x", "inputs previous"), meaning)
         if len(parts) == 1:
             return self.decode_greedy(parts[0])
         self.set_decoder_steps(self.in_shape[1][1])
@@ -218,12 +273,7 @@ class Seq2Seq(LayerContainer):
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
         decoder_deltas = self.decoder.bprop(error)
-        for layer in recurrent_layers(self.encoder):
-            layer.final_errors = [
-                decoder_layer.initial_errors
-                for decoder_layer, encoder_layer in self.state_pairs
-                if encoder_layer is layer
-            ]
+        self.pass_errors()
         self.deltas = [self.encoder.bprop(self.zero_error), decoder_deltas]
         return self.deltas
 
@@ -240,7 +290,7 @@ class Seq2Seq(LayerContainer):
             Do not prepare for ``bprop``.
         """
         self.encoder.fprop(x, inference)
-        pass_states(self.state_pairs)
+        self.pass_states()
 
     def set_decoder_steps(self, steps: int) -> None:
         """Configure the decoder for a number of time steps, in the same memory.
@@ -370,12 +420,6 @@ def pair_recurrent_layers(
     return pairs
 
 
-def pass_states(pairs: Sequence[tuple[RecurrentBase, RecurrentBase]]) -> None:
-    """Set the initial states of the decoder's recurrent layers to the final states of the encoder's."""
-    for decoder_layer, encoder_layer in pairs:
-        decoder_layer.init_state = encoder_layer.final_states[: len(decoder_layer.state_names)]
-
-
 def recurrent_layers(network: Layer) -> list[RecurrentBase]:
     """Return the recurrent layers of a network, in order."""
     return [layer for layer in network.leaves() if isinstance(layer, RecurrentBase)]
@@ -389,7 +433,7 @@ def join_names(layers: Sequence[Any]) -> str:
 INPUT_NAMES = ("inputs sentence", "inputs before", "inputs after")
 
 
-class SkipThought(LayerContainer):
+class SkipThought(StatePassing):
     """Skip-thought network: an encoder of a sentence, and decoders of the previous and of the next sentence.
 
     The decoders start from the encoder's final state. All three look tokens up in one LookupTable, ``table``, whose
@@ -473,17 +517,12 @@ class SkipThought(LayerContainer):
                 f"next sentence, got {', '.join(type(x).__name__ for x in self.layers)}"
             )
         self.table, self.encoder, *self.decoders = cast(tuple[LookupTable, Encoder, Decoder, Decoder], self.layers)
-        self.state_pairs = [
-            pair for decoder in self.decoders for pair in pair_recurrent_layers(self.name, self.encoder, decoder)
-        ]
-        for layer in recurrent_layers(self):
-            layer.reset_cells = True  # minibatches are independent
+        self.pair_layers(self.decoders)
         self.lengths: list[int] = []  # numbers of steps of the three inputs
         self.token_ids: Tensor | Any = None  # token ids of the three inputs, concatenated along time
         self.embedding_errors: Tensor | Any = None  # errors of the table's outputs
         self.embeddings: list[Any] = []  # copies of the table's outputs, for each of the three networks
         self.input_views: list[tuple[Any, ...]] = []  # views of token ids, table outputs and errors, for each network
-        self.zero_error: Tensor | Any = None  # zero error of the encoder's outputs, on which the cost does not depend
 
     def build_layers(self, name: str | None) -> list[Layer]:
         """Return the table, the encoder and the decoders.
@@ -535,11 +574,9 @@ class SkipThought(LayerContainer):
         return self
 
     def allocate_layers(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
-        for layer in self.layers:
-            layer.allocate(accumulate_updates=accumulate_updates)
+        super().allocate_layers(None, accumulate_updates)
         self.token_ids = self.buffer("token ids", self.table.in_shape, "float32")
         self.embedding_errors = self.buffer("embedding errors", self.table.out_shape)
-        self.zero_error = self.buffer("zero error", self.encoder.out_shape)
         self.embeddings = [self.buffer(f"embeddings {i}", part.in_shape) for i, part in enumerate(self.networks)]
         offsets = [self.be.bsz * sum(self.lengths[:i]) for i in range(4)]
         tensors = self.token_ids, self.table.outputs, self.embedding_errors
@@ -572,14 +609,8 @@ class SkipThought(LayerContainer):
         """
         self.reject_scaling(beta)
         self.can_backprop = False
-        parts = inputs if isinstance(inputs, list | tuple) else [inputs]
-        if len(parts) != 3 and not (inference and parts is not inputs):
-            raise ValueError(
-                f"{self.name}: expected inputs [sentence, before, after], the last two delayed by one step, or for "
-                f"inference the sentence alone, got {describe(inputs)}"
-            )
-        for label, x, shape in zip(INPUT_NAMES, parts, self.in_shape or [None] * 3, strict=False):
-            self.check_tensor(label, x, shape)
+        meaning = "[sentence, before, after], the last two delayed by one step, or for inference the sentence"
+        parts = self.check_parts(inputs, inference, INPUT_NAMES, meaning)
         if not self.input_views:
             raise RuntimeError(f"{self.name}: expected allocated buffers, got none. Call allocate() before fprop")
         for x, (token_ids, _, _) in zip(parts, self.input_views, strict=False):
@@ -591,7 +622,7 @@ class SkipThought(LayerContainer):
         if len(parts) == 1:
             self.outputs = recurrent_layers(self.encoder)[-1].final_state()
             return self.outputs
-        pass_states(self.state_pairs)
+        self.pass_states()
         self.outputs = [
             decoder.fprop(embeddings, inference)
             for decoder, embeddings in zip(self.decoders, self.embeddings[1:], strict=True)
@@ -612,17 +643,8 @@ class SkipThought(LayerContainer):
         self.reject_scaling(beta, alpha)
         self.check_can_backprop()
         sequence(f"{self.name}.bprop: error", error, "a pair [before, after]", count=2)
-        for layer in recurrent_layers(self.encoder):
-            layer.final_errors = [
-                decoder_layer.initial_errors
-                for decoder_layer, encoder_layer in self.state_pairs
-                if encoder_layer is layer
-            ]
-        for i, e in [
-            (1, error[0]),
-            (2, error[1]),
-            (0, self.zero_error),
-        ]:  # the encoder last: it needs both decoders' errors
+        self.pass_errors()
+        for i, e in (1, error[0]), (2, error[1]), (0, self.zero_error):  # the encoder last: it needs the others' errors
             self.input_views[i][2][:] = self.networks[i].bprop(e)
         self.table.bprop(self.embedding_errors)
 

@@ -562,6 +562,6 @@ class InferenceCopies(Untracked):
 
         copied(network)
         for layer, _ in layers:  # grows in the loop
-            vars(copies[id(layer)]).update({name: copied(x) for name, x in vars(layer).items()}, _buffers={})
+            vars(copies[id(layer)]).update({name: copied(x) for name, x in vars(layer).items()}, _buffers={}, _views={})
         self._layers, self._nested = layers, nested
         return list(copies.values())
