@@ -281,6 +281,8 @@ class MultiHeadAttention(ParameterLayer):
         self.dweights_by_head = self.list_heads(self.dattention_weights)
 
     # --- forward and backward pass ---
+    # fprop and bprop are written by hand: a step takes 1.3 to 1.9 times as long if both are derived from the formula
+    # (cpu, one thread, float32: 2 to 8 heads, 16 to 256 features, 8 to 128 time steps, 4 to 128 sequences).
 
     def formula(self, x: Tensor) -> Operand:
         return self.build_output(x, dropout=self.keep < 1)

@@ -124,38 +124,14 @@ class BiBNRNN(RunningStatistics, BiRNN):
     The mean and the variance are over all steps and the minibatch. At inference, the running statistics replace them:
     ``gmean = rho gmean + (1 - rho) mean``, and likewise gvar, both with the initial value 0; rho = 0.9, eps = 0.001.
 
-    Parameters
-    ----------
-    output_size : int
-        Number of elements of a state of one direction.
-    init, init_inner : initializer, array, Tensor or str, optional
-        As for ``Recurrent``.
-    activation : Transform or str
-        As for ``Recurrent``.
-    reset_cells : bool
-        Start every minibatch from zero states.
-    split_inputs : bool
-        As for ``BiRNN``.
-    name : str, optional
-        Name of the layer.
+    The parameters are those of ``BiRNN``.
 
     References
     ----------
     Laurent et al. 2016, Batch normalized recurrent neural networks, equation 10; Amodei et al. 2016, 3.2.
     """
 
-    def __init__(
-        self,
-        output_size: int,
-        init: InitLike | None = None,
-        init_inner: InitLike | None = None,
-        activation: ActivationLike | None = None,
-        reset_cells: bool = False,
-        split_inputs: bool = False,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(output_size, init, init_inner, activation, reset_cells, split_inputs, name)
-        self.rho, self.eps = 0.9, 1e-3
+    rho, eps = 0.9, 1e-3
 
     def allocate(self, shared_outputs: Tensor | None = None, accumulate_updates: bool = False) -> None:
         super().allocate(shared_outputs, accumulate_updates)

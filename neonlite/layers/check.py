@@ -180,15 +180,8 @@ def compare_layer(
         tensors = [t for t, _ in start][: len(results)]
         derived = Autodiff(tree, be, error, allow_unused=True).get_grad_asnumpyarray(tensors)
     for name, got, want, (_, values) in zip(names, results, derived, start, strict=False):
-        rows.append(
-            make_row(
-                name,
-                got,
-                want,
-                numerical_gradient(lambda: (e * (outputs() - y)).sum(), values, got, tolerance),
-                tolerance,
-            )
-        )
+        numerical = numerical_gradient(lambda: (e * (outputs() - y)).sum(), values, got, tolerance)
+        rows.append(make_row(name, got, want, numerical, tolerance))
     return rows
 
 

@@ -8,7 +8,6 @@ bias unless it is given.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from neonlite.initializers import Constant, GlorotUniform, Kaiming
 from neonlite.layers.activation import Activation, ActivationLike, check_activation
@@ -216,15 +215,11 @@ class Conv(CompoundLayer):
         super().__init__(bias, batch_norm, activation, name)
         init, bias = self.use_defaults(init), self.bias
         self.bias = None  # the first layer includes it
-        options: dict[str, Any] = {
-            "strides": strides,
-            "padding": padding,
-            "dilation": dilation,
-            "init": init,
-            "name": name,
-        }
+        windows = fshape, strides, padding, dilation
         self.add_layers(
-            Convolution(fshape, **options) if bias is None else Convolution_bias(fshape, **options, bias=bias)
+            Convolution(*windows, init, name=name)
+            if bias is None
+            else Convolution_bias(*windows, init, name=name, bias=bias)
         )
 
 

@@ -169,24 +169,14 @@ class LRN(ImageLayer):
 
     def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
         self.set_inputs(inputs, inference)
-        options: dict[str, Any] = {
-            "alpha": self.alpha,
-            "beta": self.beta + beta,
-            "ascale": self.ascale,
-            "bpower": self.bpower,
-        }
-        return self.be.fprop_lrn(self.nglayer, inputs, self.outputs, self.denom, **options)
+        factors = self.alpha, self.beta + beta, self.ascale, self.bpower
+        return self.be.fprop_lrn(self.nglayer, inputs, self.outputs, self.denom, *factors)
 
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         self.check_error(error)
         if self.deltas is not None:
-            options: dict[str, Any] = {
-                "alpha": alpha * self.alpha,
-                "beta": beta,
-                "ascale": self.ascale,
-                "bpower": self.bpower,
-            }
-            self.be.bprop_lrn(self.nglayer, self.inputs, self.outputs, error, self.deltas, self.denom, **options)
+            factors = alpha * self.alpha, beta, self.ascale, self.bpower
+            self.be.bprop_lrn(self.nglayer, self.inputs, self.outputs, error, self.deltas, self.denom, *factors)
         return self.deltas
 
 

@@ -655,32 +655,13 @@ class RecurrentOutput(Layer):
         self.out_shape, self.nsteps = self._check_sequence_shape()
         return self
 
-    def view_by_step(self, x: Operand) -> Operand:
-        """Return x (F, T N) as (F, T, N).
-
-        Parameters
-        ----------
-        x : Tensor or op-tree
-            (F, T N).
-        """
-        return self.be.reshape(x, self.out_shape, self.nsteps, -1)
-
-    def drop_step_axis(self, x: Operand) -> Operand:
-        """Return x (F, 1, N) as (F, N).
-
-        Parameters
-        ----------
-        x : Tensor or op-tree
-            (F, 1, N).
-        """
-        return self.be.reshape(x, self.out_shape, -1)
-
 
 class RecurrentSum(RecurrentOutput):
     """The sum over the steps of a sequence, (F, T) -> F."""
 
     def formula(self, x: Tensor) -> Operand:
-        return self.drop_step_axis(self.be.sum(self.view_by_step(x), axis=1))
+        by_step = self.be.reshape(x, self.out_shape, self.nsteps, -1)
+        return self.be.reshape(self.be.sum(by_step, axis=1), self.out_shape, -1)
 
     def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
         self.check_error(error)
@@ -705,17 +686,5 @@ class RecurrentMean(RecurrentSum):
 class RecurrentLast(RecurrentOutput):
     """The last step of a sequence, (F, T) -> F."""
 
-    def fprop(self, inputs: Tensor, inference: bool = False, beta: float = 0.0) -> Tensor:
-        self.set_inputs(inputs, inference)
-        last = inputs[:, -self.be.bsz :]
-        self.outputs[:] = last + beta * self.outputs if beta else last
-        return self.outputs
-
-    def bprop(self, error: Tensor, alpha: float = 1.0, beta: float = 0.0) -> Tensor | None:
-        self.check_error(error)
-        if self.deltas is not None:
-            first, last = self.deltas[:, : -self.be.bsz], self.deltas[:, -self.be.bsz :]
-            if self.nsteps > 1:
-                first[:] = beta * first if beta else 0
-            last[:] = alpha * error + beta * last if beta else alpha * error
-        return self.deltas
+    def formula(self, x: Tensor) -> Operand:
+        return x[:, -self.be.bsz :]
