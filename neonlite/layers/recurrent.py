@@ -688,3 +688,6 @@ class RecurrentLast(RecurrentOutput):
 
     def formula(self, x: Tensor) -> Operand:
         return x[:, -self.be.bsz :]
+
+    def formula_constants(self) -> tuple[object, ...] | None:
+        return () if type(self).formula is RecurrentLast.formula else None
