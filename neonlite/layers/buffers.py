@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from neonlite.backend import NervanaObject, Tensor
+from neonlite.optree import Operand
 from neonlite.typing import DTypeLike, LayerShape
 
 Tensors = Tensor | list[Tensor] | tuple[Tensor, ...]  # the inputs or outputs of a layer: one tensor, or several
@@ -337,3 +338,95 @@ class GradientSum:
         target = self.buffer.share(present[0].shape) if self.target_index is None else errors[self.target_index]
         target[:] = sum(present[1:], present[0])
         return target
+
+
+class DeltaOwner(BufferOwner):
+    """Base class of layers: the buffer of their deltas, and the record of their ``bprop`` for planning it."""
+
+    in_place = False  # whether outputs may overwrite the inputs, and deltas the error
+    can_compute_deltas = True  # False if the inputs have none, such as token ids
+    returns_error = False  # whether the deltas are a view of the error
+    bprop_workspace_size = 0  # elements for each sample of memory that only bprop uses; set_workspace receives it
+    needs_deltas: bool
+    owns_delta: bool  # False: the deltas overwrite the error
+    deltas: Tensor | Any
+    in_shape: Any
+    prev_layer: Any
+
+    def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
+        """Allocate the buffer of the deltas, unless this is the first layer.
+
+        Parameters
+        ----------
+        global_deltas : Tensor, optional
+            Buffer to use for the deltas.
+        """
+        if self.owns_delta and self.needs_deltas and self.can_compute_deltas:
+            self.deltas = self.buffer("deltas", self.in_shape, shared=global_deltas)
+            self.deltas = with_layout(self.deltas, getattr(self.prev_layer, "layout", "CHWN"))
+
+    def set_deltas(self, delta_buffers: Sequence[Tensor]) -> None:
+        """Use the first of a list of buffers for the deltas, and reverse the list, so that two buffers alternate.
+
+        For compatibility with neon: a network plans its buffers in ``allocate_deltas``.
+
+        Parameters
+        ----------
+        delta_buffers : list of Tensor
+            The buffers.
+        """
+        if self.owns_delta and self.needs_deltas and self.can_compute_deltas:
+            self.allocate_deltas(delta_buffers[0])
+            if isinstance(delta_buffers, list):
+                delta_buffers.reverse()
+
+    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
+        """Record ``bprop``, to plan the buffers of the network's deltas.
+
+        Parameters
+        ----------
+        planner : DeltaPlanner
+            Records the steps.
+        error : PlannedGradient or None
+            The error of the outputs.
+
+        Returns
+        -------
+        PlannedGradient or None
+            The deltas, or None if the layer computes none.
+        """
+        if error is None:
+            return None
+        computes_deltas = self.needs_deltas and self.can_compute_deltas
+        if not computes_deltas:  # forget those of an earlier plan
+            self.owns_delta, self.deltas = True, None
+            self.allocate_deltas()
+        if self.returns_error:
+            self.owns_delta, self.deltas = not computes_deltas, None
+            return error if computes_deltas else None
+
+        def set_target(index: int | None) -> None:
+            self.owns_delta = index is None
+
+        return planner.add_step(
+            self,
+            [error],
+            self.in_shape if computes_deltas else None,
+            set_buffer=self.allocate_deltas,
+            set_target=set_target,
+            can_overwrite=self.in_place,
+            workspace_size=self.bprop_workspace_size,
+        )
+
+    def scale_deltas(self, delta: Operand, alpha: float, beta: float) -> Operand:
+        """Return ``alpha delta + beta deltas``.
+
+        Parameters
+        ----------
+        delta : Tensor or OpTreeNode
+            The gradient with respect to the inputs.
+        alpha, beta : float
+            As for ``bprop``.
+        """
+        delta = delta if alpha == 1 else alpha * delta
+        return delta if beta == 0 else delta + beta * self.deltas

@@ -8,7 +8,7 @@ Data has the shape (F, N): features by columns, with the minibatch as the last a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 from neonlite.autodiff import Autodiff
@@ -20,16 +20,14 @@ from neonlite.backend.planning.assignment import MAX_CACHED_ASSIGNMENTS, CachedA
 from neonlite.backend.validation import boolean, checks_arguments, integer
 from neonlite.files import printable
 from neonlite.layers.buffers import (
-    DeltaPlanner,
+    DeltaOwner,
     LayerOutputs,
-    PlannedGradient,
     Tensors,
     copy_tensors,
     iobuf_shape,
     num_steps,
     shape_of_data,
     tensor_shape,
-    with_layout,
 )
 from neonlite.layers.summary import Summary, summarize
 from neonlite.layers.weights import MAX_MINIBATCHES, InferenceCopies, WeightOwner, accumulates
@@ -55,7 +53,7 @@ def overridable(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[
 
 
 @add_hints(LAYER)
-class Layer(WeightOwner):
+class Layer(WeightOwner, DeltaOwner):
     """Base class of layers, which map inputs (F, N) to outputs (K, N).
 
     Subclasses implement ``configure`` and ``formula``; ``fprop`` and ``bprop`` are derived from the formula. A layer
@@ -115,10 +113,6 @@ class Layer(WeightOwner):
     has_params = False
     has_backward_plan = False  # whether a container has planned the buffers of bprop
     gradient_reducer: Any = None  # of a container: sums gradients over several processes, during ``Model.fit``
-    in_place = False  # whether outputs may overwrite the inputs, and deltas the error
-    can_compute_deltas = True  # False if the inputs have none, such as token ids
-    returns_error = False  # whether the deltas are a view of the error
-    bprop_workspace_size = 0  # elements for each sample of memory that only bprop uses; set_workspace receives it
     input_layouts: tuple[str, ...] = ("CHWN",)  # "CHWN" or "columns" of inputs and deltas; primitives choose NHWC
     layout = "CHWN"  # or "columns", of outputs and their errors; ``allocate`` selects one that the next layer reads
     needs_outputs = True  # whether bprop reads the outputs; else the next layer may overwrite them
@@ -328,71 +322,6 @@ class Layer(WeightOwner):
         self.can_backprop, self.tree, self.batch_size = False, None, self.be.bsz
         if self.owns_output:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
-
-    def allocate_deltas(self, global_deltas: Tensor | None = None) -> None:
-        """Allocate the buffer of the deltas, unless this is the first layer.
-
-        Parameters
-        ----------
-        global_deltas : Tensor, optional
-            Buffer to use for the deltas.
-        """
-        if self.owns_delta and self.needs_deltas and self.can_compute_deltas:
-            self.deltas = self.buffer("deltas", self.in_shape, shared=global_deltas)
-            self.deltas = with_layout(self.deltas, getattr(self.prev_layer, "layout", "CHWN"))
-
-    def set_deltas(self, delta_buffers: Sequence[Tensor]) -> None:
-        """Use the first of a list of buffers for the deltas, and reverse the list, so that two buffers alternate.
-
-        For compatibility with neon: a network plans its buffers in ``allocate_deltas``.
-
-        Parameters
-        ----------
-        delta_buffers : list of Tensor
-            The buffers.
-        """
-        if self.owns_delta and self.needs_deltas and self.can_compute_deltas:
-            self.allocate_deltas(delta_buffers[0])
-            if isinstance(delta_buffers, list):
-                delta_buffers.reverse()
-
-    def record_bprop(self, planner: DeltaPlanner, error: PlannedGradient | None) -> PlannedGradient | None:
-        """Record ``bprop``, to plan the buffers of the network's deltas.
-
-        Parameters
-        ----------
-        planner : DeltaPlanner
-            Records the steps.
-        error : PlannedGradient or None
-            The error of the outputs.
-
-        Returns
-        -------
-        PlannedGradient or None
-            The deltas, or None if the layer computes none.
-        """
-        if error is None:
-            return None
-        computes_deltas = self.needs_deltas and self.can_compute_deltas
-        if not computes_deltas:  # forget those of an earlier plan
-            self.owns_delta, self.deltas = True, None
-            self.allocate_deltas()
-        if self.returns_error:
-            self.owns_delta, self.deltas = not computes_deltas, None
-            return error if computes_deltas else None
-
-        def set_target(index: int | None) -> None:
-            self.owns_delta = index is None
-
-        return planner.add_step(
-            self,
-            [error],
-            self.in_shape if computes_deltas else None,
-            set_buffer=self.allocate_deltas,
-            set_target=set_target,
-            can_overwrite=self.in_place,
-            workspace_size=self.bprop_workspace_size,
-        )
 
     def allocate_buffers(self, **options: Any) -> None:
         """Allocate all buffers for ``be.bsz``.
@@ -709,19 +638,6 @@ class Layer(WeightOwner):
                 del targets[-1], values[-1]
         self._check_no_random_numbers(values)
         return targets, values
-
-    def scale_deltas(self, delta: Operand, alpha: float, beta: float) -> Operand:
-        """Return ``alpha delta + beta deltas``.
-
-        Parameters
-        ----------
-        delta : Tensor or OpTreeNode
-            The gradient with respect to the inputs.
-        alpha, beta : float
-            As for ``bprop``.
-        """
-        delta = delta if alpha == 1 else alpha * delta
-        return delta if beta == 0 else delta + beta * self.deltas
 
     def check_error(self, error: Tensor) -> None:
         """Raise an error unless there was a training ``fprop`` and the error has the shape of the outputs.
