@@ -199,9 +199,4 @@ def branching(trunk: list[Any], *branches: list[Any], **more: Any) -> Tree:
 
 def made_ready(layer: Any, be: Any, N: int) -> Any:
     """Return a layer of three inputs, allocated for N columns, with deltas."""
-    be.bsz = N
-    layer.configure(3)
-    layer.needs_deltas = True
-    layer.allocate()
-    layer.allocate_deltas()
-    return layer
+    return allocate(be, layer, 3, N)

@@ -345,6 +345,16 @@ def test_alphas_multiply_the_errors_of_branches_and_not_their_outputs(be64, rng)
         close(got, want, 0)
 
 
+def test_alphas_multiply_an_error_that_a_later_layer_computes(be64, rng):
+    be64.bsz = 4
+    W, V, alphas = [rng.normal(size=(2, 5)) for _ in range(2)], rng.normal(size=(3, 4)), [0.5, -2.0]
+    merge = MergeBroadcast([Linear(2, w) for w in W], "stack", alphas=alphas)
+    net = ready(Sequential([merge, Linear(3, V)]), 5)
+    x, e = rng.normal(size=(5, 4)), rng.normal(size=(3, 4))
+    net.fprop(be64.array(x))
+    close(net.bprop(be64.array(e)), sum(a * w.T @ v for a, w, v in zip(alphas, W, np.split(V.T @ e, 2), strict=True)))
+
+
 @each_container
 def test_a_container_rejects_alpha_and_beta(cpu, rng, which):
     cpu.bsz = 2
