@@ -64,8 +64,7 @@ def find_temporaries(plan: Plan) -> dict[int, int]:
         else:
             stage = plan.stages[plan.stage_of[v]]
             in_registers = step.kind == "elementwise" and step.shape == stage.domain
-            # row_passes run as several kernels, which pass values on in memory
-            if last > plan.stage_of[v] or (stage.kind == "row_passes" and not in_registers):
+            if last > plan.stage_of[v] or (stage.passes_in_memory and not in_registers):
                 temporaries[v] = last
     return temporaries
 
@@ -85,8 +84,7 @@ def assign_to_targets(plan: Plan) -> dict[int, int]:
         if is_aliased or not plan.is_direct[i] or not _is_written_last(plan, w):
             continue
         stage_index = plan.stage_of[w]
-        # a gemm_sum stage writes its target with the first product already, and then reads other operands
-        until = stage_index - 1 if plan.stages[stage_index].kind == "gemm_sum" else stage_index
+        until = stage_index - plan.stages[stage_index].writes_early
         occupied_until = -1  # the last stage in which the target's memory is in use
         for v in temporaries:
             step, first, last = plan.step_of(v), plan.stage_of[v], plan.temporaries[v]

@@ -39,13 +39,18 @@ class Step(NamedTuple):
 class Stage(NamedTuple):
     """Steps that run together over a domain.
 
-    Kinds: "fused" (one pass over the domain) and "call" (one library op). The CUDA executor merges stages into the
-    kinds "row_tile", "row_passes" and "gemm_sum"; these may also have steps over the shape of their reductions.
+    Kinds: "fused" (one pass over the domain) and "call" (one library op). An executor may merge stages into other
+    kinds, which may also have steps over the shape of their reductions.
+
+    ``passes_in_memory``: the stage runs as several kernels, which pass values that are not elementwise on in memory.
+    ``writes_early``: the stage writes its target before it has read all operands.
     """
 
     kind: str
     domain: Shape
     steps: list[int]
+    passes_in_memory: bool = False
+    writes_early: bool = False
 
 
 class StepList:

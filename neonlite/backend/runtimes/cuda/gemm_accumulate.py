@@ -65,7 +65,8 @@ def _match_gemm_sum(plan: Plan, i: int) -> list[Stage] | None:
         return None
     moved_steps, position = {*products, *add_steps}, plan.stage_of[output]
     stages = [stage._replace(steps=[v for v in stage.steps if v not in moved_steps]) for stage in plan.stages]
-    stages.insert(position, Stage("gemm_sum", plan.shape(output), [*products, *add_steps]))
+    # the first product is written to the target already, before the other operands are read
+    stages.insert(position, Stage("gemm_sum", plan.shape(output), [*products, *add_steps], writes_early=True))
     return [stage for stage in stages if stage.steps]
 
 

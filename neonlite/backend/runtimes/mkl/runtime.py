@@ -1,30 +1,29 @@
-"""The 'mkl' runtime: NumPy arrays, with matrix products by Intel MKL or oneDNN."""
+"""The 'mkl' runtime: NumPy arrays, with matrix products by Intel MKL."""
 
 from __future__ import annotations
 
 import os
 import re
+from functools import cached_property
 
 import numpy as np
 
+from neonlite.backend.runtimes import accelerated, accelerator_versions
 from neonlite.backend.runtimes.mkl.gemm import MKLMatmul, load_library
 from neonlite.backend.runtimes.native import short_spin_wait
 from neonlite.backend.runtimes.numpy.runtime import NumPyRuntime
-from neonlite.backend.runtimes.onednn import matmul
-from neonlite.backend.runtimes.onednn.bindings import version_info
-from neonlite.backend.runtimes.onednn.recurrent import OneDNNRecurrent
 from neonlite.backend.thread_pool import get_num_threads
-
-
-class MKLPrimitives(OneDNNRecurrent, matmul.OneDNNMatmul, MKLMatmul):
-    """Image primitives, recurrent layers and large float32 products by oneDNN if it is installed; the rest by MKL."""
 
 
 class MKLRuntime(NumPyRuntime):
     """NumPy arrays; matrix products run in MKL, on the same number of threads."""
 
     name = "mkl"
-    primitives = MKLPrimitives
+
+    @cached_property
+    def primitives(self) -> type[MKLMatmul]:  # type: ignore[override]
+        """The class of the primitives, with what accelerators compute."""
+        return accelerated(MKLMatmul)
 
     def __init__(self, device_id: int = 0) -> None:
         super().__init__(device_id)
@@ -52,4 +51,5 @@ class MKLRuntime(NumPyRuntime):
     def version_info(self) -> str:
         """Return the versions and the number of threads."""
         version = re.search(r"Version ([\d.]+)", self.mkl.get_version_string())
-        return f"MKL {version and version[1]}, {get_num_threads()} threads, NumPy {np.__version__}, {version_info()}"
+        own = f"MKL {version and version[1]}", f"{get_num_threads()} threads", f"NumPy {np.__version__}"
+        return ", ".join((*own, *accelerator_versions()))

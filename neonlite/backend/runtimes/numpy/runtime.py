@@ -1,27 +1,23 @@
-"""The 'cpu' runtime: NumPy arrays, with oneDNN primitives where it is installed."""
+"""The 'cpu' runtime: NumPy arrays."""
 
 from __future__ import annotations
+
+from functools import cached_property
 
 import numpy as np
 
 from neonlite.backend.errstate import copy_unsafe
 from neonlite.backend.planning.buffers import ALIGNMENT_BYTES
 from neonlite.backend.planning.layout import write_chwn
-from neonlite.backend.primitives.reference import ReferencePrimitives
 from neonlite.backend.random import RandomStreams
+from neonlite.backend.runtimes import accelerated, accelerator_versions
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.native import data_address
-from neonlite.backend.runtimes.onednn.bindings import version_info
-from neonlite.backend.runtimes.onednn.executor import OneDNNExecutor
-from neonlite.backend.runtimes.onednn.matmul import OneDNNMatmul
-from neonlite.backend.runtimes.onednn.recurrent import OneDNNRecurrent
+from neonlite.backend.runtimes.numpy.executor import BlockedExecutor
+from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.thread_pool import get_num_threads
 from neonlite.typing import NumPyArray
-
-
-class CPUPrimitives(OneDNNRecurrent, OneDNNMatmul):
-    """Image primitives, recurrent layers and matrix products by oneDNN if it is installed, else by NumPy."""
 
 
 class NumPyRuntime(Runtime):
@@ -29,8 +25,16 @@ class NumPyRuntime(Runtime):
 
     name = "cpu"
     xp = np
-    executor = OneDNNExecutor
-    primitives: type[ReferencePrimitives] = CPUPrimitives
+
+    @cached_property
+    def executor(self) -> type[BlockedExecutor]:  # type: ignore[override]
+        """The class of the executor, with what accelerators compute."""
+        return accelerated(BlockedExecutor)
+
+    @cached_property
+    def primitives(self) -> type[NumPyPrimitives]:  # type: ignore[override]
+        """The class of the primitives, with what accelerators compute."""
+        return accelerated(NumPyPrimitives)
 
     def put(self, array: NumPyArray) -> NumPyArray:
         """Copy a NumPy array."""
@@ -76,4 +80,4 @@ class NumPyRuntime(Runtime):
 
     def version_info(self) -> str:
         """Return the versions and the number of threads."""
-        return f"NumPy {np.__version__}, {get_num_threads()} threads, {version_info()}"
+        return ", ".join((f"NumPy {np.__version__}", f"{get_num_threads()} threads", *accelerator_versions()))
