@@ -87,8 +87,8 @@ LEVELS = {
 }
 # the levels of neonlite/backend/: a module imports only from its own level and from those below
 BACKEND_LEVELS = {
-    0: "attribute_snapshot batch_size bfloat16 builtin_classes errstate format interrupt known_attributes lifecycle "
-    "lock one_element random recording serialization shape_dtype shard thread_pool validation warn",
+    0: "attribute_snapshot batch_size bfloat16 builtin_classes cache errstate format interrupt known_attributes "
+    "lifecycle lock one_element random recording serialization shape_dtype shard thread_pool validation warn",
     1: "planning planning.steps planning.fusion planning.buffers planning.plan",  # op-trees alone
     # arrays
     2: "memory tensor tensor_conversion tensor_index tensor_views histograms planning.layout creation onehot "

@@ -62,7 +62,6 @@ class Plan(StepList):
         super().__init__(trees, leaves, targets)
         self.aliases, self.targets_alias = list(aliases), targets_alias
         self.required_arena_bytes = lambda: 0
-        self.last_used = 0  # set by the plan cache
         self.layouts: list[str] = []  # operands in another layout than CHWN, for printing; set by ``be.plan``
         # values that have views
         self.viewed_values = {self.view_base(v) for v, step in self.numbered_steps if step.kind == "view"}

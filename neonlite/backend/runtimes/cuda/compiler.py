@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from neonlite.backend.runtimes.cuda.kernel_cache import cache_folder, read_binary, write_binary
 from neonlite.backend.warn import warn
 
+MAX_CACHED_KERNELS = 8192  # of each cache of compiled kernels
 Kernel: TypeAlias = Any  # a compiled kernel of a driver: a function of CuPy, or of the simulator's C library
 # --fmad=false: x * y + z is rounded twice, so that + - * / and sqrt give the same bits on every runtime.
 # --ftz=false: denormal numbers are not flushed to 0, for the same reason.

@@ -15,12 +15,13 @@ Python code. What may change between replays is checked or updated before each, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from neonlite.backend.attribute_snapshot import AttributeSnapshot
+from neonlite.backend.cache import Cache
 from neonlite.backend.runtimes.cuda.captured_layouts import CapturedLayouts
 from neonlite.optree import Operand
 
@@ -142,7 +143,7 @@ class GraphCache:
 
     def __init__(self, be: Backend) -> None:
         self.be = be
-        self.blocks: dict[Hashable, CapturedBlock] = {}
+        self.blocks = Cache(MAX_GRAPHS, be.memory_tracker)
 
     def __repr__(self) -> str:
         states = [x.rejection or ("captured" if x.capture else f"{x.runs} runs") for x in self.blocks.values()]
@@ -157,10 +158,10 @@ class GraphCache:
         columns = be.bsz, be.minibatch_shard
         settings = be.streams, be.streams.seed, be.num_redefinitions, driver.tf32, driver.current_stream()
         key = name, *columns, *settings, *map(id, objects)
-        block = self.blocks.pop(key, None) or CapturedBlock(objects)
-        self.blocks[key] = block  # most recently used
-        if len(self.blocks) > MAX_GRAPHS:
-            del self.blocks[next(iter(self.blocks))]
+        try:
+            block: CapturedBlock = self.blocks[key]
+        except KeyError:
+            block = self.blocks.add(key, CapturedBlock(objects))
         if not block.rejection and not block.state.is_unchanged():
             block.reset()
         if block.capture is None and not block.rejection and block.runs >= WARMUP_RUNS:

@@ -12,9 +12,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from neonlite.backend.cache import Cache
 from neonlite.backend.primitives.reference import ReferencePrimitives
 from neonlite.backend.runtimes.cuda.codegen import MAX_BLOCKS, PREAMBLE, THREADS_PER_BLOCK
-from neonlite.backend.runtimes.cuda.compiler import Kernel
+from neonlite.backend.runtimes.cuda.compiler import MAX_CACHED_KERNELS
 from neonlite.backend.runtimes.cuda.cublas import CudaMatmul
 from neonlite.backend.runtimes.cuda.op_templates import COMPUTE_TYPES, STORAGE_TYPES, substitute
 from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
@@ -68,7 +69,7 @@ class KernelLauncher(CudaMatmul, ReferencePrimitives):
 
     def __init__(self, runtime: Any) -> None:
         super().__init__(runtime)
-        self.compiled: dict[tuple[object, ...], Kernel] = {}
+        self.compiled = Cache(MAX_CACHED_KERNELS, runtime.memory_tracker)
 
     def launch_elementwise(
         self, template: str, like: NativeArray, size: int, inner_size: int, arguments: Arguments, **types: str
@@ -89,10 +90,12 @@ class KernelLauncher(CudaMatmul, ReferencePrimitives):
         driver = self.runtime.driver
         is_large = any(math.prod(getattr(x, "shape", ())) >= 2**30 for x in arguments)
         key = template, dtype, V, is_large, *types.items()
-        if key not in self.compiled:
-            self.compiled[key] = driver.compile(kernel_source(template, dtype, V, is_large, **types))
+        try:
+            kernel = self.compiled[key]
+        except KeyError:
+            kernel = self.compiled.add(key, driver.compile(kernel_source(template, dtype, V, is_large, **types)))
         packed = [
             x if isinstance(x, int | float) else 0 if x is None else self.runtime.address_and_strides(x)[0]
             for x in arguments
         ]
-        driver.launch(self.compiled[key], grid, THREADS_PER_BLOCK, packed)
+        driver.launch(kernel, grid, THREADS_PER_BLOCK, packed)

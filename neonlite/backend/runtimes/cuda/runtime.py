@@ -8,12 +8,13 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from neonlite.backend.cache import Cache
 from neonlite.backend.random import RandomStreams, mask_threshold
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.backend.runtimes.cuda import libraries
 from neonlite.backend.runtimes.cuda.bounds_check import BoundsChecker
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE
-from neonlite.backend.runtimes.cuda.compiler import Kernel
+from neonlite.backend.runtimes.cuda.compiler import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.driver import SPAWN_HINT, CuPyDriver, Driver
 from neonlite.backend.runtimes.cuda.executor import CudaExecutor
 from neonlite.backend.runtimes.cuda.graph_capture import GraphCache, check_transfer
@@ -60,7 +61,7 @@ class CudaRuntime(Runtime):
     def __init__(self, device_id: int = 0) -> None:
         super().__init__(device_id)
         self.bounds_checker = BoundsChecker(self)
-        self.fill_kernels: dict[str, Kernel] = {}  # compiled, by source
+        self.fill_kernels = Cache(MAX_CACHED_KERNELS, self.memory_tracker)  # compiled, by source
         install_primitives(self)
 
     def copy_to_device(self, array: NumPyArray) -> NativeArray:
@@ -110,9 +111,10 @@ class CudaRuntime(Runtime):
 
     def get_fill_kernel(self, source: str) -> Kernel:
         """Return the compiled kernel of a source that fills a tensor with random numbers."""
-        if source not in self.fill_kernels:
-            self.fill_kernels[source] = self.driver.compile(f"{PREAMBLE}\n{source}")
-        return self.fill_kernels[source]
+        try:
+            return self.fill_kernels[source]
+        except KeyError:
+            return self.fill_kernels.add(source, self.driver.compile(f"{PREAMBLE}\n{source}"))
 
     def create_graphs(self, be: Backend) -> GraphCache:
         """Return the cache of the backend's CUDA graphs."""

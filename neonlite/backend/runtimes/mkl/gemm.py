@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neonlite.backend.cache import Cache
 from neonlite.backend.runtimes.native import (
     ROW_MAJOR,
     data_address,
@@ -144,7 +145,7 @@ class MKLMatmul(NumPyPrimitives):
             np.dtype(dtype): (scalar_type, functions[f"cblas_{x}gemm_64"], functions[f"cblas_{x}gemm_batch_strided_64"])
             for x, dtype, scalar_type in (("s", np.float32, c_float), ("d", np.float64, c_double))
         }
-        self.calls: dict[Any, GemmCall | None] = {}
+        self.calls = Cache(MAX_CACHED_CALLS, runtime.memory_tracker)
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c`` of matrices or stacks; by NumPy where MKL is not faster."""
@@ -163,12 +164,10 @@ class MKLMatmul(NumPyPrimitives):
         """Return the cached CBLAS call of a product, or None."""
         key = (a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides, c.dtype, c.shape, c.strides)
         try:
-            return self.calls[key]
+            call: GemmCall | None = self.calls[key]
         except KeyError:
-            if len(self.calls) >= MAX_CACHED_CALLS:
-                self.calls.clear()
-            call = self.calls[key] = create_gemm_call(self.gemm_functions, a, b, c)
-            return call
+            call = self.calls.add(key, create_gemm_call(self.gemm_functions, a, b, c))
+        return call
 
     def _try_gemm(self, a: Array, b: Array, c: Array, alpha: float, beta: float, is_batch_reduce: bool) -> bool:
         """Multiply by MKL and return True, or return False if it cannot."""

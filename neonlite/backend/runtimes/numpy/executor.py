@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from neonlite.backend.cache import Cache
 from neonlite.backend.errstate import ignore_fp_errors, restore_fp_errors
 from neonlite.backend.planning.buffers import ALIGNMENT_BYTES
 from neonlite.backend.planning.plan import Plan
@@ -91,14 +92,14 @@ class BlockedExecutor:
     def cached_views(self, key: object, create: Callable[[], T]) -> T:
         """Return the arena views of a plan or stage in this thread, created at first use."""
         try:
-            views: T = self.by_thread[get_ident()]["bound"][key]
-        except KeyError:
-            views = create()
-            cache: dict[object, T] = self.memory_tracker.thread_cache.setdefault("bound", {})
-            if len(cache) >= MAX_CACHED_VIEWS:
-                cache.clear()
-            cache[key] = views
-        return views
+            return self.by_thread[get_ident()]["bound"][key]  # type: ignore[no-any-return]
+        except KeyError:  # the error refers to the cache, and so to the arena, which ``create`` may free
+            pass
+        views = create()
+        caches = self.memory_tracker.thread_cache
+        if "bound" not in caches:
+            caches["bound"] = Cache(MAX_CACHED_VIEWS, self.memory_tracker)
+        return caches["bound"].add(key, views)  # type: ignore[no-any-return]
 
 
 class MultiStageRunner:

@@ -8,9 +8,10 @@ array, and runs in one thread; the caller divides work among threads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import c_float
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,10 @@ from neonlite.backend.runtimes.onednn.bindings import (
     FORWARD_INFERENCE,
     Library,
     Primitive,
-    Primitives,
     UnsupportedError,
     get_library,
     numpy_uses_avx512,
+    primitives,
 )
 from neonlite.typing import NumPyArray as Array
 
@@ -35,30 +36,43 @@ MIN_EXP_ARG = -86.9  # slightly below it oneDNN returns 0, although exp(x) is st
 ONE, MINUS_ONE = np.float32(1), np.float32(-1)
 
 
+class _ThreadState(threading.local):
+    """Whether a thread is a worker of the pool: it uses oneDNN only here, so it keeps one OpenMP thread."""
+
+    def __init__(self) -> None:
+        self.is_worker = threading.current_thread().name.startswith("neonlite")
+        if self.is_worker and (library := get_library()):
+            library.set_threads(1)
+
+
+_thread = _ThreadState()
+
+
+def execute(primitive: Primitive, threads: int, addresses: Sequence[int]) -> None:
+    """Execute a primitive; a thread that is not of the pool restores its number of OpenMP threads."""
+    if _thread.is_worker:
+        primitive(*addresses)
+    else:
+        with primitive.library.use_threads(threads):
+            primitive(*addresses)
+
+
 class EltwiseFunction:
     """An elementwise function of contiguous float32 arrays by oneDNN, with a NumPy fallback for all others."""
 
     def __init__(self, alg_kind: int, min_size: int, fallback: Callable[..., Any]) -> None:
         self.alg_kind, self.min_size, self.fallback = alg_kind, min_size, fallback
-        self.local = threading.local()  # primitives of this thread, since one runs in one thread at a time
 
     def __call__(self, x: Array, out: Array) -> None:
         """Write the function of x into ``out``."""
         if x.size < self.min_size or not self.is_supported(x, out):
             self.fallback(x, out)
             return
-        key = self.cache_key(x, out)
-        try:
-            primitive = self.local.primitives[key]
-        except (AttributeError, KeyError):
-            primitive = self._get_primitive(key)
+        primitive = self.get_primitive(self.cache_key(x, out))
         if primitive is None:
             self.fallback(x, out)
-        elif self.local.is_worker:
-            primitive(data_address(x).value, data_address(out).value)
         else:
-            with primitive.library.use_threads(1):
-                primitive(data_address(x).value, data_address(out).value)
+            execute(primitive, 1, (data_address(x).value, data_address(out).value))
 
     def is_supported(self, x: Array, out: Array) -> bool:
         """Return whether oneDNN can compute it."""
@@ -78,19 +92,17 @@ class EltwiseFunction:
             library.primitive_desc("eltwise_forward", library.engine, *args), ARG_SRC, ARG_DST
         )
 
-    def _get_primitive(self, key: Any) -> Any:
+    def get_primitive(self, key: Any) -> Any:
         """Return this thread's primitive for a key, or None if there is none."""
-        library = get_library()
-        primitives: Primitives = self.local.__dict__.setdefault("primitives", Primitives())
-        # pool workers use oneDNN only here, so they keep one OpenMP thread; other threads restore their number
-        self.local.is_worker = library is not None and threading.current_thread().name.startswith("neonlite")
-        primitive = None
-        if library:
-            with suppress(UnsupportedError), library.use_threads(1):
-                primitive = self.create_primitive(library, key)
-            if self.local.is_worker:
-                library.set_threads(1)
-        return primitives.remember(key, primitive)
+        key_in_thread = get_ident(), self, key
+        try:
+            return primitives[key_in_thread]
+        except KeyError:
+            primitive = None
+            if library := get_library():
+                with suppress(UnsupportedError), library.use_threads(1):
+                    primitive = self.create_primitive(library, key)
+            return primitives.add(key_in_thread, primitive)
 
 
 class ExpFunction(EltwiseFunction):

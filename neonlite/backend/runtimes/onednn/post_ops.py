@@ -29,7 +29,13 @@ from neonlite.backend.runtimes.onednn.bindings import (
     Primitive,
     UnsupportedError,
 )
-from neonlite.backend.runtimes.onednn.eltwise import ELTWISE_EXP, ELTWISE_LOGISTIC, MIN_EXP_ARG, EltwiseFunction
+from neonlite.backend.runtimes.onednn.eltwise import (
+    ELTWISE_EXP,
+    ELTWISE_LOGISTIC,
+    MIN_EXP_ARG,
+    EltwiseFunction,
+    execute,
+)
 from neonlite.backend.thread_pool import get_num_threads
 from neonlite.shapes import Shape, contiguous_strides
 from neonlite.typing import NumPyArray as Array
@@ -177,7 +183,7 @@ class FusedChain(EltwiseFunction):
 
     def run(self, threads: int, arrays: Sequence[Array]) -> None:
         """Run the chain on all arrays but the last, and write the result into the last."""
-        compiled = self.get_compiled(self.cache_key(*arrays))
+        compiled: CompiledChain | None = self.get_primitive(self.cache_key(*arrays))
         if compiled is None or not self.is_supported(*arrays):
             self.fallback(*arrays)
             return
@@ -185,23 +191,11 @@ class FusedChain(EltwiseFunction):
         for n in self.scalar_operands:
             constants[n] = arrays[n]
         addresses = [start if n is None else data_address(arrays[n]).value for n, start in arg_sources]
-        if self.local.is_worker:
-            primitive(*addresses)
-        else:
-            with primitive.library.use_threads(threads):
-                primitive(*addresses)
-
-    def get_compiled(self, key: tuple[Shape, ...]) -> CompiledChain | None:
-        """Return this thread's primitive for the shapes of operands and output, or None if there is none."""
-        try:
-            compiled: CompiledChain | None = self.local.primitives[key]
-        except (AttributeError, KeyError):
-            compiled = self._get_primitive(key)
-        return compiled
+        execute(primitive, threads, addresses)
 
     def is_always_supported(self, shapes: tuple[Shape, ...]) -> bool:
         """Return whether oneDNN can run the chain for these shapes whatever the values are."""
-        return not self.has_exp and self.get_compiled(shapes) is not None
+        return not self.has_exp and self.get_primitive(shapes) is not None
 
     def cache_key(self, *arrays: Array) -> tuple[Shape, ...]:
         """Return the shapes of the array operands and the output."""

@@ -452,7 +452,7 @@ def test_the_address_of_an_array_is_where_its_first_element_is(rng):
 
 
 def test_gemm_calls_are_cached_and_bounded(products, monkeypatch):
-    monkeypatch.setattr(gemm, "MAX_CACHED_CALLS", 10)
+    products.calls.capacity = 10
     made = []
     formed = gemm.create_gemm_call
     monkeypatch.setattr(gemm, "create_gemm_call", lambda *x: made.append(x) or formed(*x))

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,7 +60,7 @@ def plain() -> ReferencePrimitives:
 
 def cached(made: convolution.OneDNNConvolution) -> list[Any]:
     """Return the cached primitives in the order of their creation, with None where oneDNN has no fast one."""
-    return list(made.runtime.memory_tracker.thread_cache.get("onednn", {}).values())
+    return bindings.primitives.values()
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------
@@ -1109,12 +1108,19 @@ def test_an_error_of_onednn_names_the_call_and_the_reason() -> None:
         HERE.any_memory_desc((-1, 2))
 
 
-def test_all_caches_of_primitives_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = bindings.Primitives(), bindings.Primitives()
-    monkeypatch.setattr(bindings, "MAX_CACHED_PRIMITIVES", 3)
-    monkeypatch.setattr(bindings.Primitives, "created", deque())
-    for key in range(3):
-        first.remember(key, object())
-    for key in range(2):
-        second.remember(key, object())
-    assert (list(first), list(second)) == ([2], [0, 1])
+def test_the_primitives_of_all_threads_together_are_bounded(
+    made: convolution.OneDNNConvolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bindings.primitives, "capacity", 4)
+
+    def use(first: int) -> None:
+        for n in range(first, first + 5):
+            made._get_row_sum((n, 2))
+            assert len(bindings.primitives) <= 4
+
+    bindings.primitives.clear()
+    use(1)
+    thread = threading.Thread(target=use, args=(3,))
+    thread.start()
+    thread.join()
+    assert len({ident for ident, *_ in bindings.primitives}) == 1
