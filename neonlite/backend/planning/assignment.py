@@ -14,8 +14,7 @@ from neonlite.backend.attribute_snapshot import Untracked
 from neonlite.backend.cache import Cache
 from neonlite.backend.creation import to_host_array
 from neonlite.backend.lifecycle import check_open
-from neonlite.backend.planning import layout
-from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning import Plan, layout
 from neonlite.backend.planning.run import (
     add_error_context,
     check_assignable,

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from neonlite.backend.cache import Cache
 from neonlite.backend.lifecycle import check_open
 from neonlite.backend.memory import OutOfMemoryError, translate_error
-from neonlite.backend.planning import layout
-from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning import Plan, layout
 from neonlite.backend.tensor import Tensor
 from neonlite.backend.tensor_views import overlap
 from neonlite.messages import describe, owners

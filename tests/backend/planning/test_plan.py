@@ -27,9 +27,10 @@ from helpers.runtimes import RUNTIMES, back, refused
 import neonlite.backend.planning.run as run_module
 from neonlite import Autodiff, Backend, optree_inference, optree_structure
 from neonlite.backend import thread_pool
-from neonlite.backend.planning.plan import PLAN_BYTES, STEP_BYTES, Plan
-from neonlite.backend.runtimes.numpy import fused_stage, summation
-from neonlite.backend.runtimes.onednn import chain_fusion
+from neonlite.backend.planning import PLAN_BYTES, STEP_BYTES, Plan
+from neonlite.backend.runtimes import onednn
+from neonlite.backend.runtimes.numpy import stages as stages_module
+from neonlite.backend.runtimes.numpy import templates
 from neonlite.op_functions import to_slices
 from neonlite.ops import OP_TABLE, OPS
 from neonlite.optree import OpTreeNode
@@ -68,7 +69,7 @@ def counted() -> Iterator[tuple[Callable[..., Any], list[int]]]:
 @pytest.fixture
 def threads(threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return the function that sets the number of threads, which share also cheap work."""
-    monkeypatch.setattr(fused_stage, "MIN_THREADED_COST", 0)
+    monkeypatch.setattr(stages_module, "MIN_THREADED_COST", 0)
     return threads
 
 
@@ -86,18 +87,18 @@ def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, thre
         "ALIGNMENT_BYTES": align,
         "MIN_THREADED_ELEMENTS": threaded,
     }.items():
-        monkeypatch.setattr(fused_stage, name, value)
-    monkeypatch.setattr(fused_stage, "MAX_BLOCK_ELEMENTS", 2 * block)
-    monkeypatch.setattr(chain_fusion, "MIN_CHAIN_COST", 1)
-    monkeypatch.setattr(chain_fusion, "MIN_EXACT_CHAIN_ELEMENTS", 1)
+        monkeypatch.setattr(stages_module, name, value)
+    monkeypatch.setattr(stages_module, "MAX_BLOCK_ELEMENTS", 2 * block)
+    monkeypatch.setattr(onednn, "MIN_CHAIN_COST", 1)
+    monkeypatch.setattr(onednn, "MIN_EXACT_CHAIN_ELEMENTS", 1)
     for name, value in {
         "MIN_ELEMENTS": 1,
         "MIN_CHUNK_ELEMENTS": 2,
         "MAX_UNSPLIT_ELEMENTS": 3,
         "UNEVEN_CHUNK_ELEMENTS": 5,
     }.items():
-        monkeypatch.setattr(summation, name, value)
-    summation.even_chunk_size.cache_clear()
+        monkeypatch.setattr(templates, name, value)
+    templates.even_chunk_size.cache_clear()
     return Backend("cpu")
 
 

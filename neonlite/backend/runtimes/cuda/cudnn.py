@@ -18,6 +18,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import neonlite.backend.runtimes.cuda.libraries as libraries
 from neonlite.backend.cache import Cache
 from neonlite.backend.planning.layout import (
     ImageOperand,
@@ -29,12 +30,10 @@ from neonlite.backend.planning.layout import (
     write_nhwc,
 )
 from neonlite.backend.primitives.geometry import ConvLayer
-from neonlite.backend.runtimes.cuda import libraries
-from neonlite.backend.runtimes.cuda.graph_capture import CaptureError, current_capture
-from neonlite.backend.runtimes.cuda.im2col import CudaConvolution, is_pointwise
-from neonlite.backend.runtimes.cuda.launch import workspace_limit
-from neonlite.backend.runtimes.cuda.per_thread import PerThread
-from neonlite.backend.runtimes.cuda.reorder import CudaReorderer
+from neonlite.backend.runtimes.cuda.convolution import CudaConvolution, CudaReorderer, is_pointwise
+from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
+from neonlite.backend.runtimes.cuda.kernels import workspace_limit
+from neonlite.backend.runtimes.cuda.libraries import PerThread
 from neonlite.backend.warn import warn
 from neonlite.typing import NativeArray
 

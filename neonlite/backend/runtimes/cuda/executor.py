@@ -13,19 +13,24 @@ from typing import Any
 
 from neonlite.backend.cache import Cache
 from neonlite.backend.errstate import IgnoreFPErrors
-from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
-from neonlite.backend.runtimes.cuda.bounds_check import is_check_synchronous
+from neonlite.backend.runtimes.base import ReferenceExecutor, Runner
 from neonlite.backend.runtimes.cuda.codegen import PREAMBLE, FusedKernel, region_kernels
-from neonlite.backend.runtimes.cuda.compiler import MAX_CACHED_KERNELS, Kernel
+from neonlite.backend.runtimes.cuda.cublas import flatten_sum, fuse_gemm_sums
 from neonlite.backend.runtimes.cuda.driver import CompileError
-from neonlite.backend.runtimes.cuda.gemm_accumulate import flatten_sum, fuse_gemm_sums
-from neonlite.backend.runtimes.cuda.graph_capture import CaptureError, current_capture
-from neonlite.backend.runtimes.cuda.indexing import WAIT_HINT, SingleOpKernel, is_gather, single_op_kernel
-from neonlite.backend.runtimes.cuda.launch import are_kernels_enabled
+from neonlite.backend.runtimes.cuda.graphs import CaptureError, current_capture
+from neonlite.backend.runtimes.cuda.kernels import (
+    WAIT_HINT,
+    SingleOpKernel,
+    UserKernel,
+    are_kernels_enabled,
+    is_check_synchronous,
+    is_gather,
+    single_op_kernel,
+)
+from neonlite.backend.runtimes.cuda.libraries import MAX_CACHED_KERNELS, Kernel
 from neonlite.backend.runtimes.cuda.row_reduction import RowTileKernel, fuse_row_stages, pass_kernels
-from neonlite.backend.runtimes.cuda.user_kernels import UserKernel
-from neonlite.backend.runtimes.reference.executor import ReferenceExecutor, Runner
 from neonlite.backend.warn import warn
 from neonlite.dtypes import FLOAT_DTYPES
 from neonlite.op_functions import index_error_message, normalize_indices
@@ -35,7 +40,7 @@ MAX_BOUND_PLANS = 256  # plans whose temporaries are cached per thread
 MAX_CACHED_LAUNCHES = 1024  # cached launches per thread
 # Float ops without a generated kernel, and what computes them instead of the array library.
 FALLBACK_COMMENTS = dict.fromkeys(("dot", "matmul"), "cuBLAS computes it")
-FALLBACK_COMMENTS["scatter_add"] = "the kernels of scatter.py sort the indices and add the elements"
+FALLBACK_COMMENTS["scatter_add"] = "the scatter-add kernels sort the indices and add the elements"
 
 
 def stage_kernels(

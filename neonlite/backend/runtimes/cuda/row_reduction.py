@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from neonlite.backend.planning.plan import Plan
+from neonlite.backend.planning import Plan
 from neonlite.backend.planning.steps import Stage, Step
 from neonlite.backend.runtimes.cuda.codegen import (
     MAX_KERNEL_REDUCTIONS,

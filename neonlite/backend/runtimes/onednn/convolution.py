@@ -31,10 +31,10 @@ from neonlite.backend.planning.layout import (
     write_chwn,
     write_nhwc,
 )
+from neonlite.backend.primitives import saved_operand
 from neonlite.backend.primitives.geometry import ConvLayer, LRNLayer, PoolLayer
-from neonlite.backend.primitives.pooling import saved_operand
 from neonlite.backend.runtimes.native import data_address, openmp_threads
-from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
+from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.backend.runtimes.onednn.bindings import (
     ARG_BIAS,
     ARG_DIFF_DST,

@@ -17,12 +17,13 @@ import numpy as np
 from neonlite.backend.runtimes.native import (
     ROW_MAJOR,
     data_address,
+    get_openblas,
     matrix_order,
     may_share_memory,
     min_gemm_work,
     openmp_threads,
 )
-from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
+from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.backend.runtimes.onednn.bindings import (
     ARG_DST,
     ARG_SRC,
@@ -33,7 +34,6 @@ from neonlite.backend.runtimes.onednn.bindings import (
     get_library,
     primitives,
 )
-from neonlite.backend.runtimes.openblas import get_openblas
 from neonlite.typing import NumPyArray as Array
 
 MIN_WORK = 1 << 18  # multiply-adds of all products of a stack up to which NumPy is faster, and uses one thread
@@ -97,7 +97,7 @@ class OneDNNMatmul(NumPyPrimitives):
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c`` of matrices or stacks.
 
-        Products that NumPy computes although oneDNN is used run on one thread of OpenBLAS; see ``openblas.py``.
+        Products that NumPy computes although oneDNN is used run on one thread of OpenBLAS; see ``native.py``.
         """
         m, n = c.shape[-2:]
         is_vector = min(m, n) == 1  # one operand is a vector

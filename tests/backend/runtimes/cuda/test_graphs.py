@@ -20,7 +20,7 @@ import neonlite as nl
 from neonlite import Backend
 from neonlite.backend import Block, NervanaObject, Tensor
 from neonlite.backend.runtimes import load_runtime
-from neonlite.backend.runtimes.cuda.graph_capture import current_capture
+from neonlite.backend.runtimes.cuda.graphs import current_capture
 from neonlite.backend.runtimes.cuda.simulator import SimulatedGPU
 from neonlite.callbacks import CallbackBase
 from neonlite.data import ArrayIterator
