@@ -94,7 +94,7 @@ def create_node(op: Op, a: Any, b: Any = None, attrs: Attrs = (), be: Any = None
             return NotImplemented
         info = infer_info(op, a, b, attrs, be)
         if leaves is not None:
-            info = info.be.structures.remember(key, info, overlap)
+            info = info.be.structures.add(key, info)
     node: OpTreeNode = _new(OpTreeNode)
     node.info, node.left, node.right, node.leaves = info, a, b, leaves
     return node

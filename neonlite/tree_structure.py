@@ -23,7 +23,7 @@ ONE_SET = 0  # an operand has no leaves, or both have the same dict of leaves
 DISJOINT = 1
 
 STATIC_INTS = range(-8, 9)  # integers that are part of the structure; other scalars are arguments of the plan
-MAX_STRUCTURE_BYTES = 8_000_000  # of a backend's table of structures; a full table is cleared
+MAX_STRUCTURE_BYTES = 8_000_000  # of a backend's cache of structures
 STRUCTURE_BYTES = 600  # measured size of a structure and its key, without the overlap of leaves
 OVERLAP_BYTES = 8  # of the overlap, per leaf
 
@@ -74,25 +74,10 @@ def info_of(x: object) -> Info | None:
     return info if type(info) is Info else None
 
 
-class Structures(dict[Any, Info]):
-    """A backend's table of structures, {key: Info}. It is cleared when it exceeds MAX_STRUCTURE_BYTES."""
-
-    __slots__ = ("nbytes",)
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-
-    def remember(self, key: Hashable, info: Info, overlap: LeafOverlap = ONE_SET) -> Info:
-        """Store the Info of a key and return it, or the one that another thread stored first."""
-        self.nbytes += STRUCTURE_BYTES + (OVERLAP_BYTES * len(overlap) if type(overlap) is tuple else 0)
-        if self.nbytes > MAX_STRUCTURE_BYTES:
-            self.clear()
-        return self.setdefault(key, info)
-
-    def clear(self) -> None:
-        """Remove all structures."""
-        super().clear()
-        self.nbytes = 0
+def structure_bytes(key: Any, info: Info) -> int:
+    """Return the bytes that a structure takes in the cache of its backend."""
+    overlap = key[3:4]
+    return STRUCTURE_BYTES + sum(OVERLAP_BYTES * len(leaves) for leaves in overlap if type(leaves) is tuple)
 
 
 class Constant(NamedTuple):

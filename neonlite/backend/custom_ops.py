@@ -168,7 +168,7 @@ class CustomOpMethods(BackendBase):
                 }
                 ...
         """
-        from neonlite.backend.runtimes.cuda.user_kernels import gpu_only_run, register_expression
+        from neonlite.backend.runtimes.cuda.kernels import gpu_only_run, register_expression
 
         if not isinstance(operation, str) or not re.search(r"\bx\b", operation):
             raise ValueError(
@@ -229,7 +229,7 @@ class CustomOpMethods(BackendBase):
         ValueError
             The name is taken by a built-in op or method, or the source has no such kernel.
         """
-        from neonlite.backend.runtimes.cuda.user_kernels import RAW_KERNELS, RawKernel, default_launch, gpu_only_run
+        from neonlite.backend.runtimes.cuda.kernels import RAW_KERNELS, RawKernel, default_launch, gpu_only_run
 
         raw = RawKernel(name, source, launch_config or default_launch)
         method = cls.define_op(name, run or gpu_only_run(name), grad, "library", raw.arity, doc, shape_fn)

@@ -7,6 +7,7 @@ import weakref
 from typing import Any, Self, cast
 
 from neonlite.backend.base import BackendBase
+from neonlite.backend.cache import clear_caches
 from neonlite.backend.warn import called_from
 
 CLOSED_MESSAGE = (
@@ -41,13 +42,10 @@ class LifecycleMethods(BackendBase):
     def cleanup_backend(self) -> None:
         """Close the backend: release its plans and buffers. Its tensors can still be read."""
         self.closed_by = self.closed_by or called_from()
-        self.plan_cache.clear()
         self._executor = self.primitives = None
-        if self.graphs is not None:
-            self.graphs.clear()
         self.memory_tracker.clear_thread_cache()
         self.hist_buf = {}
-        self.structures.clear()
+        clear_caches(self.memory_tracker)
 
 
 @atexit.register

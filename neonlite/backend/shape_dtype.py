@@ -127,7 +127,7 @@ class ShapeMethods(BackendBase):
             Shape, dtype, strides and backend.
         """
         key = (shape, dtype, contiguous)
-        info = self.infos.get(key)
+        info: Info | None = self.infos.get(key)
         if info is None:
             info = Info(shape=shape, op="tensor")
             size = math.prod(shape)
@@ -136,7 +136,7 @@ class ShapeMethods(BackendBase):
             info.op_def, info.be, info.operand_types, info.num_children = None, self, (), 0
             info.shape, info.dtype, info.compute_dtype = shape, dtype, dtype
             info.find = self.structures.get
-            info = self.infos.remember(key, info)
+            info = self.infos.add(key, info)
         return info
 
 

@@ -27,8 +27,6 @@ from neonlite.dtypes import HALF_DTYPES
 from neonlite.messages import describe
 from neonlite.optree import Operand
 
-MAX_CHECKED_DOT_INFOS = 1024
-
 
 class MatmulMethods(BackendBase):
     """The methods of ``Backend`` for matrix products and what they consist of."""
@@ -371,9 +369,7 @@ def _checked_dot(
                 f"C {describe(C)}"
             )
         check_same_dtype(name, A=A, B=B, C=C)
-        if len(be.checked_dot_infos) >= MAX_CHECKED_DOT_INFOS:
-            be.checked_dot_infos.clear()
-        be.checked_dot_infos.add(infos)
+        be.checked_dot_infos.add(infos, True)
     is_plain = type(alpha) is type(beta) is float and not relu and bsum is None  # as in a Linear layer
     if is_plain and A.allocation is not C.allocation is not B.allocation and C.info.dtype not in HALF_DTYPES:
         _gemm(be, A, B, C, alpha, beta)
