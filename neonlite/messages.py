@@ -55,6 +55,12 @@ def describe(*operands: object) -> str:
     return listed(operands, describe_one)
 
 
+def expected(where: str, what: str, got: object, hint: str = "") -> str:
+    """Return an error message: ``<where>: expected <what>, got <got>. <hint>``; ``got`` is a text, or described."""
+    text = f"{where}{': ' if where else ''}expected {what}, got {got if isinstance(got, str) else describe(got)}"
+    return f"{text}. {hint}" if hint else text
+
+
 def listed(items: Sequence[Any], to_text: Callable[[Any], str] = str) -> str:
     """Return the first items as text, separated by commas, and the number of the others."""
     more = [f"{len(items) - MAX_LISTED_OPERANDS} more"] if len(items) > MAX_LISTED_OPERANDS else []

@@ -10,7 +10,7 @@ from typing import Any
 
 from neonlite.backend.base import BackendBase
 from neonlite.backend.op_methods import OpMethods, make_method
-from neonlite.backend.validation import expected, function, integer, one_of, sequence
+from neonlite.backend.validation import expected_argument, function, integer, one_of, sequence
 from neonlite.messages import describe
 from neonlite.ops import OP_TABLE, OPS, Op, missing_gradient
 from neonlite.ops.functions import Gradients
@@ -85,7 +85,7 @@ class CustomOpMethods(BackendBase):
         array([[12.]], dtype=float32)
         """
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-            raise ValueError(expected("be.define_op: name", "an identifier, such as 'swish',", name))
+            raise ValueError(expected_argument("be.define_op: name", "an identifier, such as 'swish',", name))
         is_redefinition = name in OPS and OPS[name] not in OP_TABLE
         if not is_redefinition and (name in OPS or hasattr(cls, name)):
             raise ValueError(
@@ -249,7 +249,7 @@ def check_parameters(name: str, f: Any, parameters: Sequence[str], way_out: str 
     except ValueError:  # it has no signature
         return
     except TypeError as error:
-        raise ValueError(expected(name, f"a function {call}", f) + f": {error}.{way_out}") from None
+        raise ValueError(expected_argument(name, f"a function {call}", f) + f": {error}.{way_out}") from None
 
 
 def checked_shape_fn(shape_fn: Callable[..., Any]) -> Callable[..., Shape]:

@@ -14,17 +14,17 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, dataclass_transform
 import numpy as np
 
 from neonlite.backend.serialization import Serializable
-from neonlite.messages import describe
+from neonlite.messages import describe, expected
 from neonlite.name_hints import argument_hint
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def expected(name: str, kind: str, value: object) -> str:
+def expected_argument(name: str, kind: str, value: object) -> str:
     """Return an error message. ``name`` is the caller's name and the argument's, such as "be.onehot: nclass"."""
-    where, separator, argument = name.rpartition(": ")
-    return f"{where}{separator}expected {kind} for {argument.rstrip(',')}, got {describe(value)}"
+    where, _, argument = name.rpartition(": ")
+    return expected(where, f"{kind} for {argument.rstrip(',')}", describe(value))
 
 
 def check_number(
@@ -41,7 +41,7 @@ def check_number(
     """
     # isinstance of the abstract classes Real and Integral takes longer than all the rest
     if not isinstance(value, float | int | Real) or isinstance(value, bool):
-        raise TypeError(expected(name, "a number", value))
+        raise TypeError(expected_argument(name, "a number", value))
     try:
         x = float(value)
     except OverflowError:  # an integer of more than 308 digits
@@ -49,7 +49,7 @@ def check_number(
     if not math.isfinite(x) or not (low <= x < high and above < x <= at_most):
         limits = ((">=", low), (">", above), ("<", high), ("<=", at_most))
         bounds = [f"{symbol} {limit:g}" for symbol, limit in limits if math.isfinite(limit)]
-        raise ValueError(expected(name, f"a finite number {' and '.join(bounds)}".rstrip(), value))
+        raise ValueError(expected_argument(name, f"a finite number {' and '.join(bounds)}".rstrip(), value))
     return int(value) if not isinstance(value, float) and isinstance(value, Integral) else x
 
 
@@ -58,7 +58,7 @@ def check_numbers(name: str, values: Iterable[Any] | None, count: int, each: str
     where, _, argument = name.rpartition(": ")
     numbers = [1.0] * count if values is None else [check_number(f"{where}: each of {argument}", x) for x in values]
     if len(numbers) != count:
-        raise ValueError(expected(name, f"one number for each {each}, {count} in all,", numbers))
+        raise ValueError(expected_argument(name, f"one number for each {each}, {count} in all,", numbers))
     return numbers
 
 
@@ -72,9 +72,9 @@ def integer(name: str, value: Any, low: float = 1, high: float = math.inf) -> in
             raise TypeError
         n = operator.index(value)
     except TypeError:
-        raise TypeError(expected(name, integer_between(low, high), value)) from None
+        raise TypeError(expected_argument(name, integer_between(low, high), value)) from None
     if not low <= n <= high:
-        raise ValueError(expected(name, integer_between(low, high), value))
+        raise ValueError(expected_argument(name, integer_between(low, high), value))
     return n
 
 
@@ -90,7 +90,7 @@ def boolean(name: str, value: object, way_out: str = "") -> bool:
     try:
         return bool(value) if isinstance(value, bool | np.bool_) else bool(integer(name, value, 0, 1))
     except (TypeError, ValueError):
-        raise TypeError(expected(name, "True or False", value) + way_out) from None
+        raise TypeError(expected_argument(name, "True or False", value) + way_out) from None
 
 
 def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
@@ -191,7 +191,7 @@ def pair(name: str, value: object, low: int = 1) -> tuple[int, int]:
     """Return two integers >= low, given both or one that stands for both; TypeError or ValueError otherwise."""
     sizes = value if isinstance(value, tuple | list) else (value, value)
     if len(sizes) != 2:
-        raise ValueError(expected(name, f"{integer_between(low, math.inf)} or a pair of them", value))
+        raise ValueError(expected_argument(name, f"{integer_between(low, math.inf)} or a pair of them", value))
     return integer(name, sizes[0], low), integer(name, sizes[1], low)
 
 
@@ -199,7 +199,7 @@ def one_of(name: str, value: T, choices: Iterable[object], way_out: str = "") ->
     """Return a value that is one of the choices, strings or None; ValueError otherwise."""
     choices = tuple(choices)
     if not any(value is x or (isinstance(value, str) and value == x) for x in choices):
-        raise ValueError(expected(name, f"one of {', '.join(map(repr, choices))}", value) + way_out)
+        raise ValueError(expected_argument(name, f"one of {', '.join(map(repr, choices))}", value) + way_out)
     return value
 
 
@@ -208,7 +208,7 @@ def instance(name: str, value: object, cls: type[T], kind: str, way_out: str = "
     if not isinstance(value, cls):
         if isinstance(value, type) and issubclass(value, cls):
             way_out = way_out or f". Pass an instance: {value.__name__}()"
-        raise TypeError(expected(name, kind, value) + way_out)
+        raise TypeError(expected_argument(name, kind, value) + way_out)
     return value
 
 
@@ -220,7 +220,7 @@ def from_name(name: str, value: T | str, table: Mapping[str, Callable[[], T]], w
     if not isinstance(value, str):
         return value
     if value.lower() not in table:
-        raise ValueError(expected(name, f"one of {', '.join(map(repr, table))}", value) + way_out)
+        raise ValueError(expected_argument(name, f"one of {', '.join(map(repr, table))}", value) + way_out)
     return table[value.lower()]()
 
 
@@ -229,7 +229,7 @@ def with_attributes(name: str, value: T, attributes: str, kind: str, way_out: st
     if isinstance(value, type) or not all(hasattr(value, x) for x in attributes.split()):
         if isinstance(value, type):
             way_out = way_out or f". Pass an instance: {value.__name__}()"
-        raise TypeError(expected(name, kind, value) + way_out)
+        raise TypeError(expected_argument(name, kind, value) + way_out)
     return value
 
 
@@ -245,9 +245,9 @@ def check_signature(name: str, function: Callable[..., Any], form: str, *args: A
 def sequence(name: str, value: Any, kind: str = "a list", way_out: str = "", count: int | None = None) -> Sequence[Any]:
     """Return a list or tuple of ``count`` elements; ValueError for another number, TypeError for other types."""
     if not isinstance(value, list | tuple):
-        raise TypeError(expected(name, kind, value) + way_out)
+        raise TypeError(expected_argument(name, kind, value) + way_out)
     if count not in (None, len(value)):
-        raise ValueError(expected(name, kind, value) + way_out)
+        raise ValueError(expected_argument(name, kind, value) + way_out)
     return value
 
 
@@ -255,9 +255,9 @@ def distinct(name: str, values: Any, kind: type[T]) -> list[T]:
     """Return a list of one or more different values of exactly one type; TypeError or ValueError otherwise."""
     result: list[T] = [*sequence(name, values)]
     if not all(type(x) is kind for x in result):
-        raise TypeError(expected(name, f"values of type {kind.__name__}", result))
+        raise TypeError(expected_argument(name, f"values of type {kind.__name__}", result))
     if not result or len({*result}) != len(result):
-        raise ValueError(expected(name, "one or more different values", result))
+        raise ValueError(expected_argument(name, "one or more different values", result))
     return result
 
 
@@ -265,7 +265,7 @@ def check_keys(name: str, value: Any, names: Iterable[str]) -> dict[str, Any]:
     """Return a dict with the given keys and no others; ValueError for anything else."""
     names = tuple(names)
     if not isinstance(value, dict) or value.keys() != {*names}:
-        raise ValueError(expected(name, f"a dict with {', '.join(names)}", value))
+        raise ValueError(expected_argument(name, f"a dict with {', '.join(names)}", value))
     return value
 
 
@@ -279,7 +279,7 @@ def check_shape(name: str, value: Any, shape: tuple[int, ...], meaning: str = ""
 def function(name: str, value: Any, kind: str = "a function", way_out: str = "") -> Any:
     """Return a callable; TypeError for anything else."""
     if not callable(value):
-        raise TypeError(expected(name, kind, value) + way_out)
+        raise TypeError(expected_argument(name, kind, value) + way_out)
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from neonlite.backend.validation import expected, instance
+from neonlite.backend.validation import expected_argument, instance
 from neonlite.optree import Operand
 from neonlite.transforms.classification_metrics import F1, ROCAUC, ConfusionMatrix
 from neonlite.transforms.metric import (
@@ -101,7 +101,7 @@ def get_metric(metric: str | Metric | Cost) -> Metric:
     """
     if isinstance(metric, str):
         if metric not in METRICS:
-            raise ValueError(expected("get_metric: metric", f"one of {', '.join(map(repr, METRICS))}", metric))
+            raise ValueError(expected_argument("get_metric: metric", f"one of {', '.join(map(repr, METRICS))}", metric))
         return METRICS[metric]()
     if isinstance(metric, Cost):
         return CostMetric(metric)
