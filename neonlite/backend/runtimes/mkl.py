@@ -1,4 +1,4 @@
-"""Matrix products by Intel MKL: CBLAS gemm and gemm_batch_strided, called through ctypes on NumPy arrays.
+"""The 'mkl' runtime: NumPy arrays, with matrix products by Intel MKL, called through ctypes.
 
 The functions with the suffix ``_64`` take 64-bit integers, so that no array is too large for them.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from contextlib import suppress
 from ctypes import c_double, c_float, c_int, c_int64, c_void_p
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from neonlite.backend.cache import Cache
+from neonlite.backend.runtimes import accelerated, accelerator_versions
 from neonlite.backend.runtimes.native import (
     ROW_MAJOR,
     data_address,
@@ -22,8 +25,11 @@ from neonlite.backend.runtimes.native import (
     may_share_memory,
     min_gemm_work,
     openmp_threads,
+    short_spin_wait,
 )
-from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
+from neonlite.backend.runtimes.numpy import NumPyRuntime
+from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
+from neonlite.backend.thread_pool import get_num_threads
 from neonlite.typing import NumPyArray as Array
 
 LIBRARY_PATTERNS = ("libmkl_rt.so.?", "mkl_rt.?.dll")  # file names in the packages of pip and conda
@@ -144,7 +150,7 @@ class MKLMatmul(NumPyPrimitives):
             np.dtype(dtype): (scalar_type, functions[f"cblas_{x}gemm_64"], functions[f"cblas_{x}gemm_batch_strided_64"])
             for x, dtype, scalar_type in (("s", np.float32, c_float), ("d", np.float64, c_double))
         }
-        self.calls: dict[Any, GemmCall | None] = {}
+        self.calls = Cache(MAX_CACHED_CALLS, runtime.memory_tracker)
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute ``c = alpha a b + beta c`` of matrices or stacks; by NumPy where MKL is not faster."""
@@ -163,12 +169,10 @@ class MKLMatmul(NumPyPrimitives):
         """Return the cached CBLAS call of a product, or None."""
         key = (a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides, c.dtype, c.shape, c.strides)
         try:
-            return self.calls[key]
+            call: GemmCall | None = self.calls[key]
         except KeyError:
-            if len(self.calls) >= MAX_CACHED_CALLS:
-                self.calls.clear()
-            call = self.calls[key] = create_gemm_call(self.gemm_functions, a, b, c)
-            return call
+            call = self.calls.add(key, create_gemm_call(self.gemm_functions, a, b, c))
+        return call
 
     def _try_gemm(self, a: Array, b: Array, c: Array, alpha: float, beta: float, is_batch_reduce: bool) -> bool:
         """Multiply by MKL and return True, or return False if it cannot."""
@@ -199,3 +203,46 @@ class MKLMatmul(NumPyPrimitives):
             call(*head, scalar(alpha), at_a, *args_a, at_b, *args_b, next_beta, at_c, *args_c)
         self.set_threads(previous)
         return True
+
+
+# --- the 'mkl' runtime: NumPy arrays, with matrix products by Intel MKL ---
+
+
+class MKLRuntime(NumPyRuntime):
+    """NumPy arrays; matrix products run in MKL, on the same number of threads."""
+
+    name = "mkl"
+
+    @cached_property
+    def primitives(self) -> type[MKLMatmul]:  # type: ignore[override]
+        """The class of the primitives, with what accelerators compute."""
+        return accelerated(MKLMatmul)
+
+    def __init__(self, device_id: int = 0) -> None:
+        super().__init__(device_id)
+        with short_spin_wait():
+            load_library()  # first, as it selects MKL's threading layer
+            import mkl
+
+            mkl.get_max_threads()  # starts OpenMP
+        self.mkl = mkl
+        # MKL's conditional numerical reproducibility can be set only before its first product. It costs nothing on
+        # Intel CPUs, so it is set here. Other CPUs have only the "compatible" branch, which is three times slower.
+        is_fixed = bool(os.environ.get("MKL_CBWR")) or mkl.cbwr_get_auto_branch() == "compatible"
+        self.is_reproducible = is_fixed or mkl.cbwr_set("auto") == "success"
+
+    def make_deterministic(self) -> None:
+        """Turn off MKL's dynamic number of threads; RuntimeError if MKL was used before its reproducibility was set."""
+        if not self.is_reproducible:
+            raise RuntimeError(
+                "gen_backend: expected deterministic=True before any use of MKL in this process, got it after another "
+                "package used MKL. Create the deterministic backend first, or start Python with the environment "
+                "variable MKL_CBWR=AUTO."
+            )
+        self.mkl.set_dynamic(False)
+
+    def version_info(self) -> str:
+        """Return the versions and the number of threads."""
+        version = re.search(r"Version ([\d.]+)", self.mkl.get_version_string())
+        own = f"MKL {version and version[1]}", f"{get_num_threads()} threads", f"NumPy {np.__version__}"
+        return ", ".join((*own, *accelerator_versions()))

@@ -1,4 +1,4 @@
-"""The 'torch' runtime: PyTorch CPU tensors through the array API."""
+"""The runtimes without code of their libraries beyond the array-API standard: PyTorch and array-api-strict."""
 
 from __future__ import annotations
 
@@ -6,11 +6,30 @@ import os
 from functools import cache
 from typing import Any
 
+import array_api_strict
 import numpy as np
 
 from neonlite.backend.bfloat16 import is_available
 from neonlite.backend.runtimes.base import Runtime
 from neonlite.typing import NativeArray, NumPyArray
+
+
+class StrictRuntime(Runtime):
+    """Arrays of array-api-strict; op-trees run op by op."""
+
+    name = "strict"
+    xp = array_api_strict
+
+    def put(self, array: NumPyArray) -> NativeArray:
+        """Copy a NumPy array to an array of array-api-strict."""
+        return self.xp.asarray(np.array(array, order="C"))
+
+    def get(self, array: NativeArray) -> NumPyArray:
+        """Copy an array of array-api-strict to a NumPy array."""
+        return np.array(np.from_dlpack(array))
+
+
+# --- the 'torch' runtime: PyTorch CPU tensors through the array API ---
 
 
 class TorchRuntime(Runtime):

@@ -21,9 +21,8 @@ import neonlite as nl
 from neonlite import Autodiff, Backend
 from neonlite.backend import thread_pool
 from neonlite.backend.runtimes import load_runtime, native
-from neonlite.backend.runtimes.mkl import gemm
-from neonlite.backend.runtimes.mkl import runtime as mkl_runtime
-from neonlite.backend.runtimes.numpy.primitives import NumPyPrimitives
+from neonlite.backend.runtimes import mkl as mkl_runtime
+from neonlite.backend.runtimes.numpy.pooling import NumPyPrimitives
 from neonlite.backend.runtimes.onednn import bindings as onednn
 
 mkl = pytest.importorskip("mkl")
@@ -39,7 +38,7 @@ class Counting:
     """libmkl_rt, and a list of what was called."""
 
     def __init__(self) -> None:
-        self.library = gemm.load_library()
+        self.library = mkl_runtime.load_library()
         self.calls: list[str] = []
         self.threads: list[int] = []
 
@@ -66,14 +65,14 @@ class Counting:
 def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
     """Have every call of MKL counted, and none saved because the product is small."""
     counting = Counting()
-    monkeypatch.setattr(gemm, "load_library", lambda: counting)
-    monkeypatch.setattr(gemm, "min_gemm_work", lambda: -1)
+    monkeypatch.setattr(mkl_runtime, "load_library", lambda: counting)
+    monkeypatch.setattr(mkl_runtime, "min_gemm_work", lambda: -1)
     return counting
 
 
 @pytest.fixture
-def products(counting: Counting) -> gemm.MKLMatmul:
-    return gemm.MKLMatmul(load_runtime("mkl"))
+def products(counting: Counting) -> mkl_runtime.MKLMatmul:
+    return mkl_runtime.MKLMatmul(load_runtime("mkl"))
 
 
 # --- where MKL is ----------------------------------------------------------------------------------------------------
@@ -92,8 +91,8 @@ def version() -> str:
 
 
 def test_an_absent_library_raises_import_error_with_the_searched_paths(monkeypatch, tmp_path):
-    monkeypatch.setattr(gemm, "library_folders", lambda: [tmp_path, tmp_path / "lib"])
-    monkeypatch.setattr(mkl_runtime, "load_library", gemm.load_library.__wrapped__)
+    monkeypatch.setattr(mkl_runtime, "library_folders", lambda: [tmp_path, tmp_path / "lib"])
+    monkeypatch.setattr(mkl_runtime, "load_library", mkl_runtime.load_library.__wrapped__)
     with pytest.raises(ImportError, match=r"neither libmkl_rt.*dll is in .*/lib.*Install it.*neonlite.mkl") as error:
         Backend("mkl")
     assert f"{tmp_path}, {tmp_path / 'lib'}" in str(error.value)
@@ -101,15 +100,15 @@ def test_an_absent_library_raises_import_error_with_the_searched_paths(monkeypat
 
 @pytest.mark.skipif(os.name == "nt", reason="links to files need rights there")
 def test_a_library_that_is_too_old_or_broken_is_an_import_error(monkeypatch, tmp_path):
-    monkeypatch.setattr(gemm, "library_folders", lambda: [tmp_path])
+    monkeypatch.setattr(mkl_runtime, "library_folders", lambda: [tmp_path])
     other = sys.modules["_ctypes"].__file__
     assert other is not None
     (tmp_path / "libmkl_rt.so.1").symlink_to(other)
     with pytest.raises(ImportError, match=r"mkl: expected MKL 2023 or newer, got .*libmkl_rt.so.1"):
-        gemm.load_library.__wrapped__()
+        mkl_runtime.load_library.__wrapped__()
     (tmp_path / "libmkl_rt.so.2").write_text("of two, the newer is taken; this is no library")
     with pytest.raises(ImportError, match=r"libmkl_rt.so.2"):
-        gemm.load_library.__wrapped__()
+        mkl_runtime.load_library.__wrapped__()
 
 
 def test_the_folders_are_those_of_the_environment_its_base_and_the_user(monkeypatch):
@@ -202,7 +201,7 @@ def check(multiply: Callable[..., Any], a: Array, b: Array, c: Array, alpha: flo
 
 
 @pytest.fixture(params=["cpu", "mkl"])
-def primitives(request: pytest.FixtureRequest, products: gemm.MKLMatmul) -> NumPyPrimitives:
+def primitives(request: pytest.FixtureRequest, products: mkl_runtime.MKLMatmul) -> NumPyPrimitives:
     return products if request.param == "mkl" else NumPyPrimitives(load_runtime("cpu"))
 
 
@@ -452,10 +451,10 @@ def test_the_address_of_an_array_is_where_its_first_element_is(rng):
 
 
 def test_gemm_calls_are_cached_and_bounded(products, monkeypatch):
-    monkeypatch.setattr(gemm, "MAX_CACHED_CALLS", 10)
+    products.calls.capacity = 10
     made = []
-    formed = gemm.create_gemm_call
-    monkeypatch.setattr(gemm, "create_gemm_call", lambda *x: made.append(x) or formed(*x))
+    formed = mkl_runtime.create_gemm_call
+    monkeypatch.setattr(mkl_runtime, "create_gemm_call", lambda *x: made.append(x) or formed(*x))
     a = np.ones((60, 60))
     for _ in range(3):
         products.gemm(a, a, np.empty((60, 60)))
@@ -474,7 +473,7 @@ def test_small_products_and_vectors_are_left_to_numpy(counting, products, rng, m
             c = rng.normal(size=(*a.shape[:-1], b.shape[-1]))
             multiply = partial(check, products.gemm, a, b, c, alpha, beta, words)
             assert len(counting.during(multiply)) == calls
-    monkeypatch.setattr(gemm, "min_gemm_work", lambda: 3 * 4 * 5)
+    monkeypatch.setattr(mkl_runtime, "min_gemm_work", lambda: 3 * 4 * 5)
     a, b, c = (rng.normal(size=s) for s in ((3, 4), (4, 5), (3, 5)))
     assert counting.during(lambda: check(products.gemm, a, b, c, 1.0, 0.0, "ij,jk->ik")) == []
     assert counting.during(lambda: check(products.gemm, a, b, c, 2.0, 0.0, "ij,jk->ik")) != []
