@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,7 +24,7 @@ THREADS_ALONE = "chain threads"  # changes the number of threads of a call, and 
 SEEN = [case for case in THRESHOLDS if not case.where.isdigit() and case.constant != THREADS_ALONE]
 
 
-def calls(case: Threshold, value: int, size: int) -> Counter[str]:
+def calls(run: Callable[[], object]) -> Counter[str]:
     """Return how often each function is called by the third run of some work."""
     count: Counter[str] = Counter()
 
@@ -34,7 +34,6 @@ def calls(case: Threshold, value: int, size: int) -> Counter[str]:
         elif event == "c_call":
             count[function.__qualname__] += 1
 
-    run = thresholds.forced(case.constant, value, case.create, size, "cpu")
     run()
     run()
     sys.setprofile(record)
@@ -93,7 +92,7 @@ def test_the_other_way_runs_on_both_sides_of_each_threshold(
     elif get_library() is None:
         pytest.skip("oneDNN is not installed")
     monkeypatch.setattr(thread_pool, "_num_threads", case.threads[0])
-    _, below, above, _ = case.sizes
     with thresholds.restored(case.constant) as value:
-        assert calls(case, value, below) != calls(case, case.low, below)
-        assert calls(case, value, above) != calls(case, HIGH, above)
+        for size, other in zip(case.sizes[1:3], (case.low, HIGH), strict=True):
+            chosen, forced = (thresholds.forced(case.constant, x, case.create, size, "cpu") for x in (value, other))
+            assert calls(chosen) != calls(forced), size
