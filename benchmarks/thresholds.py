@@ -557,7 +557,7 @@ THRESHOLDS = [
     Threshold("sum", "rows of 2048", partial(sum_of, 1, 2048), (2048, 3 * 2048, 5 * 2048, 1 << 16)),
     Threshold("sum", "columns of 32", partial(sum_of, 0, 32), around(1 << 13)),
     Threshold("folded columns", "maximum of columns of 1000", maximum_of_columns, (16, 128, 136, 256)),
-    Threshold("grouped copies", "snapshot of 8 tensors", copies, around(1 << 17)),
+    Threshold("grouped copies", "snapshot of 8 tensors", copies, around(1 << 17), (1, 2)),
     Threshold("stored", "standardized columns", shared_reduction, around(1 << 18, 32)),
     Threshold("pending ops", "loop over arrays of 100", partial(loop, 100), (16, 62, 70, 512)),
     Threshold("pending ops", "loop over arrays of 100,000", partial(loop, 100_000), (16, 62, 70, 512)),
