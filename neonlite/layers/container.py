@@ -226,7 +226,12 @@ class LayerContainer(Layer):
         raise NotImplementedError(f"{self.classnm}: expected record_bprop(planner, error). Implement it.")
 
     def record_copy(
-        self, planner: DeltaPlanner, error: PlannedGradient, key: Any, shape: LayerShape, can_overwrite: bool = False
+        self,
+        planner: DeltaPlanner,
+        error: PlannedGradient,
+        key: Layer | int,
+        shape: LayerShape,
+        can_overwrite: bool = False,
     ) -> PlannedGradient | None:
         """Record a copy of an error, in the buffer ``error_copies[key]``.
 

@@ -322,16 +322,19 @@ class Layer(WeightOwner, DeltaOwner):
         if self.owns_output:
             self.outputs = self.buffer("outputs", self.out_shape, shared=shared_outputs)
 
-    def allocate_buffers(self, **options: Any) -> None:
+    def allocate_buffers(self, accumulate_updates: bool = False) -> None:
         """Allocate all buffers for ``be.bsz``.
 
         Parameters
         ----------
-        options
-            Arguments of ``allocate``.
+        accumulate_updates : bool
+            As for ``allocate``.
         """
         self.batch_size = 0  # until the end, so that all buffers are allocated again after an error
-        self.allocate(**options)
+        if accumulate_updates:
+            self.allocate(accumulate_updates=True)
+        else:
+            self.allocate()  # a custom layer may not accept the argument
         self._allocate_backward()
 
     def _allocate_backward(self) -> None:

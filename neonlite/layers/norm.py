@@ -229,10 +229,8 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         self.count = x.shape[1] * shard.total // (shard.stop - shard.start)
         self.xmean[:] = self._sum_over_processes(shard, be.sum(x, axis=1)) / self.count
         self.xvar[:] = self._sum_over_processes(shard, be.sum(be.square(x - self.xmean), axis=1)) / self.count
-        be.assign(
-            [self.gmean, self.gvar],
-            [rho * self.gmean + (1 - rho) * self.xmean, rho * self.gvar + (1 - rho) * self.xvar],
-        )
+        means = rho * self.gmean + (1 - rho) * self.xmean, rho * self.gvar + (1 - rho) * self.xvar
+        be.assign([self.gmean, self.gvar], means)
         y = (x - self.xmean) * (self.gamma / be.sqrt(self.xvar + self.eps)) + self.beta
         self.y[:] = y + accumbeta * self.y if accumbeta else y
 
@@ -251,22 +249,9 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         return self.outputs
 
     def _normalize(self, x: Tensor, y: Tensor, accumbeta: float, inference: bool = False) -> None:
-        self.be.compound_fprop_bn(
-            x,
-            self.xmean,
-            self.xvar,
-            self.gmean,
-            self.gvar,
-            self.gamma,
-            self.beta,
-            y,
-            self.eps,
-            self.rho,
-            accumbeta=accumbeta,
-            binary=self.binary,
-            inference=inference,
-            layer=self,
-        )
+        statistics = self.xmean, self.xvar, self.gmean, self.gvar
+        options: dict[str, Any] = {"accumbeta": accumbeta, "inference": inference, "binary": self.binary, "layer": self}
+        self.be.compound_fprop_bn(x, *statistics, self.gamma, self.beta, y, self.eps, self.rho, **options)
 
     def _channel_view(self, name: str, x: Tensor) -> Tensor:
         """Return a tensor as (nfm, columns)."""
@@ -287,19 +272,8 @@ class BatchNorm(RunningStatistics, NormalizationBase):
         if self.sync and (shard := self.be.minibatch_shard) is not None:
             self._bprop_sync(shard, views[1], views[0])
         else:
-            self.be.compound_bprop_bn(
-                views[0],
-                self.grad_gamma,
-                self.grad_beta,
-                views[1],
-                self.x,
-                self.xmean,
-                self.xvar,
-                self.gamma,
-                self.eps,
-                self.binary,
-                layer=self,
-            )
+            inputs = self.x, self.xmean, self.xvar, self.gamma, self.eps, self.binary
+            self.be.compound_bprop_bn(views[0], self.grad_gamma, self.grad_beta, views[1], *inputs, layer=self)
         if self.deltas is not None and (alpha != 1 or beta):
             self.deltas[:] = self.scale_deltas(target, alpha, beta)
         return self.deltas

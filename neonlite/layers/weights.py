@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from types import MethodType
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 from neonlite.backend import Tensor, serialization
 from neonlite.backend.attribute_snapshot import Untracked, same_objects
@@ -81,7 +81,7 @@ class WeightOwner(BufferOwner):
     grad_accumulators: list[Tensor]
     _trainable: bool
 
-    def leaves(self) -> Sequence[Any]:
+    def leaves(self) -> Sequence[WeightOwner]:
         """Return all layers that are not containers, in order."""
         raise NotImplementedError
 
@@ -362,7 +362,7 @@ def write_arrays(pairs: Sequence[tuple[Tensor, NumPyArray]]) -> None:
 def layers_with_tensors(network: WeightOwner) -> list[Any]:
     """Return the layers of a network with persistent tensors. RuntimeError before they are allocated."""
     layers = []
-    for layer in network.leaves():
+    for layer in cast(list[Any], network.leaves()):
         if layer.has_params:
             layer.check_configured()
         if any(t is None for t in layer.persistent_tensors.values()):
