@@ -10,15 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from neonlite.backend.base import Untracked
 from neonlite.backend.builtin_classes import is_builtin
 from neonlite.optree import Operand
-
-
-class Untracked:
-    """Base of classes whose objects snapshots do not look into: they depend only on what is recorded elsewhere."""
-
-    __slots__ = ()
-
 
 SCALARS: frozenset[type] = frozenset([int, float, bool, str, bytes, type(None)])
 OPAQUE: tuple[type, ...] = (*SCALARS, type, np.generic, np.ndarray, np.dtype)

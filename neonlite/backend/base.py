@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from neonlite.backend.attribute_snapshot import Untracked
-
 if TYPE_CHECKING:
     from weakref import WeakValueDictionary
 
     from neonlite.backend.random import RandomStreams
+
+
+class Untracked:
+    """Base of classes whose objects a snapshot does not look into: they depend only on what is recorded elsewhere."""
+
+    __slots__ = ()
 
 
 class BackendBase(Untracked):

@@ -15,7 +15,7 @@ from functools import partial
 from operator import is_
 from typing import Any, TypeVar
 
-from neonlite.backend.attribute_snapshot import Untracked
+from neonlite.backend.base import Untracked
 from neonlite.backend.interrupt import DeferredInterrupt, uninterrupted
 from neonlite.backend.tensor import Tensor
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast, overload
 
 from neonlite import html_repr
 from neonlite.backend import Tensor
-from neonlite.backend.attribute_snapshot import Untracked
+from neonlite.backend.base import Untracked
 from neonlite.backend.builtin_classes import has_builtin_method, is_builtin
 from neonlite.backend.validation import check_constructor, check_signature, checks_arguments
 from neonlite.layers.buffers import DeltaPlanner, Deltas, LayerOutputs, PlannedGradient, Tensors, iobuf_shape

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from neonlite.backend.attribute_snapshot import Untracked
-from neonlite.backend.base import BackendBase
+from neonlite.backend.base import BackendBase, Untracked
 from neonlite.backend.cache import Cache
 from neonlite.backend.creation import to_host_array
 from neonlite.backend.lifecycle import check_open

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from neonlite.backend.base import BackendBase
 
-from neonlite.backend.attribute_snapshot import Untracked
+from neonlite.backend.base import Untracked
 
 Shape = tuple[int, ...]
 WindowOffsets = list[tuple[int, slice, slice]]  # (index in the window, slice of the output, slice of the input)
