@@ -594,7 +594,7 @@ def train_on_csv(args: argparse.Namespace, rank: int, size: int) -> None:
 
 def choose_task(table: Any, target: str, task: str | None) -> tuple[bool, Any]:
     """Return whether a column of a CSV file has classes, and its labels or numbers; print what was decided."""
-    from neonlite.data.input_encoders import have_decimal_commas
+    from neonlite.encoders.inputs import have_decimal_commas
 
     table.target = target
     values = table.numbers(target) if task == "regress" else table.values(target)
@@ -839,7 +839,7 @@ def run_eval(args: argparse.Namespace) -> None:
 
 def check_csv_model(args: argparse.Namespace, model: Any) -> str:
     """Return the name of the target. Raise ValueError unless a model was trained on the columns of a table."""
-    from neonlite.data.input_encoders import TableEncoder
+    from neonlite.encoders.inputs import TableEncoder
 
     target = model.metadata.get("target", "prediction")
     if not isinstance(model.input_encoder, TableEncoder) or model.target_encoder is None or not isinstance(target, str):

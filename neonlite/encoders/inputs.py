@@ -14,7 +14,9 @@ from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.serialization import Serializable
 from neonlite.backend.validation import check_number, check_numbers, distinct, integer, one_of, sequence
 from neonlite.backend.warn import warn
-from neonlite.data.columns import (
+from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
+from neonlite.data.tokens import PAD, UNK, get_tokenizer
+from neonlite.encoders.columns import (
     Column,
     finite_numbers,
     frame_columns,
@@ -24,8 +26,6 @@ from neonlite.data.columns import (
     refuse_unread,
     to_numpy,
 )
-from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
-from neonlite.data.tokens import PAD, UNK, get_tokenizer
 from neonlite.layers.types import LayerShape
 from neonlite.messages import describe
 
