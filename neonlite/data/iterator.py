@@ -21,7 +21,7 @@ from neonlite.data.minibatch_buffers import MinibatchBuffers, RowSource, scaling
 from neonlite.data.prefetch import prefetch
 from neonlite.data.preprocessing import IntegerRange, Preprocessing
 from neonlite.encoders.columns import WAYS_OUT, check_unmasked, holds_pairs, names_of_columns, refuse_unread
-from neonlite.messages import describe, listed
+from neonlite.messages import describe, listed, wording
 from neonlite.name_hints import DATA, add_hints
 
 if TYPE_CHECKING:
@@ -130,9 +130,10 @@ class ResumableIterator(NervanaDataIterator):
         shard = self.be.shard
         n = require_batch_size(self.be, self.name) if shard is None else shard.total
         if n > self.ndata and not self.partial_last:
+            way_out = f"Set be.bsz = {self.ndata} or less, or use an ArrayIterator with partial_last=True."
             raise ValueError(
                 f"{self.name}: expected a batch size of at most {self.ndata}, the number of rows, got {n}. "
-                f"Set be.bsz = {self.ndata} or less, or use an ArrayIterator with partial_last=True."
+                + wording("batch_size", way_out, self.ndata)
             )
         seed = self.seed if self.shuffle else None
         return Epoch(self.epoch, self.start, self.ndata, n, self.partial_last, seed, shard)

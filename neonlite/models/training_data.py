@@ -17,7 +17,7 @@ from neonlite.encoders.inputs import MAX_TEXT_TOKENS, ArrayEncoder, TextEncoder,
 from neonlite.encoders.targets import ClassEncoder, IndicatorEncoder, NumberEncoder, choose_target_encoder, one_hot
 from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
 from neonlite.layers.buffers import num_features, num_steps
-from neonlite.messages import describe
+from neonlite.messages import describe, wording
 from neonlite.models.fit_checks import warn_if_unscaled, warn_of_targets
 from neonlite.transforms import (
     F1,
@@ -280,7 +280,8 @@ class TrainingData:
         if not len(validation) or not len(training):
             raise ValueError(
                 f"{self.where}: expected rows both to train and to validate on, got {self.num_rows} rows with "
-                f"validation_split={fraction}. Pass a fraction of at least one row."
+                f"{wording('validation_split', f'validation_split={fraction}', fraction)}. Pass a fraction of at least "
+                "one row."
             )
         return self._iterator(self.row_weights, training, shuffle), self.validation_set(validation)
 
