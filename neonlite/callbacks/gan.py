@@ -8,7 +8,7 @@ from math import isqrt, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from neonlite.backend.validation import integer, sequence, with_attributes
+from neonlite.backend.validation import import_extra, integer, sequence, with_attributes
 from neonlite.callbacks.callback import PRIORITY_SAVE, Callback, check_floats
 from neonlite.files import check_writable, write_atomic
 
@@ -113,15 +113,14 @@ class GANPlotCallback(GANCallback):
         self.nchan = None if nchan is None else integer("GANPlotCallback: nchan", nchan)
         self.sym_range = sym_range
         self.zoom = integer("GANPlotCallback: zoom", zoom)
-        import_imsave()
+        self.imsave = import_extra("matplotlib.image", self.classnm, "viz").imsave
 
     def on_epoch_end(self, epoch: int) -> None:
         if self.should_fire(epoch, self.epoch_freq):
             path = Path(self.filename)
             suffix, image = path.suffix or ".png", io.BytesIO()
-            import_imsave()(
-                image, self.make_grid(self.model.generate(self.num_samples)), cmap="gray", format=suffix[1:].lower()
-            )
+            grid = self.make_grid(self.model.generate(self.num_samples))
+            self.imsave(image, grid, cmap="gray", format=suffix[1:].lower())
             write_atomic(path.with_name(f"{path.stem}_{epoch + 1}{suffix}"), image.getvalue())
 
     def make_grid(self, images: NDArray[floating]) -> NDArray[floating]:
@@ -171,12 +170,3 @@ class GANPlotCallback(GANCallback):
                 f"GANPlotCallback: expected images of {size}1 or 3 channels, got outputs of shape {tuple(shape)}"
             )
         return C, H, W
-
-
-def import_imsave() -> Callable[..., None]:
-    """Return ``matplotlib.image.imsave``; raise ImportError, with the pip command, if matplotlib is not installed."""
-    try:
-        from matplotlib.image import imsave
-    except ImportError:
-        raise ImportError('GANPlotCallback needs matplotlib: pip install "neonlite[viz]"') from None
-    return imsave

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from neonlite.backend.validation import integer
+from neonlite.backend.validation import import_extra, integer
 from neonlite.callbacks.callback import PRIORITY_CHECKPOINT, PRIORITY_SAVE, Callback
-from neonlite.callbacks.history import import_h5py
 from neonlite.files import check_writable
 from neonlite.messages import describe
 
@@ -119,7 +118,7 @@ class HistoryFileCallback(Callback):
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         self.path = self.output_path = check_writable("output_file", path)
-        import_h5py()
+        import_extra("h5py", "an HDF5 file", "hdf5")
 
     def on_epoch_end(self, epoch: int) -> None:
         self.callbacks.history.write(self.path)
