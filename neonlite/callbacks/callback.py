@@ -170,7 +170,7 @@ class Callback(NervanaObject, CallbackBase):
         return ()
 
     @property
-    def state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
         """The attributes that are the state, each with the function that checks a value: ``check(label, value)``.
 
         They are replaced, not changed in place, so that a state is a copy.
@@ -178,12 +178,12 @@ class Callback(NervanaObject, CallbackBase):
         return {}
 
     def get_state(self) -> object:
-        return {name: getattr(self, name) for name in self.state_fields} or None
+        return {name: getattr(self, name) for name in self._state_fields} or None
 
     def set_state(self, state: object) -> None:
-        values = check_keys(f"{self.classnm}: the state", state, self.state_fields)
+        values = check_keys(f"{self.classnm}: the state", state, self._state_fields)
         vars(self).update(
-            {name: check(f"{self.classnm}: {name}", values[name]) for name, check in self.state_fields.items()}
+            {name: check(f"{self.classnm}: {name}", values[name]) for name, check in self._state_fields.items()}
         )
 
     def should_fire(self, index: int, freq: Frequency) -> bool:

@@ -40,7 +40,7 @@ class GANCostCallback(GANCallback):
         self.cost_sum_and_count = [0.0, 0.0]  # of the generator's costs in this epoch
 
     @property
-    def state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
         return {
             "cost_sum_and_count": lambda label, value: check_floats(label, sequence(label, value, "a pair", count=2))
         }

@@ -130,7 +130,7 @@ class MonitorCallback(ValueCallback):
         self.waiting_since: int | None = None  # the epoch of the best value, or of the last plateau
 
     @property
-    def state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
         return {
             "best": lambda label, x: None if x is None else check_floats(label, [x])[0],
             "waiting_since": lambda label, x: None if x is None else integer(label, x, -1),
@@ -255,9 +255,9 @@ class EarlyStop(MonitorCallback):
             self.model.set_weights(self.best_weights)
 
     @property
-    def state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
         weights = {"best_weights": self._check_weights, "last_weights": self._check_weights}
-        return {**super().state_fields, "stopped": boolean, **weights}
+        return {**super()._state_fields, "stopped": boolean, **weights}
 
     def _check_weights(self, label: str, weights: Any) -> Any:
         """Return weights of the model, or None; raise ValueError for anything else."""
@@ -352,8 +352,8 @@ class ReduceOnPlateau(MonitorCallback):
             optimizer.schedule = ReducedSchedule(schedule, scale, self.min_rate) if scale < 1 else schedule
 
     @property
-    def state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
-        return {**super().state_fields, "scale": partial(check_number, low=0, at_most=1)}
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+        return {**super()._state_fields, "scale": partial(check_number, low=0, at_most=1)}
 
 
 class SaveBestStateCallback(ValueCallback):
@@ -427,7 +427,7 @@ class EarlyStopCallback(ValueCallback):
         self.state: object = None
 
     @property
-    def state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
         return {"state": lambda label, state: state, "stopped": boolean}
 
     def on_value(self, epoch: int, value: float) -> None:

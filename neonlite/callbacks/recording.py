@@ -47,7 +47,7 @@ class TrainCostCallback(Callback):
         self.count = 0
 
     @property
-    def state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
+    def _state_fields(self) -> Mapping[str, Callable[[str, Any], Any]]:
         if not self.is_multicost:
             return {"recent_costs": check_floats}
         return {"recent_costs": check_floats, "sums": check_floats, "count": partial(integer, low=0)}
