@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import math
 import operator
@@ -287,3 +288,11 @@ def check_attributes(obj: Serializable, *names: str, **limits: float) -> None:
     """Check that attributes are finite numbers within the limits of ``check_number``, and convert them likewise."""
     for name in names:
         setattr(obj, name, check_number(f"{obj.classnm}: {name}", getattr(obj, name), **limits))
+
+
+def import_extra(module: str, owner: str, extra: str) -> Any:
+    """Return a module that an extra of the package installs; ImportError, with the pip command, if there is none."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ImportError(f'{owner} needs {module.partition(".")[0]}: pip install "neonlite[{extra}]"') from None

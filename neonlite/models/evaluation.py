@@ -14,7 +14,7 @@ from neonlite.backend.lock import exclusive
 from neonlite.backend.transaction import atomic, on_failure
 from neonlite.callbacks.callback import check_dataset
 from neonlite.data.iterator import ResumableIterator
-from neonlite.data.target_encoders import NumberEncoder, TargetEncoder
+from neonlite.encoders.targets import NumberEncoder, TargetEncoder
 from neonlite.messages import describe
 from neonlite.models.beam_search import BeamSearch
 from neonlite.models.metric_values import MetricValues
@@ -23,7 +23,7 @@ from neonlite.transforms import Cost, Metric, get_metric
 
 if TYPE_CHECKING:
     from neonlite.data import NervanaDataIterator
-    from neonlite.data.input_encoders import InputEncoder
+    from neonlite.encoders.inputs import InputEncoder
     from neonlite.layers.seq2seq import Seq2Seq
     from neonlite.models.model import Model
     from neonlite.typing import ArrayLike

@@ -15,9 +15,9 @@ from neonlite.backend.validation import checks_arguments, integer, with_attribut
 from neonlite.backend.warn import warn
 from neonlite.callbacks import Callback, CallbackBase, Callbacks, MetricCallback
 from neonlite.callbacks.callback import check_dataset
-from neonlite.data.target_encoders import ClassEncoder
 from neonlite.distributed.communicator import Communicator, launched_rank_and_size, world
 from neonlite.distributed.optimizer import Distributed
+from neonlite.encoders.targets import ClassEncoder
 from neonlite.layers.cost import GeneralizedCost
 from neonlite.layers.recurrent import RecurrentBase
 from neonlite.models.evaluation import check_inputs

@@ -14,7 +14,7 @@ from neonlite.callbacks.callback import check_dataset
 from neonlite.data import ArrayIterator
 from neonlite.layers import BatchNorm, DataTransform, LookupTable
 from neonlite.layers.buffers import num_features
-from neonlite.messages import describe
+from neonlite.messages import describe, wording
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.loss_scaling import flatten_optimizers
 from neonlite.transforms import Cost
@@ -98,20 +98,22 @@ def check_epochs(model: Model, num_epochs: int) -> None:
     """Warn if ``fit`` has no epoch to train, or if the learning rate is 0 in the last epochs."""
     done = model.epoch_index
     trained = f"{done} epoch{'s' * (done != 1)}"
+    total, more = (wording("num_epochs", f"num_epochs={n}", n) for n in (num_epochs, done + num_epochs))
     if 0 < num_epochs <= done:
         warn(
-            f"{model.name}.fit: nothing was trained: num_epochs={num_epochs} is the total, and the model has "
-            f"trained {trained}. Pass num_epochs={done + num_epochs} to train {num_epochs} more."
+            f"{model.name}.fit: nothing was trained: {total} is the total, and the model has trained {trained}. Pass "
+            f"{more} to train {num_epochs} more."
         )
     elif model.finished and num_epochs:
+        who = wording("EarlyStop", "a callback, such as EarlyStop,")
+        way_out = wording("without EarlyStop", "Leave it out")
         warn(
-            f"{model.name}.fit: nothing was trained: a callback, such as EarlyStop, ended this training "
-            f"after {trained}. Leave it out to continue."
+            f"{model.name}.fit: nothing was trained: {who} ended this training after {trained}. {way_out} to continue."
         )
     elif num_epochs and isinstance(model.optimizer, Optimizer):
         for optimizer in flatten_optimizers(model.optimizer):
             if getattr(optimizer, "learning_rate", 0) and not optimizer.get_rate(num_epochs - 1):
                 warn(
                     f"{model.name}.fit: the learning rate is 0 in epoch {num_epochs}, so the weights do not "
-                    f"change then: {describe(optimizer.schedule)} ends before num_epochs={num_epochs}"
+                    f"change then: {describe(optimizer.schedule)} ends before {total}"
                 )

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from neonlite.data import NervanaDataIterator
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import IntegerRange, Preprocessing
-from neonlite.data.target_encoders import ClassEncoder, one_hot
+from neonlite.encoders.targets import ClassEncoder, one_hot
 from neonlite.layers.buffers import num_features
 from neonlite.messages import describe, describe_setting
 from neonlite.models.training_data import UINT8_SCALE, TrainingData
 
 if TYPE_CHECKING:
-    from neonlite.data.input_encoders import InputEncoder
     from neonlite.data.iterator import Minibatch
-    from neonlite.data.target_encoders import TargetEncoder
+    from neonlite.encoders.inputs import InputEncoder
+    from neonlite.encoders.targets import TargetEncoder
     from neonlite.layers import GeneralizedCost
     from neonlite.models.model import Model
     from neonlite.transforms import Cost

@@ -12,9 +12,9 @@ from neonlite.backend.lock import exclusive
 from neonlite.backend.transaction import Snapshot
 from neonlite.backend.validation import checks_arguments, from_name
 from neonlite.callbacks import CallbackBase
-from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.preprocessing import Preprocessing
-from neonlite.data.target_encoders import ClassEncoder, TargetEncoder
+from neonlite.encoders.inputs import InputEncoder
+from neonlite.encoders.targets import ClassEncoder, TargetEncoder
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Sequential
 from neonlite.layers.buffers import Deltas, LayerOutputs, Tensors, shape_of
 from neonlite.layers.compound import find_layers

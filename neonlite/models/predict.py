@@ -20,7 +20,7 @@ from neonlite.data import ArrayIterator, NervanaDataIterator
 from neonlite.data.iterator import first_true_row, to_array, transpose_hint
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
-from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
+from neonlite.encoders.targets import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
 from neonlite.layers.weights import MAX_MINIBATCHES
 from neonlite.models.evaluation import as_columns
 from neonlite.models.fit_checks import MAX_UNSCALED_INPUT

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from neonlite.backend.bfloat16 import is_real_array
 from neonlite.backend.validation import check_number, from_name
 from neonlite.data import ArrayIterator
-from neonlite.data.columns import read_column
-from neonlite.data.input_encoders import MAX_TEXT_TOKENS, ArrayEncoder, TextEncoder, choose_encoder, table_columns
 from neonlite.data.iterator import row_shape, to_array
-from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, choose_target_encoder, one_hot
+from neonlite.encoders.columns import read_column
+from neonlite.encoders.inputs import MAX_TEXT_TOKENS, ArrayEncoder, TextEncoder, choose_encoder, table_columns
+from neonlite.encoders.targets import ClassEncoder, IndicatorEncoder, NumberEncoder, choose_target_encoder, one_hot
 from neonlite.layers import GeneralizedCost, GeneralizedCostMask, Layer, LookupTable
 from neonlite.layers.buffers import num_features, num_steps
-from neonlite.messages import describe
+from neonlite.messages import describe, wording
 from neonlite.models.fit_checks import warn_if_unscaled, warn_of_targets
 from neonlite.transforms import (
     F1,
@@ -35,8 +35,8 @@ from neonlite.transforms.cost import COSTS
 from neonlite.transforms.metric import LogLoss, Misclassification, SequenceMetric, TopKMisclassification
 
 if TYPE_CHECKING:
-    from neonlite.data.input_encoders import InputEncoder
-    from neonlite.data.target_encoders import TargetEncoder
+    from neonlite.encoders.inputs import InputEncoder
+    from neonlite.encoders.targets import TargetEncoder
     from neonlite.models.model import Model
     from neonlite.typing import ArrayLike, Data
 
@@ -280,7 +280,8 @@ class TrainingData:
         if not len(validation) or not len(training):
             raise ValueError(
                 f"{self.where}: expected rows both to train and to validate on, got {self.num_rows} rows with "
-                f"validation_split={fraction}. Pass a fraction of at least one row."
+                f"{wording('validation_split', f'validation_split={fraction}', fraction)}. Pass a fraction of at least "
+                "one row."
             )
         return self._iterator(self.row_weights, training, shuffle), self.validation_set(validation)
 

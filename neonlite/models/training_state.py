@@ -18,12 +18,12 @@ from neonlite.backend.shard import complete_batch_size
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import check_keys, one_of
 from neonlite.backend.warn import warn
-from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.iterator import POSITION, check_position
 from neonlite.data.preprocessing import Preprocessing
-from neonlite.data.target_encoders import TargetEncoder
 from neonlite.distributed.communicator import may_become_distributed
 from neonlite.dtypes import FLOAT_DTYPES
+from neonlite.encoders.inputs import InputEncoder
+from neonlite.encoders.targets import TargetEncoder
 from neonlite.initializers import Initializer
 from neonlite.layers import Layer, LayerContainer
 from neonlite.layers.buffers import num_elements
