@@ -1,4 +1,5 @@
-"""After a few steps of training, further steps allocate no NumPy buffer of 1 kB or more.
+"""After a few steps of training, further steps allocate no NumPy buffer of 1 kB or more
+(neonlite/layers/buffers.py).
 
 This holds for steps with the same tensors, with other tensors, and for inference. The memory of Python objects, and
 of objects that live between two calls, is smaller than most arrays.

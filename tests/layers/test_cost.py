@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from helpers.networks import (
     targets,
 )
 
-from neonlite import Backend, cleanup_backend, gen_backend
+from neonlite import Backend, gen_backend
 from neonlite.initializers import Gaussian
 from neonlite.layers import (
     Activation,
@@ -59,12 +59,6 @@ from neonlite.transforms import (
 
 NDArray = np.ndarray[Any, Any]
 INIT = Gaussian(scale=0.5)
-
-
-@pytest.fixture
-def cpu64() -> Iterator[Backend]:
-    yield gen_backend("cpu", rng_seed=1, datatype=np.float64)
-    cleanup_backend()
 
 
 def log(x: NDArray) -> NDArray:

@@ -1,11 +1,12 @@
-"""Layers that are computed from their formula: it sees the current values of everything it reads, in both passes."""
+"""Layers that are computed from their formula: it sees the current values of everything it reads, in both passes
+(neonlite/layers/layer.py)."""
 
 import numpy as np
 import pytest
-from helpers.networks import made_ready
+from helpers.networks import allocate, made_ready
 
 from neonlite.initializers import Gaussian
-from neonlite.layers import Activation, Bias, Layer, LayerNorm, Linear, Sequential
+from neonlite.layers import Activation, Bias, Layer, LayerNorm, Linear, RecurrentLast, Sequential
 from neonlite.transforms import Rectlin, Transform
 
 
@@ -78,9 +79,16 @@ class NormScaled(LayerNorm):
         return super().formula(x) * self.factor
 
 
-@pytest.mark.parametrize("make", [Tripled, NormScaled])
-def test_subclasses_of_layers_whose_formula_is_evaluated_once_have_their_own_formula(be, make):
-    layer, x = made_ready(make(), be, 2), be.array([[1.0, 2.0], [2.0, 1.0], [5.0, 7.0]])
+class LastScaled(RecurrentLast):
+    factor = 3.0
+
+    def formula(self, x):
+        return super().formula(x) * self.factor
+
+
+@pytest.mark.parametrize(("make", "shape"), [(Tripled, 3), (NormScaled, 3), (LastScaled, (3, 1))])
+def test_subclasses_of_layers_whose_formula_is_evaluated_once_have_their_own_formula(be, make, shape):
+    layer, x = allocate(be, make(), shape, 2), be.array([[1.0, 2.0], [2.0, 1.0], [5.0, 7.0]])
     first = layer.fprop(x).get()
     layer.factor = 6.0
     np.testing.assert_allclose(layer.fprop(x).get(), 2 * first, rtol=1e-6)

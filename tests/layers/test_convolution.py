@@ -1,16 +1,26 @@
-"""Image layers, compared with PyTorch, with their formulas and with numerical gradients, in float64.
-
-Shapes include edge cases: sizes of 1, primes, gaps between windows, filters that reach into the padding, depth, and a
-batch of one.
-"""
+"""Convolution and deconvolution, compared with PyTorch and numerical gradients (neonlite/layers/convolution.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers.image_layers import (
+    NORMALIZATIONS,
+    OPS,
+    POOLINGS,
+    Slide,
+    Torch,
+    close,
+    numbers,
+    pooling,
+    run,
+    volume,
+    window,
+)
+from helpers.networks import allocate
 
 from neonlite import Backend
 from neonlite.autodiff import Autodiff
@@ -18,7 +28,6 @@ from neonlite.initializers import Constant, Gaussian, Kaiming
 from neonlite.layers import (
     LRN,
     Affine,
-    Bias,
     Conv,
     Convolution,
     Convolution_bias,
@@ -35,20 +44,6 @@ from neonlite.transforms import CrossEntropyMulti, Logistic, Rectlin, Softmax, S
 Sizes = tuple[int, ...]
 
 
-# --- shapes ----------------------------------------------------------------------------------------------------------
-
-
-class Slide(NamedTuple):
-    """Inputs, and how a window slides over them; strides, padding and dilation are those of depth, height, width."""
-
-    N: int
-    shape: Sizes
-    fshape: Any
-    strides: Sizes = (1, 1, 1)
-    padding: Sizes = (0, 0, 0)
-    dilation: Sizes = (1, 1, 1)
-
-
 CONVOLUTIONS = [
     Slide(1, (1, 1, 1), (1, 1, 1)),
     Slide(3, (2, 5, 7), (3, 2, 4)),
@@ -60,6 +55,8 @@ CONVOLUTIONS = [
     Slide(2, (3, 3, 4, 5), (2, 3, 2, 2), strides=(2, 1, 2), padding=(1, 0, 1), dilation=(1, 1, 2)),
     Slide(3, (2, 4, 3, 3), (2, 2, 3), strides=(1, 2, 1)),  # depth in the images alone
 ]
+
+
 DECONVOLUTIONS = [
     Slide(1, (1, 1, 1), (1, 1, 1)),
     Slide(3, (2, 3, 5), (3, 2, 4)),
@@ -68,49 +65,12 @@ DECONVOLUTIONS = [
     Slide(2, (3, 2, 3, 2), (2, 3, 2, 2), strides=(2, 1, 2), padding=(1, 0, 1), dilation=(1, 2, 2)),
     Slide(2, (3, 1, 2), (3, 2, 2, 2)),  # depth appears
 ]
-POOLINGS = [
-    Slide(1, (1, 1, 1), 1),
-    Slide(3, (2, 5, 7), (3, 2), strides=(1, 1, 1)),  # windows that overlap
-    Slide(2, (3, 7, 5), (1, 2), strides=(1, 3, 4)),  # gaps between windows
-    Slide(5, (2, 7, 5), (2, 3), strides=(1, 2, 2), padding=(0, 1, 1)),
-    Slide(2, (3, 4, 5, 7), (2, 3, 2), strides=(1, 2, 3), padding=(1, 1, 0)),
-    Slide(2, (3, 5, 7), "all"),
-    Slide(1, (2, 17, 19), (17, 16)),  # 272 cells in a window
-]
-NORMALIZATIONS = [
-    Slide(N, shape, depth) for N, shape, depth in [(1, (1, 1, 1), 1), (3, (7, 2, 3), 5), (2, (5, 3, 2, 2), 4)]
-]
 
-OPS = ["max", "avg", "l2"]
+
 FLAT = (1, 1, 1)
 
 
-def window(slide: Slide, letters: str) -> Sizes:
-    """Return (T, R, S) of a fshape, without what follows."""
-    if slide.fshape == "all":
-        return (1, *slide.shape[1:])
-    sizes = (slide.fshape,) * 2 if isinstance(slide.fshape, int) else slide.fshape[: len(slide.fshape) - len(letters)]
-    return (1,) * (3 - len(sizes)) + tuple(sizes)
-
-
-def volume(shape: Sizes) -> Sizes:
-    """Return (C, D, H, W)."""
-    return shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
-
-
 # --- single layers ---------------------------------------------------------------------------------------------------
-
-
-def ready(be: Backend, layer: Any, shape: Any, N: int) -> Any:
-    """Return an allocated layer that computes deltas."""
-    be.bsz = N
-    layer.configure(shape)
-    layer.needs_deltas = True
-    layer.allocate()
-    layer.allocate_deltas()
-    return layer
-
-
 def convolution(slide: Slide, **more: Any) -> Any:
     kind = Convolution_bias if "bias" in more else Convolution
     return kind(slide.fshape, slide.strides, slide.padding, slide.dilation, init=Gaussian(), **more)
@@ -120,73 +80,11 @@ def deconvolution(slide: Slide, **more: Any) -> Any:
     return Deconvolution(slide.fshape, slide.strides, slide.padding, slide.dilation, init=Gaussian(), **more)
 
 
-def pooling(slide: Slide, op: str) -> Any:
-    return Pooling(slide.fshape, op, None if slide.fshape == "all" else slide.strides, slide.padding)
-
-
-def numbers(rng: np.random.Generator, be: Backend, *shape: int) -> tuple[Any, Any]:
-    """Return an array of distinct nonzero values, and its tensor."""
-    values = rng.permutation(np.arange(1.0, np.prod(shape) + 1).reshape(-1)) / np.prod(shape) * 2
-    values = (values * rng.choice([-1.0, 1.0], values.shape)).reshape(shape)
-    return values, be.array(values)
-
-
-class Run(NamedTuple):
-    x: Any
-    error: Any
-    outputs: Any
-    deltas: Any
-    inputs: Any  # the tensors of x and error
-    errors: Any
-
-
-def run(be: Backend, layer: Any, rng: np.random.Generator) -> Run:
-    """Run fprop and bprop of an allocated layer."""
-    x, inputs = numbers(rng, be, *layer.deltas.shape)
-    error, errors = numbers(rng, be, *layer.outputs.shape)
-    outputs = layer.fprop(inputs).get()
-    return Run(x, error, outputs, layer.bprop(errors).get(), inputs, errors)
-
-
-def close(found: Any, wanted: Any) -> None:
-    np.testing.assert_allclose(found, np.asarray(wanted).reshape(found.shape), rtol=1e-10, atol=1e-10)
-
-
-# --- comparison with PyTorch -----------------------------------------------------------------------------------------
-
-
-class Torch:
-    """PyTorch's tensors (N, C, D, H, W) and filters, from and to the arrays of a layer."""
-
-    def __init__(self) -> None:
-        self.torch = pytest.importorskip("torch")
-        self.F = self.torch.nn.functional
-
-    def images(self, x: Any, shape: Sizes) -> Any:
-        return self.leaf(np.moveaxis(x.reshape(*volume(shape), -1), -1, 0))
-
-    def leaf(self, x: Any) -> Any:
-        return self.torch.from_numpy(x.copy()).requires_grad_()
-
-    def columns(self, images: Any) -> Any:
-        images = np.moveaxis(images.detach().numpy(), 0, -1)
-        return images.reshape(-1, images.shape[-1])
-
-    def gradients(self, outputs: Any, error: Any, *leaves: Any) -> Any:
-        e = np.moveaxis(error.reshape(*outputs.shape[1:], -1), -1, 0).copy()
-        return self.torch.autograd.grad(outputs, leaves, self.torch.from_numpy(e))
-
-
-@pytest.fixture
-def oracle() -> Torch:
-    return Torch()
-
-
 @pytest.mark.parametrize("slide", CONVOLUTIONS)
 def test_a_convolution_and_its_gradients_are_those_of_pytorch(
     be64: Backend, rng: np.random.Generator, oracle: Torch, slide: Slide
 ) -> None:
-    layer = ready(be64, convolution(slide, bias=Gaussian(), bsum=True), slide.shape, slide.N)
+    layer = allocate(be64, convolution(slide, bias=Gaussian(), bsum=True), slide.shape, slide.N)
     ran = run(be64, layer, rng)
 
     C, K, TRS = slide.shape[0], slide.fshape[-1], window(slide, "K")
@@ -209,7 +107,7 @@ def test_a_convolution_and_its_gradients_are_those_of_pytorch(
 def test_a_deconvolution_and_its_gradients_are_those_of_pytorch(
     be64: Backend, rng: np.random.Generator, oracle: Torch, slide: Slide
 ) -> None:
-    layer = ready(be64, deconvolution(slide, bsum=True), slide.shape, slide.N)
+    layer = allocate(be64, deconvolution(slide, bsum=True), slide.shape, slide.N)
     ran = run(be64, layer, rng)
 
     K, C, TRS = slide.shape[0], slide.fshape[-1], window(slide, "C")
@@ -225,47 +123,7 @@ def test_a_deconvolution_and_its_gradients_are_those_of_pytorch(
     close(layer.dW.get(), np.moveaxis(dw.numpy(), 0, -1))
 
 
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("slide", POOLINGS)
-def test_a_pooling_and_its_deltas_are_those_of_pytorch(
-    be64: Backend, rng: np.random.Generator, oracle: Torch, slide: Slide, op: str
-) -> None:
-    layer = ready(be64, pooling(slide, op), slide.shape, slide.N)
-    ran = run(be64, layer, rng)
-
-    x, TRS = oracle.images(ran.x, slide.shape), window(slide, "")
-    how = (TRS, slide.strides, slide.padding)
-    if op == "max":
-        y = oracle.F.max_pool3d(x, *how)
-    elif op == "avg":
-        y = oracle.F.avg_pool3d(x, *how, count_include_pad=False)
-    else:
-        y = oracle.F.avg_pool3d(x * x, *how, divisor_override=1).sqrt()
-    (dx,) = oracle.gradients(y, ran.error, x)
-
-    assert volume(layer.out_shape) == y.shape[1:]
-    close(ran.outputs, oracle.columns(y))
-    close(ran.deltas, oracle.columns(dx))
-
-
-@pytest.mark.parametrize("slide", NORMALIZATIONS)
-def test_local_response_normalization_and_its_deltas_are_those_of_pytorch(
-    be64: Backend, rng: np.random.Generator, oracle: Torch, slide: Slide
-) -> None:
-    layer = ready(be64, LRN(slide.fshape, alpha=1.5, ascale=0.7, bpower=0.75), slide.shape, slide.N)
-    ran = run(be64, layer, rng)
-
-    x = oracle.images(ran.x, slide.shape)
-    y = 1.5 * oracle.F.local_response_norm(x, slide.fshape, alpha=0.7, beta=0.75, k=1.0)
-    (dx,) = oracle.gradients(y, ran.error, x)
-
-    assert layer.out_shape == slide.shape
-    close(ran.outputs, oracle.columns(y))
-    close(ran.deltas, oracle.columns(dx))
-
-
 # --- comparison with formulas and numerical gradients ----------------------------------------------------------------
-
 MAKERS: list[tuple[Callable[[Slide], Any], Slide]] = [
     *((lambda s: convolution(s, bias=Gaussian()), slide) for slide in CONVOLUTIONS),
     *((deconvolution, slide) for slide in DECONVOLUTIONS),
@@ -282,7 +140,7 @@ MAKERS: list[tuple[Callable[[Slide], Any], Slide]] = [
 def test_handwritten_passes_match_the_formula_and_its_derivative(
     be64: Backend, rng: np.random.Generator, make: Callable[[Slide], Any], slide: Slide
 ) -> None:
-    layer = ready(be64, make(slide), slide.shape, slide.N)
+    layer = allocate(be64, make(slide), slide.shape, slide.N)
     ran = run(be64, layer, rng)
     tree = layer.formula(ran.inputs)
     close(ran.outputs, tree.asnumpyarray())
@@ -301,7 +159,7 @@ def test_gradients_are_numerical_gradients(be64: Backend, rng: np.random.Generat
     ]
     slides = [CONVOLUTIONS[4], DECONVOLUTIONS[3], *[POOLINGS[3]] * 3, Slide(2, (5, 3, 2), 3)]
     for layer, slide in zip(layers, slides, strict=True):
-        ran = run(be64, ready(be64, layer, slide.shape, slide.N), rng)
+        ran = run(be64, allocate(be64, layer, slide.shape, slide.N), rng)
         tensors = [
             (ran.inputs, ran.deltas),
             *((p, g.get()) for p, g in zip(layer.parameters, layer.gradients, strict=True)),
@@ -321,8 +179,6 @@ def test_gradients_are_numerical_gradients(be64: Backend, rng: np.random.Generat
 
 
 # --- alpha and beta --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -333,7 +189,7 @@ def test_gradients_are_numerical_gradients(be64: Backend, rng: np.random.Generat
     ],
 )
 def test_beta_adds_to_the_outputs_and_the_deltas(be64: Backend, rng: np.random.Generator, make: Any) -> None:
-    layer = ready(be64, make(), (3, 4, 5), 2)
+    layer = allocate(be64, make(), (3, 4, 5), 2)
     ran = run(be64, layer, rng)
     once, sums = ran.outputs, getattr(layer, "batch_sum", None)
     gradients = [g.get() for g in layer.gradients]
@@ -347,17 +203,7 @@ def test_beta_adds_to_the_outputs_and_the_deltas(be64: Backend, rng: np.random.G
         close(found.get(), wanted)
 
 
-def test_beta_of_a_normalization_adds_to_the_outputs_as_well(be64: Backend, rng: np.random.Generator) -> None:
-    layer = ready(be64, LRN(3, alpha=2.0, beta=0.5), (3, 2, 2), 2)
-    _, inputs = numbers(rng, be64, 12, 2)
-    once = layer.fprop(inputs).get()
-    close(layer.fprop(inputs).get(), 1.5 * once)
-    close(layer.fprop(inputs, beta=0.25).get(), once + 0.75 * 1.5 * once)
-
-
 # --- sizes -----------------------------------------------------------------------------------------------------------
-
-
 def test_sizes_are_numbers_tuples_or_dicts(cpu: Backend) -> None:
     def found(layer: Any, shape: Sizes = (3, 9, 11)) -> tuple[Any, ...]:
         g = layer.configure(shape).nglayer
@@ -398,33 +244,7 @@ def test_a_layer_is_created_again_from_its_description(cpu: Backend) -> None:
         assert again.get_description()["config"] == config
 
 
-def test_a_pooling_of_many_elements_counts_them_all(be64: Backend) -> None:
-    layer = ready(be64, Pooling("all"), (2, 17, 19), 1)
-    x = np.arange(2.0 * 17 * 19)[:, None]
-    layer.fprop(be64.array(x))
-    deltas = layer.bprop(be64.array([[1.0], [2.0]])).get()
-    assert layer.argmax.info.dtype == "int32"
-    assert list(np.flatnonzero(deltas)) == [17 * 19 - 1, 2 * 17 * 19 - 1]
-    assert ready(be64, Pooling(16), (1, 16, 16), 1).argmax.info.dtype == "uint8"
-
-
-def test_the_first_of_equal_maxima_receives_the_error(be64: Backend) -> None:
-    layer = ready(be64, Pooling(2), (1, 2, 2), 1)
-    layer.fprop(be64.array([[1.0], [3.0], [3.0], [3.0]]))
-    assert layer.bprop(be64.array([[5.0]])).get().ravel().tolist() == [0, 5, 0, 0]
-
-
-def test_pooling_in_caffe_mode_counts_windows_that_fit_in_part(cpu: Backend, rng: np.random.Generator) -> None:
-    cpu.set_caffe_compat()
-    layer = ready(cpu, Pooling(3, "avg", strides=2), (1, 8, 8), 1)
-    assert layer.out_shape == (1, 4, 4)
-    _, x = numbers(rng, cpu, 64, 1)
-    np.testing.assert_allclose(layer.fprop(x).get(), layer.formula(x).asnumpyarray(), rtol=1e-6)
-
-
 # --- buffers ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_batch_size_may_come_after_the_shapes(be: Backend) -> None:
     layers = [Convolution((2, 2, 3), init=Gaussian()), Deconvolution((2, 2, 3), init=Gaussian()), Pooling(2), LRN(3)]
     for layer in layers:
@@ -455,7 +275,7 @@ def test_the_first_layer_has_no_deltas_and_inference_gives_the_same_outputs(
 
 
 def test_a_bias_is_a_parameter_besides_the_weights(be: Backend, rng: np.random.Generator) -> None:
-    layer = ready(be, Convolution_bias((3, 3, 4), init=Gaussian(), bias=Constant(0.5)), (2, 5, 5), 2)
+    layer = allocate(be, Convolution_bias((3, 3, 4), init=Gaussian(), bias=Constant(0.5)), (2, 5, 5), 2)
     (weights, w_states), (bias, b_states) = layer.get_params()
     assert weights[0] is layer.W
     assert weights[1] is layer.dW
@@ -474,8 +294,6 @@ def test_a_bias_is_a_parameter_besides_the_weights(be: Backend, rng: np.random.G
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
-
-
 def learn(be: Backend, layers: Sequence[Any], cost: Any, x: Any, t: Any, shape: Any, steps: int, rate: float) -> Any:
     """Train a network on one minibatch; return it, and the cost at each step."""
     be.bsz = x.shape[1]
@@ -540,23 +358,6 @@ def test_a_deconvolution_restores_the_shape_in_an_autoencoder(be: Backend, rng: 
     assert costs[-1] < costs[0] / 3
 
 
-def test_compound_layers_contain_the_requested_layers(cpu: Backend) -> None:
-    init, f = Constant(1), Rectlin()
-    kinds = {
-        (Convolution,): Conv((3, 3, 2), init),
-        (Convolution_bias,): Conv((3, 3, 2), init, bias=init),
-        (Convolution_bias, type(Affine(1, init, activation=f)[1])): Conv((3, 3, 2), init, bias=init, activation=f),
-        (Deconvolution,): Deconv((3, 3, 2), init),
-        (Deconvolution, Bias): Deconv((3, 3, 2), init, bias=init),
-    }
-    for wanted, layers in kinds.items():
-        assert tuple(map(type, layers)) == wanted
-    for kind in (Conv, Deconv):
-        layer = kind((3, 3, 2), init, strides=2, padding=(1, 0), dilation={"dil_h": 2}, name="first")[0]
-        g = layer.configure((2, 7, 7)).nglayer
-        assert (layer.name, g.strides, g.padding, g.dilation) == ("first", (1, 2, 2), (0, 1, 0), (1, 2, 1))
-
-
 def test_a_linear_layer_may_follow_images(be: Backend) -> None:
     be.bsz = 2
     net = Sequential([Convolution((2, 2, 3), init=Constant(1)), Linear(4, Constant(1))])
@@ -565,8 +366,9 @@ def test_a_linear_layer_may_follow_images(be: Backend) -> None:
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
-
 INIT = Constant(1)
+
+
 WRONG: list[tuple[Callable[[], Any], Any, str]] = [
     (lambda: Convolution((5, 3, 2), name="c1"), (1, 4, 4), r"c1: a window of 5 .* is larger than 4.* \(1, 4, 4\)"),
     (lambda: Convolution((3, 3, 2), 1, 0, 2, name="c1"), (1, 4, 4), "c1: a window of 5 .*dilation 2.* larger than 4"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.networks import allocate, numerical_gradient
 
 import neonlite as nl
 from neonlite import Backend, gen_backend
@@ -98,16 +99,6 @@ each_batch_norm = pytest.mark.parametrize("cls", BATCH_NORMS)
 each_place = pytest.mark.parametrize(("shape", "N"), PLACES)
 
 
-def made(be: Backend, layer: Any, shape: Any, N: int) -> Any:
-    """Return an allocated layer that computes deltas, as in the middle of a network."""
-    be.bsz = N
-    layer.configure(shape)
-    layer.needs_deltas = True
-    layer.allocate()
-    layer.allocate_deltas()
-    return layer
-
-
 def size(shape: Any, N: int) -> tuple[int, int]:
     """Return the shape of the buffer of a minibatch."""
     return (shape[0], shape[1] * N) if isinstance(shape, tuple) and len(shape) == 2 else (num_features(shape), N)
@@ -167,7 +158,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float) -> Array:
 @each_batch_norm
 @each_place
 def test_each_feature_map_is_normalized_over_all_else(be, rng, cls, shape, N):
-    layer = made(be, cls(eps=1e-3), shape, N)
+    layer = allocate(be, cls(eps=1e-3), shape, N)
     assert (layer.out_shape, layer.nfm) == (shape, maps(shape))
     gamma, beta = scaled(be, layer, rng)
     x = rng.normal(size=size(shape, N)) * 3 + 1
@@ -178,7 +169,7 @@ def test_each_feature_map_is_normalized_over_all_else(be, rng, cls, shape, N):
 
 @each_place
 def test_layer_norm_normalizes_each_column_alike_in_training_and_inference(be, rng, shape, N):
-    layer = made(be, LayerNorm(eps=1e-3), shape, N)
+    layer = allocate(be, LayerNorm(eps=1e-3), shape, N)
     assert (layer.out_shape, layer.nfm) == (shape, num_features(shape))
     gamma, beta = scaled(be, layer, rng)
     x = rng.normal(size=size(shape, N)) * 3 + 1
@@ -188,7 +179,7 @@ def test_layer_norm_normalizes_each_column_alike_in_training_and_inference(be, r
 
 
 def test_x_and_y_are_the_inputs_and_outputs_themselves_by_feature_maps(be):
-    layer = made(be, BatchNorm(), (3, 2, 5), 4)
+    layer = allocate(be, BatchNorm(), (3, 2, 5), 4)
     x = be.ones((30, 4))
     y = layer.fprop(x)
     assert layer.x.shape == layer.y.shape == (3, 40)
@@ -202,7 +193,7 @@ def test_the_defaults_are_those_of_neon(be):
     for layer, rho, eps in (
         (BatchNorm(), 0.9, 1e-3), (BatchNormAutodiff(), 0.99, 1e-6), (ShiftBatchNorm(), 0.99, 1e-6)
     ):  # fmt: skip
-        made(be, layer, 3, 2)
+        allocate(be, layer, 3, 2)
         assert (layer.rho, layer.eps, layer.binary) == (rho, eps, isinstance(layer, ShiftBatchNorm))
         for t, value in ((layer.gamma, 1), (layer.beta, 0), (layer.gmean, 0), (layer.gvar, 0)):
             assert np.array_equal(t.get(), np.full((3, 1), value))
@@ -211,7 +202,7 @@ def test_the_defaults_are_those_of_neon(be):
 
 @pytest.mark.parametrize("inference", [False, True])
 def test_shift_batch_norm_multiplies_by_powers_of_two(be, inference):
-    layer = made(be, ShiftBatchNorm(eps=0.0), (2, 3), 2)
+    layer = allocate(be, ShiftBatchNorm(eps=0.0), (2, 3), 2)
     layer.gamma, layer.gmean, layer.gvar = np.array([[3.1], [-0.3]]), np.array([[1.0], [2.0]]), np.array([[5.0], [0.4]])
     x = np.array([[1.0, 4, -2, 9, 3, 0], [0.5, 7, 2, 1, -3, 5.1]])
     running = (layer.gmean.get(), layer.gvar.get()) if inference else None
@@ -225,7 +216,7 @@ def test_shift_batch_norm_multiplies_by_powers_of_two(be, inference):
 @each_batch_norm
 @pytest.mark.parametrize(("shape", "N"), [(5, 4), ((3, 5), 2), ((2, 3, 3), 3)])
 def test_training_steps_update_the_statistics_used_at_inference(be, rng, cls, shape, N):
-    layer = made(be, cls(rho=0.75, eps=1e-2), shape, N)
+    layer = allocate(be, cls(rho=0.75, eps=1e-2), shape, N)
     gamma, beta = scaled(be, layer, rng)
     nfm = layer.nfm
     gmean, gvar, x = np.zeros((nfm, 1)), np.zeros((nfm, 1)), be.empty(size(shape, N))
@@ -247,7 +238,7 @@ def test_training_steps_update_the_statistics_used_at_inference(be, rng, cls, sh
 
 
 def test_inference_before_training_uses_loaded_statistics(be, rng):
-    layer = made(be, Printed(), 3, 2)
+    layer = allocate(be, Printed(), 3, 2)
     given = {name: rng.uniform(1, 2, size=(3, 1)) for name in ("gmean", "gvar", "gamma", "beta")}
     layer.set_params(given)
     x = rng.normal(size=(3, 2))
@@ -259,7 +250,7 @@ def test_inference_before_training_uses_loaded_statistics(be, rng):
 
 @each_batch_norm
 def test_statistics_that_are_loaded_must_be_complete(be, cls):
-    layer = made(be, cls(name="bn"), 2, 2)
+    layer = allocate(be, cls(name="bn"), 2, 2)
     given = {name: np.ones((2, 1)) for name in ("beta", "gamma", "gmean", "gvar")}
     for name in given:
         with pytest.raises(KeyError, match=f"bn: expected an array {name}, got only"):
@@ -269,21 +260,10 @@ def test_statistics_that_are_loaded_must_be_complete(be, cls):
 # --- backward pass ---------------------------------------------------------------------------------------------------
 
 
-def numerical_gradient(f: Any, x: Array) -> Array:
-    """Return the gradient of a scalar by each element of an array, by central differences."""
-    grad = np.empty(x.shape)
-    for i in np.ndindex(*x.shape):
-        high, low = x.copy(), x.copy()
-        high[i] += 1e-5
-        low[i] -= 1e-5
-        grad[i] = (f(high) - f(low)) / 2e-5
-    return grad
-
-
 @pytest.mark.parametrize("cls", [*BATCH_NORMS, LayerNorm])
 @pytest.mark.parametrize(("shape", "N"), [(3, 4), (5, 1), ((2, 3), 2), ((2, 1, 3), 3)])
 def test_gradients_are_numerical_gradients_of_the_textbook(be64, rng, cls, shape, N):
-    layer = made(be64, cls(eps=1e-2), shape, N)
+    layer = allocate(be64, cls(eps=1e-2), shape, N)
     gamma, beta = scaled(be64, layer, rng)
     x, error = rng.normal(size=(2, *size(shape, N)))
 
@@ -295,9 +275,9 @@ def test_gradients_are_numerical_gradients_of_the_textbook(be64, rng, cls, shape
     layer.fprop(be64.array(x))
     deltas = layer.bprop(be64.array(error))
     for got, want in (
-        (deltas, numerical_gradient(lambda v: E(v, gamma, beta), x)),
-        (layer.grad_gamma, numerical_gradient(lambda v: E(x, v, beta), gamma)),
-        (layer.grad_beta, numerical_gradient(lambda v: E(x, gamma, v), beta)),
+        (deltas, numerical_gradient(lambda: E(x, gamma, beta), x, 1e-5)),
+        (layer.grad_gamma, numerical_gradient(lambda: E(x, gamma, beta), gamma, 1e-5)),
+        (layer.grad_beta, numerical_gradient(lambda: E(x, gamma, beta), beta, 1e-5)),
     ):
         np.testing.assert_allclose(got.get(), want, rtol=1e-6, atol=1e-8)
 
@@ -311,7 +291,7 @@ def test_values_and_gradients_are_those_of_torch(be64, rng, cls, shape, N):
     import torch
     from torch.nn import functional as F
 
-    layer = made(be64, cls(eps=1e-3), shape, N)
+    layer = allocate(be64, cls(eps=1e-3), shape, N)
     values = [*scaled(be64, layer, rng), *rng.normal(size=(2, *size(shape, N)))]
     gamma, beta, x, error = (torch.tensor(v, requires_grad=True) for v in values)
     if cls is LayerNorm:
@@ -333,7 +313,7 @@ def test_values_and_gradients_are_those_of_torch(be64, rng, cls, shape, N):
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize(("shape", "N"), [*PLACES, (300, 3)])
 def test_the_hand_written_passes_are_those_of_the_formula(be64, rng, binary, shape, N):
-    layer, formula = (made(be64, BatchNorm(binary=binary), shape, N) for _ in range(2))
+    layer, formula = (allocate(be64, BatchNorm(binary=binary), shape, N) for _ in range(2))
     formula.gamma, formula.beta = scaled(be64, layer, rng)
     x, error = rng.normal(size=(2, *size(shape, N)))
     x = be64.array(x)
@@ -350,7 +330,7 @@ def test_the_hand_written_passes_are_those_of_the_formula(be64, rng, binary, sha
 
 
 def test_the_errors_of_a_shifted_batch_are_shifted_as_well(be64, rng):
-    layer = made(be64, ShiftBatchNorm(eps=1e-3), 2, 3)
+    layer = allocate(be64, ShiftBatchNorm(eps=1e-3), 2, 3)
     gamma, _ = scaled(be64, layer, rng)
     x, error = rng.normal(size=(2, 2, 3))
     layer.fprop(be64.array(x))
@@ -370,7 +350,7 @@ def test_the_errors_of_a_shifted_batch_are_shifted_as_well(be64, rng):
 
 @pytest.mark.parametrize("cls", [BatchNorm, BatchNormAutodiff, LayerNorm])
 def test_deltas_are_added_with_beta_and_the_error_is_not_changed(be, rng, cls):
-    layer = made(be, cls(), (2, 3, 1), 4)
+    layer = allocate(be, cls(), (2, 3, 1), 4)
     x, one, two = (be.array(rng.normal(size=(6, 4))) for _ in range(3))
     errors = one.get(), two.get()
     layer.fprop(x)
@@ -386,7 +366,7 @@ def test_deltas_are_added_with_beta_and_the_error_is_not_changed(be, rng, cls):
 
 @pytest.mark.parametrize("cls", [BatchNorm, BatchNormAutodiff, LayerNorm])
 def test_outputs_are_added_with_beta(be, rng, cls):
-    layer = made(be, cls(), (2, 3, 1), 4)
+    layer = allocate(be, cls(), (2, 3, 1), 4)
     x = be.array(rng.normal(size=(6, 4)))
     for inference in (False, True):
         once = layer.fprop(x, inference).get()
@@ -410,9 +390,9 @@ def test_a_first_layer_has_no_deltas_and_is_trained(be, rng, cls):
 
 @each_batch_norm
 def test_new_inputs_and_new_errors_are_handled_like_old_ones(be, rng, cls):
-    layer = made(be, cls(eps=1e-3), (2, 1, 2), 3)
+    layer = allocate(be, cls(eps=1e-3), (2, 1, 2), 3)
     for _ in range(3):
-        fresh = made(be, BatchNorm(eps=1e-3), (2, 1, 2), 3)
+        fresh = allocate(be, BatchNorm(eps=1e-3), (2, 1, 2), 3)
         x, error = rng.normal(size=(2, 4, 3))
         np.testing.assert_allclose(layer.fprop(be.array(x)).get(), fresh.fprop(be.array(x)).get(), atol=1e-5)
         got, want = layer.bprop(be.array(error)).get(), fresh.bprop(be.array(error)).get()
@@ -423,14 +403,14 @@ def test_new_inputs_and_new_errors_are_handled_like_old_ones(be, rng, cls):
 
 @pytest.mark.parametrize("cls", [BatchNorm, BatchNormAutodiff, LayerNorm])
 def test_reallocated_buffers_are_used(be, rng, cls):
-    layer = made(be, cls(), (3, 1, 1), 4)
+    layer = allocate(be, cls(), (3, 1, 1), 4)
     x, error = rng.normal(size=(2, 3, 8))
     four, eight = ((be.array(x[:, :n]), be.array(error[:, :n])) for n in (4, 8))
     for inputs, wrong in (four, four, eight, four):
         be.bsz = inputs.shape[1]
         layer.allocate()
         layer.allocate_deltas()
-        fresh = made(be, cls(), (3, 1, 1), be.bsz)
+        fresh = allocate(be, cls(), (3, 1, 1), be.bsz)
         np.testing.assert_allclose(layer.fprop(inputs).get(), fresh.fprop(inputs).get(), rtol=1e-5)
         assert np.array_equal(layer.bprop(wrong, 2.0, 1.0).get(), fresh.bprop(wrong, 2.0, 1.0).get())
 
@@ -469,7 +449,9 @@ def test_gradients_of_a_network_are_numerical_gradients(be64, rng, cls):
         net.fprop(inputs)
         net.bprop(be64.array(error))
     assert E(weights[0]) == pytest.approx(float(np.sum(net.outputs.get() * error)), rel=1e-9)
-    np.testing.assert_allclose(net.layers[0].dW.get(), numerical_gradient(E, weights[0]), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        net.layers[0].dW.get(), numerical_gradient(lambda: E(weights[0]), weights[0], 1e-5), rtol=1e-5, atol=1e-7
+    )
 
 
 @each_batch_norm
@@ -528,7 +510,9 @@ def test_the_backward_pass_of_any_chain_of_layers_is_correct(rng, seed):
     for _ in range(2):
         net.fprop(x)
         deltas = net.bprop(be.array(wrong)).get()
-    np.testing.assert_allclose(deltas, numerical_gradient(E, values), rtol=1e-5, atol=1e-7, err_msg=str(parts))
+    np.testing.assert_allclose(
+        deltas, numerical_gradient(lambda: E(values), values, 1e-5), rtol=1e-5, atol=1e-7, err_msg=str(parts)
+    )
     net.fprop(x)
     net.bprop(error)
     assert np.array_equal(x.get(), values)
@@ -538,7 +522,7 @@ def test_the_backward_pass_of_any_chain_of_layers_is_correct(rng, seed):
 
 @pytest.mark.parametrize("cls", [BatchNorm, BatchNormAutodiff, LayerNorm])
 def test_bprop_after_inference_is_rejected(be, cls):
-    layer = made(be, cls(name="n"), 3, 2)
+    layer = allocate(be, cls(name="n"), 3, 2)
     x = be.ones((3, 2))
     layer.fprop(x)
     layer.bprop(x)
@@ -605,7 +589,7 @@ def test_mistakes_are_named():
 def test_invalid_inputs_are_rejected(be, cls):
     with pytest.raises(ValueError, match=r"n: expected an input shape F, \(F, T\) or \(C, H, W\), got \(0, 3\)"):
         cls(name="n").configure((0, 3))
-    layer = made(be, cls(name="n"), 3, 2)
+    layer = allocate(be, cls(name="n"), 3, 2)
     with pytest.raises(RuntimeError, match="n: bprop: expected a training fprop before it"):
         layer.bprop(be.ones((3, 2)))
     with pytest.raises(ValueError, match="3"):
@@ -616,10 +600,10 @@ def test_each_of_two_backends_has_separate_layers(cpu):
     other = nl.Backend("cpu", 1)
     layer = BatchNorm()
     layer.be = other
-    made(other, layer, 2, 3)
+    allocate(other, layer, 2, 3)
     assert layer.fprop(other.ones((2, 3))).backend is other
     assert layer.gmean.backend is other
-    assert made(cpu, Linear(2, Constant(1)), 2, 3).W.backend is cpu
+    assert allocate(cpu, Linear(2, Constant(1)), 2, 3).W.backend is cpu
 
 
 def test_a_repeated_batch_norm_builds_nothing_and_reads_new_values(monkeypatch: pytest.MonkeyPatch) -> None:

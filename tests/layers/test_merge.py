@@ -1,55 +1,38 @@
-"""Containers of layers, compared with NumPy formulas, numerical gradients, PyTorch and runs that share no buffers."""
+"""Branches and trees, compared with NumPy formulas, numerical gradients, PyTorch and runs without shared buffers."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.network_cases import INIT, Grower, all_errors, conv3, listed, numbers
 from helpers.networks import (
     Careful,
-    Gain,
     MultiplyByTwo,
     branching,
     close,
     data,
     needs_torch,
-    network,
     numerical_gradient,
     ready,
 )
 from helpers.parametrize import thinned
-from helpers.textbook import conv
 
-import neonlite.layers
 from neonlite import Autodiff, Backend, gen_backend
-from neonlite.initializers import Constant, Gaussian, IdentityInit
 from neonlite.layers import (
-    LRN,
     Activation,
     Affine,
-    BatchNorm,
     Bias,
     BranchNode,
     Conv,
     Convolution,
-    Convolution_bias,
-    Deconvolution,
-    Dropout,
-    GeneralizedCost,
     GenerativeAdversarial,
-    Layer,
-    LayerContainer,
-    LayerNorm,
     Linear,
-    LookupTable,
     MergeBroadcast,
     MergeMultistream,
     MergeSum,
-    Multicost,
-    ParameterLayer,
     Pooling,
     Reshape,
     Sequential,
@@ -57,27 +40,9 @@ from neonlite.layers import (
     SkipNode,
     Tree,
 )
-from neonlite.layers.deltas import DeltaPlanner
-from neonlite.optimizers import GradientDescentMomentum
-from neonlite.transforms import Logistic, Rectlin, SiLU, Softmax, SumSquared, Tanh
+from neonlite.transforms import Logistic, Rectlin, Tanh
 
 NDArray = np.ndarray[Any, Any]
-INIT = Gaussian(scale=0.5)
-
-
-def listed(x: Any) -> list[Any]:
-    return x if isinstance(x, list) else [x]
-
-
-# --- each container against its formula ------------------------------------------------------------------------------
-
-
-def conv3(x: NDArray, W: NDArray, shape: tuple[int, int, int]) -> NDArray:
-    """Return images filtered by 3 x 3 windows with a border of zeros, by the textbook's loops."""
-    C, H, Wide = shape
-    filters = W.reshape(C, 1, 3, 3, -1)
-    images = x.reshape(C, 1, H, Wide, -1)
-    return conv(images, filters, (0, 1, 1), (1, 1, 1), (1, 1, 1)).reshape(-1, x.shape[1])
 
 
 def logistic(x: NDArray) -> NDArray:
@@ -89,7 +54,11 @@ def columns_of(*found: NDArray) -> NDArray:
 
 
 IMAGE = (2, 3, 5)
+
+
 Formula = Callable[..., Any]  # (parameters, inputs ...) -> an array, or a list of arrays
+
+
 # name -> (how to make it, the shape of its inputs, that of its outputs, its outputs in NumPy)
 CONTAINERS: dict[str, tuple[Callable[[], Any], Any, Any, Formula]] = {
     "Sequential": (
@@ -376,6 +345,16 @@ def test_alphas_multiply_the_errors_of_branches_and_not_their_outputs(be64, rng)
         close(got, want, 0)
 
 
+def test_alphas_multiply_an_error_that_a_later_layer_computes(be64, rng):
+    be64.bsz = 4
+    W, V, alphas = [rng.normal(size=(2, 5)) for _ in range(2)], rng.normal(size=(3, 4)), [0.5, -2.0]
+    merge = MergeBroadcast([Linear(2, w) for w in W], "stack", alphas=alphas)
+    net = ready(Sequential([merge, Linear(3, V)]), 5)
+    x, e = rng.normal(size=(5, 4)), rng.normal(size=(3, 4))
+    net.fprop(be64.array(x))
+    close(net.bprop(be64.array(e)), sum(a * w.T @ v for a, w, v in zip(alphas, W, np.split(V.T @ e, 2), strict=True)))
+
+
 @each_container
 def test_a_container_rejects_alpha_and_beta(cpu, rng, which):
     cpu.bsz = 2
@@ -411,8 +390,6 @@ def test_a_skip_node_with_beta_adds_to_its_outputs(be64, rng):
 
 
 # --- against torch ---------------------------------------------------------------------------------------------------
-
-
 def images(t: Any, shape: tuple[int, ...]) -> Any:
     """Return (C H W, N) as torch's (N, C, H, W)."""
     return t.reshape(*shape, -1).permute(3, 0, 1, 2)
@@ -492,112 +469,6 @@ def test_training_a_network_of_all_kinds_of_blocks_matches_torch(be64, rng, n):
         close(got, t.grad.numpy())
 
 
-# --- any network against a run without shared buffers ----------------------------------------------------------------
-
-
-class Grower:
-    """Makes random networks: the same again for the same seed."""
-
-    def __init__(self, seed: int, alphas: bool = False, strangers: bool = True) -> None:
-        self.chance = np.random.default_rng(seed)
-        self.alphas = alphas
-        self.strangers = [MultiplyByTwo, Careful] if strangers else []  # layers written elsewhere
-
-    def pick(self, *choices: Any) -> Any:
-        return choices[self.chance.integers(len(choices))]
-
-    def network(self) -> tuple[Any, Any]:
-        """Return a network, and the shape of its inputs."""
-        shape = self.pick(4, 6, (4, 3), (6, 2), (2, 3, 3), (3, 4, 2))
-        if self.chance.random() < 0.3:
-            return self.tree(shape), shape
-        return Sequential(self.layers(shape, 2, self.chance.integers(2, 6))), shape
-
-    def tree(self, shape: Any) -> Tree:
-        """Return a tree with branches at random positions."""
-        paths, nodes = [], []
-        for i in range(self.chance.integers(2, 4)):
-            path: list[Any] = []
-            if i:
-                node, at = nodes[self.chance.integers(len(nodes))]
-                path.append(node)
-            else:
-                at = shape
-            for j in range(self.chance.integers(1, 4)):
-                if not i or j:
-                    nodes.append((BranchNode(), at))
-                    path.append(nodes[-1][0])
-                found = self.layers(at, 1, 1)
-                path += found
-            paths.append([*path, SkipNode()] if self.pick(True, False) else path)
-        return Tree(paths, alphas=[float(a) for a in self.chance.normal(size=len(paths))] if self.alphas else None)
-
-    def layers(self, shape: Any, depth: int, count: int) -> list[Any]:
-        """Return layers whose outputs have the shape of the inputs."""
-        return [layer for _ in range(count) for layer in self.block(shape, depth)]
-
-    def block(self, shape: Any, depth: int) -> list[Any]:
-        if depth and self.chance.random() < 0.4:
-            return self.container(shape, depth - 1)
-        leaves = [
-            lambda: Bias(INIT),
-            lambda: Activation(self.pick(Rectlin(0.25), Tanh(), Logistic(), SiLU(), Softmax(), Rectlin())),
-            lambda: Dropout(1.0),
-            BatchNorm,
-            LayerNorm,
-            SkipNode,
-            *self.strangers,
-            lambda: self.products(shape),
-            lambda: self.products(shape),
-            lambda: self.reshaped(shape),
-        ]
-        found = self.pick(*leaves)()
-        return found if isinstance(found, list) else [found]
-
-    def products(self, shape: Any) -> list[Any]:
-        """Return layers with weights whose outputs have the shape of the inputs."""
-        if isinstance(shape, int):
-            return [Linear(shape, INIT)]
-        if len(shape) == 2:
-            return [Linear(shape[0], INIT)]
-        C, H, W = shape
-        conv3, conv1 = Conv((3, 3, C), INIT, padding=1), Conv((1, 1, C), INIT)
-        linear = [Linear(C * H * W, INIT), Reshape(shape)]
-        return self.pick(conv3, conv1, linear, [Pooling(3, "avg", 1, 1)], [LRN(3, ascale=2, bpower=0.75)])
-
-    def reshaped(self, shape: Any) -> list[Any]:
-        """Return layers that work in another shape in between."""
-        if isinstance(shape, int):
-            return [Reshape((2, -1)), *self.block((2, shape // 2), 0), Reshape(shape)]
-        return [Reshape(-1), *self.block(int(np.prod(shape)), 0), Reshape(shape)]
-
-    def container(self, shape: Any, depth: int) -> list[Any]:
-        kinds = ["Sequential", "MergeSum", "MergeSum", "stack"]
-        kinds += {1: [], 2: ["recurrent"], 3: ["depth", "depth"]}[len(shape) if isinstance(shape, tuple) else 1]
-        kind = self.pick(*kinds)
-        ways: list[Any] = [
-            self.layers(shape, depth, self.chance.integers(1, 4)) for _ in range(self.chance.integers(1, 4))
-        ]
-        if self.pick(True, False):
-            ways.insert(self.chance.integers(len(ways) + 1), self.pick(SkipNode(), [SkipNode()]))
-        if kind == "Sequential":
-            return [Sequential(ways)]
-        if kind == "MergeSum":
-            return [MergeSum(ways)]
-        alphas = (
-            [float(a) for a in self.chance.normal(size=len(ways))] if self.alphas and self.pick(True, False) else None
-        )
-        merged = MergeBroadcast(ways, kind, alphas=alphas)
-        if kind == "recurrent":  # all steps of all ways, in sizes of before
-            F, T = shape
-            return [merged, Reshape((len(ways) * F, T)), Linear(F, INIT)]
-        if kind == "depth":
-            return [merged, *Conv((1, 1, shape[0]), INIT)]
-        if isinstance(shape, int) or len(shape) == 2:
-            return [merged, Linear(shape if isinstance(shape, int) else shape[0], INIT)]
-        return [merged, Linear(int(np.prod(shape)), INIT), Reshape(shape)]
-
-
 def naive(layer: Any, x: Any, nodes: dict[str, Any]) -> Any:
     """Return the outputs of a network as one op-tree, without buffers."""
     be = layer.be
@@ -635,17 +506,6 @@ def near(found: list[NDArray], wanted: list[NDArray]) -> None:
         assert got.shape == want.shape
         assert np.isfinite(got).all()
         assert np.abs(got - want).max() <= 1e-9 * size
-
-
-def numbers(net: Any, rng: np.random.Generator) -> None:
-    """Fill all parameters, those that begin with 0 or 1 as well."""
-    for p in net.parameters:
-        p[:] = rng.normal(size=p.shape) / 2 + 0.25
-
-
-def all_errors(be: Backend, net: Any, rng: np.random.Generator) -> tuple[Any, list[NDArray]]:
-    errors = [data(be, rng, s) for s in (net.out_shape if isinstance(net.out_shape, list) else [net.out_shape])]
-    return (errors if isinstance(net.out_shape, list) else errors[0]), [e.get() for e in errors]
 
 
 def check_naive(be: Backend, seed: int, alphas: bool) -> None:
@@ -761,554 +621,6 @@ def test_a_failed_bprop_has_no_effect_on_the_next_one(be, rng):
     close(net.bprop(e), want, 0)
 
 
-# --- planning of deltas ----------------------------------------------------------------------------------------------
-
-
-def delta_buffers(net: Any) -> list[Any]:
-    """Return the buffers of the deltas of a network."""
-    return [t for (name, _), t in net._buffers.items() if name.startswith("deltas ")]
-
-
-def chain(n: int, *more: Callable[[], Any]) -> Sequential:
-    return Sequential([x for _ in range(n) for x in (Linear(4, INIT), *(make() for make in more))])
-
-
-def skipping(*ways: Any) -> Sequential:
-    return Sequential([Linear(4, INIT), MergeSum(ways), Linear(4, INIT)])
-
-
-def wide(n: int) -> Sequential:
-    ways = [Linear(4, INIT) for _ in range(n)]
-    return Sequential([Linear(4, INIT), MergeBroadcast(ways, "stack"), Linear(4, INIT)])
-
-
-LIVE: dict[
-    str, tuple[Callable[[], Any], int]
-] = {  # how many buffers, and at which step of the backward pass all are needed
-    "one layer": (lambda: chain(1), 0),
-    "two layers": (lambda: chain(2), 1),
-    "three layers": (lambda: chain(3), 2),  # an error and the deltas computed from it
-    "nine layers": (lambda: chain(9), 2),
-    "layers with biases and activations": (lambda: chain(5, lambda: Bias(INIT), lambda: Activation(Tanh())), 2),
-    "nested layers": (lambda: Sequential([chain(2), Sequential([chain(2)]), chain(1)]), 2),
-    "a skip": (lambda: skipping([Linear(4, INIT), Linear(4, INIT)], SkipNode()), 3),  # and the error that skips them
-    "a skip first": (lambda: skipping(SkipNode(), [Linear(4, INIT), Linear(4, INIT)]), 3),
-    "a skip of an activation": (lambda: skipping(SkipNode(), Activation(Tanh())), 2),
-    "three residual blocks": (
-        lambda: Sequential([Linear(4, INIT), *(MergeSum([[chain(3)], SkipNode()]) for _ in range(3)), Linear(4, INIT)]),
-        3,
-    ),
-    "two products": (lambda: skipping([Linear(4, INIT), Linear(4, INIT)], Linear(4, INIT)), 3),
-    "two ways side by side": (lambda: wide(2), 3),  # the error, and the deltas of each way
-    "four ways side by side": (lambda: wide(4), 5),
-    "two blocks of four ways": (lambda: Sequential([Linear(4, INIT), *wide(4).layers, *wide(4).layers]), 5),
-    "two sums of layers that write over errors": (
-        lambda: Sequential(
-            [
-                Linear(4, INIT),
-                *(MergeSum([[Linear(4, INIT), MultiplyByTwo()], Linear(4, INIT)]) for _ in range(2)),
-                Linear(4, INIT),
-            ]
-        ),
-        3,
-    ),
-    "a tree": (
-        lambda: branching([Linear(4, INIT), "one", chain(3)], ["one", Linear(4, INIT)]),
-        3,  # the deltas of the branch, an error, and the deltas computed from it
-    ),
-    "a tree of two heads": (
-        lambda: branching([Linear(4, INIT), "one", Linear(2, INIT)], ["one", Linear(3, INIT)]),
-        2,
-    ),
-}
-
-
-@pytest.mark.parametrize("which", LIVE)
-def test_deltas_use_as_few_buffers_as_are_live_at_one_time(be, which):
-    be.bsz = 2
-    make, count = LIVE[which]
-    assert len(delta_buffers(ready(make(), 4, deltas=False))) == count
-
-
-def test_a_buffer_of_deltas_is_as_large_as_the_largest_assigned_to_it(be):
-    be.bsz = 3
-    net = ready(Sequential([Linear(n, INIT) for n in (20, 30, 40, 10, 5)]), 7, deltas=False)
-    # taken by turns, from the last layer: deltas of 10, 40, 30, 20
-    assert sorted(t.size for t in delta_buffers(net)) == [3 * 30, 3 * 40]
-    net = ready(Sequential([Linear(n, INIT) for n in (20, 40, 1)]), (7, 2), deltas=False)
-    assert sorted(t.size for t in delta_buffers(net)) == [2 * 3 * 20, 2 * 3 * 40]
-
-
-def test_small_deltas_do_not_use_large_buffers(be):
-    be.bsz = 3
-    fork = [MergeSum([Linear(n, INIT), Linear(n, INIT)]) for n in (2, 3)]
-    net = ready(Sequential([Linear(40, INIT), fork[0], Linear(40, INIT), fork[1], Linear(5, INIT)]), 7, deltas=False)
-    # from the last: deltas of 3; 40 and 40; 2, over those of 3; 40 and 40
-    assert sorted(t.size for t in delta_buffers(net)) == [3 * 3, 3 * 40, 3 * 40]
-
-
-def containers_of(net: Any) -> Iterator[Any]:
-    yield net
-    for layer in net.layers:
-        if isinstance(layer, LayerContainer):
-            yield from containers_of(layer)
-
-
-def poison(net: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have each buffer of deltas filled with NaN after the step that frees it; return a list that counts it."""
-    freed: dict[Any, list[Any]] = defaultdict(list)  # (owner of a step, index of a branch or None) -> buffers
-    memory: dict[int, Any] = {}
-    count = [0]
-    plan_result, allocate = DeltaPlanner.plan_result, DeltaPlanner.allocate
-
-    def watched_plan_result(self: DeltaPlanner, step: Any) -> None:
-        plan_result(self, step)
-        owner, i = step.owner if isinstance(step.owner, tuple) else (step.owner, None)
-        errors = [*step.errors, *([] if step.result is None else [step.result])]
-        freed[id(owner), i] += {id(e.buffer): e.buffer for e in errors if e.buffer.num_readers == 0}.values()
-
-    def watched_allocate(self: DeltaPlanner, make_buffer: Any) -> None:
-        buffers: list[Any] = []
-
-        def record(name: str, size: int) -> Any:
-            buffers.append(make_buffer(name, size))
-            return buffers[-1]
-
-        allocate(self, record)
-        memory.update((id(planned), buffer) for planned, buffer in zip(self.buffers, buffers, strict=True))
-
-    def watch(owner: Any, method: str) -> None:
-        run = getattr(owner, method)
-
-        def running(*args: Any, **options: Any) -> Any:
-            result = run(*args, **options)
-            for planned in freed[id(owner), args[0] if isinstance(args[0], int) else None]:
-                memory[id(planned)].fill(np.nan)
-                count[0] += 1
-            return result
-
-        setattr(owner, method, running)
-
-    monkeypatch.setattr(DeltaPlanner, "plan_result", watched_plan_result)
-    monkeypatch.setattr(DeltaPlanner, "allocate", watched_allocate)
-    for leaf in net.leaves():
-        watch(leaf, "bprop")
-        if isinstance(leaf, BranchNode):
-            watch(leaf.gradient_sum, "compute")
-    for container in containers_of(net):
-        if hasattr(container, "gradient_sum"):
-            watch(container.gradient_sum, "compute")
-        if isinstance(container, MergeBroadcast):
-            watch(container, "branch_error")
-    net.allocate_deltas()
-    return count
-
-
-@pytest.mark.parametrize("seed", range(300, 340))
-def test_released_buffers_are_not_read_again(monkeypatch, seed):
-    be = gen_backend("cpu", batch_size=2, datatype=np.float64)
-    rng = np.random.default_rng(seed)
-    net, shape = Grower(seed, alphas=seed % 2 == 1).network()
-    net = ready(Sequential([Linear(5, INIT), Linear(int(np.prod(shape)), INIT), Reshape(shape), net]), 3)
-    numbers(net, rng)
-    x, (error, _) = data(be, rng, 3), all_errors(be, net, rng)
-    net.fprop(x)
-    want = [net.bprop(error).get(), *(g.get() for g in net.gradients)]
-    count = poison(net, monkeypatch)
-    for _ in range(2):
-        count[0] = 0
-        net.fprop(x)
-        got = [net.bprop(error).get(), *(g.get() for g in net.gradients)]
-        assert count[0] > 0
-        for a, b in zip(got, want, strict=True):
-            assert a.tobytes() == b.tobytes()
-
-
-# --- another batch size, other time steps ----------------------------------------------------------------------------
-
-
-def roots(net: Any) -> dict[str, int]:
-    """Return the owner of the memory of each buffer of a network, by the name of the buffer."""
-    found = {}
-    for thing in [*containers_of(net), *net.leaves()]:
-        for name, value in vars(thing).items():
-            if name in ("outputs", "mask", "own_deltas", "spare") and hasattr(value, "root"):
-                found[f"{thing.name}.{name}"] = id(value.root)
-    return found | {f"deltas {i}": id(t.root) for i, t in enumerate(delta_buffers(net))}
-
-
-def run(be: Backend, net: Any, x: Any, seed: int) -> list[NDArray]:
-    """Return outputs, deltas and gradients for an error."""
-    error, _ = all_errors(be, net, np.random.default_rng(seed))
-    found = [y.get() for y in listed(net.fprop(x))]
-    return [*found, net.bprop(error).get(), *(g.get() for g in net.gradients)]
-
-
-@pytest.mark.parametrize("seed", range(400, 425))
-def test_another_batch_size_gives_the_results_of_a_new_network(seed):
-    be = gen_backend("cpu", batch_size=4, datatype=np.float64)
-    net, shape = Grower(seed, alphas=True).network()
-    ready(net, shape)
-    numbers(net, np.random.default_rng(seed))
-    weights = [p.get() for p in net.parameters]
-    for N in (4, 3, 4, 1, 7, 2, 7):
-        if N != 4 or be.bsz != 4:
-            net.set_batch_size(N)
-        assert be.bsz == N
-        fresh, _ = Grower(seed, alphas=True).network()
-        ready(fresh, shape)
-        for p, w in zip(fresh.parameters, weights, strict=True):
-            p[:] = w
-        x = data(be, np.random.default_rng(N), shape)
-        for got, want in zip(run(be, net, x, N), run(be, fresh, x, N), strict=True):
-            assert got.shape == want.shape
-            assert got.tobytes() == want.tobytes()
-    assert all(p.get().tobytes() == w.tobytes() for p, w in zip(net.parameters, weights, strict=True))
-
-
-@pytest.mark.parametrize("seed", range(430, 436))
-def test_a_smaller_batch_reuses_the_memory_of_a_larger_one(seed):
-    be = gen_backend("cpu", batch_size=5)
-    net, shape = Grower(seed, strangers=False).network()
-    net = ready(Sequential([Linear(int(np.prod(shape)), INIT), Reshape(shape), net]), 3)
-    kept: list[Any] = []  # keeps all memory alive, so that ids are unique
-
-    def look(N: int) -> dict[str, int]:
-        net.set_batch_size(N)
-        kept.extend(t for thing in [*containers_of(net), *net.leaves()] for t in thing._buffers.values())
-        net.fprop(be.ones((3, N)))
-        return roots(net)
-
-    was = look(5)
-    assert len(was) > 3
-    assert look(2) == look(5) == look(1) == was
-    larger = look(9)
-    assert larger.keys() == was.keys()
-    assert not set(larger.values()) & set(was.values())
-    assert look(5) == look(9) == larger
-
-
-def test_a_cost_and_an_optimizer_follow_the_batch_size(be64, rng):
-    be64.bsz = 4
-    W, v = rng.normal(size=(2, 3)), np.zeros((2, 3))
-    net, cost = network([Linear(2, W)], 3, SumSquared())
-    optimizer = GradientDescentMomentum(0.1, 0.5)
-    for N in (4, 2, 7, 4):
-        if be64.bsz != N:
-            net.set_batch_size(N)
-        x, t = data(be64, rng, 3), data(be64, rng, 2)
-        value = cost.get_cost(net.fprop(x), t)
-        net.bprop(cost.get_errors(net.outputs, t))
-        optimizer.optimize(net.layers_to_optimize, epoch=0)
-        wrong = W @ x.get() - t.get()
-        close(value, [[np.sum(wrong**2) / 2 / N]])
-        v = 0.5 * v - 0.1 / N * wrong @ x.get().T
-        W = W + v
-        close(net.layers[0].W, W)
-
-
-def test_a_tree_and_its_costs_follow_the_batch_size(be64, rng):
-    be64.bsz = 4
-    net = ready(branching([Linear(3, INIT), "one", Linear(2, INIT)], ["one", Linear(1, INIT)]), 5, deltas=False)
-    cost = Multicost([GeneralizedCost(SumSquared()), GeneralizedCost(SumSquared())], weights=[1, 0.5])
-    cost.initialize(net)
-    P = [p.get() for p in net.parameters]
-    for N in (4, 1, 7):
-        if N != 4:
-            net.set_batch_size(N)
-        x, t, u = data(be64, rng, 5), data(be64, rng, 2), data(be64, rng, 1)
-        y = net.fprop(x)
-        one = P[0] @ x.get()
-        close(
-            cost.get_cost(y, [t, u]),
-            np.sum((P[1] @ one - t.get()) ** 2) / 2 / N + np.sum((P[2] @ one - u.get()) ** 2) / 4 / N,
-        )
-        net.bprop(cost.get_errors(y, [t, u]))
-        close(net.gradients[1], (P[1] @ one - t.get()) @ one.T)
-        close(net.gradients[2], (P[2] @ one - u.get()) @ one.T / 2)
-
-
-STEPS: dict[str, tuple[Callable[[], Any], Any]] = {
-    "Linear": (lambda: Sequential([Linear(3, INIT), Activation(Tanh()), BatchNorm(), Linear(2, INIT)]), (4, 3)),
-    "MergeSum": (lambda: Sequential([MergeSum([Linear(4, INIT), SkipNode()]), Linear(2, INIT)]), (4, 3)),
-    "stack": (lambda: MergeBroadcast([Linear(4, INIT), Linear(3, INIT)], "stack"), (4, 3)),
-    "recurrent": (lambda: MergeBroadcast([Linear(4, INIT), SkipNode()], "recurrent"), (4, 3)),
-    "streams": (lambda: MergeMultistream([Linear(4, INIT), Linear(4, INIT)], "recurrent"), [(4, 3), (2, 3)]),
-    "Tree": (lambda: branching([Linear(4, INIT), "one", Linear(2, INIT)], ["one", Activation(Tanh())]), (4, 3)),
-}
-
-
-@pytest.mark.parametrize("which", STEPS)
-def test_other_sequence_lengths_give_the_results_of_a_new_network(be64, which):
-    be64.bsz = 2
-    make, shape = STEPS[which]
-    net = ready(make(), shape)
-    weights = [p.get() for p in net.parameters]
-    kept: list[Any] = []
-    for T in (5, 1, 3, 5):
-        net.set_seq_len(T)
-        shapes = [(F, T) for F, _ in shape] if isinstance(shape, list) else (4, T)
-        fresh = ready(make(), shapes)
-        assert net.out_shape == fresh.out_shape
-        assert net.in_shape == fresh.in_shape
-        for p, w in zip(fresh.parameters, weights, strict=True):
-            p[:] = w
-        rng = np.random.default_rng(T)
-        x = [data(be64, rng, s) for s in shapes] if isinstance(shape, list) else data(be64, rng, shapes)
-        error, _ = all_errors(be64, net, rng)
-        found = []
-        for each in (net, fresh):
-            outputs = [y.get() for y in listed(each.fprop(x))]
-            deltas = [d.get() for d in listed(each.bprop(error))]
-            found.append([*outputs, *deltas, *(g.get() for g in each.gradients)])
-        for got, want in zip(*found, strict=True):
-            close(got, want, 0)
-        kept.append(net.outputs)
-    if which == "stack":
-        assert kept[0].root is kept[1].root is kept[2].root is kept[3].root
-
-
-@pytest.mark.parametrize("shape", [3, (1, 3)])
-def test_the_number_of_token_ids_may_change(be64, rng, shape):
-    be64.bsz = 2
-    net = ready(Sequential([LookupTable(7, 4, INIT), Linear(2, INIT)]), shape, deltas=False)
-    W, V = (p.get() for p in net.parameters)
-    for T in (3, 5, 1):
-        net.set_seq_len(T)
-        assert net.out_shape == (2, T)
-        words = rng.integers(7, size=(T, 2))
-        x = be64.array(words if isinstance(shape, int) else words.reshape(1, -1))
-        close(net.fprop(x), V @ W[words.ravel()].T)
-        error = data(be64, rng, (2, T))
-        net.bprop(error)
-        want = np.zeros_like(W)
-        for word, e in zip(words.ravel(), (V.T @ error.get()).T, strict=True):
-            want[word] += e
-        close(net.gradients[0], want)
-
-
-def test_set_seq_len_requires_inputs_with_time_steps(be):
-    be.bsz = 2
-    net = ready(Sequential([Linear(2, INIT, name="first")]), 3)
-    with pytest.raises(ValueError, match=r"first: expected inputs with time steps, \(F, T\), .* got 3"):
-        net.set_seq_len(4)
-
-
-# --- accumulation of gradients ---------------------------------------------------------------------------------------
-
-
-class ByHand(ParameterLayer):
-    """A layer of the user's that has written its bprop: ``W x``, for one number W."""
-
-    def configure(self, in_obj):
-        super().configure(in_obj)
-        self.out_shape, self.weight_shape = self.in_shape, (1, 1)
-        return self
-
-    def fprop(self, inputs, inference=False):
-        self.prepare_fprop(inputs, inference)
-        self.outputs[:] = self.W * inputs
-        return self.outputs
-
-    def inference_formula(self, x):
-        return x
-
-    formula = inference_formula
-
-    @Layer.accumulates
-    def bprop(self, error):
-        self.dW[:] = self.be.sum(error * self.inputs)
-        self.deltas[:] = self.W * error
-        return self.deltas
-
-
-GRAY = (2, 4, 5)
-MAKERS: dict[str, tuple[Callable[[], Any], Any]] = {
-    "Linear": (lambda: Linear(3, INIT), 5),
-    "BinaryLinear": (lambda: neonlite.layers.BinaryLinear(3, INIT), 5),
-    "Bias": (lambda: Bias(INIT), GRAY),
-    "Convolution": (lambda: Convolution((3, 3, 2), init=INIT), GRAY),
-    "Convolution_bias": (lambda: Convolution_bias((3, 3, 2), init=INIT, bias=INIT), GRAY),
-    "Deconvolution": (lambda: Deconvolution((3, 3, 2), init=INIT), GRAY),
-    "LookupTable": (lambda: LookupTable(7, 3, INIT, pad_idx=2), 4),
-    "MultiHeadAttention": (lambda: neonlite.layers.MultiHeadAttention(2, INIT, bias=INIT), (4, 3)),
-    "PositionEmbedding": (lambda: neonlite.layers.PositionEmbedding(3, INIT), (4, 3)),
-    "Gain": (lambda: Gain(INIT), 5),
-    "ByHand": (lambda: ByHand(INIT), 5),
-}
-NORMS = ["BatchNorm", "BatchNormAutodiff", "ShiftBatchNorm", "LayerNorm"]
-MAKERS |= {name: (getattr(neonlite.layers, name), GRAY) for name in NORMS}
-PLAIN = {"activation": Tanh(), "reset_cells": True}
-READERS = dict.fromkeys(("Recurrent", "BiRNN", "BiBNRNN"), PLAIN)
-READERS |= dict.fromkeys(("LSTM", "GRU", "BiLSTM"), PLAIN | {"gate_activation": Logistic()})
-MAKERS |= {
-    name: (lambda name=name, options=options: getattr(neonlite.layers, name)(3, INIT, **options), (5, 4))
-    for name, options in READERS.items()
-}
-LEARNING = [
-    name for name, cls in vars(neonlite.layers).items() if isinstance(cls, type) and issubclass(cls, ParameterLayer)
-]
-
-
-@pytest.mark.parametrize("which", sorted({*MAKERS, *LEARNING} - {"ParameterLayer"}))
-@pytest.mark.parametrize("inside", [False, True])
-def test_gradients_add_up_over_several_passes_when_enabled(be, rng, which, inside):
-    be.bsz = 3
-    make, shape = MAKERS[which]
-    layer = make()
-    net = Sequential([MergeSum([layer])]) if inside else layer
-    net.configure(shape)
-    net.needs_deltas = True
-    net.allocate(accumulate_updates=True)
-    net.allocate_deltas()
-    words = isinstance(layer, LookupTable)
-    batches = [
-        (be.array(rng.integers(7, size=(4, 3))) if words else data(be, rng, shape), data(be, rng, net.out_shape))
-        for _ in range(3)
-    ]
-
-    def passes() -> list[list[NDArray]]:
-        found = []
-        for x, error in batches:
-            net.fprop(x)
-            deltas = net.bprop(error)
-            found.append([g.get() for g in net.gradients] + ([] if deltas is None else [deltas.get()]))
-        return found
-
-    one = passes()
-    parts = [sum(g[i].astype(float) for g in one) for i in range(len(net.gradients))]
-    assert all(np.abs(p).max() > 0 for p in parts)
-    for g in net.gradients:
-        g.fill(0)
-    net.set_acc_on(True)
-    many = passes()
-    for i, want in enumerate(parts):
-        np.testing.assert_allclose(many[-1][i], want, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(many[1][i], one[0][i] + one[1][i], rtol=1e-5, atol=1e-5)
-    for a, b in zip(one, many, strict=True):
-        for deltas, want in zip(a[len(parts) :], b[len(parts) :], strict=True):
-            close(deltas, want, 0)
-    net.set_acc_on(False)
-    for a, b in zip(one, passes(), strict=True):
-        for got, want in zip(b, a, strict=True):
-            close(got, want, 0)
-
-
-def test_gradients_add_up_in_a_whole_network_and_after_another_batch_size(be64, rng):
-    be64.bsz = 4
-    net = branching(
-        [Affine(4, INIT, batch_norm=True, activation=Tanh()), "one", MergeSum([Linear(4, INIT), Careful()])],
-        ["one", MergeBroadcast([Linear(2, INIT), Bias(INIT)], "stack")],
-    )
-    net.configure(3)
-    net.allocate(accumulate_updates=True)
-    net.allocate_deltas()
-    for N in (4, 2, 6):
-        net.set_batch_size(N)
-        net.set_acc_on(False)
-        total: Any = 0
-        batches = [(data(be64, rng, 3), all_errors(be64, net, rng)[0]) for _ in range(3)]
-        for x, error in batches:
-            net.fprop(x)
-            net.bprop(error)
-            total = total + np.concatenate([g.get().ravel() for g in net.gradients])
-        for i, (x, error) in enumerate(batches):
-            net.set_acc_on(i > 0)
-            net.fprop(x)
-            net.bprop(error)
-        close(np.concatenate([g.get().ravel() for g in net.gradients]), total)
-
-
-def test_gradients_cannot_add_up_without_buffers(be, rng):
-    be.bsz = 2
-    net = ready(Sequential([Activation(Tanh()), MergeSum([Linear(3, INIT, name="first"), SkipNode()])]), 3)
-    message = (
-        r"first: expected buffers for accumulating gradients, got none\. Call allocate\(accumulate_updates=True\) first"
-    )
-    for thing in (net, net.layers[1].layers[0].layers[0]):
-        with pytest.raises(BufferError, match=message):
-            thing.set_acc_on(True)
-        thing.set_acc_on(False)
-    Activation(Tanh()).set_acc_on(True)  # it has no gradients
-    x = data(be, rng, 3)
-    net.fprop(x)
-    want = [net.bprop(x).get(), net.gradients[0].get()]
-    net.bprop(x)
-    close(net.gradients[0], want[1], 0)
-
-
-def test_only_a_layer_accumulates(cpu):
-    class Thing:
-        @Layer.accumulates
-        def bprop(self, error):
-            return error
-
-    with pytest.raises(TypeError, match=r"Layer\.accumulates: expected the bprop of a Layer, got that of .*Thing"):
-        Thing().bprop(1)
-    assert ByHand.bprop.__name__ == "bprop"
-
-
-@pytest.mark.parametrize("layer", [Activation(Tanh()), Pooling(2), LRN(3), Dropout(), SkipNode(), Reshape(48)])
-def test_a_layer_without_parameters_has_no_gradients_to_add_up(cpu, layer):
-    cpu.bsz = 2
-    layer.configure((3, 4, 4))
-    with pytest.raises(
-        TypeError, match=rf"{layer.name}: accumulate_updates: expected a layer with parameters, got {layer.classnm}"
-    ):
-        layer.allocate(accumulate_updates=True)
-    layer.allocate()
-    net = Sequential([Linear(3, INIT), Activation(Tanh())]).configure(4)
-    net.allocate(accumulate_updates=True)
-    net.set_acc_on(True)
-
-
-def test_a_pass_that_fails_leaves_the_layer_accumulating(be, rng):
-    be.bsz = 2
-    layer = Linear(3, INIT).configure(4)
-    layer.needs_deltas = True
-    layer.allocate(accumulate_updates=True)
-    layer.allocate_deltas()
-    x, error = data(be, rng, 4), data(be, rng, 3)
-    layer.fprop(x)
-    layer.bprop(error)
-    layer.set_acc_on(True)
-    with pytest.raises(ValueError, match="expected an error of shape"):
-        layer.bprop(x)
-    assert layer.acc_on
-    layer.bprop(error)
-    np.testing.assert_allclose(layer.dW.get(), 2 * error.get() @ x.get().T, rtol=1e-5)
-
-
-# --- trainable layers ------------------------------------------------------------------------------------------------
-
-
-def test_layers_that_are_not_trainable_are_not_optimized(be):
-    be.bsz = 2
-    fixed = Linear(4, IdentityInit(), name="fixed")
-    named = Bias(Constant(2), name="named")
-    named.trainable = False
-    words = LookupTable(5, 4, INIT, update=False, name="words")
-    net = ready(
-        Sequential([words, MergeSum([fixed, [Linear(4, INIT, name="learning"), named]]), Activation(Tanh())]),
-        (1, 3),
-        deltas=False,
-    )
-    assert {layer.name for layer in net.layers_to_optimize} == {"fixed", "learning"}
-    x = be.array([[0, 1, 2, 3, 4, 0]])
-    before = {layer.name: layer.W.get() for layer in net.leaves() if layer.has_params}
-    net.fprop(x)
-    net.bprop(be.ones((4, 6)))
-    GradientDescentMomentum(0.1, 0.9).optimize(net.layers_to_optimize, epoch=0)
-    moved = {
-        name
-        for layer in net.leaves()
-        if layer.has_params
-        for name in [layer.name]
-        if (layer.W.get() != before[name]).any()
-    }
-    assert moved == {layer.name for layer in net.layers_to_optimize}
-
-
 def test_parameters_of_all_branches_are_views_of_one_buffer_in_the_order_of_layers(be):
     be.bsz = 2
     net = ready(CONTAINERS["Tree"][0](), 5)
@@ -1339,7 +651,6 @@ def test_a_generator_and_a_discriminator_are_named(be, rng):
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
-
 WRONG_SHAPES: list[tuple[Callable[[], Any], Any, str]] = [
     (
         lambda: MergeBroadcast(

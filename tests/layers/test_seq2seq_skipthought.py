@@ -1,4 +1,5 @@
-"""SkipThought against textbook loops, torch and numerical gradients; training and checkpoints."""
+"""SkipThought against textbook loops, torch and numerical gradients; training and checkpoints
+(neonlite/layers/seq2seq.py)."""
 
 from __future__ import annotations
 
