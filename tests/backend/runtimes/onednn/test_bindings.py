@@ -155,3 +155,13 @@ def test_the_primitives_of_all_threads_together_are_bounded(
     thread.start()
     thread.join()
     assert len({ident for ident, *_ in bindings.primitives}) == 1
+
+
+@needs
+def test_each_thread_has_its_own_primitives(made: convolution.OneDNNConvolution) -> None:
+    found = [made._get_row_sum((3, 2))]
+    thread = threading.Thread(target=lambda: found.append(made._get_row_sum((3, 2))))
+    thread.start()
+    thread.join()
+    assert made._get_row_sum((3, 2)) is found[0]
+    assert None is not found[1] is not found[0]
