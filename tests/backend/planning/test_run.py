@@ -370,3 +370,10 @@ def test_a_child_process_computes_after_its_parent_used_the_pool(cpu, threads):
         child.kill()
     assert not hung
     assert queue.get() == 2e6
+
+
+def test_an_error_of_a_new_plan_is_shown_alone(be):
+    x, out = be.ones((3, 4)), be.empty((2, 2))
+    with pytest.raises(ValueError, match="broadcasts") as caught:
+        be.compile([out], [x + 1])
+    assert caught.value.__context__ is None
