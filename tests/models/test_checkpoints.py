@@ -8,6 +8,7 @@ import json
 import os
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from helpers.small_models import CLASSES, Interrupting, blobs, data, network, sa
 from safetensors.numpy import save
 
 from neonlite import NervanaObject, cleanup_backend, gen_backend
-from neonlite.callbacks import CallbackBase
+from neonlite.backend.serialization import Serializable, find_class
+from neonlite.callbacks import CallbackBase, EarlyStop
 from neonlite.data import ArrayIterator
 from neonlite.initializers import Constant, Gaussian
 from neonlite.layers import Activation, Affine, Conv, Dropout, Linear, Pooling
@@ -926,3 +928,53 @@ def test_layers_that_were_given_one_name_are_not_saved(tmp_path, model):
     with pytest.raises(ValueError, match=f"expected unique layer names to save, got {first.name} twice"):
         model.save_params(tmp_path / "m")
     assert not [*tmp_path.iterdir()]
+
+
+# --- files of an earlier version, which name modules that have moved since --------------------------------------------
+
+SAVED = json.loads((Path(__file__).parent / "saved_types.json").read_text(encoding="utf-8"))
+
+
+def subclasses(cls: type) -> set[type]:
+    """Return all classes of the package that are derived from a class."""
+    return {x for sub in cls.__subclasses__() for x in (sub, *subclasses(sub)) if x.__module__.startswith("neonlite.")}
+
+
+def test_every_class_that_a_saved_file_may_name_is_found_whatever_its_module():
+    for path in SAVED["types"]:
+        name = path.rpartition(".")[2]
+        for written in (path, f"neonlite.moved.{name}", f"neon.layers.{name}", name):
+            found = find_class(written)
+            assert (found.__name__, found.__module__[:9]) == (name, "neonlite.")
+
+
+def test_no_two_classes_of_the_package_have_one_name():
+    names = Counter(cls.__name__ for cls in subclasses(Serializable))
+    assert [name for name, n in names.items() if n > 1] == []
+
+
+@pytest.mark.parametrize("description", SAVED["objects"], ids=[x["type"] for x in SAVED["objects"]])
+def test_an_object_of_a_saved_file_is_created_with_all_its_settings(cpu, description):
+    def settings(value: Any) -> Any:
+        """Return a description with the names of classes instead of their paths."""
+        if isinstance(value, list):
+            return [settings(x) for x in value]
+        if not isinstance(value, dict):
+            return value
+        is_object = {"type", "config"} <= value.keys()
+        renamed = {**value, "type": value["type"].rpartition(".")[2]} if is_object else value
+        return {key: settings(x) for key, x in renamed.items()}
+
+    again = Serializable.recursive_gen(description)
+    assert settings(json.loads(json.dumps(again.get_description()))) == settings(description)
+
+
+def test_a_saved_model_predicts_the_same_and_continues_its_training(cpu):
+    saved = SAVED["model"]
+    arrays = {name: np.array(values, dtype) for name, (dtype, values) in saved["arrays"].items()}
+    model = Model({**saved["description"], "arrays": arrays})
+    np.testing.assert_allclose(model.predict(saved["X"]), saved["outputs"], rtol=1e-5)
+    assert (model.epoch_index, type(model.optimizer), type(model.optimizer.schedule)) == (2, Adam, PowerSchedule)
+    stop = EarlyStop(9, monitor="loss")
+    history = model.fit(saved["X"], ["x", "y", "y", "x"], epochs=1, batch_size=2, callbacks=[stop], progress_bar=False)
+    assert (len(history["loss"]), stop.best <= 0.8338560163974762) == (3, True)
