@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from pathlib import Path
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neonlite.backend import Tensor
 from neonlite.backend.lock import exclusive
 from neonlite.backend.random import RandomStreams
 from neonlite.backend.transaction import atomic, on_failure, restore_on_failure
 from neonlite.backend.validation import check_number, instance, integer, one_of
-from neonlite.layers import GeneralizedGANCost, GenerativeAdversarial, LayerContainer
+from neonlite.data import NervanaDataIterator
+from neonlite.layers import GeneralizedCost, GeneralizedGANCost, GenerativeAdversarial, LayerContainer, Multicost
 from neonlite.layers.buffers import iobuf_shape, num_features
 from neonlite.layers.layer_methods import allocate_buffers
 from neonlite.layers.summary import Summary
 from neonlite.layers.types import LayerShape, LayerShapes
 from neonlite.messages import describe
 from neonlite.models.model import Model
-from neonlite.models.nonfinite import check_step_cost
-from neonlite.transforms import GANCost
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from neonlite.backend import Tensor
-    from neonlite.data import NervanaDataIterator
-    from neonlite.layers import GeneralizedCost, Multicost
-    from neonlite.optimizers import Optimizer
-    from neonlite.transforms import Cost
-    from neonlite.typing import ShapeLike
+from neonlite.models.training import check_step_cost
+from neonlite.optimizers import Optimizer
+from neonlite.transforms import Cost, GANCost
+from neonlite.typing import ShapeLike
 
 # With wgan_train_sched, the discriminator makes WGAN_CRITIC_STEPS steps for each of the first WGAN_WARMUP_STEPS steps
 # of the generator, and for every WGAN_CRITIC_INTERVAL-th step after these.
