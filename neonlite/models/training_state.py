@@ -39,7 +39,8 @@ from neonlite.layers.weights import (
     get_updates,
     iter_dicts,
     parameter_states,
-    state_entries,
+    to_host_array,
+    write_arrays,
 )
 from neonlite.messages import truncate_message
 from neonlite.models.checkpoint import CheckpointError, read_checkpoint
@@ -359,7 +360,7 @@ class TrainingState(NamedTuple):
                 self.call_checked("layers, in_shape", check_sizes, network)
         on_failure(be.rng_set_state, be.rng_get_state())
         self.call_checked("weights", allocate_for_weights, network, new, arrays["weights"])
-        self.call_checked("weights", network.check_weights, arrays["weights"], False, MATCHED_LAYERS)
+        tensors, weights = self.call_checked("weights", network.check_weights, arrays["weights"], False, MATCHED_LAYERS)
         if training:
             states = self.call_checked("states", match_optimizer_states, network, arrays["states"])
             updates = self.get_updates(network, optimizer, names)
@@ -372,7 +373,7 @@ class TrainingState(NamedTuple):
         recurrent = self.call_checked("recurrent", match_recurrent_states, network, arrays["recurrent"])
         if training:
             self.call_checked("training.rng_state", be.rng_set_state, rng)
-        self.call_checked("weights", network.set_weights, arrays["weights"])
+        write_arrays([(tensors[key], to_host_array(array)) for key, array in weights.items()])
         if "preprocessing" in self.description:  # optional
             restore_on_failure(network, "input_encoding")
             restore_on_failure(model, "target_encoder")
@@ -385,7 +386,7 @@ class TrainingState(NamedTuple):
                 set_trainable(network.leaves(), True)
                 set_trainable(frozen, False)
             for layer, lists in states:
-                layer.set_states(lists, updates[layer.name])
+                self.call_checked("states", layer.set_states, lists, updates[layer.name])
             sizes = {layer.name: array.shape[1] for layer, state in recurrent for array in state.values()}
             # in several processes, fit selects the columns of each
             is_alone = not may_become_distributed()
@@ -559,5 +560,4 @@ def match_optimizer_states(network: Any, arrays: dict[str, NDArray[Any]]) -> lis
             result.append((layer, lists))
     if rest:
         raise ValueError(f"no layer for {', '.join(rest)}")
-    check_entries(network, [item for layer, lists in result for item in state_entries(layer, lists)])
     return result
