@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Tensor
@@ -22,6 +21,7 @@ from neonlite.layers.summary import Summary
 from neonlite.layers.types import LayerShape, LayerShapes
 from neonlite.messages import describe
 from neonlite.models.model import Model
+from neonlite.models.predict import predict_rows
 from neonlite.models.training import check_step_cost
 from neonlite.optimizers import Optimizer
 from neonlite.transforms import Cost, GANCost
@@ -319,11 +319,6 @@ class GAN(Model):
             )
         n = integer(f"{self.name}.generate: n", n)
         self.initialize(self.data_shape)
-        noise, z, outputs = self.get_noise(n), self.buffer("noise", self.layers.in_shape), []
-        for first in range(0, n, self.be.bsz):
-            rows = noise[first : first + self.be.bsz]
-            z.fill(0)
-            z[:, : len(rows)] = rows.T.copy()
-            outputs.append(self.generator.fprop(z, inference=True).get()[:, : len(rows)].T)
+        outputs = predict_rows(f"{self.name}.generate", self.generator, self.get_noise(n), None, True, self.be.bsz)
         shape = self.data_shape
-        return np.concatenate(outputs).reshape(n, *([shape] if isinstance(shape, int) else shape))
+        return outputs.reshape(n, *([shape] if isinstance(shape, int) else shape))

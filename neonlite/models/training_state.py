@@ -312,7 +312,7 @@ class TrainingState(NamedTuple):
         atomic(self._restore, model, load_states)
 
     def _restore(self, model: Any, load_states: bool) -> None:
-        """Restore this state in a model, within a transaction: read and check everything first, then write."""
+        """Restore this state in a model, within a transaction, which restores the model if anything does not match."""
         arrays: dict[str, dict[str, NDArray[Any]]] = {
             kind: {} for kind in ("weights", "states", "recurrent", "preprocessing", "callbacks")
         }
