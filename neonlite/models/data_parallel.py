@@ -6,8 +6,7 @@ gradients. So everything but the parts of the minibatches is the same on all of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -208,22 +207,6 @@ class DataParallel:
     def close(self) -> None:
         """End the thread that sums gradients."""
         self.reducer.close()
-
-
-@contextmanager
-def ends_data_parallel(model: ModelBase) -> Iterator[None]:
-    """End the data parallel training of a model after a ``with`` block, also after an error."""
-    try:
-        yield
-    finally:
-        end_data_parallel(model)
-
-
-def end_data_parallel(model: ModelBase) -> None:
-    """End the data parallel training of a model, if there is one."""
-    parallel, model.data_parallel = model.data_parallel, None
-    if parallel is not None:
-        parallel.close()
 
 
 def description_of(x: Any) -> Any:

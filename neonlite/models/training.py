@@ -12,18 +12,18 @@ import numpy as np
 from neonlite.backend import Block, Tensor
 from neonlite.backend.interrupt import DeferredInterrupt
 from neonlite.backend.transaction import Snapshot, atomic, on_failure, restore_on_failure
-from neonlite.backend.validation import checks_arguments, from_name, integer, with_attributes
+from neonlite.backend.validation import from_name, integer, with_attributes
 from neonlite.backend.warn import warn
 from neonlite.callbacks import CallbackBase, Callbacks
 from neonlite.callbacks.callback import check_dataset
 from neonlite.data import ArrayIterator, NervanaDataIterator, Text
 from neonlite.dtypes import HALF_DTYPES
-from neonlite.layers import BatchNorm, GeneralizedCost, Multicost
+from neonlite.layers import BatchNorm
 from neonlite.layers.buffers import num_features
 from neonlite.layers.layer_methods import num_samples
 from neonlite.messages import describe
 from neonlite.models.base import ModelBase
-from neonlite.models.data_parallel import DataParallel, end_data_parallel, ends_data_parallel
+from neonlite.models.data_parallel import DataParallel
 from neonlite.models.recorded_steps import RecordedSteps, can_record
 from neonlite.models.training_data import check_scale
 from neonlite.optimizers import LossScaling, Optimizer, get_param_list
@@ -154,63 +154,24 @@ class TrainingMethods(ModelBase):
 # --- the loop --------------------------------------------------------------------------------------------------------
 
 
-@checks_arguments
 def train(
     model: TrainingMethods,
-    dataset: NervanaDataIterator,
-    cost: GeneralizedCost | Multicost | Cost | str,
-    optimizer: Optimizer | str,
+    dataset: Any,
+    cost: Any,
+    optimizer: Any,
     num_epochs: int,
     interrupt: DeferredInterrupt,
     callbacks: CallbackBase | None = None,
     cuda_graphs: bool = True,
     is_other_data: bool = False,
 ) -> None:
-    """Train until ``num_epochs`` epochs are complete, or a callback sets ``finished``.
+    """Train until ``num_epochs`` epochs are complete, or a callback sets ``finished``; see ``Model.fit``.
 
     Training continues where the last ``fit`` stopped, also within an epoch: after Ctrl-C, SIGTERM or SIGHUP, which
     end it after a complete step, after an error, after a callback that set ``finished``, and after ``load_params``.
     With a data set without ``get_state`` and ``set_state``, the epoch starts again at its first minibatch.
-
-    Parameters
-    ----------
-    dataset : iterator
-        The training set, such as an ArrayIterator.
-    cost : GeneralizedCost, Cost or str
-        The cost, such as CrossEntropyMulti(), or its name, such as "cross_entropy".
-    optimizer : Optimizer or str
-        The optimizer, such as Adam(), or its name, such as "adam", for one with its defaults.
-    num_epochs : int
-        The total number of epochs, including those of earlier calls; 0 trains nothing.
-    interrupt : DeferredInterrupt
-        Defers signals.
-    callbacks : Callbacks or CallbackBase, optional
-        The callbacks, such as Callbacks(model).
-    cuda_graphs : bool
-        Whether a GPU may replay minibatches and updates as CUDA graphs; see ``be.replay``. This needs layers of
-        neonlite, or layers that set ``can_replay = True``. On a CPU, whether the steps of fully connected networks are
-        recorded and repeated without the Python code of their layers, with the same results. Default: True.
-    is_other_data : bool
-        Whether the position in the data of the last ``fit`` is not one of this data set: the current epoch then starts
-        again, at the first row. Default: False.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Invalid arguments, before the first step.
-    KeyboardInterrupt
-        Ctrl-C.
-    SystemExit
-        SIGTERM or SIGHUP, with the exit code 128 + the signal number.
-
-    Warns
-    -----
-    RuntimeWarning
-        The cost, or a weight at the end, is NaN or infinite: once per call, with the epoch, the minibatch and the
-        first layer with such outputs. The callback ``TerminateOnNaN`` ends training then.
-    UserWarning
-        No epoch is left to train (unless ``num_epochs`` is 0), a callback had ended this training before, or the
-        learning rate is 0 before ``num_epochs``.
+    ``is_other_data`` is whether the position in the data of the last ``fit`` is not one of this data set: the current
+    epoch then starts again, at the first row.
     """
     callbacks = CallbackBase() if callbacks is None else callbacks
     optimizer = from_name(f"{model.name}.fit: optimizer", optimizer, OPTIMIZERS)
@@ -225,7 +186,7 @@ def train(
     if isinstance(optimizer, Optimizer):
         optimizer.cuda_graphs = cuda_graphs
     model.finished = model.warned = False
-    with ends_data_parallel(model):
+    with ends_training(model):
         with interrupt.defer():
             model.initialize(dataset, cost)
             if type(optimizer) is not type(model.optimizer) and not (is_own(optimizer) and is_own(model.optimizer)):
@@ -243,31 +204,28 @@ def train(
             vars(model).update(before)  # the next fit starts from there, too
             model.layers.input_encoding = encoding
             raise
-        is_complete = True  # the last epoch
+        is_complete = False
         try:
-            model.recorded_steps = RecordedSteps(model) if can_record(model) else None
-            while is_complete and model.epoch_index < num_epochs and not model.is_finished:
-                model.nbatches = dataset.nbatches  # may differ between epochs
-                callbacks.on_epoch_begin(model.epoch_index)
-                is_complete = not model.is_finished and train_epoch(model, dataset, callbacks, interrupt)
-                if is_complete:
-                    callbacks.on_epoch_end(model.epoch_index - 1)
-                    if model.data_parallel is not None:
-                        model.data_parallel.check_before_epoch()
-                    interrupt.raise_if_pending()
-        except BaseException:
-            interrupt_callbacks(model)
-            raise
-        else:
+            is_complete = train_epochs(model, dataset, callbacks, num_epochs, interrupt)
+        finally:
             if not is_complete:
                 interrupt_callbacks(model)
-        finally:
-            if model.be.graphs is not None:
-                model.be.graphs.clear()
-            model.recorded_steps = None
-            end_data_parallel(model)
-        check_final_weights(model)
-        callbacks.on_train_end()
+    check_final_weights(model)
+    callbacks.on_train_end()
+
+
+@contextmanager
+def ends_training(model: TrainingMethods) -> Iterator[None]:
+    """Release what training uses after a ``with`` block, also after an error: its processes, records and graphs."""
+    try:
+        yield
+    finally:
+        model.recorded_steps = None
+        parallel, model.data_parallel = model.data_parallel, None
+        if parallel is not None:
+            parallel.close()
+        if model.be.graphs is not None:
+            model.be.graphs.clear()
 
 
 def start_training(
@@ -303,6 +261,23 @@ def start_training(
     check_epochs(model, num_epochs)
     if model.data_parallel is not None:
         model.data_parallel.check_before_epoch()
+
+
+def train_epochs(
+    model: TrainingMethods, dataset: Any, callbacks: CallbackBase, num_epochs: int, interrupt: DeferredInterrupt
+) -> bool:
+    """Train the remaining epochs; return False if a callback ended training within one."""
+    model.recorded_steps = RecordedSteps(model) if can_record(model) else None
+    while model.epoch_index < num_epochs and not model.is_finished:
+        model.nbatches = dataset.nbatches  # may differ between epochs
+        callbacks.on_epoch_begin(model.epoch_index)
+        if model.is_finished or not train_epoch(model, dataset, callbacks, interrupt):
+            return False
+        callbacks.on_epoch_end(model.epoch_index - 1)
+        if model.data_parallel is not None:
+            model.data_parallel.check_before_epoch()
+        interrupt.raise_if_pending()
+    return True
 
 
 def interrupt_callbacks(model: TrainingMethods) -> None:
