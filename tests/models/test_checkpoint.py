@@ -326,10 +326,10 @@ DESCRIPTIONS: dict[str, tuple[str, Any]] = {  # name -> the field, and its value
         put(*FIRST, "init", value=described("neonlite.callbacks.SerializeModelCallback", save_path="x")),
     ),
     "a backend in a layer": ("layers", put(*FIRST, "init", value=described("neonlite.backend.backend.Backend"))),
-    "a class of yours in a layer": ("layers", put(*FIRST, "init", value=described("test_checkpoints.Tempting"))),
+    "a class of yours in a layer": ("layers", put(*FIRST, "init", value=described("test_checkpoint.Tempting"))),
     "a class of yours deep in a layer": (
         "layers",
-        put(*FIRST, "init", value=[{"x": [described("test_checkpoints.Tempting")]}]),
+        put(*FIRST, "init", value=[{"x": [described("test_checkpoint.Tempting")]}]),
     ),
     "an optimizer in a layer": ("layers", put(*FIRST, "init", value=described("neonlite.optimizers.rules.Adam"))),
     "no arguments": ("layers", put(*FIRST, value={})),
@@ -386,11 +386,11 @@ TRAININGS: dict[str, tuple[str, Any]] = {
     ),
     "a class of yours for an optimizer": (
         "training.optimizer",
-        put("training", "optimizer", value=described("test_checkpoints.Tempting")),
+        put("training", "optimizer", value=described("test_checkpoint.Tempting")),
     ),
     "a class of yours for a schedule": (
         "training.optimizer",
-        put("training", "optimizer", "config", "schedule", value=described("test_checkpoints.Tempting")),
+        put("training", "optimizer", "config", "schedule", value=described("test_checkpoint.Tempting")),
     ),
     "a rate that is no number": (
         "training.optimizer",
