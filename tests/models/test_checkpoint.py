@@ -444,9 +444,15 @@ ARRAYS: dict[str, tuple[str, Any]] = {
     "of no kind": ("m: expected arrays weights/.*, got others/x", lambda d, a: a.update({"others/x": np.zeros(3)})),
     "of an empty name": ("m: expected arrays weights/.*, got $", lambda d, a: a.update({"": np.zeros(3)})),
     "of a file's name": ("m: expected arrays weights/.*, got ../../x", lambda d, a: a.update({"../../x": np.zeros(3)})),
-    "a state of no layer": ("m: states: .*new/0/0", lambda d, a: a.update({"states/new/0/0": np.zeros(3)})),
-    "a state behind a gap": ("m: states: .*hidden/0/9", lambda d, a: a.update({"states/hidden/0/9": np.zeros(3)})),
-    "a state of another shape": ("m: states: .*hidden", lambda d, a: a.update({"states/hidden/0/1": np.zeros((2, 8))})),
+    "a state of no layer": ("m: states: .*new/0/0", lambda d, a: a.update({"states/new/0/0": np.zeros(3, "float32")})),
+    "a state behind a gap": (
+        "m: states: .*hidden/0/9",
+        lambda d, a: a.update({"states/hidden/0/9": np.zeros(3, "float32")}),
+    ),
+    "a state of another shape": (
+        "m: states: .*hidden",
+        lambda d, a: a.update({"states/hidden/0/1": np.zeros((2, 8), "float32")}),
+    ),
 }
 
 
