@@ -26,8 +26,8 @@ from neonlite.data.columns import (
 )
 from neonlite.data.iterator import check_all_finite, to_array, transpose_hint
 from neonlite.data.tokens import PAD, UNK, get_tokenizer
-from neonlite.layers.types import LayerShape
 from neonlite.messages import describe
+from neonlite.typing import LayerShape
 
 LAYOUTS = {2: ("NF", "NT"), 3: ("NHW", "NFT", "NTF"), 4: ("NCHW", "NHWC"), 5: ("NCDHW",)}  # by the number of axes
 LAYOUT_DOC = (

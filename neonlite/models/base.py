@@ -16,18 +16,18 @@ from neonlite.data.input_encoders import InputEncoder
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import TargetEncoder
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Multicost, Sequential
-from neonlite.layers.buffers import shape_of
+from neonlite.layers.buffers import Deltas, LayerOutputs, Tensors, shape_of
 from neonlite.layers.compound import find_layers
-from neonlite.layers.layer_methods import allocate_buffers, num_samples, set_trainable
+from neonlite.layers.layer import set_trainable
 from neonlite.layers.summary import walk_layers
-from neonlite.layers.types import Deltas, LayerOutputs, LayerShapes, Tensors
 from neonlite.optimizers import Optimizer
 from neonlite.optimizers.rules import OPTIMIZERS
 from neonlite.transforms import Cost
 from neonlite.transforms.cost import COSTS
+from neonlite.typing import LayerShapes
 
 if TYPE_CHECKING:
-    from neonlite.layers.types import AnyLayer
+    from neonlite.layers.container import AnyLayer
 
 
 class ModelBase(NervanaObject):
@@ -186,7 +186,7 @@ class ModelBase(NervanaObject):
             The shape of one sample, for each input.
         """
         self.layers.configure(shape)
-        allocate_buffers(self.layers)
+        self.layers.allocate_buffers()
 
     @property
     def resume_settings(self) -> dict[str, Any]:
@@ -219,7 +219,7 @@ class ModelBase(NervanaObject):
             The outputs of the network.
         """
         network: Any = self.layers
-        n = num_samples(network, x)
+        n = network.num_samples(x)
         if n == self.be.bsz == network.batch_size and self.initialized:
             return cast("Tensor | list[Tensor]", network.fprop(x, inference))
         with self.be.batch_size(n):

@@ -16,16 +16,14 @@ from neonlite.backend.validation import check_number, instance, integer, one_of
 from neonlite.data import NervanaDataIterator
 from neonlite.layers import GeneralizedCost, GeneralizedGANCost, GenerativeAdversarial, LayerContainer, Multicost
 from neonlite.layers.buffers import iobuf_shape, num_features
-from neonlite.layers.layer_methods import allocate_buffers
 from neonlite.layers.summary import Summary
-from neonlite.layers.types import LayerShape, LayerShapes
 from neonlite.messages import describe
 from neonlite.models.model import Model
 from neonlite.models.predict import predict_rows
 from neonlite.models.training import check_step_cost
 from neonlite.optimizers import Optimizer
 from neonlite.transforms import Cost, GANCost
-from neonlite.typing import ShapeLike
+from neonlite.typing import LayerShape, LayerShapes, ShapeLike
 
 # With wgan_train_sched, the discriminator makes WGAN_CRITIC_STEPS steps for each of the first WGAN_WARMUP_STEPS steps
 # of the generator, and for every WGAN_CRITIC_INTERVAL-th step after these.
@@ -149,7 +147,7 @@ class GAN(Model):
             raise ValueError(
                 f"{self.name}: expected data of the shape of the generator's outputs, {self.data_shape}, got {shape}"
             )
-        allocate_buffers(self.layers, accumulate_updates=True)  # the gradients on data and on noise
+        self.layers.allocate_buffers(accumulate_updates=True)  # the gradients on data and on noise
 
     def initialize(
         self, dataset: NervanaDataIterator | LayerShapes, cost: GeneralizedCost | Multicost | Cost | str | None = None

@@ -20,7 +20,6 @@ from neonlite.files import check_writable
 from neonlite.layers import GeneralizedCost, Layer, LayerContainer, Multicost
 from neonlite.layers.buffers import shape_of
 from neonlite.layers.summary import Summary
-from neonlite.layers.types import LayerShapes
 from neonlite.messages import describe
 from neonlite.models.benchmark import STATISTICS, Benchmark
 from neonlite.models.checkpoint import write_checkpoint
@@ -31,7 +30,7 @@ from neonlite.models.training_state import TrainingState
 from neonlite.name_hints import MODEL, add_hints
 from neonlite.optimizers import Optimizer
 from neonlite.transforms import Cost
-from neonlite.typing import ArrayLike, ShapeLike
+from neonlite.typing import ArrayLike, LayerShapes, ShapeLike
 
 SAVED_ARGUMENTS = ("layers", "dataset", "weights_only", "name", "optimizer")  # constructor arguments in a checkpoint
 

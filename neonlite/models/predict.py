@@ -22,9 +22,7 @@ from neonlite.data.iterator import first_true_row, to_array, transpose_hint
 from neonlite.data.minibatch_buffers import MinibatchBuffers
 from neonlite.data.preprocessing import Preprocessing
 from neonlite.data.target_encoders import ClassEncoder, IndicatorEncoder, NumberEncoder, class_indices, one_hot
-from neonlite.layers.inference_copies import MAX_MINIBATCHES
-from neonlite.layers.layer_methods import num_samples
-from neonlite.layers.types import LayerShapes
+from neonlite.layers.weights import MAX_MINIBATCHES
 from neonlite.models.base import ModelBase
 from neonlite.models.evaluation import (
     EvaluationMethods,
@@ -44,7 +42,7 @@ from neonlite.models.training_data import (
     target_encoder_for,
 )
 from neonlite.transforms import Cost, Logistic, Metric, Softmax
-from neonlite.typing import Data
+from neonlite.typing import Data, LayerShapes
 
 DEFAULT_ROWS = 128  # the rows of a minibatch if the backend has no batch size
 MAX_UNSCALED_INPUT = 50  # larger uint8 inputs cause a warning
@@ -298,7 +296,7 @@ def predict_rows(
 
     @contextmanager
     def open_copy(x: Any) -> Iterator[Minibatch]:
-        width = num_samples(network, x)
+        width = network.num_samples(x)
         with be.batch_size(width):
             copy = network.inference_copies.of(network, width, MAX_MINIBATCHES * batch_size)
             for layer in copy.leaves():

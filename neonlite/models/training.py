@@ -20,7 +20,6 @@ from neonlite.data import ArrayIterator, NervanaDataIterator, Text
 from neonlite.dtypes import HALF_DTYPES
 from neonlite.layers import BatchNorm
 from neonlite.layers.buffers import num_features
-from neonlite.layers.layer_methods import num_samples
 from neonlite.messages import describe
 from neonlite.models.base import ModelBase
 from neonlite.models.data_parallel import DataParallel
@@ -374,7 +373,7 @@ def restore_step_on_failure(model: TrainingMethods) -> None:
 def use_batch_size_of(model: ModelBase, x: Tensor | list[Tensor]) -> Iterator[int]:
     """Use the batch size of a minibatch, which may be partial; yield it, and restore the previous one."""
     previous, first = model.be.bsz, x[0] if isinstance(x, list | tuple) else x
-    width = num_samples(model.layers, x) if first.shape[1] else 0
+    width = model.layers.num_samples(x) if first.shape[1] else 0
     if not width or width == previous == model.layers.batch_size:
         yield width
         return
