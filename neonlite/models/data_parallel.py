@@ -45,12 +45,7 @@ class DataParallel:
     """
 
     def __init__(
-        self,
-        model: ModelBase,
-        dataset: Any,
-        shard: Shard,
-        num_epochs: int,
-        interrupt: DeferredInterrupt,
+        self, model: ModelBase, dataset: Any, shard: Shard, num_epochs: int, interrupt: DeferredInterrupt
     ) -> None:
         self.model, self.be, self.shard, self.interrupt = model, model.be, shard, interrupt
         self.communicator = shard.communicator

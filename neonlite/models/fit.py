@@ -14,7 +14,6 @@ from neonlite.backend.interrupt import DeferredInterrupt
 from neonlite.backend.validation import checks_arguments, integer, with_attributes
 from neonlite.backend.warn import warn
 from neonlite.callbacks import Callback, CallbackBase, Callbacks, History, MetricCallback
-from neonlite.callbacks.callback import check_dataset
 from neonlite.data import NervanaDataIterator
 from neonlite.data.target_encoders import ClassEncoder
 from neonlite.distributed.communicator import Communicator, launched_rank_and_size, world
@@ -287,8 +286,6 @@ def fit_iterator(
     communicator: Communicator | None,
 ) -> None:
     """Train as in neon: on an iterator, until a total number of epochs."""
-    if dataset is not None and not hasattr(dataset, "ndata"):
-        check_dataset(f"{model.name}.fit: dataset", dataset, ". For arrays pass epochs= instead: fit(X, y, epochs=10)")
     is_pairs = isinstance(dataset, MinibatchIterator)
     sizes = model.be.batch_size(dataset.batch_size) if is_pairs else nullcontext()
     with DeferredInterrupt(is_training=True) as interrupt, sizes, shard_minibatches(model, communicator):

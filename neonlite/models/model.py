@@ -288,10 +288,7 @@ class Model(FitMethods, PredictionMethods):
 
     @checks_arguments
     def deserialize(
-        self,
-        model_dict: dict[str, Any],
-        data: NervanaDataIterator | ShapeLike | None = None,
-        load_states: bool = True,
+        self, model_dict: dict[str, Any], data: NervanaDataIterator | ShapeLike | None = None, load_states: bool = True
     ) -> None:
         """Load the return value of ``serialize``.
 

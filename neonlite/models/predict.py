@@ -272,12 +272,7 @@ def raw_outputs(
 
 
 def predict_rows(
-    where: str,
-    network: Any,
-    X: Any,
-    preprocessing: Preprocessing | None,
-    preprocessed: bool | None,
-    batch_size: int,
+    where: str, network: Any, X: Any, preprocessing: Preprocessing | None, preprocessed: bool | None, batch_size: int
 ) -> NDArray[Any]:
     """Return the outputs of a network for rows, preprocessed if necessary; the training state is not changed."""
     be, shape = network.be, network.in_shape

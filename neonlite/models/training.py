@@ -397,7 +397,7 @@ def check_arguments(
     model: TrainingMethods, dataset: NervanaDataIterator, cost: object, optimizer: object, callbacks: CallbackBase
 ) -> None:
     """Raise TypeError or ValueError if ``fit`` cannot use its arguments."""
-    check_dataset(f"{model.name}.fit: dataset", dataset)
+    check_dataset(f"{model.name}.fit: dataset", dataset, ". For arrays pass epochs= instead: fit(X, y, epochs=10)")
     cost = from_name(f"{model.name}.fit: cost", cost, COSTS)
     if not isinstance(cost, Cost):
         with_attributes(f"{model.name}.fit: cost", cost, "get_cost", "a cost, such as CrossEntropyMulti(),")
