@@ -317,6 +317,7 @@ class GAN(Model):
             )
         n = integer(f"{self.name}.generate: n", n)
         self.initialize(self.data_shape)
-        outputs = predict_rows(f"{self.name}.generate", self.generator, self.get_noise(n), None, True, self.be.bsz)
+        noise = np.pad(self.get_noise(n), ((0, -n % self.be.bsz), (0, 0)))  # minibatches of one size: equal rounding
+        outputs = predict_rows(f"{self.name}.generate", self.generator, noise, None, True, self.be.bsz)[:n]
         shape = self.data_shape
         return outputs.reshape(n, *([shape] if isinstance(shape, int) else shape))
