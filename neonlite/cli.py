@@ -874,7 +874,7 @@ def run_predict(args: argparse.Namespace) -> None:
 def run_sample(args: argparse.Namespace) -> None:
     """Generate text with a saved network."""
     from neonlite.models import Model
-    from neonlite.models.sample import sample
+    from neonlite.models.generation import sample
 
     gen_backend(args.backend)
     model = Model(args.file, weights_only=True)

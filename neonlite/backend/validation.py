@@ -111,8 +111,8 @@ def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
         where = function.__qualname__
         if function.__name__ == "__init__":
             where = str(given.get("name") or type(args[0]).__name__)
-        elif next(iter(parameters), "") == "model":
-            where = f"{given['model'].name}.{function.__name__}"
+        elif args and isinstance(args[0], Serializable):
+            where = f"{args[0].name}.{function.__name__}"
         if not (has_options or kwargs.keys() <= parameters.keys()):
             reject_options(where, [*parameters], [name for name in kwargs if name not in parameters])
         check_booleans(where, annotations, given)
