@@ -208,7 +208,7 @@ def add_predict_options(predict: ConfigParser) -> None:
 
 def add_sample_options(sample: ConfigParser) -> None:
     """Add the arguments of the command sample."""
-    from neonlite.models.sample import sample as generate
+    from neonlite.models.generation import sample as generate
 
     sample.add_argument("file", type=Path, metavar="FILE", help="checkpoint of train text --save")
     add_option(sample, "prompt", default="", help="text to continue")
