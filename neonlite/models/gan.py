@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from neonlite.backend import Tensor
